@@ -1,0 +1,1 @@
+//! Sources to tables to snapshot: resync, sweep, liveness.

@@ -1,0 +1,1 @@
+//! zebra's FPM stream: framing, netlink and protobuf payloads, and the server.

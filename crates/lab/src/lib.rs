@@ -1,0 +1,1 @@
+//! Topologies in network namespaces from ContainerLab files, FRR, hosts, RoCE workloads, reports.

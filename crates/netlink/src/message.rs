@@ -1,0 +1,275 @@
+//! rtnetlink messages as this project reads them: the same form whether the kernel or zebra's FPM sent them.
+//!
+//! Source of the layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
+
+use std::net::IpAddr;
+
+use wire::MacAddr;
+
+/// What the sender says of the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// `RTM_NEW*`: it exists, in this form.
+    New,
+    /// `RTM_DEL*`: it is gone.
+    Delete,
+}
+
+/// One decoded message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// `RTM_NEWLINK`, `RTM_DELLINK`.
+    Link(Operation, Link),
+    /// `RTM_NEWADDR`, `RTM_DELADDR`.
+    Address(Operation, Address),
+    /// `RTM_NEWNEIGH`, `RTM_DELNEIGH` of family `AF_BRIDGE`: an FDB entry.
+    Fdb(Operation, FdbEntry),
+    /// `RTM_NEWNEIGH`, `RTM_DELNEIGH` of an IP family: a neighbour.
+    Neighbour(Operation, Neighbour),
+    /// `RTM_NEWROUTE`, `RTM_DELROUTE`; with `replace` when `NLM_F_REPLACE` is set.
+    Route(Operation, Route),
+    /// `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`.
+    NextHop(Operation, NextHop),
+    /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
+    Other(u16),
+}
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Interface index, unique in its namespace while it lives.
+    pub ifindex: u32,
+    /// `IFLA_IFNAME`.
+    pub name: String,
+    /// `ARPHRD_*`; 1 is Ethernet.
+    pub hardware_type: u16,
+    /// `IFF_*` flags.
+    pub flags: u32,
+    /// `IFLA_MTU` in bytes, layer 3.
+    pub mtu: u32,
+    /// `IFLA_ADDRESS`, where it has six octets.
+    pub mac: Option<MacAddr>,
+    /// `IFLA_MASTER`: the ifindex of the bridge, VRF or bond above.
+    pub master: Option<u32>,
+    /// `IFLA_LINK`: the lower device or the veth peer.
+    pub link: Option<u32>,
+    /// `IFLA_CARRIER`.
+    pub carrier: bool,
+    /// `IFLA_OPERSTATE`; 6 is up.
+    pub operstate: u8,
+    /// What kind of device, with what matters of it.
+    pub kind: LinkKind,
+    /// Set when the message is of family `AF_BRIDGE` (bridge port information), which describes no whole link.
+    pub bridge_port_only: bool,
+    /// Whether `IFLA_XDP` reports an attached program.
+    pub xdp: bool,
+}
+
+impl Link {
+    /// Administratively up and with carrier: `IFF_UP` and `IFF_LOWER_UP`.
+    #[must_use]
+    pub const fn is_operational(&self) -> bool {
+        self.flags & 0x1 != 0 && self.flags & 0x1_0000 != 0
+    }
+}
+
+/// `IFLA_INFO_KIND` with the attributes of those kinds that matter here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LinkKind {
+    /// No `IFLA_LINKINFO`: a physical device or the loopback.
+    #[default]
+    Plain,
+    /// `veth`.
+    Veth,
+    /// `bridge`.
+    Bridge {
+        /// `IFLA_BR_VLAN_FILTERING`: the bridge is VLAN-aware.
+        vlan_filtering: bool,
+    },
+    /// `vxlan`.
+    Vxlan(Box<Vxlan>),
+    /// Any other kind, by its name (`vrf`, `vlan`, `bond`, `macvlan`, …).
+    Other(String),
+}
+
+/// A vxlan netdev's attributes (`IFLA_VXLAN_*`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Vxlan {
+    /// `IFLA_VXLAN_ID`, 0 to 16777215 as the kernel allows.
+    pub id: u32,
+    /// `IFLA_VXLAN_LOCAL` or `_LOCAL6`.
+    pub local: Option<IpAddr>,
+    /// `IFLA_VXLAN_GROUP` or `_GROUP6`: a multicast group, or a default unicast remote.
+    pub remote: Option<IpAddr>,
+    /// `IFLA_VXLAN_LINK`: the device that outer packets are bound to; 0 or absent is none.
+    pub link: Option<u32>,
+    /// `IFLA_VXLAN_PORT`.
+    pub destination_port: u16,
+    /// `IFLA_VXLAN_PORT_RANGE`; (0, 0) is the kernel's default range.
+    pub source_ports: (u16, u16),
+    /// `IFLA_VXLAN_TTL`; 0 is the kernel's default.
+    pub ttl: u8,
+    /// `IFLA_VXLAN_TTL_INHERIT`.
+    pub ttl_inherit: bool,
+    /// `IFLA_VXLAN_TOS`; 1 is inherit.
+    pub tos: u8,
+    /// `IFLA_VXLAN_DF`: 0 unset, 1 set, 2 inherit.
+    pub df: u8,
+    /// `IFLA_VXLAN_LABEL` (flow label, IPv6 underlay), host order.
+    pub label: u32,
+    /// `IFLA_VXLAN_LEARNING`.
+    pub learning: bool,
+    /// `IFLA_VXLAN_AGEING` in seconds.
+    pub ageing: u32,
+    /// `IFLA_VXLAN_UDP_CSUM`: outer UDP checksums over IPv4 are sent.
+    pub udp_checksum: bool,
+    /// `IFLA_VXLAN_UDP_ZERO_CSUM6_TX`.
+    pub udp6_zero_checksum_tx: bool,
+    /// `IFLA_VXLAN_UDP_ZERO_CSUM6_RX`.
+    pub udp6_zero_checksum_rx: bool,
+    /// `IFLA_VXLAN_COLLECT_METADATA`: an `external` device.
+    pub external: bool,
+    /// `IFLA_VXLAN_VNIFILTER`.
+    pub vni_filter: bool,
+    /// Names (as `ip -d link` prints them) of other options that are on and change what is sent or accepted:
+    /// `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`, `nolocalbypass`, `mdb`,
+    /// `reserved_bits`, and `label_policy` when not fixed.
+    pub options: Vec<&'static str>,
+}
+
+/// An IP address of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// The interface.
+    pub ifindex: u32,
+    /// `IFA_LOCAL`, or `IFA_ADDRESS` where that is absent.
+    pub address: IpAddr,
+    /// Prefix length in bits.
+    pub prefix_length: u8,
+}
+
+/// An FDB entry, of a bridge port (`master`) or of a vxlan netdev itself (`self`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FdbEntry {
+    /// The bridge port, or the vxlan netdev.
+    pub ifindex: u32,
+    /// `NDA_LLADDR`; all-zero is the flood list of a vxlan netdev.
+    pub mac: MacAddr,
+    /// `NDA_DST`: the remote VTEP.
+    pub destination: Option<IpAddr>,
+    /// `NDA_MASTER`: the bridge.
+    pub master: Option<u32>,
+    /// `NDA_VLAN`.
+    pub vlan: Option<u16>,
+    /// `NDA_PORT` in host order: another destination port than the netdev's.
+    pub port: Option<u16>,
+    /// `NDA_VNI`: another VNI than the netdev's.
+    pub vni: Option<u32>,
+    /// `NDA_SRC_VNI`: sent by zebra from 9.0 on.
+    pub source_vni: Option<u32>,
+    /// `NDA_IFINDEX`: the device to send through.
+    pub via: Option<u32>,
+    /// `NDA_NH_ID`: an FDB next-hop group (EVPN multihoming).
+    pub next_hop_id: Option<u32>,
+    /// `NUD_*`.
+    pub state: u16,
+    /// `NTF_*` (`self` 0x02, `master` 0x04, `extern_learn` 0x10, `sticky` 0x40), extended flags above bit 8.
+    pub flags: u32,
+}
+
+/// A neighbour: an IP address and the MAC it resolves to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The interface that the neighbour is on.
+    pub ifindex: u32,
+    /// `NDA_DST`.
+    pub address: IpAddr,
+    /// `NDA_LLADDR`, absent while it is being resolved.
+    pub mac: Option<MacAddr>,
+    /// `NUD_*`.
+    pub state: u16,
+    /// `NTF_*`.
+    pub flags: u32,
+}
+
+impl Neighbour {
+    /// Whether frames may be sent to `mac`: `NUD_VALID` (`include/net/neighbour.h`).
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        // REACHABLE | STALE | DELAY | PROBE | NOARP | PERMANENT
+        self.state & (0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80) != 0
+    }
+}
+
+/// A route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// `RTA_TABLE` or `rtm_table`; 254 is main, 255 local.
+    pub table: u32,
+    /// `RTA_DST`; the unspecified address for a default route.
+    pub destination: IpAddr,
+    /// Prefix length in bits.
+    pub prefix_length: u8,
+    /// `RTA_PRIORITY`: the metric, lower is preferred.
+    pub priority: u32,
+    /// `rtm_tos`.
+    pub tos: u8,
+    /// `RTN_*`; 1 is unicast, 2 local, 6 blackhole, 7 unreachable, 8 prohibit.
+    pub route_type: u8,
+    /// `RTPROT_*`; 186 is BGP.
+    pub protocol: u8,
+    /// Whether `NLM_F_REPLACE` is set.
+    pub replace: bool,
+    /// Whether `RTM_F_CLONED` is set: a cache entry, never a route of the FIB.
+    pub cloned: bool,
+    /// `RTA_METRICS` / `RTAX_MTU`.
+    pub mtu: Option<u32>,
+    /// Where it leads.
+    pub via: RouteTarget,
+}
+
+/// Where a route leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteTarget {
+    /// Next hops in the message itself (`RTA_OIF`, `RTA_GATEWAY`, `RTA_VIA`, `RTA_MULTIPATH`); empty for blackholes.
+    NextHops(Vec<RouteNextHop>),
+    /// `RTA_NH_ID`: a next-hop object. (The kernel adds the resolved hops as well; they are ignored in its favour.)
+    Object(u32),
+}
+
+/// One next hop of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteNextHop {
+    /// `RTA_OIF`; 0 where absent (recursive, to be resolved).
+    pub ifindex: u32,
+    /// `RTA_GATEWAY` or `RTA_VIA` (RFC 8950: an IPv4 route may have an IPv6 gateway); absent is on-link.
+    pub gateway: Option<IpAddr>,
+    /// Weight, 1 to 256.
+    pub weight: u16,
+    /// `RTNH_F_*`: dead 1, onlink 4, linkdown 16.
+    pub flags: u8,
+    /// `RTA_ENCAP` VNI of FRR's FPM encapsulation type 100.
+    pub vni: Option<u32>,
+}
+
+/// A next-hop object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextHop {
+    /// `NHA_ID`.
+    pub id: u32,
+    /// What it is.
+    pub kind: NextHopKind,
+}
+
+/// What a next-hop object is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NextHopKind {
+    /// One hop: `NHA_OIF`, `NHA_GATEWAY`, flags of `struct nhmsg`.
+    Single(RouteNextHop),
+    /// `NHA_BLACKHOLE`.
+    Blackhole,
+    /// `NHA_GROUP`: pairs of object id and weight (1 to 256).
+    Group(Vec<(u32, u16)>),
+    /// `NHA_FDB`: VTEPs of EVPN multihoming, or a delete message that carries only the id.
+    Other,
+}
