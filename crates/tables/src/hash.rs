@@ -1,0 +1,79 @@
+//! The hasher of all tables here: a multiply-and-fold of each word.
+//!
+//! Keys are MAC addresses, IPv4 addresses and VNIs, already held by an operator's control plane, so collision
+//! attacks are no concern that would justify SipHash's price on every frame.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A hash map with this module's hasher.
+pub type TableMap<K, V> = HashMap<K, V, BuildHasherDefault<TableHasher>>;
+
+/// Odd constant with well-spread bits: the fractional part of the golden ratio.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// See the module's description.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TableHasher(u64);
+
+impl TableHasher {
+    fn mix(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word ^ MULTIPLIER) * u128::from(MULTIPLIER);
+        // Folding the halves lets high input bits reach the low output bits that a table indexes by.
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+}
+
+impl Hasher for TableHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0u8; 8];
+            for (to, from) in word.iter_mut().zip(chunk) {
+                *to = *from;
+            }
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.mix(u64::from(word));
+    }
+
+    fn write_u16(&mut self, word: u16) {
+        self.mix(u64::from(word));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.mix(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.mix(word);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.mix(word as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hash::BuildHasher;
+
+    #[test]
+    fn neighbouring_macs_fill_the_low_bits_evenly() {
+        let build = BuildHasherDefault::<TableHasher>::default();
+        let mut buckets = [0u32; 64];
+        for host in 0u32..6_400 {
+            let [_, _, c, d] = host.to_be_bytes();
+            let hash = build.hash_one(wire::MacAddr([2, 0, 0, 0, c, d]));
+            buckets[(hash & 63) as usize] += 1;
+        }
+        assert!(buckets.iter().all(|&n| (50..=160).contains(&n)), "{buckets:?}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Which frames the steering programs redirect to the worker: the control room's wish, applied by `ports`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use wire::Vni;
+
+use crate::snapshot::Slot;
+
+/// An Ethernet interface outside the bridges that a route to a VTEP uses.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Uplink {
+    /// Interface index.
+    pub ifindex: u32,
+    /// Interface name, for logs.
+    pub name: String,
+}
+
+/// A VNI whose frames are redirected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenVni {
+    /// The VNI.
+    pub vni: Vni,
+    /// Interface index of its vxlan netdev.
+    pub ifindex: u32,
+    /// Name of its vxlan netdev, for logs.
+    pub name: String,
+    /// The tag that numbers it on the bridge splice.
+    pub slot: Slot,
+    /// This leaf's VTEP address.
+    pub local: Ipv4Addr,
+    /// The UDP port it is listened to on.
+    pub destination_port: u16,
+    /// Longest Ethernet frame, in bytes with header and inner tags, that fits the underlay once encapsulated;
+    /// longer ones stay the kernel's, which fragments or answers them.
+    pub frame_limit: u32,
+}
+
+/// Everything that is to be redirected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SteeringPlan {
+    /// Interfaces whose ingress is steered.
+    pub uplinks: BTreeSet<Uplink>,
+    /// VNIs taken over, by the interface index of their vxlan netdev.
+    pub vnis: BTreeMap<u32, TakenVni>,
+}
