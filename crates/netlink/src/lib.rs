@@ -1,8 +1,11 @@
 //! The kernel's view over rtnetlink: messages, dump, monitor, request.
 
+mod attribute;
+mod decode;
 mod message;
 
+pub use decode::{DecodeError, Malformed, Messages, decode};
 pub use message::{
-    Address, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation, Route,
-    RouteNextHop, RouteTarget, Vxlan,
+    Address, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,
+    Route, RouteNextHop, RouteTarget, Vxlan,
 };

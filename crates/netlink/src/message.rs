@@ -51,7 +51,7 @@ pub struct Link {
     pub mac: Option<MacAddr>,
     /// `IFLA_MASTER`: the ifindex of the bridge, VRF or bond above.
     pub master: Option<u32>,
-    /// `IFLA_LINK`: the lower device or the veth peer.
+    /// `IFLA_LINK`: the lower device or the veth peer, which may be in another namespace.
     pub link: Option<u32>,
     /// `IFLA_CARRIER`.
     pub carrier: bool,
@@ -59,8 +59,11 @@ pub struct Link {
     pub operstate: u8,
     /// What kind of device, with what matters of it.
     pub kind: LinkKind,
-    /// Set when the message is of family `AF_BRIDGE` (bridge port information), which describes no whole link.
+    /// Set when the message is of family `AF_BRIDGE` (bridge port information), which describes no whole link. As a
+    /// delete it says that the port left its bridge, not that the link is gone.
     pub bridge_port_only: bool,
+    /// Its options as a port of a bridge, where it is one.
+    pub bridge_port: Option<BridgePort>,
     /// Whether `IFLA_XDP` reports an attached program.
     pub xdp: bool,
 }
@@ -71,6 +74,29 @@ impl Link {
     pub const fn is_operational(&self) -> bool {
         self.flags & 0x1 != 0 && self.flags & 0x1_0000 != 0
     }
+}
+
+/// A bridge port's options (`IFLA_BRPORT_*`), as far as they decide which frames pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BridgePort {
+    /// `IFLA_BRPORT_STATE`: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking.
+    pub state: u8,
+    /// `IFLA_BRPORT_MODE`: frames may leave through the port that they came from.
+    pub hairpin: bool,
+    /// `IFLA_BRPORT_LEARNING`.
+    pub learning: bool,
+    /// `IFLA_BRPORT_UNICAST_FLOOD`.
+    pub unicast_flood: bool,
+    /// `IFLA_BRPORT_MCAST_FLOOD`.
+    pub multicast_flood: bool,
+    /// `IFLA_BRPORT_BCAST_FLOOD`.
+    pub broadcast_flood: bool,
+    /// `IFLA_BRPORT_NEIGH_SUPPRESS`.
+    pub neighbour_suppression: bool,
+    /// `IFLA_BRPORT_ISOLATED`.
+    pub isolated: bool,
+    /// `IFLA_BRPORT_LOCKED`.
+    pub locked: bool,
 }
 
 /// `IFLA_INFO_KIND` with the attributes of those kinds that matter here.
@@ -132,8 +158,8 @@ pub struct Vxlan {
     /// `IFLA_VXLAN_VNIFILTER`.
     pub vni_filter: bool,
     /// Names (as `ip -d link` prints them) of other options that are on and change what is sent or accepted:
-    /// `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`, `nolocalbypass`, `mdb`,
-    /// `reserved_bits`, and `label_policy` when not fixed.
+    /// `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`, `nolocalbypass`, `mcroute`,
+    /// `reserved_bits` when not those of RFC 7348, and `label_policy` when not fixed.
     pub options: Vec<&'static str>,
 }
 

@@ -1,0 +1,215 @@
+//! `struct rtmsg` and `struct nhmsg`: routes and next-hop objects.
+//!
+//! Attribute numbers: `include/uapi/linux/rtnetlink.h`, `include/uapi/linux/nexthop.h`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{AF_INET, AF_INET6, DecodeError, Envelope, Malformed};
+use crate::attribute::{Attribute, Attributes, align};
+use crate::message::{NextHop, NextHopKind, Route, RouteNextHop, RouteTarget};
+
+/// `NLM_F_REPLACE`.
+const REPLACE: u16 = 0x100;
+/// `RTM_F_CLONED`.
+const CLONED: u32 = 0x200;
+/// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`); the kernel has none.
+const FPM_ENCAPSULATION_VXLAN: u16 = 100;
+/// `RTA_DST`.
+const DESTINATION: u16 = 1;
+/// `NHA_ID`.
+const ID: u16 = 1;
+
+/// `None` for families other than IPv4 and IPv6, and for routes that also select by source address.
+pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeError> {
+    let (&[family, prefix_length, source, tos, table, protocol, _, route_type, f0, f1, f2, f3], attributes) =
+        envelope.body::<12>()?;
+    let (unspecified, octets) = match family {
+        AF_INET => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 4),
+        AF_INET6 => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 16),
+        _ => return Ok(None),
+    };
+    let rtm_flags = u32::from_ne_bytes([f0, f1, f2, f3]);
+    let mut table = u32::from(table);
+    let mut priority = 0;
+    let mut mtu = None;
+    let mut destination = None;
+    let mut object = None;
+    let mut multipath = None;
+    let mut hop = Hop::new(rtm_flags);
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            DESTINATION => destination = Some(attribute.ip()?),
+            6 => priority = attribute.u32()?,
+            8 => mtu = route_mtu(attribute.nested())?,
+            9 => multipath = Some(multipath_hops(&attribute)?),
+            15 => table = attribute.u32()?,
+            30 => object = Some(attribute.u32()?),
+            _ => hop.read(&attribute)?,
+        }
+    }
+    if source != 0 {
+        return Ok(None);
+    }
+    let whole = prefix_length == 0;
+    let destination =
+        destination.or(whole.then_some(unspecified)).ok_or_else(|| envelope.missing(DESTINATION))?;
+    if destination.is_ipv4() != unspecified.is_ipv4() || usize::from(prefix_length) > octets * 8 {
+        let what =
+            Malformed::Prefix { octets: if destination.is_ipv4() { 4 } else { 16 }, length: prefix_length };
+        return Err(DecodeError { offset: envelope.offset, what });
+    }
+    let via = match (object, multipath) {
+        (Some(id), _) => RouteTarget::Object(id),
+        (None, Some(hops)) => RouteTarget::NextHops(hops),
+        (None, None) => RouteTarget::NextHops(hop.finish().into_iter().collect()),
+    };
+    Ok(Some(Route {
+        table,
+        destination,
+        prefix_length,
+        priority,
+        tos,
+        route_type,
+        protocol,
+        replace: envelope.flags & REPLACE != 0,
+        cloned: rtm_flags & CLONED != 0,
+        mtu,
+        via,
+    }))
+}
+
+/// `RTAX_MTU` of `RTA_METRICS`.
+fn route_mtu(attributes: Attributes<'_>) -> Result<Option<u32>, DecodeError> {
+    let mut mtu = None;
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == 2 {
+            mtu = Some(attribute.u32()?);
+        }
+    }
+    Ok(mtu)
+}
+
+/// The attributes that make one next hop, of a route or of an entry of `RTA_MULTIPATH`.
+struct Hop {
+    hop: RouteNextHop,
+    some: bool,
+    encapsulation: Option<u16>,
+    vni: Option<u32>,
+}
+
+impl Hop {
+    fn new(flags: u32) -> Self {
+        // RTNH_F_* share the low eight bits of rtm_flags and nh_flags.
+        let flags = u8::try_from(flags & 0xff).unwrap_or_default();
+        let hop = RouteNextHop { ifindex: 0, gateway: None, weight: 1, flags, vni: None };
+        Self { hop, some: false, encapsulation: None, vni: None }
+    }
+
+    fn read(&mut self, attribute: &Attribute<'_>) -> Result<(), DecodeError> {
+        match attribute.kind {
+            4 => {
+                self.hop.ifindex = attribute.u32()?;
+                self.some = true;
+            }
+            5 => {
+                self.hop.gateway = Some(attribute.ip()?);
+                self.some = true;
+            }
+            18 => {
+                self.hop.gateway = Some(attribute.via()?);
+                self.some = true;
+            }
+            21 => self.encapsulation = Some(attribute.u16()?),
+            // What is inside depends on the type, which may come later.
+            22 => self.vni = fpm_vni(attribute.nested()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Option<RouteNextHop> {
+        let vni = self.vni.filter(|_| self.encapsulation == Some(FPM_ENCAPSULATION_VXLAN));
+        self.some.then_some(RouteNextHop { vni, ..self.hop })
+    }
+}
+
+/// Attribute 0 (`VXLAN_VNI`) of FRR's `RTA_ENCAP`. Errors count as absent: another encapsulation type has another form.
+fn fpm_vni(attributes: Attributes<'_>) -> Option<u32> {
+    attributes
+        .map_while(Result::ok)
+        .find(|attribute| attribute.kind == 0)
+        .and_then(|attribute| attribute.u32().ok())
+}
+
+/// `RTA_MULTIPATH`: a list of `struct rtnexthop` (u16 length, u8 flags, u8 weight − 1, u32 ifindex) with attributes.
+fn multipath_hops(attribute: &Attribute<'_>) -> Result<Vec<RouteNextHop>, DecodeError> {
+    let (mut rest, mut offset) = attribute.raw();
+    let mut hops = Vec::new();
+    while !rest.is_empty() {
+        let available = rest.len();
+        let wrong = |length| DecodeError { offset, what: Malformed::NextHopLength { length, available } };
+        let Some((&[l0, l1, flags, weight, i0, i1, i2, i3], _)) = rest.split_first_chunk::<8>() else {
+            return Err(wrong(available));
+        };
+        let length = usize::from(u16::from_ne_bytes([l0, l1]));
+        let attributes = rest.get(8..length).ok_or_else(|| wrong(length))?;
+        let mut hop = Hop::new(flags.into());
+        hop.hop.ifindex = u32::from_ne_bytes([i0, i1, i2, i3]);
+        hop.hop.weight = u16::from(weight).saturating_add(1);
+        hop.some = true;
+        for attribute in Attributes::new(attributes, offset.saturating_add(8)) {
+            hop.read(&attribute?)?;
+        }
+        hops.extend(hop.finish());
+        let taken = align(length).min(available);
+        rest = rest.get(taken..).unwrap_or_default();
+        offset = offset.saturating_add(taken);
+    }
+    Ok(hops)
+}
+
+pub(super) fn next_hop(envelope: &Envelope<'_>) -> Result<NextHop, DecodeError> {
+    let (&[_, _, _, _, f0, f1, f2, f3], attributes) = envelope.body::<8>()?;
+    let mut id = None;
+    let mut kind = NextHopKind::Other;
+    let mut fdb = false;
+    let mut hop =
+        RouteNextHop { ifindex: 0, gateway: None, weight: 1, flags: (flags & 0xff) as u8, vni: None };
+    let mut single = false;
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            ID => id = Some(attribute.u32()?),
+            2 => kind = NextHopKind::Group(group(&attribute)?),
+            4 => kind = NextHopKind::Blackhole,
+            5 => {
+                hop.ifindex = attribute.u32()?;
+                single = true;
+            }
+            6 => {
+                hop.gateway = Some(attribute.ip()?);
+                single = true;
+            }
+            11 => fdb = true,
+            _ => {}
+        }
+    }
+    let id = id.ok_or_else(|| envelope.missing(ID))?;
+    if fdb {
+        kind = NextHopKind::Other;
+    } else if kind == NextHopKind::Other && single {
+        kind = NextHopKind::Single(hop);
+    }
+    Ok(NextHop { id, kind })
+}
+
+/// `NHA_GROUP`: `struct nexthop_grp` (u32 id, u8 weight − 1, u8 its high octet since Linux 6.12, u16 reserved).
+fn group(attribute: &Attribute<'_>) -> Result<Vec<(u32, u16)>, DecodeError> {
+    let members = attribute.records::<8>()?;
+    let member = |&[i0, i1, i2, i3, low, high, ..]: &[u8; 8]| {
+        (u32::from_ne_bytes([i0, i1, i2, i3]), u16::from_le_bytes([low, high]).saturating_add(1))
+    };
+    Ok(members.iter().map(member).collect())
+}
