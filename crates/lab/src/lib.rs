@@ -1,1 +1,4 @@
 //! Topologies in network namespaces from ContainerLab files, FRR, hosts, RoCE workloads, reports.
+
+pub mod netns;
+pub mod process;

@@ -1,0 +1,316 @@
+//! Network namespaces by name, as `ip netns` keeps them (under `/run/netns`).
+//!
+//! A thread, not a process, enters a namespace: what it spawns inherits the namespace, and the thread ends with the
+//! closure, so nothing else of the process ever finds itself elsewhere.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns};
+
+use crate::process::{Process, ProcessError};
+
+const RUN_NETNS: &str = "/run/netns";
+
+/// A namespace could not be made, entered or removed, or a command failed in it.
+#[derive(Debug, thiserror::Error)]
+pub enum NetnsError {
+    /// `/run/netns/NAME` could not be opened.
+    #[error("no network namespace '{name}'")]
+    Open {
+        /// The namespace.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// `setns` refused (it needs CAP_SYS_ADMIN).
+    #[error("cannot enter network namespace '{name}'")]
+    Enter {
+        /// The namespace.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The command could not be started.
+    #[error("cannot start '{command}'")]
+    Start {
+        /// The command and its arguments.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The command ended with an error.
+    #[error("'{command}'{} failed ({status}): {stderr}", place(.namespace))]
+    Failed {
+        /// The namespace, empty for the caller's own.
+        namespace: String,
+        /// The command and its arguments.
+        command: String,
+        /// Its exit status.
+        status: String,
+        /// What it wrote to standard error, or to standard output if that was empty.
+        stderr: String,
+    },
+    /// A process could not be started or watched.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+fn place(namespace: &str) -> String {
+    if namespace.is_empty() { String::new() } else { format!(" in {namespace}") }
+}
+
+/// A named network namespace. One that [`Namespace::create`] made is deleted when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    owned: bool,
+}
+
+impl Namespace {
+    /// Makes the namespace, with its loopback up. Drop deletes it.
+    ///
+    /// # Errors
+    /// [`NetnsError::Failed`] if the name exists already or the caller is not root.
+    pub fn create(name: impl Into<String>) -> Result<Self, NetnsError> {
+        let name = name.into();
+        run(&["ip", "netns", "add", &name])?;
+        let namespace = Self { name, owned: true };
+        namespace.run(&["ip", "link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// A namespace that exists already, and stays when this value is dropped.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] if there is none of that name.
+    pub fn open(name: impl Into<String>) -> Result<Self, NetnsError> {
+        let namespace = Self { name: name.into(), owned: false };
+        namespace.file()?;
+        Ok(namespace)
+    }
+
+    /// Leaves the namespace in place when this value is dropped.
+    #[must_use]
+    pub fn keep(mut self) -> Self {
+        self.owned = false;
+        self
+    }
+
+    /// The name under `/run/netns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `/run/netns/NAME`.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(RUN_NETNS).join(&self.name)
+    }
+
+    fn file(&self) -> Result<File, NetnsError> {
+        File::open(self.path()).map_err(|source| NetnsError::Open { name: self.name.clone(), source })
+    }
+
+    /// Runs `f` in a thread of its own inside the namespace and waits for it. Sockets that `f` opens stay in the
+    /// namespace, also when it returns them. A panic in `f` goes on in the caller, so `f` may assert.
+    ///
+    /// `/proc/thread-self/net` is the namespace's, `/proc/net` and `/sys` are still the caller's.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] or [`NetnsError::Enter`]; then `f` has not run.
+    pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+        let file = self.file()?;
+        thread::scope(|scope| {
+            let inside = scope.spawn(move || {
+                setns(&file, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
+                Ok(f())
+            });
+            match inside.join() {
+                Ok(result) => result.map_err(|source| NetnsError::Enter { name: self.name.clone(), source }),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Starts `f` in a thread of its own inside the namespace and returns at once. If the namespace cannot be
+    /// entered, the thread ends with that error.
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] if the namespace is gone.
+    pub fn thread<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<thread::JoinHandle<Result<T, NetnsError>>, NetnsError> {
+        let file = self.file()?;
+        let name = self.name.clone();
+        Ok(thread::spawn(move || {
+            setns(&file, CloneFlags::CLONE_NEWNET)
+                .map_err(|errno| NetnsError::Enter { name, source: errno.into() })?;
+            Ok(f())
+        }))
+    }
+
+    /// Runs a command inside to its end and returns its standard output.
+    ///
+    /// # Errors
+    /// [`NetnsError::Failed`] with its standard error if it exits with anything but 0.
+    pub fn run<S: AsRef<OsStr> + Sync>(&self, command: &[S]) -> Result<String, NetnsError> {
+        let output = self.output(command)?;
+        succeeded(&self.name, command, &output)
+    }
+
+    /// Runs a command inside to its end, whatever its exit status.
+    ///
+    /// # Errors
+    /// Only if it could not be started.
+    pub fn output<S: AsRef<OsStr> + Sync>(&self, command: &[S]) -> Result<Output, NetnsError> {
+        self.enter(|| output(command))?
+    }
+
+    /// Starts a process inside, under a guard that ends it when dropped.
+    ///
+    /// # Errors
+    /// If the namespace is gone or the program cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> Result<Process, NetnsError> {
+        Ok(self.enter(|| Process::spawn(command))??)
+    }
+
+    /// The processes inside, by id (other than through this handle, too).
+    ///
+    /// # Errors
+    /// [`NetnsError::Open`] if the namespace is gone.
+    pub fn pids(&self) -> Result<Vec<i32>, NetnsError> {
+        let io_error = |source| NetnsError::Open { name: self.name.clone(), source };
+        let inode = self.file()?.metadata().map_err(io_error)?.ino();
+        let mut pids = Vec::new();
+        for entry in std::fs::read_dir("/proc").map_err(io_error)?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            if std::fs::metadata(entry.path().join("ns/net")).is_ok_and(|ns| ns.ino() == inode) {
+                pids.push(pid);
+            }
+        }
+        Ok(pids)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if self.owned
+            && let Err(error) = delete(&self.name)
+        {
+            eprintln!("lab: {error}");
+        }
+    }
+}
+
+/// The names of all namespaces that start with `prefix`.
+#[must_use]
+pub fn list(prefix: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(RUN_NETNS) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Deletes a namespace by name. Its links go with it once the last process and socket in it are gone.
+///
+/// # Errors
+/// [`NetnsError::Failed`] if there is none of that name.
+pub fn delete(name: &str) -> Result<(), NetnsError> {
+    run(&["ip", "netns", "del", name]).map(drop)
+}
+
+/// Joins two namespaces by a veth pair, both ends up. `mtu` in bytes.
+///
+/// # Errors
+/// What `ip` says, for example that a name is taken.
+pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<(), NetnsError> {
+    let mtu = mtu.to_string();
+    let ((a, a_name), (b, b_name)) = (a, b);
+    run(&[
+        "ip", "-n", &a.name, "link", "add", a_name, "mtu", &mtu, "type", "veth", "peer", "name", b_name,
+        "netns", &b.name, "mtu", &mtu,
+    ])?;
+    a.run(&["ip", "link", "set", a_name, "up"])?;
+    b.run(&["ip", "link", "set", b_name, "up"]).map(drop)
+}
+
+/// Runs a command in the caller's own namespace and returns its standard output.
+///
+/// # Errors
+/// [`NetnsError::Failed`] with its standard error if it exits with anything but 0.
+pub fn run<S: AsRef<OsStr>>(command: &[S]) -> Result<String, NetnsError> {
+    succeeded("", command, &output(command)?)
+}
+
+fn output<S: AsRef<OsStr>>(command: &[S]) -> Result<Output, NetnsError> {
+    let start_error = |source| NetnsError::Start { command: text(command), source };
+    let (program, arguments) =
+        command.split_first().ok_or_else(|| start_error(io::ErrorKind::NotFound.into()))?;
+    Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(start_error)
+}
+
+fn succeeded<S: AsRef<OsStr>>(namespace: &str, command: &[S], output: &Output) -> Result<String, NetnsError> {
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+    Err(NetnsError::Failed {
+        namespace: namespace.to_owned(),
+        command: text(command),
+        status: output.status.to_string(),
+        stderr: String::from_utf8_lossy(said).trim().to_owned(),
+    })
+}
+
+fn text<S: AsRef<OsStr>>(command: &[S]) -> String {
+    command.iter().map(|part| part.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_command_the_place_and_what_it_said() {
+        let error = run(&["sh", "-c", "echo broken >&2; exit 3"]).unwrap_err().to_string();
+        assert!(error.contains("sh -c") && error.contains("broken") && error.contains('3'), "{error}");
+        let error = Namespace::open("lab-no-such").unwrap_err().to_string();
+        assert_eq!(error, "no network namespace 'lab-no-such'");
+    }
+
+    #[test]
+    fn a_closure_a_command_and_a_process_run_inside() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let name = format!("lab-ns-{}", std::process::id());
+        let a = Namespace::create(format!("{name}-a")).unwrap();
+        let b = Namespace::create(format!("{name}-b")).unwrap();
+        veth((&a, "left"), (&b, "right"), 9000).unwrap();
+        let devices = a.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
+        assert!(devices.contains("left:") && !devices.contains("right:"), "{devices}");
+        assert!(b.run(&["ip", "-o", "link", "show", "right"]).unwrap().contains("mtu 9000"));
+
+        let process = a.spawn(Command::new("sleep").arg("60")).unwrap();
+        assert_eq!(a.pids().unwrap(), [process.pid()]);
+        drop(process);
+        assert!(a.pids().unwrap().is_empty());
+
+        assert_eq!(list(&name).len(), 2);
+        drop((a, b));
+        assert!(list(&name).is_empty());
+    }
+}

@@ -1,0 +1,326 @@
+//! Processes that end when they should: by id and start time, so that no stranger with a reused id is ever hit.
+
+use std::fmt;
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+const POLL: Duration = Duration::from_millis(2);
+
+/// A process could not be started, signalled or waited for.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The program could not be started.
+    #[error("cannot start {command}")]
+    Start {
+        /// The command as it was to run.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The process is not there (any more).
+    #[error("process {0} is gone")]
+    Gone(i32),
+    /// The signal could not be delivered.
+    #[error("cannot send {signal} to process {pid}")]
+    Signal {
+        /// The process.
+        pid: i32,
+        /// The signal.
+        signal: Signal,
+        /// Why.
+        source: io::Error,
+    },
+    /// The wait failed.
+    #[error("cannot wait for process {pid}")]
+    Wait {
+        /// The process.
+        pid: i32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The process did not end in time.
+    #[error("process {pid} still runs after {after:?}")]
+    StillRuns {
+        /// The process.
+        pid: i32,
+        /// How long it was waited for.
+        after: Duration,
+    },
+}
+
+/// Which process is meant: its id, and when it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
+/// The two together are never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The process id.
+    pub pid: i32,
+    /// Clock ticks since boot.
+    pub start_time: u64,
+}
+
+impl Identity {
+    /// The identity of the process that has this id now.
+    ///
+    /// # Errors
+    /// [`ProcessError::Gone`] if there is none, or only its zombie.
+    pub fn of(pid: i32) -> Result<Self, ProcessError> {
+        let start_time = start_time(pid).ok_or(ProcessError::Gone(pid))?;
+        Ok(Self { pid, start_time })
+    }
+
+    /// Whether exactly this process still runs.
+    #[must_use]
+    pub fn alive(self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+
+    /// Sends a signal to exactly this process.
+    ///
+    /// # Errors
+    /// [`ProcessError::Gone`] if it has ended.
+    pub fn signal(self, signal: Signal) -> Result<(), ProcessError> {
+        if !self.alive() {
+            return Err(ProcessError::Gone(self.pid));
+        }
+        match kill(Pid::from_raw(self.pid), signal) {
+            Ok(()) => Ok(()),
+            Err(Errno::ESRCH) => Err(ProcessError::Gone(self.pid)),
+            Err(errno) => Err(ProcessError::Signal { pid: self.pid, signal, source: errno.into() }),
+        }
+    }
+
+    /// Ends this process: SIGTERM, and SIGKILL if it still runs after `grace`. One that has ended already is no error.
+    ///
+    /// # Errors
+    /// [`ProcessError::Signal`] if it may not be signalled, [`ProcessError::StillRuns`] if even SIGKILL does not end
+    /// it within `grace` and a second.
+    pub fn stop(self, grace: Duration) -> Result<(), ProcessError> {
+        for (signal, limit) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, grace + Duration::from_secs(1))] {
+            match self.signal(signal) {
+                Err(ProcessError::Gone(_)) => return Ok(()),
+                result => result?,
+            }
+            if wait_until(limit, || !self.alive()) {
+                return Ok(());
+            }
+        }
+        Err(ProcessError::StillRuns { pid: self.pid, after: grace })
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.pid)
+    }
+}
+
+/// The start time of a process that runs; a zombie counts as ended.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, field 2, may hold spaces and parentheses: count from the last one.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    if state == "Z" || state == "X" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Polls until `condition` holds. Returns whether it did within `limit`.
+pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if condition() {
+            return true;
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// A child process under guard: dropped, it is killed and reaped, unless [`Process::detach`]ed before.
+#[derive(Debug)]
+pub struct Process {
+    child: Option<Child>,
+    identity: Identity,
+}
+
+impl Process {
+    /// Starts the command, in a process group of its own so that Ctrl-C reaches the caller only.
+    ///
+    /// # Errors
+    /// [`ProcessError::Start`] if the program cannot be started.
+    pub fn spawn(command: &mut Command) -> Result<Self, ProcessError> {
+        use std::os::unix::process::CommandExt;
+        let child = command
+            .process_group(0)
+            .spawn()
+            .map_err(|source| ProcessError::Start { command: format!("{command:?}"), source })?;
+        let pid = child.id().cast_signed();
+        // A child that has ended is a zombie until it is reaped, so its id is still its own.
+        let identity = Identity { pid, start_time: start_time(pid).unwrap_or_default() };
+        Ok(Self { child: Some(child), identity })
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.identity.pid
+    }
+
+    /// Who it is, to be recorded.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Its standard input, output and error, where they are pipes.
+    pub fn child_mut(&mut self) -> Option<&mut Child> {
+        self.child.as_mut()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// [`ProcessError::Gone`] if it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
+        self.identity.signal(signal)
+    }
+
+    /// Its exit status, if it has ended.
+    ///
+    /// # Errors
+    /// [`ProcessError::Wait`] if the kernel refuses.
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
+        let pid = self.identity.pid;
+        let child = self.child.as_mut().ok_or(ProcessError::Gone(pid))?;
+        child.try_wait().map_err(|source| ProcessError::Wait { pid, source })
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`ProcessError::StillRuns`] if that takes longer than `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, ProcessError> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() >= limit {
+                return Err(ProcessError::StillRuns { pid: self.identity.pid, after: limit });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL if it still runs after `grace`. Returns how it ended.
+    ///
+    /// # Errors
+    /// [`ProcessError::Wait`] if the kernel refuses.
+    pub fn stop(mut self, grace: Duration) -> Result<ExitStatus, ProcessError> {
+        if let Some(status) = self.try_wait()? {
+            return Ok(status);
+        }
+        match self.signal(Signal::SIGTERM) {
+            Ok(()) | Err(ProcessError::Gone(_)) => {}
+            Err(error) => return Err(error),
+        }
+        match self.wait(grace) {
+            Err(ProcessError::StillRuns { .. }) => self.kill(),
+            ended => ended,
+        }
+    }
+
+    /// Ends it by SIGKILL at once and reaps it. Returns how it ended.
+    ///
+    /// # Errors
+    /// [`ProcessError::Wait`] if the kernel refuses.
+    pub fn kill(mut self) -> Result<ExitStatus, ProcessError> {
+        self.kill_and_reap()
+    }
+
+    /// Lets it run on, without a guard.
+    pub fn detach(mut self) -> Identity {
+        self.child = None;
+        self.identity
+    }
+
+    fn kill_and_reap(&mut self) -> Result<ExitStatus, ProcessError> {
+        let pid = self.identity.pid;
+        let mut child = self.child.take().ok_or(ProcessError::Gone(pid))?;
+        let wait_error = |source| ProcessError::Wait { pid, source };
+        child.kill().map_err(wait_error)?;
+        child.wait().map_err(wait_error)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.child.is_some()
+            && let Err(error) = self.kill_and_reap()
+        {
+            eprintln!("lab: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn dropped_means_killed_and_detached_means_not() {
+        let process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
+        let identity = process.identity();
+        assert!(identity.alive());
+        drop(process);
+        assert!(!identity.alive());
+
+        let identity = Process::spawn(Command::new("sleep").arg("60")).unwrap().detach();
+        assert!(identity.alive());
+        identity.stop(Duration::from_secs(5)).unwrap();
+        assert!(!identity.alive());
+        identity.stop(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_reused_id_is_somebody_else() {
+        let process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
+        let earlier = Identity { start_time: process.identity().start_time - 1, ..process.identity() };
+        assert!(!earlier.alive());
+        assert!(matches!(earlier.signal(Signal::SIGKILL), Err(ProcessError::Gone(_))));
+        earlier.stop(Duration::ZERO).unwrap();
+        assert!(process.identity().alive());
+    }
+
+    #[test]
+    fn stop_asks_first_and_insists_then() {
+        let polite = Process::spawn(Command::new("sleep").arg("60")).unwrap();
+        assert_eq!(polite.stop(Duration::from_secs(5)).unwrap().signal(), Some(15));
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
+        let mut deaf = Process::spawn(command.stdout(std::process::Stdio::piped())).unwrap();
+        let mut ready = [0; 6];
+        io::Read::read_exact(deaf.child_mut().unwrap().stdout.as_mut().unwrap(), &mut ready).unwrap();
+        assert_eq!(deaf.stop(Duration::from_millis(50)).unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn an_end_in_time_gives_the_status() {
+        let mut process = Process::spawn(Command::new("sh").args(["-c", "exit 7"])).unwrap();
+        assert_eq!(process.wait(Duration::from_secs(5)).unwrap().code(), Some(7));
+        assert!(Process::spawn(&mut Command::new("/no/such/program")).is_err());
+    }
+}
