@@ -1,1 +1,18 @@
 //! Flow keys, queue pairs and path policies: who picks the outer UDP source port.
+//!
+//! [`Entropy::decide`] maps a dissected inner frame to the outer source port by the VNI's [`Policy`];
+//! [`path_hash`] and [`choose`] then map the outer addresses and ports to one of the leaf's next hops.
+
+mod decide;
+pub mod hash;
+mod key;
+mod path;
+mod policy;
+mod range;
+
+pub use decide::{Decision, Entropy, Explanation, Settings, SettingsError};
+pub use hash::choose;
+pub use key::{Key, Reason};
+pub use path::path_hash;
+pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
+pub use range::{RangeError, SourcePortRange};

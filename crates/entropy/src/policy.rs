@@ -1,0 +1,103 @@
+//! The names of the policies, and how many bins `qp-bins` deals to.
+
+use core::fmt;
+use core::num::NonZeroU16;
+use core::str::FromStr;
+
+/// How a frame's outer source port is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Policy {
+    /// What kernel VXLAN does: a hash of the inner addresses, protocol and ports, scaled into the netdev's
+    /// `srcport` range without its last port.
+    FiveTuple,
+    /// A hash of the inner addresses and the destination queue pair over every port of the range.
+    #[default]
+    QpHash,
+    /// The same hash over a few fixed ports of the range.
+    QpBins,
+}
+
+/// A name that is no policy's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no policy (expected five-tuple, qp-hash or qp-bins)")]
+pub struct UnknownPolicy(pub String);
+
+impl Policy {
+    /// All policies, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::FiveTuple, Self::QpHash, Self::QpBins];
+
+    /// The name, as configuration and reports have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FiveTuple => "five-tuple",
+            Self::QpHash => "qp-hash",
+            Self::QpBins => "qp-bins",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+/// Over how many ports `qp-bins` deals queue pairs, 1 to 65535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bins(NonZeroU16);
+
+/// What is no number of bins.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no number of bins (expected 1 to 65535)")]
+pub struct BinsError(pub String);
+
+impl Bins {
+    /// Four, as in the ScaleAcross experiment.
+    pub const DEFAULT: Self = Self(NonZeroU16::MIN.saturating_add(3));
+
+    /// The number itself.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0.get()
+    }
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl TryFrom<u16> for Bins {
+    type Error = BinsError;
+
+    fn try_from(number: u16) -> Result<Self, BinsError> {
+        NonZeroU16::new(number).map(Self).ok_or_else(|| BinsError(number.to_string()))
+    }
+}
+
+impl FromStr for Bins {
+    type Err = BinsError;
+
+    fn from_str(text: &str) -> Result<Self, BinsError> {
+        text.parse().map(Self).map_err(|_| BinsError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Bins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}

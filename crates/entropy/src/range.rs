@@ -1,0 +1,109 @@
+//! Ranges of outer UDP source ports.
+
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::str::FromStr;
+
+/// An inclusive range of UDP source ports, at least one port, without port 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SourcePortRange {
+    min: u16,
+    max: u16,
+}
+
+/// What is no range of source ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// The bounds are the wrong way round, or 0.
+    #[error("source port range {0}-{1} is empty or contains port 0 (expected 1 <= MIN <= MAX <= 65535)")]
+    Bounds(u16, u16),
+    /// Not two ports.
+    #[error("'{0}' is no source port range (expected MIN-MAX, for example 49152-65535)")]
+    Text(String),
+}
+
+impl SourcePortRange {
+    /// 49152 to 65535, the dynamic ports, as RFC 7348 section 5 recommends.
+    pub const DEFAULT: Self = Self { min: 49152, max: 65535 };
+    /// 32768 to 60999, Linux's `net.ipv4.ip_local_port_range` as it is set by default.
+    pub const KERNEL_DEFAULT: Self = Self { min: 32768, max: 60999 };
+
+    /// The range that kernel VXLAN uses for a netdev with `srcport low high`: an empty one, and one of a single
+    /// port too, means the namespace's `local` port range (`udp_flow_src_port()`, include/net/udp.h).
+    #[must_use]
+    pub const fn of_netdev(low: u16, high: u16, local: Self) -> Self {
+        if low >= high {
+            return local;
+        }
+        // The kernel takes port 0 as a lower bound; no host can answer to it and no port of ours is 0.
+        Self { min: if low == 0 { 1 } else { low }, max: high }
+    }
+
+    /// The lowest port.
+    #[must_use]
+    pub const fn min(self) -> u16 {
+        self.min
+    }
+
+    /// The highest port.
+    #[must_use]
+    pub const fn max(self) -> u16 {
+        self.max
+    }
+
+    /// How many ports there are, 1 to 65535.
+    #[must_use]
+    pub const fn ports(self) -> u16 {
+        // min is at least 1, so this does not overflow.
+        self.max - self.min + 1
+    }
+
+    /// Whether `port` lies in the range.
+    #[must_use]
+    pub const fn contains(self, port: u16) -> bool {
+        self.min <= port && port <= self.max
+    }
+}
+
+impl Default for SourcePortRange {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl TryFrom<(u16, u16)> for SourcePortRange {
+    type Error = RangeError;
+
+    fn try_from((min, max): (u16, u16)) -> Result<Self, RangeError> {
+        if min >= 1 && min <= max { Ok(Self { min, max }) } else { Err(RangeError::Bounds(min, max)) }
+    }
+}
+
+impl From<SourcePortRange> for RangeInclusive<u16> {
+    fn from(range: SourcePortRange) -> Self {
+        range.min..=range.max
+    }
+}
+
+impl FromStr for SourcePortRange {
+    type Err = RangeError;
+
+    fn from_str(text: &str) -> Result<Self, RangeError> {
+        let wrong = || RangeError::Text(text.to_owned());
+        let (min, max) = text.split_once('-').ok_or_else(wrong)?;
+        let port = |digits: &str| digits.trim().parse().map_err(|_| wrong());
+        Self::try_from((port(min)?, port(max)?))
+    }
+}
+
+impl fmt::Display for SourcePortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.min, self.max)
+    }
+}
+
+impl fmt::Debug for SourcePortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SourcePortRange({self})")
+    }
+}
