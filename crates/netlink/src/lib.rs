@@ -2,10 +2,18 @@
 
 mod attribute;
 mod decode;
+mod encode;
+mod error;
+mod kernel;
 mod message;
+mod request;
+mod socket;
 
 pub use decode::{DecodeError, Malformed, Messages, decode};
+pub use error::Error;
+pub use kernel::{Event, Kernel};
 pub use message::{
     Address, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,
     Route, RouteNextHop, RouteTarget, Vxlan,
 };
+pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};

@@ -175,8 +175,7 @@ pub(super) fn next_hop(envelope: &Envelope<'_>) -> Result<NextHop, DecodeError> 
     let mut id = None;
     let mut kind = NextHopKind::Other;
     let mut fdb = false;
-    let mut hop =
-        RouteNextHop { ifindex: 0, gateway: None, weight: 1, flags: (flags & 0xff) as u8, vni: None };
+    let mut hop = Hop::new(u32::from_ne_bytes([f0, f1, f2, f3])).hop;
     let mut single = false;
     for attribute in attributes {
         let attribute = attribute?;

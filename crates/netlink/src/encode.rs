@@ -1,0 +1,74 @@
+//! A request's bytes: header, body, attributes.
+//!
+//! Why not `rtnetlink`: what is asked of the kernel is half a dozen messages, some of them from blocking code in
+//! another namespace, and an error must carry the kernel's own explanation. That crate wants a connection task per
+//! socket and keeps the error number only; these few functions are less than its adapter would be.
+
+use crate::attribute::align;
+use crate::decode::HEADER;
+
+/// A message under construction.
+pub(crate) struct Request {
+    kind: u16,
+    flags: u16,
+    content: Vec<u8>,
+}
+
+impl Request {
+    /// A message of type `kind` with the type's fixed structure.
+    pub(crate) fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        Self { kind, flags, content: body.to_vec() }
+    }
+
+    /// Appends an attribute.
+    pub(crate) fn put(mut self, kind: u16, payload: &[u8]) -> Self {
+        put(&mut self.content, kind, payload);
+        self
+    }
+
+    /// Appends an attribute where there is a value.
+    pub(crate) fn put_some<const N: usize>(self, kind: u16, payload: Option<[u8; N]>) -> Self {
+        match payload {
+            Some(payload) => self.put(kind, &payload),
+            None => self,
+        }
+    }
+
+    /// The bytes, numbered `sequence` so that the answer can be told from others.
+    pub(crate) fn bytes(&self, sequence: u32) -> Vec<u8> {
+        let length = u32::try_from(HEADER.saturating_add(self.content.len())).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(HEADER.saturating_add(self.content.len()));
+        bytes.extend(length.to_ne_bytes());
+        bytes.extend(self.kind.to_ne_bytes());
+        bytes.extend(self.flags.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend(0u32.to_ne_bytes());
+        bytes.extend(&self.content);
+        bytes
+    }
+}
+
+/// Appends one attribute and its padding to `content`.
+pub(crate) fn put(content: &mut Vec<u8>, kind: u16, payload: &[u8]) {
+    let length = u16::try_from(payload.len().saturating_add(4)).unwrap_or(u16::MAX);
+    content.extend(length.to_ne_bytes());
+    content.extend(kind.to_ne_bytes());
+    content.extend(payload);
+    content.resize(align(content.len()), 0);
+}
+
+/// `struct ifinfomsg`: `AF_UNSPEC`, the interface, and the flags in `change` set as `flags` has them.
+pub(crate) fn link_body(ifindex: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut body = [0; 16];
+    let words = [ifindex, flags, change].map(u32::to_ne_bytes);
+    for (to, from) in body.iter_mut().skip(4).zip(words.as_flattened()) {
+        *to = *from;
+    }
+    body
+}
+
+/// `struct ndmsg`.
+pub(crate) fn neighbour_body(family: u8, ifindex: u32, flags: u8) -> [u8; 12] {
+    let [i0, i1, i2, i3] = ifindex.to_ne_bytes();
+    [family, 0, 0, 0, i0, i1, i2, i3, 0, 0, flags, 0]
+}

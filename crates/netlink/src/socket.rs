@@ -1,0 +1,88 @@
+//! A route netlink socket in the calling thread's network namespace.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use netlink_sys::SocketAddr;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use nix::libc::MSG_TRUNC;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::error::Error;
+
+/// Bytes of a receive buffer. The kernel cuts dumps into datagrams of at most 32 KiB; a notification is one object,
+/// of which routes with thousands of next hops are the largest.
+pub(crate) const BUFFER: usize = 256 * 1024;
+
+/// Names the step that failed.
+pub(crate) fn failed(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Socket { operation, source }
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub(crate) struct Socket(netlink_sys::Socket);
+
+impl Socket {
+    /// Opens and binds one. `receive_buffer` is in bytes; the system's own size where absent.
+    pub(crate) fn open(receive_buffer: Option<usize>) -> Result<Self, Error> {
+        let mut socket = netlink_sys::Socket::new(NETLINK_ROUTE).map_err(failed("open"))?;
+        if let Some(bytes) = receive_buffer {
+            // Without CAP_NET_ADMIN the size stays below net.core.rmem_max: smaller, but not wrong.
+            if setsockopt(&socket, sockopt::RcvBufForce, &bytes).is_err() {
+                setsockopt(&socket, sockopt::RcvBuf, &bytes)
+                    .map_err(|errno| failed("set the receive buffer")(errno.into()))?;
+            }
+        }
+        socket.bind_auto().map_err(failed("bind"))?;
+        // Conveniences of newer kernels: filters in dump requests are checked, refusals explained and short.
+        for option in [
+            netlink_sys::Socket::set_netlink_get_strict_chk,
+            netlink_sys::Socket::set_ext_ack,
+            netlink_sys::Socket::set_cap_ack,
+        ] {
+            if let Err(error) = option(&socket, true) {
+                tracing::debug!(%error, "a netlink socket option is not known to this kernel");
+            }
+        }
+        Ok(Self(socket))
+    }
+
+    pub(crate) fn join(&self, group: u32) -> Result<(), Error> {
+        self.0.add_membership(group).map_err(failed("join a multicast group"))
+    }
+
+    pub(crate) fn set_non_blocking(&self) -> Result<(), Error> {
+        self.0.set_non_blocking(true).map_err(failed("make non-blocking"))
+    }
+
+    pub(crate) fn send(&self, request: &[u8]) -> io::Result<()> {
+        self.0.send_to(request, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
+    /// One datagram of the kernel into `buffer`, replacing what is there. Returns its length, which is more than the
+    /// buffer holds where the datagram was cut. Datagrams of other processes are dropped.
+    pub(crate) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        loop {
+            buffer.clear();
+            match self.0.recv_from(buffer, MSG_TRUNC) {
+                Ok((length, sender)) if sender.port_number() == 0 => return Ok(length),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
