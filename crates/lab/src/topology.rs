@@ -1,0 +1,215 @@
+//! A fabric as its ContainerLab file describes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{environment, parse};
+
+/// The MTU of a link that gives none, in bytes: ContainerLab's.
+pub const LINK_MTU: u32 = 9500;
+
+/// The longest name the kernel takes for an interface (`IFNAMSIZ` without its final zero).
+const INTERFACE_NAME_MAX: usize = 15;
+
+/// A topology file that cannot be read, or that asks for something namespaces cannot give.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// The file, or a file it binds, cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no YAML.
+    #[error("no valid YAML")]
+    Yaml(#[from] serde_norway::Error),
+    /// An environment variable is unset and has no default, or the expression is another than `${NAME:-default}`.
+    #[error("cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}")]
+    Variable {
+        /// What stands behind the `$`.
+        expression: String,
+    },
+    /// ContainerLab may know this, but namespaces cannot, or not yet.
+    #[error("{place}: not supported by lab{}", reason(.why))]
+    Unsupported {
+        /// Where in the file, for example `topology.nodes.leaf1.startup-config`.
+        place: String,
+        /// Why, or empty.
+        why: &'static str,
+    },
+    /// A value has the wrong type or form.
+    #[error("{place}: expected {expected}")]
+    Expected {
+        /// Where in the file.
+        place: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// Something is missing.
+    #[error("{place}: missing")]
+    Missing {
+        /// Where in the file.
+        place: String,
+    },
+    /// A link or a `network-mode` names a node that the file does not have.
+    #[error("{place}: no node '{node}'")]
+    NoSuchNode {
+        /// Where in the file.
+        place: String,
+        /// The name.
+        node: String,
+    },
+    /// Two links end at the same interface.
+    #[error("{place}: interface '{interface}' is used twice")]
+    Twice {
+        /// Where in the file.
+        place: String,
+        /// `node:interface`.
+        interface: String,
+    },
+}
+
+fn reason(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(" ({why})") }
+}
+
+/// What a ContainerLab file says, as far as namespaces can do it; the rest was refused when it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// `name:` of the file.
+    pub name: String,
+    /// By name.
+    pub nodes: BTreeMap<String, Node>,
+    /// In the order of the file.
+    pub links: Vec<Link>,
+}
+
+/// A node: a network namespace, and what runs in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// `group:`, which has no effect of its own.
+    pub group: Option<String>,
+    /// The node whose namespace this one shares (`network-mode: container:NODE`).
+    pub shares: Option<String>,
+    /// Files and directories that the node sees at another place.
+    pub binds: Vec<Bind>,
+    /// Commands, in words, run once all links are there and FRR has started.
+    pub exec: Vec<Vec<String>>,
+    /// Environment of every command of the node.
+    pub env: BTreeMap<String, String>,
+    /// Kernel parameters of the namespace; all begin with `net.`.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// `source:target[:ro]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// An absolute path outside.
+    pub source: PathBuf,
+    /// An absolute path inside.
+    pub target: PathBuf,
+    /// Whether the node may only read it.
+    pub read_only: bool,
+}
+
+/// A veth pair.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its two ends.
+    pub ends: [Endpoint; 2],
+    /// In bytes.
+    pub mtu: u32,
+}
+
+/// One end of a link.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The node.
+    pub node: String,
+    /// The interface in it.
+    pub interface: String,
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.node, self.interface)
+    }
+}
+
+impl Topology {
+    /// Reads a ContainerLab file. Variables in it come from the environment.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with the place in the file.
+    pub fn load(path: &Path) -> Result<Self, TopologyError> {
+        let read_error = |source| TopologyError::Read { path: path.to_owned(), source };
+        let text = std::fs::read_to_string(path).map_err(read_error)?;
+        let absolute = path.canonicalize().map_err(read_error)?;
+        Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| std::env::var(name).ok())
+    }
+
+    /// Reads the text of a ContainerLab file that lies in `directory` (binds are relative to it), with `lookup` as its
+    /// environment.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with the place in the file.
+    pub fn parse(
+        text: &str,
+        directory: &Path,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, TopologyError> {
+        let topology =
+            parse::topology(&serde_norway::from_str(&environment::expand(text, lookup)?)?, directory)?;
+        topology.check()?;
+        Ok(topology)
+    }
+
+    /// The other end of the link that ends here.
+    #[must_use]
+    pub fn peer(&self, end: &Endpoint) -> Option<&Endpoint> {
+        self.links.iter().find_map(|link| match &link.ends {
+            [a, b] if a == end => Some(b),
+            [a, b] if b == end => Some(a),
+            _ => None,
+        })
+    }
+
+    fn check(&self) -> Result<(), TopologyError> {
+        for (name, node) in &self.nodes {
+            let Some(shared) = &node.shares else { continue };
+            let place = format!("topology.nodes.{name}.network-mode");
+            match self.nodes.get(shared) {
+                None => return Err(TopologyError::NoSuchNode { place, node: shared.clone() }),
+                Some(target) if target.shares.is_some() => {
+                    return Err(TopologyError::Unsupported {
+                        place,
+                        why: "the shared node shares another's",
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        let mut ends = BTreeSet::new();
+        for (index, link) in self.links.iter().enumerate() {
+            let place = || format!("topology.links[{index}]");
+            for end in &link.ends {
+                if !self.nodes.contains_key(&end.node) {
+                    return Err(TopologyError::NoSuchNode { place: place(), node: end.node.clone() });
+                }
+                if end.interface.is_empty() || end.interface.len() > INTERFACE_NAME_MAX {
+                    let expected = "an interface name of 1 to 15 characters";
+                    return Err(TopologyError::Expected { place: place(), expected });
+                }
+                if !ends.insert(end) {
+                    return Err(TopologyError::Twice { place: place(), interface: end.to_string() });
+                }
+            }
+        }
+        Ok(())
+    }
+}
