@@ -1,1 +1,17 @@
 //! AF_PACKET and in-memory ports, splices and steering programs: the only room with unsafe code.
+//!
+//! - [`packet`]: AF_PACKET sockets, batched both ways
+//! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
+//! - [`steering`]: the programs that redirect frames into the splices
+
+#![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
+
+pub mod netns;
+pub mod packet;
+pub mod splice;
+pub mod steering;
+
+pub use netns::PrivateNamespace;
+pub use packet::PacketSocket;
+pub use splice::{Splice, SpliceError};
+pub use steering::{Hook, Steering, SteeringCounts, SteeringError};

@@ -1,0 +1,145 @@
+//! What was done, counted by one worker and read by anybody.
+//!
+//! For every worker and at any time when no batch is under way:
+//! `received + copies = sent + Σ dropped + held`, where `copies` counts what replication and segmentation added.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::drop_reason::DropReason;
+
+/// A counter with a single writer: an addition needs no locked instruction.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the thread that owns the counter may call this, else additions get lost.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Takes away `n`, which was added before.
+    pub fn subtract(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
+    }
+
+    /// The count so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Frames and their bytes.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Frames (segments, where the kernel handed over super-frames).
+    pub frames: Counter,
+    /// Bytes, Ethernet headers included.
+    pub bytes: Counter,
+}
+
+impl Traffic {
+    /// Counts frames.
+    pub fn add(&self, frames: u64, bytes: u64) {
+        self.frames.add(frames);
+        self.bytes.add(bytes);
+    }
+}
+
+/// One VNI's counters. Inner bytes.
+#[derive(Debug, Default)]
+pub struct VniCounters {
+    /// Encapsulated and sent, each copy and segment.
+    pub encapsulated: Traffic,
+    /// Decapsulated and handed to the bridge.
+    pub decapsulated: Traffic,
+    /// Frames from the bridge that were replicated to the flood list.
+    pub flooded: Counter,
+    /// Frames from VTEPs that no table names.
+    pub unknown_vtep: Counter,
+    /// Frames of this VNI that were dropped, for whatever reason.
+    pub dropped: Counter,
+}
+
+/// Everything a worker counts.
+#[derive(Debug)]
+pub struct Counters {
+    vnis: Box<[VniCounters]>,
+    paths: Box<[Traffic]>,
+    drops: Box<[Counter]>,
+    /// Frames received from the underlay.
+    pub underlay_received: Counter,
+    /// Frames received from the bridge.
+    pub bridge_received: Counter,
+    /// What replication and segmentation added.
+    pub copies: Counter,
+    /// Frames handed to a port, which accepted them.
+    pub sent: Counter,
+    /// Frames that wait for their next hop now.
+    pub held: Counter,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Adjacencies that have counters of their own; more share the last.
+pub const PATHS: u16 = 1024;
+
+impl Counters {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        fn zeros<T: Default>(n: usize) -> Box<[T]> {
+            (0..n).map(|_| T::default()).collect()
+        }
+        Self {
+            vnis: zeros(usize::from(tables::Slot::MAX) + 1),
+            paths: zeros(usize::from(PATHS)),
+            drops: zeros(DropReason::ALL.len()),
+            underlay_received: Counter::default(),
+            bridge_received: Counter::default(),
+            copies: Counter::default(),
+            sent: Counter::default(),
+            held: Counter::default(),
+        }
+    }
+
+    /// A VNI's counters, by its slot.
+    #[must_use]
+    pub fn vni(&self, slot: u16) -> Option<&VniCounters> {
+        self.vnis.get(usize::from(slot))
+    }
+
+    /// Outer traffic sent to a next hop, by its path index.
+    #[must_use]
+    pub fn path(&self, path: u16) -> Option<&Traffic> {
+        self.paths.get(usize::from(path.min(PATHS - 1)))
+    }
+
+    /// Frames dropped for a reason.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason as usize).map_or(0, Counter::get)
+    }
+
+    /// Frames dropped for any reason.
+    #[must_use]
+    pub fn dropped_in_all(&self) -> u64 {
+        self.drops.iter().map(Counter::get).sum()
+    }
+
+    /// Counts `n` dropped frames, of the VNI in this slot (0: of none).
+    pub fn drop_frames(&self, reason: DropReason, slot: u16, n: u64) {
+        if let Some(counter) = self.drops.get(reason as usize) {
+            counter.add(n);
+        }
+        if slot != 0
+            && let Some(vni) = self.vni(slot)
+        {
+            vni.dropped.add(n);
+        }
+    }
+}

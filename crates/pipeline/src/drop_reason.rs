@@ -1,0 +1,89 @@
+//! Why a frame went no further: one exhaustive list, the metric's label, the log's word and the tests' assertion.
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident => $label:literal,)+) => {
+        /// Why a frame, or one copy of it, went no further.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl DropReason {
+            /// Every reason there is.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The word for it in metrics and on the command line.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label,)+ }
+            }
+
+            /// The sentence for it.
+            #[must_use]
+            pub const fn sentence(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+),)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The frame is too short for the headers it claims.
+    Truncated => "truncated",
+    /// The frame came from the bridge without the tag that numbers its VNI, or with one that is no longer in use.
+    UnknownSlot => "unknown_slot",
+    /// The outer headers are no whole VXLAN packet over IPv4 that this leaf accepts.
+    NotVxlan => "not_vxlan",
+    /// The outer IPv4 header's checksum is wrong.
+    OuterHeaderChecksum => "outer_header_checksum",
+    /// The outer UDP checksum is present and wrong.
+    OuterUdpChecksum => "outer_udp_checksum",
+    /// The VNI, address and port are not, or no longer, taken over.
+    UnknownVni => "unknown_vni",
+    /// The sender is in no table of this leaf, and strict-vtep is set.
+    UnknownVtep => "unknown_vtep",
+    /// The inner frame is shorter than an Ethernet header.
+    InnerTruncated => "inner_truncated",
+    /// The outer packet says congestion was experienced, the inner one cannot carry that (RFC 6040 section 4.2).
+    EcnNotCapable => "ecn_not_capable",
+    /// No VTEP is known for the destination and the flood list is empty.
+    NoRemote => "no_remote",
+    /// There is no live route to the VTEP.
+    NoRoute => "no_route",
+    /// The next hop's MAC address did not become known in time.
+    NextHopUnresolved => "next_hop_unresolved",
+    /// Too many frames wait for the same next hop.
+    HoldQueueFull => "hold_queue_full",
+    /// The encapsulated frame is larger than the uplink's MTU, or its inner headers are too long to build.
+    TooBig => "too_big",
+    /// A super-frame whose headers do not fit what it is to be cut into.
+    BadOffload => "bad_offload",
+    /// The interface it was to leave by is down or gone.
+    LinkDown => "link_down",
+    /// The interface's queue or the socket's buffer stayed full.
+    TransmitBusy => "transmit_busy",
+    /// The kernel refused the frame for another reason.
+    TransmitError => "transmit_error",
+    /// The kernel's receive buffer was full before the worker read it.
+    ReceiveOverrun => "receive_overrun",
+    /// The frame was larger than a receive buffer, or the kernel could not describe its offloads.
+    ReceiveUnreadable => "receive_unreadable",
+    /// vtepd stopped before the frame's next hop was resolved.
+    Shutdown => "shutdown",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_unique_and_sentences_are_sentences() {
+        let labels: std::collections::BTreeSet<_> = DropReason::ALL.iter().map(|r| r.label()).collect();
+        assert_eq!(labels.len(), DropReason::ALL.len());
+        for reason in DropReason::ALL {
+            let sentence = reason.sentence().trim();
+            assert!(sentence.ends_with('.') && sentence.len() > 20, "{reason:?}: {sentence}");
+        }
+    }
+}

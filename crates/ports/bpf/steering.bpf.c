@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steering programs: which frames vtepd's worker gets. A frame is decided about once: what is redirected here is
+// vtepd's, what is passed is the kernel's.
+//
+// Only the entry programs are attached. Each tail-calls through `kill_switch`: filling it attaches all hooks together,
+// emptying it detaches them, and the kernel empties it when the last file descriptor of it closes
+// (kernel/bpf/arraymap.c, bpf_fd_array_map_clear on map_release_uref), which is when vtepd dies.
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define UINT(name, value) int (*name)[value]
+#define TYPE(name, type) type *name
+
+#define htons(x) __builtin_bswap16(x)
+#define ntohs(x) __builtin_bswap16(x)
+#define htonl(x) __builtin_bswap32(x)
+#define ntohl(x) __builtin_bswap32(x)
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "only little-endian machines have been thought through"
+#endif
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)BPF_FUNC_tail_call;
+static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
+static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
+static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BPF_FUNC_skb_vlan_push;
+static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
+
+// include/uapi/linux/pkt_cls.h. "Unspecified" lets the next filter, and then the kernel, go on (TCX_NEXT is the same).
+#define PASS (-1)
+#define DROP 2
+
+#define PACKET_HOST 0 // include/uapi/linux/if_packet.h
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+
+// The places of `kill_switch`.
+enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2 };
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
+	UINT(max_entries, 3);
+	TYPE(key, __u32);
+	TYPE(value, __u32);
+} kill_switch SEC(".maps");
+
+// A tunnel end that vtepd terminates. Address and port in network order, VNI in host order.
+struct tunnel_end {
+	__u32 local;
+	__u32 vni;
+	__u16 port;
+	__u16 zero;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 4096);
+	TYPE(key, struct tunnel_end);
+	TYPE(value, __u32);
+} taken_tunnels SEC(".maps");
+
+// What to do with a frame that the bridge sends to a vxlan netdev (key: its ifindex).
+struct taken_netdev {
+	__u32 frame_limit; // longest Ethernet frame, with header and tags, that fits the underlay once encapsulated
+	__u32 slot;        // 802.1ad VLAN identifier that numbers the VNI on the bridge splice
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct taken_netdev);
+} taken_netdevs SEC(".maps");
+
+// Slot to ifindex of the vxlan netdev; 0 is none.
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, __u32);
+} slots SEC(".maps");
+
+// What the programs decided, so that frames which never reach the worker are counted as well.
+enum {
+	COUNT_UPLINK_REDIRECTED = 0,
+	COUNT_VXLAN_REDIRECTED,
+	COUNT_VXLAN_TOO_BIG,
+	COUNT_SPLICE_RETURNED,
+	COUNT_SPLICE_UNKNOWN_SLOT,
+	COUNTS,
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, COUNTS);
+	TYPE(key, __u32);
+	TYPE(value, __u64);
+} counts SEC(".maps");
+
+// Near ends of the splices; set before loading.
+const volatile __u32 underlay_splice = 0;
+const volatile __u32 bridge_splice = 0;
+
+static ALWAYS_INLINE void count(__u32 what)
+{
+	__u64 *n = bpf_map_lookup_elem(&counts, &what);
+	if (n)
+		*n += 1;
+}
+
+SEC("classifier") int vtepd_uplink(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &kill_switch, HOOK_UPLINK);
+	return PASS;
+}
+
+SEC("classifier") int vtepd_vxlan(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &kill_switch, HOOK_VXLAN);
+	return PASS;
+}
+
+// The near end of the bridge splice speaks to nobody but us: what is not redirected must not reach the leaf's stack.
+SEC("classifier") int vtepd_splice(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &kill_switch, HOOK_SPLICE);
+	return DROP;
+}
+
+// The far ends: AF_PACKET has seen the frame before this runs; no stack may see it after.
+SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
+{
+	return DROP;
+}
+
+struct headers {
+	__u8 destination[6];
+	__u8 source[6];
+	__u16 ethertype;
+	// IPv4 without options
+	__u8 version_ihl;
+	__u8 tos;
+	__u16 total_length;
+	__u16 id;
+	__u16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__u16 header_checksum;
+	__u32 source_address;
+	__u32 destination_address;
+	__u16 source_port;
+	__u16 destination_port;
+	__u16 udp_length;
+	__u16 udp_checksum;
+	__u32 vxlan_flags;
+	__u32 vni_reserved;
+} __attribute__((packed));
+
+// Uplink ingress: a whole VXLAN frame for a tunnel end of ours. Odd flags, options and fragments stay the kernel's.
+SEC("classifier") int steer_uplink(struct __sk_buff *skb)
+{
+	struct headers h;
+	struct tunnel_end end = {};
+	__u32 total;
+
+	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
+		return PASS;
+	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
+		return PASS;
+	if (h.version_ihl != 0x45 || h.protocol != IPPROTO_UDP || (h.fragment & htons(0x3fff)))
+		return PASS;
+	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
+		return PASS;
+	total = ntohs(h.total_length);
+	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
+		return PASS;
+	end.local = h.destination_address;
+	end.vni = ntohl(h.vni_reserved) >> 8;
+	end.port = h.destination_port;
+	if (!bpf_map_lookup_elem(&taken_tunnels, &end))
+		return PASS;
+	count(COUNT_UPLINK_REDIRECTED);
+	return bpf_redirect_peer(underlay_splice, 0);
+}
+
+// Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not understood.
+static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
+{
+	__u32 offset = 14;
+	__u16 ethertype;
+	__u8 byte, protocol;
+
+	if (bpf_skb_load_bytes(skb, 12, &ethertype, 2))
+		return 0;
+#pragma unroll
+	for (int tags = 0; tags < 2; tags++) {
+		if (ethertype != htons(ETH_P_8021Q) && ethertype != htons(ETH_P_8021AD))
+			break;
+		if (bpf_skb_load_bytes(skb, offset + 2, &ethertype, 2))
+			return 0;
+		offset += 4;
+	}
+	if (ethertype == htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, offset, &byte, 1) || bpf_skb_load_bytes(skb, offset + 9, &protocol, 1))
+			return 0;
+		offset += (byte & 0x0f) * 4;
+	} else if (ethertype == htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, offset + 6, &protocol, 1))
+			return 0;
+		offset += 40;
+	} else {
+		return 0;
+	}
+	if (protocol == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, offset + 12, &byte, 1))
+			return 0;
+		offset += (byte >> 4) * 4;
+	} else if (protocol == IPPROTO_UDP) {
+		offset += 8;
+	} else {
+		return 0;
+	}
+	return offset + skb->gso_size;
+}
+
+// vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay.
+SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct taken_netdev *taken = bpf_map_lookup_elem(&taken_netdevs, &ifindex);
+	__u32 length;
+
+	if (!taken)
+		return PASS;
+	length = skb->gso_size ? segment_length(skb) : skb->len;
+	if (skb->vlan_present)
+		length += 4;
+	// 65,550: what an AF_PACKET frame with Ethernet header can hold; larger GSO frames (BIG TCP) stay the kernel's.
+	if (length > taken->frame_limit || (skb->gso_size && length == 0) || skb->len > 65550) {
+		count(COUNT_VXLAN_TOO_BIG);
+		return PASS;
+	}
+	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot))
+		return DROP;
+	count(COUNT_VXLAN_REDIRECTED);
+	return bpf_redirect(bridge_splice, 0);
+}
+
+// Bridge splice, near end ingress: by the tag, into the vxlan netdev, as if the kernel had decapsulated it.
+SEC("classifier") int steer_splice(struct __sk_buff *skb)
+{
+	__u32 slot, *ifindex;
+
+	if (!skb->vlan_present || skb->vlan_proto != htons(ETH_P_8021AD))
+		goto unknown;
+	slot = skb->vlan_tci & 0x0fff;
+	ifindex = bpf_map_lookup_elem(&slots, &slot);
+	if (!ifindex || !*ifindex)
+		goto unknown;
+	if (bpf_skb_vlan_pop(skb))
+		return DROP;
+	count(COUNT_SPLICE_RETURNED);
+	return bpf_redirect(*ifindex, BPF_F_INGRESS);
+unknown:
+	count(COUNT_SPLICE_UNKNOWN_SLOT);
+	return DROP;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

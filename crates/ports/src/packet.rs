@@ -1,0 +1,400 @@
+//! AF_PACKET sockets with `PACKET_VNET_HDR`, batched both ways (packet(7), `net/packet/af_packet.c`).
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use pipeline::{
+    Batch, Checksum, Destination, DropReason, Gso, GsoKind, Offload, Received, Transmit, VlanTag,
+};
+
+/// Frames that one system call moves at most.
+pub const BATCH: usize = 64;
+
+/// `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte order.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct VnetHeader {
+    flags: u8,
+    gso_type: u8,
+    header_length: u16,
+    gso_size: u16,
+    checksum_start: u16,
+    checksum_offset: u16,
+}
+
+const NEEDS_CSUM: u8 = 1;
+const DATA_VALID: u8 = 2;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
+const GSO_ECN: u8 = 0x80;
+
+const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
+const VLAN_TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
+
+/// Room for one `PACKET_AUXDATA` control message.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// A socket bound to one interface, or to none for sending only.
+pub struct PacketSocket {
+    fd: OwnedFd,
+    ifindex: u32,
+    headers: Vec<VnetHeader>,
+    controls: Vec<Control>,
+    vectors: Vec<libc::iovec>,
+    addresses: Vec<libc::sockaddr_ll>,
+    messages: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the kernel reads them, and
+// never read between calls; nothing refers to the thread that made them.
+unsafe impl Send for PacketSocket {}
+
+impl std::fmt::Debug for PacketSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PacketSocket")
+            .field("fd", &self.fd)
+            .field("ifindex", &self.ifindex)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl PacketSocket {
+    /// A socket that receives every frame that arrives on an interface of the calling thread's namespace, and sends there.
+    /// What the namespace itself sends is not received.
+    ///
+    /// # Errors
+    /// As socket(2), bind(2) and setsockopt(2): without CAP_NET_RAW, or when the interface does not exist.
+    pub fn open(ifindex: u32, receive_buffer: usize) -> io::Result<Self> {
+        // Protocol 0 first: no frame may be queued before the options hold.
+        let socket = Self::with_protocol(ifindex)?;
+        let on: libc::c_int = 1;
+        socket.option(libc::SOL_PACKET, libc::PACKET_AUXDATA, &on)?;
+        socket.option(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)?;
+        let bytes = libc::c_int::try_from(receive_buffer).unwrap_or(libc::c_int::MAX);
+        socket.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)?;
+        let address = socket.address(ifindex, (libc::ETH_P_ALL as u16).to_be());
+        // SAFETY: `address` is a whole sockaddr_ll and its length is given.
+        let bound = unsafe {
+            libc::bind(
+                socket.fd.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        };
+        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    }
+
+    /// A socket that sends to interfaces of the calling thread's namespace and receives nothing.
+    ///
+    /// # Errors
+    /// As socket(2) and setsockopt(2): without CAP_NET_RAW.
+    pub fn open_sender() -> io::Result<Self> {
+        Self::with_protocol(0)
+    }
+
+    fn with_protocol(ifindex: u32) -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        let fd = unsafe {
+            let fd = libc::socket(libc::AF_PACKET, kind, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        // SAFETY: all of these are plain data for which zero bytes are a valid value.
+        let (vector, address, message) = unsafe { (zeroed(), zeroed(), zeroed()) };
+        let socket = Self {
+            fd,
+            ifindex,
+            headers: vec![VnetHeader::default(); BATCH],
+            controls: vec![Control([0; 64]); BATCH],
+            vectors: vec![vector; 3 * BATCH],
+            addresses: vec![address; BATCH],
+            messages: vec![message; BATCH],
+        };
+        let on: libc::c_int = 1;
+        socket.option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
+        let bytes: libc::c_int = 8 << 20;
+        socket.option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)?;
+        Ok(socket)
+    }
+
+    fn option<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+        // SAFETY: pointer and length describe `value`, which outlives the call.
+        let set = unsafe {
+            let length = size_of::<T>() as libc::socklen_t;
+            libc::setsockopt(self.fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), length)
+        };
+        if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn address(&self, ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
+        // SAFETY: sockaddr_ll is plain data for which zero bytes are a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = ifindex as i32;
+        address
+    }
+
+    /// The interface it is bound to; 0 for none.
+    #[must_use]
+    pub const fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
+    /// Frames that found the receive buffer full since the last call (`PACKET_STATISTICS`).
+    ///
+    /// # Errors
+    /// As getsockopt(2).
+    pub fn overruns(&self) -> io::Result<u64> {
+        let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: pointer and length describe `statistics`.
+        let got = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut statistics).cast(),
+                &raw mut length,
+            )
+        };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(statistics.tp_drops)) }
+    }
+
+    /// Fills the batch (which is cleared first) with what has arrived; does not wait. Returns how many frames could not be
+    /// read: larger than a buffer, or with offloads that the header cannot say (on Linux 6.1: UDP super-frames).
+    ///
+    /// # Errors
+    /// As recvmmsg(2), but "nothing there" is an empty batch. `ENETDOWN` is reported once when the interface goes down.
+    pub fn receive(&mut self, batch: &mut Batch) -> io::Result<u64> {
+        batch.clear();
+        let mut prepared = 0;
+        for (index, room) in batch.room().take(BATCH).enumerate() {
+            let (Some(header), Some(control)) = (self.headers.get_mut(index), self.controls.get_mut(index))
+            else {
+                break;
+            };
+            let Some(vectors) = self.vectors.get_mut(3 * index..3 * index + 2) else { break };
+            let [first, second] = vectors else { break };
+            *first = libc::iovec { iov_base: (&raw mut *header).cast(), iov_len: size_of::<VnetHeader>() };
+            *second = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+            let Some(message) = self.messages.get_mut(index) else { break };
+            message.msg_hdr.msg_name = std::ptr::null_mut();
+            message.msg_hdr.msg_namelen = 0;
+            message.msg_hdr.msg_iov = first;
+            message.msg_hdr.msg_iovlen = 2;
+            message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_hdr.msg_controllen = control.0.len();
+            message.msg_hdr.msg_flags = 0;
+            message.msg_len = 0;
+            prepared += 1;
+        }
+        // SAFETY: the first `prepared` messages point at memory of `self` and `batch` that outlives the call, each piece at one
+        // message only, with its length.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.fd.as_raw_fd(),
+                self.messages.as_mut_ptr(),
+                prepared,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if received < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+                // The kernel could not describe the frame's offloads and has dropped it (`virtio_net_hdr_from_skb`).
+                Some(libc::EINVAL) => Ok(1),
+                _ => Err(error),
+            };
+        }
+        let mut unreadable = 0;
+        for (message, header) in self.messages.iter().zip(&self.headers).take(received as usize) {
+            let length = (message.msg_len as usize).saturating_sub(size_of::<VnetHeader>());
+            let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+            match (whole, offload(header)) {
+                (true, Some(offload)) => {
+                    batch.push(Received { length, vlan: vlan(&message.msg_hdr), offload })
+                }
+                // A frame that cannot be used keeps its place, for the bytes of those behind it stand where they are.
+                _ => {
+                    unreadable += 1;
+                    batch.push(Received { length: 0, ..Received::default() });
+                }
+            }
+        }
+        Ok(unreadable)
+    }
+
+    /// Sends frames, each to its own destination ([`Destination::Bridge`] is the interface that the socket is bound to). `outcome`
+    /// is told what became of each, in order.
+    pub fn transmit(
+        &mut self,
+        batch: &Batch,
+        frames: &[Transmit],
+        mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
+    ) {
+        for frames in frames.chunks(BATCH) {
+            self.prepare(batch, frames);
+            let mut sent = 0;
+            let mut patience = 4;
+            while let Some(frame) = frames.get(sent) {
+                // SAFETY: messages `sent..frames.len()` point at memory of `self`, `batch` and `frames` that outlives the call.
+                let done = unsafe {
+                    let first = self.messages.as_mut_ptr().add(sent);
+                    libc::sendmmsg(
+                        self.fd.as_raw_fd(),
+                        first,
+                        (frames.len() - sent) as u32,
+                        libc::MSG_DONTWAIT,
+                    )
+                };
+                if done > 0 {
+                    for frame in frames.iter().skip(sent).take(done as usize) {
+                        outcome(frame, Ok(()));
+                    }
+                    sent += done as usize;
+                    continue;
+                }
+                match io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EINTR) => continue,
+                    Some(libc::EAGAIN) if patience > 0 => {
+                        patience -= 1;
+                        self.wait_for_room();
+                        continue;
+                    }
+                    error => outcome(frame, Err(refusal(error))),
+                }
+                sent += 1;
+            }
+        }
+    }
+
+    fn prepare(&mut self, batch: &Batch, frames: &[Transmit]) {
+        let places = self.messages.iter_mut().zip(&mut self.headers).zip(&mut self.addresses);
+        for ((frame, ((message, header), address)), vectors) in
+            frames.iter().zip(places).zip(self.vectors.chunks_exact_mut(3))
+        {
+            let ifindex = match frame.to {
+                Destination::Uplink { ifindex, .. } => ifindex,
+                Destination::Bridge => self.ifindex,
+            };
+            *header = vnet_header(&frame.offload);
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_ifindex = ifindex as i32;
+            address.sll_halen = 6;
+            let (head, body) = (frame.head(), frame.body(batch));
+            let pieces = [
+                ((&raw const *header).cast::<u8>(), size_of::<VnetHeader>()),
+                (head.as_ptr(), head.len()),
+                (body.as_ptr(), body.len()),
+            ];
+            for (vector, (base, length)) in vectors.iter_mut().zip(pieces) {
+                *vector = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: length };
+            }
+            message.msg_hdr.msg_name = (&raw mut *address).cast();
+            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            message.msg_hdr.msg_iov = vectors.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = 3;
+            message.msg_hdr.msg_control = std::ptr::null_mut();
+            message.msg_hdr.msg_controllen = 0;
+            message.msg_hdr.msg_flags = 0;
+        }
+    }
+
+    /// Waits a little until the socket's send buffer has room again.
+    fn wait_for_room(&self) {
+        let timeout = PollTimeout::try_from(Duration::from_millis(2)).unwrap_or(PollTimeout::ZERO);
+        // Whatever it answers, the next attempt to send finds out.
+        let _ = nix::poll::poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)], timeout);
+    }
+}
+
+/// Why the kernel did not take a frame.
+const fn refusal(error: Option<i32>) -> DropReason {
+    match error {
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::LinkDown,
+        Some(libc::EMSGSIZE) => DropReason::TooBig,
+        Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => DropReason::TransmitBusy,
+        _ => DropReason::TransmitError,
+    }
+}
+
+/// What the header says; `None` for a kind of segmentation that is not known here.
+fn offload(header: &VnetHeader) -> Option<Offload> {
+    let checksum = if header.flags & NEEDS_CSUM != 0 {
+        Checksum::Partial { start: header.checksum_start, offset: header.checksum_offset }
+    } else if header.flags & DATA_VALID != 0 {
+        Checksum::Valid
+    } else {
+        Checksum::AsIs
+    };
+    let kind = match header.gso_type & !GSO_ECN {
+        GSO_NONE => return Some(Offload { checksum, gso: None }),
+        GSO_TCPV4 => GsoKind::TcpV4,
+        GSO_TCPV6 => GsoKind::TcpV6,
+        GSO_UDP_L4 => GsoKind::Udp,
+        _ => return None,
+    };
+    let gso = Gso { kind, size: header.gso_size, ecn: header.gso_type & GSO_ECN != 0 };
+    Some(Offload { checksum, gso: Some(gso) })
+}
+
+fn vnet_header(offload: &Offload) -> VnetHeader {
+    let mut header = VnetHeader::default();
+    if let Checksum::Partial { start, offset } = offload.checksum {
+        header.flags = NEEDS_CSUM;
+        header.checksum_start = start;
+        header.checksum_offset = offset;
+    }
+    if let Some(gso) = offload.gso {
+        let (kind, transport) = match gso.kind {
+            GsoKind::TcpV4 => (GSO_TCPV4, 20),
+            GsoKind::TcpV6 => (GSO_TCPV6, 20),
+            GsoKind::Udp => (GSO_UDP_L4, 8),
+        };
+        header.gso_type = kind | if gso.ecn { GSO_ECN } else { 0 };
+        header.gso_size = gso.size;
+        // What the kernel copies into the linear part: the headers, at least.
+        header.header_length = header.checksum_start + transport;
+    }
+    header
+}
+
+/// The tag that the kernel took out of the frame, from `PACKET_AUXDATA`.
+fn vlan(message: &libc::msghdr) -> Option<VlanTag> {
+    // SAFETY: the kernel has filled `msg_control` up to `msg_controllen`; CMSG_FIRSTHDR checks that a whole header is there, and
+    // the length is checked before the data is read, which may be unaligned.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(message).as_ref()?;
+        let whole =
+            control.cmsg_len as usize >= libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) as usize;
+        if control.cmsg_level != libc::SOL_PACKET || control.cmsg_type != libc::PACKET_AUXDATA || !whole {
+            return None;
+        }
+        let auxdata: libc::tpacket_auxdata =
+            libc::CMSG_DATA(control).cast::<libc::tpacket_auxdata>().read_unaligned();
+        if auxdata.tp_status & VLAN_VALID == 0 {
+            return None;
+        }
+        let tpid = if auxdata.tp_status & VLAN_TPID_VALID != 0 { auxdata.tp_vlan_tpid } else { 0x8100 };
+        Some(VlanTag { tpid, tci: auxdata.tp_vlan_tci })
+    }
+}

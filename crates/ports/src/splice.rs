@@ -1,0 +1,108 @@
+//! Splices: veth pairs whose near end lies in the leaf's namespace, where steering redirects to it, and whose far end lies in a
+//! private one, where the worker's AF_PACKET socket is the only thing that sees it.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use netlink::{LinkChange, Requests, Veth, VethEnd};
+
+use crate::netns::PrivateNamespace;
+use crate::packet::PacketSocket;
+
+/// MTU of both ends in bytes: whatever the kernel hands over fits.
+const MTU: u32 = 65_535;
+/// Bytes of received frames that may wait for the worker.
+const RECEIVE_BUFFER: usize = 32 << 20;
+/// `IN6_ADDR_GEN_MODE_NONE`: no link-local address, so nothing is said on the link.
+const NO_ADDRESS: u8 = 1;
+
+/// A splice, removed when dropped or when the process ends.
+#[derive(Debug)]
+pub struct Splice {
+    name: String,
+    near: u32,
+    socket: Option<PacketSocket>,
+}
+
+/// A splice could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("splice {name}: {step}: {source}")]
+pub struct SpliceError {
+    name: String,
+    step: &'static str,
+    source: io::Error,
+}
+
+impl Splice {
+    /// Makes a splice between the calling thread's namespace and a private one; its ends have the same name in both. Both are down
+    /// until [`Self::up`], so that steering can be attached before a frame passes.
+    ///
+    /// # Errors
+    /// When the name is taken or a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
+    pub fn create(name: &str, private: &PrivateNamespace) -> Result<Self, SpliceError> {
+        let failed = |step| move |source| SpliceError { name: name.to_owned(), step, source };
+        let mut requests = Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
+        let near_end = VethEnd { name, namespace: None, mac: None };
+        let far_end = VethEnd { name, namespace: Some(private.as_fd()), mac: None };
+        let veth = Veth { near: near_end, far: far_end, mtu: MTU, transmit_queue_length: 1000 };
+        requests.create_veth(&veth).map_err(io::Error::other).map_err(failed("create the veth pair"))?;
+        let near = quiet(&mut requests, name).map_err(failed("set up the near end"))?;
+        let mut splice = Self { name: name.to_owned(), near, socket: None };
+        let socket = private
+            .enter(|| {
+                let mut requests = Requests::open().map_err(io::Error::other)?;
+                PacketSocket::open(quiet(&mut requests, name)?, RECEIVE_BUFFER)
+            })
+            .map_err(failed("set up the far end"))?;
+        splice.socket = Some(socket);
+        Ok(splice)
+    }
+
+    /// Brings both ends up.
+    ///
+    /// # Errors
+    /// When an end has vanished.
+    pub fn up(&self, private: &PrivateNamespace) -> Result<(), SpliceError> {
+        let up = || {
+            let mut requests = Requests::open().map_err(io::Error::other)?;
+            let link = requests.link(&self.name).map_err(io::Error::other)?;
+            let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
+            let change = LinkChange { up: Some(true), ..LinkChange::default() };
+            requests.set_link(ifindex, &change).map_err(io::Error::other)
+        };
+        let failed = |source| SpliceError { name: self.name.clone(), step: "bring it up", source };
+        private.enter(up).and_then(|()| up()).map_err(failed)
+    }
+
+    /// Interface index and name of the near end.
+    #[must_use]
+    pub fn near(&self) -> (u32, &str) {
+        (self.near, &self.name)
+    }
+
+    /// The far end's socket, for the worker.
+    pub const fn take_socket(&mut self) -> Option<PacketSocket> {
+        self.socket.take()
+    }
+}
+
+impl Drop for Splice {
+    fn drop(&mut self) {
+        // It may be gone already; the namespace's end would remove it as well, only later.
+        if let Ok(mut requests) = Requests::open() {
+            let _ = requests.delete_link(self.near);
+        }
+    }
+}
+
+/// Sees to it that the stack says nothing on the link; returns the interface index.
+fn quiet(requests: &mut Requests, name: &str) -> io::Result<u32> {
+    let link = requests.link(name).map_err(io::Error::other)?;
+    let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
+    let change =
+        LinkChange { arp: Some(false), ipv6_address_generation: Some(NO_ADDRESS), ..LinkChange::default() };
+    requests.set_link(ifindex, &change).map_err(io::Error::other)?;
+    // Read-only in unprivileged containers, and then the lack of an address has to do.
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+    Ok(ifindex)
+}

@@ -1,0 +1,525 @@
+//! The steering programs (`bpf/steering.bpf.c`): loaded, attached, and told what to redirect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray};
+use aya::programs::links::LinkOrder;
+use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use tables::{SteeringPlan, TakenVni};
+
+use crate::netns::PrivateNamespace;
+use crate::splice::Splice;
+
+/// How programs are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// tcx links (Linux 6.6): they go with the process.
+    Tcx,
+    /// Filters of a clsact qdisc: they stay when the process is killed, but empty, and are removed at the next start.
+    Clsact,
+}
+
+impl std::fmt::Display for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        })
+    }
+}
+
+/// Priority of our clsact filters: behind those of others, which have the lower numbers.
+const CLSACT_PRIORITY: u16 = 65_000;
+
+/// Something about the steering programs did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum SteeringError {
+    /// The kernel did not take the programs.
+    #[error(
+        "the kernel did not load the steering programs: {0}; vtepd needs CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN"
+    )]
+    Load(#[from] EbpfError),
+    /// A program could not be loaded or attached.
+    #[error("steering program {program} could not be attached to {interface} by {hook}: {source}")]
+    Attach {
+        /// The program.
+        program: &'static str,
+        /// The interface.
+        interface: String,
+        /// How.
+        hook: Hook,
+        /// Why.
+        source: ProgramError,
+    },
+    /// The clsact qdisc could not be added.
+    #[error("no clsact qdisc could be added to {interface}: {source}")]
+    Clsact {
+        /// The interface.
+        interface: String,
+        /// Why.
+        source: TcError,
+    },
+    /// A program is not as it should be.
+    #[error("steering program {0} was not loaded: {1}")]
+    Program(&'static str, ProgramError),
+    /// A map could not be written or read.
+    #[error("the steering programs' map {0}: {1}")]
+    Map(&'static str, MapError),
+    /// The object file lacks something that the code asks for.
+    #[error("the steering object has no {0}")]
+    Missing(&'static str),
+    /// An interface vanished.
+    #[error("interface {0} is gone")]
+    NoInterface(u32),
+    /// The private namespace could not be entered.
+    #[error("the splices' namespace could not be entered: {0}")]
+    Namespace(io::Error),
+    /// The kill switch's descriptor could not be put above the others.
+    #[error("the kill switch's file descriptor could not be duplicated: {0}")]
+    KillSwitch(io::Error),
+}
+
+/// `struct tunnel_end` of the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+struct TunnelEnd {
+    local: u32,
+    vni: u32,
+    port: u16,
+    zero: u16,
+}
+
+/// `struct taken_netdev` of the programs.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct TakenNetdev {
+    frame_limit: u32,
+    slot: u32,
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for TunnelEnd {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for TakenNetdev {}
+
+impl TunnelEnd {
+    fn of(vni: &TakenVni) -> Self {
+        Self {
+            local: u32::from_ne_bytes(vni.local.octets()),
+            vni: vni.vni.get(),
+            port: vni.destination_port.to_be(),
+            zero: 0,
+        }
+    }
+}
+
+/// What the programs decided since they were loaded, in frames (a super-frame is one).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SteeringCounts {
+    /// VXLAN frames from uplinks, redirected to the worker.
+    pub uplink_redirected: u64,
+    /// Frames from bridges, redirected to the worker.
+    pub vxlan_redirected: u64,
+    /// Frames from bridges that would not fit the underlay, left to the kernel.
+    pub vxlan_too_big: u64,
+    /// Frames from the worker, handed to a bridge.
+    pub splice_returned: u64,
+    /// Frames from the worker for a VNI that is gone, dropped.
+    pub splice_unknown_slot: u64,
+}
+
+/// One attached entry program.
+struct Attachment {
+    /// Detaches when dropped.
+    _link: SchedClassifierLink,
+    ifindex: u32,
+    /// Whether we added the clsact qdisc that it hangs on.
+    own_clsact: bool,
+}
+
+/// The steering programs of one namespace. Dropping it detaches them.
+pub struct Steering {
+    ebpf: Ebpf,
+    hook: Hook,
+    kill_switch: ProgramArray<MapData>,
+    plan: SteeringPlan,
+    uplinks: BTreeMap<u32, Attachment>,
+    netdevs: BTreeMap<u32, Attachment>,
+    splices: Vec<Attachment>,
+}
+
+impl std::fmt::Debug for Steering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Steering").field("hook", &self.hook).field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+/// An entry program and where it is attached.
+#[derive(Clone, Copy)]
+struct Entry {
+    program: &'static str,
+    direction: TcAttachType,
+}
+
+const UPLINK: Entry = Entry { program: "vtepd_uplink", direction: TcAttachType::Ingress };
+const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
+const SPLICE: Entry = Entry { program: "vtepd_splice", direction: TcAttachType::Ingress };
+const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
+const ENTRIES: [Entry; 4] = [UPLINK, VXLAN, SPLICE, FAR_END];
+
+/// Programs behind the kill switch, by their place in it.
+const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
+const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
+const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
+
+impl Steering {
+    /// Loads the programs. Nothing is attached or redirected yet.
+    ///
+    /// # Errors
+    /// When the kernel refuses them.
+    pub fn load(hook: Hook, underlay_splice: u32, bridge_splice: u32) -> Result<Self, SteeringError> {
+        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
+        let mut ebpf = EbpfLoader::new()
+            .override_global("underlay_splice", &underlay_splice, true)
+            .override_global("bridge_splice", &bridge_splice, true)
+            .load(object)?;
+        for program in
+            ENTRIES.map(|e| e.program).into_iter().chain([STEER_UPLINK.1, STEER_VXLAN.1, STEER_SPLICE.1])
+        {
+            classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
+        }
+        let kill_switch = kill_switch(&mut ebpf)?;
+        Ok(Self {
+            ebpf,
+            hook,
+            kill_switch,
+            plan: SteeringPlan::default(),
+            uplinks: BTreeMap::new(),
+            netdevs: BTreeMap::new(),
+            splices: Vec::new(),
+        })
+    }
+
+    /// How programs are attached.
+    #[must_use]
+    pub const fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    /// What is redirected now.
+    #[must_use]
+    pub const fn plan(&self) -> &SteeringPlan {
+        &self.plan
+    }
+
+    /// Closes both splices to the stacks at their ends, before they are brought up: what no program redirects is dropped.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn close(
+        &mut self,
+        underlay: &Splice,
+        bridge: &Splice,
+        private: &PrivateNamespace,
+    ) -> Result<(), SteeringError> {
+        let (ebpf, hook) = (&mut self.ebpf, self.hook);
+        let far_ends = private
+            .enter(|| Ok([underlay, bridge].map(|splice| attach(ebpf, hook, splice.near().1, 0, FAR_END))));
+        for attachment in far_ends.map_err(SteeringError::Namespace)? {
+            // The namespace takes the program with it; detaching would have to be done inside it.
+            std::mem::forget(attachment?);
+        }
+        for (splice, entry) in [(underlay, FAR_END), (bridge, SPLICE)] {
+            let (ifindex, name) = splice.near();
+            self.splices.push(attach(&mut self.ebpf, self.hook, name, ifindex, entry)?);
+        }
+        Ok(())
+    }
+
+    /// Fills the kill switch: from now on the plan rules.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn engage(&mut self) -> Result<(), SteeringError> {
+        for (place, program) in [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN] {
+            let program = classifier(&mut self.ebpf, program)?;
+            let fd = program.fd().map_err(|error| SteeringError::Program("behind the kill switch", error))?;
+            self.kill_switch.set(place, fd, 0).map_err(|error| SteeringError::Map("kill_switch", error))?;
+        }
+        Ok(())
+    }
+
+    /// Empties the kill switch: the kernel forwards everything from now on. Frames that the worker has already may still be
+    /// handed to the bridge.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn release(&mut self) -> Result<(), SteeringError> {
+        for place in [STEER_UPLINK.0, STEER_VXLAN.0] {
+            match self.kill_switch.clear_index(&place) {
+                Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => {}
+                Err(error) => return Err(SteeringError::Map("kill_switch", error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops redirecting what the new plan does not have, or has otherwise. To be called before the snapshot that goes with the
+    /// plan is published.
+    ///
+    /// # Errors
+    /// When the kernel refuses; what was done before stays done.
+    pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
+        let gone: Vec<TakenVni> = self
+            .plan
+            .vnis
+            .values()
+            .filter(|old| plan.vnis.get(&old.ifindex).is_none_or(|new| !same_place(old, new)))
+            .cloned()
+            .collect();
+        for vni in gone {
+            self.netdevs_map()?
+                .remove(&vni.ifindex)
+                .or_else(absent)
+                .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+            self.tunnels_map()?
+                .remove(&TunnelEnd::of(&vni))
+                .or_else(absent)
+                .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+            // The slot itself stays for frames under way; it is overwritten when it is used again.
+            self.plan.vnis.remove(&vni.ifindex);
+            if !plan.vnis.contains_key(&vni.ifindex)
+                && let Some(attachment) = self.netdevs.remove(&vni.ifindex)
+            {
+                detach(attachment);
+            }
+        }
+        let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
+        let unwanted: Vec<u32> =
+            self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
+        for ifindex in unwanted {
+            self.uplinks.remove(&ifindex).map(detach);
+        }
+        self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
+        Ok(())
+    }
+
+    /// Redirects what the plan has, after [`Self::shrink`] with the same plan, and after the snapshot is published.
+    ///
+    /// # Errors
+    /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried out all the same, and the
+    /// first error is returned.
+    pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
+        let mut first = Ok(());
+        for uplink in &plan.uplinks {
+            if !self.uplinks.contains_key(&uplink.ifindex) {
+                match self.attach_by_index(uplink.ifindex, UPLINK) {
+                    Ok(attachment) => {
+                        self.uplinks.insert(uplink.ifindex, attachment);
+                        self.plan.uplinks.insert(uplink.clone());
+                    }
+                    Err(error) => first = first.and(Err(error)),
+                }
+            }
+        }
+        for vni in plan.vnis.values() {
+            if self.plan.vnis.get(&vni.ifindex) != Some(vni) {
+                match self.take(vni) {
+                    Ok(()) => {
+                        self.plan.vnis.insert(vni.ifindex, vni.clone());
+                    }
+                    Err(error) => first = first.and(Err(error)),
+                }
+            }
+        }
+        first
+    }
+
+    fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
+        if !self.netdevs.contains_key(&vni.ifindex) {
+            let attachment = self.attach_by_index(vni.ifindex, VXLAN)?;
+            self.netdevs.insert(vni.ifindex, attachment);
+        }
+        let slot = u32::from(vni.slot.get());
+        let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
+        self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
+        self.tunnels_map()?
+            .insert(TunnelEnd::of(vni), 1, 0)
+            .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+        self.netdevs_map()?.insert(vni.ifindex, netdev, 0).map_err(|e| SteeringError::Map("taken_netdevs", e))
+    }
+
+    /// What the programs decided.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counts(&self) -> Result<SteeringCounts, SteeringError> {
+        let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
+        let map: PerCpuArray<_, u64> = map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
+        let sum = |index: u32| -> Result<u64, SteeringError> {
+            Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
+        };
+        Ok(SteeringCounts {
+            uplink_redirected: sum(0)?,
+            vxlan_redirected: sum(1)?,
+            vxlan_too_big: sum(2)?,
+            splice_returned: sum(3)?,
+            splice_unknown_slot: sum(4)?,
+        })
+    }
+
+    fn attach_by_index(&mut self, ifindex: u32, entry: Entry) -> Result<Attachment, SteeringError> {
+        let name = nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
+        attach(&mut self.ebpf, self.hook, &name.to_string_lossy(), ifindex, entry)
+    }
+
+    fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
+        map(&mut self.ebpf, "taken_netdevs")
+    }
+
+    fn tunnels_map(&mut self) -> Result<HashMap<&mut MapData, TunnelEnd, u32>, SteeringError> {
+        map(&mut self.ebpf, "taken_tunnels")
+    }
+
+    fn slots_map(&mut self) -> Result<Array<&mut MapData, u32>, SteeringError> {
+        map(&mut self.ebpf, "slots")
+    }
+}
+
+impl Drop for Steering {
+    fn drop(&mut self) {
+        // First nothing is redirected any more, then the hooks go, one by one and slowly.
+        let _ = self.release();
+        let attachments = std::mem::take(&mut self.uplinks)
+            .into_values()
+            .chain(std::mem::take(&mut self.netdevs).into_values());
+        attachments.chain(self.splices.drain(..)).for_each(detach);
+    }
+}
+
+/// Whether only the frame limit differs, which can be changed in place.
+fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
+    let TakenVni { vni, ifindex, slot, local, destination_port, name: _, frame_limit: _ } = old;
+    (vni, ifindex, slot, local, destination_port)
+        == (&new.vni, &new.ifindex, &new.slot, &new.local, &new.destination_port)
+}
+
+/// Removing what is not there is no failure.
+fn absent(error: MapError) -> Result<(), MapError> {
+    match error {
+        MapError::KeyNotFound | MapError::ElementNotFound => Ok(()),
+        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        error => Err(error),
+    }
+}
+
+fn map<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SteeringError>
+where
+    T: TryFrom<&'a mut Map, Error = MapError>,
+{
+    let map = ebpf.map_mut(name).ok_or(SteeringError::Missing(name))?;
+    map.try_into().map_err(|error| SteeringError::Map(name, error))
+}
+
+fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, SteeringError> {
+    let program = ebpf.program_mut(name).ok_or(SteeringError::Missing(name))?;
+    program.try_into().map_err(|error| SteeringError::Program(name, error))
+}
+
+/// Takes the kill switch out of the object under a descriptor above all others. A dying process's descriptors are released in the
+/// reverse order of their numbers (`exit_files` queues them, `task_work_run` takes the last first), and closing AF_PACKET sockets
+/// takes milliseconds: the switch has to be first. For the same reason there must be no second descriptor of it.
+fn kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SteeringError> {
+    let name = "kill_switch";
+    let Some(Map::ProgramArray(original)) = ebpf.take_map(name) else {
+        return Err(SteeringError::Missing(name));
+    };
+    let (limit, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
+        .map_err(|error| SteeringError::KillSwitch(error.into()))?;
+    // Not the very last: some leave no room above for their own.
+    let above = libc::c_int::try_from(limit).unwrap_or(1 << 20).saturating_sub(8).max(64);
+    // SAFETY: fcntl(2) with an integer argument; a non-negative result is a new descriptor that nobody else owns.
+    let high = unsafe {
+        let fd = libc::fcntl(original.fd().as_fd().as_raw_fd(), libc::F_DUPFD_CLOEXEC, above);
+        if fd < 0 {
+            return Err(SteeringError::KillSwitch(io::Error::last_os_error()));
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let data = MapData::from_fd(high).map_err(|error| SteeringError::Map(name, error))?;
+    Map::ProgramArray(data).try_into().map_err(|error| SteeringError::Map(name, error))
+}
+
+fn attach(
+    ebpf: &mut Ebpf,
+    hook: Hook,
+    interface: &str,
+    ifindex: u32,
+    entry: Entry,
+) -> Result<Attachment, SteeringError> {
+    let failed = |source| SteeringError::Attach {
+        program: entry.program,
+        interface: interface.to_owned(),
+        hook,
+        source,
+    };
+    let mut own_clsact = false;
+    let options = match hook {
+        Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
+        Hook::Clsact => {
+            remove_leftovers(interface, entry);
+            own_clsact = add_clsact(interface)?;
+            TcAttachOptions::Netlink(NlOptions {
+                priority: CLSACT_PRIORITY,
+                handle: TcHandle::new(0, 1),
+                classid: None,
+            })
+        }
+    };
+    let program = classifier(ebpf, entry.program)?;
+    let id = program.attach_with_options(interface, entry.direction, options).map_err(failed)?;
+    let link = program.take_link(id).map_err(failed)?;
+    Ok(Attachment { _link: link, ifindex, own_clsact })
+}
+
+/// Adds the clsact qdisc where there is none; returns whether it was added.
+fn add_clsact(interface: &str) -> Result<bool, SteeringError> {
+    match aya::programs::tc::qdisc_add_clsact(interface) {
+        Ok(()) => Ok(true),
+        Err(TcError::AlreadyAttached) => Ok(false),
+        Err(source) => match already_there(&source) {
+            true => Ok(false),
+            false => Err(SteeringError::Clsact { interface: interface.to_owned(), source }),
+        },
+    }
+}
+
+fn already_there(error: &TcError) -> bool {
+    let mut source: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = source {
+        if error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EEXIST) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// Removes the filters that a killed vtepd left behind. They pass everything, but would stay for ever.
+fn remove_leftovers(interface: &str, entry: Entry) {
+    // Nothing there, or no clsact at all, is what is hoped for.
+    let _ = aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program);
+}
+
+fn detach(attachment: Attachment) {
+    let Attachment { _link: link, ifindex, own_clsact } = attachment;
+    drop(link);
+    if own_clsact {
+        // TODO
+        let _ = ifindex;
+    }
+}
