@@ -63,14 +63,15 @@ impl Splice {
     /// # Errors
     /// When an end has vanished.
     pub fn up(&self, private: &PrivateNamespace) -> Result<(), SpliceError> {
+        let name = self.name.as_str();
         let up = || {
             let mut requests = Requests::open().map_err(io::Error::other)?;
-            let link = requests.link(&self.name).map_err(io::Error::other)?;
+            let link = requests.link(name).map_err(io::Error::other)?;
             let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
             let change = LinkChange { up: Some(true), ..LinkChange::default() };
             requests.set_link(ifindex, &change).map_err(io::Error::other)
         };
-        let failed = |source| SpliceError { name: self.name.clone(), step: "bring it up", source };
+        let failed = |source| SpliceError { name: name.to_owned(), step: "bring it up", source };
         private.enter(up).and_then(|()| up()).map_err(failed)
     }
 

@@ -227,8 +227,8 @@ impl Steering {
         private: &PrivateNamespace,
     ) -> Result<(), SteeringError> {
         let (ebpf, hook) = (&mut self.ebpf, self.hook);
-        let far_ends = private
-            .enter(|| Ok([underlay, bridge].map(|splice| attach(ebpf, hook, splice.near().1, 0, FAR_END))));
+        let names = [underlay.near().1, bridge.near().1];
+        let far_ends = private.enter(|| Ok(names.map(|name| attach(ebpf, hook, name, 0, FAR_END))));
         for attachment in far_ends.map_err(SteeringError::Namespace)? {
             // The namespace takes the program with it; detaching would have to be done inside it.
             std::mem::forget(attachment?);
