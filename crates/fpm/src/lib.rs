@@ -1,1 +1,13 @@
 //! zebra's FPM stream: framing, netlink and protobuf payloads, and the server.
+
+mod frame;
+mod generation;
+mod protobuf;
+mod server;
+mod transaction;
+
+pub use frame::{Encoding, Frame, FrameError, Framer};
+pub use generation::{Generation, ZebraTraits};
+pub use protobuf::ProtobufError;
+pub use server::{BindError, DEFAULT_ADDRESS, Disconnect, Event, Server};
+pub use transaction::{Error, Transaction, decode_frame};

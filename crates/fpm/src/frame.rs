@@ -1,0 +1,130 @@
+//! The FPM header, and frames out of a stream that may be cut anywhere.
+//!
+//! ```text
+//!  0         1         2                   4
+//! +---------+---------+-------------------+---------
+//! | version | type    | length, big end   | payload
+//! +---------+---------+-------------------+---------
+//! ```
+//! The version is 1; type 1 is netlink, 2 protobuf; the length counts these four bytes. Source: `fpm/fpm.h` of FRR.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bytes of the header.
+const HEADER: usize = 4;
+
+/// What a frame's payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// Type 1: netlink messages.
+    Netlink,
+    /// Type 2: one protobuf message.
+    Protobuf,
+}
+
+/// One FPM frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Byte of the stream at which its header starts, from 0.
+    pub offset: u64,
+    /// What the payload is.
+    pub encoding: Encoding,
+    /// What follows the header, 0 to 65531 bytes.
+    pub payload: Bytes,
+}
+
+impl Frame {
+    /// Byte of the stream at which its payload starts.
+    #[must_use]
+    pub const fn payload_offset(&self) -> u64 {
+        self.offset.saturating_add(HEADER as u64)
+    }
+}
+
+/// A header that is none of FPM's. Nothing after it can be read. Offsets are bytes of the stream, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The version is not 1.
+    #[error("byte {offset}: FPM version {version} instead of 1")]
+    Version {
+        /// Where the header starts.
+        offset: u64,
+        /// The version it has.
+        version: u8,
+    },
+    /// The length is shorter than the header.
+    #[error("byte {offset}: a frame length of {length}, which must count the header's 4 bytes")]
+    Length {
+        /// Where the header starts.
+        offset: u64,
+        /// The length it has.
+        length: u16,
+    },
+    /// The type is neither netlink nor protobuf.
+    #[error("byte {offset}: FPM message type {kind}, neither netlink (1) nor protobuf (2)")]
+    Type {
+        /// Where the header starts.
+        offset: u64,
+        /// The type it has.
+        kind: u8,
+    },
+}
+
+/// Cuts a stream into frames.
+#[derive(Debug, Default)]
+pub struct Framer {
+    buffer: BytesMut,
+    offset: u64,
+}
+
+impl Framer {
+    /// At the start of a stream.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the stream's next bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Where a reader may put the stream's next bytes itself.
+    pub(crate) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// Bytes of a frame that is not yet complete (after [`Framer::next_frame`] returned `None`).
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The next frame, or `None` until more bytes are pushed.
+    ///
+    /// # Errors
+    /// When the next header is none of FPM's; every further call says the same.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let offset = self.offset;
+        let Some(&[version, kind, high, low]) = self.buffer.first_chunk::<HEADER>() else { return Ok(None) };
+        if version != 1 {
+            return Err(FrameError::Version { offset, version });
+        }
+        let encoding = match kind {
+            1 => Encoding::Netlink,
+            2 => Encoding::Protobuf,
+            _ => return Err(FrameError::Type { offset, kind }),
+        };
+        let length = u16::from_be_bytes([high, low]);
+        if usize::from(length) < HEADER {
+            return Err(FrameError::Length { offset, length });
+        }
+        if self.buffer.len() < usize::from(length) {
+            return Ok(None);
+        }
+        let mut payload = self.buffer.split_to(length.into()).freeze();
+        payload.advance(HEADER);
+        self.offset = offset.saturating_add(length.into());
+        Ok(Some(Frame { offset, encoding, payload }))
+    }
+}

@@ -1,0 +1,160 @@
+//! The legacy module's protobuf encoding (`zebra -M fpm:protobuf`), as far as it goes: routes.
+//!
+//! It has no MACs, no next-hop groups, no weights, no kernel metric, no VNI of a type-5 route, and no table: routes of
+//! another VRF than the default one name a VRF number that means nothing outside zebra, so they are left out. A delete
+//! names the prefix only. What is missing is filled in as 0, for adds and deletes alike, and `replace` is set on adds,
+//! because zebra has at most one route per prefix.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink::{Message, Operation, Route, RouteNextHop, RouteTarget};
+use prost::Message as _;
+
+/// Generated from `proto/fpm.proto`.
+mod schema {
+    include!(concat!(env!("OUT_DIR"), "/fpm.rs"));
+}
+
+use schema::message::Type;
+use schema::{AddressFamily, Nexthop, Protocol, RouteKey, RouteType, SubAddressFamily};
+
+/// `RT_TABLE_MAIN`.
+const MAIN: u32 = 254;
+
+/// A protobuf payload that is not FRR's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProtobufError {
+    /// No protobuf message of this schema.
+    #[error("malformed protobuf: {0}")]
+    Decode(#[from] prost::DecodeError),
+    /// The message of its type, the route key or the prefix is missing.
+    #[error("protobuf message without {0}")]
+    Missing(&'static str),
+    /// A prefix that is too long for its family, or has fewer octets than its length needs.
+    #[error("a prefix of {length} bits in {octets} octets")]
+    Prefix {
+        /// Prefix length in bits.
+        length: u32,
+        /// Octets of the prefix.
+        octets: usize,
+    },
+    /// An IPv6 address that has not 16 octets.
+    #[error("an IPv6 address of {0} octets")]
+    Address(usize),
+}
+
+/// The message of a frame; empty for what this project does not use.
+pub(crate) fn decode(payload: &[u8]) -> Result<Vec<Message>, ProtobufError> {
+    let message = schema::Message::decode(payload)?;
+    let message = match message.r#type() {
+        Type::UnknownMsg => None,
+        Type::AddRoute => {
+            let add = message.add_route.ok_or(ProtobufError::Missing("add_route"))?;
+            let scope = Scope::new(add.vrf_id, add.address_family(), add.sub_address_family());
+            let (route_type, protocol) = (route_type(add.route_type()), protocol(add.protocol()));
+            let hops = add.nexthops.iter().map(next_hop).collect::<Result<_, _>>()?;
+            let route = Route {
+                route_type,
+                protocol,
+                replace: true,
+                via: RouteTarget::NextHops(hops),
+                ..scope.route(&add.key)?
+            };
+            scope.main_unicast.then_some(Message::Route(Operation::New, route))
+        }
+        Type::DeleteRoute => {
+            let delete = message.delete_route.ok_or(ProtobufError::Missing("delete_route"))?;
+            let scope = Scope::new(delete.vrf_id, delete.address_family(), delete.sub_address_family());
+            let route = scope.route(&delete.key)?;
+            scope.main_unicast.then_some(Message::Route(Operation::Delete, route))
+        }
+    };
+    Ok(message.into_iter().collect())
+}
+
+/// Where a route belongs.
+struct Scope {
+    main_unicast: bool,
+    ipv6: bool,
+}
+
+impl Scope {
+    fn new(vrf: u32, family: AddressFamily, subfamily: SubAddressFamily) -> Self {
+        let known = family != AddressFamily::UnknownAf && subfamily == SubAddressFamily::Unicast;
+        Self { main_unicast: known && vrf == 0, ipv6: family == AddressFamily::Ipv6 }
+    }
+
+    /// A route with the key's prefix and nothing else.
+    fn route(&self, key: &RouteKey) -> Result<Route, ProtobufError> {
+        let prefix = key.prefix.as_ref().ok_or(ProtobufError::Missing("prefix"))?;
+        let wrong = || ProtobufError::Prefix { length: prefix.length, octets: prefix.bytes.len() };
+        let size = if self.ipv6 { 16 } else { 4 };
+        let prefix_length = u8::try_from(prefix.length).map_err(|_| wrong())?;
+        let needed = usize::from(prefix_length).div_ceil(8);
+        if needed > size || prefix.bytes.len() > size {
+            return Err(wrong());
+        }
+        let given = prefix.bytes.get(..needed).ok_or_else(wrong)?;
+        let mut octets = [0; 16];
+        octets.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
+        let [a, b, c, d, ..] = octets;
+        let destination = if self.ipv6 {
+            IpAddr::V6(Ipv6Addr::from(octets))
+        } else {
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        };
+        Ok(Route {
+            table: MAIN,
+            destination,
+            prefix_length,
+            priority: 0,
+            tos: 0,
+            route_type: 0,
+            protocol: 0,
+            replace: false,
+            cloned: false,
+            mtu: None,
+            via: RouteTarget::NextHops(Vec::new()),
+        })
+    }
+}
+
+fn next_hop(hop: &Nexthop) -> Result<RouteNextHop, ProtobufError> {
+    let address = hop.address.as_ref();
+    let v4 = address.and_then(|address| address.v4.as_ref());
+    let v6 = address.and_then(|address| address.v6.as_ref());
+    let gateway = match (v4, v6) {
+        (Some(v4), _) => Some(IpAddr::V4(Ipv4Addr::from(v4.value))),
+        (None, Some(v6)) => {
+            let octets: [u8; 16] =
+                v6.bytes.as_slice().try_into().map_err(|_| ProtobufError::Address(v6.bytes.len()))?;
+            Some(IpAddr::from(octets))
+        }
+        (None, None) => None,
+    };
+    let ifindex = hop.if_id.as_ref().map_or(0, |interface| interface.index());
+    Ok(RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None })
+}
+
+/// `RTN_*`.
+const fn route_type(kind: RouteType) -> u8 {
+    match kind {
+        RouteType::Unknown | RouteType::Normal => 1,
+        RouteType::Unreachable => 7,
+        RouteType::Blackhole => 6,
+    }
+}
+
+/// `RTPROT_*` as zebra has them in the kernel (`zebra/rt_netlink.h`).
+const fn protocol(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::UnknownProto | Protocol::Other => 11,
+        Protocol::Local | Protocol::Connected | Protocol::Kernel => 2,
+        Protocol::Static => 196,
+        Protocol::Rip => 189,
+        Protocol::Ripng => 190,
+        Protocol::Ospf => 188,
+        Protocol::Isis => 187,
+        Protocol::Bgp => 186,
+    }
+}
