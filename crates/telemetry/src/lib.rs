@@ -1,1 +1,13 @@
 //! Counters to Prometheus.
+//!
+//! - [`view`]: what is shown beside the worker's counters
+//! - [`exposition`]: both as OpenMetrics text
+//! - [`server`]: `GET /metrics`
+
+pub mod exposition;
+pub mod server;
+pub mod view;
+
+pub use exposition::render;
+pub use server::{ServeError, bind, serve};
+pub use view::{LeftView, PathView, SourceView, SteeringView, View, VniView};

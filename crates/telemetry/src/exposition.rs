@@ -1,0 +1,281 @@
+//! The OpenMetrics text: every metric's name, help and labels.
+
+use std::fmt;
+
+use pipeline::{Counters, DropReason};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::view::View;
+
+/// All metrics as text.
+///
+/// # Errors
+/// Formatting into a string does not fail in practice.
+pub fn render(counters: &std::sync::Arc<Counters>, view: View) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Everything { counters: std::sync::Arc::clone(counters), view }));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Everything {
+    counters: std::sync::Arc<Counters>,
+    view: View,
+}
+
+type Row = (Vec<(&'static str, String)>, u64);
+
+fn family<M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, kind): (&str, &str, MetricType),
+    rows: impl IntoIterator<Item = (Vec<(&'static str, String)>, M)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in rows {
+        value.encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// A gauge without labels.
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, n: u64) -> fmt::Result {
+    let value = ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX));
+    value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+/// A counter without labels.
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, n: u64) -> fmt::Result {
+    ConstCounter::new(n).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+}
+
+fn counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = Row>,
+) -> fmt::Result {
+    let rows = rows.into_iter().map(|(labels, n)| (labels, ConstCounter::new(n)));
+    family(encoder, (name, help, MetricType::Counter), rows)
+}
+
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = Row>,
+) -> fmt::Result {
+    let rows =
+        rows.into_iter().map(|(labels, n)| (labels, ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX))));
+    family(encoder, (name, help, MetricType::Gauge), rows)
+}
+
+impl Collector for Everything {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.daemon(&mut encoder)?;
+        self.vnis(&mut encoder)?;
+        self.paths(&mut encoder)?;
+        self.frames(&mut encoder)
+    }
+}
+
+impl Everything {
+    fn daemon(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let view = &self.view;
+        gauge(encoder, "vtepd_ready", "1 while frames are redirected to vtepd", u64::from(view.ready))?;
+        gauge(
+            encoder,
+            "vtepd_snapshot_generation",
+            "Publications of the forwarding tables",
+            view.generation,
+        )?;
+        gauge(encoder, "vtepd_configuration_generation", "Configurations taken over", view.configuration)?;
+        let sources = view
+            .sources
+            .iter()
+            .map(|source| (vec![("source", source.name.to_owned()), ("state", source.state.clone())], 1));
+        gauges(
+            encoder,
+            "vtepd_source_state",
+            "Where facts come from, and the state of each source",
+            sources,
+        )?;
+        let left = view.left.iter().map(|left| {
+            let labels = vec![
+                ("netdev", left.netdev.clone()),
+                ("vni", left.vni.to_string()),
+                ("reason", left.reason.clone()),
+            ];
+            (labels, 1)
+        });
+        gauges(
+            encoder,
+            "vtepd_left_to_kernel",
+            "vxlan netdevs that kernel VXLAN still forwards, and why",
+            left,
+        )
+    }
+
+    fn vnis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let vnis = &self.view.vnis;
+        let label = |vni: wire::Vni| ("vni", vni.to_string());
+        let information = vnis
+            .iter()
+            .map(|v| (vec![label(v.vni), ("netdev", v.netdev.clone()), ("policy", v.policy.clone())], 1));
+        gauges(
+            encoder,
+            "vtepd_vni_info",
+            "VNIs taken over, with their netdev and entropy policy",
+            information,
+        )?;
+        let macs = vnis.iter().map(|v| (vec![label(v.vni)], v.remote_macs as u64));
+        gauges(encoder, "vtepd_vni_remote_macs", "MAC addresses known behind remote VTEPs", macs)?;
+        let flood = vnis.iter().map(|v| (vec![label(v.vni)], v.flood_vteps as u64));
+        gauges(
+            encoder,
+            "vtepd_vni_flood_vteps",
+            "VTEPs that broadcast, unknown unicast and multicast go to",
+            flood,
+        )?;
+        let each = |read: fn(&pipeline::counters::VniCounters) -> [u64; 2]| {
+            vnis.iter().filter_map(move |v| Some((v.vni, read(self.counters.vni(v.slot)?)))).flat_map(
+                move |(vni, [encapsulated, decapsulated])| {
+                    [("encapsulated", encapsulated), ("decapsulated", decapsulated)]
+                        .map(|(direction, n)| (vec![label(vni), ("direction", direction.to_owned())], n))
+                },
+            )
+        };
+        let frames = each(|c| [c.encapsulated.frames.get(), c.decapsulated.frames.get()]);
+        counters(encoder, "vtepd_vni_frames", "Inner frames forwarded, each copy and segment", frames)?;
+        let bytes = each(|c| [c.encapsulated.bytes.get(), c.decapsulated.bytes.get()]);
+        counters(encoder, "vtepd_vni_bytes", "Bytes of the inner frames forwarded", bytes)?;
+        let one = |read: fn(&pipeline::counters::VniCounters) -> u64| {
+            vnis.iter().filter_map(move |v| Some((vec![label(v.vni)], read(self.counters.vni(v.slot)?))))
+        };
+        counters(
+            encoder,
+            "vtepd_vni_flooded_frames",
+            "Frames replicated to the flood list",
+            one(|c| c.flooded.get()),
+        )?;
+        let unknown = one(|c| c.unknown_vtep.get());
+        counters(encoder, "vtepd_vni_unknown_vtep_frames", "Frames from VTEPs that no table names", unknown)?;
+        counters(
+            encoder,
+            "vtepd_vni_dropped_frames",
+            "Frames of the VNI dropped, for any reason",
+            one(|c| c.dropped.get()),
+        )
+    }
+
+    fn paths(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
+            self.view.paths.iter().filter_map(move |path| {
+                let labels = vec![("uplink", path.uplink.clone()), ("gateway", path.gateway.to_string())];
+                Some((labels, read(self.counters.path(path.path)?)))
+            })
+        };
+        counters(
+            encoder,
+            "vtepd_path_frames",
+            "Outer frames sent to each next hop",
+            each(|t| t.frames.get()),
+        )?;
+        counters(
+            encoder,
+            "vtepd_path_bytes",
+            "Bytes of the outer frames sent to each next hop",
+            each(|t| t.bytes.get()),
+        )
+    }
+
+    fn frames(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let c = &self.counters;
+        let received = [("underlay", c.underlay_received.get()), ("bridge", c.bridge_received.get())]
+            .map(|(from, n)| (vec![("from", from.to_owned())], n));
+        counters(
+            encoder,
+            "vtepd_received_frames",
+            "Frames that reached the worker (a super-frame is one)",
+            received,
+        )?;
+        counter(
+            encoder,
+            "vtepd_copied_frames",
+            "Frames added by replication and segmentation",
+            c.copies.get(),
+        )?;
+        counter(
+            encoder,
+            "vtepd_sent_frames",
+            "Frames that a port took (a super-frame is one)",
+            c.sent.get(),
+        )?;
+        gauge(
+            encoder,
+            "vtepd_held_frames",
+            "Frames that wait for their next hop to be resolved",
+            c.held.get(),
+        )?;
+        let drops = DropReason::ALL
+            .iter()
+            .map(|&reason| (vec![("reason", reason.label().to_owned())], c.dropped(reason)));
+        counters(encoder, "vtepd_dropped_frames", "Frames that went no further, by reason", drops)?;
+        let s = &self.view.steering;
+        let steering = [
+            ("uplink_redirected", s.uplink_redirected),
+            ("vxlan_redirected", s.vxlan_redirected),
+            ("vxlan_too_big", s.vxlan_too_big),
+            ("splice_returned", s.splice_returned),
+            ("splice_unknown_slot", s.splice_unknown_slot),
+        ]
+        .map(|(decision, n)| (vec![("decision", decision.to_owned())], n));
+        counters(
+            encoder,
+            "vtepd_steering_frames",
+            "Decisions of the steering programs (a super-frame is one)",
+            steering,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::view::VniView;
+
+    #[test]
+    fn counters_of_a_vni_show_under_its_number() {
+        let counters = Arc::new(Counters::new());
+        counters.vni(7).unwrap().encapsulated.add(3, 300);
+        counters.drop_frames(DropReason::NoRoute, 7, 2);
+        let vni = VniView {
+            slot: 7,
+            vni: wire::Vni::try_from(10010).unwrap(),
+            netdev: "vx10010".to_owned(),
+            policy: "qp-hash".to_owned(),
+            remote_macs: 1,
+            flood_vteps: 2,
+        };
+        let text = render(&counters, View { vnis: vec![vni], ready: true, ..View::default() }).unwrap();
+        for line in [
+            "vtepd_ready 1",
+            "vtepd_vni_info{vni=\"10010\",netdev=\"vx10010\",policy=\"qp-hash\"} 1",
+            "vtepd_vni_frames_total{vni=\"10010\",direction=\"encapsulated\"} 3",
+            "vtepd_vni_bytes_total{vni=\"10010\",direction=\"encapsulated\"} 300",
+            "vtepd_vni_dropped_frames_total{vni=\"10010\"} 2",
+            "vtepd_dropped_frames_total{reason=\"no_route\"} 2",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|l| l == line), "no line '{line}' in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is shown beside the worker's counters: who the slots and path indexes are, and how the daemon is.
+
+use std::net::IpAddr;
+
+use wire::Vni;
+
+/// One moment's view.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// Whether the kill switch is filled: frames are redirected.
+    pub ready: bool,
+    /// Counts publications of the snapshot.
+    pub generation: u64,
+    /// Counts configurations that were taken over, the first included.
+    pub configuration: u64,
+    /// VNIs taken over.
+    pub vnis: Vec<VniView>,
+    /// Adjacencies that have counters.
+    pub paths: Vec<PathView>,
+    /// vxlan netdevs left to the kernel.
+    pub left: Vec<LeftView>,
+    /// Where facts come from.
+    pub sources: Vec<SourceView>,
+    /// What the steering programs decided.
+    pub steering: SteeringView,
+}
+
+/// A VNI taken over.
+#[derive(Debug, Clone)]
+pub struct VniView {
+    /// Its slot, which is the index of its counters.
+    pub slot: u16,
+    /// The VNI.
+    pub vni: Vni,
+    /// Name of its vxlan netdev.
+    pub netdev: String,
+    /// Its entropy policy.
+    pub policy: String,
+    /// Remote MAC addresses known.
+    pub remote_macs: usize,
+    /// VTEPs in its flood list.
+    pub flood_vteps: usize,
+}
+
+/// An adjacency on an uplink.
+#[derive(Debug, Clone)]
+pub struct PathView {
+    /// Index of its counters.
+    pub path: u16,
+    /// Name of the uplink.
+    pub uplink: String,
+    /// The gateway.
+    pub gateway: IpAddr,
+}
+
+/// A vxlan netdev left to the kernel.
+#[derive(Debug, Clone)]
+pub struct LeftView {
+    /// Its name.
+    pub netdev: String,
+    /// Its VNI, as the netdev has it.
+    pub vni: u32,
+    /// Why.
+    pub reason: String,
+}
+
+/// A source of facts.
+#[derive(Debug, Clone)]
+pub struct SourceView {
+    /// Its name, `kernel` or `fpm`.
+    pub name: &'static str,
+    /// Its state's name.
+    pub state: String,
+}
+
+/// Decisions of the steering programs, in frames (a super-frame is one).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SteeringView {
+    /// From uplinks, redirected to the worker.
+    pub uplink_redirected: u64,
+    /// From bridges, redirected to the worker.
+    pub vxlan_redirected: u64,
+    /// From bridges, too big for the underlay and left to the kernel.
+    pub vxlan_too_big: u64,
+    /// From the worker, handed to a bridge.
+    pub splice_returned: u64,
+    /// From the worker, for a VNI that is gone.
+    pub splice_unknown_slot: u64,
+}
