@@ -92,6 +92,12 @@ impl Entropy {
         self.policy
     }
 
+    /// The seed of all hashes.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The ports that the policy in force chooses from.
     #[must_use]
     pub const fn range(&self) -> SourcePortRange {

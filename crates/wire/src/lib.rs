@@ -1,8 +1,36 @@
 //! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, UDP, VXLAN, RoCEv2, ICMP, checksums.
+//!
+//! [`dissect`] reads a whole frame in one pass, for the path of every frame. Everything else is one header at a
+//! time: a type over the header's bytes (`Udp<&[u8; 8]>`, `Udp<&mut [u8; 8]>`, `Udp<[u8; 8]>`), and where lengths have
+//! to be checked against the bytes around it, a type for the whole (`UdpDatagram`).
 
-mod dissect;
+pub mod checksum;
+pub mod ecn;
+pub mod icmp;
+pub mod icrc;
+pub mod nd;
 pub mod number;
-mod types;
+pub mod roce;
 
+mod arp;
+mod dissect;
+mod error;
+mod ethernet;
+mod header;
+mod ipv4;
+mod ipv6;
+mod tcp;
+mod types;
+mod udp;
+mod vxlan;
+
+pub use arp::Arp;
 pub use dissect::{Dissection, Fragment, Ipv4Summary, Ipv6Summary, Network, Roce, Transport, dissect};
+pub use error::WireError;
+pub use ethernet::{Ethernet, Vlan};
+pub use ipv4::{Ipv4, Ipv4Packet};
+pub use ipv6::{Ipv6, Ipv6Extension, Ipv6Fragment, Ipv6Packet, MAX_EXTENSION_HEADERS, UpperLayer};
+pub use tcp::{Tcp, TcpSegment};
 pub use types::{MacAddr, QueuePair, TypeError, Vni};
+pub use udp::{Udp, UdpDatagram};
+pub use vxlan::Vxlan;
