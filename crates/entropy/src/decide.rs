@@ -153,3 +153,67 @@ fn bin_port(bin: u16, bins: Bins, range: SourcePortRange) -> u16 {
     let width = u32::from(range.max() - range.min());
     range.min() + (u32::from(bin) * width / steps) as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(min: u16, max: u16) -> SourcePortRange {
+        SourcePortRange::try_from((min, max)).unwrap()
+    }
+
+    #[test]
+    fn kernel_port_never_reaches_the_last_port() {
+        for (min, max) in [(1, 4), (32768, 60999), (65000, 65535), (1, 65535)] {
+            let mut reached = vec![false; 65536];
+            for high in 0..=0xffff_u64 {
+                for low in [0, 0x8000, 0xffff] {
+                    reached
+                        [usize::from(kernel_port(high << 48 | low << 32 | 0xffff_ffff, range(min, max)))] =
+                        true;
+                }
+            }
+            for port in 0..=u16::MAX {
+                assert_eq!(reached[usize::from(port)], (min..max).contains(&port), "{port} of {min}-{max}");
+            }
+        }
+    }
+
+    #[test]
+    fn kernel_port_of_known_hashes() {
+        // ((h ^ h << 16) · (60999 − 32768)) >> 32, worked out by hand.
+        for (hash, port) in
+            [(0, 32768), (1, 32768), (0x0001_0000, 32768), (0x0000_8000, 46883), (0xffff_0000, 60998)]
+        {
+            assert_eq!(kernel_port(hash << 32, SourcePortRange::KERNEL_DEFAULT), port, "{hash:#x}");
+        }
+        assert_eq!(kernel_port(u64::MAX, range(9, 9)), 9);
+    }
+
+    #[test]
+    fn bin_ports_are_spread_over_the_whole_range() {
+        let ports = |bins: u16, range| {
+            let bins = Bins::try_from(bins).unwrap();
+            (0..bins.get()).map(|bin| bin_port(bin, bins, range)).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(4, SourcePortRange::DEFAULT), [49152, 54613, 60074, 65535]);
+        assert_eq!(ports(1, SourcePortRange::DEFAULT), [49152]);
+        assert_eq!(ports(2, range(7, 8)), [7, 8]);
+        assert_eq!(ports(3, range(7, 10)), [7, 8, 10]);
+        for (bins, range) in [(65535, range(1, 65535)), (1000, range(2000, 3000)), (64, range(5, 68))] {
+            let ports = ports(bins, range);
+            assert!(ports.windows(2).all(|pair| pair[0] < pair[1]), "{bins} bins of {range}");
+            assert_eq!((ports.first(), ports.last()), (Some(&range.min()), Some(&range.max())));
+        }
+    }
+
+    #[test]
+    fn more_bins_than_ports_are_refused_where_they_matter() {
+        let bins = Bins::try_from(5).unwrap();
+        let settings = |policy| Settings { policy, bins, range: range(10, 13), ..Settings::default() };
+        let error = Entropy::new(settings(Policy::QpBins)).unwrap_err();
+        assert_eq!(error, SettingsError::TooManyBins { bins, range: range(10, 13) });
+        assert_eq!(error.to_string(), "5 bins do not fit into source port range 10-13 (4 ports)");
+        assert!(Entropy::new(settings(Policy::QpHash)).is_ok());
+    }
+}

@@ -48,3 +48,30 @@ pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
 pub const fn choose(hash: u64, buckets: usize) -> usize {
     ((hash as u128 * buckets as u128) >> 64) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choose_is_unbiased() {
+        for buckets in (1..300).chain([1000, 4096, 16384, 65535]) {
+            let mut start = 0u128;
+            for bucket in 0..buckets {
+                // The first hash of the next bucket is ⌈(bucket + 1) · 2⁶⁴ / buckets⌉.
+                let end = ((bucket as u128 + 1) << 64).div_ceil(buckets as u128);
+                assert_eq!(choose(start as u64, buckets), bucket);
+                assert_eq!(choose((end - 1) as u64, buckets), bucket);
+                let (size, fair) = (end - start, (1u128 << 64) / buckets as u128);
+                assert!(size == fair || size == fair + 1);
+                start = end;
+            }
+            assert_eq!(start, 1 << 64);
+        }
+    }
+
+    #[test]
+    fn choose_among_nothing_is_zero() {
+        assert_eq!(choose(u64::MAX, 0), 0);
+    }
+}

@@ -101,3 +101,28 @@ impl fmt::Display for Bins {
         fmt::Display::fmt(&self.0, f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for (policy, name) in Policy::ALL.into_iter().zip(["five-tuple", "qp-hash", "qp-bins"]) {
+            assert_eq!(policy.to_string(), name);
+            assert_eq!(name.parse(), Ok(policy));
+        }
+        let error = "spray".parse::<Policy>().unwrap_err();
+        assert_eq!(error.to_string(), "'spray' is no policy (expected five-tuple, qp-hash or qp-bins)");
+    }
+
+    #[test]
+    fn bins_are_4_by_default_and_never_0() {
+        assert_eq!(Bins::default().get(), 4);
+        assert_eq!("65535".parse::<Bins>().unwrap().get(), 65535);
+        for text in ["0", "65536", "-1", "", "four"] {
+            assert_eq!(text.parse::<Bins>(), Err(BinsError(text.to_owned())));
+        }
+        assert!(Bins::try_from(0).is_err());
+    }
+}

@@ -107,3 +107,47 @@ impl fmt::Debug for SourcePortRange {
         write!(f, "SourcePortRange({self})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn defaults() {
+        assert_eq!(SourcePortRange::default().to_string(), "49152-65535");
+        assert_eq!(SourcePortRange::default().ports(), 16384);
+        assert_eq!(SourcePortRange::KERNEL_DEFAULT.to_string(), "32768-60999");
+        assert_eq!(SourcePortRange::try_from((1, 65535)).unwrap().ports(), 65535);
+    }
+
+    #[test]
+    fn ranges_that_are_none() {
+        assert_eq!(SourcePortRange::try_from((0, 5)), Err(RangeError::Bounds(0, 5)));
+        assert_eq!(SourcePortRange::try_from((6, 5)), Err(RangeError::Bounds(6, 5)));
+        for text in ["", "-", "1", "1-", "-2", "1-70000", "1-2-3", "a-b", "1 2"] {
+            assert_eq!(text.parse::<SourcePortRange>(), Err(RangeError::Text(text.to_owned())), "{text}");
+        }
+        assert_eq!("9-8".parse::<SourcePortRange>(), Err(RangeError::Bounds(9, 8)));
+    }
+
+    #[test]
+    fn netdev_without_a_range_of_its_own_uses_the_local_one() {
+        let local = SourcePortRange::KERNEL_DEFAULT;
+        for (low, high) in [(0, 0), (5000, 5000), (5001, 5000)] {
+            assert_eq!(SourcePortRange::of_netdev(low, high, local), local);
+        }
+        assert_eq!(SourcePortRange::of_netdev(5000, 5001, local).to_string(), "5000-5001");
+        assert_eq!(SourcePortRange::of_netdev(0, 7, local).to_string(), "1-7");
+    }
+
+    proptest! {
+        #[test]
+        fn text_round_trip(a in 1..=u16::MAX, b in 1..=u16::MAX, port: u16) {
+            let range = SourcePortRange::try_from((a.min(b), a.max(b))).unwrap();
+            prop_assert_eq!(range.to_string().parse(), Ok(range));
+            prop_assert_eq!(range.contains(port), RangeInclusive::from(range).contains(&port));
+        }
+    }
+}
