@@ -1,6 +1,6 @@
 //! Which generation of zebra is on the other end; FPM itself does not say.
 
-use netlink::{Message, Operation};
+use netlink::Message;
 
 /// What the messages so far prove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,15 +23,12 @@ pub struct ZebraTraits {
 impl ZebraTraits {
     /// Takes a message of the connection.
     pub fn observe(&mut self, message: &Message) {
-        match message {
-            // From 9.0 on each MAC comes with its VNI.
-            Message::Fdb(_, entry) if entry.source_vni.is_some() => self.generation = Generation::Frr9OrLater,
-            Message::Fdb(..) => self.generation = Generation::BeforeFrr9,
-            // From 9.1 on updates replace (unless switched off); before, zebra deletes and adds.
-            Message::Route(Operation::New, route) if route.replace => {
-                self.generation = Generation::Frr9OrLater;
-            }
-            _ => {}
+        // Each MAC comes with its VNI from 9.0 on. Nothing else differs reliably: 8.4 too sets NLM_F_REPLACE on routes.
+        if let Message::Fdb(_, entry) = message {
+            self.generation = match entry.source_vni {
+                Some(_) => Generation::Frr9OrLater,
+                None => Generation::BeforeFrr9,
+            };
         }
     }
 
