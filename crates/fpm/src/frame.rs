@@ -128,3 +128,60 @@ impl Framer {
         Ok(Some(Frame { offset, encoding, payload }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(frames: &[(bool, Vec<u8>)]) -> Vec<u8> {
+        let one = |(protobuf, payload): &(bool, Vec<u8>)| {
+            let length = u16::try_from(payload.len() + HEADER).unwrap().to_be_bytes();
+            [&[1, 1 + u8::from(*protobuf)], &length[..], payload].concat()
+        };
+        frames.iter().flat_map(one).collect()
+    }
+
+    proptest! {
+        /// What is framed comes out again, however the stream is cut, with the offsets it has in the stream.
+        #[test]
+        fn frames_survive_any_split(
+            frames in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..300)), 0..20),
+            cuts in prop::collection::vec(1usize..200, 1..50),
+        ) {
+            let stream = encoded(&frames);
+            let mut framer = Framer::new();
+            let mut seen = Vec::new();
+            let mut rest = stream.as_slice();
+            for cut in cuts.iter().cycle() {
+                let (piece, tail) = rest.split_at((*cut).min(rest.len()));
+                framer.push(piece);
+                rest = tail;
+                while let Some(frame) = framer.next_frame().unwrap() {
+                    prop_assert_eq!(&stream[frame.payload_offset() as usize..][..frame.payload.len()], &frame.payload[..]);
+                    seen.push((frame.encoding == Encoding::Protobuf, frame.payload.to_vec()));
+                }
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(seen, frames);
+            prop_assert_eq!(framer.pending(), 0);
+        }
+
+        /// Any bytes give frames, an error that stays, or a wait.
+        #[test]
+        fn no_bytes_make_it_panic(stream in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let mut framer = Framer::new();
+            framer.push(&stream);
+            let end = loop {
+                match framer.next_frame() {
+                    Ok(Some(_)) => {}
+                    end => break end,
+                }
+            };
+            prop_assert_eq!(framer.next_frame(), end);
+        }
+    }
+}
