@@ -181,7 +181,7 @@ impl PacketSocket {
     /// read: larger than a buffer, or with offloads that the header cannot say (on Linux 6.1: UDP super-frames).
     ///
     /// # Errors
-    /// As recvmmsg(2), but "nothing there" is an empty batch. `ENETDOWN` is reported once when the interface goes down.
+    /// As recvmmsg(2), but "nothing there" and "the interface is down" are an empty batch.
     pub fn receive(&mut self, batch: &mut Batch) -> io::Result<u64> {
         batch.clear();
         let mut prepared = 0;
@@ -219,7 +219,8 @@ impl PacketSocket {
         if received < 0 {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+                // ENETDOWN is told once after the interface went down, or was when it was bound; it may come up again.
+                Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) => Ok(0),
                 // The kernel could not describe the frame's offloads and has dropped it (`virtio_net_hdr_from_skb`).
                 Some(libc::EINVAL) => Ok(1),
                 _ => Err(error),

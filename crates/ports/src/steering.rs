@@ -260,10 +260,10 @@ impl Steering {
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
         for place in [STEER_UPLINK.0, STEER_VXLAN.0] {
-            match self.kill_switch.clear_index(&place) {
-                Ok(()) | Err(MapError::KeyNotFound | MapError::ElementNotFound) => {}
-                Err(error) => return Err(SteeringError::Map("kill_switch", error)),
-            }
+            self.kill_switch
+                .clear_index(&place)
+                .or_else(absent)
+                .map_err(|e| SteeringError::Map("kill_switch", e))?;
         }
         Ok(())
     }
@@ -302,7 +302,7 @@ impl Steering {
         let unwanted: Vec<u32> =
             self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
         for ifindex in unwanted {
-            self.uplinks.remove(&ifindex).map(detach);
+            self.uplinks.remove(&ifindex).into_iter().for_each(detach);
         }
         self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
         Ok(())

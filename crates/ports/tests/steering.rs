@@ -1,0 +1,199 @@
+//! The steering programs in a real namespace: what is redirected reaches the splice's socket and nobody else; what is
+//! not, and everything once the kill switch is empty, is the kernel's. Needs root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use lab::netns::{Namespace, veth};
+use pipeline::Batch;
+use ports::{Hook, PacketSocket, PrivateNamespace, Splice, Steering};
+use tables::{Slot, SteeringPlan, TakenVni, Uplink};
+use wire::Vni;
+
+const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+struct Leaf {
+    leaf: Namespace,
+    spine: Namespace,
+    host: Namespace,
+}
+
+fn leaf(tag: &str) -> Leaf {
+    let name = |node: &str| format!("vtp-{tag}-{node}-{}", std::process::id());
+    let [leaf, spine, host] = ["leaf", "spine", "host"].map(|node| Namespace::create(name(node)).unwrap());
+    veth((&leaf, "up1"), (&spine, "leaf"), 9000).unwrap();
+    veth((&leaf, "hp1"), (&host, "eth0"), 1500).unwrap();
+    for command in [
+        "ip addr add 10.0.0.1/32 dev lo",
+        "ip addr add 10.1.0.1/31 dev up1",
+        "ip route add 10.0.0.2/32 via 10.1.0.0",
+        "ip neigh add 10.1.0.0 lladdr 02:00:00:00:01:00 dev up1",
+        "ip link add br5 type bridge",
+        "ip link add vx5 type vxlan id 5 local 10.0.0.1 dstport 4789 nolearning",
+        "ip link set vx5 master br5 up",
+        "ip link set hp1 master br5",
+        "ip link set br5 up",
+        "bridge fdb append 00:00:00:00:00:00 dev vx5 dst 10.0.0.2",
+        "ip link set up1 address 02:00:00:00:00:01",
+    ] {
+        leaf.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    Leaf { leaf, spine, host }
+}
+
+fn ifindex(namespace: &Namespace, name: &str) -> u32 {
+    namespace.enter(|| nix::net::if_::if_nametoindex(name).unwrap()).unwrap()
+}
+
+fn plan(leaf: &Namespace) -> SteeringPlan {
+    let vx5 = ifindex(leaf, "vx5");
+    let vni = TakenVni {
+        vni: Vni::try_from(5).unwrap(),
+        ifindex: vx5,
+        name: "vx5".to_owned(),
+        slot: Slot::new(9).unwrap(),
+        local: LOCAL,
+        destination_port: 4789,
+        frame_limit: 9000 - 36,
+    };
+    let uplink = Uplink { ifindex: ifindex(leaf, "up1"), name: "up1".to_owned() };
+    SteeringPlan { uplinks: BTreeSet::from([uplink]), vnis: BTreeMap::from([(vx5, vni)]) }
+}
+
+/// A frame from the spine to the leaf's VTEP: VNI and first byte of the VXLAN header as given.
+fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0]);
+    let mut ip = vec![0x45, 0, 0, 20 + 8 + 8 + 60, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let sum = wire::checksum::checksum(&ip).to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    frame.extend(ip);
+    frame.extend([0xc0, 0, 0x12, 0xb5, 0, 8 + 8 + 60, 0, 0, flags, 0, 0, 0]);
+    frame.extend(&(vni << 8).to_be_bytes());
+    frame.extend([0xff; 6]);
+    frame.extend([2, 0, 0, 0, 9, 9, 0x88, 0xb5]);
+    frame.extend([0xab; 46]);
+    frame
+}
+
+fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
+    let index = ifindex(namespace, interface);
+    let mut socket = namespace.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
+    let mut batch = Batch::new(1);
+    let to = pipeline::Destination::Bridge;
+    let body = pipeline::Body::Owned(frame.into());
+    let transmit = pipeline::Transmit::new(to, 0, body, pipeline::Offload::default());
+    batch.clear();
+    socket.transmit(&batch, &[transmit], |_, outcome| outcome.unwrap());
+}
+
+/// Whatever matches that arrives within the time.
+fn receive(
+    socket: &mut PacketSocket,
+    wait: Duration,
+    wanted: impl Fn(&pipeline::Frame<'_>) -> bool,
+) -> usize {
+    let (start, mut batch, mut found) = (Instant::now(), Batch::new(64), 0);
+    while start.elapsed() < wait {
+        socket.receive(&mut batch).unwrap();
+        found += batch.frames().filter(&wanted).count();
+        if found > 0 && batch.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    found
+}
+
+const SOON: Duration = Duration::from_millis(500);
+const NEVER: Duration = Duration::from_millis(150);
+
+fn redirects_what_is_taken(hook: Hook) {
+    let Leaf { leaf, spine, host } = leaf(&hook.to_string());
+    let plan = plan(&leaf);
+    let (mut steering, mut splices, private) = leaf
+        .enter(|| {
+            let private = PrivateNamespace::create().unwrap();
+            let splices =
+                ["vtepd-underlay", "vtepd-bridge"].map(|name| Splice::create(name, &private).unwrap());
+            let mut steering = Steering::load(hook, splices[0].near().0, splices[1].near().0).unwrap();
+            steering.close(&splices[0], &splices[1], &private).unwrap();
+            splices.iter().for_each(|splice| splice.up(&private).unwrap());
+            steering.shrink(&plan).unwrap();
+            steering.grow(&plan).unwrap();
+            (steering, splices, private)
+        })
+        .unwrap();
+    let mut underlay = splices[0].take_socket().unwrap();
+    let mut bridge = splices[1].take_socket().unwrap();
+    let index = ifindex(&host, "eth0");
+    let mut eth0 = host.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
+    let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
+    let vxlan = vxlan_frame(5, 8);
+
+    // Attached, but the kill switch is empty: the kernel's.
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(receive(&mut eth0, SOON, marker), 1, "kernel VXLAN forwards before the kill switch is filled");
+    assert_eq!(receive(&mut underlay, NEVER, marker), 0);
+
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(
+        receive(&mut underlay, SOON, |frame| frame.data == vxlan),
+        1,
+        "the whole frame reaches the splice"
+    );
+    assert_eq!(receive(&mut eth0, NEVER, marker), 0, "and the kernel does not see it");
+    // Another VNI and another flag are none of ours.
+    for other in [vxlan_frame(6, 8), vxlan_frame(5, 0x0c)] {
+        send(&spine, "leaf", &other);
+        assert_eq!(receive(&mut underlay, NEVER, marker), 0);
+    }
+
+    // What the bridge sends to the overlay comes with the slot as its tag.
+    let mut broadcast = vec![0xff; 6];
+    broadcast.extend([2, 0, 0, 0, 7, 7, 0x88, 0xb5]);
+    broadcast.extend([0xcd; 60]);
+    send(&host, "eth0", &broadcast);
+    let tagged = |frame: &pipeline::Frame<'_>| {
+        frame.data == broadcast && frame.vlan == Some(pipeline::VlanTag { tpid: 0x88a8, tci: 9 })
+    };
+    assert_eq!(receive(&mut bridge, SOON, tagged), 1);
+
+    // What the worker hands to the bridge arrives at the host; without a known tag it goes nowhere.
+    let mut inner = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
+    inner.extend([0xab; 46]);
+    let body = pipeline::Body::Owned(inner.clone().into());
+    let to = pipeline::Destination::Bridge;
+    let transmit = pipeline::Transmit::new(to, 9, body, pipeline::Offload::default());
+    bridge.transmit(&Batch::new(1), &[transmit], |_, outcome| outcome.unwrap());
+    assert_eq!(receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4), 1);
+
+    let counts = steering.counts().unwrap();
+    assert_eq!((counts.uplink_redirected, counts.splice_returned), (1, 1), "{counts:?}");
+    // The host's own stack may have said something on its link as well.
+    assert!(counts.vxlan_redirected >= 1, "{counts:?}");
+
+    // Released: the kernel's again, at once.
+    leaf.enter(|| steering.release().unwrap()).unwrap();
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(receive(&mut eth0, SOON, marker), 1, "kernel VXLAN forwards once the kill switch is empty");
+    leaf.enter(|| drop(steering)).unwrap();
+    leaf.enter(|| drop(splices)).unwrap();
+    drop(private);
+    let links = leaf.run(&["ip", "-o", "link"]).unwrap();
+    assert!(!links.contains("vtepd"), "{links}");
+    let filters = leaf.run(&["tc", "filter", "show", "dev", "up1", "ingress"]).unwrap();
+    assert_eq!(filters, "");
+}
+
+#[test]
+fn redirects_what_is_taken_with_tcx_links() {
+    redirects_what_is_taken(Hook::Tcx);
+}
+
+#[test]
+fn redirects_what_is_taken_with_clsact_filters() {
+    redirects_what_is_taken(Hook::Clsact);
+}
