@@ -1,6 +1,8 @@
 //! What FRR 8.4.4 and 10.3 really sent over FPM, against what it means: every recorded stream of `fixtures/fpm`
 //! decodes to what its JSON says, however it is cut, and no damage to it makes the decoder panic.
 
+
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

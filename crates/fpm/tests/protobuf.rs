@@ -1,5 +1,7 @@
 //! The protobuf encoding, from bytes written by hand after the wire format (field number × 8 + wire type).
 
+#![allow(clippy::unwrap_used)] // Helpers of tests, which may.
+
 use std::net::IpAddr;
 
 use fpm::{Encoding, Frame, Transaction, decode_frame};

@@ -1,5 +1,7 @@
 //! Who may talk to the server, when, and what it says when it cannot serve.
 
+#![allow(clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+
 use std::time::Duration;
 
 use fpm::{Disconnect, Event, Server, Transaction};
