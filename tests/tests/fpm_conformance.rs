@@ -1,7 +1,7 @@
 //! What FRR 8.4.4 and 10.3 really sent over FPM, against what it means: every recorded stream of `fixtures/fpm`
 //! decodes to what its JSON says, however it is cut, and no damage to it makes the decoder panic.
 
-
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
