@@ -1,1 +1,35 @@
 //! Sources to tables to snapshot: resync, sweep, liveness.
+//!
+//! - [`state`]: everything that the sources said, without any I/O: events in, tables out
+//! - [`settings`]: what the user sets, and what the namespace has set already
+//! - [`leave`]: why a VNI stays with kernel VXLAN
+//! - [`source`]: the sources of facts, and how far each is to be believed
+//! - [`publication`]: from what is known to what workers and steering go by
+//! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
+//!
+//! Inside: `links`, `overlay` (one netdev's FDB), `fib` (one source's routes), `underlay` (from a VTEP to the
+//! adjacencies that lead there), `vteps`, `discover` (who is taken over, on which terms), `slots`, `fpm_session`, and
+//! `swept`, the mark-and-sweep table under most of them.
+
+mod discover;
+mod fib;
+mod fpm_session;
+pub mod leave;
+mod links;
+mod overlay;
+pub mod publication;
+pub mod resolver;
+pub mod settings;
+mod slots;
+pub mod source;
+pub mod state;
+mod swept;
+mod underlay;
+mod vteps;
+
+pub use leave::{LeaveReason, LeftToKernel, Obstacle, Oddity};
+pub use publication::Update;
+pub use resolver::Adjacency;
+pub use settings::{Namespace, Settings, VniSettings};
+pub use source::SourceState;
+pub use state::{FpmHazard, Resync, State};

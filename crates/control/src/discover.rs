@@ -1,0 +1,187 @@
+//! Which vxlan netdevs are taken over, on which terms, and why the others are not.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use entropy::{Entropy, SourcePortRange};
+use netlink::{Link, LinkKind, Vxlan};
+use tables::{DontFragment, Tos, Ttl, Tunnel};
+use wire::Vni;
+
+use crate::leave::LeaveReason;
+use crate::links::Links;
+use crate::overlay::Overlay;
+use crate::settings::{Namespace, Settings};
+use crate::vteps::Vteps;
+
+/// What the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
+const OVERHEAD: u32 = 20 + 8 + 8;
+/// The frame limit of a VNI that no route limits: no longer Ethernet frame leaves a socket.
+const NO_LIMIT: u32 = 65_535;
+
+/// How a VNI is forwarded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) netdev: String,
+    pub(crate) tunnel: Tunnel,
+    pub(crate) entropy: Entropy,
+    pub(crate) strict_vtep: bool,
+    pub(crate) frame_limit: u32,
+}
+
+/// What there is to know about a vxlan netdev.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Discovery<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) links: &'a Links,
+    pub(crate) vteps: &'a Vteps,
+}
+
+impl Discovery<'_> {
+    /// The terms on which a netdev is taken over, or why it is not.
+    ///
+    /// The checks go from what the user said over what the netdev is to what happens to be so at the moment, so that
+    /// the reason named is the one to look at first.
+    pub(crate) fn decide(&self, link: &Link, vxlan: &Vxlan, overlay: &Overlay) -> Result<Terms, LeaveReason> {
+        if vxlan.external {
+            return Err(LeaveReason::External);
+        }
+        if vxlan.vni_filter {
+            return Err(LeaveReason::VniFilter);
+        }
+        let vni = Vni::try_from(vxlan.id).map_err(|_| LeaveReason::VniZero)?;
+        self.wanted(vni)?;
+        let local = supported(vxlan, self.links)?;
+        if !link.is_operational() {
+            return Err(LeaveReason::Down);
+        }
+        self.bridged(link)?;
+        if let Some(other) = self.twin(link.ifindex, vxlan) {
+            return Err(LeaveReason::Duplicate { other });
+        }
+        if let Some((mac, oddity)) = overlay.odd() {
+            return Err(LeaveReason::FdbEntry { mac, oddity });
+        }
+        let frame_limit = self.underlay(overlay)?;
+
+        let settings = self.settings.of(vni);
+        let entropy = Entropy::new(entropy::Settings {
+            policy: settings.policy,
+            seed: self.settings.seed,
+            range: settings.source_ports,
+            bins: settings.bins,
+            netdev_range: Some(SourcePortRange::of_netdev(
+                vxlan.source_ports.0,
+                vxlan.source_ports.1,
+                self.namespace.local_ports,
+            )),
+        })?;
+        let tunnel = Tunnel {
+            vni,
+            local,
+            destination_port: vxlan.destination_port,
+            ttl: self.ttl(vxlan, settings.ttl),
+            tos: match vxlan.tos {
+                1 => Tos::Inherit,
+                tos => Tos::Fixed(tos),
+            },
+            df: match vxlan.df {
+                0 => DontFragment::Unset,
+                1 => DontFragment::Set,
+                2 => DontFragment::Inherit,
+                other => return Err(LeaveReason::UnknownDf(other)),
+            },
+            udp_checksum: vxlan.udp_checksum,
+        };
+        let strict_vtep = settings.strict_vtep;
+        Ok(Terms { netdev: link.name.clone(), tunnel, entropy, strict_vtep, frame_limit })
+    }
+
+    fn wanted(&self, vni: Vni) -> Result<(), LeaveReason> {
+        if self.settings.exclude.contains(&vni) {
+            return Err(LeaveReason::Excluded);
+        }
+        match &self.settings.include {
+            Some(included) if !included.contains(&vni) => Err(LeaveReason::NotIncluded),
+            _ => Ok(()),
+        }
+    }
+
+    fn bridged(&self, link: &Link) -> Result<(), LeaveReason> {
+        let bridge = link.master.and_then(|master| self.links.get(master)).ok_or(LeaveReason::NotInBridge)?;
+        match bridge.kind {
+            LinkKind::Bridge { vlan_filtering: false } => Ok(()),
+            LinkKind::Bridge { vlan_filtering: true } => {
+                Err(LeaveReason::VlanAwareBridge { bridge: bridge.name.clone() })
+            }
+            _ => Err(LeaveReason::NotInBridge),
+        }
+    }
+
+    /// Another netdev that is up and receives the same frames.
+    fn twin(&self, ifindex: u32, vxlan: &Vxlan) -> Option<String> {
+        let mut others = self.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
+        others.find_map(|other| {
+            let theirs = self.links.vxlan(other)?;
+            let same = (theirs.local, theirs.destination_port) == (vxlan.local, vxlan.destination_port);
+            let link = self.links.get(other).filter(|link| same && link.is_operational())?;
+            Some(link.name.clone())
+        })
+    }
+
+    /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the kernel can go.
+    fn underlay(&self, overlay: &Overlay) -> Result<u32, LeaveReason> {
+        let mut limit = NO_LIMIT;
+        let mut left: Option<LeaveReason> = None;
+        for known in overlay.remotes().filter_map(|index| self.vteps.get(index)) {
+            let Some(reach) = &known.reach else { continue };
+            if let Some(obstacle) = &reach.obstacle {
+                let reason = LeaveReason::Underlay { vtep: known.address, obstacle: obstacle.clone() };
+                // Of several, always name the same one.
+                match &left {
+                    Some(LeaveReason::Underlay { vtep, .. }) if *vtep < known.address => {}
+                    _ => left = Some(reason),
+                }
+            }
+            for hop in &reach.hops {
+                limit = limit.min(hop.mtu.saturating_sub(OVERHEAD));
+            }
+        }
+        left.map_or(Ok(limit), Err)
+    }
+
+    fn ttl(&self, vxlan: &Vxlan, set: Option<u8>) -> Ttl {
+        let default = self.namespace.default_ttl;
+        match (set, vxlan.ttl_inherit, vxlan.ttl) {
+            (Some(ttl), _, _) => Ttl::Fixed(ttl),
+            (None, true, _) => Ttl::Inherit { default },
+            (None, false, 0) => Ttl::Fixed(default),
+            (None, false, ttl) => Ttl::Fixed(ttl),
+        }
+    }
+}
+
+/// Whether all attributes of the netdev are honoured; its local address.
+fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, LeaveReason> {
+    match vxlan.remote {
+        Some(group) if group.is_multicast() => return Err(LeaveReason::MulticastGroup { group }),
+        Some(address @ IpAddr::V6(_)) => return Err(LeaveReason::Ipv6Underlay { address }),
+        _ => {}
+    }
+    let local = match vxlan.local {
+        None => return Err(LeaveReason::NoLocalAddress),
+        Some(address @ IpAddr::V6(_)) => return Err(LeaveReason::Ipv6Underlay { address }),
+        Some(IpAddr::V4(local)) if local.is_unspecified() => return Err(LeaveReason::NoLocalAddress),
+        Some(IpAddr::V4(local)) => local,
+    };
+    if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {
+        return Err(LeaveReason::LowerDevice { device: links.name(lower) });
+    }
+    if vxlan.learning {
+        return Err(LeaveReason::Learning);
+    }
+    if !vxlan.options.is_empty() {
+        return Err(LeaveReason::Options(vxlan.options.clone()));
+    }
+    Ok(local)
+}

@@ -1,0 +1,183 @@
+//! Why a VNI stays with kernel VXLAN.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use wire::MacAddr;
+
+/// A vxlan netdev that is left to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftToKernel {
+    /// Its interface index.
+    pub ifindex: u32,
+    /// Its name.
+    pub netdev: String,
+    /// Its VNI; 0 for devices without one.
+    pub vni: u32,
+    /// Why.
+    pub reason: LeaveReason,
+}
+
+impl fmt::Display for LeftToKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (VNI {}) stays with kernel VXLAN: {}", self.netdev, self.vni, self.reason)
+    }
+}
+
+/// Why a VNI is left to the kernel. Each reads as the end of a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeaveReason {
+    /// The configuration names other VNIs.
+    #[error("the configuration does not include it")]
+    NotIncluded,
+    /// The configuration says so.
+    #[error("the configuration excludes it")]
+    Excluded,
+    /// The configuration asks for something impossible.
+    #[error("its settings contradict each other: {0}")]
+    Settings(#[from] entropy::SettingsError),
+    /// `external`: the VNI comes with each packet.
+    #[error("'external' is on: each packet brings its own tunnel")]
+    External,
+    /// `vnifilter`: one netdev for many VNIs.
+    #[error("'vnifilter' is on: one netdev serves many VNIs")]
+    VniFilter,
+    /// VNI 0, which RFC 7348 allows and neither FRR nor this project uses.
+    #[error("its VNI is 0")]
+    VniZero,
+    /// Not administratively up, or without carrier.
+    #[error("it is down")]
+    Down,
+    /// In no bridge.
+    #[error("it is in no bridge")]
+    NotInBridge,
+    /// In a bridge with `vlan_filtering`.
+    #[error("its bridge {bridge} is VLAN-aware")]
+    VlanAwareBridge {
+        /// The bridge's name.
+        bridge: String,
+    },
+    /// No `local`.
+    #[error("it has no 'local' address")]
+    NoLocalAddress,
+    /// `local` or `remote` is an IPv6 address.
+    #[error("its underlay is IPv6 ({address})")]
+    Ipv6Underlay {
+        /// That address.
+        address: IpAddr,
+    },
+    /// `group`.
+    #[error("it floods to multicast group {group}")]
+    MulticastGroup {
+        /// The group.
+        group: IpAddr,
+    },
+    /// `learning` without `nolearning`.
+    #[error("'learning' is on: remote MACs come from received frames instead of the control plane")]
+    Learning,
+    /// `dev`.
+    #[error("it is bound to {device}")]
+    LowerDevice {
+        /// The lower device's name.
+        device: String,
+    },
+    /// Options that change what is sent or accepted.
+    #[error("unsupported options: {}", .0.join(", "))]
+    Options(Vec<&'static str>),
+    /// A netdev's attribute has a value that no kernel known here sends.
+    #[error("its 'df' has the unknown value {0}")]
+    UnknownDf(u8),
+    /// An FDB entry that only the kernel can follow.
+    #[error("its FDB entry for {mac} has {oddity}")]
+    FdbEntry {
+        /// The entry's MAC address.
+        mac: MacAddr,
+        /// What is special about it.
+        oddity: Oddity,
+    },
+    /// A remote VTEP that is reached in a way only the kernel can go.
+    #[error("its remote VTEP {vtep} {obstacle}")]
+    Underlay {
+        /// The VTEP's address.
+        vtep: Ipv4Addr,
+        /// What is in the way.
+        obstacle: Obstacle,
+    },
+    /// Another netdev with the same local address, port and VNI: what is received belongs to either.
+    #[error("{other} has the same local address, port and VNI")]
+    Duplicate {
+        /// The other netdev's name.
+        other: String,
+    },
+    /// All numbers for the bridge splice are in use.
+    #[error("4094 other VNIs are taken over already")]
+    SlotsExhausted,
+}
+
+/// What the kernel honours in an FDB entry and this project does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Oddity {
+    /// `port`.
+    #[error("a UDP port of its own ({0})")]
+    Port(u16),
+    /// `vni`.
+    #[error("a VNI of its own ({0})")]
+    Vni(u32),
+    /// `via`.
+    #[error("an output interface of its own ({0})")]
+    Via(u32),
+    /// `nhid`: EVPN multihoming.
+    #[error("a next-hop group ({0}, EVPN multihoming)")]
+    NextHop(u32),
+    /// An IPv6 destination.
+    #[error("an IPv6 destination ({0})")]
+    Ipv6(std::net::Ipv6Addr),
+    /// A multicast destination.
+    #[error("a multicast destination ({0})")]
+    MulticastGroup(Ipv4Addr),
+    /// No destination at all.
+    #[error("no destination")]
+    NoDestination,
+    /// A multicast MAC address: a flood list for one group.
+    #[error("a flood list of its own")]
+    Group,
+}
+
+/// What is in the way to a VTEP. Each follows the VTEP's address in a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Obstacle {
+    /// An address of this very namespace.
+    #[error("is an address of this host")]
+    OwnAddress,
+    /// Through a bridge: its ports are switched, not routed.
+    #[error("is routed through {device}, which lies on bridge {bridge}")]
+    Bridge {
+        /// The route's output interface.
+        device: String,
+        /// The bridge.
+        bridge: String,
+    },
+    /// Through a port of a bridge.
+    #[error("is routed through {device}, a port of bridge {bridge}")]
+    BridgePort {
+        /// The route's output interface.
+        device: String,
+        /// The bridge.
+        bridge: String,
+    },
+    /// Through a vxlan netdev.
+    #[error("is routed through {device}, a VXLAN tunnel itself")]
+    Tunnel {
+        /// The route's output interface.
+        device: String,
+    },
+    /// Through a device without Ethernet headers.
+    #[error("is routed through {device}, which is no Ethernet interface")]
+    NotEthernet {
+        /// The route's output interface.
+        device: String,
+    },
+    /// A broadcast, anycast or multicast route.
+    #[error("has a route of type {0}, which is no unicast route")]
+    RouteType(u8),
+}

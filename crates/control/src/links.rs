@@ -1,0 +1,168 @@
+//! The interfaces, and which of them can be an uplink.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netlink::{Link, LinkKind, Vxlan};
+
+use crate::leave::Obstacle;
+use crate::swept::{Epoch, Swept};
+
+/// `IFF_UP` (`include/uapi/linux/if.h`).
+const IFF_UP: u32 = 0x1;
+/// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
+const ARPHRD_ETHER: u16 = 1;
+/// How many devices may be stacked on one another. The kernel allows 8 (`MAX_NEST_DEV`, `net/core/dev.h`).
+const NESTING: usize = 8;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    links: Swept<u32, Link>,
+    /// The vxlan netdevs of each bridge.
+    by_bridge: BTreeMap<u32, BTreeSet<u32>>,
+    /// The vxlan netdevs of each VNI.
+    by_vni: BTreeMap<u32, BTreeSet<u32>>,
+}
+
+/// What a link event changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LinkChange {
+    /// Anything that forwarding depends on.
+    pub(crate) relevant: bool,
+    /// It is no longer administratively up.
+    pub(crate) went_down: bool,
+    /// Whether the kernel may now have changed routes without telling.
+    pub(crate) state: bool,
+}
+
+impl Links {
+    pub(crate) fn get(&self, ifindex: u32) -> Option<&Link> {
+        self.links.get(&ifindex)
+    }
+
+    /// The interface's name, or its index in words.
+    pub(crate) fn name(&self, ifindex: u32) -> String {
+        self.get(ifindex).map_or_else(|| format!("interface {ifindex}"), |link| link.name.clone())
+    }
+
+    pub(crate) fn vxlan(&self, ifindex: u32) -> Option<&Vxlan> {
+        match &self.get(ifindex)?.kind {
+            LinkKind::Vxlan(vxlan) => Some(vxlan),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_bridge(&self, ifindex: u32) -> bool {
+        self.get(ifindex).is_some_and(|link| matches!(link.kind, LinkKind::Bridge { .. }))
+    }
+
+    /// The vxlan netdevs in a bridge.
+    pub(crate) fn vxlans_in(&self, bridge: u32) -> impl Iterator<Item = u32> {
+        self.by_bridge.get(&bridge).into_iter().flatten().copied()
+    }
+
+    /// The vxlan netdevs with this VNI.
+    pub(crate) fn vxlans_of(&self, vni: u32) -> impl Iterator<Item = u32> {
+        self.by_vni.get(&vni).into_iter().flatten().copied()
+    }
+
+    /// All vxlan netdevs.
+    pub(crate) fn vxlans(&self) -> impl Iterator<Item = u32> {
+        self.by_vni.values().flatten().copied()
+    }
+
+    pub(crate) fn insert(&mut self, link: Link, epoch: Epoch) -> LinkChange {
+        let ifindex = link.ifindex;
+        let change =
+            self.get(ifindex).map_or(LinkChange { relevant: true, went_down: false, state: true }, |old| {
+                LinkChange {
+                    relevant: forwarding(old) != forwarding(&link),
+                    went_down: old.flags & IFF_UP != 0 && link.flags & IFF_UP == 0,
+                    state: old.is_operational() != link.is_operational()
+                        || (old.flags ^ link.flags) & IFF_UP != 0
+                        || old.master != link.master,
+                }
+            });
+        if change.relevant {
+            self.unfile(ifindex);
+            if let LinkKind::Vxlan(vxlan) = &link.kind {
+                self.by_vni.entry(vxlan.id).or_default().insert(ifindex);
+                if let Some(bridge) = link.master {
+                    self.by_bridge.entry(bridge).or_default().insert(ifindex);
+                }
+            }
+        }
+        self.links.insert(ifindex, link, epoch);
+        change
+    }
+
+    pub(crate) fn remove(&mut self, ifindex: u32) -> Option<Link> {
+        self.unfile(ifindex);
+        self.links.remove(&ifindex)
+    }
+
+    /// The links that the dump did not confirm. They are still there: the caller removes them one by one.
+    pub(crate) fn unconfirmed(&self, epoch: Epoch) -> Vec<u32> {
+        self.links.unconfirmed(epoch)
+    }
+
+    fn unfile(&mut self, ifindex: u32) {
+        let Some(Link { kind: LinkKind::Vxlan(vxlan), master, .. }) = self.links.get(&ifindex) else {
+            return;
+        };
+        for (index, key) in [(&mut self.by_vni, Some(vxlan.id)), (&mut self.by_bridge, *master)] {
+            if let Some(key) = key
+                && let Some(vxlans) = index.get_mut(&key)
+            {
+                vxlans.remove(&ifindex);
+                if vxlans.is_empty() {
+                    index.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Why VXLAN frames of ours cannot leave through this interface, if they cannot.
+    pub(crate) fn obstacle(&self, link: &Link) -> Option<Obstacle> {
+        let device = || link.name.clone();
+        if let Some(master) = link.master
+            && self.is_bridge(master)
+        {
+            return Some(Obstacle::BridgePort { device: device(), bridge: self.name(master) });
+        }
+        let mut lower = link;
+        for _ in 0..NESTING {
+            match &lower.kind {
+                LinkKind::Bridge { .. } => {
+                    return Some(Obstacle::Bridge { device: device(), bridge: lower.name.clone() });
+                }
+                LinkKind::Vxlan(_) => return Some(Obstacle::Tunnel { device: device() }),
+                // A veth's lower device is its peer, perhaps in another namespace: only these stack on a local one.
+                LinkKind::Other(kind) if matches!(kind.as_str(), "vlan" | "macvlan" | "ipvlan") => {
+                    match lower.link.and_then(|below| self.get(below)) {
+                        Some(below) => lower = below,
+                        None => break,
+                    }
+                }
+                _ => break,
+            }
+        }
+        if link.hardware_type != ARPHRD_ETHER || link.mac.is_none() {
+            return Some(Obstacle::NotEthernet { device: device() });
+        }
+        None
+    }
+}
+
+/// Whether the interface is administratively up.
+pub(crate) const fn is_up(link: &Link) -> bool {
+    link.flags & IFF_UP != 0
+}
+
+/// The part of a link that forwarding depends on.
+fn forwarding(link: &Link) -> impl PartialEq + '_ {
+    (
+        (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),
+        (link.mac, link.master, link.link, &link.kind),
+    )
+}

@@ -1,0 +1,257 @@
+//! One vxlan netdev's FDB, as the sources tell it and as it is forwarded by.
+//!
+//! Which remote VTEP has a MAC address: the kernel's word, else zebra's; nobody if the bridge knows the address on
+//! another port of its own, because the bridge learns of a host that came here before anybody withdraws it there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
+use std::net::{IpAddr, Ipv4Addr};
+
+use netlink::FdbEntry;
+use tables::VtepIndex;
+use tables::hash::{TableHasher, TableMap};
+use wire::MacAddr;
+
+use crate::leave::Oddity;
+use crate::swept::{Epoch, Swept};
+use crate::vteps::Vteps;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    kernel: Swept<MacAddr, Ipv4Addr>,
+    fpm: Swept<MacAddr, Ipv4Addr>,
+    flood: Swept<Ipv4Addr, ()>,
+    /// Entries that only the kernel can follow.
+    odd: Swept<(MacAddr, Option<IpAddr>), Oddity>,
+    /// Addresses about which something was said since the last [`Overlay::settle`].
+    touched: Vec<MacAddr>,
+    touched_flood: bool,
+
+    /// What is forwarded by.
+    pub(crate) fdb: TableMap<MacAddr, VtepIndex>,
+    pub(crate) flooding: BTreeMap<Ipv4Addr, VtepIndex>,
+    /// How many entries name each VTEP.
+    remotes: HashMap<VtepIndex, u32, BuildHasherDefault<TableHasher>>,
+}
+
+/// What [`Overlay::settle`] changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Settled {
+    /// An entry that is forwarded by.
+    pub(crate) entries: bool,
+    /// The set of VTEPs that entries name.
+    pub(crate) remotes: bool,
+}
+
+impl Overlay {
+    /// The netdev's own FDB says so.
+    pub(crate) fn kernel_new(&mut self, entry: &FdbEntry, epoch: Epoch) {
+        let key = odd_key(entry);
+        match destination(entry) {
+            Ok(vtep) if entry.mac == MacAddr::ZERO => {
+                self.touched_flood |= self.flood.insert(vtep, (), epoch);
+            }
+            Ok(vtep) => {
+                let was_odd = self.odd.remove(&key).is_some();
+                if self.kernel.insert(entry.mac, vtep, epoch) || was_odd {
+                    self.touched.push(entry.mac);
+                }
+            }
+            Err(oddity) => {
+                if self.odd.insert(key, oddity, epoch) || self.kernel.remove(&entry.mac).is_some() {
+                    self.touched.push(entry.mac);
+                }
+            }
+        }
+    }
+
+    /// The netdev's own FDB has it no more, and so nobody has: zebra tells what the kernel accepted.
+    pub(crate) fn kernel_delete(&mut self, entry: &FdbEntry) {
+        match destination(entry) {
+            Ok(vtep) if entry.mac == MacAddr::ZERO => {
+                self.touched_flood |= self.flood.remove(&vtep).is_some();
+            }
+            _ => {
+                self.odd.remove(&odd_key(entry));
+                self.kernel.remove(&entry.mac);
+                self.fpm.remove(&entry.mac);
+                self.touched.push(entry.mac);
+            }
+        }
+    }
+
+    /// zebra says so.
+    pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: Ipv4Addr, epoch: Epoch) {
+        if self.fpm.insert(mac, vtep, epoch) {
+            self.touched.push(mac);
+        }
+    }
+
+    /// zebra takes it back.
+    pub(crate) fn fpm_delete(&mut self, mac: MacAddr) {
+        if self.fpm.remove(&mac).is_some() {
+            self.touched.push(mac);
+        }
+    }
+
+    /// Removes what the last dump did not have; says how many entries that were. As with a delete, zebra's version of
+    /// an entry goes too: if zebra said it since, the kernel has it and says so next.
+    pub(crate) fn sweep_kernel(&mut self, epoch: Epoch) -> usize {
+        let macs = self.kernel.sweep(epoch);
+        let flood = self.flood.sweep(epoch);
+        let odd = self.odd.sweep(epoch);
+        self.touched_flood |= !flood.is_empty();
+        for mac in macs.iter().map(|(mac, _)| *mac).chain(odd.iter().map(|((mac, _), _)| *mac)) {
+            self.fpm.remove(&mac);
+            self.touched.push(mac);
+        }
+        macs.len() + flood.len() + odd.len()
+    }
+
+    /// Removes what zebra has not said again since it came back; says how many entries that were.
+    pub(crate) fn sweep_fpm(&mut self, epoch: Epoch) -> usize {
+        let macs = self.fpm.sweep(epoch);
+        self.touched.extend(macs.iter().map(|(mac, _)| *mac));
+        macs.len()
+    }
+
+    /// The bridge said something about this address.
+    pub(crate) fn touch(&mut self, mac: MacAddr) -> bool {
+        let known = self.kernel.contains(&mac) || self.fpm.contains(&mac);
+        if known {
+            self.touched.push(mac);
+        }
+        known
+    }
+
+    /// Everything the bridge says may be different now: the netdev is in another one.
+    pub(crate) fn touch_all(&mut self) {
+        self.touched.extend(self.kernel.keys());
+        self.touched.extend(self.fpm.keys());
+        self.touched_flood = true;
+    }
+
+    /// An entry that only the kernel can follow, the same one every time.
+    pub(crate) fn odd(&self) -> Option<(MacAddr, Oddity)> {
+        self.odd.iter().min_by_key(|(key, _)| *key).map(|((mac, _), oddity)| (mac, *oddity))
+    }
+
+    /// Whether a source has this address behind this VTEP.
+    pub(crate) fn says(&self, mac: MacAddr, vtep: Ipv4Addr) -> bool {
+        self.kernel.get(&mac) == Some(&vtep) || self.fpm.get(&mac) == Some(&vtep)
+    }
+
+    /// Number of entries that sources hold.
+    pub(crate) fn len(&self) -> usize {
+        self.kernel.len() + self.flood.len() + self.odd.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0 && self.fpm.is_empty()
+    }
+
+    /// All VTEPs that entries name.
+    pub(crate) fn remotes(&self) -> impl Iterator<Item = VtepIndex> {
+        self.remotes.keys().copied()
+    }
+
+    /// Draws the consequences of what was said. `local` says whether the bridge has an address on a port of its own.
+    pub(crate) fn settle(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Settled {
+        let mut settled = Settled::default();
+        for mac in std::mem::take(&mut self.touched) {
+            let said = self.kernel.get(&mac).or_else(|| self.fpm.get(&mac)).copied();
+            // The VTEP is held before the old one is let go, lest it lose its index in between.
+            let new = said.filter(|_| !local(mac)).map(|vtep| self.hold(vteps, vtep, &mut settled));
+            let old = match new {
+                Some(new) => self.fdb.insert(mac, new),
+                None => self.fdb.remove(&mac),
+            };
+            settled.entries |= old != new;
+            if let Some(old) = old {
+                self.let_go(vteps, old, &mut settled);
+            }
+        }
+        if std::mem::take(&mut self.touched_flood) {
+            for (vtep, index) in std::mem::take(&mut self.flooding) {
+                if self.flood.contains(&vtep) {
+                    self.flooding.insert(vtep, index);
+                } else {
+                    self.let_go(vteps, index, &mut settled);
+                    settled.entries = true;
+                }
+            }
+            for vtep in self.flood.keys().collect::<Vec<_>>() {
+                if !self.flooding.contains_key(&vtep) {
+                    let index = self.hold(vteps, vtep, &mut settled);
+                    self.flooding.insert(vtep, index);
+                    settled.entries = true;
+                }
+            }
+        }
+        settled
+    }
+
+    fn hold(&mut self, vteps: &mut Vteps, vtep: Ipv4Addr, settled: &mut Settled) -> VtepIndex {
+        if let Some(index) = vteps.find(vtep)
+            && let Some(entries) = self.remotes.get_mut(&index)
+        {
+            *entries += 1;
+            return index;
+        }
+        let index = vteps.acquire(vtep);
+        self.remotes.insert(index, 1);
+        settled.remotes = true;
+        index
+    }
+
+    fn let_go(&mut self, vteps: &mut Vteps, index: VtepIndex, settled: &mut Settled) {
+        if let Some(entries) = self.remotes.get_mut(&index) {
+            *entries -= 1;
+            if *entries == 0 {
+                self.remotes.remove(&index);
+                vteps.release(index);
+                settled.remotes = true;
+            }
+        }
+    }
+
+    /// The netdev is gone.
+    pub(crate) fn release(self, vteps: &mut Vteps) {
+        for index in self.remotes.into_keys() {
+            vteps.release(index);
+        }
+    }
+}
+
+/// An address has one entry; only the flood list and groups have one for each destination.
+fn odd_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
+    let many = entry.mac == MacAddr::ZERO || entry.mac.is_group();
+    (entry.mac, entry.destination.filter(|_| many))
+}
+
+/// The VTEP of an entry that any VTEP could follow.
+fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, Oddity> {
+    // The kernel names port, VNI and next-hop id only where they differ from the netdev's (`vxlan_fdb_info()`).
+    if let Some(id) = entry.next_hop_id {
+        return Err(Oddity::NextHop(id));
+    }
+    if let Some(port) = entry.port {
+        return Err(Oddity::Port(port));
+    }
+    if let Some(vni) = entry.vni {
+        return Err(Oddity::Vni(vni));
+    }
+    if let Some(via) = entry.via {
+        return Err(Oddity::Via(via));
+    }
+    if entry.mac.is_group() {
+        return Err(Oddity::Group);
+    }
+    match entry.destination {
+        Some(IpAddr::V4(vtep)) if vtep.is_multicast() => Err(Oddity::MulticastGroup(vtep)),
+        Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(vtep),
+        Some(IpAddr::V6(vtep)) => Err(Oddity::Ipv6(vtep)),
+        _ => Err(Oddity::NoDestination),
+    }
+}

@@ -1,0 +1,61 @@
+//! Which neighbours the kernel is asked to resolve, and how often.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// A neighbour on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Adjacency {
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The neighbour's address.
+    pub address: IpAddr,
+}
+
+/// How often the kernel is asked for the same neighbour that it does not know.
+pub(crate) const UNRESOLVED: Duration = Duration::from_secs(1);
+/// How often it is asked to check one that it has not heard of for a while. It does so by itself only for its own
+/// packets, and ours pass it by.
+pub(crate) const STALE: Duration = Duration::from_secs(10);
+
+/// Remembers who was asked for when.
+#[derive(Debug, Default)]
+pub(crate) struct Resolver {
+    asked: HashMap<Adjacency, Instant>,
+}
+
+impl Resolver {
+    /// Whether to ask now; if so, that is remembered.
+    pub(crate) fn ask(&mut self, adjacency: Adjacency, interval: Duration, now: Instant) -> bool {
+        if self.due(adjacency, interval).is_some_and(|due| due > now) {
+            return false;
+        }
+        self.asked.retain(|_, asked| now.saturating_duration_since(*asked) < STALE);
+        self.asked.insert(adjacency, now);
+        true
+    }
+
+    /// When to ask the next time; `None` is at once.
+    pub(crate) fn due(&self, adjacency: Adjacency, interval: Duration) -> Option<Instant> {
+        self.asked.get(&adjacency).map(|asked| *asked + interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_neighbour_is_asked_for_once_an_interval() {
+        let start = Instant::now();
+        let mut resolver = Resolver::default();
+        let neighbour = |address: [u8; 4]| Adjacency { ifindex: 2, address: IpAddr::from(address) };
+        assert!(resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start));
+        assert!(!resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED / 2));
+        assert!(resolver.ask(neighbour([10, 0, 0, 2]), UNRESOLVED, start + UNRESOLVED / 2));
+        assert!(resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED));
+        assert!(resolver.ask(neighbour([10, 0, 0, 3]), UNRESOLVED, start + 3 * STALE));
+        assert_eq!(resolver.asked.len(), 1, "old questions are forgotten");
+    }
+}

@@ -1,0 +1,107 @@
+//! Mark and sweep: a table whose entries know the dump or replay that last confirmed them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash};
+
+use tables::hash::TableHasher;
+
+/// The dump or replay that is going on, or the last one, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Epoch(u32);
+
+impl Epoch {
+    /// Begins the next one: whatever is not inserted again from now on is unconfirmed.
+    pub(crate) fn advance(&mut self) {
+        self.0 = self.0.wrapping_add(1);
+    }
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Swept<K, V>(HashMap<K, (V, Epoch), BuildHasherDefault<TableHasher>>);
+
+impl<K, V> Default for Swept<K, V> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
+    /// Inserts or confirms an entry; says whether anything but the confirmation changed.
+    pub(crate) fn insert(&mut self, key: K, value: V, epoch: Epoch) -> bool {
+        match self.0.insert(key, (value, epoch)) {
+            None => true,
+            Some((old, _)) => self.0.get(&key).is_some_and(|(new, _)| *new != old),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        self.0.remove(key).map(|(value, _)| value)
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.0.get(key).map(|(value, _)| value)
+    }
+
+    pub(crate) fn contains(&self, key: &K) -> bool {
+        self.0.contains_key(key)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.0.iter().map(|(key, (value, _))| (*key, value))
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
+        self.0.keys().copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What `epoch` has not confirmed.
+    pub(crate) fn unconfirmed(&self, epoch: Epoch) -> Vec<K> {
+        self.0.iter().filter(|(_, (_, confirmed))| *confirmed != epoch).map(|(key, _)| *key).collect()
+    }
+
+    /// Removes what `epoch` has not confirmed.
+    pub(crate) fn sweep(&mut self, epoch: Epoch) -> Vec<(K, V)> {
+        self.0
+            .extract_if(|_, (_, confirmed)| *confirmed != epoch)
+            .map(|(key, (value, _))| (key, value))
+            .collect()
+    }
+
+    /// Removes what `doomed` says.
+    pub(crate) fn remove_if(&mut self, mut doomed: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)> {
+        self.0
+            .extract_if(|key, (value, _)| doomed(key, value))
+            .map(|(key, (value, _))| (key, value))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_what_was_not_confirmed_and_only_that() {
+        let mut epoch = Epoch::default();
+        let mut table = Swept::default();
+        assert!(table.insert(1, 'a', epoch));
+        assert!(table.insert(2, 'b', epoch));
+        assert!(table.insert(3, 'c', epoch));
+        epoch.advance();
+        assert!(!table.insert(1, 'a', epoch), "a mere confirmation is no change");
+        assert!(table.insert(3, 'd', epoch));
+        assert_eq!(table.sweep(epoch), [(2, 'b')]);
+        assert_eq!(table.len(), 2);
+        assert_eq!(table.get(&3), Some(&'d'));
+        assert!(table.sweep(epoch).is_empty());
+    }
+}

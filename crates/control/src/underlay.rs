@@ -1,0 +1,258 @@
+//! From a VTEP's address to the adjacencies that lead there.
+//!
+//! The kernel's rules: tables in the order of the default rules, the longest prefix, the lowest metric, dead next hops
+//! skipped. Two things go beyond them. zebra's version of a prefix comes before the kernel's while zebra is there,
+//! and the kernel's before nothing when all next hops of zebra's are dead. And a next hop without carrier is not used:
+//! with next-hop groups zebra 10.3 keeps naming one after its carrier went, and so does the kernel unless
+//! `ignore_routes_with_linkdown` is set. A prefix whose next hops all lack carrier does not fall through to a shorter
+//! one, though, or the tunnels of a leaf that lost its fabric would leave by its management network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use netlink::{NextHopKind, RouteNextHop, RouteTarget};
+
+use crate::fib::{Fib, FibRoute, Identity, TABLES};
+use crate::leave::Obstacle;
+use crate::links::{Links, is_up};
+use crate::swept::Swept;
+
+/// `RTNH_F_DEAD` (`include/uapi/linux/rtnetlink.h`).
+const RTNH_F_DEAD: u8 = 1;
+/// `RTNH_F_LINKDOWN`.
+const RTNH_F_LINKDOWN: u8 = 16;
+/// How many routes may be asked in turn for the gateway of another one.
+const RECURSION: usize = 4;
+/// The largest weight of a next hop (`rtnh_hops` has eight bits and counts from 0).
+const WEIGHT: u32 = 256;
+
+/// The routes of one source, and the next-hop objects that they name.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    pub(crate) fib: Fib,
+    pub(crate) next_hops: Swept<u32, NextHopKind>,
+}
+
+impl Routes {
+    pub(crate) fn new(identity: Identity) -> Self {
+        Self { fib: Fib::new(identity), next_hops: Swept::default() }
+    }
+}
+
+/// Everything that decides how an address is reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Underlay<'a> {
+    pub(crate) links: &'a Links,
+    /// Own addresses.
+    pub(crate) own: &'a BTreeSet<IpAddr>,
+    /// Whose version of a prefix comes first, and the other one.
+    pub(crate) sources: [&'a Routes; 2],
+}
+
+/// How an address is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Reach {
+    /// The live next hops, sorted by interface and gateway. Empty: no frame gets there, not through the kernel either.
+    pub(crate) hops: Vec<Hop>,
+    /// The Ethernet interfaces of all next hops, those without carrier too.
+    pub(crate) uplinks: BTreeSet<u32>,
+    /// Why the way is not one for frames of ours.
+    pub(crate) obstacle: Option<Obstacle>,
+}
+
+/// One live next hop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub(crate) ifindex: u32,
+    pub(crate) gateway: IpAddr,
+    /// 1 to 256.
+    pub(crate) weight: u16,
+    /// The interface's MTU, or the route's where that is smaller.
+    pub(crate) mtu: u32,
+}
+
+/// What one route has to offer.
+enum Verdict {
+    /// Take this.
+    Reached(Reach),
+    /// All its next hops are gone: the next route is asked.
+    Dead,
+    /// All its next hops that are left lack carrier.
+    Down,
+    /// `throw`: the next table is asked.
+    Throw,
+}
+
+impl Underlay<'_> {
+    /// How frames get to `address`.
+    pub(crate) fn reach(&self, address: Ipv4Addr) -> Reach {
+        let mut reach = self.lookup(address, RECURSION);
+        reach.hops = merge(&reach.hops);
+        reach
+    }
+
+    fn lookup(&self, address: Ipv4Addr, depth: usize) -> Reach {
+        if self.own.contains(&IpAddr::V4(address)) {
+            return Reach { obstacle: Some(Obstacle::OwnAddress), ..Reach::default() };
+        }
+        let mut uplinks = BTreeSet::new();
+        for table in TABLES {
+            // By prefix length, longest first; the sources keep their order within a prefix.
+            let mut prefixes: BTreeMap<u8, Vec<(&Routes, &FibRoute)>> = BTreeMap::new();
+            for source in self.sources {
+                for (length, routes) in source.fib.matching(table, address) {
+                    prefixes.entry(length).or_default().extend(routes.iter().map(|route| (source, route)));
+                }
+            }
+            'table: for routes in prefixes.into_values().rev() {
+                let mut down = false;
+                for (source, route) in routes {
+                    match self.follow(source, route, address, depth, &mut uplinks) {
+                        Verdict::Reached(reach) => return Reach { uplinks, ..reach },
+                        Verdict::Down => down = true,
+                        Verdict::Dead => {}
+                        Verdict::Throw => break 'table,
+                    }
+                }
+                if down {
+                    return Reach { uplinks, ..Reach::default() };
+                }
+            }
+        }
+        Reach { uplinks, ..Reach::default() }
+    }
+
+    fn follow(
+        &self,
+        source: &Routes,
+        route: &FibRoute,
+        address: Ipv4Addr,
+        depth: usize,
+        uplinks: &mut BTreeSet<u32>,
+    ) -> Verdict {
+        match route.route_type {
+            1 => {}
+            2 => {
+                let obstacle = Some(Obstacle::OwnAddress);
+                return Verdict::Reached(Reach { obstacle, ..Reach::default() });
+            }
+            // Blackhole, unreachable, prohibit: the kernel drops.
+            6..=8 => return Verdict::Reached(Reach::default()),
+            9 => return Verdict::Throw,
+            other => {
+                let obstacle = Some(Obstacle::RouteType(other));
+                return Verdict::Reached(Reach { obstacle, ..Reach::default() });
+            }
+        }
+        let mut named = Vec::new();
+        match &route.via {
+            RouteTarget::NextHops(hops) => named.extend(hops.iter().map(|hop| (hop, u32::from(hop.weight)))),
+            RouteTarget::Object(id) => {
+                if self.expand(source, *id, 1, RECURSION, &mut named) == Some(NextHopKind::Blackhole) {
+                    return Verdict::Reached(Reach::default());
+                }
+            }
+        }
+        let mut reach = Reach::default();
+        let mut weighted = Vec::new();
+        let mut down = false;
+        for (hop, weight) in named {
+            if hop.ifindex == 0 {
+                // Recursive: ask the routes for the gateway.
+                if let (Some(IpAddr::V4(gateway)), Some(depth)) = (hop.gateway, depth.checked_sub(1))
+                    && gateway != address
+                {
+                    let via = self.lookup(gateway, depth);
+                    uplinks.extend(via.uplinks);
+                    reach.obstacle = reach.obstacle.or(via.obstacle);
+                    weighted.extend(
+                        via.hops.into_iter().map(|hop| (weight.saturating_mul(hop.weight.into()), hop)),
+                    );
+                }
+                continue;
+            }
+            let Some(link) = self.links.get(hop.ifindex) else { continue };
+            let obstacle = match hop.vni {
+                // An EVPN type-5 route: the way leads through an overlay.
+                Some(_) => Some(Obstacle::Tunnel { device: link.name.clone() }),
+                None => self.links.obstacle(link),
+            };
+            if obstacle.is_none() {
+                uplinks.insert(hop.ifindex);
+            }
+            if !is_up(link) || hop.flags & RTNH_F_DEAD != 0 {
+                continue;
+            }
+            if !link.is_operational() || hop.flags & RTNH_F_LINKDOWN != 0 {
+                down = true;
+                continue;
+            }
+            reach.obstacle = reach.obstacle.or(obstacle);
+            let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
+            let gateway = hop.gateway.unwrap_or(IpAddr::V4(address));
+            weighted.push((weight, Hop { ifindex: hop.ifindex, gateway, weight: 1, mtu }));
+        }
+        if weighted.is_empty() && reach.obstacle.is_none() {
+            return if down { Verdict::Down } else { Verdict::Dead };
+        }
+        reach.hops = scale(weighted);
+        Verdict::Reached(reach)
+    }
+
+    /// The next hops behind an object, each with its weight; the object itself if there are none.
+    fn expand<'a>(
+        &self,
+        source: &'a Routes,
+        id: u32,
+        weight: u32,
+        depth: usize,
+        into: &mut Vec<(&'a RouteNextHop, u32)>,
+    ) -> Option<NextHopKind> {
+        match source.next_hops.get(&id)? {
+            NextHopKind::Single(hop) => into.push((hop, weight)),
+            NextHopKind::Group(members) => {
+                let depth = depth.checked_sub(1)?;
+                for (member, share) in members {
+                    self.expand(source, *member, weight.saturating_mul(u32::from(*share)), depth, into);
+                }
+            }
+            other => return Some(other.clone()),
+        }
+        None
+    }
+}
+
+/// Brings weights into 1 to 256, keeping their proportions as well as that allows.
+fn scale(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
+    let divisor = weighted.iter().map(|(weight, _)| *weight).fold(0, greatest_common_divisor).max(1);
+    let largest = weighted.iter().map(|(weight, _)| weight / divisor).max().unwrap_or(1);
+    let fit = |weight: u32| {
+        let weight = weight / divisor;
+        let fitting = if largest > WEIGHT {
+            u64::from(weight) * u64::from(WEIGHT) / u64::from(largest)
+        } else {
+            u64::from(weight)
+        };
+        u16::try_from(fitting.clamp(1, u64::from(WEIGHT))).unwrap_or(1)
+    };
+    weighted.into_iter().map(|(weight, hop)| Hop { weight: fit(weight), ..hop }).collect()
+}
+
+const fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Adds up the weights of equal adjacencies, and sorts: equal hops in equal order give every flow the same choice.
+fn merge(hops: &[Hop]) -> Vec<Hop> {
+    let mut merged: BTreeMap<(u32, IpAddr), (u32, u32)> = BTreeMap::new();
+    for hop in hops {
+        let (weight, mtu) = merged.entry((hop.ifindex, hop.gateway)).or_insert((0, hop.mtu));
+        *weight += u32::from(hop.weight);
+        *mtu = hop.mtu.min(*mtu);
+    }
+    let weighted = merged
+        .into_iter()
+        .map(|((ifindex, gateway), (weight, mtu))| (weight, Hop { ifindex, gateway, weight: 1, mtu }))
+        .collect();
+    scale(weighted)
+}

@@ -1,0 +1,93 @@
+//! The remote VTEPs that overlays name, each with an index that stays while it is named, and the way to it.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use tables::hash::TableHasher;
+use tables::{Paths, VtepIndex};
+
+use crate::underlay::Reach;
+
+/// One remote VTEP.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) address: Ipv4Addr,
+    /// How many overlays name it.
+    overlays: u32,
+    /// Whether an overlay that is taken over names it.
+    pub(crate) taken: bool,
+    /// `None` until it was looked up.
+    pub(crate) reach: Option<Reach>,
+    pub(crate) paths: Arc<Paths>,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Vteps {
+    entries: Vec<Option<Known>>,
+    by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
+    free: Vec<VtepIndex>,
+    /// Named since they were last looked up.
+    pub(crate) new: Vec<VtepIndex>,
+}
+
+impl Vteps {
+    pub(crate) fn get(&self, index: VtepIndex) -> Option<&Known> {
+        self.entries.get(index.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, index: VtepIndex) -> Option<&mut Known> {
+        self.entries.get_mut(index.0 as usize)?.as_mut()
+    }
+
+    pub(crate) fn find(&self, address: Ipv4Addr) -> Option<VtepIndex> {
+        self.by_address.get(&address).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (VtepIndex, &Known)> {
+        (0..).zip(&self.entries).filter_map(|(index, known)| Some((VtepIndex(index), known.as_ref()?)))
+    }
+
+    pub(crate) fn indices(&self) -> Vec<VtepIndex> {
+        self.iter().map(|(index, _)| index).collect()
+    }
+
+    /// One more overlay names this VTEP.
+    pub(crate) fn acquire(&mut self, address: Ipv4Addr) -> VtepIndex {
+        if let Some(&index) = self.by_address.get(&address) {
+            if let Some(known) = self.get_mut(index) {
+                known.overlays += 1;
+            }
+            return index;
+        }
+        let known = Some(Known { address, overlays: 1, taken: false, reach: None, paths: Arc::default() });
+        let reused = self.free.pop().and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
+        let index = match reused {
+            Some((index, place)) => {
+                *place = known;
+                index
+            }
+            None => {
+                self.entries.push(known);
+                VtepIndex(u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX))
+            }
+        };
+        self.by_address.insert(address, index);
+        self.new.push(index);
+        index
+    }
+
+    /// One overlay less names this VTEP.
+    pub(crate) fn release(&mut self, index: VtepIndex) {
+        let Some(place) = self.entries.get_mut(index.0 as usize) else { return };
+        let Some(known) = place else { return };
+        known.overlays = known.overlays.saturating_sub(1);
+        if known.overlays == 0 {
+            self.by_address.remove(&known.address);
+            *place = None;
+            self.free.push(index);
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Who has a MAC address: the kernel, zebra and the bridge do not always agree.
+
+mod world;
+
+use std::time::{Duration, Instant};
+
+use control::SourceState;
+use netlink::{Dump, FdbEntry, Message};
+use wire::MacAddr;
+use world::*;
+
+#[test]
+fn s2_remote_mac() {
+    let mut state = told(leaf());
+    assert_eq!(behind(&state.build(), mac(1)), None);
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    // A move from VTEP to VTEP is one message.
+    tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.13")));
+    assert!(!update.snapshot.knows_vtep(v4("10.0.0.12")), "nothing names it any more");
+    tell(&mut state, [remote(Delete, mac(1), "10.0.0.13")]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+}
+
+#[test]
+fn s2_flood_entry() {
+    let mut state = told(leaf());
+    tell(&mut state, [flood(New, "10.0.0.13"), flood(New, "10.0.0.12")]);
+    assert_eq!(flood_list(&state.build()), [v4("10.0.0.12"), v4("10.0.0.13")]);
+    tell(&mut state, [flood(Delete, "10.0.0.12")]);
+    let update = state.build();
+    assert_eq!(flood_list(&update), [v4("10.0.0.13")]);
+    assert!(!update.snapshot.knows_vtep(v4("10.0.0.12")));
+}
+
+#[test]
+fn s2_remote_to_local() {
+    let mut state = told(leaf());
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, VXLAN, mac(1))]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    tell(&mut state, [bridged(New, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+}
+
+#[test]
+fn s2_local_to_remote() {
+    let mut state = told(leaf());
+    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+    tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn q15_remote_to_local_without_delete() {
+    // zebra sends nothing when a remote MAC becomes local: the bridge's word is all there is.
+    let mut state = told(leaf());
+    state.fpm_connected(Instant::now());
+    zebra(&mut state, [zebra_mac(New, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+    // The host's address ages out here; the VTEP still has it.
+    tell(&mut state, [bridged(Delete, HOST, mac(1))]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn q14_fpm_connects_after_macs_exist() {
+    // zebra never replays L2 MACs: what it learned before comes from the kernel, dumped on every connect.
+    let mut state = told(leaf());
+    state.build();
+    assert!(state.take_doubtful().iter().all(|dump| *dump != Dump::Fdb));
+    state.fpm_connected(Instant::now());
+    let doubtful = state.take_doubtful();
+    for dump in Dump::ALL {
+        assert!(doubtful.contains(&dump), "{dump:?} is not dumped again");
+    }
+    state.resync(Dump::Fdb, vec![remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")]);
+    zebra(&mut state, [zebra_mac(New, mac(3), "10.0.0.14")]);
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.13")));
+    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.14")));
+}
+
+#[test]
+fn the_kernels_entry_beats_zebras_whoever_comes_first() {
+    let kernel = remote(New, mac(1), "10.0.0.12");
+    let fpm = zebra_mac(New, mac(1), "10.0.0.13");
+    for kernel_first in [true, false] {
+        let mut state = told(leaf());
+        state.fpm_connected(Instant::now());
+        if kernel_first {
+            tell(&mut state, [kernel.clone()]);
+            zebra(&mut state, [fpm.clone()]);
+        } else {
+            zebra(&mut state, [fpm.clone()]);
+            tell(&mut state, [kernel.clone()]);
+        }
+        assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    }
+}
+
+#[test]
+fn a_kernel_delete_clears_both_and_zebras_only_its_own() {
+    let mut state = told(leaf());
+    state.fpm_connected(Instant::now());
+    for address in [mac(1), mac(2)] {
+        tell(&mut state, [remote(New, address, "10.0.0.12")]);
+        zebra(&mut state, [zebra_mac(New, address, "10.0.0.12")]);
+    }
+    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+    zebra(&mut state, [zebra_mac(Delete, mac(2), "10.0.0.12")]);
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), None);
+    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn own_addresses_of_bridge_and_ports_hide_no_remote_mac() {
+    // An anycast gateway has the same MAC address on every leaf.
+    let mut state = told(leaf());
+    let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(1)) };
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, own)]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn a_mac_on_a_port_of_another_bridge_is_not_local_here() {
+    let mut state = told(leaf());
+    let elsewhere = FdbEntry { master: Some(77), ..bridged_of(78, mac(1)) };
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, elsewhere)]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn local_macs_go_with_their_port() {
+    let mut state = told(leaf());
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), bridged(New, HOST, mac(1))]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+    tell(&mut state, [Message::Link(Delete, port(ethernet(HOST, "hp1"), BRIDGE))]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn zebras_entries_without_a_known_netdev_are_found_by_their_vni() {
+    let mut state = told(leaf());
+    let entry = FdbEntry { ifindex: 999, source_vni: Some(VNI), ..remote_of(999, mac(1), "10.0.0.12") };
+    zebra(&mut state, [Message::Fdb(New, entry.clone())]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    zebra(&mut state, [Message::Fdb(Delete, entry)]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+}
+
+#[test]
+fn entries_may_come_before_their_link() {
+    let mut state =
+        told([remote(New, mac(1), "10.0.0.12"), flood(New, "10.0.0.12"), bridged(New, HOST, mac(2))]);
+    zebra(&mut state, [zebra_mac(New, mac(3), "10.0.0.13")]);
+    assert!(state.build().plan.vnis.is_empty());
+    tell(&mut state, leaf());
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.13")));
+    assert_eq!(flood_list(&update), [v4("10.0.0.12")]);
+}
+
+#[test]
+fn a_dump_sweeps_what_it_does_not_have() {
+    let mut state = told(leaf());
+    tell(
+        &mut state,
+        [remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.12"), flood(New, "10.0.0.13")],
+    );
+    tell(&mut state, [bridged(New, HOST, mac(3)), remote(New, mac(3), "10.0.0.12")]);
+    // zebra said these of an earlier life of theirs; the kernel dropped them while nobody listened.
+    zebra(&mut state, [zebra_mac(New, mac(2), "10.0.0.12"), zebra_mac(New, mac(4), "10.0.0.12")]);
+    state.build();
+    let dump = vec![remote(New, mac(1), "10.0.0.14"), remote(New, mac(3), "10.0.0.12")];
+    let resync = state.resync(Dump::Fdb, dump);
+    assert_eq!((resync.dumped, resync.swept), (2, 3));
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.14")));
+    assert_eq!(behind(&update, mac(2)), None);
+    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.12")), "the bridge has it on no port any more");
+    assert_eq!(behind(&update, mac(4)), Some(v4("10.0.0.12")), "the kernel never had it to lose");
+    assert!(flood_list(&update).is_empty());
+}
+
+#[test]
+fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut state = told(leaf());
+    assert_eq!(state.fpm_state(), SourceState::Disconnected);
+    state.fpm_connected(at(0));
+    assert_eq!(state.fpm_state(), SourceState::Syncing);
+    state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12"), zebra_mac(New, mac(2), "10.0.0.12")], at(0));
+    state.apply_fpm(vec![zebra_mac(New, mac(3), "10.0.0.12")], at(4));
+    tell(&mut state, [remote(New, mac(3), "10.0.0.12")]);
+    state.tick(at(8));
+    assert_eq!(state.fpm_state(), SourceState::Syncing, "the last message is only four seconds old");
+    assert_eq!(state.wake_at(), Some(at(9)));
+    state.tick(at(9));
+    assert_eq!(state.fpm_state(), SourceState::Live);
+
+    state.fpm_disconnected(at(20));
+    assert_eq!(state.fpm_state(), SourceState::Stale { since: at(20) });
+    state.tick(at(60));
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")), "what it said stays");
+    state.fpm_connected(at(70));
+    state.apply_fpm(vec![zebra_mac(New, mac(2), "10.0.0.12")], at(71));
+    state.tick(at(75));
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    state.tick(at(76));
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), None);
+    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")), "said again");
+    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.12")), "confirmed by the kernel");
+}
+
+#[test]
+fn an_entry_of_a_vlan_or_of_another_device_is_ignored() {
+    let mut state = told(leaf());
+    let vlan = FdbEntry { vlan: Some(7), ..bridged_of(HOST, mac(1)) };
+    let device = FdbEntry {
+        mac: MacAddr([0x33, 0x33, 0, 0, 0, 1]),
+        destination: None,
+        ..remote_of(UP1, mac(1), "10.0.0.12")
+    };
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, vlan), Message::Fdb(New, device)]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn an_index_stays_while_its_vtep_is_named() {
+    let mut state = told(leaf());
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")]);
+    let update = state.build();
+    let before = table(&update).unwrap().fdb[&mac(2)];
+    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12"), remote(New, mac(3), "10.0.0.14")]);
+    tell(&mut state, [remote(New, mac(2), "10.0.0.15"), remote(New, mac(2), "10.0.0.13")]);
+    let update = state.build();
+    assert_eq!(table(&update).unwrap().fdb[&mac(2)], before);
+    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.13")));
+    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.14")));
+    assert_eq!(update.snapshot.vteps().count(), 2);
+}
+
+#[test]
+fn a_table_is_built_again_only_where_something_was_said() {
+    let mut state = told(leaf());
+    tell(&mut state, [link(bridge(20, "br10020")), link(vxlan(21, 20, vxlan_of(10020)))]);
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    let first = state.build();
+    assert!(!state.is_dirty());
+    tell(&mut state, [remote(New, mac(2), "10.0.0.12")]);
+    assert!(state.is_dirty());
+    let second = state.build();
+    let of = |update: &control::Update, ifindex: u32| {
+        let slot = update.plan.vnis[&ifindex].slot.get();
+        std::sync::Arc::clone(update.snapshot.vni(slot).unwrap())
+    };
+    assert!(std::sync::Arc::ptr_eq(&of(&first, 21), &of(&second, 21)));
+    assert!(!std::sync::Arc::ptr_eq(&of(&first, VXLAN), &of(&second, VXLAN)));
+    assert!(std::sync::Arc::ptr_eq(&first.plan, &second.plan));
+    assert_eq!(second.snapshot.generation(), first.snapshot.generation() + 1);
+}

@@ -1,0 +1,254 @@
+//! A leaf in messages: what its kernel and its zebra would say.
+#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a helper of tests may fail the test")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use control::{LeaveReason, Namespace, Settings, State, Update};
+use netlink::{
+    FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation, Route, RouteNextHop,
+    RouteTarget, Vxlan,
+};
+use tables::{Paths, VniTable};
+use wire::{MacAddr, Vni};
+
+pub const UP1: u32 = 2;
+pub const UP2: u32 = 3;
+pub const BRIDGE: u32 = 10;
+pub const VXLAN: u32 = 11;
+pub const HOST: u32 = 12;
+pub const VNI: u32 = 10010;
+pub const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+
+pub use Operation::{Delete, New};
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub fn v4(text: &str) -> Ipv4Addr {
+    text.parse().unwrap()
+}
+
+pub fn mac(last: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, last])
+}
+
+pub fn vni(number: u32) -> Vni {
+    Vni::try_from(number).unwrap()
+}
+
+/// An Ethernet interface that is up, with carrier.
+pub fn ethernet(ifindex: u32, name: &str) -> Link {
+    Link {
+        ifindex,
+        name: name.into(),
+        hardware_type: 1,
+        flags: 0x1_0043,
+        mtu: 1500,
+        mac: Some(MacAddr([0xaa, 0, 0, 0, 0, ifindex.to_be_bytes()[3]])),
+        carrier: true,
+        operstate: 6,
+        kind: LinkKind::Veth,
+        ..Link::default()
+    }
+}
+
+pub fn down(link: Link) -> Link {
+    Link { flags: link.flags & !0x1_0041, carrier: false, ..link }
+}
+
+pub fn no_carrier(link: Link) -> Link {
+    Link { flags: link.flags & !0x1_0000, carrier: false, ..link }
+}
+
+pub fn bridge(ifindex: u32, name: &str) -> Link {
+    Link { kind: LinkKind::Bridge { vlan_filtering: false }, ..ethernet(ifindex, name) }
+}
+
+pub fn port(link: Link, bridge: u32) -> Link {
+    Link { master: Some(bridge), ..link }
+}
+
+pub fn vxlan_of(vni: u32) -> Vxlan {
+    Vxlan {
+        id: vni,
+        local: Some(IpAddr::V4(LOCAL)),
+        destination_port: 4789,
+        udp_checksum: true,
+        ..Vxlan::default()
+    }
+}
+
+pub fn vxlan(ifindex: u32, bridge: u32, attributes: Vxlan) -> Link {
+    let name = format!("vx{}", attributes.id);
+    Link { kind: LinkKind::Vxlan(Box::new(attributes)), master: Some(bridge), ..ethernet(ifindex, &name) }
+}
+
+pub fn link(link: Link) -> Message {
+    Message::Link(New, link)
+}
+
+/// A hop over an interface, through a gateway where one is given.
+pub fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
+    let gateway = (!gateway.is_empty()).then(|| ip(gateway));
+    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None }
+}
+
+pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
+    let (destination, length) = prefix.split_once('/').unwrap();
+    Route {
+        table: 254,
+        destination: ip(destination),
+        prefix_length: length.parse().unwrap(),
+        priority: 20,
+        tos: 0,
+        route_type: 1,
+        protocol: 186,
+        replace: false,
+        cloned: false,
+        mtu: None,
+        via: RouteTarget::NextHops(hops.to_vec()),
+    }
+}
+
+pub fn add_route(prefix: &str, hops: &[RouteNextHop]) -> Message {
+    Message::Route(New, route(prefix, hops))
+}
+
+pub fn del_route(prefix: &str, hops: &[RouteNextHop]) -> Message {
+    Message::Route(Delete, route(prefix, hops))
+}
+
+pub fn object(id: u32, kind: NextHopKind) -> Message {
+    Message::NextHop(New, NextHop { id, kind })
+}
+
+pub fn neighbour_of(ifindex: u32, address: &str, mac: Option<MacAddr>, state: u16) -> Neighbour {
+    Neighbour { ifindex, address: ip(address), mac, state, flags: 0 }
+}
+
+/// A reachable neighbour.
+pub fn neighbour(ifindex: u32, address: &str, mac: MacAddr) -> Message {
+    Message::Neighbour(New, neighbour_of(ifindex, address, Some(mac), 0x02))
+}
+
+/// An entry of the vxlan netdev's own FDB.
+pub fn remote_of(ifindex: u32, mac: MacAddr, vtep: &str) -> FdbEntry {
+    FdbEntry { ifindex, mac, destination: Some(ip(vtep)), state: 0x40, flags: 0x12, ..FdbEntry::default() }
+}
+
+pub fn remote(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
+    Message::Fdb(operation, remote_of(VXLAN, mac, vtep))
+}
+
+pub fn flood(operation: Operation, vtep: &str) -> Message {
+    let entry = FdbEntry { state: 0x80, flags: 0x02, ..remote_of(VXLAN, MacAddr::ZERO, vtep) };
+    Message::Fdb(operation, entry)
+}
+
+/// An entry of the bridge's FDB.
+pub fn bridged_of(port: u32, mac: MacAddr) -> FdbEntry {
+    FdbEntry { ifindex: port, mac, master: Some(BRIDGE), state: 0x02, ..FdbEntry::default() }
+}
+
+pub fn bridged(operation: Operation, port: u32, mac: MacAddr) -> Message {
+    Message::Fdb(operation, bridged_of(port, mac))
+}
+
+/// A MAC address as zebra 10.3 tells it.
+pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
+    let entry =
+        FdbEntry { master: Some(BRIDGE), source_vni: Some(VNI), flags: 0x16, ..remote_of(VXLAN, mac, vtep) };
+    Message::Fdb(operation, entry)
+}
+
+/// A leaf with two uplinks, one VNI in a bridge and a host port; no VTEP known yet.
+pub fn leaf_with(attributes: Vxlan) -> Vec<Message> {
+    vec![
+        link(Link {
+            hardware_type: 772,
+            kind: LinkKind::Plain,
+            mac: Some(MacAddr::ZERO),
+            ..ethernet(1, "lo")
+        }),
+        link(ethernet(UP1, "up1")),
+        link(ethernet(UP2, "up2")),
+        link(bridge(BRIDGE, "br10010")),
+        link(vxlan(VXLAN, BRIDGE, attributes)),
+        link(port(ethernet(HOST, "hp1"), BRIDGE)),
+        Message::Address(New, netlink::Address { ifindex: 1, address: IpAddr::V4(LOCAL), prefix_length: 32 }),
+    ]
+}
+
+pub fn leaf() -> Vec<Message> {
+    leaf_with(vxlan_of(VNI))
+}
+
+/// Two uplinks towards 10.0.0.0/24, both gateways known.
+pub fn underlay() -> Vec<Message> {
+    vec![
+        add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")]),
+        neighbour(UP1, "10.1.0.1", mac(0xe1)),
+        neighbour(UP2, "10.2.0.1", mac(0xe2)),
+    ]
+}
+
+pub fn state_with(settings: Settings) -> State {
+    State::new(settings, Namespace::default())
+}
+
+/// A state that heard these from the kernel.
+pub fn told(messages: impl IntoIterator<Item = Message>) -> State {
+    let mut state = state_with(Settings::default());
+    tell(&mut state, messages);
+    state
+}
+
+pub fn tell(state: &mut State, messages: impl IntoIterator<Item = Message>) {
+    messages.into_iter().for_each(|message| state.apply_kernel(message));
+}
+
+pub fn zebra(state: &mut State, messages: impl IntoIterator<Item = Message>) {
+    state.apply_fpm(messages.into_iter().collect(), Instant::now());
+}
+
+/// The table of the leaf's one VNI, if that is taken.
+pub fn table(update: &Update) -> Option<&VniTable> {
+    update.snapshot.terminate(LOCAL, 4789, vni(VNI)).map(AsRef::as_ref)
+}
+
+/// The VTEP behind which a MAC address is.
+pub fn behind(update: &Update, mac: MacAddr) -> Option<Ipv4Addr> {
+    let index = table(update).expect("the VNI is taken").fdb.get(&mac)?;
+    Some(update.snapshot.vtep(*index).expect("a VTEP that the FDB names is in the snapshot").address)
+}
+
+pub fn flood_list(update: &Update) -> Vec<Ipv4Addr> {
+    let table = table(update).expect("the VNI is taken");
+    let address = |index| update.snapshot.vtep(index).expect("a VTEP of the flood list").address;
+    table.flood.iter().copied().map(address).collect()
+}
+
+/// The next hops towards a VTEP that some table names.
+pub fn paths<'a>(update: &'a Update, vtep: &str) -> &'a Paths {
+    let vtep = v4(vtep);
+    &update.snapshot.vteps().find(|known| known.address == vtep).expect("a known VTEP").paths
+}
+
+/// The interfaces of the next hops towards a VTEP.
+pub fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
+    paths(update, vtep).next_hops().iter().map(|hop| hop.ifindex).collect()
+}
+
+/// Why a netdev is left to the kernel; `None` if it is taken.
+pub fn why_left(update: &Update, ifindex: u32) -> Option<LeaveReason> {
+    let left = update.left.iter().find(|left| left.ifindex == ifindex).map(|left| left.reason.clone());
+    assert_ne!(
+        left.is_some(),
+        update.plan.vnis.contains_key(&ifindex),
+        "taken or left, never both or neither"
+    );
+    left
+}
