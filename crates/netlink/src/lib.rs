@@ -4,6 +4,7 @@ mod attribute;
 mod decode;
 mod encode;
 mod error;
+mod filter;
 mod kernel;
 mod message;
 mod request;
@@ -11,6 +12,7 @@ mod socket;
 
 pub use decode::{DecodeError, Malformed, Messages, decode};
 pub use error::Error;
+pub use filter::{Direction, Filter};
 pub use kernel::{Event, Kernel};
 pub use message::{
     Address, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,

@@ -20,13 +20,13 @@ use crate::message::{Link, Message, Operation};
 use crate::socket::{BUFFER, Socket, failed};
 
 /// `NLM_F_REQUEST`.
-const REQUEST: u16 = 0x01;
+pub(crate) const REQUEST: u16 = 0x01;
 /// `NLM_F_ACK`.
-const ACKNOWLEDGE: u16 = 0x04;
+pub(crate) const ACKNOWLEDGE: u16 = 0x04;
 /// `NLM_F_DUMP_INTR`, of answers.
 const INTERRUPTED: u16 = 0x10;
 /// `NLM_F_DUMP`.
-const DUMP: u16 = 0x300;
+pub(crate) const DUMP: u16 = 0x300;
 /// `NLM_F_REPLACE | NLM_F_CREATE`.
 const CREATE_OR_REPLACE: u16 = 0x500;
 /// `NLM_F_CREATE | NLM_F_EXCL`.
@@ -285,9 +285,24 @@ impl Requests {
 
     /// Sends a request and collects its answer; `None` when it was a dump that changes overtook.
     fn exchange(&mut self, operation: &str, request: &Request) -> Result<Option<Vec<Message>>, Error> {
+        let mut messages = Vec::new();
+        let whole = self.collect(operation, request, |envelope| match envelope.message() {
+            Ok(message) => messages.push(message),
+            // One object that is not understood must not hide all others.
+            Err(error) => tracing::warn!(%error, operation, "an object is left out"),
+        })?;
+        Ok(whole.then_some(messages))
+    }
+
+    /// Sends a request and hands over each message of its answer; false when it was a dump that changes overtook.
+    pub(crate) fn collect(
+        &mut self,
+        operation: &str,
+        request: &Request,
+        mut each: impl FnMut(&Envelope<'_>),
+    ) -> Result<bool, Error> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send(&request.bytes(self.sequence)).map_err(failed("send a request"))?;
-        let mut messages = Vec::new();
         let mut interrupted = false;
         loop {
             let length =
@@ -312,13 +327,9 @@ impl Requests {
                 match envelope.kind {
                     ERROR | DONE => {
                         verdict(operation, &envelope)?;
-                        return Ok((!interrupted).then_some(messages));
+                        return Ok(!interrupted);
                     }
-                    _ => match envelope.message() {
-                        Ok(message) => messages.push(message),
-                        // One object that is not understood must not hide all others.
-                        Err(error) => tracing::warn!(%error, operation, "an object is left out"),
-                    },
+                    _ => each(&envelope),
                 }
             }
         }

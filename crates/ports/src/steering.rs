@@ -9,6 +9,7 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use netlink::{Direction, Requests};
 use tables::{SteeringPlan, TakenVni};
 
 use crate::netns::PrivateNamespace;
@@ -33,7 +34,7 @@ impl std::fmt::Display for Hook {
 }
 
 /// Priority of our clsact filters: behind those of others, which have the lower numbers.
-const CLSACT_PRIORITY: u16 = 65_000;
+pub(crate) const CLSACT_PRIORITY: u16 = 65_000;
 
 /// Something about the steering programs did not work.
 #[derive(Debug, thiserror::Error)]
@@ -515,11 +516,23 @@ fn remove_leftovers(interface: &str, entry: Entry) {
     let _ = aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program);
 }
 
+/// Takes an entry program off its hook, and the clsact qdisc if we added it and nobody else has come to use it.
 fn detach(attachment: Attachment) {
     let Attachment { _link: link, ifindex, own_clsact } = attachment;
     drop(link);
-    if own_clsact {
-        // TODO
-        let _ = ifindex;
+    if own_clsact && let Ok(mut requests) = Requests::open() {
+        let directions = [Direction::Ingress, Direction::Egress];
+        if directions
+            .iter()
+            .all(|&way| requests.filters(ifindex, way).is_ok_and(|filters| filters.is_empty()))
+        {
+            // The interface may be gone, and the qdisc with it.
+            let _ = requests.delete_clsact(ifindex);
+        }
     }
+}
+
+/// Whether a program of this name is one of the entry programs.
+pub(crate) fn is_own(name: &str) -> bool {
+    ENTRIES.iter().any(|entry| entry.program == name)
 }

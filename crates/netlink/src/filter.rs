@@ -1,0 +1,92 @@
+//! Traffic control: who else has filters on a clsact qdisc, and taking the qdisc away (`include/uapi/linux/rtnetlink.h`,
+//! `struct tcmsg`; `pkt_sched.h`, `pkt_cls.h`).
+
+use crate::attribute::Attributes;
+use crate::encode::Request;
+use crate::error::Error;
+use crate::request::{ACKNOWLEDGE, DUMP, REQUEST, Requests};
+
+const RTM_DELQDISC: u16 = 37;
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_GETTFILTER: u16 = 46;
+/// `TC_H_CLSACT`.
+const CLSACT: u32 = 0xffff_fff1;
+/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` and `…_EGRESS`.
+const INGRESS: u32 = 0xffff_fff2;
+const EGRESS: u32 = 0xffff_fff3;
+
+/// Which way frames go through a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Received frames.
+    Ingress,
+    /// Sent frames.
+    Egress,
+}
+
+/// A filter of a clsact qdisc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// Its priority, 1 to 65535: lower ones come first.
+    pub priority: u16,
+    /// `TCA_KIND`: `bpf`, `u32`, `matchall`, ….
+    pub kind: String,
+    /// `TCA_BPF_NAME`, of kind `bpf`.
+    pub name: Option<String>,
+}
+
+impl Requests {
+    /// The filters on an interface's clsact qdisc; none where there is no such qdisc.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn filters(&mut self, ifindex: u32, direction: Direction) -> Result<Vec<Filter>, Error> {
+        let parent = match direction {
+            Direction::Ingress => INGRESS,
+            Direction::Egress => EGRESS,
+        };
+        let request = Request::new(RTM_GETTFILTER, REQUEST | DUMP, &tcmsg(ifindex, 0, parent));
+        let mut filters = Vec::new();
+        self.collect("read filters", &request, |envelope| {
+            if envelope.kind == RTM_NEWTFILTER {
+                filters.extend(filter(envelope.payload));
+            }
+        })?;
+        Ok(filters)
+    }
+
+    /// Takes an interface's clsact qdisc away, with all filters on it.
+    ///
+    /// # Errors
+    /// When the kernel refuses: there is none (`ENOENT`, `EINVAL`).
+    pub fn delete_clsact(&mut self, ifindex: u32) -> Result<(), Error> {
+        let body = tcmsg(ifindex, 0xffff_0000, CLSACT);
+        let request = Request::new(RTM_DELQDISC, REQUEST | ACKNOWLEDGE, &body);
+        self.collect(&format!("delete the clsact qdisc of link {ifindex}"), &request, |_| {}).map(drop)
+    }
+}
+
+/// `struct tcmsg`: family, padding, ifindex, handle, parent, info.
+fn tcmsg(ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
+    [0, ifindex, handle, parent, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// One filter. The kernel also sends an entry for each chain of a priority, without options: no filter.
+fn filter(payload: &[u8]) -> Option<Filter> {
+    let (body, attributes) = payload.split_first_chunk::<20>()?;
+    let (_, info) = body.split_last_chunk::<4>()?;
+    let priority = (u32::from_ne_bytes(*info) >> 16) as u16;
+    let (mut kind, mut name, mut options) = (None, None, false);
+    for attribute in Attributes::new(attributes, 0).map_while(Result::ok) {
+        match attribute.kind {
+            1 => kind = Some(attribute.string()),
+            2 => {
+                options = true;
+                let mut inner = Attributes::new(attribute.payload, 0).map_while(Result::ok);
+                name = inner.find(|inner| inner.kind == 7).map(|inner| inner.string());
+            }
+            _ => {}
+        }
+    }
+    if options { kind.map(|kind| Filter { priority, kind, name }) } else { None }
+}

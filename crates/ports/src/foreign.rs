@@ -1,0 +1,74 @@
+//! Programs of others on the hooks that steering uses: found, so that the user hears of them.
+//!
+//! The order is fixed: vtepd is last. A foreign XDP program sees a received frame first, then foreign tcx programs, then (with
+//! clsact) foreign filters of a lower priority number. What they drop, redirect or accept for good does not reach vtepd and, if
+//! accepted, is the kernel's; what they pass on is steered.
+
+use std::fmt;
+
+use aya::programs::{SchedClassifier, TcAttachType};
+use netlink::{Direction, Requests};
+
+use crate::steering::{CLSACT_PRIORITY, is_own};
+
+/// A program of somebody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// The interface.
+    pub interface: String,
+    /// Where it hangs: `tcx ingress`, `clsact egress`, ….
+    pub hook: &'static str,
+    /// Its name, or its kind where it has none.
+    pub program: String,
+    /// Whether it runs behind vtepd's own program, so that it does not see what vtepd redirects.
+    pub behind: bool,
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interface, hook, program, behind } = self;
+        let order = if *behind {
+            "runs behind vtepd and does not see what vtepd takes"
+        } else {
+            "runs before vtepd, which gets what it passes on"
+        };
+        write!(f, "{program} on {interface} ({hook}) {order}")
+    }
+}
+
+/// Programs of others on an interface's ingress or egress. Where they cannot be read (no tcx, no clsact) there are none.
+#[must_use]
+pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
+    let Ok(name) = nix::net::if_::if_indextoname(ifindex) else { return Vec::new() };
+    let interface = name.to_string_lossy().into_owned();
+    let (attach_type, tcx, clsact) = match direction {
+        Direction::Ingress => (TcAttachType::Ingress, "tcx ingress", "clsact ingress"),
+        Direction::Egress => (TcAttachType::Egress, "tcx egress", "clsact egress"),
+    };
+    let mut found = Vec::new();
+    if let Ok((_, programs)) = SchedClassifier::query_tcx(&interface, attach_type) {
+        let names = programs.iter().map(|p| p.name_as_str().unwrap_or("a nameless program").to_owned());
+        found.extend(names.filter(|name| !is_own(name)).map(|program| Foreign {
+            interface: interface.clone(),
+            hook: tcx,
+            program,
+            behind: false,
+        }));
+    }
+    let filters =
+        Requests::open().and_then(|mut requests| requests.filters(ifindex, direction)).unwrap_or_default();
+    for filter in filters {
+        let program = filter.name.unwrap_or(filter.kind);
+        if !is_own(&program) {
+            let behind = filter.priority >= CLSACT_PRIORITY;
+            found.push(Foreign { interface: interface.clone(), hook: clsact, program, behind });
+        }
+    }
+    found
+}
+
+/// Whether the kernel has tcx links (Linux 6.6): it can be asked what hangs there.
+#[must_use]
+pub fn has_tcx() -> bool {
+    SchedClassifier::query_tcx("lo", TcAttachType::Ingress).is_ok()
+}
