@@ -120,7 +120,8 @@ impl<'a> NeighborMessage<'a> {
         Ok(message)
     }
 
-    /// The first link-layer address option of a type, if it is an Ethernet one.
+    /// The MAC address in the first link-layer address option of a type; options of other lengths than Ethernet's
+    /// are passed over.
     #[must_use]
     pub fn link_layer_address(&self, kind: u8) -> Option<MacAddr> {
         let mut rest = self.options;
