@@ -11,7 +11,7 @@ pub struct LeftToKernel {
     /// Its interface index.
     pub ifindex: u32,
     /// Its name.
-    pub netdev: String,
+    pub name: String,
     /// Its VNI; 0 for devices without one.
     pub vni: u32,
     /// Why.
@@ -20,7 +20,7 @@ pub struct LeftToKernel {
 
 impl fmt::Display for LeftToKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (VNI {}) stays with kernel VXLAN: {}", self.netdev, self.vni, self.reason)
+        write!(f, "{} (VNI {}) stays with kernel VXLAN: {}", self.name, self.vni, self.reason)
     }
 }
 

@@ -5,6 +5,8 @@
 //! - [`leave`]: why a VNI stays with kernel VXLAN
 //! - [`source`]: the sources of facts, and how far each is to be believed
 //! - [`publication`]: from what is known to what workers and steering go by
+//! - [`run`]: the one task that owns everything
+//! - [`status`]: what the control room says of itself
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
 //!
 //! Inside: `links`, `overlay` (one netdev's FDB), `fib` (one source's routes), `underlay` (from a VTEP to the
@@ -19,10 +21,12 @@ mod links;
 mod overlay;
 pub mod publication;
 pub mod resolver;
+pub mod run;
 pub mod settings;
 mod slots;
 pub mod source;
 pub mod state;
+pub mod status;
 mod swept;
 mod underlay;
 mod vteps;
@@ -30,6 +34,8 @@ mod vteps;
 pub use leave::{LeaveReason, LeftToKernel, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
+pub use run::{Request, run, survey};
 pub use settings::{Namespace, Settings, VniSettings};
 pub use source::SourceState;
 pub use state::{FpmHazard, Resync, State};
+pub use status::{Status, Warning};

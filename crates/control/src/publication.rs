@@ -148,7 +148,7 @@ impl State {
                         };
                         Some(discovery.decide(link, vxlan, overlay).map_err(|reason| LeftToKernel {
                             ifindex,
-                            netdev: link.name.clone(),
+                            name: link.name.clone(),
                             vni: vxlan.id,
                             reason,
                         }))
@@ -206,8 +206,8 @@ impl State {
                 Some(slot) => (slot, true),
                 None => {
                     let reason = LeaveReason::SlotsExhausted;
-                    let (netdev, vni) = (terms.netdev, terms.tunnel.vni.get());
-                    return self.leave(LeftToKernel { ifindex, netdev, vni, reason });
+                    let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
+                    return self.leave(LeftToKernel { ifindex, name, vni, reason });
                 }
             },
         };

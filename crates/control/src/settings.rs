@@ -44,12 +44,33 @@ pub struct VniSettings {
 }
 
 /// Values of the namespace that stand in where a netdev says "default".
+///
+/// The kernel sends no event when they change, so they are read at start and on reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
     /// `net.ipv4.ip_default_ttl`, 1 to 255.
     pub default_ttl: u8,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: SourcePortRange,
+}
+
+impl Namespace {
+    /// Reads them in the calling thread's network namespace. What cannot be read is as Linux starts with.
+    #[must_use]
+    pub fn read() -> Self {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
+        let ttl = read("ip_default_ttl").and_then(|text| text.trim().parse().ok()).filter(|ttl| *ttl > 0);
+        let ports = read("ip_local_port_range").and_then(|text| {
+            let mut bounds = text.split_whitespace().map(str::parse);
+            let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
+            SourcePortRange::try_from((low, high)).ok()
+        });
+        let default = Self::default();
+        Self {
+            default_ttl: ttl.unwrap_or(default.default_ttl),
+            local_ports: ports.unwrap_or(default.local_ports),
+        }
+    }
 }
 
 impl Default for Namespace {

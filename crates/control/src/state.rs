@@ -142,8 +142,9 @@ impl State {
     }
 
     /// Takes new settings; the next [`State::build`] follows them.
-    pub fn reload(&mut self, settings: Settings) {
+    pub fn reload(&mut self, settings: Settings, namespace: Namespace) {
         self.settings = settings;
+        self.namespace = namespace;
         self.dirty.all = true;
     }
 
@@ -229,6 +230,18 @@ impl State {
         self.session.state
     }
 
+    /// How many entries zebra's last replay did not confirm.
+    #[must_use]
+    pub const fn fpm_swept(&self) -> usize {
+        self.session.swept
+    }
+
+    /// Whether [`State::take_doubtful`] has anything.
+    #[must_use]
+    pub const fn is_in_doubt(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
     /// What the kernel may have changed without telling: dump it again. Emptied by this call.
     pub fn take_doubtful(&mut self) -> Vec<Dump> {
         std::mem::take(&mut self.doubtful)
@@ -236,9 +249,9 @@ impl State {
 
     /// zebra connected: what it said before is unconfirmed until it says it again. The kernel is to be dumped again,
     /// for zebra never replays MAC addresses.
-    pub fn fpm_connected(&mut self, now: Instant) {
+    pub fn fpm_connected(&mut self) {
         self.epochs.fpm.advance();
-        self.session.connected(now);
+        self.session.connected();
         self.dirty.underlay = true;
         self.doubtful = Dump::ALL.to_vec();
     }
@@ -251,7 +264,7 @@ impl State {
 
     /// zebra said something. The messages of one frame belong together.
     pub fn apply_fpm(&mut self, transaction: Vec<Message>, now: Instant) {
-        self.session.heard(now);
+        self.session.heard(&transaction, now);
         let epoch = self.epochs.fpm;
         for message in transaction {
             match message {
@@ -289,11 +302,11 @@ impl State {
         self.dirty.underlay = true;
     }
 
-    /// Set when the connected zebra does not survive a reconnect: up to 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 it
-    /// crashes when it replays a router MAC. Only versions before 9.0 are told by their messages, which name no VNI.
+    /// Set when the connected zebra may not survive a reconnect: releases before 8.4.7 and 8.5.7 crash when they replay
+    /// a router MAC. (So do some of 9.0 to 10.1, which nothing tells from the good ones.)
     #[must_use]
     pub fn fpm_hazard(&self) -> Option<FpmHazard> {
-        if !self.session.names_no_vni {
+        if !self.session.is_fragile() {
             return None;
         }
         self.neighbours.iter().find_map(|((ifindex, address), neighbour)| {
@@ -487,9 +500,6 @@ impl State {
     }
 
     fn fpm_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
-        if operation == Operation::New && entry.source_vni.is_none() {
-            self.session.names_no_vni = true;
-        }
         if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
             return;
         }

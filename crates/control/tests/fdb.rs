@@ -57,7 +57,7 @@ fn s2_local_to_remote() {
 fn q15_remote_to_local_without_delete() {
     // zebra sends nothing when a remote MAC becomes local: the bridge's word is all there is.
     let mut state = told(leaf());
-    state.fpm_connected(Instant::now());
+    state.fpm_connected();
     zebra(&mut state, [zebra_mac(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
     tell(&mut state, [bridged(New, HOST, mac(1))]);
@@ -73,7 +73,7 @@ fn q14_fpm_connects_after_macs_exist() {
     let mut state = told(leaf());
     state.build();
     assert!(state.take_doubtful().iter().all(|dump| *dump != Dump::Fdb));
-    state.fpm_connected(Instant::now());
+    state.fpm_connected();
     let doubtful = state.take_doubtful();
     for dump in Dump::ALL {
         assert!(doubtful.contains(&dump), "{dump:?} is not dumped again");
@@ -92,7 +92,7 @@ fn the_kernels_entry_beats_zebras_whoever_comes_first() {
     let fpm = zebra_mac(New, mac(1), "10.0.0.13");
     for kernel_first in [true, false] {
         let mut state = told(leaf());
-        state.fpm_connected(Instant::now());
+        state.fpm_connected();
         if kernel_first {
             tell(&mut state, [kernel.clone()]);
             zebra(&mut state, [fpm.clone()]);
@@ -107,7 +107,7 @@ fn the_kernels_entry_beats_zebras_whoever_comes_first() {
 #[test]
 fn a_kernel_delete_clears_both_and_zebras_only_its_own() {
     let mut state = told(leaf());
-    state.fpm_connected(Instant::now());
+    state.fpm_connected();
     for address in [mac(1), mac(2)] {
         tell(&mut state, [remote(New, address, "10.0.0.12")]);
         zebra(&mut state, [zebra_mac(New, address, "10.0.0.12")]);
@@ -196,7 +196,7 @@ fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut state = told(leaf());
     assert_eq!(state.fpm_state(), SourceState::Disconnected);
-    state.fpm_connected(at(0));
+    state.fpm_connected();
     assert_eq!(state.fpm_state(), SourceState::Syncing);
     state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12"), zebra_mac(New, mac(2), "10.0.0.12")], at(0));
     state.apply_fpm(vec![zebra_mac(New, mac(3), "10.0.0.12")], at(4));
@@ -211,7 +211,7 @@ fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
     assert_eq!(state.fpm_state(), SourceState::Stale { since: at(20) });
     state.tick(at(60));
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")), "what it said stays");
-    state.fpm_connected(at(70));
+    state.fpm_connected();
     state.apply_fpm(vec![zebra_mac(New, mac(2), "10.0.0.12")], at(71));
     state.tick(at(75));
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));

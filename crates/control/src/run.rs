@@ -1,0 +1,355 @@
+//! The one task that owns everything: it listens to the kernel, to zebra and to the workers, and publishes.
+//!
+//! It watches before it dumps, and dumps again whenever events were lost, whenever zebra connects, and whenever the
+//! kernel may have changed something without an event. Bursts are drained before anything is built. A lone event is
+//! published at once; in a storm there is one publication each [`PACE`].
+
+use std::collections::BTreeMap;
+use std::future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fpm::Server;
+use netlink::{Dump, Kernel};
+use tokio::sync::{mpsc, watch};
+
+use crate::leave::LeftToKernel;
+use crate::publication::Update;
+use crate::resolver::Adjacency;
+use crate::settings::{Namespace, Settings};
+use crate::source::SourceState;
+use crate::state::{FpmHazard, State};
+use crate::status::{Status, Warning};
+
+/// The shortest time between two publications.
+const PACE: Duration = Duration::from_millis(2);
+/// How many batches of events are taken before something is built, whatever else waits.
+const DRAIN: usize = 256;
+/// Dumps that only verify take at most one part in this many of the time.
+const DUMP_SHARE: u32 = 8;
+/// When a failed dump is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
+const FPM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The shortest time between two looks for a hazard, which go through all neighbours.
+const HAZARD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What others want of the control room.
+#[derive(Debug)]
+pub enum Request {
+    /// Go by these settings from now on.
+    Reload(Box<Settings>),
+    /// A worker misses this neighbour's MAC address.
+    Resolve(Adjacency),
+    /// End.
+    Shutdown,
+}
+
+/// Dumps everything once and builds what follows: what would be taken over, and why the rest would not.
+///
+/// # Errors
+/// When the kernel cannot be read.
+pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlink::Error> {
+    for what in Dump::ALL {
+        let dump = kernel.dump(what).await?;
+        state.resync(what, dump);
+    }
+    Ok(state.build())
+}
+
+/// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
+///
+/// `publish` is called in this task, once for each publication, the first time when the kernel has told everything.
+///
+/// # Errors
+/// When the kernel can no longer be listened to.
+pub async fn run(
+    state: State,
+    kernel: Kernel,
+    fpm: Option<Server>,
+    mut requests: mpsc::Receiver<Request>,
+    status: watch::Sender<Status>,
+    publish: impl FnMut(&Update),
+) -> Result<(), netlink::Error> {
+    let now = Instant::now();
+    let mut task = Task {
+        state,
+        kernel,
+        expects_fpm_until: fpm.is_some().then_some(now + FPM_PATIENCE),
+        fpm,
+        status,
+        publish,
+        failed: Vec::new(),
+        dump_at: now,
+        published_at: now.checked_sub(PACE).unwrap_or(now),
+        hazard: None,
+        hazard_at: now,
+        warned: Vec::new(),
+    };
+    task.resync_all().await;
+    task.publish_what_follows(Instant::now());
+    loop {
+        let wake = task.wake_at();
+        tokio::select! {
+            event = task.kernel.next() => task.hear_kernel(event?).await,
+            event = next(&mut task.fpm) => task.hear_fpm(event),
+            request = requests.recv() => match request {
+                Some(Request::Reload(settings)) => task.state.reload(*settings, Namespace::read()),
+                Some(Request::Resolve(adjacency)) => task.resolve(adjacency).await,
+                Some(Request::Shutdown) | None => return Ok(()),
+            },
+            () = sleep_until(wake) => {}
+        }
+        let pace = task.published_at + PACE;
+        for _ in 0..DRAIN {
+            tokio::select! {
+                biased;
+                // The kernel first: its events get lost, zebra waits.
+                event = task.kernel.next() => task.hear_kernel(event?).await,
+                event = next(&mut task.fpm) => task.hear_fpm(event),
+                request = requests.recv() => match request {
+                    Some(Request::Reload(settings)) => task.state.reload(*settings, Namespace::read()),
+                    Some(Request::Resolve(adjacency)) => task.resolve(adjacency).await,
+                    Some(Request::Shutdown) | None => return Ok(()),
+                },
+                () = not_before(pace) => break,
+            }
+        }
+        let now = Instant::now();
+        task.state.tick(now);
+        task.publish_what_follows(now);
+        task.ask_neighbours(now).await;
+        // After the publication: what an event said is not delayed by what it leaves in doubt.
+        task.verify(now).await;
+    }
+}
+
+struct Task<P> {
+    state: State,
+    kernel: Kernel,
+    fpm: Option<Server>,
+    status: watch::Sender<Status>,
+    publish: P,
+    expects_fpm_until: Option<Instant>,
+    /// Dumps that failed, and why.
+    failed: Vec<(Dump, String)>,
+    /// When dumps that only verify may be made again.
+    dump_at: Instant,
+    published_at: Instant,
+    /// What the last look for a hazard found, and when to look again.
+    hazard: Option<FpmHazard>,
+    hazard_at: Instant,
+    /// Warnings that were logged.
+    warned: Vec<Warning>,
+}
+
+impl<P: FnMut(&Update)> Task<P> {
+    async fn hear_kernel(&mut self, event: netlink::Event) {
+        match event {
+            netlink::Event::Messages(messages) => {
+                messages.into_iter().for_each(|message| self.state.apply_kernel(message));
+            }
+            netlink::Event::Overrun => {
+                tracing::warn!(
+                    "the kernel's events came faster than they were read: everything is dumped again"
+                );
+                self.state.set_kernel_state(SourceState::Stale { since: Instant::now() });
+                self.status.send_modify(|status| status.overruns += 1);
+                self.resync_all().await;
+            }
+        }
+    }
+
+    fn hear_fpm(&mut self, event: fpm::Event) {
+        match event {
+            fpm::Event::Connected { .. } => self.state.fpm_connected(),
+            fpm::Event::Transaction(transaction) => {
+                self.expects_fpm_until = None;
+                self.state.apply_fpm(transaction.messages, Instant::now());
+            }
+            fpm::Event::Disconnected { .. } => self.state.fpm_disconnected(Instant::now()),
+        }
+    }
+
+    /// Dumps everything.
+    async fn resync_all(&mut self) {
+        self.state.set_kernel_state(SourceState::Syncing);
+        self.state.take_doubtful();
+        self.failed.clear();
+        for what in Dump::ALL {
+            self.dump(what).await;
+        }
+        self.state.set_kernel_state(SourceState::Live);
+    }
+
+    /// Dumps what the kernel may have changed without an event, and what could not be dumped before.
+    async fn verify(&mut self, now: Instant) {
+        if now < self.dump_at {
+            return;
+        }
+        let mut wanted = self.state.take_doubtful();
+        wanted.extend(std::mem::take(&mut self.failed).into_iter().map(|(what, _)| what));
+        if wanted.is_empty() {
+            return;
+        }
+        for what in Dump::ALL {
+            if wanted.contains(&what) {
+                self.dump(what).await;
+            }
+        }
+        self.dump_at = Instant::now() + now.elapsed() * DUMP_SHARE;
+        if !self.failed.is_empty() {
+            self.dump_at = self.dump_at.max(now + RETRY);
+        }
+        self.publish_what_follows(Instant::now());
+    }
+
+    async fn dump(&mut self, what: Dump) {
+        match self.kernel.dump(what).await {
+            Ok(dump) => {
+                let resync = self.state.resync(what, dump);
+                tracing::debug!(what = name(what), dumped = resync.dumped, swept = resync.swept, "dumped");
+                self.status.send_modify(|status| {
+                    status.dumps.insert(name(what), resync);
+                });
+            }
+            Err(error) => self.failed.push((what, error.to_string())),
+        }
+    }
+
+    fn publish_what_follows(&mut self, now: Instant) {
+        if self.state.is_dirty() || self.state.published().snapshot.generation() == 0 {
+            let before = self.state.published().clone();
+            let update = self.state.build();
+            self.published_at = now;
+            log(&before, &update);
+            (self.publish)(&update);
+        }
+        self.report(now);
+    }
+
+    fn report(&mut self, now: Instant) {
+        let mut warnings = Vec::new();
+        if self.expects_fpm_until.is_some_and(|until| now >= until) {
+            warnings.push(Warning::NoFpm);
+        }
+        if let SourceState::Stale { since } = self.state.fpm_state() {
+            warnings.push(Warning::FpmGone { since });
+        }
+        if now >= self.hazard_at {
+            self.hazard = self.state.fpm_hazard();
+            self.hazard_at = now + HAZARD_INTERVAL;
+        }
+        warnings.extend(self.hazard.map(Warning::FpmHazard));
+        warnings.extend(
+            self.failed
+                .iter()
+                .map(|(what, error)| Warning::DumpFailed { what: name(*what), error: error.clone() }),
+        );
+        for warning in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        self.warned.clone_from(&warnings);
+        let published = self.state.published();
+        self.status.send_modify(|status| {
+            status.kernel = self.state.kernel_state();
+            status.fpm = self.state.fpm_state();
+            status.fpm_swept = self.state.fpm_swept();
+            status.generation = published.snapshot.generation();
+            status.plan.clone_from(&published.plan);
+            status.left.clone_from(&published.left);
+            status.warnings = warnings;
+        });
+    }
+
+    async fn ask_neighbours(&mut self, now: Instant) {
+        for adjacency in self.state.resolve_due(now) {
+            self.ask(adjacency).await;
+        }
+    }
+
+    async fn resolve(&mut self, adjacency: Adjacency) {
+        if self.state.resolve(adjacency, Instant::now()) {
+            self.ask(adjacency).await;
+        }
+    }
+
+    async fn ask(&self, Adjacency { ifindex, address }: Adjacency) {
+        tracing::debug!(ifindex, %address, "the kernel is asked to resolve a neighbour");
+        if let Err(error) = self.kernel.request(move |kernel| kernel.resolve(ifindex, address)).await {
+            tracing::debug!(%error, "it does not");
+        }
+    }
+
+    /// When there is something to do although nobody says anything.
+    fn wake_at(&self) -> Option<Instant> {
+        let pending = !self.failed.is_empty() || self.state.is_in_doubt();
+        let dump = pending.then_some(self.dump_at);
+        let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
+        [self.state.wake_at(), dump, fpm].into_iter().flatten().min()
+    }
+}
+
+/// The next event from zebra; never, where it is not listened for.
+async fn next(fpm: &mut Option<Server>) -> fpm::Event {
+    match fpm {
+        Some(server) => server.next().await,
+        None => future::pending().await,
+    }
+}
+
+/// Returns at once if the time has come, without waiting for the timer's next tick.
+async fn not_before(time: Instant) {
+    if Instant::now() < time {
+        tokio::time::sleep_until(time.into()).await;
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => future::pending().await,
+    }
+}
+
+const fn name(what: Dump) -> &'static str {
+    match what {
+        Dump::Links => "links",
+        Dump::Addresses => "addresses",
+        Dump::NextHops => "next hops",
+        Dump::Routes => "routes",
+        Dump::Neighbours => "neighbours",
+        Dump::Fdb => "FDB entries",
+    }
+}
+
+/// What is taken over and left from now on.
+fn log(before: &Update, after: &Update) {
+    if !Arc::ptr_eq(&before.left, &after.left) {
+        let known: BTreeMap<u32, &LeftToKernel> =
+            before.left.iter().map(|left| (left.ifindex, left)).collect();
+        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
+            tracing::info!(vni = left.vni, netdev = left.name, reason = %left.reason, "left to the kernel");
+        }
+    }
+    if Arc::ptr_eq(&before.plan, &after.plan) {
+        return;
+    }
+    for (ifindex, vni) in &after.plan.vnis {
+        if !before.plan.vnis.contains_key(ifindex) {
+            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over");
+        }
+    }
+    for (ifindex, vni) in &before.plan.vnis {
+        if !after.plan.vnis.contains_key(ifindex) {
+            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over no more");
+        }
+    }
+    for uplink in after.plan.uplinks.difference(&before.plan.uplinks) {
+        tracing::info!(uplink = uplink.name, "an uplink");
+    }
+    for uplink in before.plan.uplinks.difference(&after.plan.uplinks) {
+        tracing::info!(uplink = uplink.name, "no uplink any more");
+    }
+}

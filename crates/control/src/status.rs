@@ -1,0 +1,89 @@
+//! What the control room says of itself: for metrics, the command line and the log.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tables::SteeringPlan;
+
+use crate::leave::LeftToKernel;
+use crate::source::SourceState;
+use crate::state::{FpmHazard, Resync};
+
+/// See the module's description.
+#[derive(Debug, Clone, Default)]
+pub struct Status {
+    /// rtnetlink.
+    pub kernel: SourceState,
+    /// zebra's FPM.
+    pub fpm: SourceState,
+    /// How often events were lost, so that everything had to be dumped again.
+    pub overruns: u64,
+    /// The last dump of each kind, by its name.
+    pub dumps: BTreeMap<&'static str, Resync>,
+    /// How many of zebra's entries its last replay did not confirm.
+    pub fpm_swept: usize,
+    /// Publications so far.
+    pub generation: u64,
+    /// What is taken over.
+    pub plan: Arc<SteeringPlan>,
+    /// What is not, and why.
+    pub left: Arc<[LeftToKernel]>,
+    /// What the user should know.
+    pub warnings: Vec<Warning>,
+}
+
+impl Status {
+    /// Set when the connected zebra may not survive a reconnect; whoever restarts should remember it.
+    #[must_use]
+    pub fn fpm_hazard(&self) -> Option<FpmHazard> {
+        self.warnings.iter().find_map(|warning| match warning {
+            Warning::FpmHazard(hazard) => Some(*hazard),
+            _ => None,
+        })
+    }
+}
+
+/// Something that the user should know, each a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Warning {
+    /// An FPM server listens and zebra has not come.
+    NoFpm,
+    /// zebra was there.
+    FpmGone {
+        /// When it left.
+        since: Instant,
+    },
+    /// zebra is there, but one that must not lose the connection.
+    FpmHazard(FpmHazard),
+    /// A dump failed: facts of this kind may be old. It is tried again.
+    DumpFailed {
+        /// What was to be read.
+        what: &'static str,
+        /// Why it could not be.
+        error: String,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFpm => f.write_str(
+                "zebra has not connected by FPM: everything comes from rtnetlink alone. To turn FPM on, start zebra \
+                 with `-M dplane_fpm_nl` and configure `fpm address 127.0.0.1` and `no fpm use-next-hop-groups`",
+            ),
+            Self::FpmGone { since } => write!(
+                f,
+                "zebra's FPM connection is gone since {} s: what it said is kept, rtnetlink goes first",
+                since.elapsed().as_secs()
+            ),
+            Self::FpmHazard(FpmHazard { router_mac, vtep }) => write!(
+                f,
+                "this zebra (before FRR 9.0) knows router MAC {router_mac} of {vtep} and may crash if its FPM \
+                 connection is made again (fixed in 8.4.7 and 8.5.7)"
+            ),
+            Self::DumpFailed { what, error } => write!(f, "the kernel's {what} could not be read: {error}"),
+        }
+    }
+}
