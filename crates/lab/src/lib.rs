@@ -1,8 +1,18 @@
 //! Topologies in network namespaces from ContainerLab files, FRR, hosts, RoCE workloads, reports.
 
+mod converge;
 mod environment;
+mod frr;
 mod parse;
 
+pub mod balance;
+pub mod counters;
+pub mod fabric;
 pub mod netns;
+pub mod node;
+pub mod packet;
 pub mod process;
+pub mod random;
+pub mod roce;
+pub mod state;
 pub mod topology;

@@ -1,0 +1,253 @@
+//! How evenly links are loaded, and how evenly chance would load them.
+
+use crate::random::Random;
+
+/// The largest load over the mean load: 1 is perfect, the number of links is the worst. 0 if there is no load.
+#[must_use]
+pub fn mmr(loads: &[u64]) -> f64 {
+    let (max, sum) = (loads.iter().max().copied().unwrap_or_default(), loads.iter().sum::<u64>());
+    if sum == 0 { 0.0 } else { max as f64 * loads.len() as f64 / sum as f64 }
+}
+
+/// Jain's fairness index (Σx)²/(n·Σx²): 1 is perfect, 1/n is the worst. 0 if there is no load.
+#[must_use]
+pub fn jain(loads: &[u64]) -> f64 {
+    let sum: f64 = loads.iter().map(|load| *load as f64).sum();
+    let squares: f64 = loads.iter().map(|load| (*load as f64).powi(2)).sum();
+    if squares == 0.0 { 0.0 } else { sum * sum / (loads.len() as f64 * squares) }
+}
+
+/// How the MMR of equal flows is distributed when each takes one of some paths at random.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RandomPlacement {
+    /// The mean load of a path, in flows.
+    mean: f64,
+    /// At index m: the probability that no path has more than m flows.
+    at_most: Vec<f64>,
+}
+
+impl RandomPlacement {
+    /// `flows` of 1 to 1000, `paths` of 1 to 64 (the work grows as flows³ · paths; others give 1.0 for certain).
+    #[must_use]
+    pub fn new(flows: usize, paths: usize) -> Self {
+        if !(1..=1000).contains(&flows) || !(1..=64).contains(&paths) {
+            return Self { mean: 1.0, at_most: vec![0.0, 1.0] };
+        }
+        let ln_factorial: Vec<f64> = std::iter::once(0.0)
+            .chain((1..=flows).scan(0.0, |sum, n| {
+                *sum += (n as f64).ln();
+                Some(*sum)
+            }))
+            .collect();
+        let at_most = (0..=flows).map(|most| at_most(flows, paths, most, &ln_factorial)).collect();
+        Self { mean: flows as f64 / paths as f64, at_most }
+    }
+
+    /// The expected MMR.
+    #[must_use]
+    pub fn expected_mmr(&self) -> f64 {
+        self.at_most.iter().map(|probability| 1.0 - probability).sum::<f64>() / self.mean
+    }
+
+    /// The MMR that is not exceeded with this probability.
+    #[must_use]
+    pub fn quantile_mmr(&self, probability: f64) -> f64 {
+        let most = self.at_most.iter().position(|at_most| *at_most >= probability);
+        most.unwrap_or(self.at_most.len()) as f64 / self.mean
+    }
+}
+
+/// The probability that none of `paths` gets more than `most` of `flows`: path after path takes a binomial share of what
+/// the earlier ones left.
+fn at_most(flows: usize, paths: usize, most: usize, ln_factorial: &[f64]) -> f64 {
+    let ln = |n: usize| ln_factorial.get(n).copied().unwrap_or_default();
+    let mut left = vec![0.0; flows + 1];
+    if let Some(all) = left.last_mut() {
+        *all = 1.0;
+    }
+    for paths_left in (2..=paths).rev() {
+        let (ln_take, ln_leave) = ((1.0 / paths_left as f64).ln(), (1.0 - 1.0 / paths_left as f64).ln());
+        let mut next = vec![0.0; flows + 1];
+        for (remaining, probability) in left.iter().enumerate().filter(|(_, probability)| **probability > 0.0)
+        {
+            for take in 0..=most.min(remaining) {
+                let leave = remaining - take;
+                let ways = ln(remaining) - ln(take) - ln(leave);
+                let share = (ways + take as f64 * ln_take + leave as f64 * ln_leave).exp();
+                if let Some(place) = next.get_mut(leave) {
+                    *place += probability * share;
+                }
+            }
+        }
+        left = next;
+    }
+    left.iter().take(most + 1).sum::<f64>().min(1.0)
+}
+
+/// The expected MMR of equal flows that a random hash places on `paths`.
+#[must_use]
+pub fn expected_mmr(flows: usize, paths: usize) -> f64 {
+    RandomPlacement::new(flows, paths).expected_mmr()
+}
+
+/// The expected MMR when flows are dealt over `bins` at random and each bin takes one path at random. Simulated,
+/// the same each time; good to 0.01.
+#[must_use]
+pub fn expected_mmr_of_bins(flows: usize, bins: usize, paths: usize) -> f64 {
+    const TRIALS: u32 = 40_000;
+    let mut random = Random::new(1);
+    let mut draw = |below: usize| usize::try_from(random.below(below.max(1) as u64)).unwrap_or_default();
+    let mut sum = 0.0;
+    for _ in 0..TRIALS {
+        let path_of: Vec<usize> = (0..bins.max(1)).map(|_| draw(paths)).collect();
+        let mut loads = vec![0; paths];
+        for _ in 0..flows {
+            let path = path_of.get(draw(bins)).copied().unwrap_or_default();
+            if let Some(load) = loads.get_mut(path) {
+                *load += 1;
+            }
+        }
+        sum += mmr(&loads);
+    }
+    sum / f64::from(TRIALS)
+}
+
+/// Pearson's χ² of counts against equal expectation, and the probability that chance alone gives as much or more.
+#[must_use]
+pub fn chi_squared(counts: &[u64]) -> (f64, f64) {
+    let mean = counts.iter().sum::<u64>() as f64 / counts.len().max(1) as f64;
+    if mean == 0.0 || counts.len() < 2 {
+        return (0.0, 1.0);
+    }
+    let statistic: f64 = counts.iter().map(|count| (*count as f64 - mean).powi(2) / mean).sum();
+    (statistic, upper_gamma((counts.len() - 1) as f64 / 2.0, statistic / 2.0))
+}
+
+/// The regularised upper incomplete gamma function Q(a, x) (Press et al., "Numerical Recipes", section 6.2).
+fn upper_gamma(a: f64, x: f64) -> f64 {
+    if x <= 0.0 {
+        return 1.0;
+    }
+    let scale = (a * x.ln() - x - ln_gamma(a)).exp();
+    if x < a + 1.0 {
+        let mut term = 1.0 / a;
+        let mut sum = term;
+        let mut n = a;
+        while term > sum * 1e-15 {
+            n += 1.0;
+            term *= x / n;
+            sum += term;
+        }
+        return 1.0 - sum * scale;
+    }
+    // Lentz's continued fraction.
+    let tiny = 1e-300;
+    let mut b = x + 1.0 - a;
+    let mut c = 1.0 / tiny;
+    let mut d = 1.0 / b;
+    let mut h = d;
+    for i in 1..10_000 {
+        let an = -f64::from(i) * (f64::from(i) - a);
+        b += 2.0;
+        d = 1.0 / (an * d + b).max(tiny);
+        c = (b + an / c).max(tiny);
+        h *= d * c;
+        if (d * c - 1.0).abs() < 1e-15 {
+            break;
+        }
+    }
+    scale * h
+}
+
+/// ln Γ(x) for x > 0, by Lanczos' approximation (g = 7, nine terms; 15 digits).
+fn ln_gamma(x: f64) -> f64 {
+    const COEFFICIENTS: [f64; 8] = [
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_1,
+        -176.615_029_162_140_6,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    let x = x - 1.0;
+    let mut sum = 0.999_999_999_999_809_9;
+    for (i, coefficient) in (1_u32..).zip(COEFFICIENTS) {
+        sum += coefficient / (x + f64::from(i));
+    }
+    let t = x + 7.5;
+    0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * t.ln() - t + sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(a: f64, b: f64, within: f64) -> bool {
+        (a - b).abs() <= within
+    }
+
+    #[test]
+    fn indices_from_best_to_worst() {
+        assert_eq!((mmr(&[5, 5, 5, 5]), jain(&[5, 5, 5, 5])), (1.0, 1.0));
+        assert_eq!((mmr(&[20, 0, 0, 0]), jain(&[20, 0, 0, 0])), (4.0, 0.25));
+        assert_eq!((mmr(&[3, 1]), jain(&[3, 1])), (1.5, 0.8));
+        assert_eq!((mmr(&[0, 0]), jain(&[]), mmr(&[])), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn chance_as_the_literature_has_it() {
+        // Q flows on 2, 4, 8 and 16 paths.
+        let table = [
+            (4, [1.38, 2.14, 3.34, 5.36]),
+            (8, [1.28, 1.75, 2.61, 4.12]),
+            (16, [1.20, 1.52, 2.10, 3.07]),
+            (32, [1.14, 1.38, 1.77, 2.41]),
+        ];
+        for (flows, expected) in table {
+            for (paths, expected) in [2, 4, 8, 16].into_iter().zip(expected) {
+                let found = expected_mmr(flows, paths);
+                assert!(
+                    near(found, expected, 0.016),
+                    "{flows} flows, {paths} paths: {found}, not {expected}"
+                );
+            }
+        }
+        assert!(near(expected_mmr(1, 4), 4.0, 1e-9));
+        assert!(near(expected_mmr(7, 1), 1.0, 1e-9));
+    }
+
+    #[test]
+    fn quantiles_enclose_the_mean() {
+        let placement = RandomPlacement::new(32, 4);
+        let (low, high) = (placement.quantile_mmr(0.025), placement.quantile_mmr(0.975));
+        assert!(low < placement.expected_mmr() && placement.expected_mmr() < high, "{low} {high}");
+        // Two flows on two paths: together with probability 1/2.
+        let two = RandomPlacement::new(2, 2);
+        assert_eq!((two.quantile_mmr(0.49), two.quantile_mmr(0.51)), (1.0, 2.0));
+    }
+
+    #[test]
+    fn few_bins_are_worse_than_many() {
+        // Many bins: they hardly matter.
+        assert!(near(expected_mmr_of_bins(8, 256, 4), expected_mmr(8, 4), 0.03));
+        assert!(near(expected_mmr_of_bins(32, 1, 4), 4.0, 1e-9));
+        let four = expected_mmr_of_bins(32, 4, 4);
+        assert!(four > expected_mmr(4, 4) && four < 2.5, "{four}");
+    }
+
+    #[test]
+    fn chi_squared_as_tables_have_it() {
+        // Upper quantiles at p = 0.001 for 3, 7, 15 and 63 degrees of freedom.
+        for (freedom, bound) in [(3.0, 16.266), (7.0, 24.322), (15.0, 37.697), (63.0, 103.442)] {
+            let p = upper_gamma(freedom / 2.0, bound / 2.0);
+            assert!(near(p, 0.001, 0.000_002), "{freedom}: {p}");
+        }
+        assert!(near(upper_gamma(0.5, 3.841 / 2.0), 0.05, 0.0001));
+        assert!(near(upper_gamma(1.5, 0.584 / 2.0), 0.9, 0.001));
+        assert_eq!(chi_squared(&[10, 10, 10, 10]), (0.0, 1.0));
+        let (statistic, p) = chi_squared(&[40, 0, 0, 0]);
+        assert!(near(statistic, 120.0, 1e-9) && p < 1e-20);
+    }
+}

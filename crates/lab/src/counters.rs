@@ -1,0 +1,90 @@
+//! What passed each interface of a namespace, as the kernel counts it.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::netns::{Namespace, NetnsError};
+
+/// The counters of a namespace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CountersError {
+    /// The namespace.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// The kernel's table.
+    #[error("cannot read the interface counters")]
+    Read(#[from] io::Error),
+}
+
+/// One interface, since it exists. A GSO super-frame counts as one packet, with the bytes of the super-frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, without the Ethernet FCS.
+    pub rx_bytes: u64,
+    /// Packets that arrived and were dropped for want of room.
+    pub rx_dropped: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent, without the Ethernet FCS.
+    pub tx_bytes: u64,
+    /// Packets that could not be sent.
+    pub tx_dropped: u64,
+}
+
+/// The counters of all interfaces of a namespace, by name.
+///
+/// # Errors
+/// [`CountersError`].
+pub fn read(namespace: &Namespace) -> Result<BTreeMap<String, Counters>, CountersError> {
+    let table = namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
+    Ok(parse(&table))
+}
+
+/// Parses `/proc/net/dev` (Linux net/core/net-procfs.c).
+fn parse(table: &str) -> BTreeMap<String, Counters> {
+    table
+        .lines()
+        .filter_map(|line| {
+            let (name, numbers) = line.split_once(':')?;
+            let numbers: Vec<u64> =
+                numbers.split_ascii_whitespace().map_while(|number| number.parse().ok()).collect();
+            let &[rx_bytes, rx_packets, _, rx_dropped, _, _, _, _, tx_bytes, tx_packets, _, tx_dropped, ..] =
+                numbers.as_slice()
+            else {
+                return None;
+            };
+            let counters = Counters { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped };
+            Some((name.trim().to_owned(), counters))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_table() {
+        let table = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:       0       1    0    0    0     0          0         0        2       3    0    0    0     0       0          0
+up1.10: 1082000    1000    5    4    0     0          0         7     9100      13    6    8    0     0       0          0
+";
+        let counters = parse(table);
+        assert_eq!(counters.keys().collect::<Vec<_>>(), ["lo", "up1.10"]);
+        let expected = Counters {
+            rx_packets: 1000,
+            rx_bytes: 1_082_000,
+            rx_dropped: 4,
+            tx_packets: 13,
+            tx_bytes: 9100,
+            tx_dropped: 8,
+        };
+        assert_eq!(counters["up1.10"], expected);
+    }
+}

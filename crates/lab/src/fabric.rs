@@ -1,0 +1,300 @@
+//! A topology brought up in network namespaces, and taken down again.
+
+use std::fs::File;
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use nix::fcntl::Flock;
+use nix::sys::signal::Signal;
+
+use crate::frr;
+use crate::netns::{self, Namespace, NetnsError};
+use crate::node::{Node, NodeError};
+use crate::state::{Record, State, StateError};
+use crate::topology::Topology;
+
+/// How long a process may take to end when asked, before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The kernel's own switch against polarisation; Linux 6.11 and later.
+const HASH_SEED: &str = "net.ipv4.fib_multipath_hash_seed";
+
+/// A fabric could not be brought up, found or taken down.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// A node.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A namespace or link.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+    /// The state on disk.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There is no fabric of that name.
+    #[error("no fabric '{0}' is up")]
+    NotUp(String),
+    /// The topology has no node of that name.
+    #[error("no node '{0}'")]
+    NoSuchNode(String),
+    /// A kernel parameter could not be set.
+    #[error("{node}: cannot set {name}={value}")]
+    Sysctl {
+        /// The node.
+        node: String,
+        /// The parameter.
+        name: String,
+        /// The value.
+        value: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program's answer was not understood.
+    #[error("the answer of '{command}' is not understood")]
+    Answer {
+        /// The command.
+        command: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Something did not come about in time.
+    #[error("after {limit:?} still {missing}")]
+    NotConverged {
+        /// How long it was waited for.
+        limit: Duration,
+        /// What is missing.
+        missing: String,
+    },
+    /// The user wants to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Called with a short text whenever something has been done; an error from it stops the work.
+pub type Report<'a> = &'a (dyn Fn(&str) -> Result<(), FabricError> + Sync);
+
+/// A fabric that is up. One that [`Fabric::up`] made is taken down when dropped, unless it is to be kept.
+#[derive(Debug)]
+pub struct Fabric {
+    name: String,
+    topology: Topology,
+    state: State,
+    /// While held, nobody else may build or remove the fabric.
+    lock: Option<Flock<File>>,
+}
+
+impl Fabric {
+    /// Brings the topology up under a name (the topology's own by default). What an earlier fabric of that name has
+    /// left behind, finished or killed, is removed first.
+    ///
+    /// # Errors
+    /// [`FabricError`]; what had been built by then is removed again.
+    pub fn up(topology: Topology, name: Option<&str>, report: Report) -> Result<Self, FabricError> {
+        let name = name.unwrap_or(&topology.name).to_owned();
+        let lock = State::lock(&name)?;
+        let state = State::of(&name);
+        if let Ok(earlier) = state.topology() {
+            report("removing what an earlier run left")?;
+            remove(&name, &state, &earlier)?;
+        }
+        state.create(&topology)?;
+        let fabric = Self { name, topology, state, lock: Some(lock) };
+        fabric.build(report)?;
+        Ok(fabric)
+    }
+
+    /// The fabric of that name, which somebody has brought up. Dropping the value leaves it up.
+    ///
+    /// # Errors
+    /// [`FabricError::NotUp`].
+    pub fn open(name: &str) -> Result<Self, FabricError> {
+        let state = State::of(name);
+        let topology = state.topology().map_err(|_| FabricError::NotUp(name.to_owned()))?;
+        Ok(Self { name: name.to_owned(), topology, state, lock: None })
+    }
+
+    /// The names of all fabrics that are up, or that were left over.
+    #[must_use]
+    pub fn list() -> Vec<String> {
+        State::list()
+    }
+
+    /// Leaves the fabric up when this value is dropped.
+    #[must_use]
+    pub fn keep(mut self) -> Self {
+        self.lock = None;
+        self
+    }
+
+    /// Ends every process that the lab started in the fabric and removes its namespaces.
+    ///
+    /// # Errors
+    /// If something could not be ended or removed.
+    pub fn down(mut self) -> Result<(), FabricError> {
+        let lock = self.lock.take();
+        let _held = match lock {
+            Some(lock) => lock,
+            None => State::lock(&self.name)?,
+        };
+        remove(&self.name, &self.state, &self.topology)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it was built from.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// A node.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchNode`].
+    pub fn node(&self, name: &str) -> Result<Node, FabricError> {
+        let settings =
+            self.topology.nodes.get(name).ok_or_else(|| FabricError::NoSuchNode(name.to_owned()))?;
+        let owner = settings.shares.as_deref().unwrap_or(name);
+        Ok(Node {
+            name: name.to_owned(),
+            namespace: format!("{}{owner}", prefix(&self.name)),
+            settings: settings.clone(),
+            state: self.state.clone(),
+        })
+    }
+
+    /// All nodes, in the order of their names.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Node> {
+        self.topology.nodes.keys().filter_map(|name| self.node(name).ok()).collect()
+    }
+
+    /// The processes that the lab started and that still run.
+    ///
+    /// # Errors
+    /// If the state is damaged.
+    pub fn processes(&self) -> Result<Vec<Record>, FabricError> {
+        let mut records = self.state.records()?;
+        records.retain(|record| record.identity.alive());
+        Ok(records)
+    }
+
+    /// Whether every router that asks for a hash seed of its own has one. Without, all routers of this kernel hash
+    /// alike, and each tier repeats the choice of the one before it.
+    #[must_use]
+    pub fn hash_seeds(&self) -> bool {
+        let asked = self.topology.nodes.values().any(|node| node.sysctls.contains_key(HASH_SEED));
+        !asked || sysctl_path(HASH_SEED).exists()
+    }
+
+    fn build(&self, report: Report) -> Result<(), FabricError> {
+        for (name, settings) in &self.topology.nodes {
+            if settings.shares.is_none() {
+                let _kept = Namespace::create(format!("{}{name}", prefix(&self.name)))?.keep();
+            }
+        }
+        report("namespaces made")?;
+        let nodes = self.nodes();
+        for node in &nodes {
+            node.prepare()?;
+            set_sysctls(node)?;
+        }
+        for link in &self.topology.links {
+            let [a, b] = &link.ends;
+            let namespace =
+                |end: &crate::topology::Endpoint| Ok::<_, FabricError>(self.node(&end.node)?.namespace()?);
+            netns::veth((&namespace(a)?, &a.interface), (&namespace(b)?, &b.interface), link.mtu)?;
+        }
+        report("links joined")?;
+        at_once(&nodes, frr::start)?;
+        report("FRR started")?;
+        at_once(&nodes, |node| {
+            node.settings.exec.iter().try_for_each(|words| {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                node.run(&words).map(drop)
+            })
+        })?;
+        report("nodes configured")
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if self.lock.is_some()
+            && let Err(error) = remove(&self.name, &self.state, &self.topology)
+        {
+            eprintln!("lab: {error}");
+        }
+    }
+}
+
+/// Runs `work` for all nodes at the same time. Returns the first error, once all have ended.
+fn at_once<T: Send>(
+    nodes: &[Node],
+    work: impl Fn(&Node) -> Result<T, NodeError> + Sync,
+) -> Result<Vec<T>, FabricError> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| work(node))).collect();
+        let results: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        Ok(results.into_iter().collect::<Result<_, _>>()?)
+    })
+}
+
+fn prefix(name: &str) -> String {
+    format!("lab-{name}-")
+}
+
+fn sysctl_path(name: &str) -> std::path::PathBuf {
+    std::path::Path::new("/proc/sys").join(name.replace('.', "/"))
+}
+
+fn set_sysctls(node: &Node) -> Result<(), FabricError> {
+    let set = || {
+        for (name, value) in &node.settings.sysctls {
+            let path = sysctl_path(name);
+            // Older kernels lack it; `Fabric::hash_seeds` tells.
+            if name == HASH_SEED && !path.exists() {
+                continue;
+            }
+            std::fs::write(&path, value).map_err(|source| FabricError::Sysctl {
+                node: node.name().to_owned(),
+                name: name.clone(),
+                value: value.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    };
+    node.namespace()?.enter(set)?
+}
+
+/// Ends what is recorded, and nothing else; then removes the namespaces, the links with them, and the state.
+fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricError> {
+    let records = state.records()?;
+    for record in &records {
+        // Gone is as good; what refuses is reported below.
+        let _ = record.identity.signal(Signal::SIGTERM);
+    }
+    for record in &records {
+        record.identity.stop(GRACE).map_err(NodeError::from)?;
+    }
+    for node in topology.nodes.keys() {
+        // Shared, or not made yet.
+        let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
+        for pid in namespace.pids()? {
+            eprintln!(
+                "lab: process {pid} still runs in {node}; the lab did not start it and leaves it alone"
+            );
+        }
+        netns::delete(namespace.name())?;
+    }
+    Ok(state.remove()?)
+}

@@ -1,0 +1,117 @@
+//! FRR in a node: which daemons its `daemons` file asks for, and how they start.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::node::{Node, NodeError};
+use crate::process::wait_until;
+
+const PROGRAMS: &str = "/usr/lib/frr";
+
+/// How long a daemon may take to open its terminal socket.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Every daemon that frrinit.sh knows, in its order; those it starts without being asked come first.
+const DAEMONS: [&str; 20] = [
+    "mgmtd", "zebra", "staticd", "bgpd", "ripd", "ripngd", "ospfd", "ospf6d", "isisd", "babeld", "pimd",
+    "pim6d", "ldpd", "nhrpd", "eigrpd", "sharpd", "pbrd", "bfdd", "fabricd", "vrrpd",
+];
+
+/// One daemon to start: its name and its options.
+#[derive(Debug, PartialEq, Eq)]
+struct Daemon {
+    name: &'static str,
+    options: Vec<String>,
+}
+
+/// Reads a `daemons` file: shell assignments, of which only plain ones are understood.
+fn daemons(text: &str) -> Result<Vec<Daemon>, String> {
+    let mut settings = BTreeMap::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let understood = line.split_once('=').and_then(|(name, value)| {
+            let value = shlex::split(value).filter(|words| words.len() <= 1)?;
+            Some((name, value.into_iter().next().unwrap_or_default()))
+        });
+        let (name, value) = understood.ok_or_else(|| format!("the line '{line}' is not understood"))?;
+        settings.insert(name, value);
+    }
+    let get = |name: &str| settings.get(name).map_or("", String::as_str);
+
+    let mut daemons = Vec::new();
+    for name in DAEMONS {
+        let asked = !matches!(get(name), "" | "no" | "0");
+        let always = match name {
+            "zebra" | "staticd" => true,
+            // Since FRR 9; where it exists it always runs.
+            "mgmtd" => Path::new(PROGRAMS).join(name).exists(),
+            _ => false,
+        };
+        if !asked && !always {
+            continue;
+        }
+        if !get(&format!("{name}_instances")).is_empty() {
+            return Err(format!("{name}_instances is not supported"));
+        }
+        let mut options = Vec::new();
+        if !get("frr_profile").is_empty() {
+            options.extend(["-F".to_owned(), get("frr_profile").to_owned()]);
+        }
+        for text in [get("frr_global_options"), get(&format!("{name}_options"))] {
+            let words = shlex::split(text).ok_or_else(|| format!("open quotes in the options of {name}"))?;
+            // The lab holds its processes itself.
+            options.extend(words.into_iter().filter(|word| word != "-d" && word != "--daemon"));
+        }
+        daemons.push(Daemon { name, options });
+    }
+    Ok(daemons)
+}
+
+/// Starts what the node's `daemons` file asks for and loads its `frr.conf`.
+pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
+    let Some(path) = node.daemons_file() else { return Ok(()) };
+    let failed = |reason| NodeError::Frr { node: node.name().to_owned(), reason };
+    let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
+    for daemon in daemons(&text).map_err(failed)? {
+        let program = Path::new(PROGRAMS).join(daemon.name);
+        if !program.exists() {
+            return Err(NodeError::NotInstalled(format!("{} (Debian package frr)", program.display())));
+        }
+        let mut command = node.command(&[program])?;
+        let record = node.spawn(daemon.name, command.args(&daemon.options))?;
+        let socket = node.directory().join("run").join(format!("{}.vty", daemon.name));
+        wait_until(START_LIMIT, || socket.exists() || !record.identity.alive());
+        if !socket.exists() {
+            let log = fs::read_to_string(node.log(daemon.name)).unwrap_or_default();
+            let said = log.lines().last().unwrap_or("no message");
+            return Err(failed(format!("{} ended or opened no terminal: {said}", daemon.name)));
+        }
+    }
+    node.run(&["vtysh", "-b"]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemons_file_says_what_runs_and_how() {
+        let text = "# comment\nbgpd=yes\nospfd=no\nvtysh_enable=yes\nzebra_options=\"  -A 127.0.0.1 -d -M dplane_fpm_nl\"\n\
+                    bfdd=yes\nbgpd_options='-A ::1'\n#bgpd_options=\nMAX_FDS=1024\n";
+        let daemons: Vec<_> =
+            daemons(text).unwrap().into_iter().filter(|daemon| daemon.name != "mgmtd").collect();
+        let names: Vec<_> = daemons.iter().map(|daemon| daemon.name).collect();
+        assert_eq!(names, ["zebra", "staticd", "bgpd", "bfdd"]);
+        assert_eq!(daemons[0].options, ["-A", "127.0.0.1", "-M", "dplane_fpm_nl"]);
+        assert_eq!(daemons[2].options, ["-A", "::1"]);
+        assert!(daemons[3].options.is_empty());
+    }
+
+    #[test]
+    fn what_only_a_shell_understands_is_refused() {
+        assert!(daemons("bgpd=yes; echo a b").unwrap_err().contains("bgpd=yes; echo"));
+        assert!(daemons("if true").unwrap_err().contains("not understood"));
+        assert!(daemons("ospfd=yes\nospfd_instances=1,2").unwrap_err().contains("ospfd_instances"));
+    }
+}

@@ -1,0 +1,176 @@
+//! Whole frames in and out of an interface, in batches: AF_PACKET as a packet generator needs it.
+//!
+//! Frames sent this way carry no hash of the kernel's, unlike those of a connected UDP socket, so routers see only
+//! what is in them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockProtocol, SockType, bind, recvmmsg,
+    sendmmsg, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use wire::MacAddr;
+
+/// Frames that one system call moves at most.
+pub const BATCH: usize = 64;
+
+/// What the kernel may hold for a receiver that is not scheduled, in bytes.
+const RECEIVE_BUFFER: usize = 64 << 20;
+
+/// An interface could not be found, opened or used.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketError {
+    /// There is no interface of that name, or it is no Ethernet.
+    #[error("no Ethernet interface '{0}'")]
+    NoInterface(String),
+    /// A call to the kernel failed.
+    #[error("cannot {action} on '{interface}'")]
+    Io {
+        /// What was to be done.
+        action: &'static str,
+        /// The interface.
+        interface: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// An interface of the calling thread's namespace.
+#[derive(Debug, Clone)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// Its first IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    link: LinkAddr,
+}
+
+impl Interface {
+    /// Looks an interface up in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`PacketError::NoInterface`].
+    pub fn find(name: &str) -> Result<Self, PacketError> {
+        let missing = || PacketError::NoInterface(name.to_owned());
+        let (mut link, mut ipv4) = (None, None);
+        for entry in getifaddrs().map_err(|_| missing())?.filter(|entry| entry.interface_name == name) {
+            let Some(address) = entry.address else { continue };
+            link = link.or(address.as_link_addr().copied());
+            ipv4 = ipv4.or(address.as_sockaddr_in().map(|address| address.ip()));
+        }
+        let link = link.ok_or_else(missing)?;
+        let mac = MacAddr(link.addr().ok_or_else(missing)?);
+        Ok(Self { name: name.to_owned(), mac, ipv4, link })
+    }
+}
+
+/// A packet socket on one interface.
+#[derive(Debug)]
+pub struct PacketSocket {
+    descriptor: OwnedFd,
+    interface: String,
+}
+
+impl PacketSocket {
+    /// A socket that sends, and receives nothing.
+    ///
+    /// # Errors
+    /// [`PacketError::Io`], for example without CAP_NET_RAW.
+    pub fn sender(interface: &Interface) -> Result<Self, PacketError> {
+        let action = "open a packet socket";
+        let descriptor = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+        let descriptor = descriptor.map_err(|errno| io_error(action, &interface.name, errno))?;
+        Self::bound(descriptor, interface)
+    }
+
+    /// A socket that receives the IPv4 frames of the interface, in both directions, and waits for one at most
+    /// `patience` at a time.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::sender`].
+    pub fn receiver(interface: &Interface, patience: Duration) -> Result<Self, PacketError> {
+        let action = "open a packet socket";
+        let set_up = || {
+            // Opened for nothing, bound, then given its protocol would lose no less: frames of other interfaces that come in
+            // between are dropped by the reader, who looks at what is inside.
+            let descriptor =
+                socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthIp)?;
+            setsockopt(&descriptor, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
+            let micros = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+            let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
+            setsockopt(&descriptor, sockopt::ReceiveTimeout, &timeout)?;
+            Ok(descriptor)
+        };
+        let descriptor = set_up().map_err(|errno: Errno| io_error(action, &interface.name, errno))?;
+        Self::bound(descriptor, interface)
+    }
+
+    fn bound(descriptor: OwnedFd, interface: &Interface) -> Result<Self, PacketError> {
+        bind(descriptor.as_raw_fd(), &interface.link)
+            .map_err(|errno| io_error("bind a packet socket", &interface.name, errno))?;
+        Ok(Self { descriptor, interface: interface.name.clone() })
+    }
+
+    /// Sends frames, at most [`BATCH`]. Returns how many the kernel took: fewer if a queue is full.
+    ///
+    /// # Errors
+    /// [`PacketError::Io`] if the interface is down or gone, or the first frame is too long for it.
+    pub fn send(&self, frames: &[&[u8]]) -> Result<usize, PacketError> {
+        let slices: Vec<[IoSlice; 1]> =
+            frames.iter().take(BATCH).map(|frame| [IoSlice::new(frame)]).collect();
+        let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
+        let addresses = vec![None; slices.len()];
+        let sent =
+            sendmmsg(self.descriptor.as_raw_fd(), &mut headers, &slices, addresses, [], MsgFlags::empty());
+        match sent {
+            Ok(results) => Ok(results.count()),
+            Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => Ok(0),
+            Err(errno) => Err(io_error("send", &self.interface, errno)),
+        }
+    }
+
+    /// Receives up to [`BATCH`] frames into the chunks of `buffer`, each `frame_size` bytes long, and hands each to
+    /// `see`. Longer frames are cut. Returns how many there were: 0 when patience ran out.
+    ///
+    /// # Errors
+    /// [`PacketError::Io`] if the interface goes away.
+    pub fn receive(
+        &self,
+        buffer: &mut [u8],
+        frame_size: usize,
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<usize, PacketError> {
+        let lengths: Vec<usize> = {
+            let mut slices: Vec<[IoSliceMut; 1]> = buffer
+                .chunks_exact_mut(frame_size)
+                .take(BATCH)
+                .map(|chunk| [IoSliceMut::new(chunk)])
+                .collect();
+            let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
+            let flags = MsgFlags::MSG_WAITFORONE;
+            let received =
+                recvmmsg(self.descriptor.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None);
+            match received {
+                Ok(results) => results.map(|message| message.bytes).collect(),
+                Err(Errno::EAGAIN | Errno::EINTR) => Vec::new(),
+                Err(errno) => return Err(io_error("receive", &self.interface, errno)),
+            }
+        };
+        for (chunk, length) in buffer.chunks_exact(frame_size).zip(&lengths) {
+            see(chunk.get(..*length).unwrap_or(chunk));
+        }
+        Ok(lengths.len())
+    }
+}
+
+fn io_error(action: &'static str, interface: &str, errno: Errno) -> PacketError {
+    PacketError::Io { action, interface: interface.to_owned(), source: errno.into() }
+}

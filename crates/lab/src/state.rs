@@ -1,0 +1,180 @@
+//! What a fabric leaves on disk while it is up, so that any later process can end exactly what was started.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::process::Identity;
+use crate::topology::Topology;
+
+const BASE: &str = "/run/vtepd-lab";
+
+/// The state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file of it cannot be read or written.
+    #[error("cannot use {}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of it holds something else than this program writes.
+    #[error("{} is damaged", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Another process builds or removes the same fabric now.
+    #[error("another lab process works on '{0}'")]
+    Busy(String),
+}
+
+/// A process of a node, as it was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The node.
+    pub node: String,
+    /// What it is, for example `bgpd`.
+    pub name: String,
+    /// Which process.
+    #[serde(flatten)]
+    pub identity: Identity,
+}
+
+/// `/run/vtepd-lab/NAME`.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    directory: PathBuf,
+}
+
+impl State {
+    pub(crate) fn of(name: &str) -> Self {
+        Self { directory: Path::new(BASE).join(name) }
+    }
+
+    /// The names of all fabrics that have a state.
+    pub(crate) fn list() -> Vec<String> {
+        let Ok(entries) = fs::read_dir(BASE) else { return Vec::new() };
+        let directories = entries.flatten().filter(|entry| entry.path().join("topology.json").exists());
+        let mut names: Vec<_> =
+            directories.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// Keeps other processes from building or removing the fabric until the lock is dropped, or its holder dies.
+    pub(crate) fn lock(name: &str) -> Result<Flock<File>, StateError> {
+        fs::create_dir_all(BASE).map_err(|source| StateError::Io { path: BASE.into(), source })?;
+        let path = Path::new(BASE).join(format!("{name}.lock"));
+        let file = File::create(&path).map_err(|source| StateError::Io { path, source })?;
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| StateError::Busy(name.to_owned()))
+    }
+
+    /// A node's directory.
+    pub(crate) fn node(&self, node: &str) -> PathBuf {
+        self.directory.join("nodes").join(node)
+    }
+
+    pub(crate) fn create(&self, topology: &Topology) -> Result<(), StateError> {
+        self.make(&self.directory)?;
+        let path = self.directory.join("topology.json");
+        let text = serde_json::to_vec(topology)
+            .map_err(|source| StateError::Damaged { path: path.clone(), source })?;
+        fs::write(&path, text).map_err(|source| StateError::Io { path, source })
+    }
+
+    pub(crate) fn topology(&self) -> Result<Topology, StateError> {
+        let path = self.directory.join("topology.json");
+        let text = fs::read(&path).map_err(|source| StateError::Io { path: path.clone(), source })?;
+        serde_json::from_slice(&text).map_err(|source| StateError::Damaged { path, source })
+    }
+
+    /// Makes a directory and those above it.
+    #[expect(clippy::unused_self, reason = "only directories of the state are made")]
+    pub(crate) fn make(&self, path: &Path) -> Result<(), StateError> {
+        fs::create_dir_all(path).map_err(|source| StateError::Io { path: path.to_owned(), source })
+    }
+
+    pub(crate) fn remove(&self) -> Result<(), StateError> {
+        match fs::remove_dir_all(&self.directory) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(StateError::Io { path: self.directory.clone(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One line per process, written at once, so that a killed writer leaves no half of one in the middle.
+    pub(crate) fn record(&self, record: &Record) -> Result<(), StateError> {
+        let path = self.processes();
+        let mut line = serde_json::to_vec(record)
+            .map_err(|source| StateError::Damaged { path: path.clone(), source })?;
+        line.push(b'\n');
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(&line))
+            .map_err(|source| StateError::Io { path, source })
+    }
+
+    pub(crate) fn records(&self) -> Result<Vec<Record>, StateError> {
+        let path = self.processes();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            result => result.map_err(|source| StateError::Io { path: path.clone(), source })?,
+        };
+        let parse = |line| {
+            serde_json::from_str(line).map_err(|source| StateError::Damaged { path: path.clone(), source })
+        };
+        text.lines().map(parse).collect()
+    }
+
+    fn processes(&self) -> PathBuf {
+        self.directory.join("processes.jsonl")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_works_on_a_fabric_at_a_time() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let name = format!("state-test-{}", std::process::id());
+        let lock = State::lock(&name).unwrap();
+        assert!(matches!(State::lock(&name), Err(StateError::Busy(_))));
+        drop(lock);
+        drop(State::lock(&name).unwrap());
+        fs::remove_file(Path::new(BASE).join(format!("{name}.lock"))).unwrap();
+    }
+
+    #[test]
+    fn records_come_back() {
+        let state =
+            State { directory: std::env::temp_dir().join(format!("lab-state-{}", std::process::id())) };
+        state.make(&state.directory).unwrap();
+        assert_eq!(state.records().unwrap(), []);
+        let record = |name: &str, pid| Record {
+            node: "leaf1".into(),
+            name: name.into(),
+            identity: Identity { pid, start_time: 7 },
+        };
+        state.record(&record("zebra", 10)).unwrap();
+        state.record(&record("bgpd", 11)).unwrap();
+        assert_eq!(state.records().unwrap(), [record("zebra", 10), record("bgpd", 11)]);
+        state.remove().unwrap();
+        state.remove().unwrap();
+    }
+}
