@@ -1,0 +1,590 @@
+//! The decoder against messages written by hand, cut and damaged ones.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+
+use std::net::IpAddr;
+
+use netlink::{
+    Address, BridgePort, DecodeError, FdbEntry, Link, LinkKind, Malformed, Message, Messages, Neighbour,
+    NextHop, NextHopKind, Operation, Route, RouteNextHop, RouteTarget, Vxlan, decode,
+};
+use proptest::prelude::*;
+use wire::MacAddr;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// An attribute with its padding.
+fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = u16::try_from(payload.len() + 4).unwrap().to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(payload);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn number(kind: u16, value: u32) -> Vec<u8> {
+    attribute(kind, &value.to_ne_bytes())
+}
+
+fn message(kind: u16, flags: u16, body: &[u8], attributes: &[Vec<u8>]) -> Vec<u8> {
+    let content = [body, &attributes.concat()].concat();
+    let mut bytes = u32::try_from(16 + content.len()).unwrap().to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(content);
+    bytes
+}
+
+fn one(bytes: &[u8]) -> Message {
+    let mut messages = decode(bytes);
+    let message = messages.next().unwrap().unwrap();
+    assert_eq!(messages.next(), None);
+    message
+}
+
+fn link_body(family: u8, ifindex: u32, flags: u32) -> Vec<u8> {
+    [&[family, 0, 1, 0][..], &ifindex.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4]].concat()
+}
+
+fn vxlan_message(data: &[Vec<u8>]) -> Vec<u8> {
+    let info = [attribute(1, b"vxlan\0"), attribute(2 | 0x8000, &data.concat())];
+    message(16, 0, &link_body(0, 5, 0x1043), &[attribute(3, b"vx10\0"), attribute(18, &info.concat())])
+}
+
+fn vxlan(data: &[Vec<u8>]) -> Vxlan {
+    match one(&vxlan_message(data)) {
+        Message::Link(Operation::New, Link { kind: LinkKind::Vxlan(vxlan), .. }) => *vxlan,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every `IFLA_VXLAN_*` of Linux 6.18 as the kernel writes it, and some that do not exist yet.
+fn all_of_vxlan() -> Vec<Vec<u8>> {
+    let mut all = vec![
+        number(1, 10010),
+        attribute(2, &[239, 1, 1, 1]),
+        number(3, 2),
+        attribute(4, &[10, 0, 0, 11]),
+        attribute(5, &[64]),
+        attribute(6, &[1]),
+        attribute(7, &[1]),
+        number(8, 300),
+        number(9, 1000),
+        attribute(10, &[0xc0, 0, 0xff, 0xff]),
+        attribute(15, &[0x12, 0xb5]),
+        attribute(18, &[1]),
+        attribute(19, &[1]),
+        attribute(20, &[1]),
+        attribute(24, &[]),
+        attribute(25, &[1]),
+        attribute(26, &[0, 1, 2, 3]),
+        attribute(28, &[1]),
+        attribute(29, &[2]),
+        attribute(30, &[1]),
+        attribute(31, &[0]),
+        number(32, 1),
+        attribute(33, &[0xff; 8]),
+        attribute(34, &[1]),
+        attribute(35, &[1]),
+        attribute(9999, &[]),
+    ];
+    all.extend([11, 12, 13, 14, 21, 22].map(|kind| attribute(kind, &[1])));
+    all.extend([23, 27].map(|kind| attribute(kind, &[])));
+    all
+}
+
+#[test]
+fn every_vxlan_attribute() {
+    let expected = Vxlan {
+        id: 10010,
+        local: Some(ip("10.0.0.11")),
+        remote: Some(ip("239.1.1.1")),
+        link: Some(2),
+        destination_port: 4789,
+        source_ports: (49152, 65535),
+        ttl: 64,
+        ttl_inherit: true,
+        tos: 1,
+        df: 2,
+        label: 0x10203,
+        learning: true,
+        ageing: 300,
+        udp_checksum: true,
+        udp6_zero_checksum_tx: true,
+        udp6_zero_checksum_rx: true,
+        external: true,
+        vni_filter: true,
+        options: vec![
+            "nolocalbypass",
+            "label_policy",
+            "mcroute",
+            "proxy",
+            "rsc",
+            "l2miss",
+            "l3miss",
+            "remcsumtx",
+            "remcsumrx",
+            "gbp",
+            "gpe",
+        ],
+    };
+    assert_eq!(vxlan(&all_of_vxlan()), expected);
+}
+
+#[test]
+fn an_ordinary_vxlan_has_no_options() {
+    let reserved = [0xf7, 0xff, 0xff, 0xff, 0, 0, 0, 0xff];
+    let mut ordinary: Vec<_> =
+        [11, 12, 13, 14, 21, 22, 25, 28, 30, 34].map(|kind| attribute(kind, &[0])).into();
+    ordinary.extend([number(1, 7), attribute(31, &[1]), number(32, 0), attribute(33, &reserved)]);
+    ordinary.extend([attribute(2, &[0; 4]), attribute(17, &[0; 16]), number(3, 0)]);
+    assert_eq!(vxlan(&ordinary), Vxlan { id: 7, ..Vxlan::default() });
+}
+
+#[test]
+fn reserved_bits_count_only_where_no_extension_explains_them() {
+    assert_eq!(vxlan(&[attribute(33, &[0xff; 8])]).options, ["reserved_bits"]);
+    assert_eq!(vxlan(&[attribute(33, &[0xff; 8]), attribute(23, &[])]).options, ["gbp"]);
+}
+
+#[test]
+fn vxlan_over_ipv6() {
+    let local = "2001:db8::11".parse::<std::net::Ipv6Addr>().unwrap();
+    let remote = "2001:db8::12".parse::<std::net::Ipv6Addr>().unwrap();
+    let vxlan = vxlan(&[attribute(17, &local.octets()), attribute(16, &remote.octets())]);
+    assert_eq!((vxlan.local, vxlan.remote), (Some(local.into()), Some(remote.into())));
+}
+
+#[test]
+fn a_bridge_port() {
+    let options = [
+        attribute(1, &[3]),
+        attribute(8, &[1]),
+        attribute(9, &[1]),
+        attribute(27, &[1]),
+        attribute(30, &[1]),
+        attribute(32, &[1]),
+        attribute(33, &[1]),
+        attribute(39, &[1]),
+        attribute(4, &[1]),
+        attribute(77, &[1]),
+    ]
+    .concat();
+    let port = BridgePort {
+        state: 3,
+        hairpin: true,
+        learning: true,
+        unicast_flood: true,
+        multicast_flood: true,
+        broadcast_flood: true,
+        neighbour_suppression: true,
+        isolated: true,
+        locked: true,
+    };
+    let attributes = |family: u8| {
+        let info = [attribute(5, &options), attribute(4, b"bridge\0"), attribute(1, b"veth\0")];
+        let way = if family == 7 { attribute(12 | 0x8000, &options) } else { attribute(18, &info.concat()) };
+        [attribute(3, b"hp1\0"), attribute(1, &[2, 0, 0, 0, 1, 1]), number(10, 4), number(4, 9500), way]
+    };
+    for family in [0, 7] {
+        let bytes = message(16, 0, &link_body(family, 6, 0x1_1043), &attributes(family));
+        let expected = Link {
+            ifindex: 6,
+            name: "hp1".into(),
+            hardware_type: 1,
+            flags: 0x1_1043,
+            mtu: 9500,
+            mac: Some(MacAddr([2, 0, 0, 0, 1, 1])),
+            master: Some(4),
+            kind: if family == 0 { LinkKind::Veth } else { LinkKind::Plain },
+            bridge_port_only: family == 7,
+            bridge_port: Some(port),
+            ..Link::default()
+        };
+        assert_eq!(one(&bytes), Message::Link(Operation::New, expected));
+    }
+}
+
+#[test]
+fn other_links() {
+    let info = |kind: &[u8], data: &[u8]| attribute(18, &[attribute(2, data), attribute(1, kind)].concat());
+    let kinds = [
+        (info(b"bridge\0", &attribute(7, &[1])), LinkKind::Bridge { vlan_filtering: true }),
+        (info(b"bridge\0", &attribute(7, &[0])), LinkKind::Bridge { vlan_filtering: false }),
+        (info(b"vrf\0", &number(1, 77)), LinkKind::Other("vrf".into())),
+    ];
+    for (info, kind) in kinds {
+        let xdp = attribute(43, &attribute(2, &[2]));
+        let attributes = [attribute(33, &[1]), attribute(16, &[6]), number(5, 3), xdp, info];
+        let expected = Link {
+            ifindex: 9,
+            hardware_type: 1,
+            carrier: true,
+            operstate: 6,
+            link: Some(3),
+            xdp: true,
+            kind,
+            ..Link::default()
+        };
+        assert_eq!(
+            one(&message(17, 0, &link_body(0, 9, 0), &attributes)),
+            Message::Link(Operation::Delete, expected)
+        );
+    }
+    // A link layer with other addresses than Ethernet's.
+    let infiniband = one(&message(16, 0, &link_body(0, 9, 0), &[attribute(1, &[1; 20])]));
+    assert!(matches!(infiniband, Message::Link(_, Link { mac: None, .. })));
+}
+
+#[test]
+fn addresses() {
+    let body = [2, 31, 0, 0, 3, 0, 0, 0];
+    let peer = attribute(1, &[10, 1, 11, 0]);
+    let local = attribute(2, &[10, 1, 11, 1]);
+    let address = |text| Address { ifindex: 3, address: ip(text), prefix_length: 31 };
+    let both = one(&message(20, 0, &body, &[peer.clone(), local]));
+    assert_eq!(both, Message::Address(Operation::New, address("10.1.11.1")));
+    let only_one = one(&message(21, 0, &body, &[peer]));
+    assert_eq!(only_one, Message::Address(Operation::Delete, address("10.1.11.0")));
+}
+
+#[test]
+fn an_fdb_entry_with_everything() {
+    let body = [7, 0, 0, 0, 5, 0, 0, 0, 0x42, 0, 0x12, 0];
+    let attributes = [
+        attribute(2, &[2, 0, 0, 0, 2, 1]),
+        attribute(1, &[10, 0, 0, 12]),
+        attribute(5, &100u16.to_ne_bytes()),
+        attribute(6, &[0x12, 0xb6]),
+        number(7, 10011),
+        number(8, 3),
+        number(9, 4),
+        number(11, 10010),
+        number(13, 77),
+        number(15, 2),
+        attribute(3, &[0; 16]),
+    ];
+    let entry = FdbEntry {
+        ifindex: 5,
+        mac: MacAddr([2, 0, 0, 0, 2, 1]),
+        destination: Some(ip("10.0.0.12")),
+        master: Some(4),
+        vlan: Some(100),
+        port: Some(4790),
+        vni: Some(10011),
+        source_vni: Some(10010),
+        via: Some(3),
+        next_hop_id: Some(77),
+        state: 0x42,
+        flags: 0x212,
+    };
+    assert_eq!(one(&message(29, 0, &body, &attributes)), Message::Fdb(Operation::Delete, entry));
+}
+
+#[test]
+fn neighbours() {
+    let body = [2, 0, 0, 0, 5, 0, 0, 0, 0x02, 0, 0x10, 0];
+    let attributes = [attribute(1, &[10, 1, 11, 0]), attribute(2, &[2, 0, 0, 0, 2, 1])];
+    let neighbour = Neighbour {
+        ifindex: 5,
+        address: ip("10.1.11.0"),
+        mac: Some(MacAddr([2, 0, 0, 0, 2, 1])),
+        state: 2,
+        flags: 0x10,
+    };
+    let unresolved = Neighbour { mac: None, ..neighbour.clone() };
+    assert_eq!(one(&message(28, 0, &body, &attributes)), Message::Neighbour(Operation::New, neighbour));
+    assert_eq!(one(&message(28, 0, &body, &attributes[..1])), Message::Neighbour(Operation::New, unresolved));
+}
+
+fn route_body(family: u8, prefix_length: u8, flags: u32) -> Vec<u8> {
+    [&[family, prefix_length, 0, 0x10, 254, 186, 0, 1][..], &flags.to_ne_bytes()].concat()
+}
+
+fn expected_route(via: RouteTarget) -> Route {
+    Route {
+        table: 1000,
+        destination: ip("10.0.0.12"),
+        prefix_length: 32,
+        priority: 20,
+        tos: 0x10,
+        route_type: 1,
+        protocol: 186,
+        replace: true,
+        cloned: false,
+        mtu: Some(1400),
+        via,
+    }
+}
+
+#[test]
+fn routes() {
+    let common = || {
+        vec![attribute(1, &[10, 0, 0, 12]), number(6, 20), number(15, 1000), attribute(8, &number(2, 1400))]
+    };
+    let with = |more: Vec<Vec<u8>>, flags| {
+        let attributes = [common(), more].concat();
+        match one(&message(24, 0x500, &route_body(2, 32, flags), &attributes)) {
+            Message::Route(Operation::New, route) => route,
+            other => panic!("{other:?}"),
+        }
+    };
+    let hop = RouteNextHop { ifindex: 3, gateway: Some(ip("10.1.11.0")), weight: 1, flags: 0, vni: None };
+    let gateway = attribute(5, &[10, 1, 11, 0]);
+
+    let single = with(vec![gateway.clone(), number(4, 3)], 0);
+    assert_eq!(single, expected_route(RouteTarget::NextHops(vec![hop.clone()])));
+
+    // RTA_VIA: family and address.
+    let six = "fe80::1".parse::<std::net::Ipv6Addr>().unwrap();
+    let via = attribute(18, &[&10u16.to_ne_bytes()[..], &six.octets()].concat());
+    let hop6 = RouteNextHop { gateway: Some(six.into()), ..hop.clone() };
+    assert_eq!(
+        with(vec![via.clone(), number(4, 3)], 0),
+        expected_route(RouteTarget::NextHops(vec![hop6.clone()]))
+    );
+
+    // FRR's VNI, whichever of type and content comes first; other encapsulations have other contents.
+    let kind = |kind: u16| attribute(21, &kind.to_ne_bytes());
+    let vni = attribute(22, &number(0, 5000));
+    for order in [vec![kind(100), vni.clone()], vec![vni.clone(), kind(100)]] {
+        let overlay = with([vec![gateway.clone(), number(4, 3)], order].concat(), 4);
+        let hop = RouteNextHop { vni: Some(5000), flags: 4, ..hop.clone() };
+        assert_eq!(overlay, expected_route(RouteTarget::NextHops(vec![hop])));
+    }
+    let mpls = with(vec![gateway.clone(), number(4, 3), attribute(22, &[1, 2, 3]), kind(1)], 0);
+    assert_eq!(mpls, expected_route(RouteTarget::NextHops(vec![hop.clone()])));
+
+    // RTA_MULTIPATH: struct rtnexthop and attributes, twice.
+    let entry = |flags: u8, weight: u8, ifindex: u32, attributes: &[u8]| {
+        let length = u16::try_from(8 + attributes.len()).unwrap().to_ne_bytes();
+        [&length[..], &[flags, weight], &ifindex.to_ne_bytes(), attributes].concat()
+    };
+    let multipath = attribute(9, &[entry(0, 0, 3, &gateway), entry(1, 255, 4, &via)].concat());
+    let second = RouteNextHop { ifindex: 4, weight: 256, flags: 1, ..hop6 };
+    let hops = vec![hop, second];
+    assert_eq!(with(vec![multipath.clone()], 0), expected_route(RouteTarget::NextHops(hops)));
+
+    // The object wins over the hops that the kernel adds.
+    assert_eq!(with(vec![multipath, number(30, 28)], 0), expected_route(RouteTarget::Object(28)));
+    assert_eq!(with(vec![], 0), expected_route(RouteTarget::NextHops(vec![])));
+    assert!(with(vec![], 0x200).cloned);
+}
+
+#[test]
+fn default_routes_and_others() {
+    let default = one(&message(24, 0, &route_body(10, 0, 0), &[number(4, 3)]));
+    let Message::Route(_, route) = default else { panic!("{default:?}") };
+    assert_eq!(
+        (route.destination, route.prefix_length, route.table, route.replace),
+        (ip("::"), 0, 254, false)
+    );
+
+    // A source prefix makes it another kind of route; MPLS is another kind of address.
+    let mut source_specific = route_body(10, 0, 0);
+    source_specific[2] = 64;
+    assert_eq!(one(&message(24, 0, &source_specific, &[number(4, 3)])), Message::Other(24));
+    assert_eq!(one(&message(25, 0, &route_body(28, 20, 0), &[number(1, 16)])), Message::Other(25));
+    for kind in [0, 1, 2, 3, 18, 26, 30, 36, 106, 108, 0xffff] {
+        assert_eq!(one(&message(kind, 0, &[], &[])), Message::Other(kind));
+    }
+}
+
+#[test]
+fn next_hops() {
+    let body = [2, 0, 11, 0, 4, 0, 0, 0];
+    let next_hop = |kind, attributes: &[Vec<u8>]| match one(&message(kind, 0, &body, attributes)) {
+        Message::NextHop(_, next_hop) => next_hop,
+        other => panic!("{other:?}"),
+    };
+    let gateway = attribute(6, &[10, 1, 11, 0]);
+    let hop = RouteNextHop { ifindex: 3, gateway: Some(ip("10.1.11.0")), weight: 1, flags: 4, vni: None };
+    let single = next_hop(104, &[number(1, 22), gateway.clone(), number(5, 3)]);
+    assert_eq!(single, NextHop { id: 22, kind: NextHopKind::Single(hop) });
+    // Weights are one less on the wire; the second octet is their high part since Linux 6.12.
+    let members = [22, 0, 0, 0, 0, 0, 0, 0, 27, 0, 0, 0, 255, 1, 0, 0];
+    let group = next_hop(104, &[number(1, 26), attribute(2, &members)]);
+    assert_eq!(group, NextHop { id: 26, kind: NextHopKind::Group(vec![(22, 1), (27, 512)]) });
+    let blackhole = next_hop(104, &[number(1, 8), attribute(4, &[])]);
+    assert_eq!(blackhole, NextHop { id: 8, kind: NextHopKind::Blackhole });
+    let fdb = next_hop(104, &[number(1, 9), gateway, attribute(11, &[])]);
+    assert_eq!(fdb, NextHop { id: 9, kind: NextHopKind::Other });
+    assert_eq!(next_hop(105, &[number(1, 9)]), NextHop { id: 9, kind: NextHopKind::Other });
+}
+
+fn error(bytes: &[u8]) -> DecodeError {
+    decode(bytes).find_map(Result::err).unwrap()
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    let neighbour = [2, 0, 0, 0, 5, 0, 0, 0, 0x02, 0, 0x10, 0];
+    let fdb = [7, 0, 0, 0, 5, 0, 0, 0, 0x02, 0, 0x10, 0];
+    let after = message(28, 0, &fdb, &[attribute(2, &[2; 6])]);
+    let mut long = attribute(1, &[10, 0, 0, 1]);
+    long[0] = 9;
+    let bad_group = attribute(2, &[0; 12]);
+    let cases = [
+        (vec![0; 7], 0, Malformed::MessageHeader { available: 7 }),
+        (message(28, 0, &neighbour[..8], &[]), 16, Malformed::Body { kind: 28, expected: 12, actual: 8 }),
+        (message(28, 0, &neighbour, &[]), 16, Malformed::Missing { kind: 28, attribute: 1 }),
+        (message(28, 0, &fdb, &[]), 16, Malformed::Missing { kind: 28, attribute: 2 }),
+        (message(28, 0, &neighbour, &[vec![1, 2]]), 28, Malformed::AttributeHeader { available: 2 }),
+        (
+            message(28, 0, &neighbour, &[long]),
+            28,
+            Malformed::AttributeLength { attribute: 1, length: 9, available: 8 },
+        ),
+        (
+            message(28, 0, &neighbour, &[attribute(1, &[10, 0, 0])]),
+            32,
+            Malformed::AttributeTooShort { attribute: 1, expected: 4, actual: 3 },
+        ),
+        (message(24, 0, &route_body(2, 24, 0), &[]), 16, Malformed::Missing { kind: 24, attribute: 1 }),
+        (
+            message(24, 0, &route_body(2, 33, 0), &[attribute(1, &[10, 0, 0, 12])]),
+            16,
+            Malformed::Prefix { octets: 4, length: 33 },
+        ),
+        (
+            message(24, 0, &route_body(2, 32, 0), &[attribute(1, &[1; 16])]),
+            16,
+            Malformed::Prefix { octets: 16, length: 32 },
+        ),
+        (
+            message(24, 0, &route_body(2, 0, 0), &[attribute(9, &[9, 0, 0, 0, 1, 0, 0, 0])]),
+            32,
+            Malformed::NextHopLength { length: 9, available: 8 },
+        ),
+        (
+            message(104, 0, &[0; 8], &[number(1, 1), bad_group]),
+            36,
+            Malformed::AttributeTooShort { attribute: 2, expected: 16, actual: 12 },
+        ),
+        (message(104, 0, &[0; 8], &[]), 16, Malformed::Missing { kind: 104, attribute: 1 }),
+    ];
+    for (bytes, offset, what) in cases {
+        assert_eq!(error(&bytes), DecodeError { offset, what });
+        // Behind a good message the offset counts from the start of the buffer.
+        let behind = [&after[..], &bytes].concat();
+        let error = error(&behind);
+        let shifted = DecodeError { offset: offset + after.len(), what };
+        assert_eq!(error, shifted);
+        assert!(error.to_string().starts_with(&format!("malformed netlink at byte {}", shifted.offset)));
+    }
+    // A message whose content is malformed does not take the next one along; one whose length is does.
+    let content = message(28, 0, &neighbour, &[]);
+    let results: Vec<_> =
+        Messages::new(&[&content[..], &after].concat()).map(|message| message.is_ok()).collect();
+    assert_eq!(results, [false, true]);
+    let mut length = content;
+    length[0] = 15;
+    let results: Vec<_> =
+        Messages::new(&[&length[..], &after].concat()).map(|message| message.is_ok()).collect();
+    assert_eq!(results, [false]);
+}
+
+/// One message of each type, with everything in it.
+fn samples() -> Vec<Vec<u8>> {
+    let entry = [&[16, 0, 0, 0, 3, 0, 0, 0][..], &attribute(5, &[10, 1, 11, 0])].concat();
+    let members = [22, 0, 0, 0, 0, 0, 0, 0, 27, 0, 0, 0, 0, 0, 0, 0];
+    let fdb = [7, 0, 0, 0, 5, 0, 0, 0, 0x42, 0, 0x12, 0];
+    vec![
+        vxlan_message(&all_of_vxlan()),
+        message(20, 0, &[2, 31, 0, 0, 3, 0, 0, 0], &[attribute(2, &[10, 1, 11, 1])]),
+        message(
+            24,
+            0,
+            &route_body(2, 32, 0),
+            &[attribute(1, &[10, 0, 0, 12]), attribute(9, &entry), number(30, 7)],
+        ),
+        message(28, 0, &fdb, &[attribute(2, &[2; 6]), attribute(1, &[10, 0, 0, 12]), number(11, 10010)]),
+        message(104, 0, &[0; 8], &[number(1, 26), attribute(2, &members)]),
+    ]
+}
+
+#[test]
+fn cut_at_every_byte() {
+    for sample in samples() {
+        one(&sample);
+        for cut in 1..sample.len() {
+            // nlmsg_len leads beyond the end now.
+            let messages: Vec<_> = decode(&sample[..cut]).collect();
+            assert!(matches!(&messages[..], [Err(error)] if error.offset == 0), "{cut}: {messages:?}");
+            // The same with a length that agrees: an error somewhere inside, or a message without its last attributes.
+            let mut shorter = sample[..cut].to_vec();
+            if let Some(length) = shorter.first_chunk_mut::<4>() {
+                *length = u32::try_from(cut).unwrap().to_ne_bytes();
+            }
+            let messages: Vec<_> = decode(&shorter).collect();
+            assert_eq!(messages.len(), 1, "{cut}: {messages:?}");
+            if let Err(error) = &messages[0] {
+                assert!(error.offset <= cut, "{cut}: {error}");
+            }
+        }
+    }
+}
+
+/// Shortens the payload of every attribute on the first level to nothing: a type with a fixed size says so.
+#[test]
+fn attributes_that_are_too_short() {
+    let cases: [(u16, usize, &[u16]); 5] = [
+        (16, 16, &[4, 5, 10, 16, 33]),
+        (20, 8, &[1, 2]),
+        (24, 12, &[1, 4, 5, 6, 15, 18, 21, 30]),
+        (28, 12, &[1, 5, 6, 7, 8, 9, 11, 13, 15]),
+        (104, 8, &[1, 5, 6]),
+    ];
+    for (kind, size, attributes) in cases {
+        let mut body = vec![0; size];
+        body[0] = 2;
+        for &number in attributes {
+            let error = error(&message(kind, 0, &body, &[attribute(number, &[])]));
+            assert!(
+                matches!(error.what, Malformed::AttributeTooShort { attribute, actual: 0, .. } if attribute == number),
+                "{kind} {number}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_single_bit_makes_it_panic() {
+    for sample in samples() {
+        for bit in 0..sample.len() * 8 {
+            let mut damaged = sample.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            decode(&damaged).for_each(drop);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        decode(&bytes).for_each(drop);
+    }
+
+    /// Well-formed envelopes with any attributes inside, nested ones too.
+    #[test]
+    fn no_attributes_make_it_panic(
+        kind in prop::sample::select(vec![16u16, 17, 20, 24, 25, 28, 29, 104, 105]),
+        family in prop::sample::select(vec![0u8, 2, 7, 10]),
+        attributes in prop::collection::vec((0u16..45, prop::collection::vec(any::<u8>(), 0..40)), 0..8),
+        nest in prop::option::of(prop::sample::select(vec![8u16, 9, 12, 18, 22, 43])),
+    ) {
+        let attributes: Vec<_> = attributes.iter().map(|(kind, payload)| attribute(*kind, payload)).collect();
+        let attributes = match nest {
+            Some(outer) => vec![attribute(outer, &[attribute(1, b"vxlan\0"), attribute(2, &attributes.concat())].concat())],
+            None => attributes,
+        };
+        let size = match kind { 16 | 17 => 16, 24..=29 => 12, _ => 8 };
+        let mut body = vec![0; size];
+        body[0] = family;
+        let bytes = message(kind, 0, &body, &attributes);
+        prop_assert_eq!(decode(&bytes).count(), 1);
+    }
+}
