@@ -1,0 +1,122 @@
+//! Requests to the running kernel. Needs root.
+
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+
+mod leaf;
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use leaf::{Namespace, until};
+use netlink::{Dump, Error, Kernel, LinkChange, LinkKind, Message, Operation, Requests, Veth, VethEnd};
+use serde_json::Value;
+use wire::MacAddr;
+
+#[test]
+fn a_splice_into_another_namespace() {
+    let leaf = Namespace::new("near");
+    let hidden = Namespace::new("far");
+    let (near_handle, mac) = (leaf.handle(), MacAddr([2, 0, 0, 0, 9, 9]));
+    // As a splice is made: from inside the namespace that holds the far end.
+    hidden.inside(|| {
+        let mut requests = Requests::open().unwrap();
+        let near = VethEnd { name: "splice0", namespace: Some(near_handle.as_fd()), mac: Some(mac) };
+        let far = VethEnd { name: "far0", namespace: None, mac: None };
+        let veth = Veth { near, far, mtu: 65535, transmit_queue_length: 7 };
+        requests.create_veth(&veth).unwrap();
+        let link = requests.link("far0").unwrap().unwrap();
+        assert_eq!((link.kind, link.mtu, link.flags & 1), (LinkKind::Veth, 65535, 0));
+        let change =
+            LinkChange { up: Some(true), arp: Some(false), ipv6_address_generation: Some(1), mtu: None };
+        requests.set_link(link.ifindex, &change).unwrap();
+
+        // A second one of that name is refused, in the kernel's words where it has any.
+        let error = requests.create_veth(&veth).unwrap_err();
+        assert_eq!(error.refusal(), Some(nix::libc::EEXIST));
+        assert!(error.to_string().contains("create the veth pair splice0 and far0"), "{error}");
+    });
+    leaf.inside(|| {
+        let mut requests = Requests::open().unwrap();
+        let link = requests.link("splice0").unwrap().unwrap();
+        assert_eq!(link.mac, Some(mac));
+        let change = LinkChange { up: Some(true), ..LinkChange::default() };
+        requests.set_link(link.ifindex, &change).unwrap();
+        assert!(requests.link("splice0").unwrap().unwrap().is_operational());
+        requests.set_link(link.ifindex, &LinkChange { mtu: Some(9000), ..LinkChange::default() }).unwrap();
+        requests.set_link(link.ifindex, &LinkChange { arp: Some(false), ..LinkChange::default() }).unwrap();
+    });
+    let near = &leaf.json("link show dev splice0")[0];
+    let far = &hidden.json("link show dev far0")[0];
+    assert_eq!((&near["mtu"], &near["txqlen"], &near["num_tx_queues"]), (&9000.into(), &7.into(), &1.into()));
+    assert_eq!((&far["mtu"], &far["txqlen"], &far["num_rx_queues"]), (&65535.into(), &7.into(), &1.into()));
+    assert_eq!(far["inet6_addr_gen_mode"], "none");
+    for end in [near, far] {
+        let flags = end["flags"].as_array().unwrap();
+        assert!(
+            flags.iter().any(|flag| flag == "NOARP") && flags.iter().any(|flag| flag == "UP"),
+            "{flags:?}"
+        );
+    }
+    // No IPv6 address came up on the far end.
+    assert_eq!(hidden.json("addr show dev far0")[0]["addr_info"], Value::Array(vec![]));
+    leaf.inside(|| {
+        let mut requests = Requests::open().unwrap();
+        let ifindex = requests.link("splice0").unwrap().unwrap().ifindex;
+        requests.delete_link(ifindex).unwrap();
+        assert_eq!(requests.link("splice0").unwrap(), None);
+        assert_eq!(requests.delete_link(ifindex).unwrap_err().refusal(), Some(nix::libc::ENODEV));
+    });
+    assert!(hidden.inside(|| Requests::open().unwrap().link("far0").unwrap()).is_none());
+}
+
+#[test]
+fn refusals_carry_the_kernels_words() {
+    let namespace = Namespace::new("words");
+    namespace.ip("link add name up1 type veth peer name spine1");
+    namespace.inside(|| {
+        let mut requests = Requests::open().unwrap();
+        let ifindex = requests.link("up1").unwrap().unwrap().ifindex;
+        let error =
+            requests.set_link(ifindex, &LinkChange { mtu: Some(10), ..LinkChange::default() }).unwrap_err();
+        let Error::Refused { operation, source, explanation } = &error else { panic!("{error}") };
+        assert_eq!(operation, &format!("change link {ifindex}"));
+        assert_eq!(source.raw_os_error(), Some(nix::libc::EINVAL));
+        assert_eq!(explanation, "mtu less than device minimum");
+        assert!(error.to_string().ends_with(": mtu less than device minimum"), "{error}");
+        // The socket is none the worse for it.
+        assert_eq!(requests.dump(Dump::Links).unwrap().len(), 3);
+    });
+}
+
+/// The kernel asks for a neighbour when told to, again after it has failed, and the answer is an event.
+#[test]
+fn resolving_a_neighbour() {
+    let namespace = Namespace::new("resolve");
+    let spine = Namespace::new("spine");
+    namespace.ip(&format!("link add name up1 type veth peer name leaf1 netns {}", spine.0));
+    for (end, name, address) in [(&namespace, "up1", 1), (&spine, "leaf1", 0)] {
+        end.ip(&format!("link set {name} up"));
+        end.ip(&format!("addr add 10.1.1.{address}/31 dev {name}"));
+        end.ip(&format!("addr add 2001:db8::{address}/127 dev {name} nodad"));
+    }
+    namespace.block_on(async {
+        let mut kernel = Kernel::open().unwrap();
+        for address in ["10.1.1.0", "2001:db8::"] {
+            let address: IpAddr = address.parse().unwrap();
+            let ifindex = kernel.request(|requests| requests.link("up1")).await.unwrap().unwrap().ifindex;
+            let mut seen = Vec::new();
+            kernel.request(move |requests| requests.resolve(ifindex, address)).await.unwrap();
+            until(&mut kernel, &mut seen, |message| match message {
+                Message::Neighbour(Operation::New, n) => {
+                    n.address == address && n.is_valid() && n.mac.is_some()
+                }
+                _ => false,
+            })
+            .await;
+        }
+        let ifindex = kernel.request(|requests| requests.link("lo")).await.unwrap().unwrap().ifindex + 1000;
+        let address: IpAddr = "10.1.1.0".parse().unwrap();
+        let error = kernel.request(move |requests| requests.resolve(ifindex, address)).await.unwrap_err();
+        assert_eq!(error.refusal(), Some(nix::libc::ENODEV));
+    });
+}
