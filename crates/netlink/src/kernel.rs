@@ -7,9 +7,13 @@
 //! After [`Event::Overrun`] that chain is broken: the kernel dropped events. What was queued before the gap is then
 //! discarded here, for it is older than the dump that must follow.
 //!
-//! Three changes come without an event of their own, so a link that goes down or away needs a fresh dump of routes,
-//! next hops and neighbours: IPv4 routes and next-hop objects through it vanish silently, and next-hop groups are
-//! pruned silently (`fib_sync_down_dev`, `nexthop_flush_dev`).
+//! Traps of the kernel's, each seen on Linux 6.18:
+//! - A link that goes down or away takes its IPv4 routes and next-hop objects along, and prunes groups and multipath
+//!   routes, **without an event** (`fib_sync_down_dev`, `nexthop_flush_dev`): dump routes and next hops afresh then.
+//! - Deleting one next hop of an IPv6 multipath route is a delete of the prefix with that one hop; the route stays.
+//! - `ip route append` makes a second IPv4 route of the same table, prefix and metric; the older one is used.
+//! - The FDB dump also lists the multicast addresses that each netdev listens to (`self`, permanent), whose changes
+//!   are no events. Only `self` entries of vxlan netdevs are FDB entries.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
