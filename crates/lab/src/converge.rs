@@ -125,8 +125,7 @@ impl Fabric {
             );
             report(&text)?;
             if sessions.complete() && floods.complete() && addresses.complete() {
-                let routes: Vec<String> =
-                    nodes.iter().map(routes).collect::<Result<_, NodeError>>()?;
+                let routes: Vec<String> = nodes.iter().map(routes).collect::<Result<_, NodeError>>()?;
                 match &calm {
                     Some((since, before)) if *before == routes => {
                         if since.elapsed() >= CALM {

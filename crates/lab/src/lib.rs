@@ -7,6 +7,8 @@ mod parse;
 
 pub mod balance;
 pub mod counters;
+pub mod daemon;
+pub mod demo;
 pub mod fabric;
 pub mod netns;
 pub mod node;

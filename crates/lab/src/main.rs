@@ -1,34 +1,220 @@
-//! t
-#![allow(clippy::all, clippy::unwrap_used)]
-use std::sync::atomic::*;
-use std::time::Duration;
-use lab::roce::*;
-fn main() {
-    let t = lab::topology::Topology::load(std::path::Path::new("deploy/containerlab/scaleacross.clab.yml")).unwrap();
-    let start = std::time::Instant::now();
-    let report = |m: &str| { eprintln!("{:?} {m}", start.elapsed()); Ok(()) };
-    let f = lab::fabric::Fabric::up(t, None, &report).unwrap();
-    f.converge(Duration::from_secs(60), &report).unwrap();
-    let ns = |n: &str| f.node(n).unwrap().namespace().unwrap();
-    let links = ["leaf1:up1","leaf1:up2","spine1:dci1","spine1:dci2","spine2:dci1","spine2:dci2"];
-    let read = || links.iter().map(|l| { let (n,i)=l.split_once(':').unwrap(); lab::counters::read(&ns(n)).unwrap()[i].tx_packets }).collect::<Vec<_>>();
-    for (port, payload, rate) in [(InnerPort::Constant(49152), 1024, 20000), (InnerPort::PerQueuePair, 1024, 20000), (InnerPort::PerQueuePair, 64, 100_000)] {
-        let source = Source { interface: "eth1".into(), destination: "192.168.10.4".parse().unwrap(), connections: connections(lab::random::SEED, 32), inner_port: port, payload, rate, mark: 1, cpu: Some(0) };
-        let before = read();
-        let mut sink = ns("host4").enter(|| Sink::open("eth1", 1).unwrap()).unwrap();
-        let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
-        let host1 = ns("host1");
-        let sent = std::thread::scope(|s| {
-            let h = s.spawn(|| host1.enter(|| source.run(Limit::Frames(100_000), &stop, &progress)).unwrap().unwrap());
-            while !h.is_finished() { sink.receive().unwrap(); }
-            h.join().unwrap()
-        });
-        sink.drain(&sent, Duration::from_secs(1)).unwrap();
-        let r = sink.report_of(&sent, &source.connections);
-        let after = read();
-        let d: Vec<u64> = after.iter().zip(&before).map(|(a,b)| a-b).collect();
-        println!("{:?} lost {} reord {} dup {} corr {} foreign {} {d:?} mmr {:.2}", Duration::from_nanos(sent.nanoseconds as u64), r.lost(), r.reordered(), r.duplicated(), r.corrupted(), r.foreign, lab::balance::mmr(&d[2..]));
+//! The `lab` command: fabrics in network namespaces, traffic through them, and the demo.
+
+mod commands;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Fabrics in network namespaces from ContainerLab files, with real FRR, hosts and RoCE traffic.
+#[derive(Parser)]
+#[command(
+    name = "lab",
+    version,
+    after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml && lab exec leaf1 -- vtysh -c 'show bgp summary'"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// For people or for programs
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bring a fabric up and wait until it forwards
+    #[command(after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml --name test")]
+    Up(Up),
+    /// Take a fabric down: end what the lab started in it, remove its namespaces
+    #[command(after_help = "Example:\n  lab down scaleacross")]
+    Down(Down),
+    /// List the fabrics that are up
+    #[command(after_help = "Example:\n  lab list -o json")]
+    List,
+    /// List the nodes of a fabric with their namespaces and processes
+    #[command(after_help = "Example:\n  lab inspect -o json")]
+    Inspect(Which),
+    /// Run a command on a node
+    #[command(after_help = "Example:\n  lab exec leaf1 -- vtysh -c 'show bgp l2vpn evpn summary'")]
+    Exec(Exec),
+    /// Show what each link has carried
+    #[command(after_help = "Example:\n  lab counters --node spine1 --node spine2")]
+    Counters(Counters),
+    /// RoCE-shaped traffic with numbered frames
+    #[command(subcommand)]
+    Roce(Roce),
+    /// Show the same traffic through kernel VXLAN and through vtepd by each of its policies
+    #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
+    Demo(Demo),
+}
+
+/// Which fabric.
+#[derive(Args)]
+struct Which {
+    /// The fabric; needed if more than one is up
+    #[arg(long)]
+    name: Option<String>,
+}
+
+#[derive(Args)]
+struct Up {
+    /// The ContainerLab topology file
+    file: PathBuf,
+    /// Another name than the file's, so that several can be up
+    #[arg(long)]
+    name: Option<String>,
+    /// Do not wait for BGP and EVPN
+    #[arg(long)]
+    no_wait: bool,
+    /// Seconds to wait for
+    #[arg(long, default_value_t = 90)]
+    timeout: u64,
+}
+
+#[derive(Args)]
+struct Down {
+    /// The fabric; needed if more than one is up
+    name: Option<String>,
+    /// All of them
+    #[arg(long, conflicts_with = "name")]
+    all: bool,
+}
+
+#[derive(Args)]
+struct Exec {
+    #[command(flatten)]
+    which: Which,
+    /// The node
+    node: String,
+    /// The command and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+#[derive(Args)]
+struct Counters {
+    #[command(flatten)]
+    which: Which,
+    /// Only this node; can be repeated
+    #[arg(long)]
+    node: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Roce {
+    /// Send numbered frames, queue pairs in turn
+    #[command(
+        after_help = "Example:\n  lab roce send --node host1 --to 192.168.10.4 --queue-pairs 32 --rate 20000 --seconds 5"
+    )]
+    Send(Send),
+    /// Receive them and tell what was lost, reordered, duplicated or damaged; ends on Ctrl-C or after silence
+    #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
+    Receive(Receive),
+}
+
+#[derive(Args)]
+struct Where {
+    #[command(flatten)]
+    which: Which,
+    /// The host; without it, the namespace that lab is started in
+    #[arg(long)]
+    node: Option<String>,
+    /// The host's interface
+    #[arg(long, default_value = "eth1")]
+    interface: String,
+    /// What tells this stream from others
+    #[arg(long, default_value_t = 1)]
+    mark: u64,
+}
+
+#[derive(Args)]
+struct Send {
+    #[command(flatten)]
+    place: Where,
+    /// The IPv4 address to send to
+    #[arg(long)]
+    to: std::net::Ipv4Addr,
+    /// How many queue pairs; their numbers are drawn from the seed
+    #[arg(long, default_value_t = 32)]
+    queue_pairs: usize,
+    /// Draws the queue pair numbers
+    #[arg(long, default_value_t = lab::random::SEED)]
+    seed: u64,
+    /// One UDP source port for all; without it, one per queue pair by rdma-core's formula
+    #[arg(long)]
+    inner_port: Option<u16>,
+    /// Payload bytes, a multiple of 4
+    #[arg(long, default_value_t = 1024)]
+    payload: usize,
+    /// Frames per second
+    #[arg(long, default_value_t = 10_000)]
+    rate: u32,
+    /// Stop after so many frames
+    #[arg(long, conflicts_with = "seconds")]
+    frames: Option<u64>,
+    /// Stop after so long
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// The CPU to stay on
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+#[derive(Args)]
+struct Receive {
+    #[command(flatten)]
+    place: Where,
+    /// End when nothing has come for so long after the first frame
+    #[arg(long, default_value_t = 2)]
+    quiet_seconds: u64,
+}
+
+#[derive(Args)]
+struct Demo {
+    /// Write the figures to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Leave the fabric up, with vtepd on every leaf
+    #[arg(long)]
+    keep: bool,
+    /// Queue pairs between the two hosts
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    queue_pairs: u16,
+    /// Frames per second
+    #[arg(long, default_value_t = 20_000)]
+    rate: u32,
+    /// Frames per policy
+    #[arg(long, default_value_t = 100_000)]
+    frames: u64,
+    /// The topology file
+    #[arg(long, default_value = "deploy/containerlab/scaleacross.clab.yml")]
+    topology: PathBuf,
+    /// The vtepd program; without it, the one beside lab
+    #[arg(long)]
+    vtepd: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match commands::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("lab: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                eprintln!("  because: {error}");
+                cause = error.source();
+            }
+            ExitCode::from(if commands::interrupted() { 130 } else { 1 })
+        }
     }
-    f.down().unwrap();
-    println!("{:?}", start.elapsed());
 }

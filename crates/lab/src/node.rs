@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -137,6 +137,17 @@ impl Node {
     pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
         let text = format!("{command:?}");
         self.enter(|| command.output())?.map_err(|source| NetnsError::Start { command: text, source }.into())
+    }
+
+    /// Runs a command to its end on the caller's own terminal.
+    ///
+    /// # Errors
+    /// If it could not be started.
+    pub fn status<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<ExitStatus, NodeError> {
+        let mut command = self.command(words)?;
+        command.stdin(Stdio::inherit());
+        let text = format!("{command:?}");
+        self.enter(|| command.status())?.map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
     /// Starts a process that outlives the caller and ends with the fabric. `name` names it in lists, and its log:

@@ -1,0 +1,361 @@
+//! What each subcommand does: arguments to library calls, results to the terminal.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use lab::counters;
+use lab::daemon;
+use lab::demo;
+use lab::fabric::{Fabric, FabricError};
+use lab::roce::{InnerPort, Limit, Sink, Source, connections};
+use lab::topology::Topology;
+use serde::Serialize;
+
+use crate::{Cli, Command, Counters, Demo, Down, Exec, Output, Receive, Roce, Send, Up, Where, Which};
+
+type Outcome = Result<ExitCode, Box<dyn Error>>;
+
+/// Set by Ctrl-C, SIGTERM and a closed terminal; everything that takes long looks at it.
+fn interrupt() -> &'static Arc<AtomicBool> {
+    static INTERRUPT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    INTERRUPT.get_or_init(Arc::default)
+}
+
+pub(crate) fn interrupted() -> bool {
+    interrupt().load(Ordering::Relaxed)
+}
+
+pub(crate) fn run(cli: Cli) -> Outcome {
+    if !matches!(cli.command, Command::Exec(_)) {
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            signal_hook::flag::register(signal, Arc::clone(interrupt()))?;
+        }
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return Err("network namespaces need root: run it with sudo".into());
+    }
+    match cli.command {
+        Command::Up(arguments) => up(&arguments, cli.output),
+        Command::Down(arguments) => down(&arguments),
+        Command::List => list(cli.output),
+        Command::Inspect(which) => inspect(&which, cli.output),
+        Command::Exec(arguments) => exec(&arguments),
+        Command::Counters(arguments) => show_counters(&arguments, cli.output),
+        Command::Roce(Roce::Send(arguments)) => send(&arguments, cli.output),
+        Command::Roce(Roce::Receive(arguments)) => receive(&arguments, cli.output),
+        Command::Demo(arguments) => show_demo(&arguments, cli.output),
+    }
+}
+
+/// Shows what is being done: a line that changes on a terminal, lines otherwise.
+struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self { bar, start: Instant::now() }
+    }
+
+    fn report(&self, text: &str) -> Result<(), FabricError> {
+        let seconds = self.start.elapsed().as_secs();
+        if std::io::stderr().is_terminal() {
+            self.bar.set_message(format!("{seconds:>3} s  {text}"));
+        } else {
+            eprintln!("{seconds:>3} s  {text}");
+        }
+        if interrupted() { Err(FabricError::Interrupted) } else { Ok(()) }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn print_json(value: &impl Serialize) -> Outcome {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(name: Option<&str>) -> Result<Fabric, Box<dyn Error>> {
+    if let Some(name) = name {
+        return Ok(Fabric::open(name)?);
+    }
+    match Fabric::list().as_slice() {
+        [] => Err("no fabric is up; 'lab up FILE' brings one up".into()),
+        [name] => Ok(Fabric::open(name)?),
+        names => Err(format!("several fabrics are up ({}): which one?", names.join(", ")).into()),
+    }
+}
+
+fn up(arguments: &Up, output: Output) -> Outcome {
+    let topology = Topology::load(&arguments.file)?;
+    let progress = Progress::new();
+    let report = |text: &str| progress.report(text);
+    let fabric = Fabric::up(topology, arguments.name.as_deref(), &report)?;
+    if !arguments.no_wait {
+        fabric.converge(Duration::from_secs(arguments.timeout), &report)?;
+    }
+    drop(progress);
+    let fabric = fabric.keep();
+    if !fabric.hash_seeds() {
+        eprintln!(
+            "lab: this kernel has no net.ipv4.fib_multipath_hash_seed (Linux 6.11): all routers hash alike, each tier repeats the \
+             choice of the one before, and only some of the paths can be reached"
+        );
+    }
+    match output {
+        Output::Json => inspect_fabric(&fabric, output),
+        Output::Table => {
+            println!(
+                "{} is up: 'lab exec NODE -- COMMAND' to look around, 'lab down {0}' to end it",
+                fabric.name()
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn down(arguments: &Down) -> Outcome {
+    if arguments.all {
+        for name in Fabric::list() {
+            Fabric::open(&name)?.down()?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    open(arguments.name.as_deref())?.down()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(output: Output) -> Outcome {
+    let names = Fabric::list();
+    if output == Output::Json {
+        return print_json(&names);
+    }
+    names.iter().for_each(|name| println!("{name}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct NodeLine {
+    node: String,
+    namespace: String,
+    processes: BTreeMap<String, i32>,
+}
+
+fn inspect(which: &Which, output: Output) -> Outcome {
+    inspect_fabric(&open(which.name.as_deref())?, output)
+}
+
+fn inspect_fabric(fabric: &Fabric, output: Output) -> Outcome {
+    let processes = fabric.processes()?;
+    let lines: Vec<NodeLine> = fabric
+        .nodes()
+        .iter()
+        .map(|node| {
+            let own = processes.iter().filter(|process| process.node == node.name());
+            Ok::<_, FabricError>(NodeLine {
+                node: node.name().to_owned(),
+                namespace: node.namespace()?.name().to_owned(),
+                processes: own.map(|process| (process.name.clone(), process.identity.pid)).collect(),
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    if output == Output::Json {
+        return print_json(&lines);
+    }
+    for line in lines {
+        let processes: Vec<String> =
+            line.processes.iter().map(|(name, pid)| format!("{name} {pid}")).collect();
+        println!("{:<10} {:<28} {}", line.node, line.namespace, processes.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exec(arguments: &Exec) -> Outcome {
+    let node = open(arguments.which.name.as_deref())?.node(&arguments.node)?;
+    let status = node.status(&arguments.command)?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+fn show_counters(arguments: &Counters, output: Output) -> Outcome {
+    let fabric = open(arguments.which.name.as_deref())?;
+    let mut all = BTreeMap::new();
+    for node in fabric.nodes() {
+        let wanted = arguments.node.is_empty() || arguments.node.iter().any(|name| name == node.name());
+        if wanted {
+            all.insert(node.name().to_owned(), counters::read(&node.namespace()?)?);
+        }
+    }
+    if output == Output::Json {
+        return print_json(&all);
+    }
+    println!("{:<24} {:>14} {:>14} {:>10} {:>10}", "link", "sent", "received", "not sent", "dropped");
+    for (node, interfaces) in all {
+        for (interface, counters) in interfaces {
+            println!(
+                "{:<24} {:>14} {:>14} {:>10} {:>10}",
+                format!("{node}:{interface}"),
+                counters.tx_packets,
+                counters.rx_packets,
+                counters.tx_dropped,
+                counters.rx_dropped
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `f` in the namespace of the node that is meant, or right here.
+fn at<T: core::marker::Send>(
+    place: &Where,
+    f: impl FnOnce() -> T + core::marker::Send,
+) -> Result<T, Box<dyn Error>> {
+    let Some(node) = &place.node else { return Ok(f()) };
+    Ok(open(place.which.name.as_deref())?.node(node)?.namespace()?.enter(f)?)
+}
+
+fn send(arguments: &Send, output: Output) -> Outcome {
+    let source = Source {
+        interface: arguments.place.interface.clone(),
+        destination: arguments.to,
+        connections: connections(arguments.seed, arguments.queue_pairs),
+        inner_port: arguments.inner_port.map_or(InnerPort::PerQueuePair, InnerPort::Constant),
+        payload: arguments.payload,
+        rate: arguments.rate,
+        mark: arguments.place.mark,
+        cpu: arguments.cpu,
+    };
+    let limit = match arguments.frames {
+        Some(frames) => Limit::Frames(frames),
+        None => Limit::Time(Duration::from_secs(arguments.seconds)),
+    };
+    let sent = at(&arguments.place, || source.run(limit, interrupt(), &AtomicU64::new(0)))??;
+    if output == Output::Json {
+        return print_json(&sent);
+    }
+    let seconds = sent.nanoseconds as f64 / 1e9;
+    println!("{} frames of {} queue pairs in {seconds:.2} s", sent.frames, sent.queue_pairs);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn receive(arguments: &Receive, output: Output) -> Outcome {
+    let mut sink = at(&arguments.place, || Sink::open(&arguments.place.interface, arguments.place.mark))??;
+    let quiet = Duration::from_secs(arguments.quiet_seconds);
+    let mut last = Instant::now();
+    let mut before = 0;
+    while !interrupted() && (before == 0 || last.elapsed() < quiet) {
+        sink.receive()?;
+        if sink.received() > before {
+            before = sink.received();
+            last = Instant::now();
+        }
+    }
+    let report = sink.report();
+    if output == Output::Json {
+        return print_json(&report);
+    }
+    println!(
+        "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
+        "queue pair", "received", "lost", "reordered", "duplicated", "corrupted"
+    );
+    for line in &report.queue_pairs {
+        println!(
+            "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
+            format!("{:#08x}", line.queue_pair),
+            line.received,
+            line.lost,
+            line.reordered,
+            line.duplicated,
+            line.corrupted
+        );
+    }
+    println!(
+        "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
+        "all",
+        report.received(),
+        report.lost(),
+        report.reordered(),
+        report.duplicated(),
+        report.corrupted()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_demo(arguments: &Demo, output: Output) -> Outcome {
+    let own = std::env::current_exe()?;
+    let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
+    if !vtepd.exists() {
+        return Err(format!(
+            "{} is missing: build it with 'cargo build --release -p vtepd'",
+            vtepd.display()
+        )
+        .into());
+    }
+    let settings = demo::Settings {
+        topology: arguments.topology.clone(),
+        vtepd: std::path::absolute(vtepd)?,
+        queue_pairs: arguments.queue_pairs.into(),
+        rate: arguments.rate,
+        frames: arguments.frames,
+    };
+    let progress = Progress::new();
+    let (fabric, outcome) = demo::run(&settings, &|text| progress.report(text), interrupt())?;
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, serde_json::to_vec_pretty(&outcome)?)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    if !arguments.keep {
+        progress.report("taking the fabric down")?;
+        fabric.down()?;
+        drop(progress);
+        return show_outcome(&outcome, output);
+    }
+    drop(progress);
+    let code = show_outcome(&outcome, output)?;
+    print_tour(&fabric.keep(), &own)?;
+    Ok(code)
+}
+
+fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {
+    if output == Output::Json {
+        return print_json(outcome);
+    }
+    println!("{outcome}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How to look around in what the demo leaves.
+fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
+    let lab: PathBuf =
+        std::env::current_dir().ok().and_then(|here| own.strip_prefix(here).ok()).unwrap_or(own).into();
+    let (lab, name) = (lab.display(), fabric.name());
+    let leaf = fabric.node("leaf1")?;
+    eprintln!(
+        "The fabric is still up, with vtepd on every leaf. As root:
+  {lab} inspect --name {name}                                              nodes and processes
+  {lab} exec --name {name} leaf1 -- vtysh -c 'show bgp l2vpn evpn'         what FRR knows
+  {lab} exec --name {name} host1 -- ping -c 3 192.168.10.4                 a host
+  {lab} exec --name {name} leaf1 -- tcpdump -c 10 -nei up1 udp port 4789   what leaves leaf1
+  {lab} exec --name {name} leaf1 -- curl -s http://{}/metrics   what vtepd counts
+  {}   its configuration; 'kill -HUP' makes it read it again
+End it:
+  {lab} down {name}",
+        daemon::METRICS,
+        daemon::configuration(&leaf).display()
+    );
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! What the demo found: as a table with a verdict for people, as JSON for programs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::balance::{RandomPlacement, expected_mmr_of_bins, jain, mmr};
+use crate::daemon::BINS;
+use crate::roce;
+
+/// Characters of a full bar.
+const BAR: usize = 10;
+/// Characters of a policy's column.
+const COLUMN: usize = 18;
+/// Characters of the column of names.
+const NAMES: usize = 26;
+/// A link that carries less than this share of its group is not used: BGP and BFD are there, too.
+const USED: f64 = 0.01;
+
+/// What all policies did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// In the order they were measured in: `kernel` first.
+    pub policies: Vec<PolicyOutcome>,
+    /// Between the two hosts.
+    #[serde(skip)]
+    pub queue_pairs: usize,
+    /// The links between the data centres.
+    #[serde(skip)]
+    pub between: Vec<String>,
+    /// The links that the traffic can take, in groups that share it.
+    #[serde(skip)]
+    pub on_the_way: Vec<Vec<String>>,
+    /// Whether each router has a hash seed of its own.
+    #[serde(skip)]
+    pub hash_seeds: bool,
+}
+
+/// What one policy did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyOutcome {
+    /// `kernel`, `five-tuple`, `qp-bins` or `qp-hash`.
+    pub name: String,
+    /// Over the links between the data centres.
+    pub mmr: f64,
+    /// Over the links between the data centres.
+    pub jain: f64,
+    /// Frames that arrived after a later one of their queue pair.
+    pub reordered: u64,
+    /// Frames that did not arrive, or arrived damaged.
+    pub lost: u64,
+    /// Frames that each link carried in the direction of the traffic, whatever they were.
+    pub links: BTreeMap<String, u64>,
+}
+
+impl PolicyOutcome {
+    pub(super) fn new(
+        name: String,
+        links: BTreeMap<String, u64>,
+        between: &[String],
+        arrived: &roce::Report,
+    ) -> Self {
+        let loads: Vec<u64> = between.iter().filter_map(|link| links.get(link).copied()).collect();
+        Self {
+            name,
+            mmr: mmr(&loads),
+            jain: jain(&loads),
+            reordered: arrived.reordered(),
+            lost: arrived.lost(),
+            links,
+        }
+    }
+
+    /// What this link carried of all that its group carried, 0 to 1.
+    fn share(&self, link: &str, group: &[String]) -> f64 {
+        let load = |name: &str| self.links.get(name).copied().unwrap_or_default() as f64;
+        let all: f64 = group.iter().map(|name| load(name)).sum();
+        if all == 0.0 { 0.0 } else { load(link) / all }
+    }
+
+    fn used(&self, group: &[String]) -> usize {
+        group.iter().filter(|link| self.share(link, group) >= USED).count()
+    }
+}
+
+impl Outcome {
+    /// The MMR that a random hash gives on average to as many flows as the policy tells apart.
+    fn expected_mmr(&self, policy: &str) -> f64 {
+        let paths = self.between.len();
+        match policy {
+            "qp-hash" => RandomPlacement::new(self.queue_pairs, paths).expected_mmr(),
+            "qp-bins" => expected_mmr_of_bins(self.queue_pairs, BINS, paths),
+            // One inner source port: all queue pairs are one flow.
+            _ => paths as f64,
+        }
+    }
+
+    fn policy(&self, name: &str) -> Option<&PolicyOutcome> {
+        self.policies.iter().find(|policy| policy.name == name)
+    }
+
+    fn row(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: &str,
+        cell: impl Fn(&PolicyOutcome) -> String,
+    ) -> fmt::Result {
+        write!(f, "  {name:<NAMES$}")?;
+        for policy in &self.policies {
+            write!(f, "{:>COLUMN$}", cell(policy))?;
+        }
+        writeln!(f)
+    }
+
+    fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(kernel), Some(bins), Some(hash)) =
+            (self.policy("kernel"), self.policy("qp-bins"), self.policy("qp-hash"))
+        else {
+            return Ok(());
+        };
+        let (queue_pairs, paths) = (self.queue_pairs, self.between.len());
+        let used = |policy: &PolicyOutcome| policy.used(&self.between);
+        writeln!(
+            f,
+            "Kernel VXLAN hashes the inner addresses and ports, which are the same for all {queue_pairs} queue pairs: they \
+             share {} of {paths} paths (MMR {:.2}, the worst is {paths}). five-tuple does the same in vtepd.",
+            used(kernel),
+            kernel.mmr,
+        )?;
+        writeln!(
+            f,
+            "qp-bins deals the queue pairs over {BINS} source ports, and these fell on {} of {paths} paths (MMR {:.2}).",
+            used(bins),
+            bins.mmr,
+        )?;
+        let chance = RandomPlacement::new(queue_pairs, paths);
+        let (low, high) = (chance.quantile_mmr(0.025), chance.quantile_mmr(0.975));
+        let fits =
+            if (low - 0.01..=high + 0.01).contains(&hash.mmr) { "as it should" } else { "NOT as it should" };
+        writeln!(
+            f,
+            "qp-hash gives each queue pair a port of its own: {} of {paths} paths, MMR {:.2}, {fits}: a perfect random hash \
+             gives {:.2} on average and {low:.2} to {high:.2} in 95 of 100 draws.",
+            used(hash),
+            hash.mmr,
+            chance.expected_mmr(),
+        )?;
+        let (lost, reordered) = self
+            .policies
+            .iter()
+            .fold((0, 0), |(lost, reordered), policy| (lost + policy.lost, reordered + policy.reordered));
+        if lost + reordered == 0 {
+            writeln!(f, "Nothing was lost and nothing was reordered under any of them.")
+        } else {
+            writeln!(
+                f,
+                "NOT as it should: {lost} frames were lost and {reordered} reordered; was this machine very busy?"
+            )
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\nLoad of each link in the traffic's direction (counters of the links; share of the links side by side)\n"
+        )?;
+        self.row(f, "", |policy| {
+            if policy.name == "kernel" { "kernel VXLAN".into() } else { format!("vtepd {}", policy.name) }
+        })?;
+        let titles =
+            ["uplinks of the sending leaf", "between the data centres", "uplinks of the receiving leaf"];
+        for (title, group) in titles.into_iter().zip(&self.on_the_way) {
+            writeln!(f, "  {title}")?;
+            for link in group {
+                self.row(f, &format!("  {link}"), |policy| bar(policy.share(link, group)))?;
+            }
+        }
+        writeln!(f, "  between the data centres")?;
+        self.row(f, "  MMR (1 is even)", |policy| format!("{:.2}", policy.mmr))?;
+        self.row(f, "    of a random hash", |policy| format!("{:.2}", self.expected_mmr(&policy.name)))?;
+        self.row(f, "  Jain's index (1 is even)", |policy| format!("{:.2}", policy.jain))?;
+        self.row(f, "frames reordered", |policy| policy.reordered.to_string())?;
+        self.row(f, "frames lost", |policy| policy.lost.to_string())?;
+        writeln!(f, "  The uplinks of the other leaves carry none of this traffic.\n")?;
+        self.verdict(f)?;
+        writeln!(
+            f,
+            "Which uplink of its leaf kernel VXLAN takes depends on the sender's CPU: its route cache is per CPU. The \
+             sender stays on CPU 0."
+        )?;
+        if !self.hash_seeds {
+            writeln!(
+                f,
+                "This kernel gives all routers the same hash seed (net.ipv4.fib_multipath_hash_seed came with Linux 6.11), so \
+                 tiers polarise: a spine repeats the choice of a leaf that hashes as it does, and kernel VXLAN reaches half \
+                 of the paths at most, whatever its ports. vtepd chooses the leaf's uplink by a hash of its own: its policies are \
+                 expected to reach all paths."
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A bar and its percentage.
+fn bar(share: f64) -> String {
+    let eighths = (share * BAR as f64 * 8.0).round() as usize;
+    let partial = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let bar = "█".repeat(eighths / 8) + partial.get(eighths % 8).copied().unwrap_or_default();
+    format!("{bar:<BAR$}{:>5.1} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(name: &str, loads: [u64; 4], lost: u64) -> PolicyOutcome {
+        let between = ["a", "b", "c", "d"].map(str::to_owned);
+        let links = between.iter().cloned().zip(loads).collect();
+        let arrived = roce::Report {
+            queue_pairs: vec![roce::QueuePairReport {
+                queue_pair: 5,
+                received: 1,
+                lost,
+                reordered: 0,
+                duplicated: 0,
+                corrupted: 0,
+            }],
+            foreign: 0,
+        };
+        PolicyOutcome::new(name.into(), links, &between, &arrived)
+    }
+
+    fn outcome(hash: [u64; 4], lost: u64) -> Outcome {
+        Outcome {
+            policies: vec![
+                policy("kernel", [0, 1000, 3, 0], 0),
+                policy("five-tuple", [0, 0, 1000, 0], 0),
+                policy("qp-bins", [500, 0, 500, 0], 0),
+                policy("qp-hash", hash, lost),
+            ],
+            queue_pairs: 32,
+            between: ["a", "b", "c", "d"].map(str::to_owned).into(),
+            on_the_way: vec![vec![], ["a", "b", "c", "d"].map(str::to_owned).into(), vec![]],
+            hash_seeds: true,
+        }
+    }
+
+    #[test]
+    fn the_verdict_tells_good_from_bad() {
+        let good = outcome([300, 250, 200, 250], 0).to_string();
+        assert!(good.contains("1 of 4 paths (MMR 3.99") && good.contains("2 of 4 paths (MMR 2.00"), "{good}");
+        assert!(good.contains("MMR 1.20, as it should") && good.contains("Nothing was lost"), "{good}");
+        assert!(!good.contains("NOT"), "{good}");
+        let bad = outcome([1000, 0, 0, 0], 7).to_string();
+        assert!(bad.contains("MMR 4.00, NOT as it should") && bad.contains("7 frames were lost"), "{bad}");
+        let polarised = Outcome { hash_seeds: false, ..outcome([1, 1, 1, 1], 0) }.to_string();
+        assert!(polarised.contains("polarise"), "{polarised}");
+    }
+
+    #[test]
+    fn json_has_the_figures_and_nothing_else() {
+        let json = serde_json::to_value(outcome([1, 1, 1, 1], 0)).unwrap();
+        assert_eq!(json.as_object().unwrap().len(), 1);
+        let kernel = &json["policies"][0];
+        assert_eq!(kernel["name"], "kernel");
+        assert_eq!(kernel["links"]["b"], 1000);
+        assert_eq!((kernel["reordered"].as_u64(), kernel["lost"].as_u64()), (Some(0), Some(0)));
+        assert!((kernel["mmr"].as_f64().unwrap() - 3.988).abs() < 0.001);
+        assert_eq!(json["policies"][3]["jain"], 1.0);
+    }
+
+    #[test]
+    fn bars_have_one_width() {
+        for share in [0.0, 0.004, 0.0124, 0.5, 0.999, 1.0] {
+            assert_eq!(bar(share).chars().count(), BAR + 7, "{share}");
+        }
+        assert!(bar(1.0).starts_with("██████████") && bar(0.0).starts_with("          "));
+    }
+}
