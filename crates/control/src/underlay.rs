@@ -24,7 +24,7 @@ const RTNH_F_LINKDOWN: u8 = 16;
 /// How many routes may be asked in turn for the gateway of another one.
 const RECURSION: usize = 4;
 /// The largest weight of a next hop (`rtnh_hops` has eight bits and counts from 0).
-const WEIGHT: u32 = 256;
+const WEIGHT: u64 = 256;
 
 /// The routes of one source, and the next-hop objects that they name.
 #[derive(Debug)]
@@ -86,9 +86,7 @@ enum Verdict {
 impl Underlay<'_> {
     /// How frames get to `address`.
     pub(crate) fn reach(&self, address: Ipv4Addr) -> Reach {
-        let mut reach = self.lookup(address, RECURSION);
-        reach.hops = merge(&reach.hops);
-        reach
+        self.lookup(address, RECURSION)
     }
 
     fn lookup(&self, address: Ipv4Addr, depth: usize) -> Reach {
@@ -195,7 +193,7 @@ impl Underlay<'_> {
         if weighted.is_empty() && reach.obstacle.is_none() {
             return if down { Verdict::Down } else { Verdict::Dead };
         }
-        reach.hops = scale(weighted);
+        reach.hops = balance(weighted);
         Verdict::Reached(reach)
     }
 
@@ -222,37 +220,26 @@ impl Underlay<'_> {
     }
 }
 
-/// Brings weights into 1 to 256, keeping their proportions as well as that allows.
-fn scale(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
-    let divisor = weighted.iter().map(|(weight, _)| *weight).fold(0, greatest_common_divisor).max(1);
-    let largest = weighted.iter().map(|(weight, _)| weight / divisor).max().unwrap_or(1);
-    let fit = |weight: u32| {
-        let weight = weight / divisor;
-        let fitting = if largest > WEIGHT {
-            u64::from(weight) * u64::from(WEIGHT) / u64::from(largest)
-        } else {
-            u64::from(weight)
-        };
-        u16::try_from(fitting.clamp(1, u64::from(WEIGHT))).unwrap_or(1)
-    };
-    weighted.into_iter().map(|(weight, hop)| Hop { weight: fit(weight), ..hop }).collect()
-}
-
-const fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
-}
-
-/// Adds up the weights of equal adjacencies, and sorts: equal hops in equal order give every flow the same choice.
-fn merge(hops: &[Hop]) -> Vec<Hop> {
-    let mut merged: BTreeMap<(u32, IpAddr), (u32, u32)> = BTreeMap::new();
-    for hop in hops {
-        let (weight, mtu) = merged.entry((hop.ifindex, hop.gateway)).or_insert((0, hop.mtu));
-        *weight += u32::from(hop.weight);
+/// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions as well as that
+/// allows, and sorts: equal hops in equal order give every flow the same choice.
+fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
+    let mut sums: BTreeMap<(u32, IpAddr), (u64, u32)> = BTreeMap::new();
+    for (weight, hop) in weighted {
+        let (sum, mtu) = sums.entry((hop.ifindex, hop.gateway)).or_insert((0, hop.mtu));
+        *sum += u64::from(weight);
         *mtu = hop.mtu.min(*mtu);
     }
-    let weighted = merged
-        .into_iter()
-        .map(|((ifindex, gateway), (weight, mtu))| (weight, Hop { ifindex, gateway, weight: 1, mtu }))
-        .collect();
-    scale(weighted)
+    let divisor = sums.values().map(|(sum, _)| *sum).fold(0, greatest_common_divisor).max(1);
+    let largest = sums.values().map(|(sum, _)| sum / divisor).max().unwrap_or(1);
+    let fit = |sum: u64| {
+        let weight = sum / divisor;
+        let fitting = if largest > WEIGHT { weight.saturating_mul(WEIGHT) / largest } else { weight };
+        u16::try_from(fitting.clamp(1, WEIGHT)).unwrap_or(1)
+    };
+    let hop = |((ifindex, gateway), (sum, mtu))| Hop { ifindex, gateway, weight: fit(sum), mtu };
+    sums.into_iter().map(hop).collect()
+}
+
+const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

@@ -1,0 +1,329 @@
+//! Which vxlan netdevs are taken over, on which terms, and what is named as the reason where they are not.
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use control::{LeaveReason, Namespace, Obstacle, Oddity, Settings, State, VniSettings};
+use entropy::{Bins, Policy, SourcePortRange};
+use netlink::{FdbEntry, Link, LinkKind, Message, Vxlan};
+use tables::{DontFragment, Slot, Tos, Ttl};
+use wire::MacAddr;
+use world::*;
+
+/// Why a leaf whose one vxlan netdev has these attributes leaves it to the kernel.
+fn left_for(attributes: Vxlan) -> Option<LeaveReason> {
+    why_left(&told(leaf_with(attributes)).build(), VXLAN)
+}
+
+/// The same leaf with the link of its vxlan netdev, or of its bridge, changed.
+fn left_with(changed: Link) -> Option<LeaveReason> {
+    why_left(&told(leaf().into_iter().chain([link(changed)])).build(), VXLAN)
+}
+
+fn left_by(settings: Settings) -> Option<LeaveReason> {
+    let mut state = state_with(settings);
+    tell(&mut state, leaf());
+    why_left(&state.build(), VXLAN)
+}
+
+/// Why a leaf with one more FDB entry leaves its VNI to the kernel; without that entry it must take it again.
+fn left_by_entry(entry: &FdbEntry) -> Option<LeaveReason> {
+    let mut state = told(leaf());
+    tell(&mut state, [Message::Fdb(New, entry.clone())]);
+    let reason = why_left(&state.build(), VXLAN);
+    tell(&mut state, [Message::Fdb(Delete, entry.clone())]);
+    assert_eq!(why_left(&state.build(), VXLAN), None, "it is taken again once the entry is gone");
+    reason
+}
+
+fn base() -> Vxlan {
+    vxlan_of(VNI)
+}
+
+#[test]
+fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
+    let mut state = told(leaf());
+    let update = state.build();
+    let plan = &update.plan.vnis[&VXLAN];
+    assert_eq!((plan.vni, plan.name.as_str(), plan.local), (vni(VNI), "vx10010", LOCAL));
+    assert_eq!((plan.destination_port, plan.frame_limit), (4789, 65_535));
+    let tunnel = &table(&update).unwrap().tunnel;
+    assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Fixed(64), Tos::Fixed(0)), "the kernel's defaults");
+    assert_eq!((tunnel.df, tunnel.udp_checksum), (DontFragment::Unset, true));
+
+    let changed =
+        Vxlan { ttl: 7, tos: 0x14, df: 1, udp_checksum: false, source_ports: (5000, 6000), ..base() };
+    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, changed))]);
+    let update = state.build();
+    assert_eq!(update.plan.vnis[&VXLAN].slot, plan.slot, "still the same VNI");
+    let tunnel = &table(&update).unwrap().tunnel;
+    assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Fixed(7), Tos::Fixed(0x14)));
+    assert_eq!((tunnel.df, tunnel.udp_checksum), (DontFragment::Set, false));
+
+    let inheriting = Vxlan { ttl_inherit: true, tos: 1, df: 2, ..base() };
+    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, inheriting))]);
+    let update = state.build();
+    let tunnel = &table(&update).unwrap().tunnel;
+    assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Inherit { default: 64 }, Tos::Inherit));
+    assert_eq!(tunnel.df, DontFragment::Inherit);
+}
+
+#[test]
+fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
+    let five_tuple = VniSettings { policy: Policy::FiveTuple, ..VniSettings::default() };
+    let settings = Settings { default: five_tuple, ..Settings::default() };
+    let local_ports = SourcePortRange::try_from((40_000, 50_000)).unwrap();
+    let mut state = State::new(settings, Namespace { default_ttl: 99, local_ports });
+    tell(&mut state, leaf());
+    let update = state.build();
+    assert_eq!(table(&update).unwrap().tunnel.ttl, Ttl::Fixed(99));
+    assert_eq!(table(&update).unwrap().entropy.range(), local_ports);
+    let attributes = Vxlan { source_ports: (5000, 6000), ..base() };
+    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
+    assert_eq!(
+        table(&state.build()).unwrap().entropy.range(),
+        SourcePortRange::try_from((5000, 6000)).unwrap()
+    );
+}
+
+#[test]
+fn settings_of_one_vni_override_the_default_and_reload_live() {
+    let mut state = told(leaf());
+    assert_eq!(table(&state.build()).unwrap().entropy.policy(), Policy::QpHash);
+    let own =
+        VniSettings { policy: Policy::QpBins, ttl: Some(3), strict_vtep: true, ..VniSettings::default() };
+    let settings = Settings { vnis: BTreeMap::from([(vni(VNI), own)]), ..Settings::default() };
+    state.reload(settings, Namespace::default());
+    assert!(state.is_dirty());
+    let update = state.build();
+    let table = table(&update).unwrap();
+    assert_eq!((table.entropy.policy(), table.tunnel.ttl), (Policy::QpBins, Ttl::Fixed(3)));
+    assert!(table.strict_vtep);
+    let excluding = Settings { exclude: BTreeSet::from([vni(VNI)]), ..Settings::default() };
+    state.reload(excluding, Namespace::default());
+    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::Excluded));
+}
+
+#[test]
+fn the_configuration_decides_first() {
+    let only = |number| Settings { include: Some(BTreeSet::from([vni(number)])), ..Settings::default() };
+    assert_eq!(left_by(only(VNI)), None);
+    assert_eq!(left_by(only(VNI + 1)), Some(LeaveReason::NotIncluded));
+    let excluding = |number| Settings { exclude: BTreeSet::from([vni(number)]), ..Settings::default() };
+    assert_eq!(left_by(excluding(VNI + 1)), None);
+    assert_eq!(left_by(excluding(VNI)), Some(LeaveReason::Excluded));
+    let impossible = VniSettings {
+        policy: Policy::QpBins,
+        bins: Bins::try_from(11).unwrap(),
+        source_ports: SourcePortRange::try_from((50_000, 50_009)).unwrap(),
+        ..VniSettings::default()
+    };
+    let reason = left_by(Settings { default: impossible, ..Settings::default() });
+    assert!(matches!(reason, Some(LeaveReason::Settings(_))), "{reason:?}");
+}
+
+#[test]
+fn attributes_that_are_not_honoured_are_named() {
+    let group = ip("239.1.1.1");
+    let v6 = ip("2001:db8::1");
+    for (attributes, reason) in [
+        (Vxlan { external: true, id: 0, ..base() }, LeaveReason::External),
+        (Vxlan { external: true, vni_filter: true, ..base() }, LeaveReason::External),
+        (Vxlan { vni_filter: true, ..base() }, LeaveReason::VniFilter),
+        (Vxlan { id: 0, ..base() }, LeaveReason::VniZero),
+        (Vxlan { remote: Some(group), ..base() }, LeaveReason::MulticastGroup { group }),
+        (Vxlan { remote: Some(v6), ..base() }, LeaveReason::Ipv6Underlay { address: v6 }),
+        (Vxlan { local: Some(v6), ..base() }, LeaveReason::Ipv6Underlay { address: v6 }),
+        (Vxlan { local: None, ..base() }, LeaveReason::NoLocalAddress),
+        (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, LeaveReason::NoLocalAddress),
+        (Vxlan { learning: true, ..base() }, LeaveReason::Learning),
+        (Vxlan { link: Some(UP1), ..base() }, LeaveReason::LowerDevice { device: "up1".into() }),
+        (Vxlan { options: vec!["gbp", "proxy"], ..base() }, LeaveReason::Options(vec!["gbp", "proxy"])),
+        (Vxlan { df: 9, ..base() }, LeaveReason::UnknownDf(9)),
+    ] {
+        assert_eq!(left_for(attributes.clone()), Some(reason), "{attributes:?}");
+    }
+    assert_eq!(left_for(Vxlan { remote: Some(ip("10.0.0.12")), link: Some(0), ..base() }), None);
+}
+
+#[test]
+fn the_netdevs_place_is_named() {
+    let netdev = || vxlan(VXLAN, BRIDGE, base());
+    assert_eq!(left_with(down(netdev())), Some(LeaveReason::Down));
+    assert_eq!(left_with(no_carrier(netdev())), Some(LeaveReason::Down));
+    assert_eq!(left_with(Link { master: None, ..netdev() }), Some(LeaveReason::NotInBridge));
+    assert_eq!(left_with(Link { master: Some(UP1), ..netdev() }), Some(LeaveReason::NotInBridge));
+    let aware = Link { kind: LinkKind::Bridge { vlan_filtering: true }, ..bridge(BRIDGE, "br10010") };
+    assert_eq!(left_with(aware), Some(LeaveReason::VlanAwareBridge { bridge: "br10010".into() }));
+}
+
+#[test]
+fn entries_that_only_the_kernel_can_follow_are_named() {
+    let entry = || remote_of(VXLAN, mac(1), "10.0.0.12");
+    let group = MacAddr([0x01, 0, 0x5e, 1, 1, 1]);
+    for (entry, oddity) in [
+        (FdbEntry { port: Some(4790), ..entry() }, Oddity::Port(4790)),
+        (FdbEntry { vni: Some(7), ..entry() }, Oddity::Vni(7)),
+        (FdbEntry { via: Some(UP1), ..entry() }, Oddity::Via(UP1)),
+        (FdbEntry { next_hop_id: Some(5), destination: None, ..entry() }, Oddity::NextHop(5)),
+        (FdbEntry { destination: None, ..entry() }, Oddity::NoDestination),
+        (
+            FdbEntry { destination: Some(ip("2001:db8::1")), ..entry() },
+            Oddity::Ipv6("2001:db8::1".parse().unwrap()),
+        ),
+        (FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() }, Oddity::MulticastGroup(v4("239.1.1.1"))),
+        (FdbEntry { mac: group, ..entry() }, Oddity::Group),
+        (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, Oddity::Vni(7)),
+    ] {
+        let mac = entry.mac;
+        assert_eq!(left_by_entry(&entry), Some(LeaveReason::FdbEntry { mac, oddity }), "{entry:?}");
+    }
+    assert_eq!(left_by_entry(&entry()), None);
+}
+
+#[test]
+fn an_odd_entry_that_becomes_plain_is_followed_again() {
+    let mut state = told(leaf());
+    let odd = FdbEntry { port: Some(4790), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
+    tell(&mut state, [Message::Fdb(New, odd)]);
+    assert!(why_left(&state.build(), VXLAN).is_some());
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+}
+
+#[test]
+fn two_netdevs_that_receive_the_same_frames_are_both_left() {
+    let twin = 21;
+    let mut state = told(
+        leaf()
+            .into_iter()
+            .chain([link(bridge(20, "br2")), link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) })]),
+    );
+    let update = state.build();
+    assert_eq!(why_left(&update, VXLAN), Some(LeaveReason::Duplicate { other: "twin".into() }));
+    assert_eq!(why_left(&update, twin), Some(LeaveReason::Duplicate { other: "vx10010".into() }));
+    let elsewhere = Vxlan { destination_port: 8472, ..base() };
+    tell(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, elsewhere) })]);
+    let update = state.build();
+    assert_eq!((why_left(&update, VXLAN), why_left(&update, twin)), (None, None));
+    tell(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) })]);
+    assert!(why_left(&state.build(), VXLAN).is_some());
+    tell(&mut state, [Message::Link(Delete, vxlan(twin, 20, base()))]);
+    let update = state.build();
+    assert_eq!(why_left(&update, VXLAN), None);
+    assert_eq!(update.left.len(), 0, "what is gone is not left");
+}
+
+#[test]
+fn an_underlay_that_only_the_kernel_can_use_is_named() {
+    let wireguard = Link {
+        hardware_type: 65534,
+        mac: None,
+        kind: LinkKind::Other("wireguard".into()),
+        ..ethernet(40, "wg0")
+    };
+    let tagged = Link { kind: LinkKind::Other("vlan".into()), link: Some(BRIDGE), ..ethernet(41, "svi") };
+    let on_uplink = Link { kind: LinkKind::Other("vlan".into()), link: Some(UP1), ..ethernet(42, "up1.7") };
+    let tunnel = |text: &str| Obstacle::Tunnel { device: text.into() };
+    let cases = [
+        (UP1, None),
+        (BRIDGE, Some(Obstacle::Bridge { device: "br10010".into(), bridge: "br10010".into() })),
+        (HOST, Some(Obstacle::BridgePort { device: "hp1".into(), bridge: "br10010".into() })),
+        (43, Some(tunnel("vx43"))),
+        (40, Some(Obstacle::NotEthernet { device: "wg0".into() })),
+        (41, Some(Obstacle::Bridge { device: "svi".into(), bridge: "br10010".into() })),
+        (42, None),
+    ];
+    for (ifindex, obstacle) in cases {
+        let mut state = told(leaf());
+        let tunnel = Link { master: None, ..vxlan(43, 0, vxlan_of(43)) };
+        tell(&mut state, [wireguard.clone(), tagged.clone(), on_uplink.clone(), tunnel].map(link));
+        tell(
+            &mut state,
+            [add_route("10.0.0.12/32", &[via(ifindex, "10.9.0.1")]), remote(New, mac(1), "10.0.0.12")],
+        );
+        let vtep = v4("10.0.0.12");
+        let reason = obstacle.map(|obstacle| LeaveReason::Underlay { vtep, obstacle });
+        let left = reason.is_some();
+        let update = state.build();
+        assert_eq!(why_left(&update, VXLAN), reason, "through interface {ifindex}");
+        let uplinks: Vec<u32> = update.plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
+        assert_eq!(uplinks, if left { vec![] } else { vec![ifindex] });
+        assert_eq!(update.snapshot.knows_vtep(vtep), !left, "the VTEPs of VNIs left are not ours");
+
+        tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+        assert_eq!(why_left(&state.build(), VXLAN), None, "only the VNI that needs this VTEP is left");
+        tell(&mut state, [flood(New, "10.0.0.12")]);
+        assert_eq!(why_left(&state.build(), VXLAN).is_some(), left, "a flood entry needs it as well");
+    }
+}
+
+#[test]
+fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
+    let obstacle = |vtep: &str, message: Message| {
+        let mut state = told(leaf().into_iter().chain([message, remote(New, mac(1), vtep)]));
+        match why_left(&state.build(), VXLAN) {
+            Some(LeaveReason::Underlay { obstacle, .. }) => Some(obstacle),
+            None => None,
+            other => panic!("left for another reason: {other:?}"),
+        }
+    };
+    let nothing = || Message::Other(0);
+    assert_eq!(obstacle("10.0.0.11", nothing()), Some(Obstacle::OwnAddress));
+    let typed = |table, route_type| {
+        Message::Route(New, netlink::Route { table, route_type, ..route("10.0.0.12/32", &[via(UP1, "")]) })
+    };
+    assert_eq!(obstacle("10.0.0.12", typed(255, 2)), Some(Obstacle::OwnAddress));
+    assert_eq!(obstacle("10.0.0.12", typed(255, 3)), Some(Obstacle::RouteType(3)));
+    assert_eq!(obstacle("10.0.0.12", typed(254, 6)), None, "a blackhole drops here and there");
+    assert_eq!(obstacle("10.0.0.12", nothing()), None, "and so does a VTEP without a route");
+}
+
+#[test]
+fn slots_run_out_and_become_free() {
+    let mut state = told([]);
+    let vnis = u32::from(Slot::MAX) + 2;
+    tell(&mut state, [link(bridge(1, "br"))]);
+    tell(&mut state, (1..=vnis).map(|vni| link(vxlan(10 + vni, 1, vxlan_of(vni)))));
+    let update = state.build();
+    assert_eq!(update.plan.vnis.len(), usize::from(Slot::MAX));
+    let left: Vec<u32> = update.left.iter().map(|left| left.vni).collect();
+    assert_eq!(left, [vnis - 1, vnis]);
+    assert!(update.left.iter().all(|left| left.reason == LeaveReason::SlotsExhausted));
+    tell(&mut state, [link(down(vxlan(10 + 5, 1, vxlan_of(5))))]);
+    let update = state.build();
+    assert_eq!(why_left(&update, 10 + 5), Some(LeaveReason::Down));
+    assert_eq!(why_left(&update, 10 + vnis - 1), None);
+    assert_eq!(why_left(&update, 10 + vnis), Some(LeaveReason::SlotsExhausted));
+    assert_eq!(update.snapshot.vnis().count(), usize::from(Slot::MAX));
+}
+
+#[test]
+fn a_slot_is_kept_while_its_vni_is_taken() {
+    let mut state = told(leaf());
+    let slot = state.build().plan.vnis[&VXLAN].slot;
+    tell(&mut state, [link(bridge(20, "br2")), link(vxlan(5, 20, vxlan_of(5)))]);
+    let update = state.build();
+    assert_eq!(update.plan.vnis[&VXLAN].slot, slot);
+    assert_ne!(update.plan.vnis[&5].slot, slot);
+    tell(&mut state, [Message::Link(Delete, vxlan(5, 20, vxlan_of(5)))]);
+    let update = state.build();
+    assert_eq!(update.plan.vnis.keys().collect::<Vec<_>>(), [&VXLAN]);
+    assert_eq!(update.snapshot.vnis().count(), 1);
+}
+
+#[test]
+fn every_reason_reads_as_a_sentence() {
+    let obstacle = Obstacle::Bridge { device: "svi".into(), bridge: "br0".into() };
+    let left = control::LeftToKernel {
+        ifindex: VXLAN,
+        name: "vx10010".into(),
+        vni: VNI,
+        reason: LeaveReason::Underlay { vtep: v4("10.0.0.12"), obstacle },
+    };
+    assert_eq!(
+        left.to_string(),
+        "vx10010 (VNI 10010) stays with kernel VXLAN: its remote VTEP 10.0.0.12 is routed through svi, which lies on bridge br0"
+    );
+}
