@@ -206,6 +206,16 @@ fn an_fdb_entry_with_everything() {
     assert_eq!(one(&message(29, 0, &body, &attributes)), Message::Fdb(Operation::Delete, entry));
 }
 
+/// `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER` are hints, not part of the type.
+#[test]
+fn flag_bits_of_attribute_types_are_masked() {
+    let body = [2, 0, 0, 0, 5, 0, 0, 0, 0x02, 0, 0, 0];
+    let plain = one(&message(28, 0, &body, &[attribute(1, &[10, 1, 11, 0])]));
+    for bits in [0x4000, 0x8000, 0xc000] {
+        assert_eq!(one(&message(28, 0, &body, &[attribute(1 | bits, &[10, 1, 11, 0])])), plain);
+    }
+}
+
 #[test]
 fn neighbours() {
     let body = [2, 0, 0, 0, 5, 0, 0, 0, 0x02, 0, 0x10, 0];
@@ -330,5 +340,8 @@ fn next_hops() {
     assert_eq!(blackhole, NextHop { id: 8, kind: NextHopKind::Blackhole });
     let fdb = next_hop(104, &[number(1, 9), gateway, attribute(11, &[])]);
     assert_eq!(fdb, NextHop { id: 9, kind: NextHopKind::Other });
+    // Groups of VTEPs are no paths of a route either.
+    let vteps = next_hop(104, &[number(1, 10), attribute(2, &members), attribute(11, &[])]);
+    assert_eq!(vteps, NextHop { id: 10, kind: NextHopKind::Other });
     assert_eq!(next_hop(105, &[number(1, 9)]), NextHop { id: 9, kind: NextHopKind::Other });
 }
