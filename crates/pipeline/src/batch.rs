@@ -132,6 +132,23 @@ pub enum Body {
     Owned(Box<[u8]>),
 }
 
+impl Body {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Received { range, .. } => range.len(),
+            Self::Owned(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there is nothing behind the head.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// One frame to be sent: head, then body.
 #[derive(Debug, Clone)]
 pub struct Transmit {
@@ -199,11 +216,7 @@ impl Transmit {
     /// Length of head and body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        let body = match &self.body {
-            Body::Received { range, .. } => range.len(),
-            Body::Owned(bytes) => bytes.len(),
-        };
-        usize::from(self.head_length) + body
+        usize::from(self.head_length) + self.body.len()
     }
 
     /// Whether there is nothing to send.

@@ -1,82 +1,81 @@
 //! From the underlay to the bridge: checks, ECN, and the tag that tells the splice which vxlan netdev it is for.
 
+use core::ops::Range;
+use std::net::Ipv4Addr;
+
 use tables::{Snapshot, VniTable};
 use wire::checksum::Sum;
 use wire::ecn::Egress;
-use wire::{Network, Vni};
+use wire::number::PROTOCOL_UDP;
+use wire::{Dissection, Network, Vni};
 
 use crate::Pipeline;
 use crate::batch::{Batch, Body, Destination, Transmit};
 use crate::drop_reason::DropReason;
-use crate::encapsulate::OVERHEAD;
-use crate::frame::{Checksum, Frame, GsoKind, Offload};
+use crate::encapsulate::TPID;
+use crate::frame::{Checksum, Frame, Gso, GsoKind, Offload};
+use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
+use crate::partial::{Completed, is_sctp};
 
 /// Length of the 802.1ad tag that numbers the VNI on the bridge splice.
 pub const TAG_LENGTH: usize = 4;
-const TPID_8021AD: [u8; 2] = [0x88, 0xa8];
 const ETHERNET: usize = 14;
-/// Where the outer UDP header and its payload start: steering passes only IPv4 headers without options.
-const UDP_AT: usize = ETHERNET + 20;
+const MACS: usize = 12;
 const VXLAN_AT: usize = UDP_AT + 8;
 
 /// The outer headers of one packet.
 struct Outer {
-    source: std::net::Ipv4Addr,
-    destination: std::net::Ipv4Addr,
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
     port: u16,
     tos: u8,
     /// Where the UDP payload ends in the frame; bytes behind it are Ethernet padding.
     end: usize,
 }
 
+/// How the UDP payload is cut, and what is left to be done for each inner frame.
+struct Pieces {
+    /// Bytes of each VXLAN header and inner frame but the last, at least 8.
+    size: usize,
+    offload: Offload,
+}
+
 impl Pipeline {
     /// Decapsulates a batch that came from the underlay splice; what is to be sent is appended to `out`.
     pub fn decapsulate(&mut self, batch: &Batch, snapshot: &Snapshot, out: &mut Vec<Transmit>) {
         self.counters.underlay_received.add(batch.len() as u64);
-        for (index, frame) in batch.frames().enumerate() {
-            if frame.data.is_empty() {
-                self.counters.drop_frames(DropReason::ReceiveUnreadable, 0, 1);
-                continue;
-            }
-            let outer = match outer(&frame) {
-                Ok(outer) => outer,
+        for (frame, index) in batch.frames().zip(0u32..) {
+            let received = Outer::parse(&frame).and_then(|outer| {
+                let pieces = Pieces::of(&frame.offload, &outer)?;
+                Ok((outer, pieces))
+            });
+            let (outer, pieces) = match received {
+                Ok(received) => received,
                 Err(reason) => {
                     self.counters.drop_frames(reason, 0, 1);
                     continue;
                 }
             };
-            let (pieces, offload) = match pieces(&frame, &outer) {
-                Ok(pieces) => pieces,
-                Err(reason) => {
-                    self.counters.drop_frames(reason, 0, 1);
-                    continue;
-                }
-            };
-            let whole = VXLAN_AT..outer.end;
-            self.counters.copies.add((whole.len().div_ceil(pieces) as u64).saturating_sub(1));
-            for start in whole.clone().step_by(pieces) {
-                let piece = start..(start + pieces).min(whole.end);
-                if let Err((reason, slot)) =
-                    self.decapsulate_piece(index, &frame, piece, &outer, offload, snapshot, out)
-                {
-                    self.counters.drop_frames(reason, slot, 1);
+            self.counters.copies.add(((outer.end - VXLAN_AT).div_ceil(pieces.size) as u64).saturating_sub(1));
+            for start in (VXLAN_AT..outer.end).step_by(pieces.size) {
+                let piece = start..(start + pieces.size).min(outer.end);
+                match self.decapsulate_piece((index, &frame), piece, &outer, pieces.offload, snapshot) {
+                    Ok(transmit) => out.push(transmit),
+                    Err((reason, slot)) => self.counters.drop_frames(reason, slot, 1),
                 }
             }
         }
     }
 
     /// One VXLAN header and the frame behind it.
-    #[allow(clippy::too_many_arguments, reason = "one call, of the loop above")]
     fn decapsulate_piece(
         &self,
-        index: usize,
-        frame: &Frame<'_>,
-        piece: core::ops::Range<usize>,
+        (index, frame): (u32, &Frame<'_>),
+        piece: Range<usize>,
         outer: &Outer,
         offload: Offload,
         snapshot: &Snapshot,
-        out: &mut Vec<Transmit>,
-    ) -> Result<(), (DropReason, u16)> {
+    ) -> Result<Transmit, (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
         let (header, inner) = data.split_first_chunk::<8>().ok_or((DropReason::Truncated, 0))?;
         let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
@@ -94,121 +93,154 @@ impl Pipeline {
                 return Err((DropReason::UnknownVtep, slot));
             }
         }
-        let transmit =
-            to_bridge(index, piece.end, inner, table, outer.tos, offload).map_err(|reason| (reason, slot))?;
-        out.push(transmit);
-        Ok(())
+        to_bridge(inner, (index, piece.end), table, outer.tos, offload).map_err(|reason| (reason, slot))
     }
 }
 
-/// Builds the frame for the bridge splice. `end`: where the inner frame ends in the received one.
+/// Builds the frame for the bridge splice. `index`, `end`: the received frame, and where the inner one ends in it.
 fn to_bridge(
-    index: usize,
-    end: usize,
     inner: &[u8],
+    (index, end): (u32, usize),
     table: &VniTable,
     outer_tos: u8,
-    mut offload: Offload,
+    offload: Offload,
 ) -> Result<Transmit, DropReason> {
-    let (addresses, behind) = inner.split_first_chunk::<12>().ok_or(DropReason::InnerTruncated)?;
-    let (ethertype, _) = behind.split_first_chunk::<2>().ok_or(DropReason::InnerTruncated)?;
-    if let Checksum::Partial { start, .. } = &mut offload.checksum {
-        *start += TAG_LENGTH as u16;
-    }
     let dissection = wire::dissect(inner).ok_or(DropReason::InnerTruncated)?;
-    let inner_tos = dissection.network.traffic_class();
-    let tag = table.slot.get().to_be_bytes();
     let l3 = usize::from(dissection.l3_offset);
-    let mut patched = [0u8; 14 + 4 * 4 + 40];
-    let (patch, start): (&[u8], usize) = match inner_tos.map(|tos| wire::ecn::decapsulate(outer_tos, tos)) {
-        None | Some(Egress::Keep | Egress::KeepSuspicious) => (ethertype, ETHERNET),
+    let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
+    // Inner headers are copied to the head up to the last byte that changes.
+    let (mut copied, codepoint) = match ecn {
+        None | Some(Egress::Keep | Egress::KeepSuspicious) => (ETHERNET, None),
         Some(Egress::Drop) => return Err(DropReason::EcnNotCapable),
-        Some(Egress::Set(codepoint)) => {
-            // Everything from the EtherType to the end of the fixed IP header, behind at most four tags.
-            let stop = l3 + if matches!(dissection.network, Network::Ipv6(_)) { 40 } else { 20 };
-            let room = patched.get_mut(..stop - 12).ok_or(DropReason::InnerTruncated)?;
-            room.copy_from_slice(inner.get(12..stop).ok_or(DropReason::InnerTruncated)?);
-            let ip = room.get_mut(l3 - 12..).ok_or(DropReason::InnerTruncated)?;
-            if !wire::ecn::set(ip, codepoint) {
-                return Err(DropReason::InnerTruncated);
-            }
-            (room, stop)
-        }
+        Some(Egress::Set(codepoint)) => match dissection.network {
+            Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
+            _ => (l3 + 20, Some(codepoint)),
+        },
     };
-    let body = Body::Received { frame: index as u32, range: (end - inner.len() + start) as u32..end as u32 };
+    let (offload, checksum) = inner_offload(inner, &dissection, offload)?;
+    if let Some(checksum) = &checksum {
+        copied = copied.max(checksum.end());
+    }
+    let (addresses, behind) = inner.split_at_checked(MACS).ok_or(DropReason::InnerTruncated)?;
+    let behind = behind.get(..copied - MACS).ok_or(DropReason::InnerTruncated)?;
+    let start = end - inner.len() + copied;
+    let body = Body::Received { frame: index, range: start as u32..end as u32 };
     let mut transmit = Transmit::new(Destination::Bridge, table.slot.get(), body, offload);
     if let Some(gso) = offload.gso {
-        let headers = dissection.gso_header_length(inner).ok_or(DropReason::BadOffload)?;
-        transmit.segments = (inner.len() - headers).div_ceil(usize::from(gso.size).max(1)) as u16;
+        transmit.segments = segments(inner, &dissection, gso)?;
     }
     let fits = transmit.extend_head(addresses)
-        && transmit.extend_head(&TPID_8021AD)
-        && transmit.extend_head(&tag)
-        && transmit.extend_head(patch);
-    if fits { Ok(transmit) } else { Err(DropReason::TooBig) }
+        && transmit.extend_head(&TPID.to_be_bytes())
+        && transmit.extend_head(&table.slot.get().to_be_bytes())
+        && transmit.extend_head(behind);
+    if !fits {
+        return Err(DropReason::TooBig);
+    }
+    if let Some(codepoint) = codepoint {
+        let ip = transmit.head_mut().get_mut(l3 + TAG_LENGTH..).unwrap_or_default();
+        if !wire::ecn::set(ip, codepoint) {
+            return Err(DropReason::InnerTruncated);
+        }
+    }
+    if let Some(checksum) = checksum {
+        let headers = transmit.head_mut().get_mut(TAG_LENGTH..).unwrap_or_default();
+        checksum.write(headers).ok_or(DropReason::BadOffload)?;
+    }
+    Ok(transmit)
 }
 
-/// Checks Ethernet, IPv4 and UDP. What steering let through is checked again: the frame may have changed hands since.
-fn outer(frame: &Frame<'_>) -> Result<Outer, DropReason> {
-    let data = frame.data;
-    let headers = data.first_chunk::<OVERHEAD>().ok_or(DropReason::Truncated)?;
-    let (ethernet, rest) = headers.split_first_chunk::<ETHERNET>().ok_or(DropReason::Truncated)?;
-    let (ip, rest) = rest.split_first_chunk::<20>().ok_or(DropReason::Truncated)?;
-    let (udp, _) = rest.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
-    let [.., e0, e1] = *ethernet;
-    let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
-    let [_, _, p0, p1, u0, u1, k0, k1] = *udp;
-    let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
-    if [e0, e1] != [0x08, 0x00] || version != 0x45 || protocol != 17 || fragment != 0 {
-        return Err(DropReason::NotVxlan);
+/// What is left to whoever is below the tagged frame, and a checksum that it could not complete.
+fn inner_offload(
+    inner: &[u8],
+    dissection: &Dissection,
+    offload: Offload,
+) -> Result<(Offload, Option<Completed>), DropReason> {
+    let Checksum::Partial { start, offset } = offload.checksum else { return Ok((offload, None)) };
+    if usize::from(start) + usize::from(offset) + 2 > inner.len() {
+        return Err(DropReason::BadOffload);
     }
-    if !Sum::new().bytes(ip).is_intact() {
-        return Err(DropReason::OuterHeaderChecksum);
+    if is_sctp(dissection, start.into(), offset.into()) {
+        // A virtio-net header cannot say that this is no Internet checksum.
+        let checksum = Completed::of(inner, dissection, start, offset).ok_or(DropReason::BadOffload)?;
+        return Ok((Offload::default(), Some(checksum)));
     }
-    let total = usize::from(u16::from_be_bytes([l0, l1]));
-    let udp_length = usize::from(u16::from_be_bytes([u0, u1]));
-    let end = UDP_AT + udp_length;
-    if udp_length < 16 || 20 + udp_length > total || ETHERNET + total > data.len() {
-        return Err(DropReason::Truncated);
-    }
-    let summed_already = matches!(frame.offload.checksum, Checksum::Partial { .. } | Checksum::Valid);
-    if [k0, k1] != [0, 0] && !summed_already && frame.offload.gso.is_none() {
+    let start = start.checked_add(TAG_LENGTH as u16).ok_or(DropReason::BadOffload)?;
+    Ok((Offload { checksum: Checksum::Partial { start, offset }, ..offload }, None))
+}
+
+/// Frames that a super-frame stands for.
+fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Result<u16, DropReason> {
+    let headers = dissection.gso_header_length(inner).ok_or(DropReason::BadOffload)?;
+    let payload = inner.len() - headers;
+    u16::try_from(payload.div_ceil(usize::from(gso.size.max(1))).max(1)).map_err(|_| DropReason::BadOffload)
+}
+
+impl Outer {
+    /// Checks Ethernet, IPv4 and UDP. What steering let through is checked again: the frame may have changed hands since.
+    fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
+        let data = frame.data;
+        if data.is_empty() {
+            return Err(DropReason::ReceiveUnreadable);
+        }
+        let headers = data.first_chunk::<OVERHEAD>().ok_or(DropReason::Truncated)?;
+        let (ethernet, rest) = headers.split_first_chunk::<ETHERNET>().ok_or(DropReason::Truncated)?;
+        let (ip, rest) = rest.split_first_chunk::<20>().ok_or(DropReason::Truncated)?;
+        let (udp, _) = rest.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
+        let [.., e0, e1] = *ethernet;
+        let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
+        let [_, _, p0, p1, u0, u1, k0, k1] = *udp;
+        let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
+        // Steering passes only IPv4 headers without options, and nothing that is tagged.
+        let plain = [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
+        if !plain || protocol != PROTOCOL_UDP {
+            return Err(DropReason::NotVxlan);
+        }
+        if !Sum::new().bytes(ip).is_intact() {
+            return Err(DropReason::OuterHeaderChecksum);
+        }
+        let total = usize::from(u16::from_be_bytes([l0, l1]));
+        let length = u16::from_be_bytes([u0, u1]);
+        let end = UDP_AT + usize::from(length);
+        if length < 16 || end > ETHERNET + total || ETHERNET + total > data.len() {
+            return Err(DropReason::Truncated);
+        }
         let (source, destination) = ([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into());
-        let pseudo = Sum::new().pseudo_ipv4(source, destination, 17, u16::from_be_bytes([u0, u1]));
-        if !pseudo.bytes(data.get(UDP_AT..end).ok_or(DropReason::Truncated)?).is_intact() {
-            return Err(DropReason::OuterUdpChecksum);
+        if [k0, k1] != [0, 0] && frame.offload.checksum == Checksum::AsIs {
+            let pseudo = Sum::new().pseudo_ipv4(source, destination, protocol, length);
+            if !pseudo.bytes(data.get(UDP_AT..end).ok_or(DropReason::Truncated)?).is_intact() {
+                return Err(DropReason::OuterUdpChecksum);
+            }
         }
+        Ok(Self { source, destination, port: u16::from_be_bytes([p0, p1]), tos, end })
     }
-    Ok(Outer {
-        source: [s0, s1, s2, s3].into(),
-        destination: [d0, d1, d2, d3].into(),
-        port: u16::from_be_bytes([p0, p1]),
-        tos,
-        end,
-    })
 }
 
-/// How the UDP payload is cut (into pieces of this many bytes) and what is left to be done for each inner frame.
-///
-/// A super-frame is either one VXLAN packet whose *inner* frame is to be segmented (a kernel peer encapsulated it, the
-/// checksum offset lies behind the outer headers) and goes on whole, or many VXLAN packets of one flow coalesced by their
-/// outer UDP header (another vtepd sent it), which are taken apart here.
-fn pieces(frame: &Frame<'_>, outer: &Outer) -> Result<(usize, Offload), DropReason> {
-    let whole = outer.end - VXLAN_AT;
-    let start = match frame.offload.checksum {
-        Checksum::Partial { start, offset } => Some((usize::from(start), offset)),
-        Checksum::AsIs | Checksum::Valid => None,
-    };
-    match (start, frame.offload.gso) {
-        (None, None) => Ok((whole, Offload::default())),
-        (Some((UDP_AT, 6)), None) => Ok((whole, Offload::default())),
-        (Some((UDP_AT, 6)), Some(gso)) if gso.kind == GsoKind::Udp && gso.size > 8 => {
-            Ok((usize::from(gso.size), Offload::default()))
+impl Pieces {
+    /// A super-frame is either one VXLAN packet whose *inner* frame is to be segmented (a kernel peer encapsulated it, the
+    /// checksum offset lies behind the outer headers) and goes on whole, or many VXLAN packets of one flow coalesced by their
+    /// outer UDP header (another vtepd sent it), which are taken apart here.
+    fn of(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
+        let whole = outer.end - VXLAN_AT;
+        let Checksum::Partial { start, offset } = offload.checksum else {
+            return match offload.gso {
+                None => Ok(Self { size: whole, offload: Offload::default() }),
+                Some(_) => Err(DropReason::BadOffload),
+            };
+        };
+        if usize::from(start) == UDP_AT && offset == UDP_CHECKSUM {
+            let size = match offload.gso {
+                None => whole,
+                Some(Gso { kind: GsoKind::Udp, size, .. }) if size > 8 => usize::from(size),
+                Some(_) => return Err(DropReason::BadOffload),
+            };
+            return Ok(Self { size, offload: Offload::default() });
         }
-        (Some((start, offset)), gso) if start >= OVERHEAD + ETHERNET => {
-            let checksum = Checksum::Partial { start: (start - OVERHEAD) as u16, offset };
-            Ok((whole, Offload { checksum, gso }))
+        match start.checked_sub(OVERHEAD as u16) {
+            Some(start) if usize::from(start) >= ETHERNET => {
+                let checksum = Checksum::Partial { start, offset };
+                Ok(Self { size: whole, offload: Offload { checksum, gso: offload.gso } })
+            }
+            _ => Err(DropReason::BadOffload),
         }
-        _ => Err(DropReason::BadOffload),
     }
 }

@@ -1,0 +1,234 @@
+//! The same decisions as encapsulation, told instead of done.
+
+use core::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use entropy::Key;
+use tables::{Slot, Snapshot};
+use wire::{MacAddr, Vni};
+
+use crate::decide::{Path, Plan};
+use crate::drop_reason::DropReason;
+use crate::frame::Frame;
+use crate::outer::Inherited;
+use crate::partial::InnerHead;
+
+/// What would become of a frame from the bridge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Explanation {
+    /// It goes no further.
+    Dropped(DropReason),
+    /// It is sent.
+    Forwarded(Forwarded),
+}
+
+/// Where a frame goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Its VNI.
+    pub vni: Vni,
+    /// Name of the vxlan netdev it was sent to.
+    pub netdev: String,
+    /// Its destination MAC address.
+    pub destination: MacAddr,
+    /// Whether it goes to the whole flood list because its destination is in no table.
+    pub flooded: bool,
+    /// Every copy of every segment, in the order in which they are sent.
+    pub copies: Vec<CopyFate>,
+}
+
+/// What becomes of one copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyFate {
+    /// Which segment of a super-frame it is, from 0.
+    pub segment: usize,
+    /// Address of the VTEP it is for; `None` if that VTEP is gone.
+    pub remote: Option<Ipv4Addr>,
+    /// How its outer source port was chosen.
+    pub entropy: entropy::Explanation,
+    /// How it gets there, or why it does not.
+    pub route: Result<Route, DropReason>,
+}
+
+/// How one copy gets to its VTEP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Outer source address: this leaf's VTEP.
+    pub local: Ipv4Addr,
+    /// Outer destination address.
+    pub remote: Ipv4Addr,
+    /// Outer UDP source port.
+    pub source_port: u16,
+    /// Outer UDP destination port.
+    pub destination_port: u16,
+    /// Outer type of service.
+    pub tos: u8,
+    /// Outer time to live.
+    pub ttl: u8,
+    /// Outer don't-fragment bit.
+    pub dont_fragment: bool,
+    /// Length of the outer IPv4 packet in bytes.
+    pub length: u16,
+    /// The hash of outer addresses and ports that chose the next hop.
+    pub hash: u64,
+    /// Next hops there were to choose from, at least one.
+    pub choices: usize,
+    /// Interface index of the uplink.
+    pub uplink: u32,
+    /// The gateway, or the VTEP itself where it is on-link.
+    pub gateway: IpAddr,
+    /// The uplink's MAC address.
+    pub source_mac: MacAddr,
+    /// The gateway's MAC address; `None` while the kernel is asked for it and the frame waits.
+    pub destination_mac: Option<MacAddr>,
+}
+
+/// Tells what encapsulation would do with a frame from the bridge of the VNI in `slot`, and why.
+#[must_use]
+pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanation {
+    if frame.data.is_empty() {
+        return Explanation::Dropped(DropReason::ReceiveUnreadable);
+    }
+    let Some(vni) = snapshot.vni(slot.get()) else {
+        return Explanation::Dropped(DropReason::UnknownSlot);
+    };
+    let mut plan = match Plan::of(frame, vni) {
+        Ok(plan) => plan,
+        Err(reason) => return Explanation::Dropped(reason),
+    };
+    let mut inner = InnerHead::default();
+    let mut copies = Vec::with_capacity(plan.segments() * plan.remotes.len());
+    for segment in 0..plan.segments() {
+        let piece = plan.piece(segment, &mut inner);
+        let entropy = plan.explain_entropy();
+        for &remote in plan.remotes {
+            let route = piece.clone().and_then(|body| {
+                let length = inner.as_slice().len() + body.len();
+                let path = Path::of(vni, remote, entropy.decision.source_port, length, snapshot)?;
+                Ok(Route::of(&plan, &path, entropy.decision.source_port))
+            });
+            let remote = snapshot.vtep(remote).map(|vtep| vtep.address);
+            copies.push(CopyFate { segment, remote, entropy, route });
+        }
+    }
+    Explanation::Forwarded(Forwarded {
+        vni: vni.tunnel.vni,
+        netdev: vni.netdev.clone(),
+        destination: plan.dissection.destination,
+        flooded: plan.flooded,
+        copies,
+    })
+}
+
+impl Route {
+    fn of(plan: &Plan<'_>, path: &Path<'_>, source_port: u16) -> Self {
+        let tunnel = &plan.vni.tunnel;
+        let Inherited { tos, ttl, dont_fragment } = Inherited::of(tunnel, &plan.dissection.network);
+        Self {
+            local: tunnel.local,
+            remote: path.remote,
+            source_port,
+            destination_port: tunnel.destination_port,
+            tos,
+            ttl,
+            dont_fragment,
+            length: path.l3_length,
+            hash: path.hash,
+            choices: path.choices,
+            uplink: path.hop.ifindex,
+            gateway: path.hop.gateway,
+            source_mac: path.hop.source_mac,
+            destination_mac: path.hop.destination_mac,
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dropped(reason) => write_drop(f, *reason),
+            Self::Forwarded(forwarded) => forwarded.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Forwarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vni, netdev, destination, flooded, copies } = self;
+        write!(f, "VNI {vni} ({netdev}): {destination} ")?;
+        f.write_str(if *flooded {
+            "is in no table: a copy for each VTEP of the flood list"
+        } else {
+            "is behind a known VTEP"
+        })?;
+        let mut before = None;
+        for copy in copies {
+            // Segments are mostly alike; a line for each that differs will do.
+            if before != Some(copy.entropy) {
+                write_entropy(f, copy)?;
+            }
+            if copy.segment == 0 || before != Some(copy.entropy) || copy.route.is_err() {
+                copy.fmt(f)?;
+            }
+            before = Some(copy.entropy);
+        }
+        Ok(())
+    }
+}
+
+fn write_entropy(f: &mut fmt::Formatter<'_>, copy: &CopyFate) -> fmt::Result {
+    let entropy::Explanation { policy, key, reason, range, decision } = copy.entropy;
+    write!(f, "\n  ")?;
+    if copy.segment > 0 {
+        write!(f, "from segment {} on, ", copy.segment)?;
+    }
+    write!(f, "{policy} looks at ")?;
+    match key {
+        Key::QueuePair { source, destination, queue_pair } => {
+            write!(f, "queue pair {queue_pair}, {source} to {destination}")?;
+        }
+        Key::FiveTuple { source, destination, protocol, source_port, destination_port } => {
+            write!(
+                f,
+                "protocol {protocol}, {source} port {source_port} to {destination} port {destination_port}"
+            )?;
+        }
+        Key::Addresses { source, destination, protocol } => {
+            write!(f, "protocol {protocol}, {source} to {destination}")?;
+        }
+        Key::Macs { source, destination, ethertype } => {
+            write!(f, "EtherType {ethertype:#06x}, {source} to {destination}")?;
+        }
+    }
+    write!(f, " ({reason}); hash {:#018x} ", decision.hash)?;
+    if let Some(bin) = decision.bin {
+        write!(f, "is bin {bin}, ")?;
+    }
+    write!(f, "gives outer source port {} of {range}", decision.source_port)
+}
+
+impl fmt::Display for CopyFate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.remote {
+            Some(remote) => write!(f, "\n    to VTEP {remote}: ")?,
+            None => write!(f, "\n    to a VTEP that is gone: ")?,
+        }
+        let route = match &self.route {
+            Ok(route) => route,
+            Err(reason) => return write_drop(f, *reason),
+        };
+        write!(f, "uplink {} by {} ", route.uplink, route.gateway)?;
+        match route.destination_mac {
+            Some(mac) => write!(f, "({mac})")?,
+            None => write!(f, "(MAC address not known yet: it waits)")?,
+        }
+        match route.choices {
+            1 => write!(f, ", the only next hop"),
+            choices => write!(f, ", one of {choices} next hops by path hash {:#018x}", route.hash),
+        }
+    }
+}
+
+fn write_drop(f: &mut fmt::Formatter<'_>, reason: DropReason) -> fmt::Result {
+    write!(f, "dropped, {}: {}", reason.label(), reason.sentence().trim())
+}

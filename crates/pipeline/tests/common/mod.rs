@@ -1,0 +1,356 @@
+//! Leaves and frames. Frames are built by etherparse, so that the tests do not lean on the code they test.
+#![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Each test file uses its part.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use entropy::{Entropy, Policy, Settings};
+use etherparse::PacketBuilder;
+use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, Transmit, VlanTag};
+use tables::{
+    DontFragment, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable, Vtep,
+    VtepIndex,
+};
+use wire::{MacAddr, Vni};
+
+pub const SLOT: u16 = 7;
+pub const VNI: u32 = 10_010;
+pub const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Destination of the frames of this module; known behind [`LEAF_2`].
+pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+pub const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+pub const UDP_AT: usize = 34;
+pub const OUTER: usize = 50;
+
+/// A leaf, to be changed before its snapshot is taken.
+#[derive(Clone)]
+pub struct Leaf {
+    pub tunnel: Tunnel,
+    pub settings: Settings,
+    pub vteps: Vec<(Ipv4Addr, Vec<NextHop>)>,
+    pub fdb: Vec<([u8; 6], u32)>,
+    pub flood: Vec<u32>,
+    pub strict: bool,
+    pub generation: u64,
+}
+
+pub fn hop(ifindex: u32) -> NextHop {
+    let last = ifindex as u8;
+    NextHop {
+        ifindex,
+        gateway: IpAddr::V4(Ipv4Addr::new(192, 168, last, 1)),
+        source_mac: MacAddr([2, 1, 0, 0, 0, last]),
+        destination_mac: Some(MacAddr([2, 2, 0, 0, 0, last])),
+        mtu: 9_500,
+        weight: 1,
+        path: ifindex as u16,
+    }
+}
+
+impl Leaf {
+    /// Leaf 1: one VNI, one known host behind leaf 2, two uplinks, leaves 2 and 3 in the flood list.
+    pub fn one() -> Self {
+        Self {
+            tunnel: Tunnel {
+                vni: Vni::try_from(VNI).unwrap(),
+                local: LEAF_1,
+                destination_port: 4789,
+                ttl: Ttl::Fixed(64),
+                tos: Tos::Inherit,
+                df: DontFragment::Unset,
+                udp_checksum: false,
+            },
+            settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },
+            vteps: vec![(LEAF_2, vec![hop(3), hop(4)]), (Ipv4Addr::new(10, 0, 0, 3), vec![hop(3), hop(4)])],
+            fdb: vec![(HOST, 0)],
+            flood: vec![0, 1],
+            strict: false,
+            generation: 1,
+        }
+    }
+
+    /// Leaf 2: the other end.
+    pub fn two() -> Self {
+        let mut leaf = Self::one();
+        leaf.tunnel.local = LEAF_2;
+        leaf.vteps[0].0 = LEAF_1;
+        leaf
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let mut builder = SnapshotBuilder::new(self.generation);
+        builder.vni(Arc::new(VniTable {
+            slot: Slot::new(SLOT).unwrap(),
+            netdev: "vx10010".to_owned(),
+            tunnel: self.tunnel.clone(),
+            entropy: Entropy::new(self.settings).unwrap(),
+            fdb: self.fdb.iter().map(|(mac, index)| (MacAddr(*mac), VtepIndex(*index))).collect(),
+            flood: self.flood.iter().copied().map(VtepIndex).collect(),
+            strict_vtep: self.strict,
+        }));
+        for ((address, hops), index) in self.vteps.iter().zip(0..) {
+            let paths = Arc::new(Paths::new(hops.clone()));
+            builder.vtep(VtepIndex(index), Vtep { address: *address, paths });
+        }
+        builder.build()
+    }
+}
+
+/// A received frame that owns its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owned {
+    pub data: Vec<u8>,
+    pub vlan: Option<VlanTag>,
+    pub offload: Offload,
+}
+
+impl Owned {
+    /// As it comes from the bridge splice.
+    pub fn tagged(data: Vec<u8>) -> Self {
+        let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
+        Self { data, vlan, offload: Offload::default() }
+    }
+
+    /// As it comes from the underlay splice.
+    pub fn plain(data: Vec<u8>) -> Self {
+        Self { data, vlan: None, offload: Offload::default() }
+    }
+
+    pub fn partial(mut self, start: usize, offset: u16) -> Self {
+        self.offload.checksum = Checksum::Partial { start: start as u16, offset };
+        self
+    }
+
+    pub fn gso(mut self, kind: GsoKind, size: u16) -> Self {
+        self.offload.gso = Some(Gso { kind, size, ecn: false });
+        self
+    }
+
+    pub fn frame(&self) -> Frame<'_> {
+        Frame { data: &self.data, vlan: self.vlan, offload: self.offload }
+    }
+}
+
+/// A pipeline with its batch.
+pub struct Worker {
+    pub pipeline: Pipeline,
+    pub batch: Batch,
+    pub out: Vec<Transmit>,
+}
+
+impl Worker {
+    pub fn new() -> Self {
+        let pipeline = Pipeline::new(Arc::new(Counters::new()));
+        Self { pipeline, batch: Batch::new(64), out: Vec::new() }
+    }
+
+    fn fill(&mut self, frames: &[Owned]) {
+        self.batch.clear();
+        self.out.clear();
+        for frame in frames {
+            assert!(self.batch.copy(frame.frame()));
+        }
+    }
+
+    pub fn encapsulate_at(&mut self, frames: &[Owned], snapshot: &Snapshot, now: Instant) -> Vec<Vec<u8>> {
+        self.fill(frames);
+        self.pipeline.encapsulate(&self.batch, snapshot, now, &mut self.out);
+        self.bytes()
+    }
+
+    pub fn encapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
+        self.encapsulate_at(frames, snapshot, Instant::now())
+    }
+
+    pub fn decapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
+        self.fill(frames);
+        self.pipeline.decapsulate(&self.batch, snapshot, &mut self.out);
+        self.bytes()
+    }
+
+    pub fn bytes(&self) -> Vec<Vec<u8>> {
+        self.out.iter().map(|transmit| transmit.to_vec(&self.batch)).collect()
+    }
+
+    /// `received + copies = sent + Σ dropped + held`, with what is still to be sent.
+    pub fn assert_balance(&self, pending: usize) {
+        let counters = self.pipeline.counters();
+        let received = counters.underlay_received.get() + counters.bridge_received.get();
+        assert_eq!(
+            received + counters.copies.get(),
+            counters.sent.get() + counters.dropped_in_all() + counters.held.get() + pending as u64,
+            "{counters:?}"
+        );
+    }
+
+    pub fn dropped(&self, reason: pipeline::DropReason) -> u64 {
+        self.pipeline.counters().dropped(reason)
+    }
+}
+
+/// What the bridge splice carries, without its tag.
+pub fn untagged(frame: &[u8]) -> Vec<u8> {
+    assert_eq!(&frame[12..16], &[0x88, 0xa8, 0, SLOT as u8]);
+    [&frame[..12], &frame[16..]].concat()
+}
+
+/// One copy of a frame for one VTEP, taken apart: outer headers, and the inner frame.
+pub struct Encapsulated {
+    pub ip: etherparse::Ipv4Header,
+    pub udp: etherparse::UdpHeader,
+    pub vxlan: [u8; 8],
+    pub inner: Vec<u8>,
+}
+
+/// Parses an encapsulated frame and checks all that must hold for each.
+pub fn open(frame: &[u8]) -> Encapsulated {
+    let packet = etherparse::PacketHeaders::from_ethernet_slice(frame).unwrap();
+    let Some(etherparse::NetHeaders::Ipv4(ip, _)) = packet.net else { panic!("{:?}", packet.net) };
+    let Some(etherparse::TransportHeader::Udp(udp)) = packet.transport else {
+        panic!("{:?}", packet.transport)
+    };
+    assert_eq!(usize::from(ip.total_len), frame.len() - 14);
+    assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+    assert_eq!(usize::from(udp.length), frame.len() - 34);
+    assert_eq!(ip.fragment_offset.value(), 0);
+    assert!(!ip.more_fragments);
+    Encapsulated { ip, udp, vxlan: frame[42..50].try_into().unwrap(), inner: frame[50..].to_vec() }
+}
+
+/// Base transport header and payload of a RoCE packet; the ICRC's place is filled with something.
+pub fn bth(queue_pair: u32, sequence: u32, payload: usize) -> Vec<u8> {
+    let [_, q @ ..] = queue_pair.to_be_bytes();
+    let mut bytes = vec![0x04, 0x40, 0xff, 0xff, 0, q[0], q[1], q[2]];
+    bytes.extend(sequence.to_be_bytes());
+    bytes.extend((0..payload).map(|at| at as u8));
+    bytes.extend([0xde, 0xad, 0xbe, 0xef]);
+    bytes
+}
+
+pub fn udp4(tos: u8, source_port: u16, destination_port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut ip =
+        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 1, 0, 1], [10, 1, 0, 2]).unwrap();
+    ip.dscp = etherparse::IpDscp::try_new(tos >> 2).unwrap();
+    ip.ecn = etherparse::IpEcn::try_new(tos & 3).unwrap();
+    ip.identification = 0x1234;
+    ip.dont_fragment = false;
+    let builder = PacketBuilder::ethernet2(SOURCE, HOST)
+        .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
+        .udp(source_port, destination_port);
+    write(builder, payload)
+}
+
+pub fn udp6(traffic_class: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame =
+        write(PacketBuilder::ethernet2(SOURCE, HOST).ipv6([1; 16], [2; 16], 64).udp(49_152, 4791), payload);
+    frame[14] |= traffic_class >> 4;
+    frame[15] |= traffic_class << 4;
+    frame
+}
+
+pub fn write(builder: etherparse::PacketBuilderStep<etherparse::UdpHeader>, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    builder.write(&mut frame, payload).unwrap();
+    frame
+}
+
+pub fn roce(queue_pair: u32, sequence: u32) -> Vec<u8> {
+    let mut frame = udp4(0, 49_152, 4791, &bth(queue_pair, sequence, 64));
+    wire::icrc::fill(&mut frame[14..]).unwrap();
+    frame
+}
+
+/// A TCP segment with timestamps; PSH, FIN and CWR on request.
+pub fn tcp(ipv6: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let ethernet = PacketBuilder::ethernet2(SOURCE, HOST);
+    let step = if ipv6 {
+        ethernet.ipv6([1; 16], [2; 16], 64)
+    } else {
+        ethernet.ipv4([10, 1, 0, 1], [10, 1, 0, 2], 64)
+    };
+    let builder = step
+        .tcp(40_000, 5_001, 0xffff_f000, 1_000)
+        .ack(77)
+        .options(&[etherparse::TcpOptionElement::Timestamp(1, 2)])
+        .unwrap();
+    let mut frame = Vec::new();
+    builder.write(&mut frame, payload).unwrap();
+    let l4 = 14 + if ipv6 { 40 } else { 20 };
+    frame[l4 + 13] |= flags;
+    checksum_tcp(&mut frame, l4);
+    frame
+}
+
+/// Puts the right TCP checksum in.
+pub fn checksum_tcp(frame: &mut [u8], l4: usize) {
+    let value = transport_checksum(frame, l4);
+    frame[l4 + 16..l4 + 18].copy_from_slice(&value.to_be_bytes());
+}
+
+/// The checksum that etherparse computes for the transport header at `l4`.
+pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
+    let ipv6 = is_ipv6(frame, l4);
+    let tcp = if ipv6 { frame[l4 - 34] } else { frame[l4 - 11] } == 6;
+    let (header, payload) = frame[l4..].split_at(if tcp { usize::from(frame[l4 + 12] >> 4) * 4 } else { 8 });
+    let v4 = || (frame[l4 - 8..l4 - 4].try_into().unwrap(), frame[l4 - 4..l4].try_into().unwrap());
+    let v6 = || (frame[l4 - 32..l4 - 16].try_into().unwrap(), frame[l4 - 16..l4].try_into().unwrap());
+    if tcp {
+        let header = etherparse::TcpHeader::from_slice(header).unwrap().0;
+        if ipv6 {
+            header.calc_checksum_ipv6_raw(v6().0, v6().1, payload).unwrap()
+        } else {
+            header.calc_checksum_ipv4_raw(v4().0, v4().1, payload).unwrap()
+        }
+    } else {
+        let header = etherparse::UdpHeader::from_slice(header).unwrap().0;
+        if ipv6 {
+            header.calc_checksum_ipv6_raw(v6().0, v6().1, payload).unwrap()
+        } else {
+            header.calc_checksum_ipv4_raw(v4().0, v4().1, payload).unwrap()
+        }
+    }
+}
+
+/// Replaces a transport checksum by the pseudo header's sum, as a sender does that leaves it to its network card.
+pub fn leave_to_card(frame: &mut [u8], l4: usize, offset: usize) {
+    let at = l4 + offset;
+    let length = frame.len() - l4;
+    let mut sum = length as u32 + if offset == 16 { 6 } else { 17 };
+    let ipv6 = is_ipv6(frame, l4);
+    for pair in frame[l4 - if ipv6 { 32 } else { 8 }..l4].chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[at..at + 2].copy_from_slice(&(sum as u16).to_be_bytes());
+}
+
+/// Whether an IPv6 header without extensions stands before the transport header.
+fn is_ipv6(frame: &[u8], l4: usize) -> bool {
+    l4 >= 54 && frame[l4 - 42..l4 - 40] == [0x86, 0xdd]
+}
+
+/// An SCTP packet as it is before its checksum was computed, and after.
+pub fn sctp() -> (Vec<u8>, Vec<u8>) {
+    let ip = etherparse::Ipv4Header::new(28, 64, etherparse::IpNumber::SCTP, [10, 1, 0, 1], [10, 1, 0, 2])
+        .unwrap();
+    let mut before = [&HOST[..], &SOURCE, &[8, 0], &ip.to_bytes()].concat();
+    let value = ip.calc_header_checksum();
+    before[24..26].copy_from_slice(&value.to_be_bytes());
+    before.extend([0x10, 0, 0x20, 0, 0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, 0]);
+    before.extend((0..16).map(|i| i * 11));
+    let mut after = before.clone();
+    // CRC-32C by definition: the remainder of a polynomial division, bit by bit.
+    let mut register = u32::MAX;
+    for byte in &before[34..] {
+        for bit in 0..8 {
+            let feedback = (register ^ u32::from(byte >> bit)) & 1;
+            register = (register >> 1) ^ (feedback * 0x82f6_3b78);
+        }
+    }
+    after[42..46].copy_from_slice(&(!register).to_le_bytes());
+    (before, after)
+}
