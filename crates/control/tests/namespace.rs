@@ -1,0 +1,335 @@
+//! The task against a real kernel, each test in a network namespace of its own. Needs root.
+//!
+//! ```text
+//!   spine (a veth peer, same namespace) ── up1   br10010 ── vx10010
+//!                                                   └────── hp1
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's helpers may fail it")]
+
+use std::future::Future;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use control::{LeaveReason, Namespace, Request, Settings, SourceState, State, Status, Update, Warning};
+use netlink::Kernel;
+use nix::sched::{CloneFlags, unshare};
+use tokio::sync::{mpsc, watch};
+use wire::{MacAddr, Vni};
+
+const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+const VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
+const MAC: &str = "02:00:00:00:00:01";
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Index of the vxlan netdev; those of the recorded FPM streams' leaf.
+const VXLAN: u32 = 5;
+
+const LEAF: &str = "
+    link set lo up
+    link add up1 index 2 type veth peer name spine index 102
+    link add up2 index 3 type veth peer name spine2 index 103
+    link add br10010 index 4 type bridge
+    link add vx10010 index 5 type vxlan id 10010 local 10.0.0.11 dstport 4789 nolearning
+    link set vx10010 master br10010
+    link add hp1 index 6 type veth peer name host index 106
+    link set hp1 master br10010
+    address add 10.0.0.11/32 dev lo
+    address add 10.1.0.0/31 dev up1
+    link set up1 up
+    link set spine up
+    link set hp1 up
+    link set host up
+    link set br10010 up
+    link set vx10010 up
+    neigh replace 10.1.0.1 lladdr 02:00:00:00:00:e1 dev up1
+    route add 10.0.0.12/32 via 10.1.0.1";
+
+/// Runs `story` on a thread with a namespace of its own, in which everything it starts lives too.
+fn in_a_namespace<F: Future<Output = ()>>(story: impl FnOnce() -> F + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; this test needs root");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, story());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs many `ip` or `bridge` commands at once, given one a line.
+fn batch(program: &str, commands: &str) {
+    let mut child = Command::new(program).args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let lines: String = commands.lines().map(|line| format!("{}\n", line.trim())).collect();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{program}: {commands}");
+}
+
+fn ip(commands: &str) {
+    batch("ip", commands);
+}
+
+fn bridge(commands: &str) {
+    batch("bridge", commands);
+}
+
+/// The task under test, and what it published last.
+struct Leaf {
+    published: watch::Receiver<Update>,
+    status: watch::Receiver<Status>,
+    requests: mpsc::Sender<Request>,
+    task: tokio::task::JoinHandle<Result<(), netlink::Error>>,
+}
+
+impl Leaf {
+    fn start(kernel: Kernel, fpm: Option<fpm::Server>) -> Self {
+        let (publish, published) = watch::channel(Update::default());
+        let (requests, wanted) = mpsc::channel(16);
+        let (report, status) = watch::channel(Status::default());
+        let state = State::new(Settings::default(), Namespace::read());
+        let task =
+            tokio::task::spawn_local(control::run(state, kernel, fpm, wanted, report, move |update| {
+                publish.send_replace(update.clone());
+            }));
+        Self { published, status, requests, task }
+    }
+
+    async fn until(&mut self, what: &str, reached: impl Fn(&Update) -> bool) -> Update {
+        let waited = tokio::time::timeout(PATIENCE, self.published.wait_for(reached)).await;
+        if let Ok(update) = waited.map(|update| update.expect("the task runs").clone()) {
+            return update;
+        }
+        panic!("not published: {what}; last: {:?}", self.published.borrow())
+    }
+
+    async fn until_status(&mut self, what: &str, reached: impl Fn(&Status) -> bool) {
+        let waited = tokio::time::timeout(PATIENCE, self.status.wait_for(reached)).await.is_ok();
+        assert!(waited, "not reported: {what}; last: {:?}", self.status.borrow());
+    }
+
+    async fn stop(self) {
+        self.requests.send(Request::Shutdown).await.unwrap();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+fn behind(update: &Update, mac: &str) -> Option<Ipv4Addr> {
+    let vni = Vni::try_from(10010).unwrap();
+    let index = update.snapshot.terminate(LOCAL, 4789, vni)?.fdb.get(&mac.parse::<MacAddr>().unwrap())?;
+    Some(update.snapshot.vtep(*index)?.address)
+}
+
+fn flood_list(update: &Update) -> usize {
+    update.snapshot.vnis().map(|table| table.flood.len()).sum()
+}
+
+/// The interfaces by which frames go to the VTEP, with the gateways' MAC addresses.
+fn ways(update: &Update) -> Vec<(u32, Option<MacAddr>)> {
+    let vtep = update.snapshot.vteps().find(|vtep| vtep.address == VTEP);
+    let hops = vtep.iter().flat_map(|vtep| vtep.paths.next_hops());
+    hops.map(|hop| (hop.ifindex, hop.destination_mac)).collect()
+}
+
+#[test]
+fn a_leaf_is_found_and_followed() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), None);
+        let gateway = Some("02:00:00:00:00:e1".parse().unwrap());
+        let update = leaf.until("the VNI", |update| flood_list(update) == 1).await;
+        assert_eq!(ways(&update), [(2, gateway)]);
+        let taken = &update.plan.vnis[&VXLAN];
+        assert_eq!((taken.name.as_str(), taken.local, taken.frame_limit), ("vx10010", LOCAL, 1464));
+        let uplinks: Vec<&str> = update.plan.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
+        assert_eq!(uplinks, ["up1"]);
+
+        // As zebra does it: one entry in the bridge's FDB and one in the netdev's own.
+        bridge(&format!(
+            "fdb add {MAC} dev vx10010 dst {VTEP} self extern_learn\nfdb add {MAC} dev vx10010 master extern_learn"
+        ));
+        leaf.until("the remote MAC", |update| behind(update, MAC) == Some(VTEP)).await;
+        // The host moves here, and nobody has deleted the other entry yet.
+        bridge(&format!("fdb replace {MAC} dev hp1 master dynamic"));
+        leaf.until("the local MAC", |update| behind(update, MAC).is_none()).await;
+        bridge(&format!("fdb replace {MAC} dev vx10010 master extern_learn"));
+        leaf.until("the MAC, remote again", |update| behind(update, MAC) == Some(VTEP)).await;
+        bridge(&format!("fdb del {MAC} dev vx10010 self"));
+        leaf.until("the withdrawal", |update| behind(update, MAC).is_none()).await;
+
+        ip("link set vx10010 down");
+        leaf.until("the netdev going down", |update| {
+            update.plan.vnis.is_empty() && update.left.iter().any(|left| left.reason == LeaveReason::Down)
+        })
+        .await;
+        ip("link set vx10010 up");
+        leaf.until("the netdev coming back", |update| update.plan.vnis.contains_key(&VXLAN)).await;
+        ip("link set vx10010 nomaster");
+        leaf.until("no bridge", |update| update.plan.vnis.is_empty()).await;
+        ip("link set vx10010 master br10010");
+        leaf.until("a bridge", |update| update.plan.vnis.contains_key(&VXLAN)).await;
+        ip("link set vx10010 type vxlan ttl 9");
+        let nine =
+            |update: &Update| update.snapshot.vnis().any(|table| table.tunnel.ttl == tables::Ttl::Fixed(9));
+        leaf.until("the netdev's new TTL", nine).await;
+        ip("link del vx10010");
+        leaf.until("the netdev's end", |update| update.plan.vnis.is_empty() && update.left.is_empty()).await;
+        leaf.stop().await;
+    });
+}
+
+#[test]
+fn routes_that_vanish_without_an_event_vanish_here() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        ip(
+            "link set up2 up\nlink set spine2 up\naddress add 10.2.0.0/31 dev up2\nroute add 10.0.0.0/24 via 10.2.0.1",
+        );
+        bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), None);
+        let by = |interfaces: &'static [u32]| {
+            move |update: &Update| {
+                ways(update).into_iter().map(|(ifindex, _)| ifindex).eq(interfaces.iter().copied())
+            }
+        };
+        leaf.until("the host route", by(&[2])).await;
+        // The peer's end: carrier goes, the route stays, and no frame may leave by the shorter prefix.
+        ip("link set spine down");
+        leaf.until("no carrier", by(&[])).await;
+        ip("link set spine up");
+        leaf.until("carrier", by(&[2])).await;
+        // One's own end: the kernel flushes the host route silently.
+        ip("link set up1 down");
+        leaf.until("the shorter prefix", by(&[3])).await;
+        ip("link set up1 up\nroute add 10.0.0.12/32 nexthop via 10.1.0.1 weight 3 nexthop via 10.2.0.1");
+        leaf.until("both", by(&[2, 3])).await;
+        // Of two next hops the kernel marks one dead, and revives it, without an event.
+        ip("link set up1 down");
+        leaf.until("one of both", by(&[3])).await;
+        ip("link set up1 up");
+        leaf.until("both again", by(&[2, 3])).await;
+        ip(
+            "nexthop add id 7 via 10.1.0.1 dev up1\nnexthop add id 8 via 10.2.0.1 dev up2\nnexthop add id 9 group 7/8\nroute replace 10.0.0.12/32 nhid 9",
+        );
+        leaf.until("a group", by(&[2, 3])).await;
+        ip("link set up2 down");
+        leaf.until("a group of one", by(&[2])).await;
+        ip("link del up1");
+        leaf.until("nothing", by(&[])).await;
+        leaf.stop().await;
+    });
+}
+
+/// A second namespace, for a neighbour that answers.
+struct Spine(String);
+
+impl Spine {
+    fn new() -> Self {
+        let name = format!("vtc-{}", std::process::id());
+        ip(&format!("netns add {name}\nlink set spine netns {name}"));
+        Self(name)
+    }
+
+    fn ip(&self, commands: &str) {
+        let status = Command::new("ip").args(["-n", &self.0]).args(commands.split(' ')).status();
+        assert!(status.unwrap().success(), "{commands}");
+    }
+}
+
+impl Drop for Spine {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.0));
+    }
+}
+
+#[test]
+fn an_unknown_gateway_is_resolved_by_the_kernel_and_checked_when_stale() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        let spine = Spine::new();
+        spine.ip("link set spine address 02:00:00:00:00:e2 up");
+        spine.ip("address add 10.1.0.1/31 dev spine");
+        ip("neigh del 10.1.0.1 dev up1");
+        bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), None);
+        let is = |mac: &str| {
+            let mac = Some(mac.parse().unwrap());
+            move |update: &Update| ways(update) == [(2, mac)]
+        };
+        leaf.until("the gateway's MAC", is("02:00:00:00:00:e2")).await;
+        // The gateway is replaced without a word. The kernel notices because it is asked to check a stale entry.
+        spine.ip("link set spine address 02:00:00:00:00:e3");
+        ip("neigh replace 10.1.0.1 lladdr 02:00:00:00:00:e2 dev up1 nud stale");
+        leaf.until("the gateway's new MAC", is("02:00:00:00:00:e3")).await;
+        ip("neigh del 10.1.0.1 dev up1");
+        leaf.until("its loss", |update| ways(update) == [(2, None)]).await;
+        leaf.until("the gateway's MAC again", is("02:00:00:00:00:e3")).await;
+        leaf.stop().await;
+    });
+}
+
+#[test]
+fn q18_lost_events_are_made_up_for_by_a_dump() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        // A buffer so small that a burst overruns it while the task is not looking.
+        let mut leaf = Leaf::start(Kernel::with_receive_buffer(2048).unwrap(), None);
+        leaf.until("the VNI", |update| update.plan.vnis.contains_key(&VXLAN)).await;
+        let entries: String = (0..3000u32)
+            .map(|n| {
+                format!("fdb add 02:00:01:00:{:02x}:{:02x} dev vx10010 dst {VTEP} self\n", n / 256, n % 256)
+            })
+            .collect();
+        bridge(&entries);
+        let macs = |update: &Update| update.snapshot.vnis().map(|table| table.fdb.len()).sum::<usize>();
+        leaf.until("3000 entries", move |update| macs(update) == 3000).await;
+        assert!(leaf.status.borrow().overruns > 0, "nothing was lost, so nothing was tested");
+        bridge(&entries.replace("add", "del"));
+        leaf.until("their end", move |update| macs(update) == 0).await;
+        leaf.stop().await;
+    });
+}
+
+#[test]
+fn zebra_by_fpm_and_a_namespace_without_it() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        bridge("fdb add 02:00:00:00:00:77 dev vx10010 dst 10.0.0.12 self");
+        let server = fpm::Server::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = server.local_address().unwrap();
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), Some(server));
+        leaf.until("the MAC that zebra never tells", |update| {
+            behind(update, "02:00:00:00:00:77") == Some(VTEP)
+        })
+        .await;
+        leaf.until_status("no FPM yet", |status| {
+            status.kernel == SourceState::Live && status.fpm == SourceState::Disconnected
+        })
+        .await;
+        leaf.until_status("how to turn FPM on", |status| status.warnings.contains(&Warning::NoFpm)).await;
+
+        // What FRR 10.3 sent when a MAC was learned behind 10.0.0.12, on a leaf with the same interface indexes.
+        let recorded = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/fixtures/fpm/frr103-nhg-02-mac-only-learned.bin"
+        );
+        let recorded = std::fs::read(recorded).expect("the recorded stream");
+        let mut zebra = tokio::net::TcpStream::connect(address).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut zebra, &recorded).await.unwrap();
+        let before =
+            leaf.until("two MACs", |update| update.snapshot.vnis().any(|table| table.fdb.len() == 2)).await;
+        leaf.until_status("a replay", |status| {
+            status.fpm == SourceState::Syncing && status.warnings.is_empty()
+        })
+        .await;
+        leaf.until_status("its end", |status| status.fpm == SourceState::Live).await;
+        drop(zebra);
+        leaf.until_status("zebra's end", |status| matches!(status.fpm, SourceState::Stale { .. })).await;
+        let after = leaf.published.borrow().clone();
+        assert_eq!(after.snapshot.vnis().next().unwrap().fdb, before.snapshot.vnis().next().unwrap().fdb);
+        leaf.stop().await;
+    });
+}
