@@ -25,7 +25,7 @@ pub const UDP_AT: usize = 34;
 pub const OUTER: usize = 50;
 
 /// A leaf, to be changed before its snapshot is taken.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Leaf {
     pub tunnel: Tunnel,
     pub settings: Settings,

@@ -1,0 +1,110 @@
+//! No allocation per frame.
+//!
+//! An allocator that counts can only be written with `unsafe`; it forwards every call to the system's own. This is one of the
+//! two places outside of `ports` where ARCHITECTURE.md allows it.
+#![allow(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Instant;
+
+use common::{Leaf, Owned, Worker, bth, roce, tcp, udp4, udp6};
+use pipeline::{Batch, GsoKind};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    // The thread-local is gone while its thread ends; nothing is measured then.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator with the caller's arguments; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(run: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    run();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn q19_no_allocation_per_frame() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![1]))), 1, "the counter counts");
+
+    let mut leaf = Leaf::one();
+    leaf.tunnel.udp_checksum = true;
+    let (here, there) = (leaf.snapshot(), Leaf::two().snapshot());
+    let mut flooded = roce(1, 1);
+    flooded[..6].fill(0xff);
+    let mut left = tcp(false, 0, &[1; 777]);
+    common::leave_to_card(&mut left, 34, 16);
+    let frames = [
+        Owned::tagged(roce(1, 1)),
+        Owned::tagged(flooded),
+        Owned::tagged(udp6(2, b"x")),
+        Owned::tagged(left).partial(34, 16),
+        Owned::tagged(tcp(false, 0, &[1; 20_000])).gso(GsoKind::TcpV4, 1_448),
+        Owned::tagged(udp4(0, 1, 4791, &bth(1, 1, 5_000))).gso(GsoKind::Udp, 1_000),
+        Owned::tagged(common::sctp().0).partial(34, 8),
+        Owned::tagged(vec![]),
+        Owned::plain(vec![0; 60]),
+    ];
+    let mut one = Worker::new();
+    let sent: Vec<_> = one.encapsulate(&frames, &here).into_iter().map(Owned::plain).collect();
+    let mut incoming = Batch::new(sent.len());
+    for frame in &sent {
+        // As a port would hand over what the peer's card has summed.
+        let mut frame = frame.frame();
+        frame.offload.checksum = pipeline::Checksum::Valid;
+        assert!(incoming.copy(frame));
+    }
+    let mut two = Worker::new();
+    let now = Instant::now();
+    // The first round grows what is to be reused.
+    for round in 0..4 {
+        let made = allocations(|| {
+            one.out.clear();
+            one.pipeline.encapsulate(&one.batch, &here, now, &mut one.out);
+            for transmit in &one.out {
+                one.pipeline.account(transmit, Ok(()));
+            }
+            two.out.clear();
+            two.pipeline.decapsulate(&incoming, &there, &mut two.out);
+            for transmit in &two.out {
+                two.pipeline.account(transmit, Ok(()));
+            }
+        });
+        // One copy of the flooded frame is for leaf 3.
+        assert!(one.out.len() > 20 && two.out.len() == one.out.len() - 1);
+        if round > 0 {
+            assert_eq!(made, 0, "round {round}");
+        }
+    }
+}
