@@ -111,15 +111,19 @@ impl Entropy {
     #[inline]
     #[must_use]
     pub fn decide(&self, frame: &Dissection) -> Decision {
-        self.explain(frame).decision
+        self.work_out(frame).decision
     }
 
     /// Decides about a frame and says how. What is not a queue pair has no bin: it uses the whole range.
-    #[inline]
     #[must_use]
     pub fn explain(&self, frame: &Dissection) -> Explanation {
-        let (key, reason) = Key::of(frame, self.policy);
-        let hash = key.hash(self.seed);
+        self.work_out(frame)
+    }
+
+    /// The one way to a decision. Inlined, so that [`Entropy::decide`] does not pay for what only an explanation needs.
+    #[inline(always)]
+    fn work_out(&self, frame: &Dissection) -> Explanation {
+        let (key, reason, hash) = Key::of(frame, self.policy, self.seed);
         let (source_port, bin) = match (self.policy, reason) {
             (Policy::FiveTuple, _) => (kernel_port(hash, self.netdev_range), None),
             (Policy::QpBins, Reason::Roce) => {

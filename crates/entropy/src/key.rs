@@ -1,7 +1,7 @@
 //! What a frame is hashed by, and why by that.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PORT_ROCE, PROTOCOL_UDP};
 use wire::{Dissection, Fragment, MacAddr, Network, QueuePair};
@@ -105,19 +105,42 @@ impl fmt::Display for Reason {
 }
 
 impl Key {
-    /// The key of a frame under `policy`, and the reason for it.
-    #[inline]
-    #[must_use]
-    pub fn of(frame: &Dissection, policy: Policy) -> (Self, Reason) {
-        let (source, destination, protocol, fragment) = match &frame.network {
+    /// The key of a frame under `policy`, the reason for it, and its hash under `seed`.
+    ///
+    /// The hash is [`Key::hash`], but takes the addresses from where they are: out of a key, where they may be of
+    /// either version, it costs twice as much.
+    #[inline(always)]
+    pub(crate) fn of(frame: &Dissection, policy: Policy, seed: u64) -> (Self, Reason, u64) {
+        match &frame.network {
             Network::Ipv4(ip) => {
-                (IpAddr::V4(ip.source), IpAddr::V4(ip.destination), ip.protocol, ip.fragment)
+                let (source, destination) = (IpAddr::V4(ip.source), IpAddr::V4(ip.destination));
+                let (key, reason) = Self::of_ip(frame, policy, source, destination, ip.protocol, ip.fragment);
+                (key, reason, hash_v4(seed, ip.source, ip.destination, key.last_word()))
             }
             Network::Ipv6(ip) => {
-                (IpAddr::V6(ip.source), IpAddr::V6(ip.destination), ip.protocol, ip.fragment)
+                let (source, destination) = (IpAddr::V6(ip.source), IpAddr::V6(ip.destination));
+                let (key, reason) = Self::of_ip(frame, policy, source, destination, ip.protocol, ip.fragment);
+                (key, reason, hash_v6(seed, ip.source, ip.destination, key.last_word()))
             }
-            Network::Other => return Self::of_macs(frame),
-        };
+            Network::Other => {
+                let Dissection { source, destination, ethertype, .. } = *frame;
+                let broken = matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6);
+                let reason = if broken { Reason::BrokenIp } else { Reason::NotIp };
+                let key = Self::Macs { source, destination, ethertype };
+                (key, reason, hash_macs(seed, source, destination, key.last_word()))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn of_ip(
+        frame: &Dissection,
+        policy: Policy,
+        source: IpAddr,
+        destination: IpAddr,
+        protocol: u8,
+        fragment: Fragment,
+    ) -> (Self, Reason) {
         if let Some(roce) = frame.roce
             && policy != Policy::FiveTuple
         {
@@ -141,72 +164,74 @@ impl Key {
         } else {
             Reason::NotRoce
         };
-        (
-            Self::FiveTuple {
-                source,
-                destination,
-                protocol: transport.protocol,
-                source_port,
-                destination_port,
-            },
-            reason,
-        )
+        let protocol = transport.protocol;
+        (Self::FiveTuple { source, destination, protocol, source_port, destination_port }, reason)
     }
 
-    fn of_macs(frame: &Dissection) -> (Self, Reason) {
-        let Dissection { source, destination, ethertype, .. } = *frame;
-        let broken = matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6);
-        let reason = if broken { Reason::BrokenIp } else { Reason::NotIp };
-        (Self::Macs { source, destination, ethertype }, reason)
-    }
-
-    /// The key's hash under `seed`. Each kind of key has its own tag in the last word.
-    #[inline]
+    /// The key's hash under `seed`: of its addresses and its last word.
     #[must_use]
     pub fn hash(&self, seed: u64) -> u64 {
+        let last = self.last_word();
         match *self {
-            Self::QueuePair { source, destination, queue_pair } => {
-                of_addresses(seed, source, destination, 1 << 48 | u64::from(queue_pair.get()))
+            Self::QueuePair { source, destination, .. }
+            | Self::FiveTuple { source, destination, .. }
+            | Self::Addresses { source, destination, .. } => hash_addresses(seed, source, destination, last),
+            Self::Macs { source, destination, .. } => hash_macs(seed, source, destination, last),
+        }
+    }
+
+    /// What is left of the key without its addresses. Each kind has its own tag there.
+    #[inline(always)]
+    fn last_word(&self) -> u64 {
+        match *self {
+            Self::QueuePair { queue_pair, .. } => 1 << 48 | u64::from(queue_pair.get()),
+            Self::FiveTuple { protocol, source_port, destination_port, .. } => {
+                let ports = u64::from(source_port) << 16 | u64::from(destination_port);
+                2 << 48 | u64::from(protocol) << 32 | ports
             }
-            Self::FiveTuple { source, destination, protocol, source_port, destination_port } => {
-                let flow =
-                    u64::from(protocol) << 32 | u64::from(source_port) << 16 | u64::from(destination_port);
-                of_addresses(seed, source, destination, 2 << 48 | flow)
-            }
-            Self::Addresses { source, destination, protocol } => {
-                of_addresses(seed, source, destination, 3 << 48 | u64::from(protocol))
-            }
-            Self::Macs { source, destination, ethertype } => {
-                hash(seed, [mac_word(source), mac_word(destination), 4 << 48 | u64::from(ethertype)])
-            }
+            Self::Addresses { protocol, .. } => 3 << 48 | u64::from(protocol),
+            Self::Macs { ethertype, .. } => 4 << 48 | u64::from(ethertype),
         }
     }
 }
 
+/// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair they would be IPv6.
 #[inline]
-fn of_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            hash(seed, [u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()), last])
-        }
-        _ => {
-            let ([a, b], [c, d]) = (address_words(source), address_words(destination));
-            hash(seed, [a, b, c, d, last])
-        }
-    }
-}
-
-/// An IPv6 address as two words; an IPv4 address as the IPv6 address that maps it (RFC 4291 section 2.5.5.2).
-#[inline]
-pub(crate) fn address_words(address: IpAddr) -> [u64; 2] {
-    let bits = match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) => address.to_bits(),
+pub(crate) fn hash_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
+    let mapped = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     };
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => hash_v4(seed, source, destination, last),
+        _ => hash_v6(seed, mapped(source), mapped(destination), last),
+    }
+}
+
+#[inline(always)]
+fn hash_v4(seed: u64, source: Ipv4Addr, destination: Ipv4Addr, last: u64) -> u64 {
+    hash(seed, [u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()), last])
+}
+
+#[inline(always)]
+fn hash_v6(seed: u64, source: Ipv6Addr, destination: Ipv6Addr, last: u64) -> u64 {
+    let [a, b] = words(source);
+    let [c, d] = words(destination);
+    hash(seed, [a, b, c, d, last])
+}
+
+#[inline(always)]
+fn hash_macs(seed: u64, source: MacAddr, destination: MacAddr, last: u64) -> u64 {
+    hash(seed, [word(source), word(destination), last])
+}
+
+#[inline(always)]
+fn words(address: Ipv6Addr) -> [u64; 2] {
+    let bits = address.to_bits();
     [(bits >> 64) as u64, bits as u64]
 }
 
-#[inline]
-fn mac_word(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
+#[inline(always)]
+fn word(MacAddr([a, b, c, d, e, f]): MacAddr) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

@@ -171,6 +171,9 @@ fn q4_ipv6_fragments_share_a_key_behind_the_same_and_different_extension_headers
 fn fallbacks_have_their_reasons() {
     let explain = |frame: &Frame| entropy(Policy::QpHash).explain(&frame.dissect());
     assert_eq!(explain(&Frame::new(udp(1, 2, &[]))).reason, Reason::NotRoce);
+    let mut cut = Frame::new(udp(1, 2, &[])).bytes();
+    cut.truncate(14 + 19);
+    assert_eq!(entropy(Policy::QpHash).explain(&dissect(&cut).unwrap()).reason, Reason::BrokenIp);
     let mut icmp = Frame::new(vec![8, 0, 0, 0, 0, 0, 0, 1]);
     icmp.protocol = 1;
     assert_eq!(explain(&icmp).reason, Reason::NoPorts);
@@ -196,4 +199,29 @@ fn five_tuple_sees_roce_as_any_udp() {
     assert_eq!(one.reason, Reason::RoceByFiveTuple);
     assert_eq!(one, explain(0xc000, 2));
     assert_ne!(one.decision.hash, explain(0xc001, 1).decision.hash);
+}
+
+#[test]
+fn decision_explanation_and_key_have_one_hash() {
+    let mut frames = vec![Frame::new(roce(0xc000, 4, 0x1234, 0)), Frame::new(udp(1, 2, &[]))];
+    let mut fragment = frames[0].clone();
+    fragment.fragment = 185;
+    frames.push(fragment);
+    let mut icmp = Frame::new(vec![8; 8]);
+    icmp.protocol = 1;
+    frames.push(icmp);
+    for frame in frames.clone() {
+        frames.push(Frame { ipv6: true, next: frame.protocol, fragment: 0, ..frame });
+    }
+    let mut dissections: Vec<_> = frames.iter().map(Frame::dissect).collect();
+    dissections.push(dissect(&[0x5a; 60]).unwrap());
+    for policy in Policy::ALL {
+        for dissection in &dissections {
+            let explanation = entropy(policy).explain(dissection);
+            assert_eq!(explanation.decision, entropy(policy).decide(dissection));
+            assert_eq!(explanation.decision.hash, explanation.key.hash(7), "{:?}", explanation.key);
+            assert!(explanation.range.contains(explanation.decision.source_port));
+            assert_eq!(explanation.policy, policy);
+        }
+    }
 }

@@ -5,20 +5,23 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::ethernet::{Ethernet, Vlan};
+use crate::ipv4::Ipv4;
+use crate::ipv6::{Ipv6, Ipv6Extension, Ipv6Fragment, MAX_EXTENSION_HEADERS};
 use crate::number::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, PORT_ROCE, PROTOCOL_AUTHENTICATION, PROTOCOL_DCCP,
     PROTOCOL_DESTINATION_OPTIONS, PROTOCOL_FRAGMENT, PROTOCOL_HOP_BY_HOP, PROTOCOL_NO_NEXT_HEADER,
     PROTOCOL_ROUTING, PROTOCOL_SCTP, PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_UDP_LITE, is_vlan,
 };
+use crate::roce::Bth;
+use crate::tcp::Tcp;
 use crate::types::{MacAddr, QueuePair};
+use crate::udp::Udp;
 
 /// VLAN tags that are followed; a further one is left as the EtherType.
 const MAX_VLAN_TAGS: u8 = 4;
-/// IPv6 extension headers that are followed; behind more than these the transport is unknown.
-const MAX_EXTENSIONS: usize = 8;
-const ETHERNET_LENGTH: u16 = 14;
-const IPV6_LENGTH: u16 = 40;
-const UDP_LENGTH: usize = 8;
+const ETHERNET_LENGTH: u16 = Ethernet::LENGTH as u16;
+const IPV6_LENGTH: u16 = Ipv6::LENGTH as u16;
 
 /// What one Ethernet frame says about itself. Offsets count bytes from the frame's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,12 +179,11 @@ impl Dissection {
         let transport = self.transport?;
         let start = usize::from(transport.offset);
         let header = frame.get(start..)?;
-        let length = match transport.protocol {
-            PROTOCOL_UDP => UDP_LENGTH,
-            PROTOCOL_TCP => usize::from(header.first_chunk::<20>()?[12] >> 4) * 4,
+        let (length, minimum) = match transport.protocol {
+            PROTOCOL_UDP => (Udp::LENGTH, Udp::LENGTH),
+            PROTOCOL_TCP => (usize::from(Tcp::parse(header).ok()?.0.data_offset()) * 4, Tcp::LENGTH),
             _ => return None,
         };
-        let minimum = if transport.protocol == PROTOCOL_TCP { 20 } else { UDP_LENGTH };
         (length >= minimum && length <= header.len()).then_some(start + length)
     }
 }
@@ -191,170 +193,188 @@ impl Dissection {
 #[inline]
 #[must_use]
 pub fn dissect(frame: &[u8]) -> Option<Dissection> {
-    let (&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1], mut l3) = frame.split_first_chunk()?;
-    let mut ethertype = u16::from_be_bytes([t0, t1]);
+    let (ethernet, mut l3) = Ethernet::parse(frame).ok()?;
+    let mut ethertype = ethernet.ethertype();
     let mut vlan_tags = 0;
     while is_vlan(ethertype) && vlan_tags < MAX_VLAN_TAGS {
-        let Some((&[_, _, t0, t1], rest)) = l3.split_first_chunk() else { break };
-        ethertype = u16::from_be_bytes([t0, t1]);
+        let Ok((tag, rest)) = Vlan::parse(l3) else { break };
+        ethertype = tag.ethertype();
         l3 = rest;
         vlan_tags += 1;
     }
-    let mut dissection = Dissection {
-        destination: MacAddr([d0, d1, d2, d3, d4, d5]),
-        source: MacAddr([s0, s1, s2, s3, s4, s5]),
+    let l3_offset = ETHERNET_LENGTH + 4 * u16::from(vlan_tags);
+    // Each kind of frame makes its own result, in place: a common one, filled step by step, would be copied.
+    let result = |network, (transport, roce)| Dissection {
+        destination: ethernet.destination(),
+        source: ethernet.source(),
         vlan_tags,
         ethertype,
-        l3_offset: ETHERNET_LENGTH + 4 * u16::from(vlan_tags),
-        network: Network::Other,
-        transport: None,
-        roce: None,
+        l3_offset,
+        network,
+        transport,
+        roce,
     };
-    match ethertype {
-        ETHERTYPE_IPV4 => dissection.ipv4(l3),
-        ETHERTYPE_IPV6 => dissection.ipv6(l3),
-        _ => {}
+    if ethertype == ETHERTYPE_IPV4
+        && let Some((ip, payload)) = ipv4(l3)
+    {
+        let above = match payload {
+            Some(payload) => {
+                transport(ip.protocol, l3_offset + u16::from(ip.header_length), payload, ip.fragment)
+            }
+            None => (None, None),
+        };
+        return Some(result(Network::Ipv4(ip), above));
     }
-    Some(dissection)
+    if ethertype == ETHERTYPE_IPV6
+        && let Some((ip, upper)) = ipv6(l3)
+    {
+        let above = match upper {
+            Some((protocol, skipped, payload)) => {
+                transport(protocol, l3_offset + IPV6_LENGTH + skipped, payload, ip.fragment)
+            }
+            None => (None, None),
+        };
+        return Some(result(Network::Ipv6(ip), above));
+    }
+    Some(result(Network::Other, (None, None)))
 }
 
-impl Dissection {
-    #[inline]
-    fn ipv4(&mut self, l3: &[u8]) {
-        let Some(&[version, tos, l0, l1, _, _, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3]) =
-            l3.first_chunk()
-        else {
-            return;
-        };
-        let header_length = (version & 0x0f) * 4;
-        if version >> 4 != 4 || header_length < 20 {
-            return;
-        }
-        let total_length = u16::from_be_bytes([l0, l1]);
-        let flags = u16::from_be_bytes([f0, f1]);
-        let fragment = fragment(flags & 0x1fff != 0, flags & 0x2000 != 0);
-        self.network = Network::Ipv4(Ipv4Summary {
-            source: Ipv4Addr::new(s0, s1, s2, s3),
-            destination: Ipv4Addr::new(d0, d1, d2, d3),
-            header_length,
-            tos,
-            ttl,
-            dont_fragment: flags & 0x4000 != 0,
-            fragment,
-            total_length,
-            protocol,
-        });
-        if let Some(payload) = l3.get(usize::from(header_length)..usize::from(total_length)) {
-            self.transport(protocol, self.l3_offset + u16::from(header_length), payload, fragment);
-        }
+/// The IPv4 header at the start of `l3`, and the payload if it lies within the frame.
+#[inline(always)]
+fn ipv4(l3: &[u8]) -> Option<(Ipv4Summary, Option<&[u8]>)> {
+    let (ip, _) = Ipv4::parse(l3).ok()?;
+    let header_length = ip.ihl() * 4;
+    if ip.version() != 4 || header_length < 20 {
+        return None;
     }
+    let total_length = ip.total_length();
+    let summary = Ipv4Summary {
+        source: ip.source(),
+        destination: ip.destination(),
+        header_length,
+        tos: ip.tos(),
+        ttl: ip.ttl(),
+        dont_fragment: ip.dont_fragment(),
+        fragment: Fragment::of(ip.fragment_offset(), ip.more_fragments()),
+        total_length,
+        protocol: ip.protocol(),
+    };
+    Some((summary, l3.get(usize::from(header_length)..usize::from(total_length))))
+}
 
-    fn ipv6(&mut self, l3: &[u8]) {
-        let Some((&[v0, v1, v2, v3, l0, l1, next, hop_limit], addresses)) = l3.split_first_chunk() else {
-            return;
-        };
-        let Some((source, rest)) = addresses.split_first_chunk::<16>() else { return };
-        let Some((destination, rest)) = rest.split_first_chunk::<16>() else { return };
-        if v0 >> 4 != 6 {
-            return;
+/// The IPv6 header at the start of `l3`, and what its chain of extension headers leads to.
+#[inline(always)]
+fn ipv6(l3: &[u8]) -> Option<(Ipv6Summary, Option<Upper<'_>>)> {
+    let (ip, rest) = Ipv6::parse(l3).ok()?;
+    if ip.version() != 6 {
+        return None;
+    }
+    let (payload_length, next) = (ip.payload_length(), ip.next_header());
+    let chain = match rest.get(..usize::from(payload_length)) {
+        // What almost all datagrams have needs no walk.
+        Some(payload) if matches!(next, PROTOCOL_UDP | PROTOCOL_TCP) => {
+            Chain { protocol: next, fragment: Fragment::Whole, upper: Some((next, 0, payload)) }
         }
-        let payload_length = u16::from_be_bytes([l0, l1]);
+        Some(payload) => extensions(next, payload),
         // A datagram longer than the frame is not walked: what cannot be trusted is not followed.
-        let chain = match rest.get(..usize::from(payload_length)) {
-            Some(payload) => extensions(next, payload),
-            None => Chain { protocol: next, fragment: Fragment::Whole, upper: None },
-        };
-        self.network = Network::Ipv6(Ipv6Summary {
-            source: Ipv6Addr::from(*source),
-            destination: Ipv6Addr::from(*destination),
-            traffic_class: (v0 << 4) | (v1 >> 4),
-            hop_limit,
-            flow_label: u32::from_be_bytes([0, v1 & 0x0f, v2, v3]),
-            fragment: chain.fragment,
-            payload_length,
-            protocol: chain.protocol,
-        });
-        if let Some((protocol, skipped, payload)) = chain.upper {
-            self.transport(protocol, self.l3_offset + IPV6_LENGTH + skipped, payload, chain.fragment);
-        }
-    }
+        None => Chain { protocol: next, fragment: Fragment::Whole, upper: None },
+    };
+    let summary = Ipv6Summary {
+        source: ip.source(),
+        destination: ip.destination(),
+        traffic_class: ip.traffic_class(),
+        hop_limit: ip.hop_limit(),
+        flow_label: ip.flow_label(),
+        fragment: chain.fragment,
+        payload_length,
+        protocol: chain.protocol,
+    };
+    Some((summary, chain.upper))
+}
 
-    #[inline]
-    fn transport(&mut self, protocol: u8, offset: u16, payload: &[u8], fragment: Fragment) {
-        if fragment == Fragment::Later {
-            return;
-        }
-        let mut ports = None;
-        match protocol {
-            PROTOCOL_UDP => {
-                if let Some(&[s0, s1, d0, d1, l0, l1, _, _]) = payload.first_chunk() {
-                    let length = usize::from(u16::from_be_bytes([l0, l1]));
-                    // The first fragment is shorter than its datagram.
-                    let whole = fragment == Fragment::Whole;
-                    if length >= UDP_LENGTH && (!whole || length <= payload.len()) {
-                        let destination = u16::from_be_bytes([d0, d1]);
-                        ports = Some((u16::from_be_bytes([s0, s1]), destination));
-                        if destination == PORT_ROCE && whole {
-                            self.roce = payload.get(UDP_LENGTH..length).and_then(roce);
-                        }
+/// The transport header at the start of `payload`, which is `offset` bytes into the frame.
+#[inline(always)]
+fn transport(
+    protocol: u8,
+    offset: u16,
+    payload: &[u8],
+    fragment: Fragment,
+) -> (Option<Transport>, Option<Roce>) {
+    if fragment == Fragment::Later {
+        return (None, None);
+    }
+    let (mut ports, mut roce) = (None, None);
+    match protocol {
+        PROTOCOL_UDP => {
+            if let Ok((udp, _)) = Udp::parse(payload) {
+                let length = usize::from(udp.length());
+                // The first fragment is shorter than its datagram.
+                let whole = fragment == Fragment::Whole;
+                if length >= Udp::LENGTH && (!whole || length <= payload.len()) {
+                    ports = Some((udp.source_port(), udp.destination_port()));
+                    if udp.destination_port() == PORT_ROCE && whole {
+                        roce = payload.get(Udp::LENGTH..length).and_then(Roce::of);
                     }
                 }
             }
-            PROTOCOL_TCP | PROTOCOL_SCTP | PROTOCOL_DCCP | PROTOCOL_UDP_LITE => {
-                if let Some(&[s0, s1, d0, d1]) = payload.first_chunk() {
-                    ports = Some((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])));
-                }
-            }
-            _ => {}
         }
-        self.transport = Some(Transport { protocol, offset, ports });
+        PROTOCOL_TCP | PROTOCOL_SCTP | PROTOCOL_DCCP | PROTOCOL_UDP_LITE => {
+            if let Some(&[s0, s1, d0, d1]) = payload.first_chunk() {
+                ports = Some((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])));
+            }
+        }
+        _ => {}
+    }
+    (Some(Transport { protocol, offset, ports }), roce)
+}
+
+impl Fragment {
+    #[inline]
+    const fn of(offset: u16, more: bool) -> Self {
+        match (offset, more) {
+            (1.., _) => Self::Later,
+            (0, true) => Self::First,
+            (0, false) => Self::Whole,
+        }
     }
 }
 
-#[inline]
-const fn fragment(offset: bool, more: bool) -> Fragment {
-    match (offset, more) {
-        (true, _) => Fragment::Later,
-        (false, true) => Fragment::First,
-        (false, false) => Fragment::Whole,
+impl Roce {
+    #[inline]
+    fn of(datagram: &[u8]) -> Option<Self> {
+        let (bth, _) = Bth::parse(datagram).ok()?;
+        Some(Self { opcode: bth.opcode(), destination: bth.destination(), sequence: bth.sequence() })
     }
 }
 
-#[inline]
-fn roce(datagram: &[u8]) -> Option<Roce> {
-    let &[opcode, _, _, _, _, q0, q1, q2, _, p0, p1, p2] = datagram.first_chunk()?;
-    Some(Roce {
-        opcode,
-        destination: QueuePair::from_be_bytes([q0, q1, q2]),
-        sequence: u32::from_be_bytes([0, p0, p1, p2]),
-    })
-}
+/// Protocol, bytes before it, and payload of an IPv6 packet's upper layer.
+type Upper<'a> = (u8, u16, &'a [u8]);
 
 /// The end of an IPv6 header chain.
 struct Chain<'a> {
     protocol: u8,
     fragment: Fragment,
-    /// Protocol, bytes before it, and payload of the upper layer, if it was reached.
-    upper: Option<(u8, u16, &'a [u8])>,
+    /// `None` if it was not reached.
+    upper: Option<Upper<'a>>,
 }
 
 /// Follows IPv6 extension headers (RFC 8200 section 4) from `next` at the start of `payload`.
-#[inline]
 fn extensions(next: u8, payload: &[u8]) -> Chain<'_> {
     let mut chain = Chain { protocol: next, fragment: Fragment::Whole, upper: None };
     let (mut next, mut rest) = (next, payload);
-    for _ in 0..=MAX_EXTENSIONS {
+    for _ in 0..=MAX_EXTENSION_HEADERS {
         // Behind a fragment header, `protocol` stays what every fragment shows.
         if chain.fragment == Fragment::Whole {
             chain.protocol = next;
         }
-        let length = match (next, rest.first_chunk()) {
-            (PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS, Some(&[_, units])) => {
-                (usize::from(units) + 1) * 8
+        let units = Ipv6Extension::parse(rest).map(|(header, _)| usize::from(header.length()));
+        let length = match (next, units) {
+            (PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS, Ok(units)) => {
+                (units + 1) * 8
             }
-            (PROTOCOL_AUTHENTICATION, Some(&[_, units])) => (usize::from(units) + 2) * 4,
+            (PROTOCOL_AUTHENTICATION, Ok(units)) => (units + 2) * 4,
             // A fragment within a fragment is not followed: later parts could not show it.
-            (PROTOCOL_FRAGMENT, Some(_)) if chain.fragment == Fragment::Whole => 8,
+            (PROTOCOL_FRAGMENT, Ok(_)) if chain.fragment == Fragment::Whole => Ipv6Fragment::LENGTH,
             (
                 PROTOCOL_HOP_BY_HOP
                 | PROTOCOL_ROUTING
@@ -372,16 +392,17 @@ fn extensions(next: u8, payload: &[u8]) -> Chain<'_> {
             }
         };
         let Some((header, behind)) = rest.split_at_checked(length) else { return chain };
-        let Some(&[following, _, f0, f1]) = header.first_chunk() else { return chain };
-        if next == PROTOCOL_FRAGMENT {
-            let word = u16::from_be_bytes([f0, f1]);
-            chain.fragment = fragment(word & 0xfff8 != 0, word & 1 != 0);
-            chain.protocol = following;
+        let Ok((extension, _)) = Ipv6Extension::parse(header) else { return chain };
+        if next == PROTOCOL_FRAGMENT
+            && let Ok((header, _)) = Ipv6Fragment::parse(header)
+        {
+            chain.fragment = Fragment::of(header.offset(), header.more_fragments());
+            chain.protocol = header.next_header();
             if chain.fragment == Fragment::Later {
                 return chain;
             }
         }
-        next = following;
+        next = extension.next_header();
         rest = behind;
     }
     chain
