@@ -1,7 +1,13 @@
 //! The steering programs in a real namespace: what is redirected reaches the splice's socket and nobody else; what is
 //! not, and everything once the kill switch is empty, is the kernel's. Needs root.
 
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

@@ -1,0 +1,392 @@
+//! Configuration: a TOML file, and flags that win over it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, ValueEnum};
+use control::{Settings, VniSettings};
+use entropy::{Bins, Policy, SourcePortRange};
+use serde::Deserialize;
+use wire::Vni;
+
+const EXAMPLES: &str = "\
+Examples:
+  vtepd                                take over every VNI of this network namespace
+  vtepd --dry-run                      show what would be taken over, and why the rest would not
+  vtepd --vni 10010 --policy qp-bins   take over one VNI, with queue pairs dealt over four source ports
+  ip netns exec leaf1 vtepd --config leaf1.toml
+
+Signals: SIGHUP reads the configuration file again, SIGTERM or SIGINT gives everything back to the kernel and ends.";
+
+/// Takes the VXLAN dataplane of a running FRR leaf out of the kernel's hands: run it in the leaf's network namespace.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "vtepd", version, after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Configuration file (TOML); read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Take over only this VNI; may be repeated
+    #[arg(long = "vni", value_name = "VNI", value_parser = vni)]
+    pub vnis: Vec<Vni>,
+    /// Leave this VNI to the kernel; may be repeated
+    #[arg(long = "exclude", value_name = "VNI", value_parser = vni)]
+    pub exclude: Vec<Vni>,
+    /// Who picks the outer UDP source port: five-tuple, qp-hash or qp-bins
+    #[arg(long)]
+    pub policy: Option<Policy>,
+    /// Number of source ports that qp-bins deals queue pairs over
+    #[arg(long)]
+    pub bins: Option<u16>,
+    /// Seed of the hashes; leaves with different seeds place the same flow differently
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Outer source ports of qp-hash and qp-bins
+    #[arg(long, value_name = "MIN-MAX")]
+    pub source_ports: Option<SourcePortRange>,
+    /// Drop frames from VTEPs that no table names; the kernel accepts them
+    #[arg(long)]
+    pub strict_vtep: bool,
+    /// How the steering programs are attached
+    #[arg(long, value_enum)]
+    pub hook: Option<HookChoice>,
+    /// Where zebra's FPM client is expected
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "no_fpm")]
+    pub fpm_listen: Option<SocketAddr>,
+    /// Do without FPM: rtnetlink alone
+    #[arg(long)]
+    pub no_fpm: bool,
+    /// Listen for FPM even where an old zebra might crash on it
+    #[arg(long)]
+    pub fpm_unsafe: bool,
+    /// Where Prometheus metrics are served
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_listen: Option<SocketAddr>,
+    /// Print what would be taken over, and end
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Output of --dry-run
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Log more: once for what happens, twice for every change. RUST_LOG, where set, wins
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Log lines as JSON
+    #[arg(long)]
+    pub log_json: bool,
+}
+
+/// How the steering programs are attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookChoice {
+    /// tcx links where the kernel has them (Linux 6.6), clsact filters elsewhere
+    #[default]
+    Auto,
+    /// tcx links
+    Tcx,
+    /// clsact filters
+    Clsact,
+}
+
+/// Form of what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+fn vni(text: &str) -> Result<Vni, String> {
+    let number: u32 = text.parse().map_err(|_| format!("'{text}' is no number"))?;
+    Vni::try_from(number).map_err(|error| error.to_string())
+}
+
+/// The configuration file. Everything has a default; unknown keys are errors.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct File {
+    takeover: TakeoverSection,
+    entropy: EntropySection,
+    vni: BTreeMap<String, VniSection>,
+    fpm: FpmSection,
+    metrics: MetricsSection,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct TakeoverSection {
+    vnis: Option<Vec<u32>>,
+    exclude: Vec<u32>,
+    hook: Option<HookChoice>,
+    strict_vtep: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct EntropySection {
+    policy: Option<String>,
+    bins: Option<u16>,
+    seed: Option<u64>,
+    source_ports: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct VniSection {
+    policy: Option<String>,
+    bins: Option<u16>,
+    source_ports: Option<String>,
+    ttl: Option<u8>,
+    strict_vtep: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct FpmSection {
+    enabled: Option<bool>,
+    listen: Option<SocketAddr>,
+    #[serde(rename = "unsafe")]
+    accept_hazard: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct MetricsSection {
+    listen: Option<SocketAddr>,
+}
+
+/// Everything that a run of the daemon goes by.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    /// For the control room.
+    pub settings: Settings,
+    /// How programs are attached.
+    pub hook: HookChoice,
+    /// Where FPM is expected; `None` is off.
+    pub fpm: Option<SocketAddr>,
+    /// Whether FPM is listened for even where zebra might crash.
+    pub accept_fpm_hazard: bool,
+    /// Where metrics are served.
+    pub metrics: SocketAddr,
+}
+
+/// The configuration does not make sense.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// The file cannot be read.
+    #[error("the configuration file {path} cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has keys or values that are unknown.
+    #[error("the configuration file {path} is wrong: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A value is out of its range.
+    #[error("{key}: {problem}")]
+    Value {
+        /// The key, as it stands in the file.
+        key: String,
+        /// What is wrong with the value.
+        problem: String,
+    },
+}
+
+/// Port of the FPM server that zebra connects to unless told otherwise.
+pub const FPM_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 2620);
+/// Where metrics are served unless told otherwise.
+pub const METRICS_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9472);
+
+impl Configuration {
+    /// Reads the file, if there is one, and lets the flags win over it.
+    ///
+    /// # Errors
+    /// When the file cannot be read or makes no sense.
+    pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
+        let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
+        let mut default = VniSettings::default();
+        let entropy = &file.entropy;
+        apply(
+            &mut default,
+            "entropy",
+            entropy.policy.as_deref(),
+            entropy.bins,
+            entropy.source_ports.as_deref(),
+        )?;
+        default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
+        override_by_flags(&mut default, arguments)?;
+        let mut vnis = BTreeMap::new();
+        for (number, section) in &file.vni {
+            let key = format!("vni.{number}");
+            let vni =
+                vni(number).map_err(|problem| ConfigurationError::Value { key: key.clone(), problem })?;
+            let mut settings = default.clone();
+            let VniSection { policy, bins, source_ports, ttl, strict_vtep } = section;
+            apply(&mut settings, &key, policy.as_deref(), *bins, source_ports.as_deref())?;
+            if *ttl == Some(0) {
+                return Err(ConfigurationError::Value {
+                    key: format!("{key}.ttl"),
+                    problem: "a TTL is 1 to 255".to_owned(),
+                });
+            }
+            settings.ttl = *ttl;
+            settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
+            override_by_flags(&mut settings, arguments)?;
+            check(&key, &settings)?;
+            vnis.insert(vni, settings);
+        }
+        check("entropy", &default)?;
+        let mut include = match &file.takeover.vnis {
+            Some(list) => Some(numbers("takeover.vnis", list)?),
+            None => None,
+        };
+        if !arguments.vnis.is_empty() {
+            include = Some(arguments.vnis.iter().copied().collect());
+        }
+        let mut exclude = numbers("takeover.exclude", &file.takeover.exclude)?;
+        exclude.extend(&arguments.exclude);
+        let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
+        let fpm_enabled =
+            !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
+        Ok(Self {
+            settings: Settings { include, exclude, seed, default, vnis },
+            hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
+            fpm: fpm_enabled.then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(FPM_DEFAULT)),
+            accept_fpm_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
+            metrics: arguments.metrics_listen.or(file.metrics.listen).unwrap_or(METRICS_DEFAULT),
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<File, ConfigurationError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigurationError::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text)
+        .map_err(|source| ConfigurationError::Parse { path: path.to_owned(), source: Box::new(source) })
+}
+
+fn numbers(key: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError> {
+    let parse = |&number| {
+        Vni::try_from(number).map_err(|error: wire::TypeError| ConfigurationError::Value {
+            key: key.to_owned(),
+            problem: error.to_string(),
+        })
+    };
+    list.iter().map(parse).collect()
+}
+
+fn apply(
+    settings: &mut VniSettings,
+    key: &str,
+    policy: Option<&str>,
+    bins: Option<u16>,
+    source_ports: Option<&str>,
+) -> Result<(), ConfigurationError> {
+    let wrong =
+        |name: &str, problem: String| ConfigurationError::Value { key: format!("{key}.{name}"), problem };
+    if let Some(policy) = policy {
+        settings.policy =
+            policy.parse().map_err(|error: entropy::UnknownPolicy| wrong("policy", error.to_string()))?;
+    }
+    if let Some(bins) = bins {
+        settings.bins = Bins::try_from(bins).map_err(|error| wrong("bins", error.to_string()))?;
+    }
+    if let Some(ports) = source_ports {
+        settings.source_ports =
+            ports.parse().map_err(|error: entropy::RangeError| wrong("source-ports", error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn override_by_flags(settings: &mut VniSettings, arguments: &Arguments) -> Result<(), ConfigurationError> {
+    settings.policy = arguments.policy.unwrap_or(settings.policy);
+    settings.source_ports = arguments.source_ports.unwrap_or(settings.source_ports);
+    settings.strict_vtep |= arguments.strict_vtep;
+    apply(settings, "--", None, arguments.bins, None)
+}
+
+/// Whether the settings go together, found out before anything is attached.
+fn check(key: &str, settings: &VniSettings) -> Result<(), ConfigurationError> {
+    let VniSettings { policy, bins, source_ports, .. } = *settings;
+    let together = entropy::Settings { policy, bins, range: source_ports, ..entropy::Settings::default() };
+    match entropy::Entropy::new(together) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            Err(ConfigurationError::Value { key: format!("{key}.bins"), problem: error.to_string() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
+        let path = std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));
+        std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        let path_text = path.to_string_lossy().into_owned();
+        let arguments = ["vtepd", "--config", &path_text].into_iter().chain(flags.iter().copied());
+        let result = Configuration::load(&Arguments::parse_from(arguments));
+        std::fs::remove_file(path).unwrap();
+        result
+    }
+
+    #[test]
+    fn an_empty_file_takes_everything_over() {
+        let configuration = load("", &[]).unwrap();
+        assert_eq!(configuration.settings, Settings::default());
+        assert_eq!(configuration.fpm, Some(FPM_DEFAULT));
+        assert_eq!(configuration.metrics, METRICS_DEFAULT);
+    }
+
+    #[test]
+    fn a_vni_inherits_the_default_and_flags_win_over_both() {
+        let text = "[entropy]\npolicy = \"qp-bins\"\nbins = 8\nseed = 3\n[vni.10020]\nbins = 2\n";
+        let settings = load(text, &["--source-ports", "50000-50009"]).unwrap().settings;
+        assert_eq!(settings.seed, 3);
+        assert_eq!((settings.default.policy, settings.default.bins.get()), (Policy::QpBins, 8));
+        let own = settings.of(Vni::try_from(10020).unwrap());
+        assert_eq!(
+            (own.policy, own.bins.get(), own.source_ports.to_string().as_str()),
+            (Policy::QpBins, 2, "50000-50009")
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            ("[entropy]\npolicy = \"qp-spray\"", "entropy.policy"),
+            ("[entropy]\nsource-ports = \"9-1\"", "entropy.source-ports"),
+            ("[entropy]\nbins = 0", "entropy.bins"),
+            ("[entropy]\npolicy = \"qp-bins\"\nbins = 9\nsource-ports = \"50000-50007\"", "9"),
+            ("[takeover]\nvnis = [0]", "takeover.vnis"),
+            ("[vni.x]\n", "vni.x"),
+            ("[vni.5]\nttl = 0\n", "vni.5.ttl"),
+            ("[takover]\n", "takover"),
+        ] {
+            let error = load(text, &[]).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn fpm_can_be_turned_off_and_moved() {
+        assert_eq!(load("[fpm]\nenabled = false", &[]).unwrap().fpm, None);
+        assert_eq!(load("", &["--no-fpm"]).unwrap().fpm, None);
+        let moved = load("[fpm]\nlisten = \"127.0.0.1:2621\"", &[]).unwrap().fpm;
+        assert_eq!(moved, Some("127.0.0.1:2621".parse().unwrap()));
+    }
+}

@@ -1,0 +1,241 @@
+//! One run of the daemon, from the first look at the namespace to the last frame handed back.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use control::{Namespace, Request, Settings, State, Status, Update};
+use netlink::{Direction, Kernel};
+use ports::Hook;
+use ports::foreign::{self, Foreign};
+use tables::{Snapshot, SteeringPlan};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::{Arguments, Configuration, HookChoice};
+use crate::instance::Instance;
+use crate::takeover::{Takeover, TakeoverError};
+use crate::{dry_run, hazard, view};
+
+/// Whatever ended the daemon; its text is for the user.
+pub type Failure = Box<dyn Error>;
+
+/// Requests from the worker and from signals that may wait for the control task.
+const REQUESTS: usize = 1024;
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When something is missing at the start, or breaks later. What was taken over is given back in any case.
+pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let configuration = Configuration::load(arguments)?;
+    let hook = hook(configuration.hook)?;
+    let kernel = Kernel::open()?;
+    let mut state = State::new(configuration.settings.clone(), Namespace::read());
+    if arguments.dry_run {
+        let update = control::survey(&mut state, &kernel).await?;
+        let notes = foreign(&update.plan).iter().map(ToString::to_string).collect();
+        print!("{}", dry_run::report(&update, &hook.to_string(), notes, arguments.output));
+        return Ok(());
+    }
+    let _instance = Instance::lock()?;
+    let fpm = fpm_server(&configuration)?;
+    let metrics = telemetry::bind(configuration.metrics).await?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = signal(SignalKind::hangup())?;
+
+    let (requests, wanted) = mpsc::channel(REQUESTS);
+    let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
+    let takeover = Takeover::prepare(hook, requests.clone(), move || drop(worker_ends))?;
+    let (status, seen) = watch::channel(Status::default());
+    let shown = Arc::new(Shown::new(takeover, seen.clone()));
+
+    let (refused, mut refusal) = mpsc::channel(1);
+    let mut known_foreign = BTreeSet::new();
+    let control = control::run(state, kernel, fpm, wanted, status, |update| {
+        warn_of_foreign(&mut known_foreign, &update.plan);
+        if let Err(error) = shown.apply(update) {
+            // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
+            tracing::error!("{error}; what is not steered stays with the kernel");
+            if !shown.is_engaged() {
+                let _ = refused.try_send(error);
+            }
+        }
+    });
+    let metrics = {
+        let shown = Arc::clone(&shown);
+        telemetry::serve(metrics, move || shown.render())
+    };
+    tokio::pin!(control, metrics);
+    let hazards = remember_hazard(seen);
+    tokio::pin!(hazards);
+    let ended: Result<(), Failure> = loop {
+        tokio::select! {
+            result = &mut control => break result.map_err(Into::into),
+            result = &mut metrics => break result.map_err(Into::into),
+            error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
+            _ = worker_ended.recv() => break Ok(()),
+            () = &mut hazards => {}
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            () = hung_up(&mut hangup) => {
+                if let Some(settings) = reload(arguments, &configuration) {
+                    shown.configurations.fetch_add(1, Ordering::Relaxed);
+                    let _ = requests.send(Request::Reload(Box::new(settings))).await;
+                }
+            }
+        }
+    };
+    tracing::info!("everything goes back to the kernel");
+    let stopped = shown.stop();
+    ended.and(stopped.map_err(Into::into))
+}
+
+async fn hung_up(signal: &mut Signal) {
+    if signal.recv().await.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What the metrics endpoint shows, and the takeover that it shows it of.
+struct Shown {
+    takeover: Mutex<Option<Takeover>>,
+    counters: Arc<pipeline::Counters>,
+    snapshot: Mutex<Arc<Snapshot>>,
+    status: watch::Receiver<Status>,
+    configurations: AtomicU64,
+}
+
+impl Shown {
+    fn new(takeover: Takeover, status: watch::Receiver<Status>) -> Self {
+        let counters = takeover.counters();
+        Self {
+            takeover: Mutex::new(Some(takeover)),
+            counters,
+            snapshot: Mutex::default(),
+            status,
+            configurations: AtomicU64::new(1),
+        }
+    }
+
+    fn takeover(&self) -> MutexGuard<'_, Option<Takeover>> {
+        self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        match self.takeover().as_mut() {
+            Some(takeover) => takeover.apply(Arc::clone(&update.snapshot), &update.plan),
+            None => Ok(()),
+        }
+    }
+
+    fn is_engaged(&self) -> bool {
+        self.takeover().as_ref().is_some_and(Takeover::is_engaged)
+    }
+
+    fn stop(&self) -> Result<(), TakeoverError> {
+        let takeover = self.takeover().take();
+        takeover.map_or(Ok(()), Takeover::stop)
+    }
+
+    fn render(&self) -> Result<String, std::fmt::Error> {
+        let steering = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
+        let snapshot = Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut view = view::view(&self.status.borrow(), &snapshot, steering.unwrap_or_default());
+        view.ready = self.is_engaged();
+        view.configuration = self.configurations.load(Ordering::Relaxed);
+        telemetry::render(&self.counters, view)
+    }
+}
+
+fn hook(choice: HookChoice) -> Result<Hook, Failure> {
+    let tcx = foreign::has_tcx();
+    match choice {
+        HookChoice::Tcx if !tcx => {
+            Err("this kernel has no tcx links (Linux 6.6 brought them); use --hook clsact or --hook auto"
+                .into())
+        }
+        HookChoice::Auto if !tcx => {
+            tracing::warn!(
+                "this kernel has no tcx links: clsact filters are used, which stay (empty) if vtepd is killed"
+            );
+            Ok(Hook::Clsact)
+        }
+        HookChoice::Tcx | HookChoice::Auto => Ok(Hook::Tcx),
+        HookChoice::Clsact => Ok(Hook::Clsact),
+    }
+}
+
+/// The FPM server, unless it is off or zebra is known not to survive it.
+fn fpm_server(configuration: &Configuration) -> Result<Option<fpm::Server>, Failure> {
+    let Some(address) = configuration.fpm else {
+        tracing::info!("FPM is off: everything comes from rtnetlink");
+        return Ok(None);
+    };
+    if !configuration.accept_fpm_hazard
+        && let Some((note, text)) = hazard::recall()
+    {
+        tracing::warn!(
+            "FPM is not listened for: this namespace's zebra may crash when it connects again ({text}). Everything comes \
+             from rtnetlink, which knows as much. To listen all the same use --fpm-unsafe, or remove {} after an \
+             upgrade of FRR",
+            note.display()
+        );
+        return Ok(None);
+    }
+    Ok(Some(fpm::Server::bind(address)?))
+}
+
+/// Writes down that zebra must not see its connection made again, as soon as that is known. Returns then, or never.
+async fn remember_hazard(mut status: watch::Receiver<Status>) {
+    loop {
+        let hazard = status.borrow_and_update().fpm_hazard();
+        if let Some(hazard) = hazard {
+            match hazard::remember(&hazard) {
+                Ok(path) => tracing::info!("written to {}, for the next start", path.display()),
+                Err(error) => tracing::warn!(%error, "the next start will not know of it"),
+            }
+            std::future::pending::<()>().await;
+        }
+        if status.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The new settings; `None` where the file is wrong, and then everything stays as it is.
+fn reload(arguments: &Arguments, running: &Configuration) -> Option<Settings> {
+    match Configuration::load(arguments) {
+        Ok(configuration) => {
+            let Configuration { settings, hook, fpm, accept_fpm_hazard, metrics } = configuration;
+            if (hook, fpm, accept_fpm_hazard, metrics)
+                != (running.hook, running.fpm, running.accept_fpm_hazard, running.metrics)
+            {
+                tracing::warn!("hook, FPM and metrics settings are taken over at the next start only");
+            }
+            tracing::info!("the configuration was read again");
+            Some(settings)
+        }
+        Err(error) => {
+            tracing::error!("{error}; the configuration stays as it was");
+            None
+        }
+    }
+}
+
+/// Programs of others where the plan attaches ours.
+fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
+    let uplinks = plan.uplinks.iter().flat_map(|uplink| foreign::find(uplink.ifindex, Direction::Ingress));
+    uplinks.chain(plan.vnis.keys().flat_map(|&ifindex| foreign::find(ifindex, Direction::Egress))).collect()
+}
+
+fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {
+    for program in foreign(plan) {
+        let text = program.to_string();
+        if known.insert(text.clone()) {
+            tracing::warn!("a program of somebody else: {text}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! `--dry-run`: what would be taken over, and why the rest would not.
+
+use std::fmt::Write as _;
+
+use control::Update;
+use serde::Serialize;
+
+use crate::config::Output;
+
+/// A VNI that would be taken over.
+#[derive(Debug, Serialize)]
+struct Taken {
+    netdev: String,
+    vni: u32,
+    local: std::net::Ipv4Addr,
+    destination_port: u16,
+    policy: String,
+    remote_macs: usize,
+    flood_vteps: usize,
+    frame_limit: u32,
+}
+
+/// A netdev that would stay with the kernel.
+#[derive(Debug, Serialize)]
+struct Left {
+    netdev: String,
+    vni: u32,
+    reason: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    hook: String,
+    uplinks: Vec<String>,
+    taken: Vec<Taken>,
+    left: Vec<Left>,
+    notes: Vec<String>,
+}
+
+/// The report as text.
+pub fn report(update: &Update, hook: &str, notes: Vec<String>, output: Output) -> String {
+    let taken = update.plan.vnis.values().filter_map(|vni| {
+        let table = update.snapshot.vni(vni.slot.get())?;
+        Some(Taken {
+            netdev: vni.name.clone(),
+            vni: vni.vni.get(),
+            local: vni.local,
+            destination_port: vni.destination_port,
+            policy: table.entropy.policy().to_string(),
+            remote_macs: table.fdb.len(),
+            flood_vteps: table.flood.len(),
+            frame_limit: vni.frame_limit,
+        })
+    });
+    let left = update.left.iter().map(|left| Left {
+        netdev: left.name.clone(),
+        vni: left.vni,
+        reason: left.reason.to_string(),
+    });
+    let report = Report {
+        hook: hook.to_owned(),
+        uplinks: update.plan.uplinks.iter().map(|uplink| uplink.name.clone()).collect(),
+        taken: taken.collect(),
+        left: left.collect(),
+        notes,
+    };
+    match output {
+        Output::Json => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
+        Output::Table => table(&report),
+    }
+}
+
+fn table(report: &Report) -> String {
+    let mut text = String::new();
+    let uplinks = if report.uplinks.is_empty() { "none yet".to_owned() } else { report.uplinks.join(" ") };
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "Steering by {}; uplinks: {uplinks}\n", report.hook);
+    let _ = writeln!(text, "Would be taken over: {}", report.taken.len());
+    if !report.taken.is_empty() {
+        let _ = writeln!(
+            text,
+            "  {:<16} {:>8}  {:<15} {:>5}  {:<10} {:>6} {:>6} {:>12}",
+            "netdev", "vni", "local", "port", "policy", "macs", "flood", "frame limit"
+        );
+    }
+    for t in &report.taken {
+        let _ = writeln!(
+            text,
+            "  {:<16} {:>8}  {:<15} {:>5}  {:<10} {:>6} {:>6} {:>12}",
+            t.netdev,
+            t.vni,
+            t.local,
+            t.destination_port,
+            t.policy,
+            t.remote_macs,
+            t.flood_vteps,
+            t.frame_limit
+        );
+    }
+    let _ = writeln!(text, "Would stay with the kernel: {}", report.left.len());
+    for l in &report.left {
+        let _ = writeln!(text, "  {:<16} {:>8}  {}", l.netdev, l.vni, l.reason);
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "Note: {note}");
+    }
+    text
+}

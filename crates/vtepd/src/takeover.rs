@@ -1,0 +1,126 @@
+//! The takeover of one namespace: splices, steering programs and the worker, put together and taken apart in the right order.
+
+use std::io;
+use std::sync::Arc;
+
+use control::Request;
+use pipeline::Counters;
+use ports::{
+    Hook, PacketSocket, PrivateNamespace, Splice, SpliceError, Steering, SteeringCounts, SteeringError,
+};
+use tables::{Snapshot, SteeringPlan};
+use tokio::sync::mpsc;
+
+use crate::worker::{Sockets, Worker};
+
+/// Near end of the splice that uplinks redirect to.
+const UNDERLAY_SPLICE: &str = "vtepd-underlay";
+/// Near end of the splice that vxlan netdevs redirect to.
+const BRIDGE_SPLICE: &str = "vtepd-bridge";
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Takeover {
+    steering: Steering,
+    worker: Worker,
+    engaged: bool,
+    /// Dropped last: with them go the far ends that the worker reads.
+    _splices: [Splice; 2],
+    _private: PrivateNamespace,
+}
+
+/// The takeover could not begin, go on or end.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeoverError {
+    /// No private namespace.
+    #[error("a private network namespace could not be made: {0}; vtepd needs CAP_SYS_ADMIN")]
+    Namespace(io::Error),
+    /// No splice.
+    #[error(transparent)]
+    Splice(#[from] SpliceError),
+    /// No steering.
+    #[error(transparent)]
+    Steering(#[from] SteeringError),
+    /// No socket to send with.
+    #[error("no AF_PACKET socket: {0}; vtepd needs CAP_NET_RAW")]
+    Socket(io::Error),
+    /// No worker, or it ended.
+    #[error("the worker: {0}")]
+    Worker(io::Error),
+}
+
+impl Takeover {
+    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the first [`Self::apply`].
+    ///
+    /// # Errors
+    /// When a privilege or a kernel feature is missing; what was made is taken away again.
+    pub fn prepare(
+        hook: Hook,
+        requests: mpsc::Sender<Request>,
+        stopped: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, TakeoverError> {
+        let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
+        let mut underlay = Splice::create(UNDERLAY_SPLICE, &private)?;
+        let mut bridge = Splice::create(BRIDGE_SPLICE, &private)?;
+        let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0)?;
+        steering.close(&underlay, &bridge, &private)?;
+        for splice in [&underlay, &bridge] {
+            splice.up(&private)?;
+        }
+        let taken = || TakeoverError::Socket(io::Error::other("the splice's socket is gone"));
+        let sockets = Sockets {
+            underlay: underlay.take_socket().ok_or_else(taken)?,
+            bridge: bridge.take_socket().ok_or_else(taken)?,
+            uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
+        };
+        let worker = Worker::start(sockets, requests, stopped).map_err(TakeoverError::Worker)?;
+        Ok(Self { steering, worker, engaged: false, _splices: [underlay, bridge], _private: private })
+    }
+
+    /// Forwards by this snapshot and redirects what the plan has: what is no longer wanted is given back first, what is new is
+    /// redirected once the worker knows it. The kill switch is filled when this is called for the first time.
+    ///
+    /// # Errors
+    /// The first thing that steering could not do; the rest is done all the same.
+    pub fn apply(&mut self, snapshot: Arc<Snapshot>, plan: &SteeringPlan) -> Result<(), TakeoverError> {
+        let shrunk = self.steering.shrink(plan);
+        self.worker.publish(snapshot);
+        let grown = self.steering.grow(plan);
+        if !self.engaged {
+            self.steering.engage()?;
+            self.engaged = true;
+        }
+        Ok(shrunk.and(grown)?)
+    }
+
+    /// Gives everything back to the kernel: first no more is redirected, then what the worker has is forwarded, then the hooks,
+    /// the splices and the namespace go.
+    ///
+    /// # Errors
+    /// When the worker ended with an error.
+    pub fn stop(mut self) -> Result<(), TakeoverError> {
+        self.steering.release()?;
+        let Self { worker, .. } = self;
+        worker.stop().map_err(TakeoverError::Worker)
+    }
+
+    /// Whether the kill switch is filled.
+    #[must_use]
+    pub const fn is_engaged(&self) -> bool {
+        self.engaged
+    }
+
+    /// What the worker counts.
+    #[must_use]
+    pub fn counters(&self) -> Arc<Counters> {
+        self.worker.counters()
+    }
+
+    /// What the steering programs decided.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn steering_counts(&self) -> Result<SteeringCounts, SteeringError> {
+        self.steering.counts()
+    }
+}

@@ -1,0 +1,53 @@
+//! What telemetry shows beside the worker's counters.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use control::{SourceState, Status};
+use ports::SteeringCounts;
+use tables::Snapshot;
+use telemetry::{LeftView, PathView, SourceView, SteeringView, View, VniView};
+
+/// Joins what the control room says of itself with what is forwarded by.
+pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> View {
+    let vnis = snapshot.vnis().map(|table| VniView {
+        slot: table.slot.get(),
+        vni: table.tunnel.vni,
+        netdev: table.netdev.clone(),
+        policy: table.entropy.policy().to_string(),
+        remote_macs: table.fdb.len(),
+        flood_vteps: table.flood.len(),
+    });
+    let names: BTreeMap<u32, &str> =
+        status.plan.uplinks.iter().map(|u| (u.ifindex, u.name.as_str())).collect();
+    let mut paths: BTreeMap<u16, (u32, IpAddr)> = BTreeMap::new();
+    for hop in snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops()) {
+        paths.insert(hop.path, (hop.ifindex, hop.gateway));
+    }
+    let paths = paths.into_iter().map(|(path, (ifindex, gateway))| PathView {
+        path,
+        uplink: names.get(&ifindex).map_or_else(|| ifindex.to_string(), |name| (*name).to_owned()),
+        gateway,
+    });
+    let left = status.left.iter().map(|left| LeftView {
+        netdev: left.name.clone(),
+        vni: left.vni,
+        reason: left.reason.to_string(),
+    });
+    let source = |name, state: SourceState| SourceView { name, state: state.to_string() };
+    View {
+        generation: snapshot.generation(),
+        vnis: vnis.collect(),
+        paths: paths.collect(),
+        left: left.collect(),
+        sources: vec![source("kernel", status.kernel), source("fpm", status.fpm)],
+        steering: SteeringView {
+            uplink_redirected: counts.uplink_redirected,
+            vxlan_redirected: counts.vxlan_redirected,
+            vxlan_too_big: counts.vxlan_too_big,
+            splice_returned: counts.splice_returned,
+            splice_unknown_slot: counts.splice_unknown_slot,
+        },
+        ..View::default()
+    }
+}

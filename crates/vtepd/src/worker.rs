@@ -1,0 +1,225 @@
+//! The worker: one thread that moves frames from the splices through the pipeline to the ports, run to completion.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use control::{Adjacency, Request};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use pipeline::{Batch, Counters, DropReason, Pipeline, Transmit};
+use ports::PacketSocket;
+use tables::Snapshot;
+use tokio::sync::mpsc;
+
+/// Frames that wait for a next hop are looked at this often, beside each new snapshot.
+const HOLD_INTERVAL: Duration = Duration::from_millis(100);
+/// When stopping: nothing may arrive for this long before the worker is done. Frames that were redirected just before the kill
+/// switch was emptied pass the kernel's backlog in far less.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// What a worker reads and writes.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Far end of the underlay splice.
+    pub underlay: PacketSocket,
+    /// Far end of the bridge splice.
+    pub bridge: PacketSocket,
+    /// Sends to the uplinks.
+    pub uplinks: PacketSocket,
+}
+
+/// What a worker shares with the rest of the daemon.
+#[derive(Debug)]
+struct Shared {
+    snapshot: ArcSwap<Snapshot>,
+    counters: Arc<Counters>,
+    wake: EventFd,
+    stopping: AtomicBool,
+}
+
+/// A running worker.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Worker {
+    /// Starts the thread. `requests` gets next hops that frames wait for; `stopped` is called when the thread ends.
+    ///
+    /// # Errors
+    /// When the thread or its wake-up descriptor cannot be made.
+    pub fn start(
+        sockets: Sockets,
+        requests: mpsc::Sender<Request>,
+        stopped: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            snapshot: ArcSwap::default(),
+            counters: Arc::new(Counters::new()),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+            stopping: AtomicBool::new(false),
+        });
+        let mut engine = Engine {
+            shared: Arc::clone(&shared),
+            sockets,
+            pipeline: Pipeline::new(Arc::clone(&shared.counters)),
+            batch: Batch::new(ports::packet::BATCH),
+            out: Vec::new(),
+            requests,
+            generation: 0,
+        };
+        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            let result = engine.run();
+            stopped();
+            result
+        })?;
+        Ok(Self { shared, thread })
+    }
+
+    /// What the worker counts.
+    #[must_use]
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.shared.counters)
+    }
+
+    /// Lets the worker forward by this snapshot from its next batch on.
+    pub fn publish(&self, snapshot: Arc<Snapshot>) {
+        self.shared.snapshot.store(snapshot);
+        // An idle worker sleeps on; one with frames on hold may be able to send them now.
+        if self.shared.counters.held.get() > 0 {
+            self.wake();
+        }
+    }
+
+    /// Has the worker forward what it still gets until nothing comes any more, and waits for its end.
+    ///
+    /// # Errors
+    /// What ended the worker, if it was not this.
+    pub fn stop(self) -> io::Result<()> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.wake();
+        self.thread.join().map_err(|_| io::Error::other("the worker panicked"))?
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full, and then the worker is awake.
+        let _ = self.shared.wake.write(1);
+    }
+}
+
+/// The thread's own state.
+struct Engine {
+    shared: Arc<Shared>,
+    sockets: Sockets,
+    pipeline: Pipeline,
+    batch: Batch,
+    out: Vec<Transmit>,
+    requests: mpsc::Sender<Request>,
+    /// Of the snapshot that was forwarded by last.
+    generation: u64,
+}
+
+impl Engine {
+    fn run(&mut self) -> io::Result<()> {
+        let mut quiet_since = None;
+        loop {
+            let moved = self.turn()?;
+            if moved {
+                quiet_since = None;
+                continue;
+            }
+            self.count_overruns();
+            let stopping = self.shared.stopping.load(Ordering::Relaxed);
+            if stopping && quiet_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
+                self.pipeline.stop();
+                return Ok(());
+            }
+            let timeout = match (stopping, self.pipeline.holds()) {
+                (true, _) => Some(QUIET),
+                (false, true) => Some(HOLD_INTERVAL),
+                (false, false) => None,
+            };
+            self.sleep(timeout)?;
+        }
+    }
+
+    /// One batch each way. Returns whether there was anything.
+    fn turn(&mut self) -> io::Result<bool> {
+        let snapshot = self.shared.snapshot.load();
+        let now = Instant::now();
+        if self.generation != snapshot.generation() || self.pipeline.holds() {
+            self.generation = snapshot.generation();
+            self.pipeline.release(&snapshot, now, &mut self.out);
+            flush(&mut self.sockets.uplinks, &self.batch, &mut self.out, &self.pipeline);
+        }
+        let counters = &self.shared.counters;
+
+        let unreadable = self.sockets.underlay.receive(&mut self.batch)?;
+        let from_underlay = self.batch.len();
+        if unreadable > 0 {
+            counters.underlay_received.add(unreadable);
+            counters.drop_frames(DropReason::ReceiveUnreadable, 0, unreadable);
+        }
+        self.pipeline.decapsulate(&self.batch, &snapshot, &mut self.out);
+        flush(&mut self.sockets.bridge, &self.batch, &mut self.out, &self.pipeline);
+
+        let unreadable_too = self.sockets.bridge.receive(&mut self.batch)?;
+        let from_bridge = self.batch.len();
+        if unreadable_too > 0 {
+            counters.bridge_received.add(unreadable_too);
+            counters.drop_frames(DropReason::ReceiveUnreadable, 0, unreadable_too);
+        }
+        self.pipeline.encapsulate(&self.batch, &snapshot, now, &mut self.out);
+        flush(&mut self.sockets.uplinks, &self.batch, &mut self.out, &self.pipeline);
+        for (ifindex, address) in self.pipeline.resolve_requests() {
+            // When control is that far behind, the next request will do.
+            let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
+        }
+        Ok(from_underlay + from_bridge > 0 || unreadable + unreadable_too > 0)
+    }
+
+    /// Frames that the kernel could not queue, looked up before each sleep: a worker without work has lost none.
+    fn count_overruns(&self) {
+        let counters = &self.shared.counters;
+        for (socket, received) in [
+            (&self.sockets.underlay, &counters.underlay_received),
+            (&self.sockets.bridge, &counters.bridge_received),
+        ] {
+            if let Ok(lost) = socket.overruns()
+                && lost > 0
+            {
+                received.add(lost);
+                counters.drop_frames(DropReason::ReceiveOverrun, 0, lost);
+            }
+        }
+    }
+
+    fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout =
+            timeout.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from).unwrap_or(PollTimeout::ZERO);
+        let mut descriptors = [
+            PollFd::new(self.sockets.underlay.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.sockets.bridge.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut descriptors, timeout) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Nobody woke us, or we are awake now.
+        let _ = self.shared.wake.read();
+        Ok(())
+    }
+}
+
+/// Sends what the pipeline has made, and accounts for it.
+fn flush(socket: &mut PacketSocket, batch: &Batch, out: &mut Vec<Transmit>, pipeline: &Pipeline) {
+    socket.transmit(batch, out, |frame, outcome| pipeline.account(frame, outcome));
+    out.clear();
+}
