@@ -112,6 +112,7 @@ impl Daemon {
             Ok(()) => Ok(()),
             Err(_) if !self.identity.alive() => Err(self.ended()),
             Err(reason) => {
+                let reason = format!("{reason}; its log ends: {}", self.last_words());
                 Err(DaemonError::NotReady { node: self.node.name().to_owned(), policy, limit, reason })
             }
         }
@@ -144,9 +145,12 @@ impl Daemon {
     }
 
     fn ended(&self) -> DaemonError {
+        DaemonError::Ended { node: self.node.name().to_owned(), reason: self.last_words() }
+    }
+
+    fn last_words(&self) -> String {
         let log = std::fs::read_to_string(self.node.log("vtepd")).unwrap_or_default();
-        let reason = log.lines().last().unwrap_or("it wrote nothing").to_owned();
-        DaemonError::Ended { node: self.node.name().to_owned(), reason }
+        log.lines().last().unwrap_or("it wrote nothing").to_owned()
     }
 }
 

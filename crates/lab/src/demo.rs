@@ -164,7 +164,7 @@ fn measure(
         while !sending.is_finished() {
             sink.receive()?;
             let percent = progress.load(Ordering::Relaxed) * 100 / settings.frames.max(1);
-            if percent >= shown + 5 {
+            if percent >= shown + 10 {
                 shown = percent;
                 // An interrupt stops the source too.
                 let _ = report(&format!("{name}: {percent} % of {} frames sent", settings.frames));

@@ -18,3 +18,8 @@ pub mod random;
 pub mod roce;
 pub mod state;
 pub mod topology;
+
+pub use fabric::Fabric;
+pub use netns::Namespace;
+pub use process::Process;
+pub use topology::Topology;

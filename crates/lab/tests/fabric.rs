@@ -1,0 +1,78 @@
+//! A small fabric without FRR: what the file asks for is there, and all of it goes away again.
+
+use std::path::Path;
+use std::process::Command;
+
+use lab::fabric::{Fabric, FabricError};
+use lab::netns;
+use lab::state::StateError;
+use lab::topology::Topology;
+
+const FILE: &str = "
+name: small
+topology:
+  defaults: {kind: linux}
+  nodes:
+    r1:
+      sysctls: {net.ipv4.ip_forward: 1, net.ipv4.fib_multipath_hash_seed: 7}
+      env: {GREETING: hello there}
+      binds: ['greeting:/etc/hostname:ro']
+      exec: ['ip addr add 192.0.2.1/24 dev up1', 'sh -c \"ip link set up1 alias \\\"$GREETING\\\"\"']
+    h1: {exec: [ip addr add 192.0.2.2/24 dev eth1]}
+    side: {network-mode: 'container:r1'}
+  links:
+    - {endpoints: ['r1:up1', 'h1:eth1'], mtu: 1400}
+";
+
+#[test]
+fn a_fabric_comes_up_as_written_and_leaves_nothing() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let name = format!("small{}", std::process::id());
+    let directory = std::env::temp_dir().join(&name);
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("greeting"), "bound").unwrap();
+    let topology =
+        Topology::parse(FILE, &directory, |variable| (variable == "GREETING").then(|| "$GREETING".into()));
+    let topology = topology.unwrap();
+    let report = |_: &str| Ok(());
+    let fabric = Fabric::up(topology.clone(), Some(&name), &report).unwrap();
+
+    let r1 = fabric.node("r1").unwrap();
+    assert_eq!(r1.run(&["cat", "/proc/sys/net/ipv4/ip_forward"]).unwrap(), "1\n");
+    let link = r1.run(&["ip", "link", "show", "up1"]).unwrap();
+    assert!(link.contains("mtu 1400") && link.contains("alias hello there"), "{link}");
+    assert!(fabric.node("h1").unwrap().run(&["ping", "-c", "1", "-W", "5", "192.0.2.1"]).is_ok());
+    assert!(fabric.node("side").unwrap().run(&["ip", "link", "show", "up1"]).is_ok());
+
+    // The bind and /sys are the node's own; nothing of it is seen outside.
+    assert_eq!(r1.run(&["cat", "/etc/hostname"]).unwrap(), "bound");
+    assert_ne!(std::fs::read_to_string("/etc/hostname").unwrap(), "bound");
+    assert!(r1.run(&["sh", "-c", "echo changed > /etc/hostname"]).is_err(), "it is read-only");
+    assert!(r1.run(&["ls", "/sys/class/net/up1"]).is_ok());
+    assert!(!Path::new("/sys/class/net/up1").exists());
+    assert!(matches!(fabric.node("r9"), Err(FabricError::NoSuchNode(_))));
+
+    // Nobody else may rebuild it while it is held.
+    let busy = Fabric::up(topology.clone(), Some(&name), &report);
+    assert!(matches!(busy, Err(FabricError::State(StateError::Busy(_)))), "{busy:?}");
+
+    // As after a kill: all is still there, nobody holds it. The next one with the name starts afresh.
+    let process = r1.spawn("sleep", Command::new("sleep").arg("100")).unwrap();
+    assert!(Fabric::list().contains(&name));
+    drop(fabric.keep());
+    assert!(process.identity.alive());
+    let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
+    assert!(!process.identity.alive());
+    assert_eq!(fabric.processes().unwrap(), []);
+
+    let process = fabric.node("h1").unwrap().spawn("sleep", Command::new("sleep").arg("100")).unwrap();
+    assert_eq!(Fabric::open(&name).unwrap().processes().unwrap(), std::slice::from_ref(&process));
+    fabric.down().unwrap();
+    assert!(!process.identity.alive());
+    assert_eq!(netns::list(&format!("lab-{name}-")), Vec::<String>::new());
+    assert!(matches!(Fabric::open(&name), Err(FabricError::NotUp(_))));
+    std::fs::remove_dir_all(directory).unwrap();
+}
