@@ -42,6 +42,10 @@ fn a_splice_into_another_namespace() {
         let change = LinkChange { up: Some(true), ..LinkChange::default() };
         requests.set_link(link.ifindex, &change).unwrap();
         assert!(requests.link("splice0").unwrap().unwrap().is_operational());
+        let down = LinkChange { up: Some(false), ..LinkChange::default() };
+        requests.set_link(link.ifindex, &down).unwrap();
+        assert_eq!(requests.link("splice0").unwrap().unwrap().flags & 1, 0);
+        requests.set_link(link.ifindex, &change).unwrap();
         requests.set_link(link.ifindex, &LinkChange { mtu: Some(9000), ..LinkChange::default() }).unwrap();
         requests.set_link(link.ifindex, &LinkChange { arp: Some(false), ..LinkChange::default() }).unwrap();
     });
