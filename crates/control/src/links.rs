@@ -74,7 +74,7 @@ impl Links {
     pub(crate) fn insert(&mut self, link: Link, epoch: Epoch) -> LinkChange {
         let ifindex = link.ifindex;
         let change =
-            self.get(ifindex).map_or(LinkChange { relevant: true, went_down: false, state: true }, |old| {
+            self.get(ifindex).map_or(LinkChange { relevant: true, went_down: false, state: false }, |old| {
                 LinkChange {
                     relevant: forwarding(old) != forwarding(&link),
                     went_down: old.flags & IFF_UP != 0 && link.flags & IFF_UP == 0,

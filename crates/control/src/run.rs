@@ -63,7 +63,7 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 /// `publish` is called in this task, once for each publication, the first time when the kernel has told everything.
 ///
 /// # Errors
-/// When the kernel can no longer be listened to.
+/// When the kernel cannot be read at the start, or no longer be listened to.
 pub async fn run(
     state: State,
     kernel: Kernel,
@@ -87,7 +87,8 @@ pub async fn run(
         hazard_at: now,
         warned: Vec::new(),
     };
-    task.resync_all().await;
+    // Half of the facts would be worse than none: nothing is published before everything was read once.
+    task.resync_all().await?;
     task.publish_what_follows(Instant::now());
     loop {
         let wake = task.wake_at();
@@ -156,7 +157,8 @@ impl<P: FnMut(&Update)> Task<P> {
                 );
                 self.state.set_kernel_state(SourceState::Stale { since: Instant::now() });
                 self.status.send_modify(|status| status.overruns += 1);
-                self.resync_all().await;
+                // What could not be read stays as it was, and is tried again.
+                let _ = self.resync_all().await;
             }
         }
     }
@@ -172,15 +174,18 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Dumps everything.
-    async fn resync_all(&mut self) {
+    /// Dumps everything; the first failure, if any.
+    async fn resync_all(&mut self) -> Result<(), netlink::Error> {
         self.state.set_kernel_state(SourceState::Syncing);
-        self.state.take_doubtful();
         self.failed.clear();
+        let mut result = Ok(());
         for what in Dump::ALL {
-            self.dump(what).await;
+            result = result.and(self.dump(what).await);
         }
-        self.state.set_kernel_state(SourceState::Live);
+        // What one dump left in doubt, a later one has answered: links come first.
+        self.state.take_doubtful();
+        self.synced();
+        result
     }
 
     /// Dumps what the kernel may have changed without an event, and what could not be dumped before.
@@ -195,27 +200,42 @@ impl<P: FnMut(&Update)> Task<P> {
         }
         for what in Dump::ALL {
             if wanted.contains(&what) {
-                self.dump(what).await;
+                // A failure is remembered.
+                let _ = self.dump(what).await;
             }
         }
         self.dump_at = Instant::now() + now.elapsed() * DUMP_SHARE;
         if !self.failed.is_empty() {
             self.dump_at = self.dump_at.max(now + RETRY);
         }
+        self.synced();
         self.publish_what_follows(Instant::now());
     }
 
-    async fn dump(&mut self, what: Dump) {
-        match self.kernel.dump(what).await {
-            Ok(dump) => {
-                let resync = self.state.resync(what, dump);
-                tracing::debug!(what = name(what), dumped = resync.dumped, swept = resync.swept, "dumped");
-                self.status.send_modify(|status| {
-                    status.dumps.insert(name(what), resync);
-                });
+    /// The kernel is heard fully again, unless a dump failed.
+    fn synced(&mut self) {
+        let state = match (self.state.kernel_state(), self.failed.is_empty()) {
+            (_, true) => SourceState::Live,
+            (stale @ SourceState::Stale { .. }, false) => stale,
+            (_, false) => SourceState::Stale { since: Instant::now() },
+        };
+        self.state.set_kernel_state(state);
+    }
+
+    async fn dump(&mut self, what: Dump) -> Result<(), netlink::Error> {
+        let dump = match self.kernel.dump(what).await {
+            Ok(dump) => dump,
+            Err(error) => {
+                self.failed.push((what, error.to_string()));
+                return Err(error);
             }
-            Err(error) => self.failed.push((what, error.to_string())),
-        }
+        };
+        let resync = self.state.resync(what, dump);
+        tracing::debug!(what = name(what), dumped = resync.dumped, swept = resync.swept, "dumped");
+        self.status.send_modify(|status| {
+            status.dumps.insert(name(what), resync);
+        });
+        Ok(())
     }
 
     fn publish_what_follows(&mut self, now: Instant) {

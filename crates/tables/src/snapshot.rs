@@ -133,27 +133,114 @@ impl SnapshotBuilder {
         if self.0.vnis.len() <= index {
             self.0.vnis.resize(index + 1, None);
         }
-        self.0.slots.insert((table.tunnel.local, table.tunnel.destination_port, table.tunnel.vni), slot);
-        if let Some(place) = self.0.vnis.get_mut(index) {
-            *place = Some(table);
+        let Some(place) = self.0.vnis.get_mut(index) else { return };
+        if let Some(replaced) = place {
+            self.0.slots.remove(&listens(replaced));
         }
+        self.0.slots.insert(listens(&table), slot);
+        *place = Some(table);
     }
 
-    /// Puts a VTEP at an index.
+    /// Puts a VTEP at an index, replacing another one there.
     pub fn vtep(&mut self, index: VtepIndex, vtep: Vtep) {
         let place = index.0 as usize;
         if self.0.vteps.len() <= place {
             self.0.vteps.resize(place + 1, None);
         }
-        self.0.addresses.insert(vtep.address, index);
-        if let Some(to) = self.0.vteps.get_mut(place) {
-            *to = Some(vtep);
+        let Some(to) = self.0.vteps.get_mut(place) else { return };
+        if let Some(replaced) = to {
+            self.0.addresses.remove(&replaced.address);
         }
+        self.0.addresses.insert(vtep.address, index);
+        *to = Some(vtep);
     }
 
     /// The finished snapshot.
     #[must_use]
     pub fn build(self) -> Snapshot {
         self.0
+    }
+}
+
+/// What a VNI's frames are received by.
+const fn listens(table: &VniTable) -> (Ipv4Addr, u16, Vni) {
+    (table.tunnel.local, table.tunnel.destination_port, table.tunnel.vni)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::{DontFragment, Tos, Ttl};
+
+    const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+
+    fn table(slot: u16, vni: u32) -> Arc<VniTable> {
+        Arc::new(VniTable {
+            slot: Slot::new(slot).unwrap(),
+            netdev: format!("vx{vni}"),
+            tunnel: Tunnel {
+                vni: Vni::try_from(vni).unwrap(),
+                local: LOCAL,
+                destination_port: 4789,
+                ttl: Ttl::Fixed(64),
+                tos: Tos::Fixed(0),
+                df: DontFragment::Unset,
+                udp_checksum: true,
+            },
+            entropy: Entropy::new(entropy::Settings::default()).unwrap(),
+            fdb: TableMap::default(),
+            flood: Vec::new(),
+            strict_vtep: false,
+        })
+    }
+
+    fn netdev(found: Option<&Arc<VniTable>>) -> Option<&str> {
+        found.map(|table| table.netdev.as_str())
+    }
+
+    fn vtep(last: u8) -> Vtep {
+        Vtep { address: Ipv4Addr::new(10, 0, 0, last), paths: Arc::default() }
+    }
+
+    #[test]
+    fn a_slot_is_a_vlan_identifier_that_is_not_reserved() {
+        assert_eq!([0, 1, 4094, 4095].map(|number| Slot::new(number).is_some()), [false, true, true, false]);
+    }
+
+    #[test]
+    fn a_vni_is_found_by_its_slot_and_by_what_it_listens_on() {
+        let mut builder = SnapshotBuilder::new(7);
+        builder.vni(table(4094, 10));
+        builder.vni(table(2, 20));
+        let snapshot = builder.build();
+        assert_eq!(snapshot.generation(), 7);
+        assert_eq!(netdev(snapshot.vni(4094)), Some("vx10"));
+        assert_eq!(netdev(snapshot.vni(3)), None);
+        assert_eq!(netdev(snapshot.vni(u16::MAX)), None);
+        let vni = |number| Vni::try_from(number).unwrap();
+        assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
+        assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(30))), None);
+        assert_eq!(netdev(snapshot.terminate(LOCAL, 4790, vni(20))), None);
+        assert_eq!(netdev(snapshot.terminate(Ipv4Addr::LOCALHOST, 4789, vni(20))), None);
+        assert_eq!(snapshot.vnis().map(|table| table.netdev.as_str()).collect::<Vec<_>>(), ["vx20", "vx10"]);
+    }
+
+    #[test]
+    fn what_is_replaced_is_not_found_any_more() {
+        let mut builder = SnapshotBuilder::new(1);
+        builder.vni(table(2, 10));
+        builder.vni(table(2, 20));
+        builder.vtep(VtepIndex(3), vtep(12));
+        builder.vtep(VtepIndex(3), vtep(13));
+        let snapshot = builder.build();
+        let vni = |number| Vni::try_from(number).unwrap();
+        assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(10))), None);
+        assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
+        assert!(!snapshot.knows_vtep(Ipv4Addr::new(10, 0, 0, 12)));
+        assert!(snapshot.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
+        assert_eq!(snapshot.vtep(VtepIndex(3)), Some(&vtep(13)));
+        assert_eq!(snapshot.vtep(VtepIndex(0)), None);
+        assert_eq!(snapshot.vtep(VtepIndex(u32::MAX)), None);
+        assert_eq!(snapshot.vteps().count(), 1);
     }
 }
