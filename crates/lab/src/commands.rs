@@ -315,7 +315,7 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     let progress = Progress::new();
     let (fabric, outcome) = demo::run(&settings, &|text| progress.report(text), interrupt())?;
     if let Some(path) = &arguments.json {
-        std::fs::write(path, serde_json::to_vec_pretty(&outcome)?)
+        write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     if !arguments.keep {
@@ -328,6 +328,16 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     let code = show_outcome(&outcome, output)?;
     print_tour(&fabric.keep(), &own)?;
     Ok(code)
+}
+
+/// Writes a file that belongs to the user who called sudo.
+fn write_for_user(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    std::fs::write(path, text)?;
+    let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    match (id("SUDO_UID"), id("SUDO_GID")) {
+        (None, None) => Ok(()),
+        (user, group) => std::os::unix::fs::chown(path, user, group),
+    }
 }
 
 fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::fabric::{Fabric, FabricError, Report};
+use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::netns::Namespace;
 use crate::node::{Node, NodeError};
 use crate::packet::Interface;
@@ -99,7 +99,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::NotConverged`] with what is missing after `limit`.
-    pub fn converge(&self, limit: Duration, report: Report) -> Result<(), FabricError> {
+    pub fn converge(&self, limit: Duration, report: OnProgress) -> Result<(), FabricError> {
         let nodes = self.nodes();
         let (overlays, hosts) = self.overlays_and_hosts(&nodes)?;
         let speakers: BTreeSet<String> = self

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::counters::{self, CountersError};
 use crate::daemon::{Daemon, DaemonError, Policy};
-use crate::fabric::{Fabric, FabricError, Report};
+use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::netns::NetnsError;
 use crate::node::NodeError;
 use crate::random::SEED;
@@ -95,7 +95,7 @@ struct Direction {
 /// [`DemoError`]; the fabric has been taken down then.
 pub fn run(
     settings: &Settings,
-    report: Report,
+    report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<(Fabric, Outcome), DemoError> {
     let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(FABRIC), report)?;
@@ -137,7 +137,7 @@ fn measure(
     settings: &Settings,
     directions: &[Direction],
     policy: Option<Policy>,
-    report: Report,
+    report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<PolicyOutcome, DemoError> {
     let name = policy.map_or_else(|| "kernel".to_owned(), |policy| policy.to_string());

@@ -72,7 +72,7 @@ pub enum FabricError {
 }
 
 /// Called with a short text whenever something has been done; an error from it stops the work.
-pub type Report<'a> = &'a (dyn Fn(&str) -> Result<(), FabricError> + Sync);
+pub type OnProgress<'a> = &'a (dyn Fn(&str) -> Result<(), FabricError> + Sync);
 
 /// A fabric that is up. One that [`Fabric::up`] made is taken down when dropped, unless it is to be kept.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError`]; what had been built by then is removed again.
-    pub fn up(topology: Topology, name: Option<&str>, report: Report) -> Result<Self, FabricError> {
+    pub fn up(topology: Topology, name: Option<&str>, report: OnProgress) -> Result<Self, FabricError> {
         let name = name.unwrap_or(&topology.name).to_owned();
         let lock = State::lock(&name)?;
         let state = State::of(&name);
@@ -192,7 +192,7 @@ impl Fabric {
         !asked || sysctl_path(HASH_SEED).exists()
     }
 
-    fn build(&self, report: Report) -> Result<(), FabricError> {
+    fn build(&self, report: OnProgress) -> Result<(), FabricError> {
         for (name, settings) in &self.topology.nodes {
             if settings.shares.is_none() {
                 let _kept = Namespace::create(format!("{}{name}", prefix(&self.name)))?.keep();

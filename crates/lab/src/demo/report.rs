@@ -178,7 +178,7 @@ impl fmt::Display for Outcome {
                 self.row(f, &format!("  {link}"), |policy| bar(policy.share(link, group)))?;
             }
         }
-        writeln!(f, "  between the data centres")?;
+        writeln!(f, "  balance between the data centres")?;
         self.row(f, "  MMR (1 is even)", |policy| format!("{:.2}", policy.mmr))?;
         self.row(f, "    of a random hash", |policy| format!("{:.2}", self.expected_mmr(&policy.name)))?;
         self.row(f, "  Jain's index (1 is even)", |policy| format!("{:.2}", policy.jain))?;
@@ -209,7 +209,7 @@ fn bar(share: f64) -> String {
     let eighths = (share * BAR as f64 * 8.0).round() as usize;
     let partial = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let bar = "█".repeat(eighths / 8) + partial.get(eighths % 8).copied().unwrap_or_default();
-    format!("{bar:<BAR$}{:>5.1} %", share * 100.0)
+    format!("{bar:<BAR$} {:>3.0} %", share * 100.0)
 }
 
 #[cfg(test)]
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn bars_have_one_width() {
         for share in [0.0, 0.004, 0.0124, 0.5, 0.999, 1.0] {
-            assert_eq!(bar(share).chars().count(), BAR + 7, "{share}");
+            assert_eq!(bar(share).chars().count(), BAR + 6, "{share}");
         }
         assert!(bar(1.0).starts_with("██████████") && bar(0.0).starts_with("          "));
     }
