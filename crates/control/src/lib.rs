@@ -9,13 +9,14 @@
 //! - [`status`]: what the control room says of itself
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
 //!
-//! Inside: `links`, `overlay` (one netdev's FDB), `fib` (one source's routes), `underlay` (from a VTEP to the
-//! adjacencies that lead there), `vteps`, `discover` (who is taken over, on which terms), `slots`, `fpm_session`, and
-//! `swept`, the mark-and-sweep table under most of them.
+//! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one source's routes),
+//! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `discover` (who is taken over, on which
+//! terms), `slots`, `fpm_session`, and `swept`, the mark-and-sweep table under most of them.
 
 mod discover;
 mod fib;
 mod fpm_session;
+mod hear;
 pub mod leave;
 mod links;
 mod overlay;

@@ -5,13 +5,13 @@ use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use netlink::{Address, Dump, FdbEntry, Link, Message, Neighbour, NextHop, NextHopKind, Operation, Route};
+use netlink::{Dump, Message};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
-use crate::fib::{Identity, Prefix};
+use crate::fib::Identity;
 use crate::fpm_session::FpmSession;
-use crate::links::{LinkChange, Links};
+use crate::links::Links;
 use crate::overlay::Overlay;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
@@ -23,8 +23,6 @@ use crate::vteps::Vteps;
 
 /// `NUD_NOARP` (`include/uapi/linux/neighbour.h`).
 const NUD_NOARP: u16 = 0x40;
-/// `NUD_PERMANENT`.
-const NUD_PERMANENT: u16 = 0x80;
 /// `NTF_EXT_LEARNED`.
 const NTF_EXT_LEARNED: u32 = 0x10;
 
@@ -35,33 +33,33 @@ pub struct State {
     pub(crate) namespace: Namespace,
 
     pub(crate) links: Links,
-    addresses: Swept<(u32, IpAddr), u8>,
-    own: BTreeSet<IpAddr>,
+    pub(crate) addresses: Swept<(u32, IpAddr), u8>,
+    pub(crate) own: BTreeSet<IpAddr>,
     /// What each bridge knows of MAC addresses.
-    bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
+    pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
     /// The FDB of each vxlan netdev, and of interfaces that may yet turn out to be one.
     pub(crate) overlays: BTreeMap<u32, Overlay>,
     pub(crate) neighbours: Swept<(u32, IpAddr), Adjacent>,
-    kernel: Routes,
-    fpm: Routes,
+    pub(crate) kernel: Routes,
+    pub(crate) fpm: Routes,
     pub(crate) vteps: Vteps,
 
-    epochs: Epochs,
+    pub(crate) epochs: Epochs,
     kernel_state: SourceState,
     pub(crate) session: FpmSession,
     pub(crate) dirty: Dirty,
     /// What the kernel may have changed without telling.
-    doubtful: Vec<Dump>,
+    pub(crate) doubtful: Vec<Dump>,
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
 }
 
 /// Where a bridge has a MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Port {
-    ifindex: u32,
+pub(crate) struct Port {
+    pub(crate) ifindex: u32,
     /// An address of the bridge or of a port itself.
-    permanent: bool,
+    pub(crate) permanent: bool,
 }
 
 /// What is known of a neighbour.
@@ -70,18 +68,18 @@ pub(crate) struct Adjacent {
     /// Absent while frames may not be sent to it.
     pub(crate) mac: Option<MacAddr>,
     pub(crate) state: u16,
-    flags: u32,
+    pub(crate) flags: u32,
 }
 
 #[derive(Debug, Default)]
-struct Epochs {
-    links: Epoch,
-    addresses: Epoch,
-    fdb: Epoch,
-    neighbours: Epoch,
-    next_hops: Epoch,
-    routes: Epoch,
-    fpm: Epoch,
+pub(crate) struct Epochs {
+    pub(crate) links: Epoch,
+    pub(crate) addresses: Epoch,
+    pub(crate) fdb: Epoch,
+    pub(crate) neighbours: Epoch,
+    pub(crate) next_hops: Epoch,
+    pub(crate) routes: Epoch,
+    pub(crate) fpm: Epoch,
 }
 
 /// What the next publication has to look at.
@@ -146,22 +144,6 @@ impl State {
         self.settings = settings;
         self.namespace = namespace;
         self.dirty.all = true;
-    }
-
-    /// The kernel said something.
-    pub fn apply_kernel(&mut self, message: Message) {
-        match message {
-            Message::Link(operation, link) => self.link(operation, link),
-            Message::Address(operation, address) => self.address(operation, &address),
-            Message::Fdb(operation, entry) => self.kernel_fdb(operation, &entry),
-            Message::Neighbour(operation, neighbour) => self.neighbour(operation, &neighbour),
-            Message::Route(operation, route) => self.kernel_route(operation, &route),
-            Message::NextHop(operation, hop) => {
-                let changed = next_hop(&mut self.kernel, operation, hop, self.epochs.next_hops);
-                self.dirty.underlay |= changed;
-            }
-            Message::Other(_) => {}
-        }
     }
 
     /// The kernel said everything that there is of one kind: what it did not name is gone.
@@ -265,22 +247,8 @@ impl State {
     /// zebra said something. The messages of one frame belong together.
     pub fn apply_fpm(&mut self, transaction: Vec<Message>, now: Instant) {
         self.session.heard(&transaction, now);
-        let epoch = self.epochs.fpm;
         for message in transaction {
-            match message {
-                Message::Fdb(operation, entry) => self.fpm_fdb(operation, &entry),
-                Message::Route(Operation::New, route) => {
-                    self.dirty.underlay |= self.fpm.fib.insert(&route, epoch);
-                }
-                Message::Route(Operation::Delete, route) => {
-                    self.dirty.underlay |= self.fpm.fib.remove(&route);
-                }
-                Message::NextHop(operation, hop) => {
-                    self.dirty.underlay |= next_hop(&mut self.fpm, operation, hop, epoch);
-                }
-                // zebra never tells of these; the kernel does.
-                Message::Link(..) | Message::Address(..) | Message::Neighbour(..) | Message::Other(_) => {}
-            }
+            self.hear_zebra(message);
         }
     }
 
@@ -346,244 +314,5 @@ impl State {
                 .and_then(|ports| ports.get(&mac))
                 .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
         })
-    }
-
-    fn link(&mut self, operation: Operation, link: Link) {
-        if link.bridge_port_only {
-            return;
-        }
-        if operation == Operation::Delete {
-            self.remove_link(link.ifindex);
-            return;
-        }
-        let ifindex = link.ifindex;
-        let old = self.links.get(ifindex);
-        let old_master = old.and_then(|link| link.master);
-        let old_vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
-        let change = self.links.insert(link, self.epochs.links);
-        if !change.relevant {
-            return;
-        }
-        let master = self.links.get(ifindex).and_then(|link| link.master);
-        let vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
-        if vni.is_some() {
-            let overlay = self.overlays.entry(ifindex).or_default();
-            if old_master != master || old_vni.is_none() {
-                overlay.touch_all();
-            }
-        } else if let Some(mistaken) = self.overlays.remove(&ifindex) {
-            mistaken.release(&mut self.vteps);
-        }
-        self.link_affects(ifindex, old_vni.or(vni), change);
-    }
-
-    fn remove_link(&mut self, ifindex: u32) {
-        let vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
-        if self.links.get(ifindex).is_none() {
-            return;
-        }
-        self.link_affects(ifindex, vni, LinkChange { relevant: true, went_down: true, state: true });
-        let link = self.links.remove(ifindex);
-        if let Some(overlay) = self.overlays.remove(&ifindex) {
-            overlay.release(&mut self.vteps);
-        }
-        self.bridges.remove(&ifindex);
-        if let Some(bridge) = link.and_then(|link| link.master)
-            && let Some(ports) = self.bridges.get_mut(&bridge)
-        {
-            let gone = ports.remove_if(|_, port| port.ifindex == ifindex);
-            self.touch(bridge, gone.into_iter().map(|(mac, _)| mac));
-        }
-        let gone = self.addresses.remove_if(|(of, _), _| *of == ifindex);
-        self.own_changed(!gone.is_empty());
-        self.neighbours.remove_if(|(of, _), _| *of == ifindex);
-    }
-
-    fn link_affects(&mut self, ifindex: u32, vni: Option<u32>, change: LinkChange) {
-        self.dirty.overlays.insert(ifindex);
-        self.dirty.overlays.extend(self.links.vxlans_in(ifindex));
-        if let Some(vni) = vni {
-            self.dirty.overlays.extend(self.links.vxlans_of(vni));
-            return;
-        }
-        self.dirty.underlay = true;
-        if change.went_down {
-            let emptied = self.kernel.fib.interface_down(ifindex);
-            self.orphan(emptied);
-        }
-        if change.state {
-            self.doubt(&[Dump::NextHops, Dump::Routes, Dump::Neighbours]);
-        }
-    }
-
-    /// The kernel may have changed these without telling.
-    fn doubt(&mut self, dumps: &[Dump]) {
-        for dump in dumps {
-            if !self.doubtful.contains(dump) {
-                self.doubtful.push(*dump);
-            }
-        }
-    }
-
-    fn address(&mut self, operation: Operation, address: &Address) {
-        let key = (address.ifindex, address.address);
-        let changed = match operation {
-            Operation::New => self.addresses.insert(key, address.prefix_length, self.epochs.addresses),
-            Operation::Delete => {
-                // Routes that preferred it as their source went with it, silently (`fib_sync_down_addr()`).
-                self.doubt(&[Dump::Routes]);
-                self.addresses.remove(&key).is_some()
-            }
-        };
-        self.own_changed(changed);
-    }
-
-    fn own_changed(&mut self, changed: bool) {
-        if changed {
-            self.own = self.addresses.keys().map(|(_, address)| address).collect();
-            self.dirty.underlay = true;
-        }
-    }
-
-    fn kernel_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
-        match entry.master {
-            Some(bridge) => self.bridge_fdb(operation, bridge, entry),
-            None => self.vxlan_fdb(operation, entry),
-        }
-    }
-
-    fn bridge_fdb(&mut self, operation: Operation, bridge: u32, entry: &FdbEntry) {
-        // An entry with a VLAN is one of a VLAN-aware bridge, whose VNIs stay with the kernel.
-        if entry.vlan.is_some() {
-            return;
-        }
-        let ports = self.bridges.entry(bridge).or_default();
-        let changed = match operation {
-            Operation::New => {
-                let port = Port { ifindex: entry.ifindex, permanent: entry.state & NUD_PERMANENT != 0 };
-                ports.insert(entry.mac, port, self.epochs.fdb)
-            }
-            // A late delete of where it was before is none.
-            Operation::Delete if ports.get(&entry.mac).is_some_and(|port| port.ifindex == entry.ifindex) => {
-                ports.remove(&entry.mac).is_some()
-            }
-            Operation::Delete => false,
-        };
-        if changed {
-            self.touch(bridge, std::iter::once(entry.mac));
-        }
-    }
-
-    /// A bridge said something about these addresses.
-    fn touch(&mut self, bridge: u32, macs: impl Iterator<Item = MacAddr>) {
-        for mac in macs {
-            for vxlan in self.links.vxlans_in(bridge) {
-                if self.overlays.get_mut(&vxlan).is_some_and(|overlay| overlay.touch(mac)) {
-                    self.dirty.overlays.insert(vxlan);
-                }
-            }
-        }
-    }
-
-    fn vxlan_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
-        let other_device =
-            self.links.get(entry.ifindex).is_some() && self.links.vxlan(entry.ifindex).is_none();
-        if other_device {
-            return;
-        }
-        let overlay = self.overlays.entry(entry.ifindex).or_default();
-        match operation {
-            Operation::New => overlay.kernel_new(entry, self.epochs.fdb),
-            Operation::Delete => overlay.kernel_delete(entry),
-        }
-        self.dirty.overlays.insert(entry.ifindex);
-    }
-
-    fn fpm_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
-        if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
-            return;
-        }
-        // zebra names the vxlan netdev; where that is unknown, the VNI tells it.
-        let known = self.links.vxlan(entry.ifindex).map(|_| entry.ifindex);
-        let by_vni = || entry.source_vni.and_then(|vni| self.links.vxlans_of(vni).next());
-        let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
-        let overlay = self.overlays.entry(ifindex).or_default();
-        match (operation, entry.destination) {
-            (Operation::New, Some(IpAddr::V4(vtep))) => overlay.fpm_new(entry.mac, vtep, self.epochs.fpm),
-            (Operation::Delete, _) => overlay.fpm_delete(entry.mac),
-            (Operation::New, _) => {}
-        }
-        self.dirty.overlays.insert(ifindex);
-    }
-
-    fn sweep_fdb(&mut self, epoch: Epoch) -> usize {
-        let mut swept = 0;
-        let mut moved = Vec::new();
-        for (bridge, ports) in &mut self.bridges {
-            let gone = ports.sweep(epoch);
-            swept += gone.len();
-            moved.extend(gone.into_iter().map(|(mac, _)| (*bridge, mac)));
-        }
-        for (bridge, mac) in moved {
-            self.touch(bridge, std::iter::once(mac));
-        }
-        for (ifindex, overlay) in &mut self.overlays {
-            let gone = overlay.sweep_kernel(epoch);
-            if gone > 0 {
-                self.dirty.overlays.insert(*ifindex);
-            }
-            swept += gone;
-        }
-        self.bridges.retain(|_, ports| !ports.is_empty());
-        let links = &self.links;
-        self.overlays.retain(|ifindex, overlay| links.get(*ifindex).is_some() || !overlay.is_empty());
-        swept
-    }
-
-    fn neighbour(&mut self, operation: Operation, neighbour: &Neighbour) {
-        let key = (neighbour.ifindex, neighbour.address);
-        let mac_before = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
-        match operation {
-            Operation::New => {
-                let mac = neighbour.mac.filter(|_| neighbour.is_valid());
-                let adjacent = Adjacent { mac, state: neighbour.state, flags: neighbour.flags };
-                self.neighbours.insert(key, adjacent, self.epochs.neighbours);
-            }
-            Operation::Delete => {
-                self.neighbours.remove(&key);
-            }
-        }
-        let mac = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
-        if mac != mac_before && self.publication.uses(neighbour.ifindex, neighbour.address) {
-            self.dirty.adjacencies = true;
-        }
-    }
-
-    fn kernel_route(&mut self, operation: Operation, route: &Route) {
-        let changed = match operation {
-            Operation::New => self.kernel.fib.insert(route, self.epochs.routes),
-            Operation::Delete => {
-                let removed = self.kernel.fib.remove(route);
-                removed | self.orphan(self.kernel.fib.prefix_without_route(route))
-            }
-        };
-        self.dirty.underlay |= changed;
-    }
-
-    /// The kernel has no route to these any more. zebra tells only what the kernel has, so its version goes too: if
-    /// it is newer, the kernel says so next.
-    fn orphan(&mut self, prefixes: impl IntoIterator<Item = Prefix>) -> bool {
-        prefixes.into_iter().fold(false, |changed, prefix| self.fpm.fib.remove_prefix(prefix) | changed)
-    }
-}
-
-/// Follows a next-hop object; says whether anything changed.
-fn next_hop(routes: &mut Routes, operation: Operation, hop: NextHop, epoch: Epoch) -> bool {
-    match operation {
-        Operation::New => routes.next_hops.insert(hop.id, hop.kind, epoch),
-        Operation::Delete => {
-            // A group loses the member silently.
-            routes.next_hops.remove(&hop.id).is_some_and(|kind: NextHopKind| kind != NextHopKind::Other)
-        }
     }
 }

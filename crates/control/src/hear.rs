@@ -1,0 +1,301 @@
+//! What each event changes in the state, and what it makes look at again.
+
+use std::net::IpAddr;
+
+use netlink::{Address, Dump, FdbEntry, Link, Message, Neighbour, NextHop, NextHopKind, Operation, Route};
+use wire::MacAddr;
+
+use crate::fib::Prefix;
+use crate::links::LinkChange;
+use crate::state::{Adjacent, Port, State};
+use crate::swept::Epoch;
+use crate::underlay::Routes;
+
+/// `NUD_PERMANENT` (`include/uapi/linux/neighbour.h`).
+const NUD_PERMANENT: u16 = 0x80;
+
+impl State {
+    /// The kernel said something.
+    pub fn apply_kernel(&mut self, message: Message) {
+        match message {
+            Message::Link(operation, link) => self.link(operation, link),
+            Message::Address(operation, address) => self.address(operation, &address),
+            Message::Fdb(operation, entry) => self.kernel_fdb(operation, &entry),
+            Message::Neighbour(operation, neighbour) => self.neighbour(operation, &neighbour),
+            Message::Route(operation, route) => self.kernel_route(operation, &route),
+            Message::NextHop(operation, hop) => {
+                let changed = next_hop(&mut self.kernel, operation, hop, self.epochs.next_hops);
+                self.dirty.underlay |= changed;
+            }
+            Message::Other(_) => {}
+        }
+    }
+
+    /// zebra said one of the messages of a frame.
+    pub(crate) fn hear_zebra(&mut self, message: Message) {
+        let epoch = self.epochs.fpm;
+        match message {
+            Message::Fdb(operation, entry) => self.fpm_fdb(operation, &entry),
+            Message::Route(Operation::New, route) => {
+                self.dirty.underlay |= self.fpm.fib.insert(&route, epoch);
+            }
+            Message::Route(Operation::Delete, route) => {
+                self.dirty.underlay |= self.fpm.fib.remove(&route);
+            }
+            Message::NextHop(operation, hop) => {
+                self.dirty.underlay |= next_hop(&mut self.fpm, operation, hop, epoch);
+            }
+            // zebra never tells of these; the kernel does.
+            Message::Link(..) | Message::Address(..) | Message::Neighbour(..) | Message::Other(_) => {}
+        }
+    }
+
+    fn link(&mut self, operation: Operation, link: Link) {
+        if link.bridge_port_only {
+            return;
+        }
+        if operation == Operation::Delete {
+            self.remove_link(link.ifindex);
+            return;
+        }
+        let ifindex = link.ifindex;
+        let old = self.links.get(ifindex);
+        let old_master = old.and_then(|link| link.master);
+        let old_vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
+        let change = self.links.insert(link, self.epochs.links);
+        if !change.relevant {
+            return;
+        }
+        let master = self.links.get(ifindex).and_then(|link| link.master);
+        let vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
+        if vni.is_some() {
+            let overlay = self.overlays.entry(ifindex).or_default();
+            if old_master != master || old_vni.is_none() {
+                overlay.touch_all();
+            }
+        } else if let Some(mistaken) = self.overlays.remove(&ifindex) {
+            mistaken.release(&mut self.vteps);
+        }
+        self.link_affects(ifindex, old_vni.or(vni), change);
+    }
+
+    pub(crate) fn remove_link(&mut self, ifindex: u32) {
+        let vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
+        if self.links.get(ifindex).is_none() {
+            return;
+        }
+        self.link_affects(ifindex, vni, LinkChange { relevant: true, went_down: true, state: true });
+        let link = self.links.remove(ifindex);
+        if let Some(overlay) = self.overlays.remove(&ifindex) {
+            overlay.release(&mut self.vteps);
+        }
+        self.bridges.remove(&ifindex);
+        if let Some(bridge) = link.and_then(|link| link.master)
+            && let Some(ports) = self.bridges.get_mut(&bridge)
+        {
+            let gone = ports.remove_if(|_, port| port.ifindex == ifindex);
+            self.touch(bridge, gone.into_iter().map(|(mac, _)| mac));
+        }
+        let gone = self.addresses.remove_if(|(of, _), _| *of == ifindex);
+        self.own_changed(!gone.is_empty());
+        self.neighbours.remove_if(|(of, _), _| *of == ifindex);
+    }
+
+    fn link_affects(&mut self, ifindex: u32, vni: Option<u32>, change: LinkChange) {
+        self.dirty.overlays.insert(ifindex);
+        self.dirty.overlays.extend(self.links.vxlans_in(ifindex));
+        if let Some(vni) = vni {
+            self.dirty.overlays.extend(self.links.vxlans_of(vni));
+            return;
+        }
+        self.dirty.underlay = true;
+        if change.went_down {
+            let emptied = self.kernel.fib.interface_down(ifindex);
+            self.orphan(emptied);
+        }
+        if change.state {
+            self.doubt(&[Dump::NextHops, Dump::Routes, Dump::Neighbours]);
+        }
+    }
+
+    /// The kernel may have changed these without telling.
+    fn doubt(&mut self, dumps: &[Dump]) {
+        for dump in dumps {
+            if !self.doubtful.contains(dump) {
+                self.doubtful.push(*dump);
+            }
+        }
+    }
+
+    fn address(&mut self, operation: Operation, address: &Address) {
+        let key = (address.ifindex, address.address);
+        let changed = match operation {
+            Operation::New => self.addresses.insert(key, address.prefix_length, self.epochs.addresses),
+            Operation::Delete => {
+                // Routes that preferred it as their source went with it, silently (`fib_sync_down_addr()`).
+                self.doubt(&[Dump::Routes]);
+                self.addresses.remove(&key).is_some()
+            }
+        };
+        self.own_changed(changed);
+    }
+
+    pub(crate) fn own_changed(&mut self, changed: bool) {
+        if changed {
+            self.own = self.addresses.keys().map(|(_, address)| address).collect();
+            self.dirty.underlay = true;
+        }
+    }
+
+    fn kernel_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
+        match entry.master {
+            Some(bridge) => self.bridge_fdb(operation, bridge, entry),
+            None => self.vxlan_fdb(operation, entry),
+        }
+    }
+
+    fn bridge_fdb(&mut self, operation: Operation, bridge: u32, entry: &FdbEntry) {
+        // An entry with a VLAN is one of a VLAN-aware bridge, whose VNIs stay with the kernel.
+        if entry.vlan.is_some() {
+            return;
+        }
+        let ports = self.bridges.entry(bridge).or_default();
+        let changed = match operation {
+            Operation::New => {
+                let port = Port { ifindex: entry.ifindex, permanent: entry.state & NUD_PERMANENT != 0 };
+                ports.insert(entry.mac, port, self.epochs.fdb)
+            }
+            // A late delete of where it was before is none.
+            Operation::Delete if ports.get(&entry.mac).is_some_and(|port| port.ifindex == entry.ifindex) => {
+                ports.remove(&entry.mac).is_some()
+            }
+            Operation::Delete => false,
+        };
+        if changed {
+            self.touch(bridge, std::iter::once(entry.mac));
+        }
+    }
+
+    /// A bridge said something about these addresses.
+    fn touch(&mut self, bridge: u32, macs: impl Iterator<Item = MacAddr>) {
+        for mac in macs {
+            for vxlan in self.links.vxlans_in(bridge) {
+                if self.overlays.get_mut(&vxlan).is_some_and(|overlay| overlay.touch(mac)) {
+                    self.dirty.overlays.insert(vxlan);
+                }
+            }
+        }
+    }
+
+    fn vxlan_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
+        let other_device =
+            self.links.get(entry.ifindex).is_some() && self.links.vxlan(entry.ifindex).is_none();
+        if other_device {
+            return;
+        }
+        match operation {
+            Operation::New => {
+                self.overlays.entry(entry.ifindex).or_default().kernel_new(entry, self.epochs.fdb);
+            }
+            Operation::Delete => {
+                if let Some(overlay) = self.overlays.get_mut(&entry.ifindex) {
+                    overlay.kernel_delete(entry);
+                }
+            }
+        }
+        self.dirty.overlays.insert(entry.ifindex);
+    }
+
+    fn fpm_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
+        if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
+            return;
+        }
+        // zebra names the vxlan netdev; where that is unknown, the VNI tells it.
+        let known = self.links.vxlan(entry.ifindex).map(|_| entry.ifindex);
+        let by_vni = || entry.source_vni.and_then(|vni| self.links.vxlans_of(vni).next());
+        let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
+        match (operation, entry.destination) {
+            (Operation::New, Some(IpAddr::V4(vtep))) => {
+                self.overlays.entry(ifindex).or_default().fpm_new(entry.mac, vtep, self.epochs.fpm);
+            }
+            (Operation::New, _) => {}
+            (Operation::Delete, _) => {
+                if let Some(overlay) = self.overlays.get_mut(&ifindex) {
+                    overlay.fpm_delete(entry.mac);
+                }
+            }
+        }
+        self.dirty.overlays.insert(ifindex);
+    }
+
+    pub(crate) fn sweep_fdb(&mut self, epoch: Epoch) -> usize {
+        let mut swept = 0;
+        let mut moved = Vec::new();
+        for (bridge, ports) in &mut self.bridges {
+            let gone = ports.sweep(epoch);
+            swept += gone.len();
+            moved.extend(gone.into_iter().map(|(mac, _)| (*bridge, mac)));
+        }
+        for (bridge, mac) in moved {
+            self.touch(bridge, std::iter::once(mac));
+        }
+        for (ifindex, overlay) in &mut self.overlays {
+            let gone = overlay.sweep_kernel(epoch);
+            if gone > 0 {
+                self.dirty.overlays.insert(*ifindex);
+            }
+            swept += gone;
+        }
+        self.bridges.retain(|_, ports| !ports.is_empty());
+        let links = &self.links;
+        self.overlays.retain(|ifindex, overlay| links.get(*ifindex).is_some() || !overlay.is_empty());
+        swept
+    }
+
+    fn neighbour(&mut self, operation: Operation, neighbour: &Neighbour) {
+        let key = (neighbour.ifindex, neighbour.address);
+        let mac_before = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
+        match operation {
+            Operation::New => {
+                let mac = neighbour.mac.filter(|_| neighbour.is_valid());
+                let adjacent = Adjacent { mac, state: neighbour.state, flags: neighbour.flags };
+                self.neighbours.insert(key, adjacent, self.epochs.neighbours);
+            }
+            Operation::Delete => {
+                self.neighbours.remove(&key);
+            }
+        }
+        let mac = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
+        if mac != mac_before && self.publication.uses(neighbour.ifindex, neighbour.address) {
+            self.dirty.adjacencies = true;
+        }
+    }
+
+    fn kernel_route(&mut self, operation: Operation, route: &Route) {
+        let changed = match operation {
+            Operation::New => self.kernel.fib.insert(route, self.epochs.routes),
+            Operation::Delete => {
+                let removed = self.kernel.fib.remove(route);
+                removed | self.orphan(self.kernel.fib.prefix_without_route(route))
+            }
+        };
+        self.dirty.underlay |= changed;
+    }
+
+    /// The kernel has no route to these any more. zebra tells only what the kernel has, so its version goes too: if
+    /// it is newer, the kernel says so next.
+    pub(crate) fn orphan(&mut self, prefixes: impl IntoIterator<Item = Prefix>) -> bool {
+        prefixes.into_iter().fold(false, |changed, prefix| self.fpm.fib.remove_prefix(prefix) | changed)
+    }
+}
+
+/// Follows a next-hop object; says whether anything changed.
+fn next_hop(routes: &mut Routes, operation: Operation, hop: NextHop, epoch: Epoch) -> bool {
+    match operation {
+        Operation::New => routes.next_hops.insert(hop.id, hop.kind, epoch),
+        Operation::Delete => {
+            // A group loses the member silently.
+            routes.next_hops.remove(&hop.id).is_some_and(|kind: NextHopKind| kind != NextHopKind::Other)
+        }
+    }
+}
