@@ -432,6 +432,8 @@ fn assert_sane(frame: &[u8]) -> Result<(), TestCaseError> {
             None => prop_assert!(is_later || upper.protocol == 59 || ip.fragment == Fragment::First),
         }
         prop_assert!(!is_later || ip.fragment != Fragment::Whole);
+        // What is behind a later fragment's header is no header.
+        prop_assert!(ip.fragment != Fragment::Later || upper.protocol == ip.protocol);
     }
     Ok(())
 }
