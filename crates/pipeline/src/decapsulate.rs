@@ -59,9 +59,11 @@ impl Pipeline {
             self.counters.copies.add(((outer.end - VXLAN_AT).div_ceil(pieces.size) as u64).saturating_sub(1));
             for start in (VXLAN_AT..outer.end).step_by(pieces.size) {
                 let piece = start..(start + pieces.size).min(outer.end);
-                match self.decapsulate_piece((index, &frame), piece, &outer, pieces.offload, snapshot) {
-                    Ok(transmit) => out.push(transmit),
-                    Err((reason, slot)) => self.counters.drop_frames(reason, slot, 1),
+                let received = (index, &frame, piece);
+                if let Err((reason, slot)) =
+                    self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
+                {
+                    self.counters.drop_frames(reason, slot, 1);
                 }
             }
         }
@@ -70,12 +72,12 @@ impl Pipeline {
     /// One VXLAN header and the frame behind it.
     fn decapsulate_piece(
         &self,
-        (index, frame): (u32, &Frame<'_>),
-        piece: Range<usize>,
+        (index, frame, piece): (u32, &Frame<'_>, Range<usize>),
         outer: &Outer,
         offload: Offload,
         snapshot: &Snapshot,
-    ) -> Result<Transmit, (DropReason, u16)> {
+        out: &mut Vec<Transmit>,
+    ) -> Result<(), (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
         let (header, inner) = data.split_first_chunk::<8>().ok_or((DropReason::Truncated, 0))?;
         let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
@@ -93,7 +95,8 @@ impl Pipeline {
                 return Err((DropReason::UnknownVtep, slot));
             }
         }
-        to_bridge(inner, (index, piece.end), table, outer.tos, offload).map_err(|reason| (reason, slot))
+        to_bridge(inner, (index, piece.end), table, (outer.tos, offload), out)
+            .map_err(|reason| (reason, slot))
     }
 }
 
@@ -102,10 +105,11 @@ fn to_bridge(
     inner: &[u8],
     (index, end): (u32, usize),
     table: &VniTable,
-    outer_tos: u8,
-    offload: Offload,
-) -> Result<Transmit, DropReason> {
-    let dissection = wire::dissect(inner).ok_or(DropReason::InnerTruncated)?;
+    (outer_tos, offload): (u8, Offload),
+    out: &mut Vec<Transmit>,
+) -> Result<(), DropReason> {
+    let dissection = wire::dissect(inner);
+    let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
     let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
     // Inner headers are copied to the head up to the last byte that changes.
@@ -117,7 +121,7 @@ fn to_bridge(
             _ => (l3 + 20, Some(codepoint)),
         },
     };
-    let (offload, checksum) = inner_offload(inner, &dissection, offload)?;
+    let (offload, checksum) = inner_offload(inner, dissection, offload)?;
     if let Some(checksum) = &checksum {
         copied = copied.max(checksum.end());
     }
@@ -125,28 +129,29 @@ fn to_bridge(
     let behind = behind.get(..copied - MACS).ok_or(DropReason::InnerTruncated)?;
     let start = end - inner.len() + copied;
     let body = Body::Received { frame: index, range: start as u32..end as u32 };
-    let mut transmit = Transmit::new(Destination::Bridge, table.slot.get(), body, offload);
-    if let Some(gso) = offload.gso {
-        transmit.segments = segments(inner, &dissection, gso)?;
-    }
-    let fits = transmit.extend_head(addresses)
-        && transmit.extend_head(&TPID.to_be_bytes())
-        && transmit.extend_head(&table.slot.get().to_be_bytes())
-        && transmit.extend_head(behind);
-    if !fits {
+    let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
+    // Built where it stays: moving it costs more than all of the rest.
+    out.push(Transmit::new(Destination::Bridge, table.slot.get(), body, offload));
+    let written = out.last_mut().and_then(|transmit| {
+        transmit.segments = segments;
+        let fits = transmit.extend_head(addresses)
+            && transmit.extend_head(&TPID.to_be_bytes())
+            && transmit.extend_head(&table.slot.get().to_be_bytes())
+            && transmit.extend_head(behind);
+        if let Some(codepoint) = codepoint {
+            let ip = transmit.head_mut().get_mut(l3 + TAG_LENGTH..)?;
+            wire::ecn::set(ip, codepoint).then_some(())?;
+        }
+        if let Some(checksum) = checksum {
+            checksum.write(transmit.head_mut().get_mut(TAG_LENGTH..)?)?;
+        }
+        fits.then_some(())
+    });
+    if written.is_none() {
+        out.pop();
         return Err(DropReason::TooBig);
     }
-    if let Some(codepoint) = codepoint {
-        let ip = transmit.head_mut().get_mut(l3 + TAG_LENGTH..).unwrap_or_default();
-        if !wire::ecn::set(ip, codepoint) {
-            return Err(DropReason::InnerTruncated);
-        }
-    }
-    if let Some(checksum) = checksum {
-        let headers = transmit.head_mut().get_mut(TAG_LENGTH..).unwrap_or_default();
-        checksum.write(headers).ok_or(DropReason::BadOffload)?;
-    }
-    Ok(transmit)
+    Ok(())
 }
 
 /// What is left to whoever is below the tagged frame, and a checksum that it could not complete.

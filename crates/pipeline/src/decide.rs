@@ -4,9 +4,8 @@
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr};
 
-use entropy::Decision;
 use tables::{NextHop, Snapshot, VniTable, VtepIndex};
-use wire::Dissection;
+use wire::{Dissection, Roce};
 
 use crate::drop_reason::DropReason;
 use crate::frame::{Checksum, Frame};
@@ -17,74 +16,102 @@ use crate::segment::Segmenter;
 /// Outer headers that count against the underlay's MTU.
 const L3_OVERHEAD: usize = OVERHEAD - 14;
 
-/// What becomes of a frame from the bridge: to whom, and in how many pieces.
+/// What becomes of a frame from the bridge: to whom, and in how many pieces. Borrows rather than holds: it is made for every frame.
 pub struct Plan<'a> {
     pub vni: &'a VniTable,
-    pub dissection: Dissection,
+    pub dissection: &'a Dissection,
     /// The VTEPs that get a copy each, at least one.
     pub remotes: &'a [VtepIndex],
     /// Whether that is the flood list.
     pub flooded: bool,
-    frame: Frame<'a>,
-    segmenter: Option<Segmenter<'a>>,
+    frame: &'a Frame<'a>,
+}
+
+/// One frame that each remote VTEP gets.
+pub struct Piece {
+    /// Bytes of the received frame that follow the headers which were rewritten, if any were.
+    pub body: Range<usize>,
+    /// In a UDP super-frame the segment's own RoCE header.
+    roce: Option<Option<Roce>>,
 }
 
 impl<'a> Plan<'a> {
     /// Looks the frame's destination up.
     ///
     /// # Errors
-    /// Why the whole frame goes no further.
-    pub fn of(frame: &Frame<'a>, vni: &'a VniTable) -> Result<Self, DropReason> {
-        let dissection = wire::dissect(frame.data).ok_or(DropReason::Truncated)?;
+    /// [`DropReason::NoRemote`].
+    #[inline]
+    pub fn of(
+        frame: &'a Frame<'a>,
+        dissection: &'a Dissection,
+        vni: &'a VniTable,
+    ) -> Result<Self, DropReason> {
         let known = vni.fdb.get(&dissection.destination);
         let remotes = known.map_or(vni.flood.as_slice(), core::slice::from_ref);
         if remotes.is_empty() {
             return Err(DropReason::NoRemote);
         }
-        let segmenter = match frame.offload.gso {
-            Some(gso) => Some(Segmenter::new(frame.data, &dissection, gso, frame.offload.checksum)?),
-            None => None,
-        };
-        Ok(Self { vni, dissection, remotes, flooded: known.is_none(), frame: *frame, segmenter })
+        Ok(Self { vni, dissection, remotes, flooded: known.is_none(), frame })
     }
 
-    /// Number of frames that each remote VTEP gets, at least one.
-    pub fn segments(&self) -> usize {
-        self.segmenter.as_ref().map_or(1, Segmenter::count)
+    /// What cuts the frame, if it is a super-frame.
+    ///
+    /// # Errors
+    /// As [`Segmenter::new`].
+    #[inline]
+    pub fn segmenter(&self) -> Result<Option<Segmenter<'a>>, DropReason> {
+        let Some(gso) = self.frame.offload.gso else { return Ok(None) };
+        Segmenter::new(self.frame.data, self.dissection, gso, self.frame.offload.checksum).map(Some)
     }
 
-    /// Prepares one of them: writes those headers to `inner` that differ from the frame's, returns which bytes of the frame
-    /// follow them, and what the outer source port is.
+    /// Prepares one piece: writes those headers to `inner` that differ from the frame's.
     ///
     /// # Errors
     /// [`DropReason::BadOffload`] if the sender's description does not fit the frame, [`DropReason::TooBig`] if the headers are
     /// too long to be rewritten.
-    pub fn piece(&mut self, index: usize, inner: &mut InnerHead) -> Result<Range<usize>, DropReason> {
+    #[inline]
+    pub fn piece(
+        &self,
+        segmenter: Option<&Segmenter<'_>>,
+        index: usize,
+        inner: &mut InnerHead,
+    ) -> Result<Piece, DropReason> {
         inner.clear();
-        let frame = self.frame.data;
-        if let Some(segmenter) = &self.segmenter {
-            let payload = segmenter.segment(index, inner)?;
-            self.dissection.roce = segmenter.roce(&self.dissection, payload.clone());
-            return Ok(payload);
+        if let Some(segmenter) = segmenter {
+            let body = segmenter.segment(index, inner)?;
+            let roce = segmenter.roce(self.dissection, body.clone());
+            return Ok(Piece { body, roce: Some(roce) });
         }
-        let Checksum::Partial { start, offset } = self.frame.offload.checksum else {
-            return Ok(0..frame.len());
+        let body = match self.frame.offload.checksum {
+            Checksum::Partial { start, offset } => self.complete(start, offset, inner)?,
+            Checksum::AsIs | Checksum::Valid => 0..self.frame.data.len(),
         };
-        let checksum = Completed::of(frame, &self.dissection, start, offset).ok_or(DropReason::BadOffload)?;
+        Ok(Piece { body, roce: None })
+    }
+
+    /// Completes the frame's checksum; returns which bytes follow it.
+    fn complete(&self, start: u16, offset: u16, inner: &mut InnerHead) -> Result<Range<usize>, DropReason> {
+        let frame = self.frame.data;
+        let checksum = Completed::of(frame, self.dissection, start, offset).ok_or(DropReason::BadOffload)?;
         let headers = frame.get(..checksum.end()).ok_or(DropReason::BadOffload)?;
         let headers = inner.start(headers).ok_or(DropReason::TooBig)?;
         checksum.write(headers).ok_or(DropReason::BadOffload)?;
         Ok(checksum.end()..frame.len())
     }
 
-    /// The outer source port of the piece that was prepared last.
-    pub fn entropy(&self) -> Decision {
-        self.vni.entropy.decide(&self.dissection)
+    /// The outer source port of a piece.
+    #[inline]
+    pub fn source_port(&self, piece: &Piece) -> u16 {
+        match piece.roce {
+            None => self.vni.entropy.decide(self.dissection).source_port,
+            Some(roce) => self.vni.entropy.decide(&Dissection { roce, ..*self.dissection }).source_port,
+        }
     }
 
     /// The same with its reasons.
-    pub fn explain_entropy(&self) -> entropy::Explanation {
-        self.vni.entropy.explain(&self.dissection)
+    pub fn explain_source_port(&self, piece: Option<&Piece>) -> entropy::Explanation {
+        let roce = piece.and_then(|piece| piece.roce).unwrap_or(self.dissection.roce);
+        self.vni.entropy.explain(&Dissection { roce, ..*self.dissection })
     }
 }
 
@@ -108,6 +135,7 @@ impl<'a> Path<'a> {
     ///
     /// # Errors
     /// Why this copy goes no further.
+    #[inline]
     pub fn of(
         vni: &VniTable,
         remote: VtepIndex,

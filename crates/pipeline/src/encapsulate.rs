@@ -1,5 +1,6 @@
 //! From the bridge to the underlay: lookup, entropy, outer headers (RFC 7348 section 5).
 
+use core::ops::Range;
 use std::time::Instant;
 
 use tables::{Snapshot, VtepIndex};
@@ -10,6 +11,7 @@ use crate::decide::{Path, Plan};
 use crate::drop_reason::DropReason;
 use crate::frame::{Checksum, Frame, Offload};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
+use crate::segment::Segmenter;
 
 pub use crate::outer::OVERHEAD;
 
@@ -44,41 +46,48 @@ impl Pipeline {
             _ => 0,
         };
         let vni = snapshot.vni(slot).ok_or((DropReason::UnknownSlot, 0))?;
-        let mut plan = Plan::of(frame, vni).map_err(|reason| (reason, slot))?;
+        let whole = |reason| (reason, slot);
+        let dissection = wire::dissect(frame.data);
+        let dissection = dissection.as_ref().ok_or((DropReason::Truncated, slot))?;
+        let plan = Plan::of(frame, dissection, vni).map_err(whole)?;
+        let segmenter = plan.segmenter().map_err(whole)?;
         if plan.flooded {
             self.counters.vni(slot).inspect(|counters| counters.flooded.add(1));
         }
-        let (segments, copies) = (plan.segments(), plan.remotes.len());
+        let (segments, copies) = (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
         self.counters.copies.add((segments * copies - 1) as u64);
         for segment in 0..segments {
-            match plan.piece(segment, &mut self.inner) {
-                Ok(bytes) => {
-                    let body = Body::Received { frame: index, range: bytes.start as u32..bytes.end as u32 };
-                    let source_port = plan.entropy().source_port;
-                    for &remote in plan.remotes {
-                        let copy = (remote, source_port, &body);
-                        if let Err(reason) = self.send_copy(batch, &plan, copy, snapshot, now, out) {
-                            self.counters.drop_frames(reason, slot, 1);
-                        }
-                    }
+            let piece = match plan.piece(segmenter.as_ref(), segment, &mut self.inner) {
+                Ok(piece) => piece,
+                Err(reason) => {
+                    self.counters.drop_frames(reason, slot, copies as u64);
+                    continue;
                 }
-                Err(reason) => self.counters.drop_frames(reason, slot, copies as u64),
+            };
+            let source_port = plan.source_port(&piece);
+            let body = (index, piece.body.start as u32..piece.body.end as u32);
+            for &remote in plan.remotes {
+                let copy = (remote, source_port, &body);
+                if let Err(reason) = self.send_copy(batch, &plan, copy, snapshot, now, out) {
+                    self.counters.drop_frames(reason, slot, 1);
+                }
             }
         }
         Ok(())
     }
 
+    #[inline]
     fn send_copy(
         &mut self,
         batch: &Batch,
         plan: &Plan<'_>,
-        (remote, source_port, body): (VtepIndex, u16, &Body),
+        (remote, source_port, (index, range)): (VtepIndex, u16, &(u32, Range<u32>)),
         snapshot: &Snapshot,
         now: Instant,
         out: &mut Vec<Transmit>,
     ) -> Result<(), DropReason> {
         let (vni, inner) = (plan.vni, self.inner.as_slice());
-        let path = Path::of(vni, remote, source_port, inner.len() + body.len(), snapshot)?;
+        let path = Path::of(vni, remote, source_port, inner.len() + range.len(), snapshot)?;
         let Path { hop, l3_length, .. } = path;
         self.identification = self.identification.wrapping_add(1);
         let outer = Outer {
@@ -95,14 +104,16 @@ impl Pipeline {
             offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
         let to = Destination::Uplink { ifindex: hop.ifindex, path: hop.path };
-        let mut transmit = Transmit::new(to, vni.slot.get(), body.clone(), offload);
-        if !transmit.extend_head(&outer.bytes()) || !transmit.extend_head(inner) {
-            return Err(DropReason::TooBig);
-        }
-        if hop.destination_mac.is_some() {
-            out.push(transmit);
+        let body = Body::Received { frame: *index, range: range.clone() };
+        // Built where it stays: moving it costs more than all of the rest.
+        out.push(Transmit::new(to, vni.slot.get(), body, offload));
+        let fits = out
+            .last_mut()
+            .is_some_and(|transmit| transmit.extend_head(&outer.bytes()) && transmit.extend_head(inner));
+        if fits && hop.destination_mac.is_some() {
             return Ok(());
         }
+        let Some(transmit) = out.pop().filter(|_| fits) else { return Err(DropReason::TooBig) };
         self.hold.push(transmit, batch, (&path, remote), now)?;
         self.counters.held.add(1);
         Ok(())

@@ -12,6 +12,7 @@ use crate::drop_reason::DropReason;
 use crate::frame::Frame;
 use crate::outer::Inherited;
 use crate::partial::InnerHead;
+use crate::segment::Segmenter;
 
 /// What would become of a frame from the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,20 +93,25 @@ pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanatio
     let Some(vni) = snapshot.vni(slot.get()) else {
         return Explanation::Dropped(DropReason::UnknownSlot);
     };
-    let mut plan = match Plan::of(frame, vni) {
+    let Some(dissection) = wire::dissect(frame.data) else {
+        return Explanation::Dropped(DropReason::Truncated);
+    };
+    let plan = Plan::of(frame, &dissection, vni).and_then(|plan| Ok((plan.segmenter()?, plan)));
+    let (segmenter, plan) = match plan {
         Ok(plan) => plan,
         Err(reason) => return Explanation::Dropped(reason),
     };
     let mut inner = InnerHead::default();
-    let mut copies = Vec::with_capacity(plan.segments() * plan.remotes.len());
-    for segment in 0..plan.segments() {
-        let piece = plan.piece(segment, &mut inner);
-        let entropy = plan.explain_entropy();
+    let mut copies = Vec::new();
+    for segment in 0..segmenter.as_ref().map_or(1, Segmenter::count) {
+        let piece = plan.piece(segmenter.as_ref(), segment, &mut inner);
+        let entropy = plan.explain_source_port(piece.as_ref().ok());
+        let source_port = entropy.decision.source_port;
         for &remote in plan.remotes {
-            let route = piece.clone().and_then(|body| {
-                let length = inner.as_slice().len() + body.len();
-                let path = Path::of(vni, remote, entropy.decision.source_port, length, snapshot)?;
-                Ok(Route::of(&plan, &path, entropy.decision.source_port))
+            let route = piece.as_ref().map_err(|&reason| reason).and_then(|piece| {
+                let length = inner.as_slice().len() + piece.body.len();
+                let path = Path::of(vni, remote, source_port, length, snapshot)?;
+                Ok(Route::of(&plan, &path, source_port))
             });
             let remote = snapshot.vtep(remote).map(|vtep| vtep.address);
             copies.push(CopyFate { segment, remote, entropy, route });

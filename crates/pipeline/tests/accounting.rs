@@ -232,6 +232,34 @@ fn frames_that_waited_follow_a_route_that_moved() {
 }
 
 #[test]
+fn a_frame_that_waits_does_not_hold_up_others() {
+    let (mut worker, now) = (Worker::new(), Instant::now());
+    let mut leaf = unresolved();
+    let other = [2, 0, 0, 0, 0, 0x33];
+    leaf.fdb.push((other, 1));
+    leaf.vteps[1].1 = vec![hop(4)];
+    leaf.vteps[1].1[0].destination_mac = None;
+    let frames: Vec<_> = (0..6)
+        .map(|sequence| {
+            let mut frame = numbered(sequence);
+            if sequence % 2 == 1 {
+                frame.data[..6].copy_from_slice(&other);
+            }
+            frame
+        })
+        .collect();
+    worker.encapsulate_at(&frames, &leaf.snapshot(), now);
+    worker.batch.clear();
+    leaf.vteps[1].1 = vec![hop(4)];
+    worker.pipeline.release(&leaf.snapshot(), now, &mut worker.out);
+    assert_eq!(sequences(&worker.bytes()), [1, 3, 5]);
+    worker.out.clear();
+    leaf.vteps[0].1 = vec![hop(3)];
+    worker.pipeline.release(&leaf.snapshot(), now, &mut worker.out);
+    assert_eq!(sequences(&worker.bytes()), [0, 2, 4]);
+}
+
+#[test]
 fn frames_that_waited_too_long_are_given_up() {
     let (mut worker, now) = (Worker::new(), Instant::now());
     let snapshot = unresolved().snapshot();
