@@ -120,7 +120,8 @@ impl Entropy {
         self.work_out(frame)
     }
 
-    /// The one way to a decision. Inlined, so that [`Entropy::decide`] does not pay for what only an explanation needs.
+    /// The one way to a decision. Inlined, so that [`Entropy::decide`] does not pay for what only an
+    /// explanation needs.
     #[inline(always)]
     fn work_out(&self, frame: &Dissection) -> Explanation {
         let (key, reason, hash) = Key::of(frame, self.policy, self.seed);
@@ -149,8 +150,8 @@ const fn kernel_port(hash: u64, range: SourcePortRange) -> u16 {
     range.min() + ((hash as u64 * width) >> 32) as u16
 }
 
-/// The port of a bin: the first bin has the range's first port, the last one its last, the others lie evenly between
-/// them. So the ports differ in high and low bits alike, whichever of them a switch looks at.
+/// The port of a bin: the first bin has the range's first port, the last one its last, the others lie evenly
+/// between them. So the ports differ in high and low bits alike, whichever of them a switch looks at.
 #[inline]
 fn bin_port(bin: u16, bins: Bins, range: SourcePortRange) -> u16 {
     let steps = u32::from(bins.get() - 1).max(1);

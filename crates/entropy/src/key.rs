@@ -9,7 +9,8 @@ use wire::{Dissection, Fragment, MacAddr, Network, QueuePair};
 use crate::hash::hash;
 use crate::policy::Policy;
 
-/// What one frame's decision depends on. VLAN tags are never part of it: a flow keeps its path when tags change.
+/// What one frame's decision depends on. VLAN tags are never part of it: a flow keeps its path when tags
+/// change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
     /// RoCE: every opcode, sequence number and inner source port of a queue pair has this one key.
@@ -107,8 +108,8 @@ impl fmt::Display for Reason {
 impl Key {
     /// The key of a frame under `policy`, the reason for it, and its hash under `seed`.
     ///
-    /// The hash is [`Key::hash`], but takes the addresses from where they are: out of a key, where they may be of
-    /// either version, it costs twice as much.
+    /// The hash is [`Key::hash`], but takes the addresses from where they are: out of a key, where they may
+    /// be of either version, it costs twice as much.
     #[inline(always)]
     pub(crate) fn of(frame: &Dissection, policy: Policy, seed: u64) -> (Self, Reason, u64) {
         match &frame.network {
@@ -195,7 +196,8 @@ impl Key {
     }
 }
 
-/// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair they would be IPv6.
+/// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair they
+/// would be IPv6.
 #[inline]
 pub(crate) fn hash_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
     let mapped = |address: IpAddr| match address {

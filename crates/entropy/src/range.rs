@@ -28,8 +28,8 @@ impl SourcePortRange {
     /// 32768 to 60999, Linux's `net.ipv4.ip_local_port_range` as it is set by default.
     pub const KERNEL_DEFAULT: Self = Self { min: 32768, max: 60999 };
 
-    /// The range that kernel VXLAN uses for a netdev with `srcport low high`: an empty one, and one of a single
-    /// port too, means the namespace's `local` port range (`udp_flow_src_port()`, include/net/udp.h).
+    /// The range that kernel VXLAN uses for a netdev with `srcport low high`: an empty one, and one of a
+    /// single port too, means the namespace's `local` port range (`udp_flow_src_port()`, include/net/udp.h).
     #[must_use]
     pub const fn of_netdev(low: u16, high: u16, local: Self) -> Self {
         if low >= high {

@@ -50,10 +50,10 @@ fn chi_squared(counts: &[usize]) -> f64 {
     counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Places `queue_pairs` consecutive queue pairs of a random host pair, as cards number them, in each of many draws
-/// and checks two things: that all draws together favour no place, and that one draw on its own is
-/// neither more nor less even than random placing is. `place` gives the place of a frame, `sharing` the chance
-/// that two queue pairs cannot be told apart by it.
+/// Places `queue_pairs` consecutive queue pairs of a random host pair, as cards number them, in each of many
+/// draws and checks two things: that all draws together favour no place, and that one draw on its own is
+/// neither more nor less even than random placing is. `place` gives the place of a frame, `sharing` the
+/// chance that two queue pairs cannot be told apart by it.
 fn assert_random(
     queue_pairs: u32,
     places: usize,

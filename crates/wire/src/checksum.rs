@@ -4,10 +4,11 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::error::WireError;
 
-/// A running one's complement sum. Pieces may be added in any order; each but the last of a message must have an even
-/// length, as an odd last byte is padded with zero.
+/// A running one's complement sum. Pieces may be added in any order; each but the last of a message must have
+/// an even length, as an odd last byte is padded with zero.
 ///
-/// The sum is kept in the machine's byte order: RFC 1071 section 2(B) shows that only the result needs a swap.
+/// The sum is kept in the machine's byte order: RFC 1071 section 2(B) shows that only the result needs a
+/// swap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
@@ -134,9 +135,10 @@ pub const fn update_long(checksum: u16, old: u32, new: u32) -> u16 {
     Sum::new().word(!checksum).long(!old).long(new).checksum()
 }
 
-/// Completes a checksum that the sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): sums `frame` from
-/// `start` to its end, where the checksum field, `offset` bytes behind `start`, holds the sum of the pseudo
-/// header, and stores the result there. Never stores 0, like `skb_checksum_help()` (Linux net/core/dev.c).
+/// Completes a checksum that the sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): sums
+/// `frame` from `start` to its end, where the checksum field, `offset` bytes behind `start`, holds the sum of
+/// the pseudo header, and stores the result there. Never stores 0, like `skb_checksum_help()` (Linux
+/// net/core/dev.c).
 ///
 /// # Errors
 /// If the checksum field does not lie within the frame.

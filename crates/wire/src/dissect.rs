@@ -1,7 +1,8 @@
 //! One pass over an Ethernet frame: where each header starts and what a path decision needs to know.
 //!
 //! Nothing is copied but the fields below, nothing is allocated, and no input is an error: where a header is
-//! cut short, contradicts the frame's length or is of an unknown kind, the result is weaker, as each field says.
+//! cut short, contradicts the frame's length or is of an unknown kind, the result is weaker, as each field
+//! says.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,12 +33,13 @@ pub struct Dissection {
     pub source: MacAddr,
     /// How many VLAN tags (0x8100, 0x88a8, 0x9100) stand before `ethertype`, 0 to 4.
     pub vlan_tags: u8,
-    /// EtherType behind the VLAN tags. A tag that is cut short, or the fifth, stays here as its own EtherType;
-    /// below 0x600 it is an IEEE 802.3 length.
+    /// EtherType behind the VLAN tags. A tag that is cut short, or the fifth, stays here as its own
+    /// EtherType; below 0x600 it is an IEEE 802.3 length.
     pub ethertype: u16,
     /// Where the network header starts.
     pub l3_offset: u16,
-    /// The network header. [`Network::Other`] for a broken or cut IP header too: then `ethertype` still says IP.
+    /// The network header. [`Network::Other`] for a broken or cut IP header too: then `ethertype` still says
+    /// IP.
     pub network: Network,
     /// The transport header. `None` if the network is not IP, for later fragments, for datagrams longer than
     /// the frame, and behind extension headers that are cut short or more than 8.
@@ -120,8 +122,8 @@ pub struct Transport {
     pub protocol: u8,
     /// Where the header starts.
     pub offset: u16,
-    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP. `None` if they are cut off, or if the
-    /// UDP length contradicts the IP length.
+    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP. `None` if they are cut off, or if
+    /// the UDP length contradicts the IP length.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -172,8 +174,8 @@ impl Transport {
 
 impl Dissection {
     /// Length in bytes of all headers through TCP (with options) or UDP: what each segment of a GSO frame
-    /// repeats, and where its payload starts. `frame` is the frame that was dissected. `None` if the transport
-    /// is neither, or its header is not complete in the frame.
+    /// repeats, and where its payload starts. `frame` is the frame that was dissected. `None` if the
+    /// transport is neither, or its header is not complete in the frame.
     #[must_use]
     pub fn gso_header_length(&self, frame: &[u8]) -> Option<usize> {
         let transport = self.transport?;
@@ -188,8 +190,8 @@ impl Dissection {
     }
 }
 
-/// Dissects an Ethernet frame (without preamble and FCS; trailing padding is allowed). `None` if it is shorter than an Ethernet
-/// header; otherwise always a result, as complete as the frame.
+/// Dissects an Ethernet frame (without preamble and FCS; trailing padding is allowed). `None` if it is
+/// shorter than an Ethernet header; otherwise always a result, as complete as the frame.
 #[inline]
 #[must_use]
 pub fn dissect(frame: &[u8]) -> Option<Dissection> {

@@ -70,16 +70,18 @@ pub const fn encapsulate(mode: Ingress, outer: u8, inner: u8) -> u8 {
 pub enum Egress {
     /// Forward it as it is.
     Keep,
-    /// Forward it as it is; kernel VXLAN logs that the outer code point should not occur over an inner not-ECT.
+    /// Forward it as it is; kernel VXLAN logs that the outer code point should not occur over an inner
+    /// not-ECT.
     KeepSuspicious,
     /// Write this code point into the inner header.
     Set(Codepoint),
-    /// Drop the packet: congestion was experienced by a transport that does not understand it. Kernel VXLAN logs
-    /// it too and counts a receive error and a frame error.
+    /// Drop the packet: congestion was experienced by a transport that does not understand it. Kernel VXLAN
+    /// logs it too and counts a receive error and a frame error.
     Drop,
 }
 
-/// What becomes of a packet that arrives with the `outer` traffic class around the `inner` one (RFC 6040 figure 4).
+/// What becomes of a packet that arrives with the `outer` traffic class around the `inner` one (RFC 6040
+/// figure 4).
 ///
 /// ```text
 ///            outer: Not-ECT   ECT(0)          ECT(1)          CE
@@ -103,8 +105,8 @@ pub const fn decapsulate(outer: u8, inner: u8) -> Egress {
     }
 }
 
-/// Writes a code point into the IPv4 or IPv6 header at the start of `packet` and corrects the IPv4 header checksum.
-/// False, and nothing is written, if it is neither or shorter than a header.
+/// Writes a code point into the IPv4 or IPv6 header at the start of `packet` and corrects the IPv4 header
+/// checksum. False, and nothing is written, if it is neither or shorter than a header.
 pub fn set(packet: &mut [u8], codepoint: Codepoint) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {

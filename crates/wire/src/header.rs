@@ -1,8 +1,8 @@
 //! How fixed-size headers are declared: a table of fields, from which views and builders follow.
 //!
-//! `Udp<&[u8; 8]>` is a view of a header in a frame, `Udp<&mut [u8; 8]>` edits one in place and `Udp<[u8; 8]>` is
-//! one on its own. The length is checked once, by `parse`; no getter or setter can fail after that. A setter of
-//! a field of fewer bits than its type takes the low bits.
+//! `Udp<&[u8; 8]>` is a view of a header in a frame, `Udp<&mut [u8; 8]>` edits one in place and `Udp<[u8;
+//! 8]>` is one on its own. The length is checked once, by `parse`; no getter or setter can fail after that. A
+//! setter of a field of fewer bits than its type takes the low bits.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -251,8 +251,8 @@ mod tests {
         ($($name:ident: $test:ident,)*) => {
             $(
                 proptest! {
-                    /// The fields together are the header, bit by bit; so each bit belongs to a field, and setting a
-                    /// field leaves the others alone.
+                    /// The fields together are the header, bit by bit; so each bit belongs to a field, and
+                    /// setting a field leaves the others alone.
                     #[test]
                     fn $test(bytes in prop::collection::vec(any::<u8>(), $name::LENGTH..$name::LENGTH + 4)) {
                         let (view, rest) = $name::parse(&bytes).unwrap();

@@ -1,8 +1,8 @@
 //! The invariant CRC of RoCEv2 (InfiniBand architecture 7.8.1 and annex A17.3.3).
 //!
-//! It is Ethernet's CRC-32 over eight bytes of ones (an InfiniBand header that RoCE does not have), then the packet from
-//! its IP header to the end of the payload, with all ones in the fields that routers may change. It stands
-//! behind the payload in the byte order of Ethernet's own FCS: low byte first.
+//! It is Ethernet's CRC-32 over eight bytes of ones (an InfiniBand header that RoCE does not have), then the
+//! packet from its IP header to the end of the payload, with all ones in the fields that routers may change.
+//! It stands behind the payload in the byte order of Ethernet's own FCS: low byte first.
 
 use core::ops::Range;
 
@@ -64,12 +64,13 @@ fn crc32(register: u32, bytes: &[u8]) -> u32 {
     tail.iter().fold(register, |register, byte| (register >> 8) ^ entry(by_0, register as u8 ^ byte))
 }
 
-/// Computes the ICRC of the RoCEv2 packet that starts with an IPv4 or IPv6 header at the start of `packet`. The last
-/// four bytes of its UDP datagram are the ICRC's place and are not looked at; padding may follow them.
+/// Computes the ICRC of the RoCEv2 packet that starts with an IPv4 or IPv6 header at the start of `packet`.
+/// The last four bytes of its UDP datagram are the ICRC's place and are not looked at; padding may follow
+/// them.
 ///
 /// # Errors
-/// If the IP or UDP header does not parse, UDP does not follow IP (behind options or extension headers), or the
-/// datagram is too short for a base transport header and an ICRC.
+/// If the IP or UDP header does not parse, UDP does not follow IP (behind options or extension headers), or
+/// the datagram is too short for a base transport header and an ICRC.
 pub fn compute(packet: &[u8]) -> Result<u32, WireError> {
     locate(packet).map(|(icrc, _)| icrc)
 }
@@ -134,7 +135,7 @@ fn locate(packet: &[u8]) -> Result<(u32, Range<usize>), WireError> {
 mod tests {
     use super::*;
 
-    /// A UC send by a mlx5 card, as Scapy's tests have it (test/contrib/roce.uts); the ICRC computed by zlib.
+    /// A UC send, as Scapy's tests have it (test/contrib/roce.uts); the ICRC computed by zlib.
     const UC_SEND: [u8; 64] = [
         0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0x00, 0x00, 0xc0, 0xa8, 0x00, 0x07, 0xc0,
         0xa8, 0x00, 0x07, 0xc0, 0x00, 0x12, 0xb7, 0x00, 0x2c, 0x00, 0x00, 0x24, 0x60, 0xff, 0xff, 0x00, 0x00,

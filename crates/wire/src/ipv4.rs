@@ -57,7 +57,8 @@ header! {
 }
 
 impl Ipv4<[u8; 20]> {
-    /// A header without options for `payload_length` bytes, TTL 64, all else 0. The checksum is right until something is set.
+    /// A header without options for `payload_length` bytes, TTL 64, all else 0. The checksum is right until
+    /// something is set.
     ///
     /// # Errors
     /// If header and payload are longer than 65535 bytes.

@@ -101,8 +101,8 @@ header! {
 }
 
 header! {
-    /// The common start of hop-by-hop options, routing and destination options headers (RFC 8200 sections 4.3,
-    /// 4.4 and 4.6) and of the authentication header (RFC 4302 section 2).
+    /// The common start of hop-by-hop options, routing and destination options headers (RFC 8200 sections
+    /// 4.3, 4.4 and 4.6) and of the authentication header (RFC 4302 section 2).
     ///
     /// ```text
     ///  0                   1
@@ -114,8 +114,8 @@ header! {
     Ipv6Extension[2] {
         /// What follows this extension header.
         next_header, set_next_header: u8 = 0;
-        /// Length: in units of eight bytes without the first eight, but in units of four bytes minus two in an
-        /// authentication header.
+        /// Length: in units of eight bytes without the first eight, but in units of four bytes minus two in
+        /// an authentication header.
         length, set_length: u8 = 1;
     }
 }
@@ -132,7 +132,8 @@ pub struct Ipv6Packet<'a> {
 /// Where a chain of extension headers ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// The protocol: of the upper layer, or in a fragment that is not the first, of what the fragment header names.
+    /// The protocol: of the upper layer, or in a fragment that is not the first, of what the fragment header
+    /// names.
     pub protocol: u8,
     /// The last fragment header of the chain.
     pub fragment: Option<Ipv6Fragment<&'a [u8; 8]>>,

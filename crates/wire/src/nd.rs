@@ -9,7 +9,8 @@ use crate::number::PROTOCOL_ICMPV6;
 use crate::types::MacAddr;
 
 header! {
-    /// A neighbor solicitation or advertisement without its options (RFC 4861 sections 4.3 and 4.4). A solicitation has no flags.
+    /// A neighbor solicitation or advertisement without its options (RFC 4861 sections 4.3 and 4.4). A
+    /// solicitation has no flags.
     ///
     /// ```text
     ///  0                   1                   2                   3
@@ -99,8 +100,8 @@ impl<'a> NeighborMessage<'a> {
     /// Views the message that fills `bytes`, an ICMPv6 message.
     ///
     /// # Errors
-    /// If `bytes` is too short, type or code are others, the target is a multicast address, or an option has length 0
-    /// or is cut short.
+    /// If `bytes` is too short, type or code are others, the target is a multicast address, or an option has
+    /// length 0 or is cut short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, options) = Neighbor::parse(bytes)?;
         if !matches!(header.kind(), Neighbor::SOLICITATION | Neighbor::ADVERTISEMENT) {
@@ -120,8 +121,8 @@ impl<'a> NeighborMessage<'a> {
         Ok(message)
     }
 
-    /// The MAC address in the first link-layer address option of a type; options of other lengths than Ethernet's
-    /// are passed over.
+    /// The MAC address in the first link-layer address option of a type; options of other lengths than
+    /// Ethernet's are passed over.
     #[must_use]
     pub fn link_layer_address(&self, kind: u8) -> Option<MacAddr> {
         let mut rest = self.options;

@@ -3,8 +3,8 @@
 use crate::header::header;
 use crate::types::QueuePair;
 
-/// Opcodes (InfiniBand architecture 9.2.1 table 35, and annex A17.9.3 for the congestion notification): the upper three bits
-/// say the transport, the others the operation.
+/// Opcodes (InfiniBand architecture 9.2.1 table 35, and annex A17.9.3 for the congestion notification): the
+/// upper three bits say the transport, the others the operation.
 pub mod opcode {
     /// Reliable connection: first packet of a send.
     pub const RC_SEND_FIRST: u8 = 0x00;

@@ -192,7 +192,8 @@ fn lengths_that_contradict_the_frame() {
     six[14] = 0x40;
     assert!(broken(&six));
 
-    // Addresses known, transport not: total length too long, or shorter than the header; options beyond the frame.
+    // Addresses known, transport not: total length too long, or shorter than the header; options beyond the
+    // frame.
     for edit in [
         |ip: &mut Ipv4<[u8; 20]>| _ = ip.set_total_length(61),
         |ip: &mut Ipv4<[u8; 20]>| _ = ip.set_total_length(19),
