@@ -60,14 +60,14 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 
 /// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
 ///
-/// `publish` is called in this task, once for each publication, the first time when the kernel has told everything.
+/// `fpm` comes with whether it is to be listened for even when zebra may crash on connecting again. `publish` is called in this task, once for each publication, the first time when the kernel has told everything.
 ///
 /// # Errors
 /// When the kernel cannot be read at the start, or no longer be listened to.
 pub async fn run(
     state: State,
     kernel: Kernel,
-    fpm: Option<Server>,
+    (fpm, accept_fpm_hazard): (Option<Server>, bool),
     mut requests: mpsc::Receiver<Request>,
     status: watch::Sender<Status>,
     publish: impl FnMut(&Update),
@@ -78,6 +78,7 @@ pub async fn run(
         kernel,
         expects_fpm_until: fpm.is_some().then_some(now + FPM_PATIENCE),
         fpm,
+        accept_fpm_hazard,
         status,
         publish,
         failed: Vec::new(),
@@ -130,6 +131,7 @@ struct Task<P> {
     state: State,
     kernel: Kernel,
     fpm: Option<Server>,
+    accept_fpm_hazard: bool,
     status: watch::Sender<Status>,
     publish: P,
     expects_fpm_until: Option<Instant>,
@@ -170,7 +172,16 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.expects_fpm_until = None;
                 self.state.apply_fpm(transaction.messages, Instant::now());
             }
-            fpm::Event::Disconnected { .. } => self.state.fpm_disconnected(Instant::now()),
+            fpm::Event::Disconnected { .. } => {
+                if self.state.fpm_hazard().is_some() && !self.accept_fpm_hazard {
+                    // The listener goes too, for the kernel would take zebra's connection even if nobody accepts it.
+                    self.fpm = None;
+                    tracing::warn!(
+                        "FPM is not listened for any more: zebra may crash when it connects again"
+                    );
+                }
+                self.state.fpm_disconnected(Instant::now());
+            }
         }
     }
 

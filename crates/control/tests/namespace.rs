@@ -91,7 +91,7 @@ impl Leaf {
         let (report, status) = watch::channel(Status::default());
         let state = State::new(Settings::default(), Namespace::read());
         let task =
-            tokio::task::spawn_local(control::run(state, kernel, fpm, wanted, report, move |update| {
+            tokio::task::spawn_local(control::run(state, kernel, (fpm, false), wanted, report, move |update| {
                 publish.send_replace(update.clone());
             }));
         Self { published, status, requests, task }

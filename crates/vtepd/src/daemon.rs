@@ -53,16 +53,17 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let (refused, mut refusal) = mpsc::channel(1);
     let mut known_foreign = BTreeSet::new();
-    let control = control::run(state, kernel, fpm, wanted, status, |update| {
-        warn_of_foreign(&mut known_foreign, &update.plan);
-        if let Err(error) = shown.apply(update) {
-            // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
-            tracing::error!("{error}; what is not steered stays with the kernel");
-            if !shown.is_engaged() {
-                let _ = refused.try_send(error);
+    let control =
+        control::run(state, kernel, (fpm, configuration.accept_fpm_hazard), wanted, status, |update| {
+            warn_of_foreign(&mut known_foreign, &update.plan);
+            if let Err(error) = shown.apply(update) {
+                // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
+                tracing::error!("{error}; what is not steered stays with the kernel");
+                if !shown.is_engaged() {
+                    let _ = refused.try_send(error);
+                }
             }
-        }
-    });
+        });
     let metrics = {
         let shown = Arc::clone(&shown);
         telemetry::serve(metrics, move || shown.render())
