@@ -7,9 +7,11 @@ use clap::{Parser, Subcommand};
 use serde_json::Value;
 use vtepd_benches::rows::{Better, Report, Row};
 
+const EXAMPLE: &str = "Example:\n  benches/run micro --quick --json micro.json";
+
 /// Measures what vtepd costs.
 #[derive(Debug, Parser)]
-#[command(name = "benches/run", after_help = "Example:\n  benches/run micro --quick --json micro.json")]
+#[command(name = "benches/run", bin_name = "benches/run", after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     bench: Bench,
@@ -18,6 +20,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// What one frame costs inside the worker, in memory.
+    #[command(after_help = EXAMPLE)]
     Micro {
         /// Half a second for each figure instead of eight: rough figures.
         #[arg(long)]
