@@ -116,8 +116,8 @@ pub fn run(
         }
         for daemon in &daemons {
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
-            report(&format!("{policy}: vtepd forwards"))?;
         }
+        report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
         policies.push(measure(&fabric, settings, &directions, Some(policy), report, interrupted)?);
     }
     let between = directions.iter().filter(|direction| direction.between);

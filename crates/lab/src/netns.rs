@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_closure_a_command_and_a_process_run_inside() {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: needs root");
+            println!("SKIPPED a_closure_a_command_and_a_process_run_inside: needs root");
             return;
         }
         let name = format!("lab-ns-{}", std::process::id());

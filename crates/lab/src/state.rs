@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn one_works_on_a_fabric_at_a_time() {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: needs root");
+            println!("SKIPPED one_works_on_a_fabric_at_a_time: needs root");
             return;
         }
         let name = format!("state-test-{}", std::process::id());

@@ -27,7 +27,7 @@ topology:
 #[test]
 fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+        println!("SKIPPED a_fabric_comes_up_as_written_and_leaves_nothing: needs root");
         return;
     }
     let name = format!("small{}", std::process::id());

@@ -10,7 +10,7 @@ use lab::roce::{InnerPort, Limit, Sink, Source, connections};
 #[test]
 fn all_that_a_source_sends_arrives_in_order() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+        println!("SKIPPED all_that_a_source_sends_arrives_in_order: needs root");
         return;
     }
     let name = format!("lab-roce-{}", std::process::id());
