@@ -35,13 +35,18 @@ pub struct SpliceError {
 
 impl Splice {
     /// Makes a splice between the calling thread's namespace and a private one; its ends have the same name in both. Both are down
-    /// until [`Self::up`], so that steering can be attached before a frame passes.
+    /// until [`Self::up`], so that steering can be attached before a frame passes. A link of that name is taken away first: the
+    /// kernel takes its time with the namespaces of processes that were killed, and with the links into them.
     ///
     /// # Errors
-    /// When the name is taken or a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
+    /// When a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
     pub fn create(name: &str, private: &PrivateNamespace) -> Result<Self, SpliceError> {
         let failed = |step| move |source| SpliceError { name: name.to_owned(), step, source };
         let mut requests = Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
+        if let Ok(Some(leftover)) = requests.link(name) {
+            // It may have gone by itself meanwhile.
+            let _ = requests.delete_link(leftover.ifindex);
+        }
         let near_end = VethEnd { name, namespace: None, mac: None };
         let far_end = VethEnd { name, namespace: Some(private.as_fd()), mac: None };
         let veth = Veth { near: near_end, far: far_end, mtu: MTU, transmit_queue_length: 1000 };

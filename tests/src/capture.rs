@@ -1,0 +1,152 @@
+//! What an interface received, whole super-frames and tags included, as seen by an AF_PACKET socket.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use ::lab::Namespace;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pipeline::{Batch, Checksum, Frame, Gso};
+use ports::PacketSocket;
+
+use crate::{Outer, wait_for};
+
+const BUFFER: usize = 64 << 20;
+
+/// A received frame with its outermost tag where it was on the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// The bytes. A partial checksum is complete, unless it is a super-frame.
+    pub bytes: Vec<u8>,
+    /// The segmentation still to be done.
+    pub gso: Option<Gso>,
+}
+
+impl Captured {
+    fn of(frame: &Frame<'_>) -> Self {
+        let mut bytes = frame.data.to_vec();
+        if let (Checksum::Partial { start, offset }, None) = (frame.offload.checksum, frame.offload.gso) {
+            wire::checksum::complete(&mut bytes, start.into(), offset.into())
+                .expect("a partial checksum inside the frame");
+        }
+        if let Some(tag) = frame.vlan {
+            let [a, b] = tag.tpid.to_be_bytes();
+            let [c, d] = tag.tci.to_be_bytes();
+            bytes.splice(12..12, [a, b, c, d]);
+        }
+        Self { bytes, gso: frame.offload.gso }
+    }
+
+    /// Its outer headers, if it is VXLAN to this UDP port.
+    #[must_use]
+    pub fn outer(&self, port: u16) -> Option<Outer> {
+        Outer::parse(&self.bytes, port)
+    }
+}
+
+/// A running capture that adds up what it sees in a `T`.
+#[derive(Debug)]
+pub struct Capture<T> {
+    stop: Arc<AtomicBool>,
+    seen: Arc<Mutex<T>>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Capture<Vec<Captured>> {
+    /// Keeps the frames that `wanted` wants. Nothing that arrives after this returns is missed.
+    #[must_use]
+    pub fn start(
+        namespace: &Namespace,
+        interface: &str,
+        wanted: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Self {
+        Self::fold(namespace, interface, Vec::new(), move |kept, frame| {
+            if wanted(frame.data) {
+                kept.push(Captured::of(frame));
+            }
+        })
+    }
+
+    /// Keeps VXLAN frames to this UDP port.
+    #[must_use]
+    pub fn vxlan(namespace: &Namespace, interface: &str, port: u16) -> Self {
+        Self::start(namespace, interface, move |frame| Outer::is_vxlan(frame, port))
+    }
+
+    /// Waits until there are so many.
+    pub fn wait(&self, count: usize) {
+        let so_far = || self.seen.lock().unwrap().len();
+        if !::lab::process::wait_until(crate::PATIENCE, || so_far() >= count) {
+            panic!("only {} of {count} frames arrived", so_far());
+        }
+    }
+
+    /// How many there are so far.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+impl<T: Send + 'static> Capture<T> {
+    /// Has `add` see each frame.
+    #[must_use]
+    pub fn fold(
+        namespace: &Namespace,
+        interface: &str,
+        start: T,
+        mut add: impl FnMut(&mut T, &Frame<'_>) + Send + 'static,
+    ) -> Self {
+        let index = crate::lab::ifindex(namespace, interface);
+        let mut socket =
+            namespace.enter(|| PacketSocket::open(index, BUFFER)).unwrap().expect("a packet socket");
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Mutex::new(start));
+        let (ending, shared) = (Arc::clone(&stop), Arc::clone(&seen));
+        let thread = std::thread::spawn(move || {
+            let mut batch = Batch::new(ports::packet::BATCH);
+            loop {
+                let last = ending.load(Ordering::Relaxed);
+                let unreadable = socket.receive(&mut batch).expect("receive");
+                assert_eq!(unreadable, 0, "frames that the packet socket cannot describe");
+                if !batch.is_empty() {
+                    let mut seen = shared.lock().unwrap();
+                    batch.frames().for_each(|frame| add(&mut seen, &frame));
+                } else if last {
+                    return socket.overruns().expect("statistics");
+                } else {
+                    let _ =
+                        poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::from(5_u8));
+                }
+            }
+        });
+        Self { stop, seen, thread: Some(thread) }
+    }
+
+    /// Waits until what was seen is as wanted.
+    pub fn wait_until(&self, what: &str, wanted: impl Fn(&T) -> bool) {
+        wait_for(what, || wanted(&self.seen.lock().unwrap()));
+    }
+
+    /// Ends the capture and returns what it saw. What had arrived by now is part of it.
+    #[must_use]
+    pub fn stop(mut self) -> T
+    where
+        T: Default,
+    {
+        self.stop.store(true, Ordering::Relaxed);
+        let overruns = self.thread.take().unwrap().join().expect("the capture goes well");
+        assert_eq!(overruns, 0, "frames that the capture was too slow for");
+        std::mem::take(&mut *self.seen.lock().unwrap())
+    }
+}
+
+impl<T> Drop for Capture<T> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

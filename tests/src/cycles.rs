@@ -1,0 +1,234 @@
+//! vtepd comes and goes under a stream of numbered frames: what each change costs.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use ::lab::roce::Report;
+
+use crate::daemon::Vtepd;
+use crate::lab::{Lab, VNI};
+use crate::stream::{Rate, Stream};
+
+/// Which way the stream goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From a host behind the leaf: vtepd encapsulates.
+    Out,
+    /// To a host behind the leaf: vtepd decapsulates.
+    In,
+}
+
+/// How vtepd goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// SIGTERM.
+    Detach,
+    /// SIGKILL.
+    Kill,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// `tcx` or `clsact`.
+    pub hook: &'static str,
+    /// Which way.
+    pub direction: Direction,
+    /// How it ends.
+    pub end: End,
+    /// Frames per second.
+    pub rate: u32,
+    /// How often it comes and goes.
+    pub cycles: usize,
+}
+
+/// What one change cost, in frames.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// Frames that never arrived.
+    pub lost: u64,
+    /// Frames that arrived again.
+    pub doubled: u64,
+    /// Frames that arrived after a later one of their queue pair.
+    pub reordered: u64,
+}
+
+/// What the changes of a run cost.
+#[derive(Debug, Clone)]
+pub struct Costs {
+    /// The run.
+    pub run: Run,
+    /// Each attach.
+    pub attach: Vec<Cost>,
+    /// Each end.
+    pub end: Vec<Cost>,
+    /// Frames sent, and frames per second in fact.
+    pub sent: (u64, f64),
+    /// Frames that the kernel dropped outside all changes.
+    pub noise: Cost,
+}
+
+/// Frames that pass between two changes, and before the cost of one is looked at.
+const BETWEEN: Duration = Duration::from_millis(60);
+
+/// Runs vtepd under the stream so often.
+#[must_use]
+pub fn run(lab: &Lab, run: Run) -> Costs {
+    let (from, to) = match run.direction {
+        Direction::Out => (&lab.host, &lab.far),
+        Direction::In => (&lab.far, &lab.host),
+    };
+    let rate = Rate { frames: run.rate, queue_pairs: 16, payload: 64 };
+    let stream = Stream::start(from, to, rate, 0x51 + u64::from(run.rate));
+    let started = Instant::now();
+    let mut ledger = Ledger::new(&stream, run.rate);
+    let (mut attach, mut end) = (Vec::new(), Vec::new());
+    let mut noise = Cost::default();
+    let direction = match run.direction {
+        Direction::Out => "encapsulated",
+        Direction::In => "decapsulated",
+    };
+    for _ in 0..run.cycles {
+        noise = noise + ledger.settle();
+        let mut vtepd = Vtepd::spawn(&lab.leaf, &["--hook", run.hook, "--no-fpm"]);
+        vtepd.wait_until_ready();
+        vtepd.wait_for("frames through vtepd", |metrics| metrics.vni_frames(VNI, direction) > 0);
+        attach.push(ledger.settle());
+        match run.end {
+            End::Kill => vtepd.kill(),
+            End::Detach => {
+                let (status, log) = vtepd.terminate();
+                assert!(status.success(), "{status}: {log}");
+            }
+        }
+        end.push(ledger.settle());
+    }
+    let seen = ledger.seen;
+    let (sent, report) = stream.finish();
+    noise = noise + seen.until(&report);
+    let rate = sent.frames as f64 / started.elapsed().as_secs_f64();
+    Costs { run, attach, end, sent: (sent.frames, rate), noise }
+}
+
+/// What was seen of a stream at the last look.
+struct Ledger<'a> {
+    stream: &'a Stream,
+    seen: Sum,
+    frames: u64,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(stream: &'a Stream, rate: u32) -> Self {
+        let frames = u64::from(rate) * u64::try_from(BETWEEN.as_millis()).unwrap() / 1000;
+        stream.pass(frames);
+        Self { stream, seen: Sum::default(), frames: frames.max(20) }
+    }
+
+    /// Lets frames pass and returns the cost of what happened since the last look.
+    fn settle(&mut self) -> Cost {
+        self.stream.pass(self.frames);
+        let report = self.stream.report();
+        let cost = self.seen.until(&report);
+        self.seen = Sum::of(&report);
+        cost
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    lost: u64,
+    doubled: u64,
+    reordered: u64,
+}
+
+impl Sum {
+    fn of(report: &Report) -> Self {
+        Self { lost: report.lost(), doubled: report.duplicated(), reordered: report.reordered() }
+    }
+
+    fn until(self, report: &Report) -> Cost {
+        let now = Self::of(report);
+        Cost {
+            lost: now.lost.saturating_sub(self.lost),
+            doubled: now.doubled - self.doubled,
+            reordered: now.reordered - self.reordered,
+        }
+    }
+}
+
+impl std::ops::Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            lost: self.lost + other.lost,
+            doubled: self.doubled + other.doubled,
+            reordered: self.reordered + other.reordered,
+        }
+    }
+}
+
+impl Costs {
+    /// Whether the targets are met: nothing lost or doubled by attach and detach; by SIGKILL less than 5 ms of traffic lost and
+    /// nothing doubled.
+    ///
+    /// # Errors
+    /// What is not met.
+    pub fn check(&self) -> Result<(), String> {
+        let kill_limit = u64::from(self.run.rate) * 5 / 1000;
+        for (name, costs, limit) in [
+            ("attach", &self.attach, 0),
+            ("end", &self.end, if self.run.end == End::Kill { kill_limit } else { 0 }),
+        ] {
+            for (cycle, cost) in costs.iter().enumerate() {
+                if cost.lost > limit || cost.doubled > 0 {
+                    return Err(format!(
+                        "{} at {name} of cycle {cycle} (limit {limit} lost): {self}",
+                        words(cost)
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn words(cost: &Cost) -> String {
+    format!("{} lost, {} doubled, {} reordered", cost.lost, cost.doubled, cost.reordered)
+}
+
+/// The table's heading.
+pub const HEADING: &str = "hook    way  rate/s   real/s  change  cycles |        lost: max median total | doubled: max total | reordered: max total | outside";
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { hook, direction, end, rate, cycles } = self.run;
+        let way = if direction == Direction::Out { "out" } else { "in" };
+        let end = if end == End::Kill { "SIGKILL" } else { "detach" };
+        for (change, costs) in [("attach", &self.attach), (end, &self.end)] {
+            let sorted = |get: fn(&Cost) -> u64| {
+                let mut values: Vec<u64> = costs.iter().map(get).collect();
+                values.sort_unstable();
+                values
+            };
+            let (lost, doubled) = (sorted(|c| c.lost), sorted(|c| c.doubled));
+            let reordered = sorted(|c| c.reordered);
+            let max = |values: &[u64]| values.last().copied().unwrap_or_default();
+            let total = |values: &[u64]| values.iter().sum::<u64>();
+            writeln!(
+                f,
+                "{hook:<7} {way:<3} {rate:>7} {:>8.0}  {change:<7} {cycles:>6} | {:>16} {:>6} {:>5} | {:>12} {:>5} | {:>14} {:>5} | {}",
+                self.sent.1,
+                max(&lost),
+                lost.get(lost.len() / 2).copied().unwrap_or_default(),
+                total(&lost),
+                max(&doubled),
+                total(&doubled),
+                max(&reordered),
+                total(&reordered),
+                words(&self.noise),
+            )?;
+        }
+        Ok(())
+    }
+}

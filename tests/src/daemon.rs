@@ -1,0 +1,272 @@
+//! vtepd as a child process, its metrics and its log.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ::lab::{Namespace, Process};
+use nix::sys::signal::Signal;
+
+use crate::{PATIENCE, wait_for};
+
+/// Where vtepd serves its metrics unless told otherwise.
+const METRICS: &str = "127.0.0.1:9472";
+
+/// A running vtepd. Dropped, it is killed; if the story failed, its log is shown.
+#[derive(Debug)]
+pub struct Vtepd {
+    process: Option<Process>,
+    namespace: Namespace,
+    log: PathBuf,
+}
+
+/// The program under test: the environment's `VTEPD`, or the one built beside the test.
+#[must_use]
+pub fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("VTEPD") {
+        return program.into();
+    }
+    let test = std::env::current_exe().expect("the test's own path");
+    let beside = test.ancestors().skip(1).map(|folder| folder.join("vtepd"));
+    beside.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
+        panic!(
+            "no vtepd beside {}: build it first (cargo build -p vtepd), or name it in VTEPD",
+            test.display()
+        )
+    })
+}
+
+impl Vtepd {
+    /// Starts vtepd in a namespace and waits until it has taken over.
+    #[must_use]
+    pub fn start(namespace: &Namespace, arguments: &[&str]) -> Self {
+        let mut vtepd = Self::spawn(namespace, arguments);
+        vtepd.wait_until_ready();
+        vtepd
+    }
+
+    /// Starts vtepd and returns at once.
+    #[must_use]
+    pub fn spawn(namespace: &Namespace, arguments: &[&str]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let log = std::env::temp_dir().join(format!("vtepd-story-{}-{number}.log", std::process::id()));
+        let file = std::fs::File::create(&log).expect("a file for vtepd's log");
+        let mut command = Command::new(program());
+        command
+            .args(arguments)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file);
+        let process = namespace.spawn(&mut command).unwrap_or_else(|error| panic!("{error}"));
+        let namespace = Namespace::open(namespace.name()).unwrap();
+        Self { process: Some(process), namespace, log }
+    }
+
+    /// Waits until frames are redirected to it.
+    pub fn wait_until_ready(&mut self) {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.process().try_wait().unwrap() {
+                panic!("vtepd ended ({status}) before it was ready:\n{}", self.log());
+            }
+            if self.try_metrics().is_some_and(|metrics| metrics.find("vtepd_ready") == Some(1)) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "vtepd is not ready:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs vtepd to its end, for `--dry-run` and for refusals.
+    #[must_use]
+    pub fn output(namespace: &Namespace, arguments: &[&str]) -> Output {
+        namespace
+            .enter(|| {
+                Command::new(program()).args(arguments).env_remove("RUST_LOG").output().expect("start vtepd")
+            })
+            .unwrap()
+    }
+
+    fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("vtepd has not been stopped")
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().expect("vtepd has not been stopped").pid()
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits for a line of the log that contains `text`.
+    pub fn wait_for_log(&self, text: &str) {
+        wait_for(&format!("'{text}' in vtepd's log"), || self.log().contains(text));
+    }
+
+    /// Its metrics now.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.try_metrics().unwrap_or_else(|| panic!("no metrics from vtepd; its log:\n{}", self.log()))
+    }
+
+    fn try_metrics(&self) -> Option<Metrics> {
+        let text = self.namespace.enter(|| fetch("/metrics")).unwrap()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        head.starts_with("HTTP/1.1 200").then(|| Metrics(body.to_owned()))
+    }
+
+    /// Waits until its metrics are as wanted, and returns them.
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
+        let start = Instant::now();
+        loop {
+            let metrics = self.metrics();
+            if wanted(&metrics) {
+                return metrics;
+            }
+            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}; metrics:\n{}", metrics.0);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until the accounts of the worker are even and no frame has passed since the last look: the batch under way is done.
+    pub fn wait_until_idle(&self) -> Metrics {
+        let mut before = self.metrics();
+        let start = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.metrics();
+            if now.passed() == before.passed() {
+                return now;
+            }
+            assert!(start.elapsed() < PATIENCE, "vtepd is never idle:\n{}", now.0);
+            before = now;
+        }
+    }
+
+    /// Has it read its configuration again.
+    pub fn hangup(&self) {
+        self.process.as_ref().unwrap().signal(Signal::SIGHUP).unwrap();
+    }
+
+    /// Ends it by SIGTERM; its exit status and its log.
+    #[must_use]
+    pub fn terminate(mut self) -> (ExitStatus, String) {
+        self.process().signal(Signal::SIGTERM).unwrap();
+        self.wait()
+    }
+
+    /// Waits for its end; its exit status and its log.
+    #[must_use]
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        let status =
+            self.process().wait(PATIENCE).unwrap_or_else(|error| panic!("{error}; log:\n{}", self.log()));
+        (status, self.log())
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(mut self) {
+        self.process.take().unwrap().kill().unwrap();
+    }
+}
+
+impl Drop for Vtepd {
+    fn drop(&mut self) {
+        self.process = None;
+        if std::thread::panicking() {
+            eprintln!("--- log of vtepd in {}:\n{}---", self.namespace.name(), self.log());
+        }
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+fn fetch(path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(METRICS).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: leaf\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The metrics' text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics(pub String);
+
+impl Metrics {
+    /// The value of a series, written as in the text: `name{label="value"}`.
+    #[must_use]
+    pub fn find(&self, series: &str) -> Option<u64> {
+        self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// The value of a series that must be there.
+    #[must_use]
+    pub fn get(&self, series: &str) -> u64 {
+        self.find(series).unwrap_or_else(|| panic!("no '{series}' in\n{}", self.0))
+    }
+
+    /// The sum of all series of a name.
+    #[must_use]
+    pub fn sum(&self, name: &str) -> u64 {
+        let values = self.0.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            (rest.starts_with('{') || rest.starts_with(' '))
+                .then(|| rest.rsplit(' ').next()?.parse::<u64>().ok())?
+        });
+        values.sum()
+    }
+
+    /// Frames of a VNI, `encapsulated` or `decapsulated`.
+    #[must_use]
+    pub fn vni_frames(&self, vni: u32, direction: &str) -> u64 {
+        self.find(&format!("vtepd_vni_frames_total{{vni=\"{vni}\",direction=\"{direction}\"}}")).unwrap_or(0)
+    }
+
+    /// Frames dropped for a reason.
+    #[must_use]
+    pub fn dropped(&self, reason: &str) -> u64 {
+        self.get(&format!("vtepd_dropped_frames_total{{reason=\"{reason}\"}}"))
+    }
+
+    /// Frames dropped for any reason.
+    #[must_use]
+    pub fn dropped_in_all(&self) -> u64 {
+        self.sum("vtepd_dropped_frames_total")
+    }
+
+    /// Whether vtepd has this VNI.
+    #[must_use]
+    pub fn has_vni(&self, vni: u32) -> bool {
+        self.0.contains(&format!("vtepd_vni_info{{vni=\"{vni}\","))
+    }
+
+    /// Why a netdev is left to the kernel.
+    #[must_use]
+    pub fn left(&self, netdev: &str) -> Option<String> {
+        let start = format!("vtepd_left_to_kernel{{netdev=\"{netdev}\",");
+        let line = self.0.lines().find(|line| line.starts_with(&start))?;
+        line.split_once("reason=\"")?.1.split_once("\"}").map(|(reason, _)| reason.to_owned())
+    }
+
+    /// What moved through the worker: in, added, out, dropped, held.
+    #[must_use]
+    pub fn passed(&self) -> [u64; 5] {
+        [
+            self.sum("vtepd_received_frames_total"),
+            self.sum("vtepd_copied_frames_total"),
+            self.sum("vtepd_sent_frames_total"),
+            self.dropped_in_all(),
+            self.sum("vtepd_held_frames"),
+        ]
+    }
+}

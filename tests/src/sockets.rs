@@ -1,0 +1,100 @@
+//! TCP and UDP between hosts, by ordinary sockets: what they send comes with partial checksums and as super-frames.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use ::lab::random::Random;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::PATIENCE;
+use crate::lab::Host;
+
+/// Bytes that look random, the same for the same seed.
+#[must_use]
+pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
+}
+
+/// Sends so many bytes each way over one TCP connection and compares them.
+pub fn tcp_both_ways(client: &Host, server: &Host, length: usize) {
+    tcp_between((client, client.ip()), (server, server.ip()), length);
+}
+
+/// As [`tcp_both_ways`], between other addresses of the hosts.
+pub fn tcp_between((client, _): (&Host, Ipv4Addr), (server, address): (&Host, Ipv4Addr), length: usize) {
+    let listener = server.ns.enter(|| TcpListener::bind((address, 0))).unwrap().unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        exchange(stream, 2, 1, length);
+    });
+    let stream =
+        client.ns.enter(|| TcpStream::connect_timeout(&SocketAddrV4::new(address, port).into(), PATIENCE));
+    exchange(stream.unwrap().expect("TCP connects"), 1, 2, length);
+    serving.join().expect("the server gets every byte");
+}
+
+fn exchange(stream: TcpStream, own: u64, theirs: u64, length: usize) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut writer = stream.try_clone().unwrap();
+    let sending = std::thread::spawn(move || {
+        writer.write_all(&bytes(own, length)).expect("TCP takes every byte");
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut received = Vec::new();
+    (&stream).read_to_end(&mut received).expect("TCP brings every byte");
+    sending.join().unwrap();
+    assert!(received == bytes(theirs, length), "TCP brought {} of {length} bytes, or others", received.len());
+}
+
+/// Sends datagrams and compares what arrives; none may be lost. `segment` has the kernel cut them from larger sends
+/// (`UDP_SEGMENT`).
+pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool) {
+    let receiver = to.ns.enter(|| UdpSocket::bind((to.ip(), 0))).unwrap().unwrap();
+    setsockopt(&receiver, sockopt::RcvBufForce, &(32 << 20)).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let sender = from.ns.enter(|| UdpSocket::bind((from.ip(), 0))).unwrap().unwrap();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let per_send = if segment { (60_000 / size).clamp(1, 64) } else { 1 };
+    if segment {
+        setsockopt(&sender, sockopt::UdpGsoSegment, &i32::try_from(size).unwrap()).expect("UDP_SEGMENT");
+    }
+    let all = bytes(size as u64, datagrams * size);
+    for (number, chunk) in all.chunks(per_send * size).enumerate() {
+        sender.send(chunk).expect("UDP takes it");
+        // A receiver that is not scheduled has room for so much.
+        if number % 16 == 15 {
+            std::thread::yield_now();
+        }
+    }
+    let mut buffer = vec![0; 65_536];
+    for (number, expected) in all.chunks(size).enumerate() {
+        let length =
+            receiver.recv(&mut buffer).unwrap_or_else(|e| panic!("datagram {number} of {size} bytes: {e}"));
+        assert!(
+            buffer[..length] == *expected,
+            "datagram {number} of {size} bytes has {length} bytes, or others"
+        );
+    }
+}
+
+/// Pings a host: so many requests of so many bytes, each of which must be answered. `options` are those of ping.
+pub fn ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) {
+    let said = try_ping(from, to, count, size, options);
+    let expected = format!("{count} packets transmitted, {count} received");
+    assert!(said.contains(&expected) && !said.contains("duplicate"), "{said}");
+}
+
+/// As [`ping`], but returns what ping said.
+#[must_use]
+pub fn try_ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) -> String {
+    let (count, size, to) = (count.to_string(), size.to_string(), to.to_string());
+    let mut command = vec!["ping", "-n", "-i", "0.01", "-W", "3", "-c", &count, "-s", &size];
+    command.extend(options);
+    command.push(&to);
+    let output = from.ns.output(&command).unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}

@@ -1,0 +1,110 @@
+//! Numbered frames at a steady rate from one host to another, and what became of them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ::lab::netns::NetnsError;
+use ::lab::roce::{self, Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source};
+
+use crate::lab::{ETH, Host};
+
+/// How a stream is sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Rate {
+    /// Frames per second.
+    pub frames: u32,
+    /// Queue pairs that they belong to, in turn.
+    pub queue_pairs: usize,
+    /// Payload bytes, a multiple of 4 from 16 on.
+    pub payload: usize,
+}
+
+/// A running stream.
+#[derive(Debug)]
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    sender: JoinHandle<Result<Result<Sent, RoceError>, NetnsError>>,
+    reports: mpsc::Sender<mpsc::Sender<Report>>,
+    sink: JoinHandle<Sink>,
+    connections: Vec<Connection>,
+}
+
+impl Stream {
+    /// Starts to send. Every stream of a story needs its own mark.
+    #[must_use]
+    pub fn start(from: &Host, to: &Host, rate: Rate, mark: u64) -> Self {
+        let connections = roce::connections(mark, rate.queue_pairs);
+        let source = Source {
+            interface: ETH.to_owned(),
+            destination: to.ip(),
+            connections: connections.clone(),
+            inner_port: InnerPort::Constant(0xc000),
+            payload: rate.payload,
+            rate: rate.frames,
+            mark,
+            cpu: Some(0),
+        };
+        let mut sink = to.ns.enter(|| Sink::open(ETH, mark)).unwrap().expect("a sink");
+        let (reports, asked) = mpsc::channel::<mpsc::Sender<Report>>();
+        let sink = std::thread::spawn(move || {
+            loop {
+                match asked.try_recv() {
+                    Ok(answer) => drop(answer.send(sink.report())),
+                    Err(mpsc::TryRecvError::Disconnected) => return sink,
+                    Err(mpsc::TryRecvError::Empty) => drop(sink.receive().expect("the sink receives")),
+                }
+            }
+        });
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ending, progress) = (Arc::clone(&stop), Arc::clone(&sent));
+        let forever = Limit::Time(Duration::from_secs(3600));
+        let sender = from.ns.thread(move || source.run(forever, &ending, &progress)).unwrap();
+        Self { stop, sent, sender, reports, sink, connections }
+    }
+
+    /// Frames sent so far.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// What has arrived so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let (answer, report) = mpsc::channel();
+        self.reports.send(answer).unwrap();
+        report.recv().expect("the sink lives")
+    }
+
+    /// Waits until so many more frames have arrived.
+    pub fn pass(&self, frames: u64) {
+        let until = self.report().received() + frames;
+        crate::wait_for("the stream to go on", || {
+            if self.report().received() >= until {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            false
+        });
+    }
+
+    /// Stops sending, waits for what is under way, and says what became of all.
+    #[must_use]
+    pub fn finish(self) -> (Sent, Report) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sender.join().unwrap().unwrap().expect("the source sends");
+        drop(self.reports);
+        let mut sink = self.sink.join().unwrap();
+        sink.drain(&sent, Duration::from_millis(500)).expect("the sink receives");
+        // Doubles may follow what is complete.
+        let quiet = std::time::Instant::now() + crate::QUIET;
+        while std::time::Instant::now() < quiet {
+            sink.receive().expect("the sink receives");
+        }
+        let report = sink.report_of(&sent, &self.connections);
+        (sent, report)
+    }
+}

@@ -1,0 +1,514 @@
+//! Frames between hosts behind a leaf of vtepd's and hosts behind kernel VXLAN.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::time::{Duration, Instant};
+
+use lab::random::{Random, SEED};
+use pipeline::Frame;
+use vtepd_tests::capture::Captured;
+use vtepd_tests::frames::{self, Pair, Roce, Tunnelled, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, VNI, bridge, ip, mac_of, run};
+use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
+use wire::MacAddr;
+
+/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
+const EXPERIMENT: u16 = 0x88b5;
+const UNKNOWN: MacAddr = MacAddr([2, 0xff, 0, 0, 0, 9]);
+
+fn is_experiment(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&EXPERIMENT.to_be_bytes())
+}
+
+/// Numbered frames of an EtherType that only the stories use.
+fn experiments(pair: Pair, count: u8) -> Vec<Vec<u8>> {
+    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
+}
+
+/// Captures of the experiments at the three other hosts.
+fn watch(lab: &Lab) -> [Capture<Vec<Captured>>; 3] {
+    [&lab.next, &lab.far, &lab.farther].map(|host| Capture::start(&host.ns, ETH, is_experiment))
+}
+
+fn basic(case: &str, arguments: &[&str], setup: Setup) {
+    let lab = Lab::with(case, setup);
+    let vtepd = Vtepd::start(&lab.leaf, arguments);
+    for size in [56, 1600, 3200] {
+        sockets::ping(&lab.host, lab.far.ip(), 5, size, &[]);
+        sockets::ping(&lab.farther, lab.host.ip(), 5, size, &[]);
+    }
+    sockets::tcp_both_ways(&lab.host, &lab.far, 60_000);
+    sockets::tcp_both_ways(&lab.far, &lab.host, 60_000);
+    sockets::udp(&lab.host, &lab.far, 1, 600, false);
+    sockets::udp(&lab.far, &lab.host, 1, 600, false);
+    let metrics = vtepd.metrics();
+    assert!(metrics.vni_frames(VNI, "encapsulated") > 30, "{}", metrics.0);
+    assert!(metrics.vni_frames(VNI, "decapsulated") > 30, "{}", metrics.0);
+    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+}
+
+#[test]
+fn o1_ping_tcp_and_udp_against_a_kernel_peer_on_tcx() {
+    if can_run("o1_ping_tcp_and_udp_against_a_kernel_peer_on_tcx") {
+        basic("o1t", &["--hook", "tcx"], Setup::default());
+    }
+}
+
+#[test]
+fn o1_ping_tcp_and_udp_against_a_kernel_peer_on_clsact() {
+    if can_run("o1_ping_tcp_and_udp_against_a_kernel_peer_on_clsact") {
+        basic("o1c", &["--hook", "clsact"], Setup::default());
+    }
+}
+
+/// `vxlan_bridge_1d_port_8472`, and VPP's custom port.
+#[test]
+fn l11_v6_the_same_on_other_ports() {
+    if !can_run("l11_v6_the_same_on_other_ports") {
+        return;
+    }
+    for port in [8472, 1111] {
+        basic("l11", &[], Setup { port, ..Setup::default() });
+    }
+}
+
+#[test]
+fn o1_vtepd_on_both_ends() {
+    if !can_run("o1_vtepd_on_both_ends") {
+        return;
+    }
+    let lab = Lab::new("o1b");
+    let leaf = Vtepd::start(&lab.leaf, &[]);
+    let peer = Vtepd::start(&lab.peer, &["--hook", "clsact"]);
+    sockets::ping(&lab.host, lab.far.ip(), 5, 3200, &[]);
+    sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
+    sockets::udp(&lab.far, &lab.host, 50, 600, false);
+    for vtepd in [&leaf, &peer] {
+        let metrics = vtepd.metrics();
+        assert!(metrics.vni_frames(VNI, "decapsulated") > 50, "{}", metrics.0);
+        assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+    }
+}
+
+#[test]
+fn l1_unknown_unicast_comes_once_to_everybody() {
+    if !can_run("l1_unknown_unicast_comes_once_to_everybody") {
+        return;
+    }
+    let lab = Lab::new("l1");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    for (to, sent) in [(UNKNOWN, 10), (MacAddr::BROADCAST, 10), (MacAddr([1, 0, 0x5e, 0, 0, 9]), 10)] {
+        let seen = watch(&lab);
+        inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(to), sent));
+        seen.iter().for_each(|capture| capture.wait(sent.into()));
+        quiet();
+        for (capture, name) in seen.into_iter().zip(["the local port", "the first VTEP", "the second VTEP"]) {
+            assert_eq!(capture.stop().len(), usize::from(sent), "frames to {to} at {name}");
+        }
+    }
+    let metrics = vtepd.metrics();
+    assert_eq!(metrics.get("vtepd_vni_flooded_frames_total{vni=\"10\"}"), 30);
+    assert_eq!(metrics.vni_frames(VNI, "encapsulated"), 60);
+}
+
+/// And what a peer floods reaches both local ports once, and is not sent back.
+#[test]
+fn l1_a_peers_flood_comes_once_and_does_not_return() {
+    if !can_run("l1_a_peers_flood_comes_once_and_does_not_return") {
+        return;
+    }
+    let lab = Lab::new("l1p");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let at = [&lab.host, &lab.next, &lab.farther].map(|host| Capture::start(&host.ns, ETH, is_experiment));
+    inject(&lab.far.ns, ETH, &experiments(Pair::of(&lab.far, &lab.host).to_mac(UNKNOWN), 10));
+    at.iter().for_each(|capture| capture.wait(10));
+    quiet();
+    for capture in at {
+        assert_eq!(capture.stop().len(), 10);
+    }
+    assert_eq!(vtepd.metrics().vni_frames(VNI, "encapsulated"), 0);
+}
+
+#[test]
+fn l2_an_unreachable_vtep_neither_stops_nor_doubles_the_others() {
+    if !can_run("l2_an_unreachable_vtep_neither_stops_nor_doubles_the_others") {
+        return;
+    }
+    let lab = Lab::new("l2");
+    // One VTEP without a route, one whose next hop nobody answers for.
+    ip(&lab.leaf, "route add 10.0.0.9/32 via 10.1.1.77 dev up1 onlink");
+    bridge(
+        &lab.leaf,
+        "fdb append 00:00:00:00:00:00 dev vx10 dst 10.0.0.8\nfdb append 00:00:00:00:00:00 dev vx10 dst 10.0.0.9",
+    );
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let seen = watch(&lab);
+    inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(UNKNOWN), 10));
+    seen.iter().for_each(|capture| capture.wait(10));
+    quiet();
+    for capture in seen {
+        assert_eq!(capture.stop().len(), 10);
+    }
+    let metrics = vtepd.wait_for("the unresolved copies to be given up", |m| m.sum("vtepd_held_frames") == 0);
+    assert_eq!(
+        (metrics.dropped("no_route"), metrics.dropped("next_hop_unresolved")),
+        (10, 10),
+        "{}",
+        metrics.0
+    );
+}
+
+#[test]
+fn l3_a_known_mac_goes_to_its_one_place() {
+    if !can_run("l3_a_known_mac_goes_to_its_one_place") {
+        return;
+    }
+    let lab = Lab::new("l3");
+    let _vtepd = Vtepd::start(&lab.leaf, &[]);
+    // The bridge knows a local MAC once it has spoken.
+    inject(&lab.next.ns, ETH, &experiments(Pair::of(&lab.next, &lab.host).to_mac(MacAddr::BROADCAST), 1));
+    wait_for("the bridge to learn", || {
+        run(&lab.leaf, "bridge fdb show dev hq10").contains("02:00:00:00:0a:02")
+    });
+    for (place, host) in [&lab.next, &lab.far, &lab.farther].into_iter().enumerate() {
+        let seen = watch(&lab);
+        inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, host), 10));
+        seen[place].wait(10);
+        quiet();
+        let counts = seen.map(|capture| capture.stop().len());
+        let mut expected = [0; 3];
+        expected[place] = 10;
+        assert_eq!(counts, expected, "frames to host {}", host.number);
+    }
+}
+
+/// Frames of every size and kind, so that nothing about them can be taken for granted.
+fn samples(pair: Pair, ceiling: usize) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    // The kernel takes a tag off only where two more bytes follow (`skb_vlan_untag`): nothing shorter passes a splice.
+    for size in [2, 3, 5, 46, 60, 128, 255, 1000, 1486, ceiling - 14] {
+        all.push(frames::ethernet(pair, EXPERIMENT, &sockets::bytes(size as u64, size)));
+    }
+    for payload in [0, 1, 8, 100, 1458, ceiling - 42] {
+        all.push(frames::udp(pair, (1000, 2000), &sockets::bytes(payload as u64, payload)));
+    }
+    for (sequence, payload) in [(0, 0), (1, 16), (0xff_ffff, 1024), (77, 4096)] {
+        all.push(Roce { sequence, payload, ..Roce::to(0x1234) }.frame(pair));
+        all.push(Roce { sequence, payload, ..Roce::to(0x1234) }.frame_v6(pair, &[]));
+    }
+    // MPLS (RFC 3032), and something that calls itself IP and is not.
+    all.push(frames::ethernet(pair, 0x8847, &[0, 1, 0x11, 0x40, 0x45, 0, 0, 20]));
+    all.push(frames::ethernet(pair, 0x0800, &[0xff; 33]));
+    // A peer's kernel drops what is shorter than the IP header it announces (`pskb_inet_may_pull`).
+    all.push(frames::ethernet(pair, 0x86dd, &[0; 41]));
+    all
+}
+
+/// Waits until all have arrived, or for what seems enough: the story says better what is missing.
+fn wait_for_all(capture: &Capture<Vec<Captured>>, count: usize) {
+    let _ = lab::process::wait_until(Duration::from_secs(3), || capture.count() >= count);
+    quiet();
+}
+
+/// V1 and Q11: what arrives is what was sent, byte by byte, ICRC included, both ways, tagged or not.
+#[test]
+fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
+    if !can_run("v1_q11_o3_inner_bytes_are_the_same_at_both_ends") {
+        return;
+    }
+    let lab = Lab::new("q11");
+    lab.without_bridge_netfilter();
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    for (from, to) in [(&lab.host, &lab.far), (&lab.far, &lab.host)] {
+        let pair = Pair::of(from, to);
+        let mut sent = samples(pair, 8950 + 14);
+        let short = samples(pair, 1500);
+        // 802.1Q, 802.1ad, both; priority and drop eligibility set.
+        sent.extend(short.iter().map(|frame| frames::tagged(frame, 0x8100, 0xb065)));
+        sent.extend(short.iter().map(|frame| frames::tagged(frame, 0x88a8, 7)));
+        sent.extend(
+            short.iter().map(|frame| frames::tagged(&frames::tagged(frame, 0x8100, 9), 0x88a8, 0x7fff)),
+        );
+        let source = from.mac();
+        let capture = Capture::start(&to.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
+        inject(&from.ns, ETH, &sent);
+        wait_for_all(&capture, sent.len());
+        let received: Vec<Vec<u8>> = capture.stop().into_iter().map(|frame| frame.bytes).collect();
+        // Frames of different flows may pass each other.
+        for frame in sent.iter().chain(&received) {
+            let times = |all: &[Vec<u8>]| all.iter().filter(|other| *other == frame).count();
+            let what = frame.iter().take(64).map(|b| format!("{b:02x}")).collect::<String>();
+            assert_eq!(times(&received), times(&sent), "a frame of {} bytes: {what}…", frame.len());
+        }
+    }
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0);
+}
+
+#[test]
+fn v2_outer_headers_are_right_and_ten_flows_use_nine_ports() {
+    if !can_run("v2_outer_headers_are_right_and_ten_flows_use_nine_ports") {
+        return;
+    }
+    for (policy, arguments) in
+        [("five-tuple", ["--policy", "five-tuple"]), ("qp-hash", ["--policy", "qp-hash"])]
+    {
+        let lab = Lab::new("v2");
+        let _vtepd = Vtepd::start(&lab.leaf, &arguments);
+        let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
+        let pair = Pair::of(&lab.host, &lab.far);
+        let sent: Vec<Vec<u8>> = (0..10).map(|n| frames::udp(pair, (1000 + n, 2000), &[1; 40])).collect();
+        inject(&lab.host.ns, ETH, &sent);
+        wait_for("ten frames", || up[0].count() + up[1].count() >= 10);
+        let macs = lab.routers.each_ref().map(|router| mac_of(router, "leaf"));
+        let mut ports = std::collections::BTreeSet::new();
+        for (capture, mac) in up.into_iter().zip(macs) {
+            for outer in capture.stop().iter().map(|frame| frame.outer(4789).unwrap()) {
+                assert_eq!((outer.to, outer.source, outer.destination, outer.vni), (mac, LEAF, PEER, VNI));
+                assert_eq!(outer.vxlan, [8, 0, 0, 0, 0, 0, 10, 0]);
+                assert!(!outer.dont_fragment && outer.ttl == 64 && outer.tos == 0, "{outer:?}");
+                assert_ne!(outer.udp_checksum, 0, "the netdev's default is udpcsum");
+                assert!(sent.contains(&outer.inner));
+                assert!(outer.source_port >= if policy == "qp-hash" { 49152 } else { 32768 });
+                ports.insert(outer.source_port);
+            }
+        }
+        assert!(ports.len() >= 9, "{policy}: {ports:?}");
+    }
+}
+
+#[test]
+fn v4_a_flood_is_one_well_formed_copy_for_each_vtep() {
+    if !can_run("v4_a_flood_is_one_well_formed_copy_for_each_vtep") {
+        return;
+    }
+    let lab = Lab::new("v4");
+    let _vtepd = Vtepd::start(&lab.leaf, &[]);
+    let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
+    let frame =
+        frames::udp(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), (5, 6), b"to everybody");
+    inject(&lab.host.ns, ETH, std::slice::from_ref(&frame));
+    wait_for("both copies", || up[0].count() + up[1].count() >= 2);
+    quiet();
+    let mut copies: Vec<_> =
+        up.into_iter().flat_map(Capture::stop).map(|seen| seen.outer(4789).unwrap()).collect();
+    copies.sort_by_key(|outer| outer.destination);
+    assert_eq!(copies.iter().map(|outer| outer.destination).collect::<Vec<_>>(), [PEER, PEER2]);
+    assert!(copies.iter().all(|outer| outer.inner == frame && outer.vni == VNI && outer.source == LEAF));
+}
+
+/// Frames with any other flag or reserved bit set are the kernel's, which has its own opinion of each; nothing of that changes.
+#[test]
+fn l12_reserved_bits_are_left_to_the_kernel() {
+    if !can_run("l12_reserved_bits_are_left_to_the_kernel") {
+        return;
+    }
+    let lab = Lab::new("l12");
+    let attempt = |lab: &Lab| {
+        let arrived = Capture::start(&lab.host.ns, ETH, is_experiment);
+        let to = mac_of(&lab.leaf, "up1");
+        let bits: Vec<u32> = (0..64).filter(|bit| !(8..32).contains(bit)).collect();
+        let tunnelled =
+            |flip| Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos: 0, flip };
+        let pair = Pair::of(&lab.far, &lab.host);
+        let frames: Vec<Vec<u8>> = bits
+            .iter()
+            .map(|bit| tunnelled(1 << bit).frame(&frames::ethernet(pair, EXPERIMENT, &[*bit as u8; 50])))
+            .collect();
+        assert_eq!(frames.len(), 40, "39 reserved bits, and the I flag");
+        inject(&lab.routers[0], "leaf", &frames);
+        inject(
+            &lab.routers[0],
+            "leaf",
+            &[tunnelled(0).frame(&frames::ethernet(pair, EXPERIMENT, &[99; 50]))],
+        );
+        arrived.wait_until("the one without", |seen: &Vec<Captured>| seen.iter().any(|f| f.bytes[20] == 99));
+        quiet();
+        let mut bits: Vec<u8> = arrived.stop().iter().map(|frame| frame.bytes[20]).collect();
+        bits.sort_unstable();
+        bits
+    };
+    let kernel = attempt(&lab);
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    assert_eq!(attempt(&lab), kernel);
+    let metrics = vtepd.metrics();
+    assert_eq!(metrics.vni_frames(VNI, "decapsulated"), 1, "only the one without a reserved bit is vtepd's");
+    assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}"), 1);
+}
+
+/// Q16: TCP super-frames and partial checksums from plain veth ports, both ways, and `UDP_SEGMENT`.
+#[test]
+fn q16_super_frames_and_partial_checksums_from_plain_veth() {
+    if !can_run("q16_super_frames_and_partial_checksums_from_plain_veth") {
+        return;
+    }
+    for (overlay_mtu, underlay_mtu) in [(1500, 1550), (1500, 9000), (9000, 9050)] {
+        let lab = Lab::with("q16", Setup { overlay_mtu, underlay_mtu, ..Setup::default() });
+        let vtepd = Vtepd::start(&lab.leaf, &[]);
+        let sizes = Capture::fold(&lab.far.ns, ETH, 0, |largest: &mut usize, frame: &Frame<'_>| {
+            *largest = (*largest).max(frame.data.len());
+        });
+        sockets::tcp_both_ways(&lab.host, &lab.far, 4_000_000);
+        sockets::tcp_both_ways(&lab.farther, &lab.host, 4_000_000);
+        let datagram = overlay_mtu as usize - 28;
+        for size in [datagram, 600, 1] {
+            sockets::udp(&lab.host, &lab.far, 100, size, true);
+            sockets::udp(&lab.far, &lab.host, 100, size, true);
+            sockets::udp(&lab.host, &lab.far, 10, size, false);
+            sockets::udp(&lab.far, &lab.host, 10, size, false);
+        }
+        // Segments, not super-frames, leave the leaf: the far host sees nothing above its MTU from us.
+        assert!(sizes.stop() <= overlay_mtu as usize + 14);
+        let metrics = vtepd.metrics();
+        assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+        assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"vxlan_too_big\"}"), 0);
+        assert!(
+            metrics.get("vtepd_copied_frames_total") > 500,
+            "super-frames were segmented:\n{}",
+            metrics.0
+        );
+    }
+}
+
+/// Q12 on the wire: whatever comes, every frame is accounted for.
+#[test]
+fn q12_every_frame_is_accounted_for_under_random_traffic() {
+    if !can_run("q12_every_frame_is_accounted_for_under_random_traffic") {
+        return;
+    }
+    let lab = Lab::new("q12");
+    lab.without_bridge_netfilter();
+    // Some of the flood goes nowhere: no route, no next hop.
+    ip(&lab.leaf, "route add 10.0.0.9/32 via 10.1.1.77 dev up1 onlink");
+    bridge(
+        &lab.leaf,
+        "fdb append 00:00:00:00:00:00 dev vx10 dst 10.0.0.8\nfdb append 00:00:00:00:00:00 dev vx10 dst 10.0.0.9",
+    );
+    let vtepd = Vtepd::start(&lab.leaf, &["--strict-vtep"]);
+    let mut random = Random::new(SEED);
+    let to = mac_of(&lab.leaf, "up2");
+    for _ in 0..20 {
+        let (mut from_host, mut from_underlay) = (Vec::new(), Vec::new());
+        for _ in 0..100 {
+            let target =
+                [lab.far.mac(), lab.farther.mac(), UNKNOWN, MacAddr::BROADCAST][random.below(4) as usize];
+            let length = random.below(1400) as usize;
+            let bytes = sockets::bytes(random.next(), length);
+            let pair = Pair::of(&lab.host, &lab.far).to_mac(target);
+            let ethertype = [0x0800, 0x86dd, 0x8100, EXPERIMENT][random.below(4) as usize];
+            from_host.push(frames::ethernet(pair, ethertype, &bytes));
+            from_host.push(frames::udp(pair, (random.next() as u16, 4791), &bytes));
+            // From VTEPs known and unknown, with every ECN codepoint, with inner frames that are none.
+            let source = [PEER, PEER2, [10, 9, 9, 9].into()][random.below(3) as usize];
+            let tos = random.below(4) as u8;
+            let tunnelled = Tunnelled { to, source, destination: LEAF, port: 4789, vni: VNI, tos, flip: 0 };
+            let inner = if random.below(4) == 0 {
+                bytes
+            } else {
+                frames::udp(Pair::of(&lab.far, &lab.host), (1, 2), &bytes)
+            };
+            from_underlay.push(tunnelled.frame(&inner));
+        }
+        inject(&lab.host.ns, ETH, &from_host);
+        inject(&lab.routers[1], "leaf", &from_underlay);
+    }
+    sockets::tcp_both_ways(&lab.host, &lab.far, 500_000);
+    let metrics = vtepd.wait_until_idle();
+    let [received, copied, sent, dropped, held] = metrics.passed();
+    assert_eq!(received + copied, sent + dropped + held, "{}", metrics.0);
+    assert!(received > 6000 && copied > 1000, "{}", metrics.0);
+    for reason in ["no_route", "unknown_vtep", "ecn_not_capable", "inner_truncated"] {
+        assert!(metrics.dropped(reason) > 0, "nothing was dropped for {reason}:\n{}", metrics.0);
+    }
+    // The steering programs say the same as the worker: what they redirected has arrived.
+    let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
+    assert_eq!(steered("vxlan_redirected"), metrics.get("vtepd_received_frames_total{from=\"bridge\"}"));
+    assert_eq!(steered("uplink_redirected"), metrics.get("vtepd_received_frames_total{from=\"underlay\"}"));
+}
+
+/// A host moves behind the leaf without its remote entry being deleted first: frames follow it.
+#[test]
+fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
+    if !can_run("q15_a_host_that_becomes_local_gets_its_frames_at_once") {
+        return;
+    }
+    let lab = Lab::new("q15");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let mover = MacAddr([2, 0, 0, 0, 0, 0x77]);
+    bridge(&lab.leaf, &vtepd_tests::lab::remote_mac(mover, VNI, PEER));
+    vtepd.wait_for("the new MAC", |metrics| metrics.get("vtepd_vni_remote_macs{vni=\"10\"}") == 3);
+    let pair = Pair::of(&lab.host, &lab.far).to_mac(mover);
+    let seen = watch(&lab);
+    inject(&lab.host.ns, ETH, &experiments(pair, 1));
+    seen[1].wait(1);
+
+    // It speaks behind the leaf: the bridge moves it by itself, as zebra has it done (`zebra_evpn_mac`): the `self` entry goes.
+    let moved = Pair { from: (mover, lab.next.ip()), to: (MacAddr::BROADCAST, lab.host.ip()) };
+    let before = Instant::now();
+    inject(&lab.next.ns, ETH, &[frames::ethernet(moved, EXPERIMENT, &[0xee; 50])]);
+    let mut sent = 0;
+    wait_for("the first frame at the new place", || {
+        inject(&lab.host.ns, ETH, &experiments(pair, 1));
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(1));
+        seen[0].count() > 0
+    });
+    let after = before.elapsed();
+    assert!(after < Duration::from_millis(100), "the traffic followed after {after:?}");
+    // And it is known no more at the old place once the control plane takes the entry away.
+    bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 dst {PEER} self"));
+    vtepd.wait_for("the MAC to go", |metrics| metrics.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
+
+    // Back again: the control plane names its VTEP, nothing more.
+    bridge(&lab.leaf, &vtepd_tests::lab::remote_mac(mover, VNI, PEER2));
+    let before = Instant::now();
+    wait_for("the first frame at the third place", || {
+        inject(&lab.host.ns, ETH, &experiments(pair, 1));
+        std::thread::sleep(Duration::from_millis(1));
+        seen[2].count() > 0
+    });
+    assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
+}
+
+/// The default accepts frames from VTEPs that no table names, as the kernel does, and counts them.
+#[test]
+fn unknown_vteps_are_counted_and_dropped_if_told() {
+    if !can_run("unknown_vteps_are_counted_and_dropped_if_told") {
+        return;
+    }
+    let lab = Lab::new("uvt");
+    let to = mac_of(&lab.leaf, "up1");
+    let stranger = Tunnelled {
+        to,
+        source: [10, 9, 9, 9].into(),
+        destination: LEAF,
+        port: 4789,
+        vni: VNI,
+        tos: 0,
+        flip: 0,
+    };
+    let frames: Vec<Vec<u8>> =
+        experiments(Pair::of(&lab.far, &lab.host), 5).iter().map(|frame| stranger.frame(frame)).collect();
+    let known: Vec<Vec<u8>> = experiments(Pair::of(&lab.far, &lab.host), 1)
+        .iter()
+        .map(|frame| Tunnelled { source: PEER2, ..stranger }.frame(frame))
+        .collect();
+    for strict in [false, true] {
+        let vtepd = Vtepd::start(&lab.leaf, if strict { &["--strict-vtep"] } else { &[] });
+        let seen = Capture::start(&lab.host.ns, ETH, is_experiment);
+        inject(&lab.routers[0], "leaf", &frames);
+        inject(&lab.routers[0], "leaf", &known);
+        seen.wait(if strict { 1 } else { 6 });
+        quiet();
+        assert_eq!(seen.stop().len(), if strict { 1 } else { 6 });
+        let metrics = vtepd.metrics();
+        assert_eq!(metrics.get("vtepd_vni_unknown_vtep_frames_total{vni=\"10\"}"), 5, "{}", metrics.0);
+        assert_eq!(metrics.dropped("unknown_vtep"), if strict { 5 } else { 0 });
+    }
+}
