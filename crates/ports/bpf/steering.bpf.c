@@ -241,8 +241,8 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	length = skb->gso_size ? segment_length(skb) : skb->len;
 	if (skb->vlan_present)
 		length += 4;
-	// 65,550: what an AF_PACKET frame with Ethernet header can hold; larger GSO frames (BIG TCP) stay the kernel's.
-	if (length > taken->frame_limit || (skb->gso_size && length == 0) || skb->len > 65550) {
+	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the kernel's.
+	if (length > taken->frame_limit || (skb->gso_size && length == 0) || skb->len > 65549) {
 		count(COUNT_VXLAN_TOO_BIG);
 		return PASS;
 	}

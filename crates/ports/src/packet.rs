@@ -31,7 +31,9 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
+/// TCP with ECN, and with accurate ECN, which repeats CWR in every segment (Linux 6.18).
 const GSO_ECN: u8 = 0x80;
+const GSO_ACCECN: u8 = 0x10;
 
 const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
 const VLAN_TPID_VALID: u32 = libc::TP_STATUS_VLAN_TPID_VALID;
@@ -177,8 +179,8 @@ impl PacketSocket {
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(u64::from(statistics.tp_drops)) }
     }
 
-    /// Fills the batch (which is cleared first) with what has arrived; does not wait. Returns how many frames could not be
-    /// read: larger than a buffer, or with offloads that the header cannot say (on Linux 6.1: UDP super-frames).
+    /// Fills the batch (which is cleared first) with what has arrived; does not wait. Returns how many frames the
+    /// kernel dropped because the header cannot say their offloads (on Linux 6.1: UDP super-frames).
     ///
     /// # Errors
     /// As recvmmsg(2), but "nothing there" and "the interface is down" are an empty batch.
@@ -226,7 +228,6 @@ impl PacketSocket {
                 _ => Err(error),
             };
         }
-        let mut unreadable = 0;
         for (message, header) in self.messages.iter().zip(&self.headers).take(received as usize) {
             let length = (message.msg_len as usize).saturating_sub(size_of::<VnetHeader>());
             let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
@@ -234,14 +235,12 @@ impl PacketSocket {
                 (true, Some(offload)) => {
                     batch.push(Received { length, vlan: vlan(&message.msg_hdr), offload })
                 }
-                // A frame that cannot be used keeps its place, for the bytes of those behind it stand where they are.
-                _ => {
-                    unreadable += 1;
-                    batch.push(Received { length: 0, ..Received::default() });
-                }
+                // A frame that cannot be used keeps its place, for the bytes of those behind it stand where they are. The pipeline
+                // counts the empty frame as unreadable.
+                _ => batch.push(Received { length: 0, ..Received::default() }),
             }
         }
-        Ok(unreadable)
+        Ok(0)
     }
 
     /// Sends frames, each to its own destination ([`Destination::Bridge`] is the interface that the socket is bound to). `outcome`
@@ -347,7 +346,7 @@ fn offload(header: &VnetHeader) -> Option<Offload> {
     } else {
         Checksum::AsIs
     };
-    let kind = match header.gso_type & !GSO_ECN {
+    let kind = match header.gso_type & !(GSO_ECN | GSO_ACCECN) {
         GSO_NONE => return Some(Offload { checksum, gso: None }),
         GSO_TCPV4 => GsoKind::TcpV4,
         GSO_TCPV6 => GsoKind::TcpV6,
