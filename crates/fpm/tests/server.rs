@@ -1,6 +1,6 @@
 //! Who may talk to the server, when, and what it says when it cannot serve.
 
-#![allow(clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
 use std::time::Duration;
 
@@ -26,6 +26,11 @@ async fn connect(server: &Server) -> TcpStream {
     TcpStream::connect(server.local_address().unwrap()).await.unwrap()
 }
 
+/// The next event; a test that waits in vain fails instead of hanging.
+async fn next(server: &mut Server) -> Event {
+    tokio::time::timeout(Duration::from_secs(20), server.next()).await.expect("an event")
+}
+
 fn is(event: &Event, kind: u16) -> bool {
     matches!(event, Event::Transaction(Transaction { messages }) if messages == &[Message::Other(kind)])
 }
@@ -35,8 +40,10 @@ async fn who_has_spoken_stays_and_a_second_client_waits() {
     let mut server = server();
     let mut first = connect(&server).await;
     first.write_all(&frame(4001)).await.unwrap();
-    assert!(matches!(server.next().await, Event::Connected { peer } if peer == first.local_addr().unwrap()));
-    assert!(is(&server.next().await, 4001));
+    assert!(
+        matches!(next(&mut server).await, Event::Connected { peer } if peer == first.local_addr().unwrap())
+    );
+    assert!(is(&next(&mut server).await, 4001));
 
     let mut second = connect(&server).await;
     second.write_all(&frame(5001)).await.unwrap();
@@ -44,29 +51,31 @@ async fn who_has_spoken_stays_and_a_second_client_waits() {
     let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
     assert!(silence.is_err(), "{silence:?}");
     first.write_all(&frame(4002)).await.unwrap();
-    assert!(is(&server.next().await, 4002));
+    assert!(is(&next(&mut server).await, 4002));
 
     drop(first);
-    assert!(matches!(server.next().await, Event::Disconnected { reason: Disconnect::Closed }));
-    assert!(matches!(server.next().await, Event::Connected { peer } if peer == second.local_addr().unwrap()));
-    assert!(is(&server.next().await, 5001));
+    assert!(matches!(next(&mut server).await, Event::Disconnected { reason: Disconnect::Closed }));
+    assert!(
+        matches!(next(&mut server).await, Event::Connected { peer } if peer == second.local_addr().unwrap())
+    );
+    assert!(is(&next(&mut server).await, 5001));
 }
 
 #[tokio::test]
 async fn who_says_nothing_makes_room() {
     let mut server = server();
     let mut stranger = connect(&server).await;
-    assert!(matches!(server.next().await, Event::Connected { .. }));
+    assert!(matches!(next(&mut server).await, Event::Connected { .. }));
     let mut zebra = connect(&server).await;
     let newcomer = zebra.local_addr().unwrap();
-    let event = server.next().await;
+    let event = next(&mut server).await;
     assert!(
         matches!(event, Event::Disconnected { reason: Disconnect::Replaced { newcomer: who } } if who == newcomer),
         "{event:?}"
     );
-    assert!(matches!(server.next().await, Event::Connected { peer } if peer == newcomer));
+    assert!(matches!(next(&mut server).await, Event::Connected { peer } if peer == newcomer));
     zebra.write_all(&frame(4001)).await.unwrap();
-    assert!(is(&server.next().await, 4001));
+    assert!(is(&next(&mut server).await, 4001));
     assert_eq!(stranger.read(&mut [0]).await.unwrap(), 0, "the stranger is told");
 }
 
@@ -105,7 +114,7 @@ async fn next_may_be_dropped_at_any_time() {
 async fn a_slow_reader_slows_zebra_down() {
     let mut server = server();
     let mut zebra = connect(&server).await;
-    assert!(matches!(server.next().await, Event::Connected { .. }));
+    assert!(matches!(next(&mut server).await, Event::Connected { .. }));
     // A megabyte of frames at a time until TCP has room for no more.
     let chunk: Vec<u8> = frame(4001).repeat(50_000);
     let mut sent = 0;
@@ -117,10 +126,10 @@ async fn a_slow_reader_slows_zebra_down() {
     }
     let complete = sent / 20;
     for _ in 0..complete {
-        assert!(is(&server.next().await, 4001));
+        assert!(is(&next(&mut server).await, 4001));
     }
     drop(zebra);
-    match server.next().await {
+    match next(&mut server).await {
         Event::Disconnected { reason: Disconnect::Closed } => assert_eq!(sent % 20, 0),
         Event::Disconnected { reason: Disconnect::ClosedInsideFrame { pending } } => {
             assert_eq!(sent % 20, pending)
@@ -147,11 +156,11 @@ async fn a_restart_takes_the_port_again() {
     let mut first = server();
     let address = first.local_address().unwrap();
     let mut zebra = connect(&first).await;
-    assert!(matches!(first.next().await, Event::Connected { .. }));
+    assert!(matches!(next(&mut first).await, Event::Connected { .. }));
     drop(first);
     assert_eq!(zebra.read(&mut [0]).await.unwrap(), 0);
     drop(zebra);
     let mut second = Server::bind(address).unwrap();
     let _zebra = TcpStream::connect(address).await.unwrap();
-    assert!(matches!(second.next().await, Event::Connected { .. }));
+    assert!(matches!(next(&mut second).await, Event::Connected { .. }));
 }
