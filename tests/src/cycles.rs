@@ -32,6 +32,9 @@ pub enum End {
 pub struct Run {
     /// `tcx` or `clsact`.
     pub hook: &'static str,
+    /// Whether the interfaces have a clsact qdisc already. Where one is added to an interface, or taken away, the kernel stops its
+    /// transmission for a moment and drops what comes meanwhile (`qdisc_graft()` in net/sched/sch_api.c, since ever).
+    pub prepared: bool,
     /// Which way.
     pub direction: Direction,
     /// How it ends.
@@ -79,6 +82,11 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
         Direction::In => (&lab.far, &lab.host),
     };
     let rate = Rate { frames: run.rate, queue_pairs: 16, payload: 64 };
+    for interface in ["up1", "up2", "vx10"] {
+        // The one that is there already, or is not there, is left alone.
+        let change = if run.prepared { "add" } else { "del" };
+        let _ = lab.leaf.output(&["tc", "qdisc", change, "dev", interface, "clsact"]);
+    }
     let stream = Stream::start(from, to, rate, 0x51 + u64::from(run.rate));
     let started = Instant::now();
     let mut ledger = Ledger::new(&stream, run.rate);
@@ -170,15 +178,17 @@ impl std::ops::Add for Cost {
 
 impl Costs {
     /// Whether the targets are met: nothing lost or doubled by attach and detach; by SIGKILL less than 5 ms of traffic lost and
-    /// nothing doubled.
+    /// nothing doubled. Where a clsact qdisc comes and goes, 2 ms of traffic may be lost to that, and one frame at the least.
     ///
     /// # Errors
     /// What is not met.
     pub fn check(&self) -> Result<(), String> {
         let kill_limit = u64::from(self.run.rate) * 5 / 1000;
+        let own_qdisc = self.run.hook == "clsact" && !self.run.prepared;
+        let limit = if own_qdisc { (u64::from(self.run.rate) * 2 / 1000).max(1) } else { 0 };
         for (name, costs, limit) in [
-            ("attach", &self.attach, 0),
-            ("end", &self.end, if self.run.end == End::Kill { kill_limit } else { 0 }),
+            ("attach", &self.attach, limit),
+            ("end", &self.end, if self.run.end == End::Kill { kill_limit } else { limit }),
         ] {
             for (cycle, cost) in costs.iter().enumerate() {
                 if cost.lost > limit || cost.doubled > 0 {
@@ -197,12 +207,13 @@ fn words(cost: &Cost) -> String {
     format!("{} lost, {} doubled, {} reordered", cost.lost, cost.doubled, cost.reordered)
 }
 
-/// The table's heading.
+/// The table's heading; `clsact*` had its qdiscs already.
 pub const HEADING: &str = "hook    way  rate/s   real/s  change  cycles |        lost: max median total | doubled: max total | reordered: max total | outside";
 
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Run { hook, direction, end, rate, cycles } = self.run;
+        let Run { hook, prepared, direction, end, rate, cycles } = self.run;
+        let hook = if prepared { "clsact*" } else { hook };
         let way = if direction == Direction::Out { "out" } else { "in" };
         let end = if end == End::Kill { "SIGKILL" } else { "detach" };
         for (change, costs) in [("attach", &self.attach), (end, &self.end)] {

@@ -1,0 +1,81 @@
+//! Q21 and Q22: vtepd comes and goes under numbered frames.
+//!
+//! The short runs are part of every test run; `tests/cycles` runs all of it, fifty times each, and prints the table.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
+
+use vtepd_tests::Lab;
+use vtepd_tests::cycles::{self, Direction, End, HEADING, Run};
+use vtepd_tests::guard::can_run;
+
+/// Runs both directions at both rates and prints what it cost; fails with all that missed its target.
+fn come_and_go(case: &str, hook: &'static str, ends: &[End], rates: &[u32], count: usize) {
+    let lab = Lab::new(case);
+    let mut missed = Vec::new();
+    println!("{HEADING}");
+    let qdiscs: &[bool] = if hook == "clsact" { &[true, false] } else { &[false] };
+    for &end in ends {
+        for &prepared in qdiscs {
+            for &rate in rates {
+                for direction in [Direction::Out, Direction::In] {
+                    let costs =
+                        cycles::run(&lab, Run { hook, prepared, direction, end, rate, cycles: count });
+                    print!("{costs}");
+                    missed.extend(costs.check().err());
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// Rates of the short runs: what an unoptimised worker follows on a machine that has other things to do.
+const SHORT: [u32; 2] = [20_000, 1000];
+const SHORT_CYCLES: usize = 5;
+
+#[test]
+fn q21_attach_and_detach_under_traffic_lose_and_double_nothing_on_tcx() {
+    if can_run("q21_attach_and_detach_under_traffic_lose_and_double_nothing_on_tcx") {
+        come_and_go("q21t", "tcx", &[End::Detach], &SHORT, SHORT_CYCLES);
+    }
+}
+
+#[test]
+fn q21_attach_and_detach_under_traffic_lose_and_double_nothing_on_clsact() {
+    if can_run("q21_attach_and_detach_under_traffic_lose_and_double_nothing_on_clsact") {
+        come_and_go("q21c", "clsact", &[End::Detach], &SHORT, SHORT_CYCLES);
+    }
+}
+
+#[test]
+fn q22_sigkill_under_traffic_loses_less_than_5_ms_on_tcx() {
+    if can_run("q22_sigkill_under_traffic_loses_less_than_5_ms_on_tcx") {
+        come_and_go("q22t", "tcx", &[End::Kill], &SHORT, SHORT_CYCLES);
+    }
+}
+
+#[test]
+fn q22_sigkill_under_traffic_loses_less_than_5_ms_on_clsact() {
+    if can_run("q22_sigkill_under_traffic_loses_less_than_5_ms_on_clsact") {
+        come_and_go("q22c", "clsact", &[End::Kill], &SHORT, SHORT_CYCLES);
+    }
+}
+
+/// The whole table. `CYCLES` says how often, 50 by default.
+#[test]
+#[ignore = "takes about ten minutes and two idle cores: tests/cycles"]
+fn all_cycles() {
+    if !can_run("all_cycles") {
+        return;
+    }
+    let count = std::env::var("CYCLES").map_or(50, |text| text.parse().expect("CYCLES is a number"));
+    let ends = [End::Detach, End::Kill];
+    let missed: Vec<String> = ["tcx", "clsact"]
+        .into_iter()
+        .filter_map(|hook| {
+            let run = || come_and_go(&format!("all{hook}"), hook, &ends, &[100_000, 1000], count);
+            std::panic::catch_unwind(run).err().map(|_| hook.to_owned())
+        })
+        .collect();
+    assert!(missed.is_empty(), "missed targets on {missed:?}, see above");
+}

@@ -1,0 +1,226 @@
+//! The fabric, and vtepd on its leaves.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lab::daemon::{Daemon, Policy};
+use lab::fabric::FabricError;
+use lab::node::Node;
+use lab::process::wait_until;
+use lab::{Fabric, Namespace, Topology};
+
+/// How long anything that has to happen may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long FRR may take to converge after something came back. BGP tries again every second, BFD slows down meanwhile.
+pub const CONVERGENCE: Duration = Duration::from_secs(60);
+/// A process that ends when asked does so sooner.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Every leaf, and the VNIs of each.
+pub const LEAVES: [&str; 6] = ["leaf1", "leaf2", "leaf3", "leaf4", "leaf5", "leaf6"];
+pub const VNIS: usize = 2;
+
+/// Fabrics want the machine for themselves.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A ScaleAcross fabric that forwards. Dropped, it is taken down.
+pub struct ScaleAcross {
+    pub fabric: Fabric,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Whether the stories can run here; says so in the form that `tests/run` collects if they cannot.
+pub fn can_run(story: &str) -> bool {
+    let reason = if !nix::unistd::geteuid().is_root() {
+        "network namespaces need root"
+    } else if !Path::new("/usr/lib/frr/zebra").exists() {
+        "FRR is not installed"
+    } else {
+        return true;
+    };
+    println!("SKIPPED {story}: {reason}");
+    false
+}
+
+/// Waits for a turn on this machine.
+pub fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ScaleAcross {
+    /// The fabric under a name of its own, when all of FRR has converged.
+    pub fn up(name: &str) -> Self {
+        let turn = turn();
+        let mut topology = Topology::load(&topology()).unwrap();
+        for leaf in LEAVES {
+            // What vtepd hears of, not only what it warns of.
+            topology.nodes.get_mut(leaf).unwrap().env.insert("RUST_LOG".into(), "info".into());
+        }
+        let fabric = Fabric::up(topology, Some(name), &quiet).unwrap_or_else(|error| panic!("{error}"));
+        let all = Self { fabric, _turn: turn };
+        all.converge();
+        all
+    }
+
+    /// Waits until FRR says that all sessions, flood entries and remote MACs are there.
+    pub fn converge(&self) {
+        self.fabric.converge(CONVERGENCE, &quiet).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub fn node(&self, name: &str) -> Node {
+        self.fabric.node(name).unwrap()
+    }
+
+    pub fn namespace(&self, name: &str) -> Namespace {
+        self.node(name).namespace().unwrap()
+    }
+
+    /// Runs a command on a node, given in one line.
+    pub fn run(&self, node: &str, command: &str) -> String {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        self.node(node).run(&words).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts vtepd on a leaf and waits until it forwards both VNIs.
+    pub fn vtepd(&self, leaf: &str) -> Vtepd {
+        let vtepd = self.spawn(leaf, &[]);
+        vtepd.wait_until_ready();
+        vtepd
+    }
+
+    /// Starts vtepd on a leaf.
+    pub fn spawn(&self, leaf: &str, arguments: &[&str]) -> Vtepd {
+        let node = self.node(leaf);
+        let said_before = std::fs::read_to_string(node.log("vtepd")).unwrap_or_default().len();
+        let daemon = Daemon::start(&node, &program(), Policy::QpHash, arguments).unwrap();
+        Vtepd { node, daemon, said_before }
+    }
+}
+
+fn quiet(_: &str) -> Result<(), FabricError> {
+    Ok(())
+}
+
+pub fn topology() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/scaleacross.clab.yml")
+}
+
+/// The program under test: the environment's `VTEPD`, or the one built beside the test.
+pub fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("VTEPD") {
+        return program.into();
+    }
+    let test = std::env::current_exe().unwrap();
+    let beside = test.ancestors().skip(1).map(|folder| folder.join("vtepd"));
+    beside.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
+        panic!(
+            "no vtepd beside {}: build it first (cargo build -p vtepd), or name it in VTEPD",
+            test.display()
+        )
+    })
+}
+
+/// vtepd on a leaf. Dropped, it is ended; if the story failed, its log is shown.
+pub struct Vtepd {
+    node: Node,
+    daemon: Daemon,
+    /// Bytes of its log that an earlier one on the same leaf has written.
+    said_before: usize,
+}
+
+impl Vtepd {
+    pub fn wait_until_ready(&self) {
+        self.daemon.wait(Policy::QpHash, VNIS, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub fn alive(&self) -> bool {
+        self.daemon.identity().alive()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        let log = std::fs::read_to_string(self.node.log("vtepd")).unwrap_or_default();
+        log.get(self.said_before..).unwrap_or_default().to_owned()
+    }
+
+    pub fn metrics(&self) -> Metrics {
+        Metrics(self.daemon.metrics().unwrap_or_else(|error| panic!("{}: {error}", self.node.name())))
+    }
+
+    /// Waits until its metrics are as wanted; returns them, and how long that took.
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> (Metrics, Duration) {
+        let start = Instant::now();
+        let mut metrics = self.metrics();
+        let came = wait_until(PATIENCE, || {
+            metrics = self.metrics();
+            wanted(&metrics)
+        });
+        assert!(came, "{} waited in vain for {what}; its metrics:\n{}", self.node.name(), metrics.0);
+        (metrics, start.elapsed())
+    }
+
+    /// Waits until it knows so many MACs behind remote VTEPs, and floods to so many VTEPs.
+    pub fn wait_for_peers(&self, vni: u32, macs: u64, floods: u64) -> Duration {
+        let wanted = (Some(macs), Some(floods));
+        self.wait_for(&format!("{macs} MACs and {floods} VTEPs of {vni}"), |m| m.peers(vni) == wanted).1
+    }
+
+    /// Waits for a line of its log that contains `text`.
+    pub fn wait_for_log(&self, text: &str) {
+        let came = wait_until(PATIENCE, || self.log().contains(text));
+        assert!(came, "{} waited in vain for '{text}' in the log:\n{}", self.node.name(), self.log());
+    }
+
+    /// Ends it by SIGTERM.
+    pub fn stop(self) {
+        self.daemon.identity().stop(GRACE).unwrap();
+        assert!(!self.alive());
+    }
+}
+
+impl Drop for Vtepd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of vtepd on {}:\n{}---", self.node.name(), self.log());
+        }
+        let _ = self.daemon.identity().stop(GRACE);
+    }
+}
+
+/// The metrics' text.
+pub struct Metrics(pub String);
+
+impl Metrics {
+    /// The value of a series, written as in the text: `name{label="value"}`.
+    pub fn find(&self, series: &str) -> Option<u64> {
+        self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// The sum of all series that begin so.
+    pub fn sum(&self, start: &str) -> u64 {
+        let values =
+            self.0.lines().filter(|line| line.starts_with(start)).filter_map(|line| line.rsplit(' ').next());
+        values.filter_map(|value| value.parse::<u64>().ok()).sum()
+    }
+
+    /// MACs known behind remote VTEPs, and VTEPs that are flooded to.
+    pub fn peers(&self, vni: u32) -> (Option<u64>, Option<u64>) {
+        let of = |name: &str| self.find(&format!("vtepd_vni_{name}{{vni=\"{vni}\"}}"));
+        (of("remote_macs"), of("flood_vteps"))
+    }
+
+    /// Frames that left by an uplink.
+    pub fn sent_by(&self, uplink: &str) -> u64 {
+        self.sum(&format!("vtepd_path_frames_total{{uplink=\"{uplink}\""))
+    }
+
+    /// The state of a source, `kernel` or `fpm`.
+    pub fn is_state(&self, source: &str, state: &str) -> bool {
+        self.find(&format!("vtepd_source_state{{source=\"{source}\",state=\"{state}\"}}")) == Some(1)
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.sum("vtepd_dropped_frames_total{")
+    }
+}

@@ -1,0 +1,112 @@
+//! A virtual machine moves from leaf to leaf, with its MAC, its address and its connections.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use lab::Namespace;
+use lab::netns;
+use lab::roce::announce;
+
+use crate::fixture::{ScaleAcross, Vtepd, can_run};
+use crate::hosts::{Host, Transfer, host};
+use crate::stream::Stream;
+
+const FABRIC: &str = "evpn-move";
+const VM: &str = "evpn-move-vm";
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 10, 99);
+const RATE: u32 = 1000;
+
+fn on(fabric: &ScaleAcross, leaf: &str, rest: &str) {
+    fabric.run(leaf, &format!("ip link set vm1 {rest}"));
+}
+
+/// A virtual machine behind leaf4, on a port of its own.
+fn virtual_machine(fabric: &ScaleAcross) -> Host {
+    // What a killed run left.
+    let _ = netns::delete(VM);
+    let namespace = Namespace::create(VM).unwrap();
+    netns::veth((&namespace, "eth1"), (&fabric.namespace("leaf4"), "vm1"), 9000).unwrap();
+    for command in ["ip link set eth1 address 02:00:00:00:00:99", "ip addr add 192.168.10.99/24 dev eth1"] {
+        namespace.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    on(fabric, "leaf4", "master br10010");
+    Host { namespace, address: ADDRESS }
+}
+
+/// S2 and Q15 with FRR: remote becomes local and local becomes remote on leaf1 and leaf4; leaf2 sees one VTEP replace the
+/// other. Streams from leaf1's and leaf2's hosts follow, a TCP connection lives on.
+#[test]
+fn s2_q15_mac_mobility_remote_to_local_and_back() {
+    if !can_run("s2_q15_mac_mobility_remote_to_local_and_back") {
+        return;
+    }
+    let fabric = ScaleAcross::up(FABRIC);
+    let machine = virtual_machine(&fabric);
+    machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
+    let [one, two, four] = ["leaf1", "leaf2", "leaf4"].map(|leaf| fabric.vtepd(leaf));
+    let known = |remote: [(&Vtepd, u64); 3]| {
+        for (vtepd, macs) in remote {
+            vtepd.wait_for_peers(10010, macs, 5);
+        }
+    };
+    known([(&one, 6), (&two, 6), (&four, 5)]);
+    let senders = ["host1", "host2"].map(|name| host(&fabric, name));
+    let start = || {
+        senders.each_ref().map(|sender| Stream::start(&sender.namespace, (&machine.namespace, ADDRESS), RATE))
+    };
+    let connection = Transfer::start(&senders[1], &machine);
+    connection.goes_on();
+
+    for (from, to, remote) in [
+        ("leaf4", "leaf1", [(&one, 5), (&two, 6), (&four, 6)]),
+        ("leaf1", "leaf4", [(&one, 6), (&two, 6), (&four, 5)]),
+    ] {
+        let streams = start();
+        let decapsulated = decapsulated(&two);
+        on(&fabric, from, &format!("netns {}", fabric.namespace(to).name()));
+        on(&fabric, to, "master br10010 up");
+        machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
+        let moved = Instant::now();
+        for stream in &streams {
+            // What was on its way has arrived long before so many more have.
+            stream.goes_on(u64::from(RATE) / 5);
+        }
+        let followed = moved.elapsed().saturating_sub(Duration::from_millis(200));
+        println!("s2_q15_mac_mobility: the traffic follows from {from} to {to} after {followed:?}");
+        assert!(followed < Duration::from_secs(3), "{followed:?}");
+        known(remote);
+        for stream in streams {
+            let (sent, report) = stream.finish();
+            println!("s2_q15_mac_mobility: {sent} frames sent meanwhile, {} lost", report.lost());
+        }
+        connection.goes_on();
+        assert!(
+            self::decapsulated(&two) > decapsulated,
+            "the machine's TCP acknowledgements pass leaf2's vtepd"
+        );
+
+        // Settled, nothing is lost, and no frame takes the way to where the machine was.
+        let before = four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
+        let streams = start();
+        streams.iter().for_each(|stream| stream.goes_on(500));
+        for stream in streams {
+            stream.finish_whole(&format!("s2_q15_mac_mobility, settled on {to}"));
+        }
+        let after = four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
+        let towards_four = after - before;
+        if to == "leaf4" {
+            assert!(towards_four >= 1000, "{towards_four} frames reached leaf4");
+        } else {
+            assert!(towards_four < 100, "{towards_four} frames still went to leaf4");
+        }
+    }
+    connection.finish();
+    for vtepd in [&one, &two, &four] {
+        let metrics = vtepd.metrics();
+        assert_eq!(metrics.dropped(), 0, "{}", metrics.0);
+    }
+}
+
+fn decapsulated(vtepd: &Vtepd) -> u64 {
+    vtepd.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"")
+}

@@ -1,0 +1,119 @@
+//! The demo's figures, with fewer frames.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+
+use lab::balance::{RandomPlacement, jain, mmr};
+use lab::{Fabric, Namespace, counters, demo, netns};
+use serde_json::Value;
+
+use crate::fixture::{can_run, program, topology, turn};
+
+const FABRIC: &str = "evpn-demo";
+const FRAMES: u64 = 20_000;
+const QUEUE_PAIRS: usize = 32;
+const POLICIES: [&str; 4] = ["kernel", "five-tuple", "qp-bins", "qp-hash"];
+/// Frames of BGP and BFD that four links may carry in the seconds that one policy takes: each link has two BFD
+/// sessions' packets every 300 ms.
+const NOISE: u64 = 400;
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn demo_figures() {
+    if !can_run("demo_figures") {
+        return;
+    }
+    let _turn = turn();
+    let settings = demo::Settings {
+        fabric: FABRIC.to_owned(),
+        topology: topology(),
+        vtepd: program(),
+        queue_pairs: QUEUE_PAIRS,
+        rate: 20_000,
+        frames: FRAMES,
+    };
+    let (fabric, outcome) =
+        demo::run(&settings, &|_| Ok(()), &AtomicBool::new(false)).unwrap_or_else(|error| panic!("{error}"));
+    println!("{outcome}");
+
+    // The form that is promised, and no more.
+    let json: Value = serde_json::from_slice(&serde_json::to_vec_pretty(&outcome).unwrap()).unwrap();
+    assert_eq!(keys(&json), BTreeSet::from(["policies"]));
+    let policies = json["policies"].as_array().unwrap();
+    let names: Vec<&str> = policies.iter().map(|policy| policy["name"].as_str().unwrap()).collect();
+    assert_eq!(names, POLICIES);
+    let between: Vec<String> =
+        (1..=2).flat_map(|spine| (1..=2).map(move |link| format!("spine{spine}:dci{link}"))).collect();
+    let uplinks = (1..=6).flat_map(|leaf| (1..=2).map(move |link| format!("leaf{leaf}:up{link}")));
+    let links: BTreeSet<String> = between.iter().cloned().chain(uplinks).collect();
+
+    let mut all: BTreeMap<&String, u64> = BTreeMap::new();
+    for (policy, name) in policies.iter().zip(POLICIES) {
+        assert_eq!(keys(policy), BTreeSet::from(["name", "mmr", "jain", "reordered", "lost", "links"]));
+        assert_eq!(policy["lost"].as_u64(), Some(0), "{name}");
+        assert_eq!(policy["reordered"].as_u64(), Some(0), "{name}");
+        assert_eq!(keys(&policy["links"]), links.iter().map(String::as_str).collect(), "{name}");
+
+        // Every frame took exactly one link of each group on its way.
+        let load = |link: &String| policy["links"][link].as_u64().unwrap();
+        for group in [
+            &between[..],
+            &["leaf1:up1".into(), "leaf1:up2".into()],
+            &["leaf4:up1".into(), "leaf4:up2".into()],
+        ] {
+            let sum: u64 = group.iter().map(load).sum();
+            assert!((FRAMES..=FRAMES + NOISE).contains(&sum), "{name}: {sum} frames over {group:?}");
+        }
+        let loads: Vec<u64> = between.iter().map(load).collect();
+        assert!((policy["mmr"].as_f64().unwrap() - mmr(&loads)).abs() < 1e-9, "{name}");
+        assert!((policy["jain"].as_f64().unwrap() - jain(&loads)).abs() < 1e-9, "{name}");
+        for link in &between {
+            *all.entry(link).or_default() += load(link);
+        }
+    }
+
+    // One pair of hosts, one inner source port: one flow, one path.
+    let of = |name: &str| outcome.policies.iter().find(|policy| policy.name == name).unwrap().mmr;
+    for name in ["kernel", "five-tuple"] {
+        assert!((of(name) - 4.0).abs() < 0.05, "{name}: MMR {}", of(name));
+    }
+    if outcome.hash_seeds {
+        let chance = RandomPlacement::new(QUEUE_PAIRS, between.len());
+        let (low, high) = (chance.quantile_mmr(0.0005) - 0.05, chance.quantile_mmr(0.9995) + 0.05);
+        assert!(
+            (low..=high).contains(&of("qp-hash")),
+            "MMR {} of qp-hash, {low} to {high} expected",
+            of("qp-hash")
+        );
+    } else {
+        println!("SKIPPED demo_figures/qp-hash: routers without hash seeds of their own polarise");
+    }
+
+    // The figures are the links' own counters: what they do not hold is FRR's, from before and between.
+    for (link, figure) in all {
+        let (node, interface) = link.split_once(':').unwrap();
+        let counted =
+            counters::read(&fabric.node(node).unwrap().namespace().unwrap()).unwrap()[interface].tx_packets;
+        assert!(counted >= figure, "{link}: {figure} frames in the figures, {counted} in the counter");
+        assert!(counted - figure < 2500, "{link}: {figure} frames in the figures, {counted} in the counter");
+    }
+    nothing_is_left(fabric);
+}
+
+/// Taken down, the fabric leaves no process, no namespace and no state.
+fn nothing_is_left(fabric: Fabric) {
+    let processes = fabric.processes().unwrap();
+    let vtepds = processes.iter().filter(|process| process.name == "vtepd").count();
+    assert_eq!((vtepds, processes.len()), (6, 6 + 10 * 4), "bgpd, bfdd, staticd and zebra on each router");
+    let prefix = format!("lab-{FABRIC}-");
+    let inside: Vec<i32> =
+        netns::list(&prefix).iter().flat_map(|name| Namespace::open(name).unwrap().pids().unwrap()).collect();
+    assert!(processes.iter().all(|process| inside.contains(&process.identity.pid)));
+    fabric.down().unwrap();
+    assert!(processes.iter().all(|process| !process.identity.alive()));
+    assert_eq!(netns::list(&prefix), [""; 0]);
+    assert!(!Fabric::list().contains(&FABRIC.to_owned()));
+}

@@ -1,0 +1,58 @@
+//! Where vtepd gets its facts from, on leaves as strangers have them.
+
+use lab::roce::announce;
+
+use crate::fixture::{ScaleAcross, can_run};
+use crate::hosts::host;
+use crate::stream::Stream;
+
+/// leaf1 offers FPM, leaf2 does not. Both know the same of the fabric; leaf2 says what it lacks and how to turn it on.
+#[test]
+fn sources_are_as_the_leaf_is_configured() {
+    if !can_run("sources_are_as_the_leaf_is_configured") {
+        return;
+    }
+    let fabric = ScaleAcross::up("evpn-sources");
+    let (with, without) = (fabric.vtepd("leaf1"), fabric.vtepd("leaf2"));
+    for vtepd in [&with, &without] {
+        assert!(vtepd.metrics().is_state("kernel", "live"));
+        vtepd.wait_for_peers(10010, 5, 5);
+    }
+    assert_eq!(with.metrics().peers(10020), (Some(1), Some(5)), "store4");
+    assert_eq!(without.metrics().peers(10020), (Some(2), Some(5)), "store1 and store4");
+    with.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
+    assert!(with.log().contains("FPM is connected"), "{}", with.log());
+
+    // A MAC that is new comes to both, one by FPM and rtnetlink, the other by rtnetlink.
+    let speaker = host(&fabric, "host5");
+    fabric.run("host5", "ip link set eth1 address 02:00:00:00:05:77");
+    speaker.namespace.enter(|| announce("eth1")).unwrap().unwrap();
+    with.wait_for_peers(10010, 6, 5);
+    without.wait_for_peers(10010, 6, 5);
+
+    // Routes: both use both uplinks, by both spines, to the other data centre.
+    for (vtepd, sender) in [(&with, "host1"), (&without, "host2")] {
+        let receiver = host(&fabric, "host4");
+        let sender = host(&fabric, sender);
+        let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
+        stream.goes_on(500);
+        stream.finish_whole("both uplinks");
+        let metrics = vtepd.metrics();
+        assert!(metrics.sent_by("up1") > 50 && metrics.sent_by("up2") > 50, "{}", metrics.0);
+    }
+
+    without.wait_for_log("zebra has not connected by FPM: everything comes from rtnetlink alone");
+    let log = without.log();
+    for hint in ["-M dplane_fpm_nl", "fpm address 127.0.0.1", "no fpm use-next-hop-groups"] {
+        assert!(log.contains(hint), "{log}");
+    }
+    assert!(without.metrics().is_state("fpm", "disconnected"));
+    assert!(!with.log().contains("has not connected"), "{}", with.log());
+
+    // After a restart zebra comes again, and no MAC is missing although FPM does not repeat them.
+    with.stop();
+    let again = fabric.vtepd("leaf1");
+    assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
+    again.wait_for("zebra's FPM again", |metrics| metrics.is_state("fpm", "live"));
+    assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
+}
