@@ -35,7 +35,7 @@ mod vteps;
 pub use leave::{LeaveReason, LeftToKernel, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
-pub use run::{Request, run, survey};
+pub use run::{FpmListener, Request, RunError, run, survey};
 pub use settings::{Namespace, Settings, VniSettings};
 pub use source::SourceState;
 pub use state::{FpmHazard, Resync, State};

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fpm::Server;
+use fpm::{BindError, Server};
 use netlink::{Dump, Kernel};
 use tokio::sync::{mpsc, watch};
 
@@ -34,6 +35,26 @@ const FPM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The shortest time between two looks for a hazard, which go through all neighbours.
 const HAZARD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where zebra's FPM client is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FpmListener {
+    /// The address; `None` is nowhere.
+    pub address: Option<SocketAddr>,
+    /// Whether to listen even where zebra may crash when it connects ([`State::router_mac`]).
+    pub accept_hazard: bool,
+}
+
+/// What ended the control task.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The kernel can no longer be listened to.
+    #[error(transparent)]
+    Kernel(#[from] netlink::Error),
+    /// FPM cannot be listened for.
+    #[error(transparent)]
+    Fpm(#[from] BindError),
+}
 
 /// What others want of the control room.
 #[derive(Debug)]
@@ -60,25 +81,26 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 
 /// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
 ///
-/// `fpm` comes with whether it is to be listened for even when zebra may crash on connecting again. `publish` is called in this task, once for each publication, the first time when the kernel has told everything.
+/// `publish` is called in this task, once for each publication, the first time when the kernel has told everything. FPM is
+/// listened for only then, because the kernel knows whether zebra would survive it.
 ///
 /// # Errors
-/// When the kernel cannot be read at the start, or no longer be listened to.
+/// When FPM's address cannot be had, or the kernel cannot be read at the start, or no longer be listened to.
 pub async fn run(
     state: State,
     kernel: Kernel,
-    (fpm, accept_fpm_hazard): (Option<Server>, bool),
+    listener: FpmListener,
     mut requests: mpsc::Receiver<Request>,
     status: watch::Sender<Status>,
     publish: impl FnMut(&Update),
-) -> Result<(), netlink::Error> {
+) -> Result<(), RunError> {
     let now = Instant::now();
     let mut task = Task {
         state,
         kernel,
-        expects_fpm_until: fpm.is_some().then_some(now + FPM_PATIENCE),
-        fpm,
-        accept_fpm_hazard,
+        expects_fpm_until: listener.address.map(|_| now + FPM_PATIENCE),
+        listener,
+        fpm: None,
         status,
         publish,
         failed: Vec::new(),
@@ -86,10 +108,17 @@ pub async fn run(
         published_at: now.checked_sub(PACE).unwrap_or(now),
         hazard: None,
         hazard_at: now,
+        look_again: false,
+        held_back: None,
+        not_bound: None,
         warned: Vec::new(),
     };
     // Half of the facts would be worse than none: nothing is published before everything was read once.
     task.resync_all().await?;
+    task.hold_fpm_back();
+    if let (Some(address), None) = (listener.address, task.held_back) {
+        task.fpm = Some(Server::bind(address)?);
+    }
     task.publish_what_follows(Instant::now());
     loop {
         let wake = task.wake_at();
@@ -130,8 +159,8 @@ pub async fn run(
 struct Task<P> {
     state: State,
     kernel: Kernel,
+    listener: FpmListener,
     fpm: Option<Server>,
-    accept_fpm_hazard: bool,
     status: watch::Sender<Status>,
     publish: P,
     expects_fpm_until: Option<Instant>,
@@ -143,6 +172,11 @@ struct Task<P> {
     /// What the last look for a hazard found, and when to look again.
     hazard: Option<FpmHazard>,
     hazard_at: Instant,
+    /// Something was said since the last look.
+    look_again: bool,
+    /// Why FPM is not listened for.
+    held_back: Option<FpmHazard>,
+    not_bound: Option<String>,
     /// Warnings that were logged.
     warned: Vec<Warning>,
 }
@@ -173,14 +207,9 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.state.apply_fpm(transaction.messages, Instant::now());
             }
             fpm::Event::Disconnected { .. } => {
-                if self.state.fpm_hazard().is_some() && !self.accept_fpm_hazard {
-                    // The listener goes too, for the kernel would take zebra's connection even if nobody accepts it.
-                    self.fpm = None;
-                    tracing::warn!(
-                        "FPM is not listened for any more: zebra may crash when it connects again"
-                    );
-                }
                 self.state.fpm_disconnected(Instant::now());
+                // Before zebra tries again: the kernel would take its connection even if nobody accepts it.
+                self.hold_fpm_back();
             }
         }
     }
@@ -262,7 +291,7 @@ impl<P: FnMut(&Update)> Task<P> {
 
     fn report(&mut self, now: Instant) {
         let mut warnings = Vec::new();
-        if self.expects_fpm_until.is_some_and(|until| now >= until) {
+        if self.fpm.is_some() && self.expects_fpm_until.is_some_and(|until| now >= until) {
             warnings.push(Warning::NoFpm);
         }
         if let SourceState::Stale { since } = self.state.fpm_state() {
@@ -270,9 +299,15 @@ impl<P: FnMut(&Update)> Task<P> {
         }
         if now >= self.hazard_at {
             self.hazard = self.state.fpm_hazard();
+            self.hold_fpm_back();
             self.hazard_at = now + HAZARD_INTERVAL;
+            self.look_again = false;
+        } else {
+            self.look_again = true;
         }
         warnings.extend(self.hazard.map(Warning::FpmHazard));
+        warnings.extend(self.held_back.map(Warning::FpmHeldBack));
+        warnings.extend(self.not_bound.clone().map(Warning::FpmNotBound));
         warnings.extend(
             self.failed
                 .iter()
@@ -292,6 +327,24 @@ impl<P: FnMut(&Update)> Task<P> {
             status.left.clone_from(&published.left);
             status.warnings = warnings;
         });
+    }
+
+    /// Listens for zebra's FPM unless that may kill it. A connection that stands is left alone.
+    fn hold_fpm_back(&mut self) {
+        let connected = matches!(self.state.fpm_state(), SourceState::Syncing | SourceState::Live);
+        let Some(address) = self.listener.address.filter(|_| !self.listener.accept_hazard && !connected)
+        else {
+            return;
+        };
+        let before = self.held_back;
+        self.held_back = self.state.router_mac();
+        if self.held_back.is_some() {
+            self.fpm = None;
+        } else if before.is_some() {
+            let bound = Server::bind(address);
+            self.not_bound = bound.as_ref().err().map(ToString::to_string);
+            self.fpm = bound.ok();
+        }
     }
 
     async fn ask_neighbours(&mut self, now: Instant) {
@@ -318,7 +371,8 @@ impl<P: FnMut(&Update)> Task<P> {
         let pending = !self.failed.is_empty() || self.state.is_in_doubt();
         let dump = pending.then_some(self.dump_at);
         let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
-        [self.state.wake_at(), dump, fpm].into_iter().flatten().min()
+        let look = self.look_again.then_some(self.hazard_at);
+        [self.state.wake_at(), dump, fpm, look].into_iter().flatten().min()
     }
 }
 

@@ -270,13 +270,19 @@ impl State {
         self.dirty.underlay = true;
     }
 
-    /// Set when the connected zebra may not survive a reconnect: releases before 8.4.7 and 8.5.7 crash when they replay
-    /// a router MAC. (So do some of 9.0 to 10.1, which nothing tells from the good ones.)
+    /// Set when the connected zebra does not survive a reconnect: it knows a router MAC, and its messages, which name no
+    /// VNI, are those of a version before 9.0.
     #[must_use]
     pub fn fpm_hazard(&self) -> Option<FpmHazard> {
-        if !self.session.is_fragile() {
-            return None;
-        }
+        if self.session.is_fragile() { self.router_mac() } else { None }
+    }
+
+    /// A remote router MAC (L3VNI) that the kernel knows from zebra: a neighbour on an SVI whose address is the VTEP's.
+    ///
+    /// zebra up to 8.4.6, 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 crashes when an FPM connection is made, the first one
+    /// included, while it knows one. Nothing tells its version before it connects.
+    #[must_use]
+    pub fn router_mac(&self) -> Option<FpmHazard> {
         self.neighbours.iter().find_map(|((ifindex, address), neighbour)| {
             let IpAddr::V4(vtep) = address else { return None };
             let router_mac = neighbour

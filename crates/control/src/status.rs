@@ -34,17 +34,6 @@ pub struct Status {
     pub warnings: Vec<Warning>,
 }
 
-impl Status {
-    /// Set when the connected zebra may not survive a reconnect; whoever restarts should remember it.
-    #[must_use]
-    pub fn fpm_hazard(&self) -> Option<FpmHazard> {
-        self.warnings.iter().find_map(|warning| match warning {
-            Warning::FpmHazard(hazard) => Some(*hazard),
-            _ => None,
-        })
-    }
-}
-
 /// Something that the user should know, each a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
@@ -57,6 +46,10 @@ pub enum Warning {
     },
     /// zebra is there, but one that must not lose the connection.
     FpmHazard(FpmHazard),
+    /// FPM is not listened for, because a zebra that is not connected may crash if it were.
+    FpmHeldBack(FpmHazard),
+    /// FPM cannot be listened for.
+    FpmNotBound(String),
     /// A dump failed: facts of this kind may be old. It is tried again.
     DumpFailed {
         /// What was to be read.
@@ -83,6 +76,13 @@ impl fmt::Display for Warning {
                 "this zebra (before FRR 9.0) knows router MAC {router_mac} of {vtep} and may crash if its FPM \
                  connection is made again (fixed in 8.4.7 and 8.5.7)"
             ),
+            Self::FpmHeldBack(FpmHazard { router_mac, vtep }) => write!(
+                f,
+                "FPM is not listened for, and everything comes from rtnetlink, which knows as much: router MAC {router_mac} \
+                 of {vtep} is known (L3VNI), and zebra before 8.4.7, 8.5.7, 9.0.5, 9.1.3, 10.0.3 and 10.1.2 crashes if it \
+                 connects then. If yours is newer, use --fpm-unsafe"
+            ),
+            Self::FpmNotBound(error) => f.write_str(error),
             Self::DumpFailed { what, error } => write!(f, "the kernel's {what} could not be read: {error}"),
         }
     }

@@ -13,7 +13,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use control::{LeaveReason, Namespace, Request, Settings, SourceState, State, Status, Update, Warning};
+use control::{
+    FpmListener, LeaveReason, Namespace, Request, RunError, Settings, SourceState, State, Status, Update,
+    Warning,
+};
 use netlink::Kernel;
 use nix::sched::{CloneFlags, unshare};
 use tokio::sync::{mpsc, watch};
@@ -81,17 +84,18 @@ struct Leaf {
     published: watch::Receiver<Update>,
     status: watch::Receiver<Status>,
     requests: mpsc::Sender<Request>,
-    task: tokio::task::JoinHandle<Result<(), netlink::Error>>,
+    task: tokio::task::JoinHandle<Result<(), RunError>>,
 }
 
 impl Leaf {
-    fn start(kernel: Kernel, fpm: Option<fpm::Server>) -> Self {
+    fn start(kernel: Kernel, fpm: Option<SocketAddr>) -> Self {
         let (publish, published) = watch::channel(Update::default());
         let (requests, wanted) = mpsc::channel(16);
         let (report, status) = watch::channel(Status::default());
         let state = State::new(Settings::default(), Namespace::read());
+        let listener = FpmListener { address: fpm, accept_hazard: false };
         let task =
-            tokio::task::spawn_local(control::run(state, kernel, (fpm, false), wanted, report, move |update| {
+            tokio::task::spawn_local(control::run(state, kernel, listener, wanted, report, move |update| {
                 publish.send_replace(update.clone());
             }));
         Self { published, status, requests, task }
@@ -298,9 +302,8 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
     in_a_namespace(|| async {
         ip(LEAF);
         bridge("fdb add 02:00:00:00:00:77 dev vx10010 dst 10.0.0.12 self");
-        let server = fpm::Server::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        let address = server.local_address().unwrap();
-        let mut leaf = Leaf::start(Kernel::open().unwrap(), Some(server));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2620));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), Some(address));
         leaf.until("the MAC that zebra never tells", |update| {
             behind(update, "02:00:00:00:00:77") == Some(VTEP)
         })
@@ -330,6 +333,35 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         leaf.until_status("zebra's end", |status| matches!(status.fpm, SourceState::Stale { .. })).await;
         let after = leaf.published.borrow().clone();
         assert_eq!(after.snapshot.vnis().next().unwrap().fdb, before.snapshot.vnis().next().unwrap().fdb);
+        leaf.stop().await;
+    });
+}
+
+/// zebra before 8.4.7 crashes when it connects while it knows a router MAC, so nobody may listen then.
+#[test]
+fn fpm_is_not_listened_for_while_a_router_mac_is_known() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        ip("neigh add 10.0.0.12 lladdr 02:50:00:00:00:02 dev br10010 extern_learn nud noarp");
+        bridge("fdb add 02:50:00:00:00:02 dev vx10010 dst 10.0.0.12 self extern_learn");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 2620));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), Some(address));
+        let held_back =
+            |status: &Status| status.warnings.iter().any(|w| matches!(w, Warning::FpmHeldBack(_)));
+        leaf.until_status("FPM held back", held_back).await;
+        assert!(std::net::TcpStream::connect(address).is_err(), "nobody may listen");
+
+        ip("neigh del 10.0.0.12 dev br10010");
+        leaf.until_status("no danger any more", |status| {
+            status.kernel == SourceState::Live && !held_back(status)
+        })
+        .await;
+        drop(std::net::TcpStream::connect(address).expect("listened for again"));
+
+        // Nobody is connected when it becomes known again.
+        ip("neigh add 10.0.0.12 lladdr 02:50:00:00:00:02 dev br10010 extern_learn nud noarp");
+        leaf.until_status("FPM held back again", held_back).await;
+        assert!(std::net::TcpStream::connect(address).is_err(), "nobody may listen");
         leaf.stop().await;
     });
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -44,21 +44,4 @@ impl AsFd for PrivateNamespace {
 fn on_a_thread<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| scope.spawn(f).join())
         .map_err(|_| io::Error::other("a thread in a namespace panicked"))?
-}
-
-/// The cookie of the namespace that a socket belongs to (`SO_NETNS_COOKIE`, Linux 5.14): unique while the machine runs.
-///
-/// # Errors
-/// As getsockopt(2): older kernels do not know it.
-pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
-    /// `include/uapi/asm-generic/socket.h`.
-    const SO_NETNS_COOKIE: libc::c_int = 71;
-    let mut cookie = 0u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: pointer and length describe `cookie`.
-    let got = unsafe {
-        let fd = socket.as_fd().as_raw_fd();
-        libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &raw mut length)
-    };
-    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }

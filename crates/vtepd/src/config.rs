@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
-use control::{Settings, VniSettings};
+use control::{FpmListener, Settings, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
 use wire::Vni;
@@ -164,10 +164,8 @@ pub struct Configuration {
     pub settings: Settings,
     /// How programs are attached.
     pub hook: HookChoice,
-    /// Where FPM is expected; `None` is off.
-    pub fpm: Option<SocketAddr>,
-    /// Whether FPM is listened for even where zebra might crash.
-    pub accept_fpm_hazard: bool,
+    /// Where FPM is expected.
+    pub fpm: FpmListener,
     /// Where metrics are served.
     pub metrics: SocketAddr,
 }
@@ -201,9 +199,6 @@ pub enum ConfigurationError {
     },
 }
 
-/// Port of the FPM server that zebra connects to unless told otherwise.
-pub const FPM_DEFAULT: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 2620);
 /// Where metrics are served unless told otherwise.
 pub const METRICS_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9472);
@@ -262,8 +257,11 @@ impl Configuration {
         Ok(Self {
             settings: Settings { include, exclude, seed, default, vnis },
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
-            fpm: fpm_enabled.then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(FPM_DEFAULT)),
-            accept_fpm_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
+            fpm: FpmListener {
+                address: fpm_enabled
+                    .then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)),
+                accept_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
+            },
             metrics: arguments.metrics_listen.or(file.metrics.listen).unwrap_or(METRICS_DEFAULT),
         })
     }
@@ -348,7 +346,7 @@ mod tests {
     fn an_empty_file_takes_everything_over() {
         let configuration = load("", &[]).unwrap();
         assert_eq!(configuration.settings, Settings::default());
-        assert_eq!(configuration.fpm, Some(FPM_DEFAULT));
+        assert_eq!(configuration.fpm.address, Some(fpm::DEFAULT_ADDRESS));
         assert_eq!(configuration.metrics, METRICS_DEFAULT);
     }
 
@@ -384,9 +382,9 @@ mod tests {
 
     #[test]
     fn fpm_can_be_turned_off_and_moved() {
-        assert_eq!(load("[fpm]\nenabled = false", &[]).unwrap().fpm, None);
-        assert_eq!(load("", &["--no-fpm"]).unwrap().fpm, None);
-        let moved = load("[fpm]\nlisten = \"127.0.0.1:2621\"", &[]).unwrap().fpm;
+        assert_eq!(load("[fpm]\nenabled = false", &[]).unwrap().fpm.address, None);
+        assert_eq!(load("", &["--no-fpm"]).unwrap().fpm.address, None);
+        let moved = load("[fpm]\nlisten = \"127.0.0.1:2621\"", &[]).unwrap().fpm.address;
         assert_eq!(moved, Some("127.0.0.1:2621".parse().unwrap()));
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::instance::Instance;
 use crate::takeover::{Takeover, TakeoverError};
-use crate::{dry_run, hazard, view};
+use crate::{dry_run, view};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -40,7 +40,6 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     }
     let _instance = Instance::lock()?;
-    let fpm = fpm_server(&configuration)?;
     let metrics = telemetry::bind(configuration.metrics).await?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
@@ -49,35 +48,34 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let takeover = Takeover::prepare(hook, requests.clone(), move || drop(worker_ends))?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, seen.clone()));
+    let shown = Arc::new(Shown::new(takeover, seen));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let mut known_foreign = BTreeSet::new();
-    let control =
-        control::run(state, kernel, (fpm, configuration.accept_fpm_hazard), wanted, status, |update| {
-            warn_of_foreign(&mut known_foreign, &update.plan);
-            if let Err(error) = shown.apply(update) {
-                // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
-                tracing::error!("{error}; what is not steered stays with the kernel");
-                if !shown.is_engaged() {
-                    let _ = refused.try_send(error);
-                }
+    if configuration.fpm.address.is_none() {
+        tracing::info!("FPM is off: everything comes from rtnetlink");
+    }
+    let control = control::run(state, kernel, configuration.fpm, wanted, status, |update| {
+        warn_of_foreign(&mut known_foreign, &update.plan);
+        if let Err(error) = shown.apply(update) {
+            // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
+            tracing::error!("{error}; what is not steered stays with the kernel");
+            if !shown.is_engaged() {
+                let _ = refused.try_send(error);
             }
-        });
+        }
+    });
     let metrics = {
         let shown = Arc::clone(&shown);
         telemetry::serve(metrics, move || shown.render())
     };
     tokio::pin!(control, metrics);
-    let hazards = remember_hazard(seen);
-    tokio::pin!(hazards);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut metrics => break result.map_err(Into::into),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
-            () = &mut hazards => {}
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             () = hung_up(&mut hangup) => {
@@ -169,51 +167,12 @@ fn hook(choice: HookChoice) -> Result<Hook, Failure> {
     }
 }
 
-/// The FPM server, unless it is off or zebra is known not to survive it.
-fn fpm_server(configuration: &Configuration) -> Result<Option<fpm::Server>, Failure> {
-    let Some(address) = configuration.fpm else {
-        tracing::info!("FPM is off: everything comes from rtnetlink");
-        return Ok(None);
-    };
-    if !configuration.accept_fpm_hazard
-        && let Some((note, text)) = hazard::recall()
-    {
-        tracing::warn!(
-            "FPM is not listened for: this namespace's zebra may crash when it connects again ({text}). Everything comes \
-             from rtnetlink, which knows as much. To listen all the same use --fpm-unsafe, or remove {} after an \
-             upgrade of FRR",
-            note.display()
-        );
-        return Ok(None);
-    }
-    Ok(Some(fpm::Server::bind(address)?))
-}
-
-/// Writes down that zebra must not see its connection made again, as soon as that is known. Returns then, or never.
-async fn remember_hazard(mut status: watch::Receiver<Status>) {
-    loop {
-        let hazard = status.borrow_and_update().fpm_hazard();
-        if let Some(hazard) = hazard {
-            match hazard::remember(&hazard) {
-                Ok(path) => tracing::info!("written to {}, for the next start", path.display()),
-                Err(error) => tracing::warn!(%error, "the next start will not know of it"),
-            }
-            std::future::pending::<()>().await;
-        }
-        if status.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 /// The new settings; `None` where the file is wrong, and then everything stays as it is.
 fn reload(arguments: &Arguments, running: &Configuration) -> Option<Settings> {
     match Configuration::load(arguments) {
         Ok(configuration) => {
-            let Configuration { settings, hook, fpm, accept_fpm_hazard, metrics } = configuration;
-            if (hook, fpm, accept_fpm_hazard, metrics)
-                != (running.hook, running.fpm, running.accept_fpm_hazard, running.metrics)
-            {
+            let Configuration { settings, hook, fpm, metrics } = configuration;
+            if (hook, fpm, metrics) != (running.hook, running.fpm, running.metrics) {
                 tracing::warn!("hook, FPM and metrics settings are taken over at the next start only");
             }
             tracing::info!("the configuration was read again");

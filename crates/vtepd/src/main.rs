@@ -3,7 +3,6 @@
 mod config;
 mod daemon;
 mod dry_run;
-mod hazard;
 mod instance;
 mod takeover;
 mod view;
