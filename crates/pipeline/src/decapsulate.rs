@@ -23,6 +23,10 @@ const ETHERNET: usize = 14;
 const MACS: usize = 12;
 const VXLAN_AT: usize = UDP_AT + 8;
 
+/// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without counting it
+/// (`skb_vlan_untag`): so the splice carries nothing shorter than this.
+const SHORTEST: usize = 14 + 2;
+
 /// The outer headers of one packet.
 struct Outer {
     source: Ipv4Addr,
@@ -110,6 +114,9 @@ fn to_bridge(
 ) -> Result<(), DropReason> {
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
+    if inner.len() < SHORTEST {
+        return Err(DropReason::InnerTruncated);
+    }
     let l3 = usize::from(dissection.l3_offset);
     let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
     // Inner headers are copied to the head up to the last byte that changes.

@@ -43,7 +43,7 @@ drop_reasons! {
     UnknownVni => "unknown_vni",
     /// The sender is in no table of this leaf, and strict-vtep is set.
     UnknownVtep => "unknown_vtep",
-    /// The inner frame is shorter than an Ethernet header.
+    /// The inner frame is shorter than an Ethernet header and two bytes, the least that the splice can carry.
     InnerTruncated => "inner_truncated",
     /// The outer packet says congestion was experienced, the inner one cannot carry that (RFC 6040 section 4.2).
     EcnNotCapable => "ecn_not_capable",
