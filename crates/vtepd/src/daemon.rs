@@ -52,11 +52,17 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let (refused, mut refusal) = mpsc::channel(1);
     let mut known_foreign = BTreeSet::new();
+    let mut told = None;
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
     let control = control::run(state, kernel, configuration.fpm, wanted, status, |update| {
         warn_of_foreign(&mut known_foreign, &update.plan);
+        let counts = (update.plan.vnis.len(), update.left.len());
+        if told.replace(counts) != Some(counts) {
+            let (taken, left) = counts;
+            tracing::info!(taken, left, metrics = %configuration.metrics, "VNIs taken over, and left to the kernel");
+        }
         if let Err(error) = shown.apply(update) {
             // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
             tracing::error!("{error}; what is not steered stays with the kernel");

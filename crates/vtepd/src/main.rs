@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 /// Logs go to standard error: warnings, and what is taken over or left.
 fn start_log(arguments: &Arguments) {
     let default = match arguments.verbose {
-        0 => "warn,vtepd=info",
+        0 => "warn,control=info,vtepd=info",
         1 => "info",
         _ => "debug",
     };
