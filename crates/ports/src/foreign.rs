@@ -1,15 +1,16 @@
 //! Programs of others on the hooks that steering uses: found, so that the user hears of them.
 //!
-//! The order is fixed: vtepd is last. A foreign XDP program sees a received frame first, then foreign tcx programs, then (with
-//! clsact) foreign filters of a lower priority number. What they drop, redirect or accept for good does not reach vtepd and, if
-//! accepted, is the kernel's; what they pass on is steered.
+//! The order is fixed. A foreign XDP program sees a received frame first, then tcx programs, vtepd's own last, then clsact filters
+//! by their priority, vtepd's own last. What those before vtepd drop, redirect or accept for good does not reach vtepd and, if
+//! accepted, is the kernel's; what they pass on is steered. So with tcx, vtepd stands before all clsact filters, which do not see
+//! what it takes; with clsact it stands behind everything of others.
 
 use std::fmt;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use netlink::{Direction, Requests};
 
-use crate::steering::{CLSACT_PRIORITY, is_own};
+use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
 
 /// A program of somebody else.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,9 +37,10 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Programs of others on an interface's ingress or egress. Where they cannot be read (no tcx, no clsact) there are none.
+/// Programs of others on an interface's ingress or egress, and how they stand to vtepd's if those are attached by `own`. Where they
+/// cannot be read (no tcx, no clsact) there are none.
 #[must_use]
-pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
+pub fn find(ifindex: u32, direction: Direction, own: Hook) -> Vec<Foreign> {
     let Ok(name) = nix::net::if_::if_indextoname(ifindex) else { return Vec::new() };
     let interface = name.to_string_lossy().into_owned();
     let (attach_type, tcx, clsact) = match direction {
@@ -60,7 +62,7 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     for filter in filters {
         let program = filter.name.unwrap_or(filter.kind);
         if !is_own(&program) {
-            let behind = filter.priority >= CLSACT_PRIORITY;
+            let behind = own == Hook::Tcx || filter.priority >= CLSACT_PRIORITY;
             found.push(Foreign { interface: interface.clone(), hook: clsact, program, behind });
         }
     }

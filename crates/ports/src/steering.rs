@@ -468,12 +468,12 @@ fn attach(
         hook,
         source,
     };
-    let mut own_clsact = false;
+    // With it went the qdisc, had that vtepd ended by itself; so it goes with ours.
+    let mut own_clsact = remove_leftovers(interface, entry);
     let options = match hook {
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
-            remove_leftovers(interface, entry);
-            own_clsact = add_clsact(interface)?;
+            own_clsact |= add_clsact(interface)?;
             TcAttachOptions::Netlink(NlOptions {
                 priority: CLSACT_PRIORITY,
                 handle: TcHandle::new(0, 1),
@@ -510,10 +510,11 @@ fn already_there(error: &TcError) -> bool {
     false
 }
 
-/// Removes the filters that a killed vtepd left behind. They pass everything, but would stay for ever.
-fn remove_leftovers(interface: &str, entry: Entry) {
+/// Removes the filters that a killed vtepd left behind, by whatever hook this one attaches. They pass everything, but would stay for
+/// ever. Returns whether there was one.
+fn remove_leftovers(interface: &str, entry: Entry) -> bool {
     // Nothing there, or no clsact at all, is what is hoped for.
-    let _ = aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program);
+    aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program).is_ok()
 }
 
 /// Takes an entry program off its hook, and the clsact qdisc if we added it and nobody else has come to use it.

@@ -180,7 +180,7 @@ fn redirects_what_is_taken(hook: Hook) {
     assert_eq!(receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4), 1);
 
     assert_eq!(
-        leaf.enter(|| ports::foreign::find(plan.uplinks.first().unwrap().ifindex, Direction::Ingress))
+        leaf.enter(|| ports::foreign::find(plan.uplinks.first().unwrap().ifindex, Direction::Ingress, hook))
             .unwrap(),
         []
     );

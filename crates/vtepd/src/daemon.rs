@@ -35,7 +35,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
     if arguments.dry_run {
         let update = control::survey(&mut state, &kernel).await?;
-        let notes = foreign(&update.plan).iter().map(ToString::to_string).collect();
+        let notes = foreign(&update.plan, hook).iter().map(ToString::to_string).collect();
         print!("{}", dry_run::report(&update, &hook.to_string(), notes, arguments.output));
         return Ok(());
     }
@@ -57,7 +57,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
     let control = control::run(state, kernel, configuration.fpm, wanted, status, |update| {
-        warn_of_foreign(&mut known_foreign, &update.plan);
+        warn_of_foreign(&mut known_foreign, &update.plan, hook);
         let counts = (update.plan.vnis.len(), update.left.len());
         if told.replace(counts) != Some(counts) {
             let (taken, left) = counts;
@@ -192,13 +192,16 @@ fn reload(arguments: &Arguments, running: &Configuration) -> Option<Settings> {
 }
 
 /// Programs of others where the plan attaches ours.
-fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
-    let uplinks = plan.uplinks.iter().flat_map(|uplink| foreign::find(uplink.ifindex, Direction::Ingress));
-    uplinks.chain(plan.vnis.keys().flat_map(|&ifindex| foreign::find(ifindex, Direction::Egress))).collect()
+fn foreign(plan: &SteeringPlan, hook: Hook) -> Vec<Foreign> {
+    let uplinks =
+        plan.uplinks.iter().flat_map(|uplink| foreign::find(uplink.ifindex, Direction::Ingress, hook));
+    uplinks
+        .chain(plan.vnis.keys().flat_map(|&ifindex| foreign::find(ifindex, Direction::Egress, hook)))
+        .collect()
 }
 
-fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {
-    for program in foreign(plan) {
+fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan, hook: Hook) {
+    for program in foreign(plan, hook) {
         let text = program.to_string();
         if known.insert(text.clone()) {
             tracing::warn!("a program of somebody else: {text}");

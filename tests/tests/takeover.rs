@@ -1,0 +1,547 @@
+//! vtepd takes over, lets go, and stays out of the way of everything else.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::time::Duration;
+
+use lab::Namespace;
+use lab::netns::veth;
+use vtepd_tests::capture::Captured;
+use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
+use vtepd_tests::guard::{can_run, skip};
+use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, bridge, ip, mac_of, remote_mac, run};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets, wait_for};
+use wire::{Ethernet, Ipv4Packet};
+
+const HOOKS: [&str; 2] = ["tcx", "clsact"];
+
+/// What of vtepd's can be seen in a namespace: links, qdiscs, filters, sockets, and programs where bpftool is there to ask.
+fn traces(leaf: &Namespace) -> String {
+    let mut text = run(leaf, "ip -br link");
+    for line in run(leaf, "ip -br link").lines() {
+        let name = line.split([' ', '@']).next().unwrap();
+        for parent in ["ingress", "egress"] {
+            text += &run(leaf, &format!("tc filter show dev {name} {parent}"));
+        }
+    }
+    text += &run(leaf, "tc qdisc show");
+    text += &run(leaf, "ss -Hanp");
+    if let Ok(programs) = leaf.output(&["bpftool", "net", "show"]) {
+        text += &String::from_utf8_lossy(&programs.stdout);
+    }
+    // States of links and ports of sockets vary; what is vtepd's does not.
+    let ours = |line: &&str| line.contains("vtepd") || line.contains("clsact");
+    text.lines().filter(ours).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn after_sigterm_nothing_is_left() {
+    if !can_run("after_sigterm_nothing_is_left") {
+        return;
+    }
+    let lab = Lab::new("term");
+    assert_eq!(traces(&lab.leaf), "");
+    for hook in HOOKS {
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        let while_running = traces(&lab.leaf);
+        for trace in [
+            "vtepd-underlay",
+            "vtepd-bridge",
+            "\"vtepd\"",
+            // tc does not show tcx links.
+            if hook == "clsact" { "vtepd_uplink" } else { "vtepd-" },
+        ] {
+            assert!(while_running.contains(trace), "{hook}: no {trace} in\n{while_running}");
+        }
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{status}: {log}");
+        assert_eq!(traces(&lab.leaf), "", "after {hook}");
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+    }
+}
+
+/// With clsact, filters that pass everything stay behind until the next start; splices go with the process on both hooks.
+#[test]
+fn after_sigkill_the_next_start_removes_what_is_left() {
+    if !can_run("after_sigkill_the_next_start_removes_what_is_left") {
+        return;
+    }
+    let lab = Lab::new("left");
+    for hook in HOOKS {
+        Vtepd::start(&lab.leaf, &["--hook", hook]).kill();
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        wait_for("the splices to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
+        let left = traces(&lab.leaf);
+        assert_eq!(left.contains("vtepd_"), hook == "clsact", "{hook}: {left}");
+        // At once again, and again: each finds what the one before it left.
+        Vtepd::start(&lab.leaf, &["--hook", hook]).kill();
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 3);
+        let filters = run(&lab.leaf, "tc filter show dev up1 ingress");
+        assert_eq!(
+            filters.matches("handle 0x1 vtepd_uplink").count(),
+            usize::from(hook == "clsact"),
+            "{filters}"
+        );
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{status}: {log}");
+        let left = traces(&lab.leaf);
+        assert!(!left.contains("vtepd"), "{hook}: {left}");
+    }
+}
+
+/// Another hook than the killed one used: what it left is in the way of nobody, and goes.
+#[test]
+fn after_sigkill_on_clsact_a_start_on_tcx_removes_the_filters() {
+    if !can_run("after_sigkill_on_clsact_a_start_on_tcx_removes_the_filters") {
+        return;
+    }
+    let lab = Lab::new("mix");
+    Vtepd::start(&lab.leaf, &["--hook", "clsact"]).kill();
+    let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
+    sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+    assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 3);
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{status}: {log}");
+    assert!(!traces(&lab.leaf).contains("vtepd"), "{}", traces(&lab.leaf));
+}
+
+#[test]
+fn a_second_vtepd_is_refused_by_name() {
+    if !can_run("a_second_vtepd_is_refused_by_name") {
+        return;
+    }
+    let lab = Lab::new("second");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let second = Vtepd::output(&lab.leaf, &["--metrics-listen", "127.0.0.1:9999"]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success());
+    assert!(said.contains(&format!("process {}", vtepd.pid())), "{said}");
+    // The first one has not noticed; another namespace is free.
+    sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+    let _other = Vtepd::start(&lab.peer, &[]);
+    // And a look is always allowed.
+    assert!(Vtepd::output(&lab.leaf, &["--dry-run"]).status.success());
+}
+
+/// The leaf never says "port unreachable" for VXLAN: not while vtepd comes, goes, dies or comes again, under traffic both ways.
+#[test]
+fn q17_no_icmp_port_unreachable_leaves_the_leaf() {
+    if !can_run("q17_no_icmp_port_unreachable_leaves_the_leaf") {
+        return;
+    }
+    let lab = Lab::new("q17");
+    let is_unreachable = |frame: &[u8]| {
+        let Ok((_, packet)) = Ethernet::parse(frame) else { return false };
+        Ipv4Packet::parse(packet).is_ok_and(|ip| ip.header.protocol() == 1 && ip.payload.first() == Some(&3))
+    };
+    let watching =
+        [(&lab.routers[0], "leaf"), (&lab.routers[1], "leaf"), (&lab.host.ns, ETH), (&lab.next.ns, ETH)]
+            .map(|(namespace, interface)| Capture::start(namespace, interface, is_unreachable));
+    let rate = Rate { frames: 5000, queue_pairs: 16, payload: 64 };
+    let (out, back) =
+        (Stream::start(&lab.host, &lab.far, rate, 0x1701), Stream::start(&lab.far, &lab.next, rate, 0x1702));
+    for round in 0..6 {
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", HOOKS[round % 2]]);
+        out.pass(200);
+        back.pass(200);
+        if round < 3 {
+            let (status, log) = vtepd.terminate();
+            assert!(status.success(), "{status}: {log}");
+        } else {
+            vtepd.kill();
+        }
+        out.pass(200);
+        back.pass(200);
+    }
+    let _ = (out.finish(), back.finish());
+    for capture in watching {
+        assert_eq!(capture.stop(), [], "ICMP unreachable");
+    }
+}
+
+/// What vtepd does not take stays with the kernel, works, and is named with its reason.
+#[test]
+fn what_is_not_taken_is_named_and_keeps_working() {
+    if !can_run("what_is_not_taken_is_named_and_keeps_working") {
+        return;
+    }
+    let lab = Lab::new("other");
+    lab.overlay(20, "learning", "nolearning", "");
+    let vlan_aware =
+        lab.leaf.run(&["ip", "link", "add", "br99", "type", "bridge", "vlan_filtering", "1"]).is_ok();
+    if vlan_aware {
+        lab.overlay(30, "nolearning", "nolearning", "vlan_filtering 1");
+    } else {
+        skip(
+            "what_is_not_taken_is_named_and_keeps_working (VLAN-aware bridge)",
+            "the kernel has no VLAN filtering",
+        );
+    }
+    lab.overlay(40, "nolearning proxy", "nolearning", "");
+    lab.overlay(50, "nolearning", "nolearning", "");
+    // A multicast group and `external`, for one name each: that is all there is to see of them without a multicast underlay.
+    ip(
+        &lab.leaf,
+        "link add vx60 type vxlan id 60 local 10.0.0.1 group 239.1.1.1 dev up1 dstport 4789\n\
+         link add br60 type bridge\n\
+         link set vx60 master br60 up\n\
+         link add vx70 type vxlan external dstport 4790\n\
+         link set vx70 up",
+    );
+    let arguments = ["--exclude", "50"];
+    let vtepd = Vtepd::start(&lab.leaf, &arguments);
+    let metrics = vtepd.metrics();
+    let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--output", "json", "--exclude", "50"]);
+    let dry: serde_json::Value = serde_json::from_slice(&dry.stdout).expect("JSON");
+    let table = Vtepd::output(&lab.leaf, &["--dry-run", "--exclude", "50"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    for (vni, word) in [
+        (20, "learning"),
+        (30, "VLAN-aware"),
+        (40, "proxy"),
+        (50, "excludes"),
+        (60, "239.1.1.1"),
+        (70, "external"),
+    ] {
+        if vni == 30 && !vlan_aware {
+            continue;
+        }
+        let netdev = format!("vx{vni}");
+        let reason = metrics.left(&netdev).unwrap_or_else(|| panic!("{netdev} is not named:\n{}", metrics.0));
+        assert!(reason.contains(word), "{netdev}: {reason}");
+        let left = dry["left"].as_array().unwrap().iter().find(|left| left["netdev"] == netdev.as_str());
+        assert_eq!(left.unwrap_or_else(|| panic!("{dry:#}"))["reason"], reason.as_str());
+        assert!(table.lines().any(|line| line.contains(&netdev) && line.contains(word)), "{table}");
+    }
+    assert_eq!(dry["taken"].as_array().unwrap().len(), 1);
+    assert_eq!((&dry["taken"][0]["vni"], &dry["taken"][0]["netdev"]), (&10.into(), &"vx10".into()));
+    assert_eq!(dry["uplinks"], serde_json::json!(["up1", "up2"]));
+    assert!(table.contains("Would be taken over: 1") && table.contains("vx10"), "{table}");
+    for vni in [20, 30, 40, 50, VNI].into_iter().filter(|vni| *vni != 30 || vlan_aware) {
+        sockets::ping(&lab.host, lab.far.ip_in(vni), 3, 1000, &[]);
+        sockets::tcp_between((&lab.host, lab.host.ip_in(vni)), (&lab.far, lab.far.ip_in(vni)), 100_000);
+    }
+    let metrics = vtepd.metrics();
+    assert!(metrics.has_vni(VNI) && metrics.vni_frames(VNI, "encapsulated") > 0);
+    assert_eq!(metrics.0.matches("vtepd_vni_info{").count(), 1, "{}", metrics.0);
+    drop(vtepd);
+
+    // By name instead of by exception.
+    let vtepd = Vtepd::start(&lab.leaf, &["--vni", "50"]);
+    let metrics = vtepd.metrics();
+    assert!(metrics.has_vni(50) && !metrics.has_vni(VNI), "{}", metrics.0);
+    assert!(metrics.left("vx10").unwrap().contains("does not include"), "{}", metrics.0);
+    sockets::ping(&lab.host, lab.far.ip_in(50), 3, 1000, &[]);
+    assert!(vtepd.metrics().vni_frames(50, "encapsulated") >= 3);
+}
+
+/// VXLAN that arrives on an interface that no route to a VTEP uses is the kernel's, and reaches the host.
+#[test]
+fn vxlan_from_elsewhere_still_works_through_the_kernel() {
+    if !can_run("vxlan_from_elsewhere_still_works_through_the_kernel") {
+        return;
+    }
+    let lab = Lab::new("mgmt");
+    let management = Namespace::create("vtt-mgmt-station").unwrap();
+    veth((&lab.leaf, "mgmt"), (&management, "leaf"), 9000).unwrap();
+    ip(&lab.leaf, "addr add 172.16.0.1/24 dev mgmt");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let pair = Pair::of(&lab.far, &lab.host);
+    let source = pair.from.0.0;
+    let arrived = Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source[..]));
+    let to = mac_of(&lab.leaf, "mgmt");
+    let tunnelled = Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos: 0, flip: 0 };
+    inject(&management, "leaf", &[tunnelled.frame(&frames::udp(pair, (1, 2), b"from elsewhere"))]);
+    arrived.wait(1);
+    quiet();
+    assert_eq!(arrived.stop().len(), 1);
+    let metrics = vtepd.metrics();
+    assert_eq!(metrics.vni_frames(VNI, "decapsulated"), 0, "{}", metrics.0);
+}
+
+#[test]
+fn a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go() {
+    if !can_run("a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("appear");
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        lab.overlay(20, "nolearning", "nolearning", "");
+        vtepd.wait_for("VNI 20", |m| m.has_vni(20) && m.find("vtepd_vni_remote_macs{vni=\"20\"}") == Some(2));
+        sockets::ping(&lab.host, lab.far.ip_in(20), 3, 1000, &[]);
+        sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
+        assert!(vtepd.metrics().vni_frames(20, "encapsulated") >= 3);
+        // Down is let go with its reason, up is taken again.
+        ip(&lab.leaf, "link set vx20 down");
+        vtepd.wait_for("VNI 20 to be let go", |m| {
+            m.left("vx20").is_some_and(|reason| reason.contains("down"))
+        });
+        ip(&lab.leaf, "link set vx20 up");
+        vtepd.wait_for("VNI 20 again", |m| m.has_vni(20));
+        ip(&lab.leaf, "link del vx20");
+        let metrics = vtepd.wait_for("VNI 20 to disappear", |m| !m.has_vni(20) && m.left("vx20").is_none());
+        assert!(metrics.has_vni(VNI));
+        sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
+    }
+}
+
+/// Without a route nothing is an uplink; an uplink that goes down, up, away and comes back is used as the routes say.
+#[test]
+fn uplinks_come_and_go() {
+    if !can_run("uplinks_come_and_go") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("uplink");
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        let paths = |m: &vtepd_tests::daemon::Metrics| {
+            ["up1", "up2"].map(|up| m.0.contains(&format!("vtepd_path_frames_total{{uplink=\"{up}\",")))
+        };
+        assert_eq!(paths(&vtepd.metrics()), [true, true]);
+        // Both directions lose the router: the kernel on the other side does not know of our link.
+        let cut = |router: usize, change: &str| ip(&lab.routers[router], &format!("link set leaf {change}"));
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.2.0");
+        ip(&lab.leaf, "link set up1 down");
+        vtepd.wait_for("up1 to be no path", |m| paths(m) == [false, true]);
+        sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
+        // Up again: the kernel has taken the next hops of a downed link out of its routes, zebra puts them back.
+        ip(
+            &lab.leaf,
+            "link set up1 up\n\
+             route replace 10.0.0.2/32 src 10.0.0.1 nexthop via 10.1.1.0 nexthop via 10.1.2.0\n\
+             route replace 10.0.0.3/32 src 10.0.0.1 nexthop via 10.1.1.0 nexthop via 10.1.2.0",
+        );
+        vtepd.wait_for("up1 to be a path again", |m| paths(m) == [true, true]);
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        sockets::ping(&lab.far, lab.host.ip(), 5, 1000, &[]);
+        // Without carrier.
+        cut(1, "down");
+        vtepd.wait_for("up2 to be no path", |m| paths(m) == [true, false]);
+        sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
+        cut(1, "up");
+        vtepd.wait_for("up2 to be a path again", |m| paths(m) == [true, true]);
+
+        // Deleted and made anew: another index, the same name.
+        // The kernel takes the whole route away with one of its interfaces (`fib_sync_down_dev`).
+        ip(&lab.leaf, "link del up1");
+        vtepd.wait_for("the route to be gone", |m| paths(m) == [false, false]);
+        ip(
+            &lab.leaf,
+            "link add up1 mtu 9000 type veth peer name leaf mtu 9000 netns vtt-uplink-r1\n\
+             addr add 10.1.1.1/31 dev up1\n\
+             link set up1 up",
+        );
+        ip(
+            &lab.routers[0],
+            "addr add 10.1.1.0/31 dev leaf\nlink set leaf up\nroute add 10.0.0.1/32 via 10.1.1.1",
+        );
+        ip(
+            &lab.leaf,
+            "route replace 10.0.0.2/32 src 10.0.0.1 via 10.1.1.0\nroute replace 10.0.0.3/32 src 10.0.0.1 via 10.1.1.0",
+        );
+        vtepd.wait_for("the new up1", |m| paths(m) == [true, false]);
+        let before = vtepd.metrics();
+        sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
+        let after = vtepd.metrics();
+        assert!(after.vni_frames(VNI, "encapsulated") >= before.vni_frames(VNI, "encapsulated") + 5);
+        assert!(
+            after.vni_frames(VNI, "decapsulated") >= before.vni_frames(VNI, "decapsulated") + 5,
+            "{}",
+            after.0
+        );
+    }
+}
+
+/// A next hop that is not resolved: frames wait, the kernel is asked, and they go on in order.
+#[test]
+fn frames_wait_for_an_unresolved_next_hop() {
+    if !can_run("frames_wait_for_an_unresolved_next_hop") {
+        return;
+    }
+    let lab = Lab::new("hold");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let stream =
+        Stream::start(&lab.host, &lab.far, Rate { frames: 500, queue_pairs: 4, payload: 64 }, 0x401d);
+    stream.pass(100);
+    for _ in 0..5 {
+        // The same next hop is asked for once a second at most.
+        stream.pass(550);
+        run(&lab.leaf, "ip neigh flush dev up1");
+        run(&lab.leaf, "ip neigh flush dev up2");
+    }
+    stream.pass(100);
+    let (sent, report) = stream.finish();
+    let metrics = vtepd.wait_until_idle();
+    assert_eq!(
+        (report.lost(), report.duplicated(), report.reordered()),
+        (0, 0, 0),
+        "of {}: {}",
+        sent.frames,
+        metrics.0
+    );
+    assert_eq!((metrics.dropped_in_all(), metrics.sum("vtepd_held_frames")), (0, 0), "{}", metrics.0);
+
+    // A next hop that never answers: a bounded number is held, for a bounded time, and all of it is counted.
+    ip(&lab.leaf, "route replace 10.0.0.2/32 src 10.0.0.1 via 10.1.1.77 dev up1 onlink");
+    vtepd.wait_for("the new path", |m| m.0.contains("gateway=\"10.1.1.77\""));
+    let before = vtepd.metrics().vni_frames(VNI, "encapsulated");
+    let pair = Pair::of(&lab.host, &lab.far);
+    let frames: Vec<Vec<u8>> = (0..1000_u16).map(|n| frames::udp(pair, (n + 1, 9), b"in vain")).collect();
+    inject(&lab.host.ns, ETH, &frames);
+    vtepd.wait_for("frames to be held", |m| {
+        m.sum("vtepd_held_frames") > 0 || m.dropped("next_hop_unresolved") > 0
+    });
+    let metrics = vtepd.wait_for("them to be given up", |m| m.sum("vtepd_held_frames") == 0);
+    assert_eq!(
+        metrics.dropped("next_hop_unresolved") + metrics.dropped("hold_queue_full"),
+        1000,
+        "{}",
+        metrics.0
+    );
+    assert!(
+        metrics.dropped("next_hop_unresolved") > 0 && metrics.dropped("hold_queue_full") > 0,
+        "{}",
+        metrics.0
+    );
+    assert_eq!(metrics.vni_frames(VNI, "encapsulated"), before);
+}
+
+/// The policy changes under traffic, without loss; a broken file changes nothing.
+#[test]
+fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
+    if !can_run("sighup_changes_the_policy_live_and_a_broken_file_nothing") {
+        return;
+    }
+    let lab = Lab::new("hup");
+    let file = std::env::temp_dir().join("vtepd-story-hup.toml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write("[entropy]\npolicy = \"five-tuple\"\n");
+    let vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);
+    let policy = |name: &str| format!("netdev=\"vx10\",policy=\"{name}\"");
+    assert!(vtepd.metrics().0.contains(&policy("five-tuple")));
+    let stream =
+        Stream::start(&lab.host, &lab.far, Rate { frames: 5000, queue_pairs: 16, payload: 64 }, 0x4095);
+    stream.pass(500);
+    for (name, bins) in [("qp-hash", 4), ("qp-bins", 4), ("qp-bins", 8), ("five-tuple", 4), ("qp-hash", 4)] {
+        let before = vtepd.metrics().get("vtepd_configuration_generation");
+        write(&format!("[entropy]\npolicy = \"{name}\"\nbins = {bins}\n"));
+        vtepd.hangup();
+        vtepd.wait_for("the new policy", |m| {
+            m.0.contains(&policy(name)) && m.get("vtepd_configuration_generation") == before + 1
+        });
+        stream.pass(500);
+    }
+    let before = vtepd.metrics();
+    write("[entropy]\npolicy = \"qp-spray\"\n");
+    vtepd.hangup();
+    vtepd.wait_for_log("qp-spray");
+    vtepd.wait_for_log("the configuration stays as it was");
+    let after = vtepd.metrics();
+    assert!(after.0.contains(&policy("qp-hash")), "{}", after.0);
+    let generation = "vtepd_configuration_generation";
+    assert_eq!(after.get(generation), before.get(generation));
+    // An exclusion, too, is taken over live, and taken back.
+    for (text, taken) in [("[takeover]\nexclude = [10]\n", false), ("", true)] {
+        write(text);
+        vtepd.hangup();
+        vtepd.wait_for("the exclusion", |m| m.has_vni(VNI) == taken);
+        stream.pass(500);
+    }
+    let (sent, report) = stream.finish();
+    assert_eq!((report.lost(), report.duplicated()), (0, 0), "of {}", sent.frames);
+    std::fs::remove_file(file).unwrap();
+}
+
+/// A filter of somebody else drops what it wants to drop, before vtepd, and vtepd says that it is there.
+#[test]
+fn foreign_clsact_filters_are_named_and_keep_working() {
+    if !can_run("foreign_clsact_filters_are_named_and_keep_working") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("foreign");
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        // Filters that drop IPv4 with TOS 0x48.
+        for command in ["tc qdisc add dev up1 clsact", "tc qdisc add dev vx10 clsact"] {
+            run(&lab.leaf, command);
+        }
+        for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+            // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise say nothing (TC_ACT_UNSPEC).
+            let program = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
+            let command = format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+            let mut words: Vec<&str> = command.split(' ').collect();
+            words.push(program);
+            lab.leaf.run(&words).unwrap();
+        }
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        vtepd.wait_for_log("a program of somebody else: bpf on up1 (clsact ingress)");
+        vtepd.wait_for_log("a program of somebody else: bpf on vx10 (clsact egress)");
+        let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--hook", hook]);
+        assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        // On tcx, vtepd's programs run before any clsact filter, whatever its priority: what vtepd takes the filter does not see.
+        let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+        let received = if hook == "clsact" {
+            "2 packets transmitted, 0 received"
+        } else {
+            "2 packets transmitted, 2 received"
+        };
+        assert!(said.contains(received), "{hook}: {said}");
+        if hook == "tcx" {
+            assert!(vtepd.log().contains("runs behind vtepd"), "{}", vtepd.log());
+        }
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{status}: {log}");
+        // What is not vtepd's stays.
+        for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+            let filters = run(&lab.leaf, &format!("tc filter show dev {interface} {way}"));
+            assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
+        }
+    }
+}
+
+/// A VTEP's MAC that moves between VTEPs under traffic, in place, as zebra does it: nothing is lost.
+#[test]
+fn a_remote_host_moves_between_vteps_without_loss() {
+    if !can_run("a_remote_host_moves_between_vteps_without_loss") {
+        return;
+    }
+    let lab = Lab::new("move");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let mover = wire::MacAddr([2, 0, 0, 0, 0, 0x66]);
+    bridge(&lab.leaf, &remote_mac(mover, VNI, PEER));
+    let is_mine = move |frame: &[u8]| frame.get(..6) == Some(&mover.0[..]);
+    let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
+    vtepd.wait_for("the MAC", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 3);
+    let pair = Pair::of(&lab.host, &lab.far).to_mac(mover);
+    let mut sent = 0;
+    for round in 0..20 {
+        let vtep = std::net::Ipv4Addr::new(10, 0, 0, 2 + round % 2);
+        bridge(&lab.leaf, &format!("fdb replace {mover} dev vx10 dst {vtep} self extern_learn"));
+        for _ in 0..10 {
+            inject(&lab.host.ns, ETH, &[frames::udp(pair, (sent, 9), b"where are you")]);
+            sent += 1;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    wait_for("all frames", || up[0].count() + up[1].count() >= usize::from(sent));
+    quiet();
+    let frames: Vec<Captured> = up.into_iter().flat_map(Capture::stop).collect();
+    assert_eq!(frames.len(), usize::from(sent));
+    let to = |last: u8| {
+        let of = |frame: &&Captured| frame.outer(4789).unwrap().destination.octets()[3] == last;
+        frames.iter().filter(of).count()
+    };
+    assert!(frames.iter().all(|frame| is_mine(&frame.outer(4789).unwrap().inner)));
+    assert!(to(2) > 20 && to(3) > 20, "{} and {}", to(2), to(3));
+}
