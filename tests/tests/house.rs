@@ -1,0 +1,199 @@
+//! The rules of ARCHITECTURE.md's "Rooms": who may use whom, where `unsafe` stands, how long a file gets.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+/// What each room may use of this project, as ARCHITECTURE.md's table says.
+const MAY_USE: [(&str, &[&str]); 11] = [
+    ("wire", &[]),
+    ("entropy", &["wire"]),
+    ("tables", &["wire", "entropy"]),
+    ("pipeline", &["wire", "entropy", "tables"]),
+    ("ports", &["wire", "tables", "pipeline", "netlink"]),
+    ("netlink", &["wire"]),
+    ("fpm", &["wire", "netlink"]),
+    ("control", &["wire", "entropy", "tables", "netlink", "fpm"]),
+    ("telemetry", &["wire", "pipeline"]),
+    ("vtepd", &["wire", "entropy", "tables", "pipeline", "ports", "netlink", "fpm", "control", "telemetry"]),
+    ("lab", &["wire", "entropy"]),
+];
+
+/// Crates that know time, sockets or the system; none of them where frames are decided about.
+const WORLDLY: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
+const PURE: [&str; 4] = ["wire", "entropy", "tables", "pipeline"];
+
+/// Files with `unsafe` outside `ports`, each with its reason.
+const UNSAFE: [(&str, &str); 1] =
+    [("crates/pipeline/tests/allocation.rs", "an allocator that counts; the trait is unsafe to implement")];
+
+/// Files that are longer than 700 lines, each with its reason.
+const LONG: [(&str, &str); 0] = [];
+const LINES: usize = 700;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn manifest(folder: &Path) -> Table {
+    let path = folder.join("Cargo.toml");
+    std::fs::read_to_string(&path)
+        .unwrap()
+        .parse()
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every member of the workspace but the fuzz targets, which are none.
+fn members() -> BTreeMap<String, (PathBuf, Table)> {
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.extend([root().join("tests"), root().join("benches")]);
+    let with_name = |folder: PathBuf| {
+        let manifest = manifest(&folder);
+        (manifest["package"]["name"].as_str().unwrap().to_owned(), (folder, manifest))
+    };
+    folders.into_iter().filter(|folder| folder.join("Cargo.toml").exists()).map(with_name).collect()
+}
+
+fn dependencies(manifest: &Table, section: &str) -> BTreeSet<String> {
+    let direct = manifest.get(section);
+    let targets = manifest.get("target").and_then(Value::as_table);
+    let by_target = targets.into_iter().flat_map(Table::values).filter_map(|target| target.get(section));
+    direct.into_iter().chain(by_target).flat_map(|table| table.as_table().unwrap().keys().cloned()).collect()
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = entry.file_name().unwrap().to_string_lossy().into_owned();
+        if entry.is_dir() && name != "target" && !name.starts_with('.') {
+            rust_files(&entry, found);
+        } else if name.ends_with(".rs") {
+            found.push(entry);
+        }
+    }
+}
+
+fn sources() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    rust_files(&root(), &mut files);
+    let relative = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        (path.strip_prefix(root()).unwrap().to_string_lossy().into_owned(), text)
+    };
+    files.into_iter().map(relative).collect()
+}
+
+#[test]
+fn each_room_uses_what_it_may() {
+    let members = members();
+    let rooms: BTreeSet<&str> = MAY_USE.iter().map(|(room, _)| *room).collect();
+    for (name, (folder, manifest)) in &members {
+        if !folder.starts_with(root().join("crates")) {
+            continue;
+        }
+        let (_, may) =
+            MAY_USE.iter().find(|(room, _)| room == name).unwrap_or_else(|| panic!("{name} is no room"));
+        let uses = dependencies(manifest, "dependencies");
+        let own: Vec<&String> = uses.iter().filter(|other| rooms.contains(other.as_str())).collect();
+        let forbidden: Vec<_> = own.iter().filter(|other| !may.contains(&other.as_str())).collect();
+        assert!(forbidden.is_empty(), "{name} may not use {forbidden:?}");
+        if PURE.contains(&name.as_str()) {
+            let worldly: Vec<_> = uses.iter().filter(|other| WORLDLY.contains(&other.as_str())).collect();
+            assert!(worldly.is_empty(), "{name} knows {worldly:?}");
+        }
+    }
+    assert!(rooms.iter().all(|room| members.contains_key(*room)), "a room of the table is missing");
+}
+
+/// The table in ARCHITECTURE.md says the same as the one here.
+#[test]
+fn architecture_names_every_room() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split('|');
+            Some((cells.next()?.trim().trim_end_matches('`'), cells.nth(1)?.trim()))
+        })
+        .collect();
+    for (room, may) in MAY_USE {
+        let cell = rows.get(room).unwrap_or_else(|| panic!("{room} is not in ARCHITECTURE.md's table"));
+        if cell.starts_with('`') {
+            let said: BTreeSet<&str> = cell.split(',').map(|word| word.trim().trim_matches('`')).collect();
+            assert_eq!(said, may.iter().copied().collect(), "what {room} may use");
+        }
+    }
+}
+
+#[test]
+fn every_member_inherits_the_lints() {
+    for (name, (_, manifest)) in members() {
+        let lints = manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(Value::as_bool);
+        assert_eq!(lints, Some(true), "{name}");
+    }
+    let workspace = manifest(&root());
+    let lints = &workspace["workspace"]["lints"];
+    for (group, lint) in [
+        ("rust", "missing_docs"),
+        ("rust", "unsafe_code"),
+        ("clippy", "unwrap_used"),
+        ("clippy", "expect_used"),
+        ("clippy", "panic"),
+        ("clippy", "indexing_slicing"),
+    ] {
+        assert_eq!(lints[group][lint].as_str(), Some("deny"), "{group}::{lint}");
+    }
+}
+
+#[test]
+fn unsafe_stands_in_ports_only() {
+    // Put together, so that this file does not hold what it looks for.
+    let words = ["fn", "impl", "{", "extern", "trait"].map(|next| format!("{} {next}", "unsafe"));
+    for (path, text) in sources() {
+        let code = text.lines().map(|line| line.split("//").next().unwrap());
+        let found = code.filter(|line| words.iter().any(|word| line.contains(word))).count();
+        let allowed = path.starts_with("crates/ports/") || UNSAFE.iter().any(|(named, _)| *named == path);
+        assert!(found == 0 || allowed, "{found} unsafe in {path}");
+    }
+    for (path, _) in UNSAFE {
+        assert!(root().join(path).exists(), "{path} is in the list and nowhere else");
+    }
+}
+
+/// Tests may panic, libraries and binaries may not: nobody takes that back for a whole crate but those who may.
+#[test]
+fn nobody_allows_panics_outside_tests() {
+    let lints = ["unwrap_used", "expect_used", "indexing_slicing"];
+    for (path, text) in sources() {
+        let is_test = path.contains("/tests/") || path.starts_with("tests/") || path.starts_with("benches/");
+        let allows = text.lines().filter(|line| {
+            line.contains("allow(") && lints.iter().any(|lint| line.contains(&format!("clippy::{lint}")))
+        });
+        assert!(is_test || allows.count() == 0, "{path} allows what the workspace denies");
+    }
+}
+
+#[test]
+fn no_file_is_longer_than_it_has_a_reason_to() {
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        let reason = LONG.iter().find(|(named, _)| *named == path);
+        assert!(
+            lines <= LINES || reason.is_some(),
+            "{path} has {lines} lines: split it, or say why it needs them"
+        );
+        assert!(
+            lines > LINES || reason.is_none(),
+            "{path} has only {lines} lines by now: take it off the list"
+        );
+    }
+}
