@@ -7,6 +7,7 @@ use wire::MacAddr;
 
 use crate::fib::Prefix;
 use crate::links::LinkChange;
+use crate::resolver::Adjacency;
 use crate::state::{Adjacent, Port, State};
 use crate::swept::Epoch;
 use crate::underlay::Routes;
@@ -266,6 +267,10 @@ impl State {
             }
         }
         let mac = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
+        if mac.is_some() && mac_before.is_none() {
+            // Answered: if it is lost again, it may be asked for again at once.
+            self.resolver.forget(Adjacency { ifindex: neighbour.ifindex, address: neighbour.address });
+        }
         if mac != mac_before && self.publication.uses(neighbour.ifindex, neighbour.address) {
             self.dirty.adjacencies = true;
         }

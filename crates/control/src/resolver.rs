@@ -36,6 +36,11 @@ impl Resolver {
         true
     }
 
+    /// The question was answered.
+    pub(crate) fn forget(&mut self, adjacency: Adjacency) {
+        self.asked.remove(&adjacency);
+    }
+
     /// When to ask the next time; `None` is at once.
     pub(crate) fn due(&self, adjacency: Adjacency, interval: Duration) -> Option<Instant> {
         self.asked.get(&adjacency).map(|asked| *asked + interval)
@@ -55,6 +60,11 @@ mod tests {
         assert!(!resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED / 2));
         assert!(resolver.ask(neighbour([10, 0, 0, 2]), UNRESOLVED, start + UNRESOLVED / 2));
         assert!(resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED));
+        resolver.forget(neighbour([10, 0, 0, 1]));
+        assert!(
+            resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED),
+            "answered, and lost again"
+        );
         assert!(resolver.ask(neighbour([10, 0, 0, 3]), UNRESOLVED, start + 3 * STALE));
         assert_eq!(resolver.asked.len(), 1, "old questions are forgotten");
     }
