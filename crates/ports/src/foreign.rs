@@ -17,7 +17,7 @@ use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
 pub struct Foreign {
     /// The interface.
     pub interface: String,
-    /// Where it hangs: `tcx ingress`, `clsact egress`, ….
+    /// Where it hangs: `XDP`, `tcx ingress`, `clsact egress`, ….
     pub hook: &'static str,
     /// Its name, or its kind where it has none.
     pub program: String,
@@ -57,9 +57,14 @@ pub fn find(ifindex: u32, direction: Direction, own: Hook) -> Vec<Foreign> {
             behind: false,
         }));
     }
-    let filters =
-        Requests::open().and_then(|mut requests| requests.filters(ifindex, direction)).unwrap_or_default();
-    for filter in filters {
+    let Ok(mut requests) = Requests::open() else { return found };
+    // The kernel says that there is one, not its name. vtepd has none.
+    let xdp = requests.link(&interface).is_ok_and(|link| link.is_some_and(|link| link.xdp));
+    if xdp && matches!(direction, Direction::Ingress) {
+        let program = "an XDP program".to_owned();
+        found.push(Foreign { interface: interface.clone(), hook: "XDP", program, behind: false });
+    }
+    for filter in requests.filters(ifindex, direction).unwrap_or_default() {
         let program = filter.name.unwrap_or(filter.kind);
         if !is_own(&program) {
             let behind = own == Hook::Tcx || filter.priority >= CLSACT_PRIORITY;
