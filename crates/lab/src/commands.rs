@@ -306,6 +306,7 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
         .into());
     }
     let settings = demo::Settings {
+        fabric: demo::FABRIC.to_owned(),
         topology: arguments.topology.clone(),
         vtepd: std::path::absolute(vtepd)?,
         queue_pairs: arguments.queue_pairs.into(),

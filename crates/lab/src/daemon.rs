@@ -77,14 +77,19 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `program` on the node. Returns at once; [`Daemon::wait`] tells when it forwards.
+    /// Starts `program` on the node, with further arguments. Returns at once; [`Daemon::wait`] tells when it forwards.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(node: &Node, program: &Path, policy: Policy) -> Result<Self, DaemonError> {
+    pub fn start(
+        node: &Node,
+        program: &Path,
+        policy: Policy,
+        arguments: &[&str],
+    ) -> Result<Self, DaemonError> {
         configure(node, policy)?;
         let mut command = node.command(&[program])?;
-        command.arg("--config").arg(configuration(node));
+        command.arg("--config").arg(configuration(node)).args(arguments);
         let identity = node.spawn("vtepd", &mut command)?.identity;
         Ok(Self { node: node.clone(), identity })
     }

@@ -19,7 +19,7 @@ use crate::topology::{Endpoint, Topology, TopologyError};
 
 pub use report::{Outcome, PolicyOutcome};
 
-/// The name of the demo's fabric.
+/// What the demo's fabric is called unless told otherwise.
 pub const FABRIC: &str = "demo";
 
 /// One inner source port for all queue pairs: what older NICs and many traffic generators send.
@@ -66,6 +66,8 @@ pub enum DemoError {
 /// What to show.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// What the fabric is called; [`FABRIC`] by default.
+    pub fabric: String,
     /// The ScaleAcross topology file.
     pub topology: PathBuf,
     /// The vtepd program.
@@ -98,7 +100,7 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<(Fabric, Outcome), DemoError> {
-    let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(FABRIC), report)?;
+    let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(&settings.fabric), report)?;
     fabric.converge(CONVERGENCE_LIMIT, report)?;
     let directions = directions(fabric.topology());
     let mut policies = vec![measure(&fabric, settings, &directions, None, report, interrupted)?];
@@ -108,7 +110,7 @@ pub fn run(
         if daemons.is_empty() {
             report("vtepd takes over on every leaf")?;
             for node in fabric.nodes().iter().filter(|node| node.name().starts_with("leaf")) {
-                daemons.push(Daemon::start(node, &settings.vtepd, policy)?);
+                daemons.push(Daemon::start(node, &settings.vtepd, policy, &[])?);
             }
         } else {
             report(&format!("vtepd changes to {policy} on every leaf"))?;

@@ -1,6 +1,5 @@
 //! zebra 8.4.4 does not survive an FPM connection made once it knows a router MAC.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use lab::process::wait_until;
@@ -14,15 +13,6 @@ const PORT: &str = ":0A3C";
 /// zebra tries to connect every 3 s.
 const RETRY: Duration = Duration::from_secs(4);
 
-/// The note that vtepd leaves for its next start; removed when dropped.
-struct Note(PathBuf);
-
-impl Drop for Note {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Whether somebody on the node listens on TCP port 2620.
 fn listens(fabric: &ScaleAcross, node: &str) -> bool {
     let sockets = || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
@@ -34,8 +24,7 @@ fn listens(fabric: &ScaleAcross, node: &str) -> bool {
     })
 }
 
-/// A layer-3 VNI in the default VRF on leaf1 and leaf4, and a host of leaf4 that is known by its address: with it comes
-/// leaf4's router MAC.
+/// A layer-3 VNI in the default VRF on leaf1 and leaf4.
 fn layer3_vni(fabric: &ScaleAcross) {
     for leaf in [1, 4] {
         let node = format!("leaf{leaf}");
@@ -50,7 +39,13 @@ fn layer3_vni(fabric: &ScaleAcross) {
         }
         fabric.node(&node).run(&["vtysh", "-c", "configure terminal", "-c", "vni 5000"]).unwrap();
     }
-    fabric.run("leaf4", "ip neigh replace 192.168.10.4 lladdr 02:00:00:00:04:01 dev br10010 nud reachable");
+}
+
+/// Known by its address behind its leaf, a host comes with that leaf's router MAC.
+fn know_by_address(fabric: &ScaleAcross, leaf: u32, change: &str) {
+    let host = format!("192.168.10.{leaf} lladdr 02:00:00:00:0{leaf}:01 dev br10010");
+    let state = if change == "replace" { "nud reachable" } else { "" };
+    fabric.run(&format!("leaf{leaf}"), &format!("ip neigh {change} {host} {state}"));
 }
 
 #[test]
@@ -64,50 +59,57 @@ fn frr_vni_and_l3vni_hazard() {
         println!("SKIPPED frr_vni_and_l3vni_hazard: zebra is not {HAZARDOUS}");
         return;
     }
-    let zebra = fabric
-        .fabric
-        .processes()
-        .unwrap()
-        .into_iter()
-        .find(|p| p.node == "leaf1" && p.name == "zebra")
-        .unwrap();
+    let zebra = |leaf| {
+        let processes = fabric.fabric.processes().unwrap();
+        processes.into_iter().find(|p| p.node == leaf && p.name == "zebra").expect("zebra runs").identity
+    };
+    let (zebra1, zebra4) = (zebra("leaf1"), zebra("leaf4"));
 
+    // A connection that stands may stay.
     let vtepd = fabric.vtepd("leaf1");
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     assert!(listens(&fabric, "leaf1"));
     layer3_vni(&fabric);
-    vtepd.wait_for("the VNI of layer 3", |metrics| metrics.peers(5000).0 == Some(1));
+    for leaf in [1, 4] {
+        know_by_address(&fabric, leaf, "replace");
+    }
+    vtepd.wait_for("leaf4's router MAC", |metrics| metrics.peers(5000).0 == Some(1));
     vtepd.wait_for_log("knows router MAC 02:00:00:00:50:04 of 10.0.0.14 and may crash");
-    vtepd.wait_for_log("for the next start");
-    let log = vtepd.log();
-    let path = log.split_once("written to ").unwrap().1.split_once(", for the next start").unwrap().0;
-    let note = Note(path.into());
-    let text = std::fs::read_to_string(&note.0).unwrap();
-    assert!(
-        note.0.starts_with("/run/vtepd") && text.contains("02:00:00:00:50:04") && text.contains("10.0.0.14"),
-        "{text}"
-    );
+    assert!(vtepd.metrics().is_state("fpm", "live") && !vtepd.log().contains("not listened for"));
     vtepd.stop();
 
-    // The next one does not let zebra connect, says why, and knows the same all the same.
-    let vtepd = fabric.vtepd("leaf1");
-    assert!(!listens(&fabric, "leaf1"));
-    let log = vtepd.log();
-    let note_path = note.0.display().to_string();
-    for words in ["FPM is not listened for", "02:00:00:00:50:04", "rtnetlink", "--fpm-unsafe", &note_path] {
-        assert!(log.contains(words), "'{words}' is missing in\n{log}");
+    // No other is let in: not again on leaf1, not for the first time on leaf4. Both know the same all the same, and say why.
+    let again = fabric.vtepd("leaf1");
+    let first = fabric.vtepd("leaf4");
+    for (vtepd, leaf, router_mac) in [
+        (&again, "leaf1", "02:00:00:00:50:04 of 10.0.0.14"),
+        (&first, "leaf4", "02:00:00:00:50:01 of 10.0.0.11"),
+    ] {
+        for words in ["FPM is not listened for", "rtnetlink", router_mac, "--fpm-unsafe"] {
+            vtepd.wait_for_log(words);
+        }
+        vtepd.wait_for_peers(10010, 5, 5);
+        vtepd.wait_for_peers(5000, 1, 0);
+        assert!(!listens(&fabric, leaf), "{leaf}");
     }
-    vtepd.wait_for_peers(10010, 5, 5);
-    vtepd.wait_for_peers(5000, 1, 1);
-    // zebra has tried meanwhile, and lives.
-    assert!(!wait_until(RETRY, || !zebra.identity.alive()), "zebra has died");
-    assert!(vtepd.metrics().is_state("fpm", "disconnected") && !listens(&fabric, "leaf1"));
-    vtepd.stop();
+    // zebra tries meanwhile, and lives.
+    assert!(!wait_until(RETRY, || !zebra1.alive() || !zebra4.alive()), "zebra has died");
+    for (vtepd, leaf) in [(&again, "leaf1"), (&first, "leaf4")] {
+        assert!(vtepd.metrics().is_state("fpm", "disconnected") && !listens(&fabric, leaf), "{leaf}");
+    }
+
+    // The router MAC goes, and with it the danger.
+    know_by_address(&fabric, 4, "del");
+    again.wait_for("zebra's FPM again", |metrics| metrics.is_state("fpm", "live"));
+    assert!(zebra1.alive());
+    again.stop();
 
     // Whoever knows better is obeyed.
-    let vtepd = fabric.spawn("leaf1", &["--fpm-unsafe"]);
-    assert!(wait_until(PATIENCE, || listens(&fabric, "leaf1")), "{}", vtepd.log());
+    first.stop();
+    let vtepd = fabric.spawn("leaf4", &["--fpm-unsafe"]);
+    assert!(wait_until(PATIENCE, || listens(&fabric, "leaf4")), "{}", vtepd.log());
+    vtepd.wait_for_log("FPM is connected");
     assert!(!vtepd.log().contains("not listened for"), "{}", vtepd.log());
-    let died = wait_until(RETRY, || !zebra.identity.alive());
-    println!("frr_vni_and_l3vni_hazard: let connect again, zebra {}", if died { "crashed" } else { "lives" });
+    let died = wait_until(RETRY, || !zebra4.alive());
+    println!("frr_vni_and_l3vni_hazard: let connect, zebra {}", if died { "crashed" } else { "lives" });
 }

@@ -123,14 +123,16 @@ impl Sink {
         Ok(socket.receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?)
     }
 
-    /// Receives until `quiet` has passed without a frame, or all of `sent` are there.
+    /// Receives until `quiet` has passed without a frame of this stream, or all of `sent` are there. Others may go on.
     ///
     /// # Errors
     /// As [`Sink::receive`].
     pub fn drain(&mut self, sent: &Sent, quiet: Duration) -> Result<(), RoceError> {
         let mut last = std::time::Instant::now();
         while last.elapsed() < quiet && self.received() < sent.frames {
-            if self.receive()? > 0 {
+            let before = self.received();
+            self.receive()?;
+            if self.received() > before {
                 last = std::time::Instant::now();
             }
         }
