@@ -1,5 +1,6 @@
 //! vtepd comes and goes under a stream of numbered frames: what each change costs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,8 @@ pub struct Costs {
     pub sent: (u64, f64),
     /// Frames that the kernel dropped outside all changes.
     pub noise: Cost,
+    /// What vtepd itself says that it dropped while it had the traffic, by metric.
+    pub dropped: BTreeMap<String, u64>,
 }
 
 /// Frames that pass between two changes, and before the cost of one is looked at.
@@ -92,6 +95,7 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
     let mut ledger = Ledger::new(&stream, run.rate);
     let (mut attach, mut end) = (Vec::new(), Vec::new());
     let mut noise = Cost::default();
+    let mut dropped = BTreeMap::new();
     let direction = match run.direction {
         Direction::Out => "encapsulated",
         Direction::In => "decapsulated",
@@ -102,6 +106,14 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
         vtepd.wait_until_ready();
         vtepd.wait_for("frames through vtepd", |metrics| metrics.vni_frames(VNI, direction) > 0);
         attach.push(ledger.settle());
+        let metrics = vtepd.metrics();
+        for line in metrics.0.lines().filter(|line| line.starts_with("vtepd_dropped_frames_total")) {
+            if let Some((series, count)) = line.rsplit_once(' ')
+                && count != "0"
+            {
+                *dropped.entry(series.to_owned()).or_default() += count.parse::<u64>().unwrap();
+            }
+        }
         match run.end {
             End::Kill => vtepd.kill(),
             End::Detach => {
@@ -115,7 +127,7 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
     let (sent, report) = stream.finish();
     noise = noise + seen.until(&report);
     let rate = sent.frames as f64 / started.elapsed().as_secs_f64();
-    Costs { run, attach, end, sent: (sent.frames, rate), noise }
+    Costs { run, attach, end, sent: (sent.frames, rate), noise, dropped }
 }
 
 /// What was seen of a stream at the last look.
@@ -239,6 +251,9 @@ impl fmt::Display for Costs {
                 total(&reordered),
                 words(&self.noise),
             )?;
+        }
+        for (reason, count) in &self.dropped {
+            writeln!(f, "        of the lost ones counted by vtepd: {count} {reason}")?;
         }
         Ok(())
     }
