@@ -92,7 +92,7 @@ pub fn ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) 
 #[must_use]
 pub fn try_ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) -> String {
     let (count, size, to) = (count.to_string(), size.to_string(), to.to_string());
-    let mut command = vec!["ping", "-n", "-i", "0.01", "-W", "3", "-c", &count, "-s", &size];
+    let mut command = vec!["ping", "-n", "-i", "0.05", "-W", "3", "-c", &count, "-s", &size];
     command.extend(options);
     command.push(&to);
     let output = from.ns.output(&command).unwrap();

@@ -1,17 +1,15 @@
 //! A topology brought up in network namespaces, and taken down again.
 
-use std::fs::File;
 use std::io;
 use std::thread;
 use std::time::Duration;
 
-use nix::fcntl::Flock;
 use nix::sys::signal::Signal;
 
 use crate::frr;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
-use crate::state::{Record, State, StateError};
+use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
 
 /// How long a process may take to end when asked, before it is killed.
@@ -81,7 +79,7 @@ pub struct Fabric {
     topology: Topology,
     state: State,
     /// While held, nobody else may build or remove the fabric.
-    lock: Option<Flock<File>>,
+    lock: Option<Lock>,
 }
 
 impl Fabric {

@@ -1,10 +1,11 @@
 //! What a fabric leaves on disk while it is up, so that any later process can end exactly what was started.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Identity;
@@ -48,6 +49,10 @@ pub struct Record {
     pub identity: Identity,
 }
 
+/// Held while a fabric is built or removed.
+#[derive(Debug)]
+pub(crate) struct Lock(#[allow(dead_code, reason = "held, not used")] UnixListener);
+
 /// `/run/vtepd-lab/NAME`.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
@@ -69,12 +74,15 @@ impl State {
         names
     }
 
-    /// Keeps other processes from building or removing the fabric until the lock is dropped, or its holder dies.
-    pub(crate) fn lock(name: &str) -> Result<Flock<File>, StateError> {
-        fs::create_dir_all(BASE).map_err(|source| StateError::Io { path: BASE.into(), source })?;
-        let path = Path::new(BASE).join(format!("{name}.lock"));
-        let file = File::create(&path).map_err(|source| StateError::Io { path, source })?;
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| StateError::Busy(name.to_owned()))
+    /// Keeps other processes from building or removing the fabric until the lock is dropped, or its holder dies. An abstract
+    /// socket, so that nothing stays behind.
+    pub(crate) fn lock(name: &str) -> Result<Lock, StateError> {
+        let address = SocketAddr::from_abstract_name(format!("vtepd-lab/{name}"));
+        match address.and_then(|address| UnixListener::bind_addr(&address)) {
+            Ok(listener) => Ok(Lock(listener)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(StateError::Busy(name.to_owned())),
+            Err(source) => Err(StateError::Io { path: BASE.into(), source }),
+        }
     }
 
     /// A node's directory.
@@ -157,7 +165,6 @@ mod tests {
         assert!(matches!(State::lock(&name), Err(StateError::Busy(_))));
         drop(lock);
         drop(State::lock(&name).unwrap());
-        fs::remove_file(Path::new(BASE).join(format!("{name}.lock"))).unwrap();
     }
 
     #[test]
