@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use netlink::{LinkChange, Requests, Veth, VethEnd};
 
@@ -13,6 +14,10 @@ use crate::packet::PacketSocket;
 const MTU: u32 = 65_535;
 /// Bytes of received frames that may wait for the worker.
 const RECEIVE_BUFFER: usize = 32 << 20;
+/// `IF_OPER_UP` (RFC 2863, `include/uapi/linux/if.h`).
+const OPERATIONAL: u8 = 6;
+/// How long an end may take to become operational.
+const ACTIVATION: Duration = Duration::from_secs(1);
 /// `IN6_ADDR_GEN_MODE_NONE`: no link-local address, so nothing is said on the link.
 const NO_ADDRESS: u8 = 1;
 
@@ -63,21 +68,38 @@ impl Splice {
         Ok(splice)
     }
 
-    /// Brings both ends up.
+    /// Brings both ends up, and waits until both can transmit. The end that comes first has no carrier at that moment, so the kernel
+    /// activates its transmit queue later, from a work queue, and until then drops in silence what it is given (`noop_qdisc`;
+    /// `linkwatch_do_dev()` in net/core/link_watch.c sets the operational state together with that).
     ///
     /// # Errors
-    /// When an end has vanished.
+    /// When an end has vanished, or cannot transmit within a second.
     pub fn up(&self, private: &PrivateNamespace) -> Result<(), SpliceError> {
         let name = self.name.as_str();
+        let link = |requests: &mut Requests| {
+            let link = requests.link(name).map_err(io::Error::other)?;
+            link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        };
         let up = || {
             let mut requests = Requests::open().map_err(io::Error::other)?;
-            let link = requests.link(name).map_err(io::Error::other)?;
-            let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
+            let ifindex = link(&mut requests)?.ifindex;
             let change = LinkChange { up: Some(true), ..LinkChange::default() };
             requests.set_link(ifindex, &change).map_err(io::Error::other)
         };
+        let active = || {
+            let mut requests = Requests::open().map_err(io::Error::other)?;
+            let start = Instant::now();
+            while link(&mut requests)?.operstate != OPERATIONAL {
+                if start.elapsed() > ACTIVATION {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        };
         let failed = |source| SpliceError { name: name.to_owned(), step: "bring it up", source };
-        private.enter(up).and_then(|()| up()).map_err(failed)
+        private.enter(up).and_then(|()| up()).map_err(failed)?;
+        private.enter(active).and_then(|()| active()).map_err(failed)
     }
 
     /// Interface index and name of the near end.
