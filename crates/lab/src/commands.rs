@@ -313,11 +313,16 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
         rate: arguments.rate,
         frames: arguments.frames,
     };
+    let cannot_write = |path: &Path, error| format!("cannot write {}: {error}", path.display());
+    if let Some(path) = &arguments.json {
+        // Found out before everything is measured.
+        write_for_user(path, b"").map_err(|error| cannot_write(path, error))?;
+    }
     let progress = Progress::new();
     let (fabric, outcome) = demo::run(&settings, &|text| progress.report(text), interrupt())?;
     if let Some(path) = &arguments.json {
         write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
-            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            .map_err(|error| cannot_write(path, error))?;
     }
     if !arguments.keep {
         progress.report("taking the fabric down")?;

@@ -88,7 +88,7 @@ impl Collector for Everything {
 impl Everything {
     fn daemon(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let view = &self.view;
-        gauge(encoder, "vtepd_ready", "1 while frames are redirected to vtepd", u64::from(view.ready))?;
+        gauge(encoder, "vtepd_ready", "1 while the steering programs are engaged", u64::from(view.ready))?;
         gauge(
             encoder,
             "vtepd_snapshot_generation",

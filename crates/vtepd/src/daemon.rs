@@ -58,12 +58,19 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let control = control::run(state, kernel, configuration.fpm, wanted, status, |update| {
         warn_of_foreign(&mut known_foreign, &update.plan, hook);
+        let applied = shown.apply(update);
         let counts = (update.plan.vnis.len(), update.left.len());
-        if told.replace(counts) != Some(counts) {
+        if applied.is_ok() && told.replace(counts) != Some(counts) {
             let (taken, left) = counts;
             tracing::info!(taken, left, metrics = %configuration.metrics, "VNIs taken over, and left to the kernel");
+            if counts == (0, 0) {
+                tracing::warn!(
+                    "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
+                     leaf's: ip netns exec LEAF vtepd"
+                );
+            }
         }
-        if let Err(error) = shown.apply(update) {
+        if let Err(error) = applied {
             // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
             tracing::error!("{error}; what is not steered stays with the kernel");
             if !shown.is_engaged() {
@@ -92,7 +99,9 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
         }
     };
-    tracing::info!("everything goes back to the kernel");
+    if shown.is_engaged() {
+        tracing::info!("everything goes back to the kernel");
+    }
     let stopped = shown.stop();
     ended.and(stopped.map_err(Into::into))
 }
@@ -156,7 +165,9 @@ impl Shown {
 }
 
 fn hook(choice: HookChoice) -> Result<Hook, Failure> {
-    let tcx = foreign::has_tcx();
+    let tcx = foreign::has_tcx().map_err(|error| {
+        format!("whether this kernel has tcx links cannot be found out: {error}; vtepd needs CAP_BPF and CAP_NET_ADMIN (root)")
+    })?;
     match choice {
         HookChoice::Tcx if !tcx => {
             Err("this kernel has no tcx links (Linux 6.6 brought them); use --hook clsact or --hook auto"
