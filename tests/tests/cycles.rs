@@ -61,7 +61,7 @@ fn q22_sigkill_under_traffic_loses_less_than_5_ms_on_clsact() {
     }
 }
 
-/// The whole table. `CYCLES` says how often, 50 by default.
+/// The whole table. `CYCLES` says how often, 50 by default; `HOOK` restricts it to one kind of hook.
 #[test]
 #[ignore = "takes about ten minutes and two idle cores: tests/cycles"]
 fn all_cycles() {
@@ -70,8 +70,10 @@ fn all_cycles() {
     }
     let count = std::env::var("CYCLES").map_or(50, |text| text.parse().expect("CYCLES is a number"));
     let ends = [End::Detach, End::Kill];
+    let only = std::env::var("HOOK").ok().filter(|hook| !hook.is_empty());
     let missed: Vec<String> = ["tcx", "clsact"]
         .into_iter()
+        .filter(|hook| only.as_deref().is_none_or(|only| only == *hook))
         .filter_map(|hook| {
             let run = || come_and_go(&format!("all{hook}"), hook, &ends, &[100_000, 1000], count);
             std::panic::catch_unwind(run).err().map(|_| hook.to_owned())
