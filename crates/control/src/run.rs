@@ -320,7 +320,10 @@ impl<P: FnMut(&Update)> Task<P> {
         let published = self.state.published();
         self.status.send_modify(|status| {
             status.kernel = self.state.kernel_state();
-            status.fpm = self.state.fpm_state();
+            status.fpm = match self.listener.address {
+                Some(_) => self.state.fpm_state(),
+                None => SourceState::Off,
+            };
             status.fpm_swept = self.state.fpm_swept();
             status.generation = published.snapshot.generation();
             status.plan.clone_from(&published.plan);

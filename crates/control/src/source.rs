@@ -6,6 +6,8 @@ use std::time::Instant;
 /// What is known of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SourceState {
+    /// It is switched off: nobody waits for it.
+    Off,
     /// It has never been there.
     #[default]
     Disconnected,
@@ -25,6 +27,7 @@ impl SourceState {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Off => "off",
             Self::Disconnected => "disconnected",
             Self::Syncing => "syncing",
             Self::Live => "live",

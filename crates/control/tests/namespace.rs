@@ -150,6 +150,8 @@ fn a_leaf_is_found_and_followed() {
         assert_eq!((taken.name.as_str(), taken.local, taken.frame_limit), ("vx10010", LOCAL, 1464));
         let uplinks: Vec<&str> = update.plan.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
         assert_eq!(uplinks, ["up1"]);
+        let off = |status: &Status| (status.kernel, status.fpm) == (SourceState::Live, SourceState::Off);
+        leaf.until_status("the kernel alone", off).await;
 
         // As zebra does it: one entry in the bridge's FDB and one in the netdev's own.
         bridge(&format!(
