@@ -75,6 +75,22 @@ impl State {
         !dirty.overlays.is_empty() || dirty.all || dirty.underlay || dirty.adjacencies
     }
 
+    /// Builds if there is anything new, and the first time in any case.
+    pub fn build_what_follows(&mut self) {
+        if self.is_dirty() || self.published().snapshot.generation() == 0 {
+            self.build();
+        }
+    }
+
+    /// Whether every next hop that frames may leave by has a MAC address.
+    #[must_use]
+    pub fn next_hops_resolved(&self) -> bool {
+        self.publication.adjacencies.iter().all(|adjacency| {
+            let known = self.neighbours.get(&(adjacency.ifindex, adjacency.address));
+            known.is_some_and(|adjacent| adjacent.mac.is_some())
+        })
+    }
+
     /// What was built last.
     #[must_use]
     pub const fn published(&self) -> &Update {

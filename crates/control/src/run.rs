@@ -30,6 +30,8 @@ const DRAIN: usize = 256;
 const DUMP_SHARE: u32 = 8;
 /// When a failed dump is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long the kernel gets to resolve the next hops before anything is taken over. A dead one takes it 3 s to give up.
+const FIRST_RESOLUTION: Duration = Duration::from_millis(500);
 /// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
 const FPM_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -98,6 +100,7 @@ pub async fn run(
     let mut task = Task {
         state,
         kernel,
+        published: Update::default(),
         expects_fpm_until: listener.address.map(|_| now + FPM_PATIENCE),
         listener,
         fpm: None,
@@ -115,6 +118,7 @@ pub async fn run(
     };
     // Half of the facts would be worse than none: nothing is published before everything was read once.
     task.resync_all().await?;
+    task.resolve_all().await?;
     task.hold_fpm_back();
     if let (Some(address), None) = (listener.address, task.held_back) {
         task.fpm = Some(Server::bind(address)?);
@@ -163,6 +167,7 @@ struct Task<P> {
     fpm: Option<Server>,
     status: watch::Sender<Status>,
     publish: P,
+    published: Update,
     expects_fpm_until: Option<Instant>,
     /// Dumps that failed, and why.
     failed: Vec<(Dump, String)>,
@@ -228,6 +233,23 @@ impl<P: FnMut(&Update)> Task<P> {
         result
     }
 
+    /// Sees to it that frames find their way at once when they are taken over: kernel VXLAN may have used only one next hop of
+    /// several, and the kernel know only that one's MAC address.
+    async fn resolve_all(&mut self) -> Result<(), netlink::Error> {
+        let until = Instant::now() + FIRST_RESOLUTION;
+        loop {
+            self.state.build_what_follows();
+            self.ask_neighbours(Instant::now()).await;
+            if self.state.next_hops_resolved() {
+                return Ok(());
+            }
+            tokio::select! {
+                event = self.kernel.next() => self.hear_kernel(event?).await,
+                () = tokio::time::sleep_until(until.into()) => return Ok(()),
+            }
+        }
+    }
+
     /// Dumps what the kernel may have changed without an event, and what could not be dumped before.
     async fn verify(&mut self, now: Instant) {
         if now < self.dump_at {
@@ -279,12 +301,13 @@ impl<P: FnMut(&Update)> Task<P> {
     }
 
     fn publish_what_follows(&mut self, now: Instant) {
-        if self.state.is_dirty() || self.state.published().snapshot.generation() == 0 {
-            let before = self.state.published().clone();
-            let update = self.state.build();
+        self.state.build_what_follows();
+        let update = self.state.published();
+        if update.snapshot.generation() != self.published.snapshot.generation() {
             self.published_at = now;
-            log(&before, &update);
-            (self.publish)(&update);
+            log(&self.published, update);
+            (self.publish)(update);
+            self.published = update.clone();
         }
         self.report(now);
     }

@@ -188,6 +188,35 @@ fn a_leaf_is_found_and_followed() {
 }
 
 #[test]
+fn nothing_is_taken_over_before_its_next_hops_are_resolved() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        // The other end is in this namespace too, and answers for its address all the same.
+        std::fs::write("/proc/sys/net/ipv4/conf/all/accept_local", "1").unwrap();
+        ip("link set up2 up
+            link set spine2 up
+            address add 10.2.0.0/31 dev up2
+            route replace 10.0.0.12/32 nexthop via 10.1.0.1 dev up1 nexthop via 10.2.0.1 dev up2
+            address add 10.2.0.1/32 dev spine2");
+        bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), None);
+        let first = leaf.until("anything", |update| update.snapshot.generation() > 0).await;
+        let unknown = |(_, mac): &(u32, Option<MacAddr>)| mac.is_none();
+        assert_eq!(ways(&first).len(), 2, "{:?}", ways(&first));
+        assert!(!ways(&first).iter().any(unknown), "{:?}", ways(&first));
+        leaf.stop().await;
+
+        // One that never answers does not keep everything with the kernel.
+        ip("address del 10.2.0.1/32 dev spine2
+            neigh del 10.2.0.1 dev up2");
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), None);
+        let first = leaf.until("anything", |update| update.snapshot.generation() > 0).await;
+        assert_eq!(ways(&first).iter().filter(|way| unknown(way)).count(), 1, "{:?}", ways(&first));
+        leaf.stop().await;
+    });
+}
+
+#[test]
 fn routes_that_vanish_without_an_event_vanish_here() {
     in_a_namespace(|| async {
         ip(LEAF);

@@ -1,16 +1,13 @@
-//! Traffic control: who else has filters on a clsact qdisc, and taking the qdisc away (`include/uapi/linux/rtnetlink.h`,
-//! `struct tcmsg`; `pkt_sched.h`, `pkt_cls.h`).
+//! Traffic control: who else has filters on a clsact qdisc (`include/uapi/linux/rtnetlink.h`, `struct tcmsg`; `pkt_sched.h`,
+//! `pkt_cls.h`).
 
 use crate::attribute::Attributes;
 use crate::encode::Request;
 use crate::error::Error;
-use crate::request::{ACKNOWLEDGE, DUMP, REQUEST, Requests};
+use crate::request::{DUMP, REQUEST, Requests};
 
-const RTM_DELQDISC: u16 = 37;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;
-/// `TC_H_CLSACT`.
-const CLSACT: u32 = 0xffff_fff1;
 /// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` and `…_EGRESS`.
 const INGRESS: u32 = 0xffff_fff2;
 const EGRESS: u32 = 0xffff_fff3;
@@ -45,7 +42,7 @@ impl Requests {
             Direction::Ingress => INGRESS,
             Direction::Egress => EGRESS,
         };
-        let request = Request::new(RTM_GETTFILTER, REQUEST | DUMP, &tcmsg(ifindex, 0, parent));
+        let request = Request::new(RTM_GETTFILTER, REQUEST | DUMP, &tcmsg(ifindex, parent));
         let mut filters = Vec::new();
         self.collect("read filters", &request, |envelope| {
             if envelope.kind == RTM_NEWTFILTER {
@@ -54,21 +51,11 @@ impl Requests {
         })?;
         Ok(filters)
     }
-
-    /// Takes an interface's clsact qdisc away, with all filters on it.
-    ///
-    /// # Errors
-    /// When the kernel refuses: there is none (`ENOENT`, `EINVAL`).
-    pub fn delete_clsact(&mut self, ifindex: u32) -> Result<(), Error> {
-        let body = tcmsg(ifindex, 0xffff_0000, CLSACT);
-        let request = Request::new(RTM_DELQDISC, REQUEST | ACKNOWLEDGE, &body);
-        self.collect(&format!("delete the clsact qdisc of link {ifindex}"), &request, |_| {}).map(drop)
-    }
 }
 
 /// `struct tcmsg`: family, padding, ifindex, handle, parent, info.
-fn tcmsg(ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
-    [0, ifindex, handle, parent, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
+fn tcmsg(ifindex: u32, parent: u32) -> Vec<u8> {
+    [0, ifindex, 0, parent, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 /// One filter. The kernel also sends an entry for each chain of a priority, without options: no filter.

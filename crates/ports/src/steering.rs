@@ -9,7 +9,6 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use netlink::{Direction, Requests};
 use tables::{SteeringPlan, TakenVni};
 
 use crate::netns::PrivateNamespace;
@@ -20,7 +19,9 @@ use crate::splice::Splice;
 pub enum Hook {
     /// tcx links (Linux 6.6): they go with the process.
     Tcx,
-    /// Filters of a clsact qdisc: they stay when the process is killed, but empty, and are removed at the next start.
+    /// Filters of a clsact qdisc: they stay when the process is killed, but empty, and are removed at the next start. A qdisc that
+    /// was added stays for good: adding and deleting one stops the interface for a moment (`qdisc_graft()` in
+    /// net/sched/sch_api.c), and an empty one costs nothing.
     Clsact,
 }
 
@@ -133,24 +134,16 @@ pub struct SteeringCounts {
     pub splice_unknown_slot: u64,
 }
 
-/// One attached entry program.
-struct Attachment {
-    /// Detaches when dropped.
-    _link: SchedClassifierLink,
-    ifindex: u32,
-    /// Whether we added the clsact qdisc that it hangs on.
-    own_clsact: bool,
-}
-
 /// The steering programs of one namespace. Dropping it detaches them.
 pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
     kill_switch: ProgramArray<MapData>,
     plan: SteeringPlan,
-    uplinks: BTreeMap<u32, Attachment>,
-    netdevs: BTreeMap<u32, Attachment>,
-    splices: Vec<Attachment>,
+    /// Entry programs, each detached when dropped.
+    uplinks: BTreeMap<u32, SchedClassifierLink>,
+    netdevs: BTreeMap<u32, SchedClassifierLink>,
+    splices: Vec<SchedClassifierLink>,
 }
 
 impl std::fmt::Debug for Steering {
@@ -229,14 +222,13 @@ impl Steering {
     ) -> Result<(), SteeringError> {
         let (ebpf, hook) = (&mut self.ebpf, self.hook);
         let names = [underlay.near().1, bridge.near().1];
-        let far_ends = private.enter(|| Ok(names.map(|name| attach(ebpf, hook, name, 0, FAR_END))));
-        for attachment in far_ends.map_err(SteeringError::Namespace)? {
+        let far_ends = private.enter(|| Ok(names.map(|name| attach(ebpf, hook, name, FAR_END))));
+        for link in far_ends.map_err(SteeringError::Namespace)? {
             // The namespace takes the program with it; detaching would have to be done inside it.
-            std::mem::forget(attachment?);
+            std::mem::forget(link?);
         }
         for (splice, entry) in [(underlay, FAR_END), (bridge, SPLICE)] {
-            let (ifindex, name) = splice.near();
-            self.splices.push(attach(&mut self.ebpf, self.hook, name, ifindex, entry)?);
+            self.splices.push(attach(&mut self.ebpf, self.hook, splice.near().1, entry)?);
         }
         Ok(())
     }
@@ -293,18 +285,12 @@ impl Steering {
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
             // The slot itself stays for frames under way; it is overwritten when it is used again.
             self.plan.vnis.remove(&vni.ifindex);
-            if !plan.vnis.contains_key(&vni.ifindex)
-                && let Some(attachment) = self.netdevs.remove(&vni.ifindex)
-            {
-                detach(attachment);
+            if !plan.vnis.contains_key(&vni.ifindex) {
+                self.netdevs.remove(&vni.ifindex);
             }
         }
         let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
-        let unwanted: Vec<u32> =
-            self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
-        for ifindex in unwanted {
-            self.uplinks.remove(&ifindex).into_iter().for_each(detach);
-        }
+        self.uplinks.retain(|ifindex, _| wanted.contains(ifindex));
         self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
         Ok(())
     }
@@ -319,8 +305,8 @@ impl Steering {
         for uplink in &plan.uplinks {
             if !self.uplinks.contains_key(&uplink.ifindex) {
                 match self.attach_by_index(uplink.ifindex, UPLINK) {
-                    Ok(attachment) => {
-                        self.uplinks.insert(uplink.ifindex, attachment);
+                    Ok(link) => {
+                        self.uplinks.insert(uplink.ifindex, link);
                         self.plan.uplinks.insert(uplink.clone());
                     }
                     Err(error) => first = first.and(Err(error)),
@@ -342,8 +328,8 @@ impl Steering {
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         if !self.netdevs.contains_key(&vni.ifindex) {
-            let attachment = self.attach_by_index(vni.ifindex, VXLAN)?;
-            self.netdevs.insert(vni.ifindex, attachment);
+            let link = self.attach_by_index(vni.ifindex, VXLAN)?;
+            self.netdevs.insert(vni.ifindex, link);
         }
         let slot = u32::from(vni.slot.get());
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
@@ -373,9 +359,9 @@ impl Steering {
         })
     }
 
-    fn attach_by_index(&mut self, ifindex: u32, entry: Entry) -> Result<Attachment, SteeringError> {
+    fn attach_by_index(&mut self, ifindex: u32, entry: Entry) -> Result<SchedClassifierLink, SteeringError> {
         let name = nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
-        attach(&mut self.ebpf, self.hook, &name.to_string_lossy(), ifindex, entry)
+        attach(&mut self.ebpf, self.hook, &name.to_string_lossy(), entry)
     }
 
     fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
@@ -393,12 +379,8 @@ impl Steering {
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        // First nothing is redirected any more, then the hooks go, one by one and slowly.
+        // First nothing is redirected any more, then the hooks go with their fields, one by one and slowly.
         let _ = self.release();
-        let attachments = std::mem::take(&mut self.uplinks)
-            .into_values()
-            .chain(std::mem::take(&mut self.netdevs).into_values());
-        attachments.chain(self.splices.drain(..)).for_each(detach);
     }
 }
 
@@ -459,21 +441,19 @@ fn attach(
     ebpf: &mut Ebpf,
     hook: Hook,
     interface: &str,
-    ifindex: u32,
     entry: Entry,
-) -> Result<Attachment, SteeringError> {
+) -> Result<SchedClassifierLink, SteeringError> {
     let failed = |source| SteeringError::Attach {
         program: entry.program,
         interface: interface.to_owned(),
         hook,
         source,
     };
-    // With it went the qdisc, had that vtepd ended by itself; so it goes with ours.
-    let mut own_clsact = remove_leftovers(interface, entry);
+    remove_leftovers(interface, entry);
     let options = match hook {
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
-            own_clsact |= add_clsact(interface)?;
+            add_clsact(interface)?;
             TcAttachOptions::Netlink(NlOptions {
                 priority: CLSACT_PRIORITY,
                 handle: TcHandle::new(0, 1),
@@ -483,19 +463,15 @@ fn attach(
     };
     let program = classifier(ebpf, entry.program)?;
     let id = program.attach_with_options(interface, entry.direction, options).map_err(failed)?;
-    let link = program.take_link(id).map_err(failed)?;
-    Ok(Attachment { _link: link, ifindex, own_clsact })
+    program.take_link(id).map_err(failed)
 }
 
-/// Adds the clsact qdisc where there is none; returns whether it was added.
-fn add_clsact(interface: &str) -> Result<bool, SteeringError> {
+/// Adds the clsact qdisc where there is none.
+fn add_clsact(interface: &str) -> Result<(), SteeringError> {
     match aya::programs::tc::qdisc_add_clsact(interface) {
-        Ok(()) => Ok(true),
-        Err(TcError::AlreadyAttached) => Ok(false),
-        Err(source) => match already_there(&source) {
-            true => Ok(false),
-            false => Err(SteeringError::Clsact { interface: interface.to_owned(), source }),
-        },
+        Ok(()) | Err(TcError::AlreadyAttached) => Ok(()),
+        Err(error) if already_there(&error) => Ok(()),
+        Err(source) => Err(SteeringError::Clsact { interface: interface.to_owned(), source }),
     }
 }
 
@@ -511,26 +487,10 @@ fn already_there(error: &TcError) -> bool {
 }
 
 /// Removes the filters that a killed vtepd left behind, by whatever hook this one attaches. They pass everything, but would stay for
-/// ever. Returns whether there was one.
-fn remove_leftovers(interface: &str, entry: Entry) -> bool {
+/// ever.
+fn remove_leftovers(interface: &str, entry: Entry) {
     // Nothing there, or no clsact at all, is what is hoped for.
-    aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program).is_ok()
-}
-
-/// Takes an entry program off its hook, and the clsact qdisc if we added it and nobody else has come to use it.
-fn detach(attachment: Attachment) {
-    let Attachment { _link: link, ifindex, own_clsact } = attachment;
-    drop(link);
-    if own_clsact && let Ok(mut requests) = Requests::open() {
-        let directions = [Direction::Ingress, Direction::Egress];
-        if directions
-            .iter()
-            .all(|&way| requests.filters(ifindex, way).is_ok_and(|filters| filters.is_empty()))
-        {
-            // The interface may be gone, and the qdisc with it.
-            let _ = requests.delete_clsact(ifindex);
-        }
-    }
+    let _ = aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program);
 }
 
 /// Whether a program of this name is one of the entry programs.
