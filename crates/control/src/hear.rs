@@ -14,6 +14,8 @@ use crate::underlay::Routes;
 
 /// `NUD_PERMANENT` (`include/uapi/linux/neighbour.h`).
 const NUD_PERMANENT: u16 = 0x80;
+/// `NUD_FAILED`.
+const NUD_FAILED: u16 = 0x20;
 
 impl State {
     /// The kernel said something.
@@ -255,23 +257,27 @@ impl State {
 
     fn neighbour(&mut self, operation: Operation, neighbour: &Neighbour) {
         let key = (neighbour.ifindex, neighbour.address);
-        let mac_before = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
+        let known = |state: &Self| {
+            state.neighbours.get(&key).map_or((None, false), |adjacent| (adjacent.mac, adjacent.failed))
+        };
+        let before @ (mac_before, failed_before) = known(self);
         match operation {
             Operation::New => {
                 let mac = neighbour.mac.filter(|_| neighbour.is_valid());
-                let adjacent = Adjacent { mac, state: neighbour.state, flags: neighbour.flags };
+                let failed = mac.is_none() && (failed_before || neighbour.state & NUD_FAILED != 0);
+                let adjacent = Adjacent { mac, state: neighbour.state, flags: neighbour.flags, failed };
                 self.neighbours.insert(key, adjacent, self.epochs.neighbours);
             }
             Operation::Delete => {
                 self.neighbours.remove(&key);
             }
         }
-        let mac = self.neighbours.get(&key).and_then(|adjacent| adjacent.mac);
+        let after @ (mac, _) = known(self);
         if mac.is_some() && mac_before.is_none() {
             // Answered: if it is lost again, it may be asked for again at once.
             self.resolver.forget(Adjacency { ifindex: neighbour.ifindex, address: neighbour.address });
         }
-        if mac != mac_before && self.publication.uses(neighbour.ifindex, neighbour.address) {
+        if after != before && self.publication.uses(neighbour.ifindex, neighbour.address) {
             self.dirty.adjacencies = true;
         }
     }

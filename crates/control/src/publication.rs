@@ -3,7 +3,8 @@
 //! Only what changed is built again: an overlay's table when something was said of that overlay, the ways to the VTEPs
 //! when something was said of the underlay. Everything else is shared with the publication before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +20,7 @@ use crate::overlay::Overlay;
 use crate::resolver::{Adjacency, STALE, UNRESOLVED};
 use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
+use crate::underlay::Hop;
 
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
 const NUD_STALE: u16 = 0x04;
@@ -120,7 +122,7 @@ impl State {
             self.number_paths();
         }
         // A link's name, MAC address or MTU are no part of the way.
-        if ways_changed || remotes_changed || decided || dirty.underlay || dirty.adjacencies {
+        if ways_changed || remotes_changed || decided || dirty.all || dirty.underlay || dirty.adjacencies {
             self.build_paths();
             self.build_plan();
         }
@@ -268,30 +270,54 @@ impl State {
         self.publication.adjacencies = adjacencies;
     }
 
+    /// Follows the ways to VTEPs with the next hops to them. VTEPs that are reached alike, and were before, share theirs.
     fn build_paths(&mut self) {
-        for index in self.vteps.indices() {
-            let Some(known) = self.vteps.get(index).filter(|known| known.taken) else { continue };
-            let hops = known.reach.iter().flat_map(|reach| &reach.hops);
-            let next_hops = hops.filter_map(|hop| {
-                let adjacency = Adjacency { ifindex: hop.ifindex, address: hop.gateway };
-                let neighbour = self.neighbours.get(&(hop.ifindex, hop.gateway));
-                Some(NextHop {
-                    ifindex: hop.ifindex,
-                    gateway: hop.gateway,
-                    source_mac: self.links.get(hop.ifindex)?.mac?,
-                    destination_mac: neighbour.and_then(|adjacent| adjacent.mac),
-                    mtu: hop.mtu,
-                    weight: hop.weight,
-                    path: self.publication.paths.get(adjacency),
-                })
-            });
-            let paths = Paths::new(next_hops.collect());
-            if let Some(known) = self.vteps.get_mut(index)
-                && *known.paths != paths
-            {
-                known.paths = Arc::new(paths);
+        let mut built: HashMap<_, Arc<Paths>> = HashMap::new();
+        let mut shared = HashSet::new();
+        let mut all = Vec::new();
+        for (index, known) in self.vteps.iter().filter(|(_, known)| known.taken) {
+            let hops = known.reach.as_ref().map_or(&[][..], |reach| &reach.hops);
+            let paths = match built.entry((known.paths.as_ref().map(Arc::as_ptr), hops)) {
+                Entry::Occupied(entry) => Arc::clone(entry.get()),
+                Entry::Vacant(entry) => {
+                    let before = known.paths.clone().unwrap_or_default();
+                    let paths = before.follow(self.next_hops(hops), self.settings.rebalance);
+                    let paths = if *before == paths { before } else { Arc::new(paths) };
+                    let paths = shared.get(&paths).cloned().unwrap_or(paths);
+                    shared.insert(Arc::clone(&paths));
+                    Arc::clone(entry.insert(paths))
+                }
+            };
+            all.push((index, paths));
+        }
+        for (index, paths) in all {
+            if let Some(known) = self.vteps.get_mut(index) {
+                known.paths = Some(paths);
             }
         }
+    }
+
+    /// The live next hops, without those that do not answer while others do (`fib_multipath_use_neigh` of the kernel).
+    fn next_hops(&self, hops: &[Hop]) -> Vec<NextHop> {
+        let failed = |hop: &Hop| {
+            self.neighbours.get(&(hop.ifindex, hop.gateway)).is_some_and(|adjacent| adjacent.failed)
+        };
+        let all_failed = hops.iter().all(failed);
+        let alive = hops.iter().filter(|hop| all_failed || !failed(hop));
+        let next_hop = |hop: &Hop| {
+            let adjacency = Adjacency { ifindex: hop.ifindex, address: hop.gateway };
+            let neighbour = self.neighbours.get(&(hop.ifindex, hop.gateway));
+            Some(NextHop {
+                ifindex: hop.ifindex,
+                gateway: hop.gateway,
+                source_mac: self.links.get(hop.ifindex)?.mac?,
+                destination_mac: neighbour.and_then(|adjacent| adjacent.mac),
+                mtu: hop.mtu,
+                weight: hop.weight,
+                path: self.publication.paths.get(adjacency),
+            })
+        };
+        alive.filter_map(next_hop).collect()
     }
 
     fn build_plan(&mut self) {
@@ -341,7 +367,8 @@ impl State {
             }
         }
         for (index, known) in self.vteps.iter().filter(|(_, known)| known.taken) {
-            snapshot.vtep(index, Vtep { address: known.address, paths: Arc::clone(&known.paths) });
+            let paths = known.paths.clone().unwrap_or_default();
+            snapshot.vtep(index, Vtep { address: known.address, paths });
         }
         self.publication.last.snapshot = Arc::new(snapshot.build());
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use entropy::{Bins, Policy, SourcePortRange};
+use tables::Rebalance;
 use wire::Vni;
 
 /// The user's wishes. The default takes every VNI over and follows the netdevs in everything.
@@ -14,6 +15,8 @@ pub struct Settings {
     pub exclude: BTreeSet<Vni>,
     /// Seed of every hash: leaves with different seeds place the same flow differently.
     pub seed: u64,
+    /// Whether a next hop that is new or came back takes flows from the others.
+    pub rebalance: Rebalance,
     /// For the VNIs without settings of their own.
     pub default: VniSettings,
     /// Settings of single VNIs, complete: nothing is inherited from `default`.

@@ -69,6 +69,8 @@ pub(crate) struct Adjacent {
     pub(crate) mac: Option<MacAddr>,
     pub(crate) state: u16,
     pub(crate) flags: u32,
+    /// It did not answer, and has not since: while it is asked again, frames still had better go elsewhere.
+    pub(crate) failed: bool,
 }
 
 #[derive(Debug, Default)]

@@ -61,7 +61,7 @@ pub(crate) struct Reach {
 }
 
 /// One live next hop.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Hop {
     pub(crate) ifindex: u32,
     pub(crate) gateway: IpAddr,

@@ -20,7 +20,8 @@ pub(crate) struct Known {
     pub(crate) taken: bool,
     /// `None` until it was looked up.
     pub(crate) reach: Option<Reach>,
-    pub(crate) paths: Arc<Paths>,
+    /// `None` until there was reason to look.
+    pub(crate) paths: Option<Arc<Paths>>,
 }
 
 /// See the module's description.
@@ -62,7 +63,7 @@ impl Vteps {
             }
             return index;
         }
-        let known = Some(Known { address, overlays: 1, taken: false, reach: None, paths: Arc::default() });
+        let known = Some(Known { address, overlays: 1, taken: false, reach: None, paths: None });
         let reused = self.free.pop().and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
         let index = match reused {
             Some((index, place)) => {

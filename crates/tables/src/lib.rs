@@ -12,7 +12,7 @@ pub mod snapshot;
 pub mod steering;
 pub mod tunnel;
 
-pub use paths::{NextHop, Paths};
+pub use paths::{BUCKETS, NextHop, Paths, Rebalance};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex};
 pub use steering::{SteeringPlan, TakenVni, Uplink};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

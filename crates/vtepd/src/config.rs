@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use control::{FpmListener, Settings, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
+use tables::Rebalance;
 use wire::Vni;
 
 const EXAMPLES: &str = "\
@@ -109,6 +110,7 @@ fn vni(text: &str) -> Result<Vni, String> {
 struct File {
     takeover: TakeoverSection,
     entropy: EntropySection,
+    underlay: UnderlaySection,
     vni: BTreeMap<String, VniSection>,
     fpm: FpmSection,
     metrics: MetricsSection,
@@ -130,6 +132,12 @@ struct EntropySection {
     bins: Option<u16>,
     seed: Option<u64>,
     source_ports: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct UnderlaySection {
+    rebalance: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -252,10 +260,14 @@ impl Configuration {
         let mut exclude = numbers("takeover.exclude", &file.takeover.exclude)?;
         exclude.extend(&arguments.exclude);
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
+        let rebalance = match file.underlay.rebalance {
+            Some(false) => Rebalance::Off,
+            Some(true) | None => Rebalance::On,
+        };
         let fpm_enabled =
             !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
         Ok(Self {
-            settings: Settings { include, exclude, seed, default, vnis },
+            settings: Settings { include, exclude, seed, rebalance, default, vnis },
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
             fpm: FpmListener {
                 address: fpm_enabled
@@ -378,6 +390,14 @@ mod tests {
             let error = load(text, &[]).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn flows_come_back_unless_told_otherwise() {
+        let rebalance = |text| load(text, &[]).unwrap().settings.rebalance;
+        assert_eq!(rebalance(""), Rebalance::On);
+        assert_eq!(rebalance("[underlay]\nrebalance = true"), Rebalance::On);
+        assert_eq!(rebalance("[underlay]\nrebalance = false"), Rebalance::Off);
     }
 
     #[test]

@@ -1,0 +1,196 @@
+//! The choice among next hops: who moves when one is lost or comes back, and who is not chosen.
+
+mod world;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control::{Adjacency, Settings, State, Update};
+use netlink::{Dump, Message, RouteNextHop};
+use tables::{NextHop, Rebalance};
+use world::*;
+
+const VTEP: &str = "10.0.0.12";
+const UP3: u32 = 4;
+const INCOMPLETE: u16 = 0x01;
+const REACHABLE: u16 = 0x02;
+const FAILED: u16 = 0x20;
+
+/// A leaf with three uplinks, each to a gateway of its own, towards [`VTEP`] and as many more VTEPs as are named.
+fn three_uplinks(settings: Settings, vteps: &[&str]) -> State {
+    let mut state = state_with(settings);
+    tell(&mut state, leaf());
+    let hops = [via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")];
+    tell(&mut state, [link(ethernet(UP3, "up3")), add_route("10.0.0.0/24", &hops)]);
+    for (ifindex, gateway, last) in [(UP1, "10.1.0.1", 1), (UP2, "10.2.0.1", 2), (UP3, "10.3.0.1", 3)] {
+        tell(&mut state, [neighbour(ifindex, gateway, mac(0xe0 + last))]);
+    }
+    for (vtep, number) in std::iter::once(&VTEP).chain(vteps).zip(1..) {
+        tell(&mut state, [remote(New, mac(number), vtep)]);
+    }
+    state
+}
+
+/// The uplink of each of 999 flows.
+fn dealt(update: &Update) -> Vec<u32> {
+    let hop = |n| paths(update, VTEP).choose(u64::MAX / 999 * n).map_or(0, |hop: &NextHop| hop.ifindex);
+    (0..999).map(hop).collect()
+}
+
+fn moved(before: &[u32], after: &[u32]) -> Vec<(u32, u32)> {
+    before.iter().copied().zip(after.iter().copied()).filter(|(from, to)| from != to).collect()
+}
+
+fn carrier(state: &mut State, present: bool) -> Vec<u32> {
+    let up2 = ethernet(UP2, "up2");
+    tell(state, [link(if present { up2 } else { no_carrier(up2) })]);
+    dealt(&state.build())
+}
+
+fn gateway(state: u16, mac: Option<wire::MacAddr>) -> Message {
+    Message::Neighbour(New, neighbour_of(UP2, "10.2.0.1", mac, state))
+}
+
+#[test]
+fn losing_a_link_moves_only_its_flows_and_its_return_brings_them_back() {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let before = dealt(&state.build());
+    let lost = carrier(&mut state, false);
+    let moved_then = moved(&before, &lost);
+    assert_eq!(moved_then.len(), before.iter().filter(|ifindex| **ifindex == UP2).count());
+    assert!(moved_then.iter().all(|(from, to)| *from == UP2 && [UP1, UP3].contains(to)));
+    assert_eq!(carrier(&mut state, true), before);
+}
+
+#[test]
+fn without_rebalancing_a_link_that_returns_gets_nothing_until_another_is_lost() {
+    let mut state = three_uplinks(Settings { rebalance: Rebalance::Off, ..Settings::default() }, &[]);
+    let before = dealt(&state.build());
+    let lost = carrier(&mut state, false);
+    assert_eq!(carrier(&mut state, true), lost);
+    tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
+    let next = dealt(&state.build());
+    assert!(moved(&lost, &next).iter().all(|(from, to)| (*from, *to) == (UP1, UP2)));
+    tell(&mut state, [link(ethernet(UP1, "up1"))]);
+    state.build();
+    state.reload(Settings::default(), control::Namespace::default());
+    assert_eq!(dealt(&state.build()), before, "turned on while it runs");
+}
+
+#[test]
+fn a_route_that_loses_and_regains_a_next_hop_is_as_resilient_as_a_link() {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let before = dealt(&state.build());
+    let replace = |hops: &[RouteNextHop]| {
+        Message::Route(New, netlink::Route { replace: true, ..route("10.0.0.0/24", hops) })
+    };
+    tell(&mut state, [replace(&[via(UP1, "10.1.0.1"), via(UP3, "10.3.0.1")])]);
+    let less = dealt(&state.build());
+    assert!(moved(&before, &less).iter().all(|(from, _)| *from == UP2));
+    tell(&mut state, [replace(&[via(UP3, "10.3.0.1"), via(UP2, "10.2.0.1"), via(UP1, "10.1.0.1")])]);
+    assert_eq!(dealt(&state.build()), before, "whatever order they are named in");
+}
+
+#[test]
+fn equal_leaves_choose_equally_from_the_start() {
+    let mut one = three_uplinks(Settings::default(), &[]);
+    let mut other = state_with(Settings::default());
+    let mut said: Vec<Message> = leaf();
+    said.push(link(ethernet(UP3, "up3")));
+    let hops = [via(UP3, "10.3.0.1"), via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")];
+    said.extend([remote(New, mac(1), VTEP), add_route("10.0.0.0/24", &hops)]);
+    tell(&mut other, said);
+    assert_eq!(dealt(&one.build()), dealt(&other.build()));
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_is_not_used_while_others_do() {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let before = dealt(&state.build());
+    tell(&mut state, [gateway(FAILED, None)]);
+    assert!(state.is_dirty());
+    let failed = dealt(&state.build());
+    assert!(!failed.contains(&UP2));
+    assert!(moved(&before, &failed).iter().all(|(from, _)| *from == UP2));
+    // It is asked for again, and frames do not wait for the answer.
+    let up2 = Adjacency { ifindex: UP2, address: ip("10.2.0.1") };
+    assert_eq!(state.resolve_due(Instant::now() + Duration::from_secs(60)), [up2]);
+    tell(&mut state, [gateway(INCOMPLETE, None)]);
+    assert!(!state.is_dirty(), "asked is not answered");
+    let others = [neighbour(UP1, "10.1.0.1", mac(0xe1)), neighbour(UP3, "10.3.0.1", mac(0xe3))];
+    state.resync(Dump::Neighbours, others.into_iter().chain([gateway(INCOMPLETE, None)]).collect());
+    assert_eq!(dealt(&state.build()), failed, "nor by a dump");
+    tell(&mut state, [gateway(REACHABLE, Some(mac(0xe2)))]);
+    assert_eq!(dealt(&state.build()), before);
+}
+
+#[test]
+fn gateways_that_all_fail_are_all_used() {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let before = dealt(&state.build());
+    for (ifindex, address) in [(UP1, "10.1.0.1"), (UP2, "10.2.0.1"), (UP3, "10.3.0.1")] {
+        tell(&mut state, [Message::Neighbour(New, neighbour_of(ifindex, address, None, FAILED))]);
+        state.build();
+    }
+    assert_eq!(dealt(&state.build()), before, "whoever answers first, gets what was its own");
+}
+
+#[test]
+fn a_gateway_that_changes_its_mac_address_keeps_its_flows() {
+    let mut state = three_uplinks(Settings::default(), &[]);
+    let before = dealt(&state.build());
+    tell(&mut state, [gateway(REACHABLE, Some(mac(0xf2)))]);
+    let update = state.build();
+    let hop = paths(&update, VTEP).next_hops().iter().find(|hop| hop.ifindex == UP2).unwrap();
+    assert_eq!(hop.destination_mac, Some(mac(0xf2)));
+    assert_eq!(dealt(&update), before);
+}
+
+#[test]
+fn an_ipv6_gateway_of_ipv4_routes_is_asked_for_fails_and_returns() {
+    // RFC 8950: BGP unnumbered. Every router may be fe80::1 on its own link.
+    let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
+    tell(&mut state, [add_route("10.0.0.0/24", &[via(UP1, "fe80::1"), via(UP2, "fe80::1")])]);
+    state.build();
+    let at = |ifindex| Adjacency { ifindex, address: ip("fe80::1") };
+    assert_eq!(state.resolve_due(Instant::now()), [at(UP1), at(UP2)]);
+    tell(&mut state, [neighbour(UP1, "fe80::1", mac(0xe1)), neighbour(UP2, "fe80::1", mac(0xe2))]);
+    let macs = |state: &mut State| -> Vec<_> {
+        paths(&state.build(), VTEP).next_hops().iter().map(|hop| hop.destination_mac).collect()
+    };
+    assert_eq!(macs(&mut state), [Some(mac(0xe1)), Some(mac(0xe2))]);
+    tell(&mut state, [Message::Neighbour(New, neighbour_of(UP1, "fe80::1", None, FAILED))]);
+    assert_eq!(macs(&mut state), [Some(mac(0xe2))]);
+    tell(&mut state, [neighbour(UP1, "fe80::1", mac(0xe9))]);
+    assert_eq!(macs(&mut state), [Some(mac(0xe9)), Some(mac(0xe2))]);
+}
+
+#[test]
+fn an_on_link_next_hop_fails_for_its_own_vtep_alone() {
+    let mut state = told(leaf());
+    tell(&mut state, [remote(New, mac(1), VTEP), remote(New, mac(2), "10.0.0.13")]);
+    tell(&mut state, [add_route("10.0.0.0/24", &[via(UP1, ""), via(UP2, "")])]);
+    let each = |state: &mut State| {
+        let update = state.build();
+        [VTEP, "10.0.0.13"].map(|vtep| interfaces(&update, vtep))
+    };
+    assert_eq!(each(&mut state), [[UP1, UP2], [UP1, UP2]]);
+    tell(&mut state, [Message::Neighbour(New, neighbour_of(UP1, VTEP, None, FAILED))]);
+    assert_eq!(each(&mut state), [vec![UP2], vec![UP1, UP2]]);
+}
+
+#[test]
+fn vteps_that_are_reached_alike_share_their_paths() {
+    let mut state = three_uplinks(Settings::default(), &["10.0.0.13", "10.0.0.14"]);
+    let shared = |update: &Update| {
+        let all: Vec<_> = update.snapshot.vteps().map(|vtep| &vtep.paths).collect();
+        all.windows(2).all(|two| Arc::ptr_eq(two[0], two[1]))
+    };
+    assert!(shared(&state.build()));
+    carrier(&mut state, false);
+    assert!(shared(&state.build()));
+    carrier(&mut state, true);
+    // One that is new is where the others are again.
+    tell(&mut state, [remote(New, mac(9), "10.0.0.19")]);
+    assert!(shared(&state.build()));
+}
