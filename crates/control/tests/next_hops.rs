@@ -42,8 +42,8 @@ fn moved(before: &[u32], after: &[u32]) -> Vec<(u32, u32)> {
 }
 
 fn carrier(state: &mut State, present: bool) -> Vec<u32> {
-    let up2 = ethernet(UP2, "up2");
-    tell(state, [link(if present { up2 } else { no_carrier(up2) })]);
+    let up1 = ethernet(UP1, "up1");
+    tell(state, [link(if present { up1 } else { no_carrier(up1) })]);
     dealt(&state.build())
 }
 
@@ -57,8 +57,8 @@ fn losing_a_link_moves_only_its_flows_and_its_return_brings_them_back() {
     let before = dealt(&state.build());
     let lost = carrier(&mut state, false);
     let moved_then = moved(&before, &lost);
-    assert_eq!(moved_then.len(), before.iter().filter(|ifindex| **ifindex == UP2).count());
-    assert!(moved_then.iter().all(|(from, to)| *from == UP2 && [UP1, UP3].contains(to)));
+    assert_eq!(moved_then.len(), before.iter().filter(|ifindex| **ifindex == UP1).count());
+    assert!(moved_then.iter().all(|(from, to)| *from == UP1 && [UP2, UP3].contains(to)));
     assert_eq!(carrier(&mut state, true), before);
 }
 
@@ -68,10 +68,10 @@ fn without_rebalancing_a_link_that_returns_gets_nothing_until_another_is_lost() 
     let before = dealt(&state.build());
     let lost = carrier(&mut state, false);
     assert_eq!(carrier(&mut state, true), lost);
-    tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
+    tell(&mut state, [link(no_carrier(ethernet(UP2, "up2")))]);
     let next = dealt(&state.build());
-    assert!(moved(&lost, &next).iter().all(|(from, to)| (*from, *to) == (UP1, UP2)));
-    tell(&mut state, [link(ethernet(UP1, "up1"))]);
+    assert!(moved(&lost, &next).iter().all(|(from, to)| (*from, *to) == (UP2, UP1)));
+    tell(&mut state, [link(ethernet(UP2, "up2"))]);
     state.build();
     state.reload(Settings::default(), control::Namespace::default());
     assert_eq!(dealt(&state.build()), before, "turned on while it runs");
@@ -84,9 +84,9 @@ fn a_route_that_loses_and_regains_a_next_hop_is_as_resilient_as_a_link() {
     let replace = |hops: &[RouteNextHop]| {
         Message::Route(New, netlink::Route { replace: true, ..route("10.0.0.0/24", hops) })
     };
-    tell(&mut state, [replace(&[via(UP1, "10.1.0.1"), via(UP3, "10.3.0.1")])]);
+    tell(&mut state, [replace(&[via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")])]);
     let less = dealt(&state.build());
-    assert!(moved(&before, &less).iter().all(|(from, _)| *from == UP2));
+    assert!(moved(&before, &less).iter().all(|(from, _)| *from == UP1));
     tell(&mut state, [replace(&[via(UP3, "10.3.0.1"), via(UP2, "10.2.0.1"), via(UP1, "10.1.0.1")])]);
     assert_eq!(dealt(&state.build()), before, "whatever order they are named in");
 }
