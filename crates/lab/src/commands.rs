@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::IsTerminal;
+use std::fmt;
+use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +74,8 @@ impl Progress {
         if std::io::stderr().is_terminal() {
             self.bar.set_message(format!("{seconds:>3} s  {text}"));
         } else {
-            eprintln!("{seconds:>3} s  {text}");
+            // What is being done goes on, whether anybody reads of it or not.
+            let _ = writeln!(io::stderr(), "{seconds:>3} s  {text}");
         }
         if interrupted() { Err(FabricError::Interrupted) } else { Ok(()) }
     }
@@ -85,8 +87,16 @@ impl Drop for Progress {
     }
 }
 
+/// Prints a line. A reader that has gone (`lab list | head -1`) has read enough, which is no error.
+fn print(line: impl fmt::Display) -> io::Result<()> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
 fn print_json(value: &impl Serialize) -> Outcome {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    print(serde_json::to_string_pretty(value)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,7 +122,8 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     drop(progress);
     let fabric = fabric.keep();
     if !fabric.hash_seeds() {
-        eprintln!(
+        let _ = writeln!(
+            io::stderr(),
             "lab: this kernel has no net.ipv4.fib_multipath_hash_seed (Linux 6.11): all routers hash alike, each tier repeats the \
              choice of the one before, and only some of the paths can be reached"
         );
@@ -120,10 +131,10 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     match output {
         Output::Json => inspect_fabric(&fabric, output),
         Output::Table => {
-            println!(
+            print(format_args!(
                 "{} is up: 'lab exec NODE -- COMMAND' to look around, 'lab down {0}' to end it",
                 fabric.name()
-            );
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -145,7 +156,7 @@ fn list(output: Output) -> Outcome {
     if output == Output::Json {
         return print_json(&names);
     }
-    names.iter().for_each(|name| println!("{name}"));
+    names.iter().try_for_each(print)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -180,7 +191,7 @@ fn inspect_fabric(fabric: &Fabric, output: Output) -> Outcome {
     for line in lines {
         let processes: Vec<String> =
             line.processes.iter().map(|(name, pid)| format!("{name} {pid}")).collect();
-        println!("{:<10} {:<28} {}", line.node, line.namespace, processes.join(", "));
+        print(format_args!("{:<10} {:<28} {}", line.node, line.namespace, processes.join(", ")))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -203,17 +214,20 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     if output == Output::Json {
         return print_json(&all);
     }
-    println!("{:<24} {:>14} {:>14} {:>10} {:>10}", "link", "sent", "received", "not sent", "dropped");
+    print(format_args!(
+        "{:<24} {:>14} {:>14} {:>10} {:>10}",
+        "link", "sent", "received", "not sent", "dropped"
+    ))?;
     for (node, interfaces) in all {
         for (interface, counters) in interfaces {
-            println!(
+            print(format_args!(
                 "{:<24} {:>14} {:>14} {:>10} {:>10}",
                 format!("{node}:{interface}"),
                 counters.tx_packets,
                 counters.rx_packets,
                 counters.tx_dropped,
                 counters.rx_dropped
-            );
+            ))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -248,7 +262,7 @@ fn send(arguments: &Send, output: Output) -> Outcome {
         return print_json(&sent);
     }
     let seconds = sent.nanoseconds as f64 / 1e9;
-    println!("{} frames of {} queue pairs in {seconds:.2} s", sent.frames, sent.queue_pairs);
+    print(format_args!("{} frames of {} queue pairs in {seconds:.2} s", sent.frames, sent.queue_pairs))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -268,12 +282,12 @@ fn receive(arguments: &Receive, output: Output) -> Outcome {
     if output == Output::Json {
         return print_json(&report);
     }
-    println!(
+    print(format_args!(
         "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
         "queue pair", "received", "lost", "reordered", "duplicated", "corrupted"
-    );
+    ))?;
     for line in &report.queue_pairs {
-        println!(
+        print(format_args!(
             "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
             format!("{:#08x}", line.queue_pair),
             line.received,
@@ -281,9 +295,9 @@ fn receive(arguments: &Receive, output: Output) -> Outcome {
             line.reordered,
             line.duplicated,
             line.corrupted
-        );
+        ))?;
     }
-    println!(
+    print(format_args!(
         "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
         "all",
         report.received(),
@@ -291,7 +305,7 @@ fn receive(arguments: &Receive, output: Output) -> Outcome {
         report.reordered(),
         report.duplicated(),
         report.corrupted()
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -350,7 +364,7 @@ fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {
     if output == Output::Json {
         return print_json(outcome);
     }
-    println!("{outcome}");
+    print(outcome)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -360,7 +374,9 @@ fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
         std::env::current_dir().ok().and_then(|here| own.strip_prefix(here).ok()).unwrap_or(own).into();
     let (lab, name) = (lab.display(), fabric.name());
     let leaf = fabric.node("leaf1")?;
-    eprintln!(
+    // Nobody may be there to read it.
+    let _ = writeln!(
+        io::stderr(),
         "The fabric is still up, with vtepd on every leaf. As root:
   {lab} inspect --name {name}                                              nodes and processes
   {lab} exec --name {name} leaf1 -- vtysh -c 'show bgp l2vpn evpn'         what FRR knows

@@ -2,6 +2,7 @@
 
 mod commands;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -208,12 +209,14 @@ fn main() -> ExitCode {
     match commands::run(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("lab: {error}");
+            let mut text = format!("lab: {error}\n");
             let mut cause = error.source();
             while let Some(error) = cause {
-                eprintln!("  because: {error}");
+                text += &format!("  because: {error}\n");
                 cause = error.source();
             }
+            // Nobody may be there to read it.
+            let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(if commands::interrupted() { 130 } else { 1 })
         }
     }

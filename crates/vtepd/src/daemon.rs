@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,8 +37,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.dry_run {
         let update = control::survey(&mut state, &kernel).await?;
         let notes = foreign(&update.plan, hook).iter().map(ToString::to_string).collect();
-        print!("{}", dry_run::report(&update, &hook.to_string(), notes, arguments.output));
-        return Ok(());
+        return print(&dry_run::report(&update, &hook.to_string(), notes, arguments.output));
     }
     let _instance = Instance::lock()?;
     let metrics = telemetry::bind(configuration.metrics).await?;
@@ -104,6 +104,14 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let stopped = shown.stop();
     ended.and(stopped.map_err(Into::into))
+}
+
+/// Prints to standard output. A reader that has gone (`vtepd --dry-run | head -1`) has read enough, which is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
 }
 
 async fn hung_up(signal: &mut Signal) {

@@ -8,7 +8,7 @@ mod takeover;
 mod view;
 mod worker;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -21,18 +21,18 @@ fn main() -> ExitCode {
     start_log(&arguments);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("vtepd: no runtime: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(&format!("no runtime: {error}")),
     };
     match runtime.block_on(daemon::run(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("vtepd: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error.to_string()),
     }
+}
+
+fn failed(reason: &str) -> ExitCode {
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "vtepd: {reason}");
+    ExitCode::FAILURE
 }
 
 /// Logs go to standard error: warnings, and what is taken over or left.
@@ -44,6 +44,7 @@ fn start_log(arguments: &Arguments) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let log = log.with_ansi(std::io::stderr().is_terminal());
+    // A log that nobody reads any more is no reason to stop forwarding: without this, it would panic.
+    let log = log.with_ansi(std::io::stderr().is_terminal()).log_internal_errors(false);
     if arguments.log_json { log.json().init() } else { log.with_target(false).init() }
 }
