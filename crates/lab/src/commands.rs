@@ -120,7 +120,7 @@ fn up(arguments: &Up, output: Output) -> Outcome {
         fabric.converge(Duration::from_secs(arguments.timeout), &report)?;
     }
     drop(progress);
-    let fabric = fabric.keep();
+    let fabric = fabric.keep()?;
     if !fabric.hash_seeds() {
         let _ = writeln!(
             io::stderr(),
@@ -142,10 +142,14 @@ fn up(arguments: &Up, output: Output) -> Outcome {
 
 fn down(arguments: &Down) -> Outcome {
     if arguments.all {
+        // One that cannot be taken down keeps nobody else's up.
+        let mut first = Ok(ExitCode::SUCCESS);
         for name in Fabric::list() {
-            Fabric::open(&name)?.down()?;
+            if let Err(error) = Fabric::open(&name).and_then(Fabric::down) {
+                first = first.and(Err(error.into()));
+            }
         }
-        return Ok(ExitCode::SUCCESS);
+        return first;
     }
     open(arguments.name.as_deref())?.down()?;
     Ok(ExitCode::SUCCESS)
@@ -309,8 +313,30 @@ fn receive(arguments: &Receive, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The demo's own topology, where the user stands or above the program: `deploy/` of the checkout it was built in.
+fn demo_topology(own: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let places = std::iter::once(Path::new("")).chain(own.ancestors().skip(1));
+    let file = places.map(|place| place.join(demo::TOPOLOGY)).find(|file| file.is_file());
+    file.ok_or_else(|| {
+        format!("{} is neither here nor above {}: name it with --topology", demo::TOPOLOGY, own.display())
+            .into()
+    })
+}
+
 fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     let own = std::env::current_exe()?;
+    if Fabric::is_kept(demo::FABRIC) {
+        return Err(format!(
+            "the fabric of an earlier demo is still up (--keep); end it first, as root: {} down {}",
+            from_here(&own).display(),
+            demo::FABRIC
+        )
+        .into());
+    }
+    let topology = match &arguments.topology {
+        Some(file) => file.clone(),
+        None => demo_topology(&own)?,
+    };
     let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
     if !vtepd.exists() {
         return Err(format!(
@@ -321,7 +347,7 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     }
     let settings = demo::Settings {
         fabric: demo::FABRIC.to_owned(),
-        topology: arguments.topology.clone(),
+        topology,
         vtepd: std::path::absolute(vtepd)?,
         queue_pairs: arguments.queue_pairs.into(),
         rate: arguments.rate,
@@ -346,7 +372,7 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     }
     drop(progress);
     let code = show_outcome(&outcome, output)?;
-    print_tour(&fabric.keep(), &own)?;
+    print_tour(&fabric.keep()?, &own)?;
     Ok(code)
 }
 
@@ -368,10 +394,14 @@ fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The shorter of a path's names.
+fn from_here(path: &Path) -> &Path {
+    std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
+}
+
 /// How to look around in what the demo leaves.
 fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
-    let lab: PathBuf =
-        std::env::current_dir().ok().and_then(|here| own.strip_prefix(here).ok()).unwrap_or(own).into();
+    let lab = from_here(own);
     let (lab, name) = (lab.display(), fabric.name());
     let leaf = fabric.node("leaf1")?;
     // Nobody may be there to read it.

@@ -1,6 +1,7 @@
 //! The same traffic through kernel VXLAN and through vtepd by each of its policies, on one fabric that stays up.
 
 mod report;
+mod setup;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -18,14 +19,18 @@ use crate::roce::{self, InnerPort, Limit, RoceError, Sink, Source, connections};
 use crate::topology::{Endpoint, Topology, TopologyError};
 
 pub use report::{Outcome, PolicyOutcome};
+pub use setup::Setup;
 
 /// What the demo's fabric is called unless told otherwise.
 pub const FABRIC: &str = "demo";
 
+/// The file of its fabric, in this repository.
+pub const TOPOLOGY: &str = "deploy/containerlab/scaleacross.clab.yml";
+
 /// One inner source port for all queue pairs: what older NICs and many traffic generators send.
 const INNER_PORT: u16 = 49152;
 /// A path MTU of 1024 bytes.
-const PAYLOAD: usize = 1024;
+pub(crate) const PAYLOAD: usize = 1024;
 const MARK: u64 = SEED;
 const SENDER: &str = "host1";
 const RECEIVER: &str = "host4";
@@ -100,6 +105,7 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<(Fabric, Outcome), DemoError> {
+    let setup = Setup::of(settings);
     let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(&settings.fabric), report)?;
     fabric.converge(CONVERGENCE_LIMIT, report)?;
     let directions = directions(fabric.topology());
@@ -124,7 +130,7 @@ pub fn run(
     }
     let between = directions.iter().filter(|direction| direction.between);
     let outcome = Outcome {
-        queue_pairs: settings.queue_pairs,
+        setup,
         between: between.map(|direction| direction.name.to_string()).collect(),
         on_the_way: on_the_way(&directions, fabric.topology()),
         hash_seeds: fabric.hash_seeds(),

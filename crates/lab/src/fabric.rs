@@ -9,11 +9,15 @@ use nix::sys::signal::Signal;
 use crate::frr;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
+use crate::process::{ancestry, command_line, wait_until};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
 
 /// How long a process may take to end when asked, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a process that is no business of the lab's may take to leave.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// The kernel's own switch against polarisation; Linux 6.11 and later.
 const HASH_SEED: &str = "net.ipv4.fib_multipath_hash_seed";
@@ -63,6 +67,15 @@ pub enum FabricError {
         limit: Duration,
         /// What is missing.
         missing: String,
+    },
+    /// Processes that the lab did not start run in its namespaces. Without their names nobody would find them again.
+    #[error("processes that the lab did not start run in fabric '{fabric}', so all of it stays as it is; stop them, then try again:{}",
+        list(.strangers))]
+    Occupied {
+        /// The fabric.
+        fabric: String,
+        /// The processes.
+        strangers: Vec<Stranger>,
     },
     /// The user wants to stop.
     #[error("interrupted")]
@@ -118,17 +131,27 @@ impl Fabric {
         State::list()
     }
 
-    /// Leaves the fabric up when this value is dropped.
-    #[must_use]
-    pub fn keep(mut self) -> Self {
+    /// Leaves the fabric up when this value is dropped, and remembers that this was wanted.
+    ///
+    /// # Errors
+    /// If that cannot be written down; the fabric is taken down then.
+    pub fn keep(mut self) -> Result<Self, FabricError> {
+        self.state.keep()?;
         self.lock = None;
-        self
+        Ok(self)
+    }
+
+    /// Whether a fabric of that name is up because somebody wants it to be. One that a killed process left is not.
+    #[must_use]
+    pub fn is_kept(name: &str) -> bool {
+        State::of(name).is_kept()
     }
 
     /// Ends every process that the lab started in the fabric and removes its namespaces.
     ///
     /// # Errors
-    /// If something could not be ended or removed.
+    /// [`FabricError::Occupied`] if other processes run in it: everything is as it was then. Or if something could not be ended or
+    /// removed.
     pub fn down(mut self) -> Result<(), FabricError> {
         let lock = self.lock.take();
         let _held = match lock {
@@ -274,9 +297,54 @@ fn set_sysctls(node: &Node) -> Result<(), FabricError> {
     node.namespace()?.enter(set)?
 }
 
+/// A process in a node that the lab did not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stranger {
+    /// The node.
+    pub node: String,
+    /// The process id.
+    pub pid: i32,
+    /// Its command line.
+    pub command: String,
+}
+
+fn list(strangers: &[Stranger]) -> String {
+    let line =
+        |Stranger { node, pid, command }: &Stranger| format!("\n  kill {pid}   # {command}, in {node}");
+    strangers.iter().map(line).collect()
+}
+
+/// Processes in the fabric's namespaces that are neither recorded, nor started by one that is, nor this one.
+fn strangers(name: &str, records: &[Record], topology: &Topology) -> Result<Vec<Stranger>, FabricError> {
+    let known = |pid: i32| {
+        pid == std::process::id().cast_signed()
+            || ancestry(pid).any(|pid| records.iter().any(|record| record.identity.pid == pid))
+    };
+    let mut strangers = Vec::new();
+    for node in topology.nodes.keys() {
+        // Shared, or not made yet.
+        let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
+        for pid in namespace.pids()?.into_iter().filter(|pid| !known(*pid)) {
+            let command = command_line(pid).unwrap_or_else(|| "?".to_owned());
+            strangers.push(Stranger { node: node.clone(), pid, command });
+        }
+    }
+    Ok(strangers)
+}
+
 /// Ends what is recorded, and nothing else; then removes the namespaces, the links with them, and the state.
 fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricError> {
     let records = state.records()?;
+    let mut found = Ok(Vec::new());
+    // One that is about to end may do so.
+    wait_until(LEAVING, || {
+        found = strangers(name, &records, topology);
+        found.as_ref().is_ok_and(Vec::is_empty)
+    });
+    let strangers = found?;
+    if !strangers.is_empty() {
+        return Err(FabricError::Occupied { fabric: name.to_owned(), strangers });
+    }
     for record in &records {
         // Gone is as good; what refuses is reported below.
         let _ = record.identity.signal(Signal::SIGTERM);
@@ -287,11 +355,6 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
     for node in topology.nodes.keys() {
         // Shared, or not made yet.
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
-        for pid in namespace.pids()? {
-            eprintln!(
-                "lab: process {pid} still runs in {node}; the lab did not start it and leaves it alone"
-            );
-        }
         netns::delete(namespace.name())?;
     }
     Ok(state.remove()?)

@@ -51,7 +51,10 @@ enum Command {
     #[command(after_help = "Example:\n  lab counters --node spine1 --node spine2")]
     Counters(Counters),
     /// RoCE-shaped traffic with numbered frames
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example, in two terminals:\n  lab roce receive --node host4\n  lab roce send --node host1 --to 192.168.10.4 --inner-port 49152"
+    )]
     Roce(Roce),
     /// Show the same traffic through kernel VXLAN and through vtepd by each of its policies
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
@@ -196,9 +199,9 @@ struct Demo {
     /// Frames per policy
     #[arg(long, default_value_t = 100_000)]
     frames: u64,
-    /// The topology file
-    #[arg(long, default_value = "deploy/containerlab/scaleacross.clab.yml")]
-    topology: PathBuf,
+    /// The topology file [default: deploy/containerlab/scaleacross.clab.yml, here or in the checkout that lab was built in]
+    #[arg(long)]
+    topology: Option<PathBuf>,
     /// The vtepd program; without it, the one beside lab
     #[arg(long)]
     vtepd: Option<PathBuf>,

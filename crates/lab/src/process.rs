@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::process::{Child, Command, ExitStatus};
+use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,17 +122,34 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The start time of a process that runs; a zombie counts as ended.
-fn start_time(pid: i32) -> Option<u64> {
+/// A field of `/proc/PID/stat` from the third on, by its number in `proc_pid_stat(5)`, of a process that runs; a zombie counts as
+/// ended.
+fn stat<T: FromStr>(pid: i32, field: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, field 2, may hold spaces and parentheses: count from the last one.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
+    let state = fields.clone().next()?;
     if state == "Z" || state == "X" {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.nth(field.checked_sub(3)?)?.parse().ok()
+}
+
+fn start_time(pid: i32) -> Option<u64> {
+    stat(pid, 22)
+}
+
+/// A process, its parent, its parent's parent, and so on.
+pub(crate) fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
+    std::iter::successors(Some(pid), |pid| stat(*pid, 4).filter(|parent| *parent > 1))
+}
+
+/// Its command line, arguments separated by spaces; absent for kernel threads and for what has ended.
+pub(crate) fn command_line(pid: i32) -> Option<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let text = String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned();
+    (!text.is_empty()).then_some(text)
 }
 
 /// Polls until `condition` holds. Returns whether it did within `limit`.

@@ -12,6 +12,7 @@ use crate::process::Identity;
 use crate::topology::Topology;
 
 const BASE: &str = "/run/vtepd-lab";
+const KEPT: &str = "kept";
 
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +109,17 @@ impl State {
     #[expect(clippy::unused_self, reason = "only directories of the state are made")]
     pub(crate) fn make(&self, path: &Path) -> Result<(), StateError> {
         fs::create_dir_all(path).map_err(|source| StateError::Io { path: path.to_owned(), source })
+    }
+
+    /// Remembers that the fabric is to stay up, until it is removed.
+    pub(crate) fn keep(&self) -> Result<(), StateError> {
+        let path = self.directory.join(KEPT);
+        fs::write(&path, b"").map_err(|source| StateError::Io { path, source })
+    }
+
+    /// Whether the fabric was left up on purpose.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.directory.join(KEPT).exists()
     }
 
     pub(crate) fn remove(&self) -> Result<(), StateError> {

@@ -62,9 +62,22 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     // As after a kill: all is still there, nobody holds it. The next one with the name starts afresh.
     let process = r1.spawn("sleep", Command::new("sleep").arg("100")).unwrap();
     assert!(Fabric::list().contains(&name));
-    drop(fabric.keep());
-    assert!(process.identity.alive());
+    assert!(!Fabric::is_kept(&name));
+    drop(fabric.keep().unwrap());
+    assert!(process.identity.alive() && Fabric::is_kept(&name));
+
+    // Not while somebody else is in there: all stays, and has its name.
+    let stranger = netns::Namespace::open(format!("lab-{name}-r1")).unwrap();
+    let stranger = stranger.spawn(Command::new("sleep").arg("101")).unwrap();
+    let error = Fabric::open(&name).unwrap().down().unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains(&format!("kill {}   # sleep 101, in r1", stranger.pid())), "{said}");
+    assert!(matches!(error, FabricError::Occupied { strangers, .. } if strangers.len() == 1), "{said}");
+    assert!(process.identity.alive() && Fabric::is_kept(&name));
+    drop(stranger);
+
     let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
+    assert!(!Fabric::is_kept(&name));
     assert!(!process.identity.alive());
     assert_eq!(fabric.processes().unwrap(), []);
 

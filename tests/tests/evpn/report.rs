@@ -41,7 +41,23 @@ fn demo_figures() {
 
     // The form that is promised, and no more.
     let json: Value = serde_json::from_slice(&serde_json::to_vec_pretty(&outcome).unwrap()).unwrap();
-    assert_eq!(keys(&json), BTreeSet::from(["policies"]));
+    assert_eq!(keys(&json), BTreeSet::from(["setup", "policies"]));
+    let setup = &json["setup"];
+    let (texts, numbers): (BTreeSet<&str>, BTreeSet<&str>) =
+        keys(setup).iter().partition(|key| setup[**key].is_string());
+    assert_eq!(texts, BTreeSet::from(["kernel", "cpu_model", "frr", "vtepd", "topology"]));
+    assert_eq!(
+        numbers,
+        BTreeSet::from(["unix_time", "cpus", "seed", "queue_pairs", "frames", "rate", "payload"])
+    );
+    assert_eq!((setup["frames"].as_u64(), setup["queue_pairs"].as_u64()), (Some(FRAMES), Some(32)));
+    assert!(
+        setup["unix_time"].as_u64().unwrap() > 1_700_000_000 && setup["cpus"].as_u64().unwrap() > 0,
+        "{setup}"
+    );
+    for key in ["frr", "vtepd", "kernel"] {
+        assert!(setup[key].as_str().unwrap().starts_with(|c: char| c.is_ascii_digit()), "{key}: {setup}");
+    }
     let policies = json["policies"].as_array().unwrap();
     let names: Vec<&str> = policies.iter().map(|policy| policy["name"].as_str().unwrap()).collect();
     assert_eq!(names, POLICIES);

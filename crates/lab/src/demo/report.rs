@@ -9,6 +9,8 @@ use crate::balance::{RandomPlacement, expected_mmr_of_bins, jain, mmr};
 use crate::daemon::BINS;
 use crate::roce;
 
+use super::Setup;
+
 /// Characters of a full bar.
 const BAR: usize = 10;
 /// Characters of a policy's column.
@@ -21,11 +23,10 @@ const USED: f64 = 0.01;
 /// What all policies did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
+    /// What it was measured with.
+    pub setup: Setup,
     /// In the order they were measured in: `kernel` first.
     pub policies: Vec<PolicyOutcome>,
-    /// Between the two hosts.
-    #[serde(skip)]
-    pub queue_pairs: usize,
     /// The links between the data centres.
     #[serde(skip)]
     pub between: Vec<String>,
@@ -89,8 +90,8 @@ impl Outcome {
     fn expected_mmr(&self, policy: &str) -> f64 {
         let paths = self.between.len();
         match policy {
-            "qp-hash" => RandomPlacement::new(self.queue_pairs, paths).expected_mmr(),
-            "qp-bins" => expected_mmr_of_bins(self.queue_pairs, BINS, paths),
+            "qp-hash" => RandomPlacement::new(self.setup.queue_pairs, paths).expected_mmr(),
+            "qp-bins" => expected_mmr_of_bins(self.setup.queue_pairs, BINS, paths),
             // One inner source port: all queue pairs are one flow.
             _ => paths as f64,
         }
@@ -119,7 +120,7 @@ impl Outcome {
         else {
             return Ok(());
         };
-        let (queue_pairs, paths) = (self.queue_pairs, self.between.len());
+        let (queue_pairs, paths) = (self.setup.queue_pairs, self.between.len());
         let used = |policy: &PolicyOutcome| policy.used(&self.between);
         writeln!(
             f,
@@ -234,14 +235,28 @@ mod tests {
     }
 
     fn outcome(hash: [u64; 4], lost: u64) -> Outcome {
+        let setup = Setup {
+            unix_time: 0,
+            kernel: "6.18.0".into(),
+            cpus: 2,
+            cpu_model: String::new(),
+            frr: "8.4.4".into(),
+            vtepd: "0.1.0".into(),
+            topology: "x.clab.yml".into(),
+            seed: 7,
+            queue_pairs: 32,
+            frames: 1000,
+            rate: 1,
+            payload: 1024,
+        };
         Outcome {
+            setup,
             policies: vec![
                 policy("kernel", [0, 1000, 3, 0], 0),
                 policy("five-tuple", [0, 0, 1000, 0], 0),
                 policy("qp-bins", [500, 0, 500, 0], 0),
                 policy("qp-hash", hash, lost),
             ],
-            queue_pairs: 32,
             between: ["a", "b", "c", "d"].map(str::to_owned).into(),
             on_the_way: vec![vec![], ["a", "b", "c", "d"].map(str::to_owned).into(), vec![]],
             hash_seeds: true,
@@ -261,9 +276,10 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_figures_and_nothing_else() {
+    fn json_has_the_figures_and_their_setup_and_nothing_else() {
         let json = serde_json::to_value(outcome([1, 1, 1, 1], 0)).unwrap();
-        assert_eq!(json.as_object().unwrap().len(), 1);
+        assert_eq!(json.as_object().unwrap().len(), 2);
+        assert_eq!((&json["setup"]["kernel"], &json["setup"]["seed"]), (&"6.18.0".into(), &7.into()));
         let kernel = &json["policies"][0];
         assert_eq!(kernel["name"], "kernel");
         assert_eq!(kernel["links"]["b"], 1000);
