@@ -115,6 +115,55 @@ fn after_sigkill_on_clsact_a_start_on_tcx_removes_the_filters() {
     assert!(!traces(&lab.leaf).contains("vtepd"), "{}", traces(&lab.leaf));
 }
 
+/// What a killed one left goes from interfaces, too, that the next one does not steer.
+#[test]
+fn after_sigkill_filters_go_from_interfaces_that_are_not_steered() {
+    if !can_run("after_sigkill_filters_go_from_interfaces_that_are_not_steered") {
+        return;
+    }
+    let lab = Lab::new("idle");
+    Vtepd::start(&lab.leaf, &["--hook", "clsact"]).kill();
+    assert!(traces(&lab.leaf).contains("vtepd_uplink") && traces(&lab.leaf).contains("vtepd_vxlan"));
+    let vtepd = Vtepd::start(&lab.leaf, &["--exclude", "10"]);
+    assert!(!vtepd.metrics().has_vni(VNI));
+    let left = traces(&lab.leaf);
+    assert!(!left.contains("vtepd_uplink") && !left.contains("vtepd_vxlan"), "{left}");
+    vtepd.wait_for_log("removed what a killed vtepd had left on");
+}
+
+/// SIGHUP says what changed, or that nothing did, or that there is nothing to read.
+#[test]
+fn a_hangup_says_what_changed() {
+    if !can_run("a_hangup_says_what_changed") {
+        return;
+    }
+    let lab = Lab::new("hup");
+    let file = std::env::temp_dir().join(format!("vtepd-hup-{}.toml", std::process::id()));
+    std::fs::write(&file, "[entropy]\nseed = 1\n").unwrap();
+    let vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);
+    vtepd.hangup();
+    vtepd.wait_for_log("was read again: nothing changed");
+    std::fs::write(&file, "[entropy]\nseed = 2\n[takeover]\nvnis = [10, 99]\n").unwrap();
+    vtepd.hangup();
+    for line in
+        ["entropy.seed: 1 → 2", "takeover.vnis: all → 10, 99", "VNI 99 is to be taken over, but no vxlan"]
+    {
+        vtepd.wait_for_log(line);
+    }
+    std::fs::remove_file(&file).unwrap();
+    drop(vtepd);
+    let vtepd = Vtepd::start(&lab.leaf, &["--vni", "10", "--vni", "98"]);
+    vtepd.wait_for_log("VNI 98 is to be taken over, but no vxlan");
+    vtepd.hangup();
+    vtepd.wait_for_log("there is no configuration file to read again");
+    let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--vni", "98"]);
+    let dry = String::from_utf8_lossy(&dry.stdout).into_owned();
+    assert!(dry.contains("Note: VNI 98 is to be taken over, but no vxlan"), "{dry}");
+    assert!(!vtepd.log().contains("VNI 10 is to be taken over, but"), "{}", vtepd.log());
+    lab.overlay(98, "nolearning", "nolearning", "");
+    vtepd.wait_for("the VNI that has come", |metrics| metrics.has_vni(98));
+}
+
 #[test]
 fn a_second_vtepd_is_refused_by_name() {
     if !can_run("a_second_vtepd_is_refused_by_name") {
@@ -129,8 +178,15 @@ fn a_second_vtepd_is_refused_by_name() {
     // The first one has not noticed; another namespace is free.
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     let _other = Vtepd::start(&lab.peer, &[]);
-    // And a look is always allowed.
-    assert!(Vtepd::output(&lab.leaf, &["--dry-run"]).status.success());
+    // And a look is always allowed; it tells of the one that runs.
+    let look = Vtepd::output(&lab.leaf, &["--dry-run"]);
+    assert!(look.status.success());
+    let shown = String::from_utf8_lossy(&look.stdout).into_owned();
+    assert!(shown.contains(&format!("(process {}) runs in this network namespace", vtepd.pid())), "{shown}");
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{status}: {log}");
+    let alone = Vtepd::output(&lab.leaf, &["--dry-run"]);
+    assert!(!String::from_utf8_lossy(&alone.stdout).contains("runs in this network namespace"), "{alone:?}");
 }
 
 /// The leaf never says "port unreachable" for VXLAN: not while vtepd comes, goes, dies or comes again, under traffic both ways.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use wire::MacAddr;
+use wire::{MacAddr, Vni};
 
 /// A vxlan netdev that is left to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,20 @@ pub struct LeftToKernel {
 impl fmt::Display for LeftToKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (VNI {}) stays with kernel VXLAN: {}", self.name, self.vni, self.reason)
+    }
+}
+
+/// A VNI that the settings name and that no vxlan netdev has, as a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoNetdev(pub Vni);
+
+impl fmt::Display for NoNetdev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "VNI {} is to be taken over, but no vxlan netdev of this network namespace has it; it is taken over when one comes",
+            self.0
+        )
     }
 }
 

@@ -32,7 +32,7 @@ mod swept;
 mod underlay;
 mod vteps;
 
-pub use leave::{LeaveReason, LeftToKernel, Obstacle, Oddity};
+pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};

@@ -13,6 +13,7 @@ use tables::{
     NextHop, Paths, Slot, Snapshot, SnapshotBuilder, SteeringPlan, TakenVni, Uplink, VniTable, Vtep,
     VtepIndex,
 };
+use wire::Vni;
 
 use crate::discover::{Discovery, Terms};
 use crate::leave::{LeaveReason, LeftToKernel};
@@ -36,6 +37,8 @@ pub struct Update {
     pub plan: Arc<SteeringPlan>,
     /// The vxlan netdevs that stay with the kernel.
     pub left: Arc<[LeftToKernel]>,
+    /// VNIs that the settings name to be taken over and that no vxlan netdev has.
+    pub missing: Arc<BTreeSet<Vni>>,
 }
 
 /// What was published last, and the numbers that have to stay.
@@ -118,6 +121,9 @@ impl State {
             overlays.extend(self.publication.decisions.keys());
         }
         let decided = self.decide(&overlays, &entries_changed);
+        if decided || dirty.all || self.publication.generation == 0 {
+            self.find_missing();
+        }
         if ways_changed || remotes_changed || decided {
             self.number_paths();
         }
@@ -128,6 +134,14 @@ impl State {
         }
         self.build_snapshot();
         self.publication.last.clone()
+    }
+
+    fn find_missing(&mut self) {
+        let named = self.settings.include.iter().flatten();
+        let missing = named.filter(|vni| self.links.vxlans_of(vni.get()).next().is_none()).copied().collect();
+        if *self.publication.last.missing != missing {
+            self.publication.last.missing = Arc::new(missing);
+        }
     }
 
     /// Looks up the way to new VTEPs, or to all. Says whether a known one changed.

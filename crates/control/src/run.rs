@@ -14,7 +14,7 @@ use fpm::{BindError, Server};
 use netlink::{Dump, Kernel};
 use tokio::sync::{mpsc, watch};
 
-use crate::leave::LeftToKernel;
+use crate::leave::{LeftToKernel, NoNetdev};
 use crate::publication::Update;
 use crate::resolver::Adjacency;
 use crate::settings::{Namespace, Settings};
@@ -351,6 +351,7 @@ impl<P: FnMut(&Update)> Task<P> {
             status.generation = published.snapshot.generation();
             status.plan.clone_from(&published.plan);
             status.left.clone_from(&published.left);
+            status.missing.clone_from(&published.missing);
             status.warnings = warnings;
         });
     }
@@ -437,6 +438,9 @@ const fn name(what: Dump) -> &'static str {
 
 /// What is taken over and left from now on.
 fn log(before: &Update, after: &Update) {
+    for vni in after.missing.difference(&before.missing) {
+        tracing::warn!("{}", NoNetdev(*vni));
+    }
     if !Arc::ptr_eq(&before.left, &after.left) {
         let known: BTreeMap<u32, &LeftToKernel> =
             before.left.iter().map(|left| (left.ifindex, left)).collect();

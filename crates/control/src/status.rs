@@ -1,11 +1,12 @@
 //! What the control room says of itself: for metrics, the command line and the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tables::SteeringPlan;
+use wire::Vni;
 
 use crate::leave::LeftToKernel;
 use crate::source::SourceState;
@@ -30,6 +31,8 @@ pub struct Status {
     pub plan: Arc<SteeringPlan>,
     /// What is not, and why.
     pub left: Arc<[LeftToKernel]>,
+    /// VNIs that the settings name to be taken over and that no vxlan netdev has.
+    pub missing: Arc<BTreeSet<Vni>>,
     /// What the user should know.
     pub warnings: Vec<Warning>,
 }

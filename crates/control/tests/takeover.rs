@@ -327,3 +327,22 @@ fn every_reason_reads_as_a_sentence() {
         "vx10010 (VNI 10010) stays with kernel VXLAN: its remote VTEP 10.0.0.12 is routed through svi, which lies on bridge br0"
     );
 }
+
+#[test]
+fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
+    let named = |vnis: &[u32]| Settings {
+        include: Some(vnis.iter().copied().map(vni).collect()),
+        ..Settings::default()
+    };
+    let mut state = state_with(named(&[VNI, 10099]));
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10099)]), "nothing is there at all");
+    tell(&mut state, leaf());
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10099)]));
+    tell(&mut state, [link(vxlan(77, BRIDGE, vxlan_of(10099)))]);
+    let update = state.build();
+    assert!(update.missing.is_empty() && update.plan.vnis.contains_key(&77), "{update:?}");
+    state.reload(named(&[VNI, 10098]), Namespace::default());
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10098)]));
+    tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10098)]));
+}

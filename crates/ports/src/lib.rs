@@ -3,11 +3,13 @@
 //! - [`packet`]: AF_PACKET sockets, batched both ways
 //! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
 //! - [`foreign`]: programs of others on the same hooks
+//! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
 
 pub mod foreign;
+pub mod leftovers;
 pub mod netns;
 pub mod packet;
 pub mod splice;

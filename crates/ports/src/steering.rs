@@ -449,7 +449,6 @@ fn attach(
         hook,
         source,
     };
-    remove_leftovers(interface, entry);
     let options = match hook {
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
@@ -484,13 +483,6 @@ fn already_there(error: &TcError) -> bool {
         source = error.source();
     }
     false
-}
-
-/// Removes the filters that a killed vtepd left behind, by whatever hook this one attaches. They pass everything, but would stay for
-/// ever.
-fn remove_leftovers(interface: &str, entry: Entry) {
-    // Nothing there, or no clsact at all, is what is hoped for.
-    let _ = aya::programs::tc::qdisc_detach_program(interface, entry.direction, entry.program);
 }
 
 /// Whether a program of this name is one of the entry programs.

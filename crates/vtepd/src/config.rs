@@ -21,37 +21,39 @@ Examples:
 Signals: SIGHUP reads the configuration file again, SIGTERM or SIGINT gives everything back to the kernel and ends.";
 
 /// Takes the VXLAN dataplane of a running FRR leaf out of the kernel's hands: run it in the leaf's network namespace.
+///
+/// A flag wins over the configuration file, the file over the default.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "vtepd", version, after_help = EXAMPLES)]
 pub struct Arguments {
     /// Configuration file (TOML); read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Take over only this VNI; may be repeated
+    /// Take over only this VNI; may be repeated [default: every VNI found]
     #[arg(long = "vni", value_name = "VNI", value_parser = vni)]
     pub vnis: Vec<Vni>,
-    /// Leave this VNI to the kernel; may be repeated
+    /// Leave this VNI to the kernel; may be repeated [default: none]
     #[arg(long = "exclude", value_name = "VNI", value_parser = vni)]
     pub exclude: Vec<Vni>,
-    /// Who picks the outer UDP source port: five-tuple, qp-hash or qp-bins
+    /// Who picks the outer UDP source port: five-tuple, qp-hash or qp-bins [default: qp-hash]
     #[arg(long)]
     pub policy: Option<Policy>,
-    /// Number of source ports that qp-bins deals queue pairs over
+    /// Number of source ports that qp-bins deals queue pairs over [default: 4]
     #[arg(long)]
-    pub bins: Option<u16>,
-    /// Seed of the hashes; leaves with different seeds place the same flow differently
+    pub bins: Option<Bins>,
+    /// Seed of the hashes; leaves with different seeds place the same flow differently [default: 0]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Outer source ports of qp-hash and qp-bins
+    /// Outer source ports of qp-hash and qp-bins [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
     /// Drop frames from VTEPs that no table names; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
-    /// How the steering programs are attached
+    /// How the steering programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
-    /// Where zebra's FPM client is expected
+    /// Where zebra's FPM client is expected [default: 127.0.0.1:2620]
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "no_fpm")]
     pub fpm_listen: Option<SocketAddr>,
     /// Do without FPM: rtnetlink alone
@@ -60,7 +62,7 @@ pub struct Arguments {
     /// Listen for FPM even where an old zebra might crash on it
     #[arg(long)]
     pub fpm_unsafe: bool,
-    /// Where Prometheus metrics are served
+    /// Where Prometheus metrics are served [default: 127.0.0.1:9472]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
     /// Print what would be taken over, and end
@@ -108,6 +110,9 @@ fn vni(text: &str) -> Result<Vni, String> {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct File {
+    /// Where it was read from.
+    #[serde(skip)]
+    path: Option<PathBuf>,
     takeover: TakeoverSection,
     entropy: EntropySection,
     underlay: UnderlaySection,
@@ -198,10 +203,10 @@ pub enum ConfigurationError {
         source: Box<toml::de::Error>,
     },
     /// A value is out of its range.
-    #[error("{key}: {problem}")]
+    #[error("{place}: {problem}")]
     Value {
-        /// The key, as it stands in the file.
-        key: String,
+        /// The flag, or the file and the key in it.
+        place: String,
         /// What is wrong with the value.
         problem: String,
     },
@@ -222,42 +227,43 @@ impl Configuration {
         let entropy = &file.entropy;
         apply(
             &mut default,
-            "entropy",
+            &file.place("entropy"),
             entropy.policy.as_deref(),
             entropy.bins,
             entropy.source_ports.as_deref(),
         )?;
         default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
-        override_by_flags(&mut default, arguments)?;
+        override_by_flags(&mut default, arguments);
         let mut vnis = BTreeMap::new();
         for (number, section) in &file.vni {
             let key = format!("vni.{number}");
+            let place = file.place(&key);
             let vni =
-                vni(number).map_err(|problem| ConfigurationError::Value { key: key.clone(), problem })?;
+                vni(number).map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
             let mut settings = default.clone();
             let VniSection { policy, bins, source_ports, ttl, strict_vtep } = section;
-            apply(&mut settings, &key, policy.as_deref(), *bins, source_ports.as_deref())?;
+            apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
             if *ttl == Some(0) {
                 return Err(ConfigurationError::Value {
-                    key: format!("{key}.ttl"),
+                    place: format!("{place}.ttl"),
                     problem: "a TTL is 1 to 255".to_owned(),
                 });
             }
             settings.ttl = *ttl;
             settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
-            override_by_flags(&mut settings, arguments)?;
-            check(&key, &settings)?;
+            override_by_flags(&mut settings, arguments);
+            check(&file, &key, &settings, arguments)?;
             vnis.insert(vni, settings);
         }
-        check("entropy", &default)?;
+        check(&file, "entropy", &default, arguments)?;
         let mut include = match &file.takeover.vnis {
-            Some(list) => Some(numbers("takeover.vnis", list)?),
+            Some(list) => Some(numbers(&file.place("takeover.vnis"), list)?),
             None => None,
         };
         if !arguments.vnis.is_empty() {
             include = Some(arguments.vnis.iter().copied().collect());
         }
-        let mut exclude = numbers("takeover.exclude", &file.takeover.exclude)?;
+        let mut exclude = numbers(&file.place("takeover.exclude"), &file.takeover.exclude)?;
         exclude.extend(&arguments.exclude);
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
         let rebalance = match file.underlay.rebalance {
@@ -282,14 +288,22 @@ impl Configuration {
 fn read(path: &Path) -> Result<File, ConfigurationError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigurationError::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text)
-        .map_err(|source| ConfigurationError::Parse { path: path.to_owned(), source: Box::new(source) })
+    let file: File = toml::from_str(&text)
+        .map_err(|source| ConfigurationError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+    Ok(File { path: Some(path.to_owned()), ..file })
 }
 
-fn numbers(key: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError> {
+impl File {
+    /// A key of it, with its name.
+    fn place(&self, key: &str) -> String {
+        self.path.as_ref().map_or_else(|| key.to_owned(), |path| format!("{}: {key}", path.display()))
+    }
+}
+
+fn numbers(place: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError> {
     let parse = |&number| {
         Vni::try_from(number).map_err(|error: wire::TypeError| ConfigurationError::Value {
-            key: key.to_owned(),
+            place: place.to_owned(),
             problem: error.to_string(),
         })
     };
@@ -298,13 +312,13 @@ fn numbers(key: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError>
 
 fn apply(
     settings: &mut VniSettings,
-    key: &str,
+    place: &str,
     policy: Option<&str>,
     bins: Option<u16>,
     source_ports: Option<&str>,
 ) -> Result<(), ConfigurationError> {
     let wrong =
-        |name: &str, problem: String| ConfigurationError::Value { key: format!("{key}.{name}"), problem };
+        |name: &str, problem: String| ConfigurationError::Value { place: format!("{place}.{name}"), problem };
     if let Some(policy) = policy {
         settings.policy =
             policy.parse().map_err(|error: entropy::UnknownPolicy| wrong("policy", error.to_string()))?;
@@ -319,32 +333,46 @@ fn apply(
     Ok(())
 }
 
-fn override_by_flags(settings: &mut VniSettings, arguments: &Arguments) -> Result<(), ConfigurationError> {
+fn override_by_flags(settings: &mut VniSettings, arguments: &Arguments) {
     settings.policy = arguments.policy.unwrap_or(settings.policy);
+    settings.bins = arguments.bins.unwrap_or(settings.bins);
     settings.source_ports = arguments.source_ports.unwrap_or(settings.source_ports);
     settings.strict_vtep |= arguments.strict_vtep;
-    apply(settings, "--", None, arguments.bins, None)
 }
 
 /// Whether the settings go together, found out before anything is attached.
-fn check(key: &str, settings: &VniSettings) -> Result<(), ConfigurationError> {
+fn check(
+    file: &File,
+    section: &str,
+    settings: &VniSettings,
+    arguments: &Arguments,
+) -> Result<(), ConfigurationError> {
     let VniSettings { policy, bins, source_ports, .. } = *settings;
     let together = entropy::Settings { policy, bins, range: source_ports, ..entropy::Settings::default() };
-    match entropy::Entropy::new(together) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            Err(ConfigurationError::Value { key: format!("{key}.bins"), problem: error.to_string() })
-        }
-    }
+    let Err(error) = entropy::Entropy::new(together) else { return Ok(()) };
+    let flags = [
+        ("--policy", arguments.policy.is_some()),
+        ("--bins", arguments.bins.is_some()),
+        ("--source-ports", arguments.source_ports.is_some()),
+    ];
+    let given: Vec<&str> = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
+    let key = file.place(&format!("{section}.bins"));
+    let place = match (given.is_empty(), &file.path) {
+        (true, _) => key,
+        (false, Some(_)) => format!("{} with {key}", given.join(" ")),
+        (false, None) => given.join(" "),
+    };
+    Err(ConfigurationError::Value { place, problem: error.to_string() })
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write;
 
     use super::*;
 
-    fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
+    /// What a file of this text and these flags give.
+    pub(crate) fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
         let path = std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));
         std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
         let path_text = path.to_string_lossy().into_owned();
@@ -388,7 +416,47 @@ mod tests {
             ("[takover]\n", "takover"),
         ] {
             let error = load(text, &[]).unwrap_err().to_string();
-            assert!(error.contains(word), "{text}: {error}");
+            assert!(error.contains(word) && error.contains("vtepd-config-"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn flags_and_keys_go_by_their_names() {
+        let said = |text: &str, flags: &[&str]| load(text, flags).unwrap_err().to_string();
+        let narrow = "[entropy]\npolicy = \"qp-bins\"\nsource-ports = \"50000-50001\"\nbins = 2\n";
+        let error = said(narrow, &["--bins", "3"]);
+        assert!(error.starts_with("--bins with /") && error.contains("entropy.bins: 3 bins"), "{error}");
+        let flags = ["vtepd", "--policy", "qp-bins", "--source-ports", "5-6"];
+        let error = Configuration::load(&Arguments::parse_from(flags)).unwrap_err().to_string();
+        assert!(error.starts_with("--policy --source-ports: 4 bins"), "{error}");
+        for (flag, value) in
+            [("--bins", "0"), ("--policy", "spray"), ("--source-ports", "9-1"), ("--vni", "0")]
+        {
+            let error = Arguments::try_parse_from(["vtepd", flag, value]).unwrap_err().to_string();
+            assert!(error.contains(&format!("'{value}' for '{flag} <")), "{error}");
+        }
+    }
+
+    #[test]
+    fn help_shows_the_defaults() {
+        let help = <Arguments as clap::CommandFactory>::command().render_help().to_string();
+        let configuration = load("", &[]).unwrap();
+        let VniSettings { policy, bins, source_ports, .. } = configuration.settings.default;
+        for (flag, default) in [
+            ("--vni", "every VNI found".to_owned()),
+            ("--exclude", "none".to_owned()),
+            ("--policy", policy.to_string()),
+            ("--bins", bins.to_string()),
+            ("--seed", configuration.settings.seed.to_string()),
+            ("--source-ports", source_ports.to_string()),
+            ("--hook", format!("{:?}", configuration.hook).to_lowercase()),
+            ("--fpm-listen", configuration.fpm.address.unwrap().to_string()),
+            ("--metrics-listen", configuration.metrics.to_string()),
+            ("--output", "table".to_owned()),
+        ] {
+            let line = help.lines().find(|line| line.contains(&format!("{flag} <")));
+            let line = line.unwrap_or_else(|| panic!("no {flag} in\n{help}"));
+            assert!(line.contains(&format!("[default: {default}]")), "{flag}: {line}");
         }
     }
 

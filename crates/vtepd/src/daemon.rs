@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use control::{Namespace, Request, Settings, State, Status, Update};
+use control::{Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
@@ -15,9 +15,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Arguments, Configuration, HookChoice};
-use crate::instance::Instance;
+use crate::instance::{self, Instance};
 use crate::takeover::{Takeover, TakeoverError};
-use crate::{dry_run, view};
+use crate::{changes, dry_run, view};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -30,17 +30,26 @@ const REQUESTS: usize = 1024;
 /// # Errors
 /// When something is missing at the start, or breaks later. What was taken over is given back in any case.
 pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let configuration = Configuration::load(arguments)?;
+    let mut configuration = Configuration::load(arguments)?;
     let hook = hook(configuration.hook)?;
     let kernel = Kernel::open()?;
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
     if arguments.dry_run {
         let update = control::survey(&mut state, &kernel).await?;
-        let notes = foreign(&update.plan, hook).iter().map(ToString::to_string).collect();
-        return print(&dry_run::report(&update, &hook.to_string(), notes, arguments.output));
+        let running = instance::running().map(|pid| {
+            format!(
+                "a vtepd (process {pid}) runs in this network namespace already, by settings of its own: this is what \
+                 another one would do once that is stopped"
+            )
+        });
+        let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
+        let foreign = foreign(&update.plan, hook);
+        let notes = running.into_iter().chain(missing).chain(foreign.iter().map(ToString::to_string));
+        return print(&dry_run::report(&update, &hook.to_string(), notes.collect(), arguments.output));
     }
     let _instance = Instance::lock()?;
-    let metrics = telemetry::bind(configuration.metrics).await?;
+    let metrics_address = configuration.metrics;
+    let metrics = telemetry::bind(metrics_address).await?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
 
@@ -62,7 +71,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
         let counts = (update.plan.vnis.len(), update.left.len());
         if applied.is_ok() && told.replace(counts) != Some(counts) {
             let (taken, left) = counts;
-            tracing::info!(taken, left, metrics = %configuration.metrics, "VNIs taken over, and left to the kernel");
+            tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
             if counts == (0, 0) {
                 tracing::warn!(
                     "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
@@ -92,7 +101,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             () = hung_up(&mut hangup) => {
-                if let Some(settings) = reload(arguments, &configuration) {
+                if let Some(settings) = reload(arguments, &mut configuration) {
                     shown.configurations.fetch_add(1, Ordering::Relaxed);
                     let _ = requests.send(Request::Reload(Box::new(settings))).await;
                 }
@@ -193,15 +202,26 @@ fn hook(choice: HookChoice) -> Result<Hook, Failure> {
 }
 
 /// The new settings; `None` where the file is wrong, and then everything stays as it is.
-fn reload(arguments: &Arguments, running: &Configuration) -> Option<Settings> {
+fn reload(arguments: &Arguments, running: &mut Configuration) -> Option<Settings> {
+    let read = match &arguments.config {
+        Some(path) => format!("{} was read again", path.display()),
+        None => {
+            "there is no configuration file to read again (vtepd was started without --config)".to_owned()
+        }
+    };
     match Configuration::load(arguments) {
         Ok(configuration) => {
-            let Configuration { settings, hook, fpm, metrics } = configuration;
-            if (hook, fpm, metrics) != (running.hook, running.fpm, running.metrics) {
-                tracing::warn!("hook, FPM and metrics settings are taken over at the next start only");
+            let changes = changes::between(running, &configuration);
+            for change in &changes {
+                tracing::info!("{change}");
             }
-            tracing::info!("the configuration was read again");
-            Some(settings)
+            tracing::info!(
+                "{read}: {}",
+                if changes.is_empty() { "nothing changed" } else { "changes are above" }
+            );
+            // The rest is as it was at the start, and stays so.
+            running.settings = configuration.settings.clone();
+            Some(configuration.settings)
         }
         Err(error) => {
             tracing::error!("{error}; the configuration stays as it was");

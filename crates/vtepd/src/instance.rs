@@ -35,15 +35,27 @@ impl Instance {
     /// # Errors
     /// When another vtepd has it.
     pub fn lock() -> Result<Self, InstanceError> {
-        let address = SocketAddr::from_abstract_name(NAME)?;
+        let address = address()?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => Ok(Self(listener)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let stream = UnixStream::connect_addr(&address)?;
-                let pid = getsockopt(&stream, PeerCredentials).map_or(0, |credentials| credentials.pid());
-                Err(InstanceError::Running { pid })
+                Err(InstanceError::Running { pid: holder()? })
             }
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The process that has the lock of the calling thread's network namespace, as [`InstanceError::Running`] has it.
+pub fn running() -> Option<i32> {
+    holder().ok()
+}
+
+fn address() -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(NAME)
+}
+
+fn holder() -> io::Result<i32> {
+    let stream = UnixStream::connect_addr(&address()?)?;
+    Ok(getsockopt(&stream, PeerCredentials).map_or(0, |credentials| credentials.pid()))
 }

@@ -1,5 +1,6 @@
 //! The daemon: reads the configuration, assembles the rooms, and takes them apart again.
 
+mod changes;
 mod config;
 mod daemon;
 mod dry_run;

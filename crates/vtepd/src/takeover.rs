@@ -7,6 +7,7 @@ use control::Request;
 use pipeline::Counters;
 use ports::{
     Hook, PacketSocket, PrivateNamespace, Splice, SpliceError, Steering, SteeringCounts, SteeringError,
+    leftovers,
 };
 use tables::{Snapshot, SteeringPlan};
 use tokio::sync::mpsc;
@@ -59,6 +60,13 @@ impl Takeover {
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> Result<Self, TakeoverError> {
+        match leftovers::remove() {
+            Ok(interfaces) if interfaces.is_empty() => {}
+            Ok(interfaces) => {
+                tracing::info!("removed what a killed vtepd had left on {}", interfaces.join(", "));
+            }
+            Err(error) => tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}"),
+        }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         let mut underlay = Splice::create(UNDERLAY_SPLICE, &private)?;
         let mut bridge = Splice::create(BRIDGE_SPLICE, &private)?;
