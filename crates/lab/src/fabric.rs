@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::frr;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
 use crate::process::{ancestry, command_line, wait_until};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
+use crate::{frr, frr_root};
 
 /// How long a process may take to end when asked, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -77,6 +77,9 @@ pub enum FabricError {
         /// The processes.
         strangers: Vec<Stranger>,
     },
+    /// `LAB_FRR_ROOT` names no root with FRR in it.
+    #[error("LAB_FRR_ROOT names no root file system with FRR (/usr/lib/frr/zebra) in it: {0}")]
+    FrrRoot(io::Error),
     /// The user wants to stop.
     #[error("interrupted")]
     Interrupted,
@@ -101,7 +104,11 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError`]; what had been built by then is removed again.
-    pub fn up(topology: Topology, name: Option<&str>, report: OnProgress) -> Result<Self, FabricError> {
+    pub fn up(mut topology: Topology, name: Option<&str>, report: OnProgress) -> Result<Self, FabricError> {
+        let frr_root = frr_root::wished().map_err(FabricError::FrrRoot)?;
+        for node in topology.nodes.values_mut() {
+            node.frr_root.clone_from(&frr_root);
+        }
         let name = name.unwrap_or(&topology.name).to_owned();
         let lock = State::lock(&name)?;
         let state = State::of(&name);

@@ -5,10 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::frr_root::{self, PROGRAMS};
 use crate::node::{Node, NodeError};
 use crate::process::wait_until;
-
-const PROGRAMS: &str = "/usr/lib/frr";
 
 /// How long a daemon may take to open its terminal socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -27,7 +26,7 @@ struct Daemon {
 }
 
 /// Reads a `daemons` file: shell assignments, of which only plain ones are understood.
-fn daemons(text: &str) -> Result<Vec<Daemon>, String> {
+fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
     let mut settings = BTreeMap::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let understood = line.split_once('=').and_then(|(name, value)| {
@@ -45,7 +44,7 @@ fn daemons(text: &str) -> Result<Vec<Daemon>, String> {
         let always = match name {
             "zebra" | "staticd" => true,
             // Since FRR 9; where it exists it always runs.
-            "mgmtd" => Path::new(PROGRAMS).join(name).exists(),
+            "mgmtd" => programs.join(name).exists(),
             _ => false,
         };
         if !asked && !always {
@@ -73,12 +72,14 @@ pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
     let Some(path) = node.daemons_file() else { return Ok(()) };
     let failed = |reason| NodeError::Frr { node: node.name().to_owned(), reason };
     let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
-    for daemon in daemons(&text).map_err(failed)? {
-        let program = Path::new(PROGRAMS).join(daemon.name);
+    let programs = node.frr_root().map_or_else(|| PROGRAMS.into(), |root| frr_root::below(root, PROGRAMS));
+    for daemon in daemons(&text, &programs).map_err(failed)? {
+        let program = programs.join(daemon.name);
         if !program.exists() {
             return Err(NodeError::NotInstalled(format!("{} (Debian package frr)", program.display())));
         }
-        let mut command = node.command(&[program])?;
+        // By the path that stands for it in the node's view.
+        let mut command = node.command(&[Path::new(PROGRAMS).join(daemon.name)])?;
         let record = node.spawn(daemon.name, command.args(&daemon.options))?;
         let socket = node.directory().join("run").join(format!("{}.vty", daemon.name));
         wait_until(START_LIMIT, || socket.exists() || !record.identity.alive());
@@ -99,8 +100,8 @@ mod tests {
     fn a_daemons_file_says_what_runs_and_how() {
         let text = "# comment\nbgpd=yes\nospfd=no\nvtysh_enable=yes\nzebra_options=\"  -A 127.0.0.1 -d -M dplane_fpm_nl\"\n\
                     bfdd=yes\nbgpd_options='-A ::1'\n#bgpd_options=\nMAX_FDS=1024\n";
-        let daemons: Vec<_> =
-            daemons(text).unwrap().into_iter().filter(|daemon| daemon.name != "mgmtd").collect();
+        let none = Path::new("/nonexistent");
+        let daemons = daemons(text, none).unwrap();
         let names: Vec<_> = daemons.iter().map(|daemon| daemon.name).collect();
         assert_eq!(names, ["zebra", "staticd", "bgpd", "bfdd"]);
         assert_eq!(daemons[0].options, ["-A", "127.0.0.1", "-M", "dplane_fpm_nl"]);
@@ -110,6 +111,7 @@ mod tests {
 
     #[test]
     fn what_only_a_shell_understands_is_refused() {
+        let daemons = |text| daemons(text, Path::new("/nonexistent"));
         assert!(daemons("bgpd=yes; echo a b").unwrap_err().contains("bgpd=yes; echo"));
         assert!(daemons("if true").unwrap_err().contains("not understood"));
         assert!(daemons("ospfd=yes\nospfd_instances=1,2").unwrap_err().contains("ospfd_instances"));

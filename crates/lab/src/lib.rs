@@ -3,6 +3,7 @@
 mod converge;
 mod environment;
 mod frr;
+mod frr_root;
 mod parse;
 
 pub mod balance;

@@ -33,7 +33,9 @@ enum Output {
 #[derive(Subcommand)]
 enum Command {
     /// Bring a fabric up and wait until it forwards
-    #[command(after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml --name test")]
+    #[command(
+        after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml --name test\n\nLAB_FRR_ROOT names another root file system to run FRR from (see tests/frr-root)."
+    )]
     Up(Up),
     /// Take a fabric down: end what the lab started in it, remove its namespaces
     #[command(after_help = "Example:\n  lab down scaleacross")]

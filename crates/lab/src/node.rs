@@ -11,6 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::User;
 
+use crate::frr_root::{self, PROGRAMS, VTYSH};
 use crate::netns::{Namespace, NetnsError};
 use crate::process::{Process, ProcessError};
 use crate::state::{Record, State, StateError};
@@ -219,24 +220,46 @@ impl Node {
                 attach(None, &bind.target, None, flags)?;
             }
         }
+        let Some(frr_root) = self.frr_root() else { return Ok(()) };
+        for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys")] {
+            attach(Some(Path::new(kind)), &frr_root::below(frr_root, target), Some(kind), MsFlags::empty())?;
+        }
+        let shared = self.private().map(|(_, target)| target).chain(["/dev"]);
+        for path in shared {
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            attach(Some(Path::new(path)), &frr_root::below(frr_root, path), None, flags)?;
+        }
+        for (wrapper, program) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
+            attach(Some(&self.directory().join(wrapper)), Path::new(program), None, MsFlags::MS_BIND)?;
+        }
         Ok(())
     }
 
     /// Makes the node's directories and the files that binds cover.
     pub(crate) fn prepare(&self) -> Result<(), NodeError> {
         self.state.make(&self.directory())?;
-        let frr = User::from_name("frr").ok().flatten();
-        if self.has_frr() && frr.is_none() {
+        let frr = match self.frr_root() {
+            Some(root) => frr_root::user(root),
+            None => User::from_name("frr").ok().flatten().map(|user| (user.uid.as_raw(), user.gid.as_raw())),
+        };
+        if self.has_frr() && (frr.is_none() || !Path::new(VTYSH).exists()) {
             return Err(NodeError::NotInstalled("FRR (Debian package frr)".into()));
         }
         for (name, target) in self.private() {
             let directory = self.directory().join(name);
             self.state.make(&directory)?;
             self.state.make(Path::new(target))?;
-            if let Some(frr) = &frr {
-                chown(&directory, Some(frr.uid.as_raw()), Some(frr.gid.as_raw()))
+            if let Some((user, group)) = frr {
+                chown(&directory, Some(user), Some(group))
                     .map_err(|source| self.file_error(&directory, source))?;
             }
+        }
+        if let Some(root) = self.frr_root() {
+            for (_, target) in self.private() {
+                self.state.make(&frr_root::below(root, target))?;
+            }
+            frr_root::write_wrappers(root, &self.directory())
+                .map_err(|(path, source)| self.file_error(&path, source))?;
         }
         for bind in &self.settings.binds {
             self.prepare_bind(bind)?;
@@ -273,6 +296,11 @@ impl Node {
     /// Whether FRR is to run here: its `daemons` file, or the directory that holds it, is bound.
     pub(crate) fn has_frr(&self) -> bool {
         self.daemons_file().is_some()
+    }
+
+    /// The root that FRR runs from here, if not this machine's.
+    pub(crate) fn frr_root(&self) -> Option<&Path> {
+        self.settings.frr_root.as_deref().filter(|_| self.has_frr())
     }
 
     /// Where the node's `/etc/frr/daemons` lies outside.

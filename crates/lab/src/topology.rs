@@ -104,6 +104,8 @@ pub struct Node {
     pub env: BTreeMap<String, String>,
     /// Kernel parameters of the namespace; all begin with `net.`.
     pub sysctls: BTreeMap<String, String>,
+    /// The root file system that FRR is run from, if it is not this machine's: `LAB_FRR_ROOT` when the fabric was made.
+    pub frr_root: Option<PathBuf>,
 }
 
 /// `source:target[:ro]`.

@@ -18,10 +18,7 @@ struct Frozen(Vec<Identity>);
 
 impl Frozen {
     fn new(fabric: &ScaleAcross, leaf: &str) -> Self {
-        let processes = fabric.fabric.processes().unwrap();
-        let frr = processes.iter().filter(|process| process.node == leaf && process.name != "vtepd");
-        let frozen = Self(frr.map(|process| process.identity).collect());
-        assert_eq!(frozen.0.len(), 4, "bgpd, bfdd, staticd, zebra");
+        let frozen = Self(fabric.frr(leaf));
         frozen.0.iter().for_each(|daemon| daemon.signal(Signal::SIGSTOP).unwrap());
         frozen
     }

@@ -1,5 +1,6 @@
 //! The fabric, and vtepd on its leaves.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use lab::daemon::{Daemon, Policy};
 use lab::fabric::FabricError;
 use lab::node::Node;
-use lab::process::wait_until;
+use lab::process::{Identity, wait_until};
 use lab::{Fabric, Namespace, Topology};
 
 /// How long anything that has to happen may take.
@@ -20,6 +21,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Every leaf, and the VNIs of each.
 pub const LEAVES: [&str; 6] = ["leaf1", "leaf2", "leaf3", "leaf4", "leaf5", "leaf6"];
 pub const VNIS: usize = 2;
+
+/// What runs on each router; and since FRR 9, that too.
+pub const DAEMONS: [&str; 4] = ["bgpd", "bfdd", "staticd", "zebra"];
+pub const MANAGEMENT: &str = "mgmtd";
 
 /// Fabrics want the machine for themselves.
 static TURN: Mutex<()> = Mutex::new(());
@@ -74,6 +79,21 @@ impl ScaleAcross {
 
     pub fn namespace(&self, name: &str) -> Namespace {
         self.node(name).namespace().unwrap()
+    }
+
+    /// FRR's daemons on a router.
+    pub fn frr(&self, node: &str) -> Vec<Identity> {
+        let mut processes = self.fabric.processes().unwrap();
+        processes.retain(|process| process.node == node && process.name != "vtepd");
+        assert_eq!(
+            processes
+                .iter()
+                .map(|process| process.name.as_str())
+                .filter(|name| *name != MANAGEMENT)
+                .collect::<BTreeSet<_>>(),
+            BTreeSet::from(DAEMONS)
+        );
+        processes.into_iter().map(|process| process.identity).collect()
     }
 
     /// Runs a command on a node, given in one line.

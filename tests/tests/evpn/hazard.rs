@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::process::wait_until;
+use lab::process::{Identity, wait_until};
 
 use crate::fixture::{PATIENCE, ScaleAcross, can_run};
 
@@ -55,15 +55,15 @@ fn frr_vni_and_l3vni_hazard() {
     }
     let fabric = ScaleAcross::up("evpn-hazard");
     let version = fabric.node("leaf1").run(&["vtysh", "-c", "show version"]).unwrap();
-    if !version.contains(HAZARDOUS) {
-        println!("SKIPPED frr_vni_and_l3vni_hazard: zebra is not {HAZARDOUS}");
-        return;
-    }
     let zebra = |leaf| {
         let processes = fabric.fabric.processes().unwrap();
         processes.into_iter().find(|p| p.node == leaf && p.name == "zebra").expect("zebra runs").identity
     };
     let (zebra1, zebra4) = (zebra("leaf1"), zebra("leaf4"));
+    if !version.contains(HAZARDOUS) {
+        layer3_vni_does_no_harm(&fabric, zebra1);
+        return;
+    }
 
     // A connection that stands may stay.
     let vtepd = fabric.vtepd("leaf1");
@@ -112,4 +112,21 @@ fn frr_vni_and_l3vni_hazard() {
     assert!(!vtepd.log().contains("not listened for"), "{}", vtepd.log());
     let died = wait_until(RETRY, || !zebra4.alive());
     println!("frr_vni_and_l3vni_hazard: let connect, zebra {}", if died { "crashed" } else { "lives" });
+}
+
+/// A zebra that has been mended: told so, vtepd has it connect again and again, and it repeats what it knows.
+fn layer3_vni_does_no_harm(fabric: &ScaleAcross, zebra: Identity) {
+    layer3_vni(fabric);
+    for leaf in [1, 4] {
+        know_by_address(fabric, leaf, "replace");
+    }
+    for _ in 0..3 {
+        let vtepd = fabric.spawn("leaf1", &["--fpm-unsafe"]);
+        vtepd.wait_until_ready();
+        vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
+        vtepd.wait_for_peers(10010, 5, 5);
+        vtepd.wait_for_peers(5000, 1, 0);
+        assert!(zebra.alive());
+        vtepd.stop();
+    }
 }

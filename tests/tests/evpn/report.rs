@@ -7,7 +7,7 @@ use lab::balance::{RandomPlacement, jain, mmr};
 use lab::{Fabric, Namespace, counters, demo, netns};
 use serde_json::Value;
 
-use crate::fixture::{can_run, program, topology, turn};
+use crate::fixture::{DAEMONS, MANAGEMENT, can_run, program, topology, turn};
 
 const FABRIC: &str = "evpn-demo";
 const FRAMES: u64 = 20_000;
@@ -122,8 +122,12 @@ fn demo_figures() {
 /// Taken down, the fabric leaves no process, no namespace and no state.
 fn nothing_is_left(fabric: Fabric) {
     let processes = fabric.processes().unwrap();
-    let vtepds = processes.iter().filter(|process| process.name == "vtepd").count();
-    assert_eq!((vtepds, processes.len()), (6, 6 + 10 * 4), "bgpd, bfdd, staticd and zebra on each router");
+    let mut running = BTreeMap::<&str, usize>::new();
+    for process in processes.iter().filter(|process| process.name != MANAGEMENT) {
+        *running.entry(process.name.as_str()).or_default() += 1;
+    }
+    let expected = DAEMONS.map(|daemon| (daemon, 10)).into_iter().chain([("vtepd", 6)]);
+    assert_eq!(running, expected.collect());
     let prefix = format!("lab-{FABRIC}-");
     let inside: Vec<i32> =
         netns::list(&prefix).iter().flat_map(|name| Namespace::open(name).unwrap().pids().unwrap()).collect();

@@ -1,8 +1,9 @@
 //! Where vtepd gets its facts from, on leaves as strangers have them.
 
+use lab::process::wait_until;
 use lab::roce::announce;
 
-use crate::fixture::{ScaleAcross, can_run};
+use crate::fixture::{PATIENCE, ScaleAcross, can_run};
 use crate::hosts::host;
 use crate::stream::Stream;
 
@@ -55,4 +56,45 @@ fn sources_are_as_the_leaf_is_configured() {
     assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
     again.wait_for("zebra's FPM again", |metrics| metrics.is_state("fpm", "live"));
     assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
+}
+
+/// zebra tells routes with next-hop groups, and then again without: the same way for the same frames, and when an uplink
+/// goes, the other one, which zebra's groups do not say.
+#[test]
+fn routes_come_with_and_without_next_hop_groups() {
+    if !can_run("routes_come_with_and_without_next_hop_groups") {
+        return;
+    }
+    let fabric = ScaleAcross::up("evpn-groups");
+    let (sender, receiver) = (host(&fabric, "host1"), host(&fabric, "host4"));
+    let vtepd = fabric.vtepd("leaf1");
+    vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
+    for change in ["fpm use-next-hop-groups", "no fpm use-next-hop-groups"] {
+        // zebra closes the connection and comes back.
+        let connections = |log: &str| log.matches("FPM is connected").count();
+        let before = connections(&vtepd.log());
+        fabric.node("leaf1").run(&["vtysh", "-c", "configure terminal", "-c", change]).unwrap();
+        assert!(wait_until(PATIENCE, || connections(&vtepd.log()) > before), "{change}: {}", vtepd.log());
+        vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
+
+        let sent = || {
+            let metrics = vtepd.metrics();
+            (metrics.sent_by("up1"), metrics.sent_by("up2"))
+        };
+        let before = sent();
+        let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
+        stream.goes_on(500);
+        let after = sent();
+        assert!(after.0 > before.0 + 50 && after.1 > before.1 + 50, "{change}: {before:?}, {after:?}");
+
+        fabric.run("leaf1", "ip link set up1 down");
+        stream.goes_on(200);
+        let alone = sent();
+        stream.goes_on(500);
+        assert_eq!(sent().0, alone.0, "{change}: frames by an uplink that is down");
+        fabric.run("leaf1", "ip link set up1 up");
+        assert!(wait_until(2 * PATIENCE, || sent().0 > alone.0 + 50), "{change}: up1 is not used again");
+        stream.finish();
+        fabric.converge();
+    }
 }

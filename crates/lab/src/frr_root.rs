@@ -1,0 +1,62 @@
+//! FRR out of another root file system, such as that of another Debian release: `LAB_FRR_ROOT` names it.
+//!
+//! Its daemons and `vtysh` run there by `chroot(8)`, and find the node's own files under the paths where they look for them.
+//! In the node's view, wrappers stand in for the programs of this machine, so that everything else is as without.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Where FRR's daemons lie, on this machine and in every root.
+pub(crate) const PROGRAMS: &str = "/usr/lib/frr";
+pub(crate) const VTYSH: &str = "/usr/bin/vtysh";
+
+/// The root that the user wishes; `None` is this machine's.
+///
+/// # Errors
+/// Where there is no FRR in it.
+pub(crate) fn wished() -> io::Result<Option<PathBuf>> {
+    let Some(root) = std::env::var_os("LAB_FRR_ROOT").filter(|root| !root.is_empty()) else {
+        return Ok(None);
+    };
+    let root = fs::canonicalize(root)?;
+    if below(&root, PROGRAMS).join("zebra").exists() {
+        Ok(Some(root))
+    } else {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+/// A path of the root, as it is called outside.
+pub(crate) fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+/// User and group identifiers of `frr` in the root.
+pub(crate) fn user(root: &Path) -> Option<(u32, u32)> {
+    let users = fs::read_to_string(below(root, "/etc/passwd")).ok()?;
+    let mut fields = users.lines().find(|line| line.starts_with("frr:"))?.split(':').skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// Writes a wrapper for each of FRR's programs: `DIRECTORY/programs/*` and `DIRECTORY/vtysh`.
+///
+/// # Errors
+/// With the file that could not be read or written.
+pub(crate) fn write_wrappers(root: &Path, directory: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let programs = directory.join("programs");
+    let make = |path: &Path, program: &str| {
+        let script = format!("#!/bin/sh\nexec chroot '{}' {program} \"$@\"\n", root.display());
+        fs::write(path, script)
+            .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| (path.to_owned(), error))
+    };
+    let source = below(root, PROGRAMS);
+    let entries = fs::read_dir(&source).map_err(|error| (source.clone(), error))?;
+    fs::create_dir_all(&programs).map_err(|error| (programs.clone(), error))?;
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        make(&programs.join(&name), &format!("{PROGRAMS}/{name}"))?;
+    }
+    make(&directory.join("vtysh"), VTYSH)
+}
