@@ -26,14 +26,24 @@ pub struct Vtepd {
 /// The program under test: the environment's `VTEPD`, or the one built beside the test.
 #[must_use]
 pub fn program() -> PathBuf {
-    if let Some(program) = std::env::var_os("VTEPD") {
+    named_or_beside("VTEPD", "vtepd")
+}
+
+/// Its command line: the environment's `VTEPCTL`, or the one built beside the test.
+#[must_use]
+pub fn ctl_program() -> PathBuf {
+    named_or_beside("VTEPCTL", "vtepctl")
+}
+
+fn named_or_beside(variable: &str, name: &str) -> PathBuf {
+    if let Some(program) = std::env::var_os(variable) {
         return program.into();
     }
     let test = std::env::current_exe().expect("the test's own path");
-    let beside = test.ancestors().skip(1).map(|folder| folder.join("vtepd"));
+    let beside = test.ancestors().skip(1).map(|folder| folder.join(name));
     beside.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
         panic!(
-            "no vtepd beside {}: build it first (cargo build -p vtepd), or name it in VTEPD",
+            "no {name} beside {}: build it first (cargo build -p {name}), or name it in {variable}",
             test.display()
         )
     })
@@ -90,6 +100,23 @@ impl Vtepd {
                 Command::new(program()).args(arguments).env_remove("RUST_LOG").output().expect("start vtepd")
             })
             .unwrap()
+    }
+
+    /// Runs vtepctl in its namespace, to its end.
+    #[must_use]
+    pub fn ctl(&self, arguments: &[&str]) -> Output {
+        let run = || Command::new(ctl_program()).args(arguments).output().expect("start vtepctl");
+        self.namespace.enter(run).unwrap()
+    }
+
+    /// What vtepctl answers, as JSON.
+    #[must_use]
+    pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+        let output = self.ctl(&[arguments, &["-o", "json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "vtepctl {arguments:?}: {said}; log:\n{}", self.log());
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("vtepctl {arguments:?}: {error}"))
     }
 
     fn process(&mut self) -> &mut Process {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What each room may use of this project, as ARCHITECTURE.md's table says.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("wire", &[]),
     ("entropy", &["wire"]),
     ("tables", &["wire", "entropy"]),
@@ -24,7 +24,12 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     ("fpm", &["wire", "netlink"]),
     ("control", &["wire", "entropy", "tables", "netlink", "fpm"]),
     ("telemetry", &["wire", "pipeline"]),
-    ("vtepd", &["wire", "entropy", "tables", "pipeline", "ports", "netlink", "fpm", "control", "telemetry"]),
+    ("api", &[]),
+    (
+        "vtepd",
+        &["wire", "entropy", "tables", "pipeline", "ports", "netlink", "fpm", "control", "telemetry", "api"],
+    ),
+    ("vtepctl", &["wire", "api"]),
     ("lab", &["wire", "entropy"]),
 ];
 

@@ -98,6 +98,15 @@ impl Entropy {
         self.seed
     }
 
+    /// Ports that `qp-bins` deals queue pairs over; `None` where another policy is in force.
+    #[must_use]
+    pub const fn bins(&self) -> Option<Bins> {
+        match self.policy {
+            Policy::QpBins => Some(self.bins),
+            Policy::FiveTuple | Policy::QpHash => None,
+        }
+    }
+
     /// The ports that the policy in force chooses from.
     #[must_use]
     pub const fn range(&self) -> SourcePortRange {

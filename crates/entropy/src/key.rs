@@ -55,6 +55,28 @@ pub enum Key {
     },
 }
 
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueuePair { source, destination, queue_pair } => {
+                write!(f, "queue pair {queue_pair}, {source} to {destination}")
+            }
+            Self::FiveTuple { source, destination, protocol, source_port, destination_port } => {
+                write!(
+                    f,
+                    "protocol {protocol}, {source} port {source_port} to {destination} port {destination_port}"
+                )
+            }
+            Self::Addresses { source, destination, protocol } => {
+                write!(f, "protocol {protocol}, {source} to {destination}")
+            }
+            Self::Macs { source, destination, ethertype } => {
+                write!(f, "EtherType {ethertype:#06x}, {source} to {destination}")
+            }
+        }
+    }
+}
+
 /// Why a frame has the key it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {

@@ -3,7 +3,6 @@
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use entropy::Key;
 use tables::{Slot, Snapshot};
 use wire::{MacAddr, Vni};
 
@@ -188,25 +187,7 @@ fn write_entropy(f: &mut fmt::Formatter<'_>, copy: &CopyFate) -> fmt::Result {
     if copy.segment > 0 {
         write!(f, "from segment {} on, ", copy.segment)?;
     }
-    write!(f, "{policy} looks at ")?;
-    match key {
-        Key::QueuePair { source, destination, queue_pair } => {
-            write!(f, "queue pair {queue_pair}, {source} to {destination}")?;
-        }
-        Key::FiveTuple { source, destination, protocol, source_port, destination_port } => {
-            write!(
-                f,
-                "protocol {protocol}, {source} port {source_port} to {destination} port {destination_port}"
-            )?;
-        }
-        Key::Addresses { source, destination, protocol } => {
-            write!(f, "protocol {protocol}, {source} to {destination}")?;
-        }
-        Key::Macs { source, destination, ethertype } => {
-            write!(f, "EtherType {ethertype:#06x}, {source} to {destination}")?;
-        }
-    }
-    write!(f, " ({reason}); hash {:#018x} ", decision.hash)?;
+    write!(f, "{policy} looks at {key} ({reason}); hash {:#018x} ", decision.hash)?;
     if let Some(bin) = decision.bin {
         write!(f, "is bin {bin}, ")?;
     }

@@ -36,7 +36,9 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
     let differing = new.into_iter().zip(old).filter(|((_, new), (_, old))| new != old);
     differing
         .map(|((key, new), (_, old))| Change {
-            at_next_start: ["takeover.hook", "fpm.", "metrics."].iter().any(|start| key.starts_with(start)),
+            at_next_start: ["takeover.hook", "fpm.", "metrics.", "api."]
+                .iter()
+                .any(|start| key.starts_with(start)),
             key,
             old,
             new,
@@ -46,7 +48,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
 
 /// All values by key; the same keys for the same VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
-    let Configuration { settings, hook, fpm, metrics } = configuration;
+    let Configuration { settings, hook, fpm, metrics, api } = configuration;
     let list = |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
     let mut values = BTreeMap::from(
@@ -58,6 +60,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("fpm.listen", fpm.address.map_or_else(off, |address| address.to_string())),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
             ("metrics.listen", metrics.to_string()),
+            ("api.listen", api.as_ref().map_or_else(off, ToString::to_string)),
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );
@@ -115,9 +118,10 @@ mod tests {
         assert_eq!(
             changes(
                 "[fpm]\nenabled = false\n",
-                "[metrics]\nlisten = \"127.0.0.1:1\"\n[takeover]\nhook = \"tcx\"\n"
+                "[api]\nlisten = \"@x\"\n[metrics]\nlisten = \"127.0.0.1:1\"\n[takeover]\nhook = \"tcx\"\n"
             ),
             [
+                "api.listen: @vtepd-api → @x (at the next start only)",
                 "fpm.listen: off → 127.0.0.1:2620 (at the next start only)",
                 "metrics.listen: 127.0.0.1:9472 → 127.0.0.1:1 (at the next start only)",
                 "takeover.hook: auto → tcx (at the next start only)",

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use api::Address;
 use clap::{Parser, ValueEnum};
 use control::{FpmListener, Settings, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
@@ -65,6 +66,12 @@ pub struct Arguments {
     /// Where Prometheus metrics are served [default: 127.0.0.1:9472]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
+    /// Where vtepctl finds this vtepd: @NAME or a path [default: @vtepd-api]
+    #[arg(long, value_name = "SOCKET", conflicts_with = "no_api")]
+    pub api_listen: Option<Address>,
+    /// Do without the API: no vtepctl
+    #[arg(long)]
+    pub no_api: bool,
     /// Print what would be taken over, and end
     #[arg(long)]
     pub dry_run: bool,
@@ -119,6 +126,7 @@ struct File {
     vni: BTreeMap<String, VniSection>,
     fpm: FpmSection,
     metrics: MetricsSection,
+    api: ApiSection,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -170,6 +178,13 @@ struct MetricsSection {
     listen: Option<SocketAddr>,
 }
 
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct ApiSection {
+    enabled: Option<bool>,
+    listen: Option<Address>,
+}
+
 /// Everything that a run of the daemon goes by.
 #[derive(Debug, Clone)]
 pub struct Configuration {
@@ -181,6 +196,8 @@ pub struct Configuration {
     pub fpm: FpmListener,
     /// Where metrics are served.
     pub metrics: SocketAddr,
+    /// Where vtepctl is answered; `None` is nowhere.
+    pub api: Option<Address>,
 }
 
 /// The configuration does not make sense.
@@ -266,6 +283,8 @@ impl Configuration {
         let mut exclude = numbers(&file.place("takeover.exclude"), &file.takeover.exclude)?;
         exclude.extend(&arguments.exclude);
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
+        let api_enabled =
+            !arguments.no_api && (file.api.enabled.unwrap_or(true) || arguments.api_listen.is_some());
         let rebalance = match file.underlay.rebalance {
             Some(false) => Rebalance::Off,
             Some(true) | None => Rebalance::On,
@@ -281,6 +300,7 @@ impl Configuration {
                 accept_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
             },
             metrics: arguments.metrics_listen.or(file.metrics.listen).unwrap_or(METRICS_DEFAULT),
+            api: api_enabled.then(|| arguments.api_listen.clone().or(file.api.listen).unwrap_or_default()),
         })
     }
 }
@@ -414,6 +434,7 @@ pub(crate) mod tests {
             ("[vni.x]\n", "vni.x"),
             ("[vni.5]\nttl = 0\n", "vni.5.ttl"),
             ("[takover]\n", "takover"),
+            ("[api]\nlisten = \"leaf1\"\n", "'leaf1' is no socket"),
         ] {
             let error = load(text, &[]).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains("vtepd-config-"), "{text}: {error}");
@@ -452,6 +473,7 @@ pub(crate) mod tests {
             ("--hook", format!("{:?}", configuration.hook).to_lowercase()),
             ("--fpm-listen", configuration.fpm.address.unwrap().to_string()),
             ("--metrics-listen", configuration.metrics.to_string()),
+            ("--api-listen", configuration.api.unwrap().to_string()),
             ("--output", "table".to_owned()),
         ] {
             let line = help.lines().find(|line| line.contains(&format!("{flag} <")));
@@ -474,5 +496,16 @@ pub(crate) mod tests {
         assert_eq!(load("", &["--no-fpm"]).unwrap().fpm.address, None);
         let moved = load("[fpm]\nlisten = \"127.0.0.1:2621\"", &[]).unwrap().fpm.address;
         assert_eq!(moved, Some("127.0.0.1:2621".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_api_can_be_turned_off_and_moved() {
+        assert_eq!(load("", &[]).unwrap().api, Some(Address::default()));
+        assert_eq!(load("[api]\nenabled = false", &[]).unwrap().api, None);
+        assert_eq!(load("[api]\nlisten = \"@x\"", &["--no-api"]).unwrap().api, None);
+        let moved = load("[api]\nlisten = \"/run/leaf1.sock\"", &[]).unwrap().api;
+        assert_eq!(moved, Some(Address::Path("/run/leaf1.sock".into())));
+        let moved = load("[api]\nenabled = false", &["--api-listen", "@leaf1"]).unwrap().api;
+        assert_eq!(moved, Some(Address::Abstract("leaf1".to_owned())));
     }
 }

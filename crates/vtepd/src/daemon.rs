@@ -3,21 +3,21 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, Write as _};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use control::{Namespace, NoNetdev, Request, Settings, State, Status, Update};
+use control::{Namespace, NoNetdev, Request, Settings, State, Status};
 use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
-use tables::{Snapshot, SteeringPlan};
+use tables::SteeringPlan;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::instance::{self, Instance};
-use crate::takeover::{Takeover, TakeoverError};
-use crate::{changes, dry_run, view};
+use crate::shown::Shown;
+use crate::takeover::Takeover;
+use crate::{api, changes, dry_run};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -50,6 +50,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let _instance = Instance::lock()?;
     let metrics_address = configuration.metrics;
     let metrics = telemetry::bind(metrics_address).await?;
+    let listener = configuration.api.as_ref().map(::api::Listener::open).transpose()?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
 
@@ -57,7 +58,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let takeover = Takeover::prepare(hook, requests.clone(), move || drop(worker_ends))?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, seen));
+    let shown = Arc::new(Shown::new(takeover, hook, seen));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let mut known_foreign = BTreeSet::new();
@@ -91,18 +92,20 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
         let shown = Arc::clone(&shown);
         telemetry::serve(metrics, move || shown.render())
     };
-    tokio::pin!(control, metrics);
+    let api = api::serve(listener, Arc::clone(&shown));
+    tokio::pin!(control, metrics, api);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut metrics => break result.map_err(Into::into),
+            result = &mut api => break result,
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             () = hung_up(&mut hangup) => {
                 if let Some(settings) = reload(arguments, &mut configuration) {
-                    shown.configurations.fetch_add(1, Ordering::Relaxed);
+                    shown.configured();
                     let _ = requests.send(Request::Reload(Box::new(settings))).await;
                 }
             }
@@ -126,58 +129,6 @@ fn print(text: &str) -> Result<(), Failure> {
 async fn hung_up(signal: &mut Signal) {
     if signal.recv().await.is_none() {
         std::future::pending::<()>().await;
-    }
-}
-
-/// What the metrics endpoint shows, and the takeover that it shows it of.
-struct Shown {
-    takeover: Mutex<Option<Takeover>>,
-    counters: Arc<pipeline::Counters>,
-    snapshot: Mutex<Arc<Snapshot>>,
-    status: watch::Receiver<Status>,
-    configurations: AtomicU64,
-}
-
-impl Shown {
-    fn new(takeover: Takeover, status: watch::Receiver<Status>) -> Self {
-        let counters = takeover.counters();
-        Self {
-            takeover: Mutex::new(Some(takeover)),
-            counters,
-            snapshot: Mutex::default(),
-            status,
-            configurations: AtomicU64::new(1),
-        }
-    }
-
-    fn takeover(&self) -> MutexGuard<'_, Option<Takeover>> {
-        self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
-        match self.takeover().as_mut() {
-            Some(takeover) => takeover.apply(Arc::clone(&update.snapshot), &update.plan),
-            None => Ok(()),
-        }
-    }
-
-    fn is_engaged(&self) -> bool {
-        self.takeover().as_ref().is_some_and(Takeover::is_engaged)
-    }
-
-    fn stop(&self) -> Result<(), TakeoverError> {
-        let takeover = self.takeover().take();
-        takeover.map_or(Ok(()), Takeover::stop)
-    }
-
-    fn render(&self) -> Result<String, std::fmt::Error> {
-        let steering = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
-        let snapshot = Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut view = view::view(&self.status.borrow(), &snapshot, steering.unwrap_or_default());
-        view.ready = self.is_engaged();
-        view.configuration = self.configurations.load(Ordering::Relaxed);
-        telemetry::render(&self.counters, view)
     }
 }
 

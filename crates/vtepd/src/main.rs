@@ -1,10 +1,12 @@
 //! The daemon: reads the configuration, assembles the rooms, and takes them apart again.
 
+mod api;
 mod changes;
 mod config;
 mod daemon;
 mod dry_run;
 mod instance;
+mod shown;
 mod takeover;
 mod view;
 mod worker;

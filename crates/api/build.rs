@@ -1,0 +1,20 @@
+//! Generates messages, server and client; protox compiles the schema, so no `protoc` is needed.
+
+use std::error::Error;
+use std::path::Path;
+
+use prost::Message as _;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let schemas = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    println!("cargo:rerun-if-changed={}", schemas.join("vtepd").display());
+    let descriptors = protox::compile(["vtepd/v1/vtepd.proto"], [schemas])?;
+    // What reflection answers with.
+    let file = Path::new(&std::env::var("OUT_DIR")?).join("descriptors.bin");
+    std::fs::write(file, descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        // JSON has the schema's field names.
+        .type_attribute(".", "#[derive(serde::Serialize)]")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

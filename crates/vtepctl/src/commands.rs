@@ -1,0 +1,258 @@
+//! What each command asks, and its table.
+
+use std::io::{self, BufWriter, Write};
+
+use api::{Client, v1};
+use serde::Serialize;
+use tonic::Streaming;
+
+use crate::arguments::{Arguments, Command, OfVni, Output};
+use crate::output::{Failure, Table, json};
+use crate::{explained, flow, status};
+
+/// Asks, and prints the answer.
+///
+/// # Errors
+/// When there is no daemon, it says no, or nobody reads.
+pub async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { socket, output, command } = arguments;
+    let client = api::connect(&socket).await?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    Asking { client, output, out: &mut out }.answer(command).await?;
+    Ok(out.flush()?)
+}
+
+struct Asking<'a, W> {
+    client: Client,
+    output: Output,
+    out: &'a mut W,
+}
+
+impl<W: Write> Asking<'_, W> {
+    async fn answer(mut self, command: Command) -> Result<(), Failure> {
+        match command {
+            Command::Status => {
+                let answer = self.client.get_status(v1::GetStatusRequest {}).await?.into_inner();
+                self.print(&answer, |out| status::write(out, &answer))
+            }
+            Command::Vni(OfVni { vni }) => {
+                let rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
+                self.print(&rows, |out| vnis(&rows).write(out, ""))
+            }
+            Command::Fdb { of: OfVni { vni }, mac } => {
+                let request = v1::ListFdbRequest { vni, mac: mac.map(|mac| mac.to_string()) };
+                let mut rows = all(self.client.list_fdb(request).await?).await?;
+                rows.sort_by(|a, b| (a.vni, &a.mac).cmp(&(b.vni, &b.mac)));
+                self.print(&rows, |out| fdb(&rows).write(out, ""))
+            }
+            Command::Flood(OfVni { vni }) => {
+                let rows = all(self.client.list_flood(v1::ListFloodRequest { vni }).await?).await?;
+                self.print(&rows, |out| flood(&rows).write(out, ""))
+            }
+            Command::Neigh => {
+                let rows = all(self.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
+                self.print(&rows, |out| neighbours(&rows).write(out, ""))
+            }
+            Command::Route { vtep } => {
+                let request = v1::ListRoutesRequest { vtep: vtep.map(|vtep| vtep.to_string()) };
+                let rows = all(self.client.list_routes(request).await?).await?;
+                self.print(&rows, |out| routes(&rows).write(out, ""))
+            }
+            Command::Peer => {
+                let rows = all(self.client.list_peers(v1::ListPeersRequest {}).await?).await?;
+                self.print(&rows, |out| peers(&rows).write(out, ""))
+            }
+            Command::Drops => {
+                let drops = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
+                self.print(&drops, |out| dropped(&drops).write(out, ""))
+            }
+            Command::Counters => {
+                let answer = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
+                self.print(&answer, |out| counters(out, &answer))
+            }
+            Command::Explain(flow) => {
+                let frame = flow::frame(&flow)?;
+                let request = v1::ExplainRequest { vni: flow.vni, frame };
+                let answer = self.client.explain(request).await?.into_inner();
+                self.print(&answer, |out| explained::write(out, &answer))
+            }
+        }
+    }
+
+    fn print(
+        &mut self,
+        answer: &impl Serialize,
+        table: impl FnOnce(&mut W) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let written = match self.output {
+            Output::Table => table(self.out),
+            Output::Json => json(self.out, answer),
+        };
+        Ok(written?)
+    }
+}
+
+/// All rows of a list.
+async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, tonic::Status> {
+    let mut stream = answer.into_inner();
+    let mut rows = Vec::new();
+    while let Some(row) = stream.message().await? {
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// The table of `vtepctl vni`.
+pub fn vnis(rows: &[v1::Vni]) -> Table<9> {
+    let headings =
+        ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "left to the kernel"];
+    let mut table = Table::new(headings);
+    for row in rows {
+        let (vni, netdev, left) =
+            (row.vni.to_string(), row.netdev.clone(), row.left.clone().unwrap_or_default());
+        let taken = row.taken.clone().unwrap_or_default();
+        let policy = taken.policy.unwrap_or_default();
+        let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
+        table.row([
+            vni,
+            netdev,
+            taken.local,
+            of_taken(taken.destination_port.to_string()),
+            match policy.bins {
+                Some(bins) => format!("{} ({bins})", policy.name),
+                None => policy.name,
+            },
+            policy.source_ports,
+            of_taken(taken.remote_macs.to_string()),
+            of_taken(taken.flood_vteps.to_string()),
+            left,
+        ]);
+    }
+    table
+}
+
+fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
+    let mut table = Table::new(["vni", "netdev", "mac", "vtep"]);
+    for row in rows {
+        table.row([row.vni.to_string(), row.netdev.clone(), row.mac.clone(), row.vtep.clone()]);
+    }
+    table
+}
+
+fn flood(rows: &[v1::FloodEntry]) -> Table<3> {
+    let mut table = Table::new(["vni", "netdev", "vtep"]);
+    for row in rows {
+        table.row([row.vni.to_string(), row.netdev.clone(), row.vtep.clone()]);
+    }
+    table
+}
+
+fn neighbours(rows: &[v1::Neighbour]) -> Table<4> {
+    let mut table = Table::new(["kind", "interface", "address", "mac"]);
+    for row in rows {
+        let mac = row.mac.clone().unwrap_or_default();
+        table.row([row.kind.clone(), row.interface.clone(), row.address.clone(), mac]);
+    }
+    table
+}
+
+fn routes(rows: &[v1::Route]) -> Table<7> {
+    let mut table = Table::new(["vtep", "state", "uplink", "gateway", "mac", "weight", "mtu"]);
+    for row in rows {
+        let start = || (row.vtep.clone(), row.state.clone());
+        for hop in &row.next_hops {
+            let (vtep, state) = start();
+            let mac = hop.mac.clone().unwrap_or_default();
+            let (weight, mtu) = (hop.weight.to_string(), hop.mtu.to_string());
+            table.row([vtep, state, hop.uplink.clone(), hop.gateway.clone(), mac, weight, mtu]);
+        }
+        if row.next_hops.is_empty() {
+            let (vtep, state) = start();
+            let none = String::new;
+            table.row([vtep, state, none(), none(), none(), none(), none()]);
+        }
+    }
+    table
+}
+
+fn peers(rows: &[v1::Peer]) -> Table<6> {
+    let mut table = Table::new(["vtep", "state", "next hops", "vni", "macs", "flood"]);
+    for row in rows {
+        for vni in &row.vnis {
+            let flood = if vni.flood { "yes" } else { "no" };
+            table.row([
+                row.vtep.clone(),
+                row.state.clone(),
+                row.next_hops.to_string(),
+                vni.vni.to_string(),
+                vni.macs.to_string(),
+                flood.to_owned(),
+            ]);
+        }
+    }
+    table
+}
+
+fn dropped(rows: &[v1::Drop]) -> Table<3> {
+    let mut table = Table::new(["frames", "reason", "meaning"]);
+    for row in rows {
+        table.row([row.frames.to_string(), row.reason.clone(), row.sentence.clone()]);
+    }
+    table
+}
+
+fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
+    let mut all = Table::new(["all frames", "count"]);
+    let steering = counters.steering.unwrap_or_default();
+    for (name, count) in [
+        ("received from the underlay", counters.received_underlay),
+        ("received from bridges", counters.received_bridge),
+        ("copied (flood lists, segments)", counters.copied),
+        ("sent", counters.sent),
+        ("dropped", counters.dropped),
+        ("held for a next hop", counters.held),
+        ("steering: redirected from uplinks", steering.uplink_redirected),
+        ("steering: redirected from bridges", steering.vxlan_redirected),
+        ("steering: too big, left to the kernel", steering.vxlan_too_big),
+        ("steering: handed to bridges", steering.splice_returned),
+        ("steering: for a VNI that is gone", steering.splice_unknown_slot),
+    ] {
+        all.row([name.to_owned(), count.to_string()]);
+    }
+    all.write(out, "")?;
+    writeln!(out)?;
+    let mut vnis = Table::new([
+        "vni",
+        "netdev",
+        "encapsulated",
+        "bytes",
+        "decapsulated",
+        "bytes",
+        "flooded",
+        "unknown vtep",
+        "dropped",
+    ]);
+    for row in &counters.vnis {
+        vnis.row([
+            row.vni.to_string(),
+            row.netdev.clone(),
+            row.encapsulated_frames.to_string(),
+            row.encapsulated_bytes.to_string(),
+            row.decapsulated_frames.to_string(),
+            row.decapsulated_bytes.to_string(),
+            row.flooded.to_string(),
+            row.unknown_vtep.to_string(),
+            row.dropped.to_string(),
+        ]);
+    }
+    vnis.write(out, "")?;
+    writeln!(out)?;
+    let mut paths = Table::new(["uplink", "gateway", "frames", "bytes"]);
+    for row in &counters.paths {
+        paths.row([row.uplink.clone(), row.gateway.clone(), row.frames.to_string(), row.bytes.to_string()]);
+    }
+    paths.write(out, "")?;
+    writeln!(out)?;
+    let some: Vec<v1::Drop> = counters.drops.iter().filter(|drop| drop.frames > 0).cloned().collect();
+    dropped(&some).write(out, "")
+}

@@ -1,0 +1,68 @@
+//! `vtepctl explain` for people.
+
+use std::io::{self, Write};
+
+use api::v1;
+
+/// Writes it: a paragraph for each copy.
+///
+/// # Errors
+/// When nobody reads any more.
+pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
+    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies } = explanation;
+    write!(out, "VNI {vni} ({netdev}): ")?;
+    if let Some(drop) = dropped {
+        return write_drop(out, drop);
+    }
+    writeln!(
+        out,
+        "{destination} {}",
+        if *flooded {
+            "is in no table: a copy for each VTEP of the flood list"
+        } else {
+            "is behind a known VTEP"
+        }
+    )?;
+    for copy in copies {
+        let vtep = if copy.vtep.is_empty() { "a VTEP that is gone" } else { copy.vtep.as_str() };
+        writeln!(out, "\nTo {vtep}:")?;
+        writeln!(out, "  {} looks at {} ({})", copy.policy, copy.key, copy.reason)?;
+        write!(out, "  hash {} ", copy.hash)?;
+        if let Some(bin) = copy.bin {
+            write!(out, "is bin {bin}, ")?;
+        }
+        writeln!(out, "gives outer source port {} of {}", copy.source_port, copy.source_ports)?;
+        write!(out, "  ")?;
+        match (&copy.route, &copy.dropped) {
+            (Some(route), _) => write_route(out, copy, route)?,
+            (None, Some(drop)) => write_drop(out, drop)?,
+            (None, None) => writeln!(out, "nothing is known of its way")?,
+        }
+    }
+    Ok(())
+}
+
+fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> io::Result<()> {
+    let mac = route.destination_mac.as_deref().unwrap_or("not resolved yet: it waits");
+    write!(out, "leaves by {}, gateway {} ({mac}), ", route.uplink, route.gateway)?;
+    match route.choices {
+        1 => writeln!(out, "the only next hop")?,
+        choices => writeln!(out, "one of {choices} next hops by path hash {}", route.path_hash)?,
+    }
+    writeln!(
+        out,
+        "  {}:{} > {}:{}, ToS {:#04x}, TTL {}, {}, {} bytes of IPv4",
+        route.local,
+        copy.source_port,
+        copy.vtep,
+        route.destination_port,
+        route.tos,
+        route.ttl,
+        if route.dont_fragment { "DF" } else { "no DF" },
+        route.length
+    )
+}
+
+fn write_drop(out: &mut impl Write, drop: &v1::Drop) -> io::Result<()> {
+    writeln!(out, "dropped, {}: {}", drop.reason, drop.sentence)
+}

@@ -1,0 +1,40 @@
+//! vtepctl: asks a running vtepd. It knows nothing but what the API tells.
+//!
+//! - [`arguments`]: the command line
+//! - [`commands`]: what each command asks, and its table
+//! - [`status`], [`explained`]: the two answers that are no table
+//! - [`flow`]: a frame from a flow's description
+//! - [`output`]: tables, JSON, and readers that go away
+
+mod arguments;
+mod commands;
+mod explained;
+mod flow;
+mod output;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::Arguments;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("vtepctl: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(commands::run(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // `vtepctl fdb | head`: the reader has what it wanted.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vtepctl: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

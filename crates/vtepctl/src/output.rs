@@ -1,0 +1,136 @@
+//! Tables, JSON, and readers that go away.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// What went wrong, for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// There is no daemon to speak with.
+    #[error(transparent)]
+    Connect(#[from] api::ConnectError),
+    /// The daemon says no, or says nothing.
+    #[error("{}", said(.0))]
+    Refused(#[from] tonic::Status),
+    /// The answer cannot be written.
+    #[error("the answer cannot be written: {0}")]
+    Output(#[from] io::Error),
+    /// What the user said makes no sense.
+    #[error("{0}")]
+    Input(String),
+}
+
+impl Failure {
+    /// Whether it is only that nobody reads any more.
+    pub fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// What a status of the API says to people.
+fn said(status: &tonic::Status) -> String {
+    match status.code() {
+        tonic::Code::Unimplemented => {
+            "this vtepd is older than vtepctl and does not know that request".to_owned()
+        }
+        tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => {
+            format!("vtepd does not answer ({}): look at its log", status.message())
+        }
+        tonic::Code::Unavailable | tonic::Code::Unknown => {
+            format!("the connection to vtepd is gone ({}): it was stopped, or it is being", status.message())
+        }
+        _ => status.message().to_owned(),
+    }
+}
+
+/// Rows under headings, columns two spaces apart; columns of numbers are right-aligned.
+#[derive(Debug)]
+pub struct Table<const N: usize> {
+    headings: [&'static str; N],
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    /// No rows yet.
+    pub const fn new(headings: [&'static str; N]) -> Self {
+        Self { headings, rows: Vec::new() }
+    }
+
+    /// Adds a row; what is empty is shown as `-`.
+    pub fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
+    }
+
+    /// Writes it, each line behind `indent`; nothing where there is no row.
+    ///
+    /// # Errors
+    /// When nobody reads any more.
+    pub fn write(&self, out: &mut impl Write, indent: &str) -> io::Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let mut widths = self.headings.map(|heading| heading.chars().count());
+        let mut numeric = [true; N];
+        for row in &self.rows {
+            for ((cell, width), numeric) in row.iter().zip(&mut widths).zip(&mut numeric) {
+                *width = (*width).max(cell.chars().count());
+                *numeric &= cell == "-" || cell.bytes().all(|byte| byte.is_ascii_digit());
+            }
+        }
+        let headings = self.headings.map(str::to_owned);
+        for row in std::iter::once(&headings).chain(&self.rows) {
+            let mut line = indent.to_owned();
+            for ((cell, width), numeric) in row.iter().zip(widths).zip(numeric) {
+                line += &if numeric { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a value as JSON.
+///
+/// # Errors
+/// When nobody reads any more.
+pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned_and_blanks_are_shown() {
+        let mut table = Table::new(["vni", "netdev", "mac"]);
+        table.row(["10".to_owned(), "vx10".to_owned(), String::new()]);
+        table.row(["10010".to_owned(), "v".to_owned(), "02:00:00:00:00:01".to_owned()]);
+        let mut text = Vec::new();
+        table.write(&mut text, " ").unwrap();
+        let expected = "   vni  netdev  mac\n    10  vx10    -\n 10010  v       02:00:00:00:00:01\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        let mut nothing = Vec::new();
+        Table::new(["vni"]).write(&mut nothing, "").unwrap();
+        assert!(nothing.is_empty());
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let closed = |kind| Failure::Output(io::Error::from(kind)).is_closed_pipe();
+        assert!(closed(io::ErrorKind::BrokenPipe) && !closed(io::ErrorKind::StorageFull));
+        // serde_json wraps what the writer says.
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        assert!(Failure::Output(json(&mut Closed, &[1, 2]).unwrap_err()).is_closed_pipe());
+    }
+}

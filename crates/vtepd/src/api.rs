@@ -1,0 +1,58 @@
+//! The API: gRPC over a Unix socket, with health and reflection.
+//!
+//! - [`service`]: one method for each request
+//! - [`show`]: what is forwarded by, as messages
+//! - [`tell`]: how the daemon is and what it counts, as messages
+//! - [`explain`]: what would become of a frame, as messages
+
+mod explain;
+mod service;
+mod show;
+mod tell;
+
+use std::sync::Arc;
+
+use api::Listener;
+use api::v1::vtepd_server::VtepdServer;
+use tonic::transport::Server;
+
+use crate::daemon::Failure;
+use crate::shown::Shown;
+use service::Service;
+
+/// Answers requests until the future is dropped; without a listener there are none. The health service says SERVING once frames
+/// are redirected.
+///
+/// # Errors
+/// When the server fails for good.
+pub async fn serve(listener: Option<Listener>, shown: Arc<Shown>) -> Result<(), Failure> {
+    let Some(listener) = listener else { return std::future::pending().await };
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_not_serving::<VtepdServer<Service>>().await;
+    reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(api::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let ready = {
+        let shown = Arc::clone(&shown);
+        async move {
+            let mut status = shown.status.clone();
+            // The first publication engages; when the sender is gone, so are we.
+            while !shown.is_engaged() {
+                if status.changed().await.is_err() {
+                    return;
+                }
+            }
+            reporter.set_serving::<VtepdServer<Service>>().await;
+            reporter.set_service_status("", tonic_health::ServingStatus::Serving).await;
+        }
+    };
+    let server = Server::builder()
+        .add_service(health)
+        .add_service(reflection)
+        .add_service(VtepdServer::new(Service::new(shown)))
+        .serve_with_incoming(listener);
+    let (served, ()) = tokio::join!(server, ready);
+    Ok(served?)
+}

@@ -1,0 +1,70 @@
+//! What would become of a frame, as messages. The decision is the pipeline's own.
+
+use api::v1;
+use pipeline::explain::{CopyFate, Route};
+use pipeline::{DropReason, Explanation, Frame, Offload};
+use tables::{Snapshot, VniTable};
+
+use crate::api::show::Uplinks;
+use crate::api::tell;
+
+/// Explains a frame from the bridge of this VNI.
+pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Uplinks) -> v1::Explanation {
+    let frame = Frame { data: frame, vlan: None, offload: Offload::default() };
+    let mut message = v1::Explanation {
+        vni: table.tunnel.vni.get(),
+        netdev: table.netdev.clone(),
+        ..v1::Explanation::default()
+    };
+    match pipeline::explain(&frame, table.slot, snapshot) {
+        Explanation::Dropped(reason) => message.dropped = Some(dropped(reason)),
+        Explanation::Forwarded(forwarded) => {
+            message.destination = forwarded.destination.to_string();
+            message.flooded = forwarded.flooded;
+            message.copies = forwarded.copies.iter().map(|fate| copy(fate, uplinks)).collect();
+        }
+    }
+    message
+}
+
+fn copy(fate: &CopyFate, uplinks: &Uplinks) -> v1::Copy {
+    let entropy::Explanation { policy, key, reason, range, decision } = fate.entropy;
+    v1::Copy {
+        vtep: fate.remote.map_or_else(String::new, |vtep| vtep.to_string()),
+        policy: policy.to_string(),
+        key: key.to_string(),
+        reason: reason.to_string(),
+        hash: hexadecimal(decision.hash),
+        bin: decision.bin.map(Into::into),
+        source_ports: range.to_string(),
+        source_port: decision.source_port.into(),
+        dropped: fate.route.as_ref().err().map(|reason| dropped(*reason)),
+        route: fate.route.as_ref().ok().map(|way| route(way, uplinks)),
+    }
+}
+
+fn route(route: &Route, uplinks: &Uplinks) -> v1::CopyRoute {
+    v1::CopyRoute {
+        local: route.local.to_string(),
+        destination_port: route.destination_port.into(),
+        tos: route.tos.into(),
+        ttl: route.ttl.into(),
+        dont_fragment: route.dont_fragment,
+        length: route.length.into(),
+        path_hash: hexadecimal(route.hash),
+        choices: u32::try_from(route.choices).unwrap_or(u32::MAX),
+        uplink: uplinks.name(route.uplink),
+        gateway: route.gateway.to_string(),
+        source_mac: route.source_mac.to_string(),
+        destination_mac: route.destination_mac.map(|mac| mac.to_string()),
+    }
+}
+
+fn hexadecimal(hash: u64) -> String {
+    format!("{hash:#018x}")
+}
+
+/// The reason; nothing is counted for a frame that was only asked about.
+fn dropped(reason: DropReason) -> v1::Drop {
+    tell::drop(reason, 0)
+}

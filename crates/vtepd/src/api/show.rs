@@ -1,0 +1,126 @@
+//! What is forwarded by, as messages.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use api::v1;
+use control::Status;
+use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
+use wire::MacAddr;
+
+/// Names of the uplinks, by interface index.
+pub struct Uplinks(BTreeMap<u32, String>);
+
+impl Uplinks {
+    /// As they were published last.
+    pub fn of(status: &Status) -> Self {
+        Self(status.plan.uplinks.iter().map(|uplink| (uplink.ifindex, uplink.name.clone())).collect())
+    }
+
+    /// An uplink's name; its index where it has none any more.
+    pub fn name(&self, ifindex: u32) -> String {
+        self.0.get(&ifindex).map_or_else(|| ifindex.to_string(), String::clone)
+    }
+}
+
+fn vtep_address(snapshot: &Snapshot, index: VtepIndex) -> String {
+    snapshot.vtep(index).map_or_else(String::new, |vtep| vtep.address.to_string())
+}
+
+/// Remote MAC addresses of these VNIs: all, or one.
+pub fn fdb(
+    snapshot: Arc<Snapshot>,
+    tables: Vec<Arc<VniTable>>,
+    mac: Option<MacAddr>,
+) -> impl Iterator<Item = v1::FdbEntry> {
+    tables.into_iter().flat_map(move |table| {
+        let entries: Vec<(MacAddr, VtepIndex)> = match mac {
+            Some(mac) => table.fdb.get(&mac).map(|vtep| (mac, *vtep)).into_iter().collect(),
+            None => table.fdb.iter().map(|(mac, vtep)| (*mac, *vtep)).collect(),
+        };
+        let snapshot = Arc::clone(&snapshot);
+        entries.into_iter().map(move |(mac, vtep)| v1::FdbEntry {
+            vni: table.tunnel.vni.get(),
+            netdev: table.netdev.clone(),
+            mac: mac.to_string(),
+            vtep: vtep_address(&snapshot, vtep),
+        })
+    })
+}
+
+/// The flood lists of these VNIs.
+pub fn flood(snapshot: Arc<Snapshot>, tables: Vec<Arc<VniTable>>) -> impl Iterator<Item = v1::FloodEntry> {
+    tables.into_iter().flat_map(move |table| {
+        let entry = |vtep: &VtepIndex| v1::FloodEntry {
+            vni: table.tunnel.vni.get(),
+            netdev: table.netdev.clone(),
+            vtep: vtep_address(&snapshot, *vtep),
+        };
+        table.flood.iter().map(entry).collect::<Vec<_>>()
+    })
+}
+
+/// Every next hop, once.
+pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
+    let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
+    let hops: BTreeMap<(u32, IpAddr), &NextHop> = hops.map(|hop| ((hop.ifindex, hop.gateway), hop)).collect();
+    let neighbour = |hop: &NextHop| v1::Neighbour {
+        kind: "next-hop".to_owned(),
+        interface: uplinks.name(hop.ifindex),
+        address: hop.gateway.to_string(),
+        mac: hop.destination_mac.map(|mac| mac.to_string()),
+    };
+    hops.into_values().map(neighbour).collect()
+}
+
+/// How a VTEP can be reached, in a word.
+fn state(vtep: &Vtep) -> &'static str {
+    match vtep.paths.next_hops() {
+        [] => "unreachable",
+        hops if hops.iter().all(|hop| hop.destination_mac.is_none()) => "unresolved",
+        _ => "reachable",
+    }
+}
+
+/// The way to a VTEP.
+pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
+    let hop = |hop: &NextHop| v1::NextHop {
+        uplink: uplinks.name(hop.ifindex),
+        gateway: hop.gateway.to_string(),
+        mac: hop.destination_mac.map(|mac| mac.to_string()),
+        weight: hop.weight.into(),
+        mtu: hop.mtu,
+    };
+    v1::Route {
+        vtep: vtep.address.to_string(),
+        state: state(vtep).to_owned(),
+        next_hops: vtep.paths.next_hops().iter().map(hop).collect(),
+    }
+}
+
+/// Every remote VTEP and what is behind it, by address.
+pub fn peers(snapshot: &Snapshot) -> Vec<v1::Peer> {
+    let mut behind: BTreeMap<(Ipv4Addr, u32), v1::PeerVni> = BTreeMap::new();
+    for table in snapshot.vnis() {
+        let vni = table.tunnel.vni.get();
+        let mut count = |index: &VtepIndex, macs: u64, flood: bool| {
+            if let Some(vtep) = snapshot.vtep(*index) {
+                let row =
+                    behind.entry((vtep.address, vni)).or_insert(v1::PeerVni { vni, macs: 0, flood: false });
+                row.macs += macs;
+                row.flood |= flood;
+            }
+        };
+        table.fdb.values().for_each(|vtep| count(vtep, 1, false));
+        table.flood.iter().for_each(|vtep| count(vtep, 0, true));
+    }
+    let peer = |vtep: &Vtep| v1::Peer {
+        vtep: vtep.address.to_string(),
+        state: state(vtep).to_owned(),
+        next_hops: u32::try_from(vtep.paths.next_hops().len()).unwrap_or(u32::MAX),
+        vnis: behind.range((vtep.address, 0)..=(vtep.address, u32::MAX)).map(|(_, row)| *row).collect(),
+    };
+    let vteps: BTreeMap<Ipv4Addr, &Vtep> = snapshot.vteps().map(|vtep| (vtep.address, vtep)).collect();
+    vteps.into_values().map(peer).collect()
+}

@@ -1,0 +1,151 @@
+//! How the daemon is and what it counts, as messages.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use api::v1;
+use control::{LeftToKernel, NoNetdev, SourceState, Status};
+use pipeline::DropReason;
+use tables::VniTable;
+
+use crate::api::show::Uplinks;
+use crate::shown::Shown;
+
+/// Everything that `GetStatus` tells.
+pub fn status(shown: &Shown) -> v1::Status {
+    let status = shown.status.borrow();
+    let (taken, left) = vnis(shown).into_iter().partition(|vni| vni.left.is_none());
+    let missing = status.missing.iter().map(|vni| NoNetdev(*vni).to_string());
+    v1::Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_seconds: shown.start.elapsed().as_secs(),
+        ready: shown.is_engaged(),
+        generation: status.generation,
+        configuration: shown.configurations(),
+        steering: Some(v1::Steering {
+            hook: shown.hook.to_string(),
+            uplinks: status.plan.uplinks.iter().map(|uplink| uplink.name.clone()).collect(),
+        }),
+        sources: sources(&status),
+        taken,
+        left,
+        warnings: missing.chain(status.warnings.iter().map(ToString::to_string)).collect(),
+    }
+}
+
+fn sources(status: &Status) -> Vec<v1::Source> {
+    let source = |name: &str, state: SourceState, overruns, resyncs| v1::Source {
+        name: name.to_owned(),
+        state: state.to_string(),
+        stale_seconds: match state {
+            SourceState::Stale { since } => Some(since.elapsed().as_secs()),
+            _ => None,
+        },
+        overruns,
+        resyncs,
+    };
+    let dump = |(what, resync): (&&str, &control::Resync)| v1::Resync {
+        what: (*what).to_owned(),
+        dumped: Some(resync.dumped as u64),
+        swept: resync.swept as u64,
+    };
+    let replay = v1::Resync { what: "replay".to_owned(), dumped: None, swept: status.fpm_swept as u64 };
+    vec![
+        source("kernel", status.kernel, Some(status.overruns), status.dumps.iter().map(dump).collect()),
+        source("fpm", status.fpm, None, vec![replay]),
+    ]
+}
+
+/// Every vxlan netdev, taken over or left, by VNI and name.
+pub fn vnis(shown: &Shown) -> Vec<v1::Vni> {
+    let status = shown.status.borrow();
+    let snapshot = shown.snapshot();
+    let limits: BTreeMap<_, u32> =
+        status.plan.vnis.values().map(|taken| (taken.slot, taken.frame_limit)).collect();
+    let taken = snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
+    let mut vnis: Vec<v1::Vni> = taken.chain(status.left.iter().map(left)).collect();
+    vnis.sort_by(|a, b| (a.vni, &a.netdev).cmp(&(b.vni, &b.netdev)));
+    vnis
+}
+
+fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
+    let entropy = &table.entropy;
+    let policy = v1::Policy {
+        name: entropy.policy().to_string(),
+        bins: entropy.bins().map(|bins| bins.get().into()),
+        source_ports: entropy.range().to_string(),
+        seed: entropy.seed(),
+    };
+    let taken = v1::Taken {
+        local: table.tunnel.local.to_string(),
+        destination_port: table.tunnel.destination_port.into(),
+        policy: Some(policy),
+        strict_vtep: table.strict_vtep,
+        remote_macs: table.fdb.len() as u64,
+        flood_vteps: table.flood.len() as u64,
+        frame_limit,
+    };
+    v1::Vni { vni: table.tunnel.vni.get(), netdev: table.netdev.clone(), taken: Some(taken), left: None }
+}
+
+fn left(left: &LeftToKernel) -> v1::Vni {
+    v1::Vni { vni: left.vni, netdev: left.name.clone(), taken: None, left: Some(left.reason.to_string()) }
+}
+
+/// A reason to drop, with its count.
+pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
+    v1::Drop { reason: reason.label().to_owned(), frames, sentence: reason.sentence().trim().to_owned() }
+}
+
+/// Everything that is counted.
+pub fn counters(shown: &Shown) -> v1::Counters {
+    let counters = &shown.counters;
+    let snapshot = shown.snapshot();
+    let uplinks = Uplinks::of(&shown.status.borrow());
+    let vnis = snapshot.vnis().filter_map(|table| {
+        let counted = counters.vni(table.slot.get())?;
+        Some(v1::VniCounters {
+            vni: table.tunnel.vni.get(),
+            netdev: table.netdev.clone(),
+            encapsulated_frames: counted.encapsulated.frames.get(),
+            encapsulated_bytes: counted.encapsulated.bytes.get(),
+            decapsulated_frames: counted.decapsulated.frames.get(),
+            decapsulated_bytes: counted.decapsulated.bytes.get(),
+            flooded: counted.flooded.get(),
+            unknown_vtep: counted.unknown_vtep.get(),
+            dropped: counted.dropped.get(),
+        })
+    });
+    let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
+    let paths: BTreeMap<u16, (u32, IpAddr)> =
+        hops.map(|hop| (hop.path, (hop.ifindex, hop.gateway))).collect();
+    let paths = paths.into_iter().filter_map(|(path, (ifindex, gateway))| {
+        let counted = counters.path(path)?;
+        Some(v1::PathCounters {
+            uplink: uplinks.name(ifindex),
+            gateway: gateway.to_string(),
+            frames: counted.frames.get(),
+            bytes: counted.bytes.get(),
+        })
+    });
+    let steering = shown.steering_counts();
+    v1::Counters {
+        received_underlay: counters.underlay_received.get(),
+        received_bridge: counters.bridge_received.get(),
+        copied: counters.copies.get(),
+        sent: counters.sent.get(),
+        dropped: counters.dropped_in_all(),
+        held: counters.held.get(),
+        vnis: vnis.collect(),
+        paths: paths.collect(),
+        drops: DropReason::ALL.iter().map(|reason| drop(*reason, counters.dropped(*reason))).collect(),
+        steering: Some(v1::SteeringCounters {
+            uplink_redirected: steering.uplink_redirected,
+            vxlan_redirected: steering.vxlan_redirected,
+            vxlan_too_big: steering.vxlan_too_big,
+            splice_returned: steering.splice_returned,
+            splice_unknown_slot: steering.splice_unknown_slot,
+        }),
+    }
+}

@@ -1,0 +1,107 @@
+//! The running takeover, as the control task changes it and as metrics and the API show it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use control::{Status, Update};
+use pipeline::Counters;
+use ports::{Hook, SteeringCounts};
+use tables::Snapshot;
+use tokio::sync::watch;
+
+use crate::takeover::{Takeover, TakeoverError};
+use crate::view;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Shown {
+    takeover: Mutex<Option<Takeover>>,
+    snapshot: Mutex<Arc<Snapshot>>,
+    configurations: AtomicU64,
+    /// What the worker counts.
+    pub counters: Arc<Counters>,
+    /// What the control room says of itself.
+    pub status: watch::Receiver<Status>,
+    /// How programs are attached.
+    pub hook: Hook,
+    /// When the daemon was started.
+    pub start: Instant,
+}
+
+impl Shown {
+    /// Nothing is published yet.
+    pub fn new(takeover: Takeover, hook: Hook, status: watch::Receiver<Status>) -> Self {
+        Self {
+            counters: takeover.counters(),
+            takeover: Mutex::new(Some(takeover)),
+            snapshot: Mutex::default(),
+            configurations: AtomicU64::new(1),
+            status,
+            hook,
+            start: Instant::now(),
+        }
+    }
+
+    fn takeover(&self) -> MutexGuard<'_, Option<Takeover>> {
+        self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes by a publication from now on.
+    ///
+    /// # Errors
+    /// As [`Takeover::apply`].
+    pub fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        match self.takeover().as_mut() {
+            Some(takeover) => takeover.apply(Arc::clone(&update.snapshot), &update.plan),
+            None => Ok(()),
+        }
+    }
+
+    /// What workers forward by.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether frames are redirected.
+    pub fn is_engaged(&self) -> bool {
+        self.takeover().as_ref().is_some_and(Takeover::is_engaged)
+    }
+
+    /// Gives everything back to the kernel.
+    ///
+    /// # Errors
+    /// As [`Takeover::stop`].
+    pub fn stop(&self) -> Result<(), TakeoverError> {
+        let takeover = self.takeover().take();
+        takeover.map_or(Ok(()), Takeover::stop)
+    }
+
+    /// What the steering programs decided; nothing where the kernel does not tell.
+    pub fn steering_counts(&self) -> SteeringCounts {
+        let counts = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
+        counts.unwrap_or_default()
+    }
+
+    /// One more configuration was taken over.
+    pub fn configured(&self) {
+        self.configurations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Configurations taken over, the first included.
+    pub fn configurations(&self) -> u64 {
+        self.configurations.load(Ordering::Relaxed)
+    }
+
+    /// The metrics' text.
+    ///
+    /// # Errors
+    /// As [`telemetry::render`].
+    pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let mut view = view::view(&self.status.borrow(), &self.snapshot(), self.steering_counts());
+        view.ready = self.is_engaged();
+        view.configuration = self.configurations();
+        telemetry::render(&self.counters, view)
+    }
+}
