@@ -8,10 +8,12 @@
     reason = "a test may panic"
 )]
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lab::Namespace;
 use lab::netns::veth;
+use nix::sys::signal::Signal;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
 use vtepd_tests::guard::{can_run, skip};
@@ -129,6 +131,26 @@ fn after_sigkill_filters_go_from_interfaces_that_are_not_steered() {
     let left = traces(&lab.leaf);
     assert!(!left.contains("vtepd_uplink") && !left.contains("vtepd_vxlan"), "{left}");
     vtepd.wait_for_log("removed what a killed vtepd had left on");
+}
+
+/// A log whose reader has gone (`vtepd 2>&1 | head -1`) stops nothing.
+#[test]
+fn an_unread_log_stops_nothing() {
+    if !can_run("an_unread_log_stops_nothing") {
+        return;
+    }
+    let lab = Lab::new("mute");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(vtepd_tests::daemon::program());
+    command.args(["-vv", "--no-fpm"]).env_remove("RUST_LOG").stdout(Stdio::null()).stderr(writer);
+    let mut vtepd = lab.leaf.spawn(&mut command).unwrap();
+    wait_for("vtepd to take over or to end", || {
+        run(&lab.leaf, "ip -br link").contains("vtepd-bridge") || vtepd.try_wait().unwrap().is_some()
+    });
+    vtepd.signal(Signal::SIGTERM).unwrap();
+    let status = vtepd.wait(vtepd_tests::PATIENCE).unwrap();
+    assert!(status.success(), "{status}");
 }
 
 /// SIGHUP says what changed, or that nothing did, or that there is nothing to read.

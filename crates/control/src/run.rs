@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::future;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -129,10 +130,8 @@ pub async fn run(
         tokio::select! {
             event = task.kernel.next() => task.hear_kernel(event?).await,
             event = next(&mut task.fpm) => task.hear_fpm(event),
-            request = requests.recv() => match request {
-                Some(Request::Reload(settings)) => task.state.reload(*settings, Namespace::read()),
-                Some(Request::Resolve(adjacency)) => task.resolve(adjacency).await,
-                Some(Request::Shutdown) | None => return Ok(()),
+            request = requests.recv() => if task.serve(request).await.is_break() {
+                return Ok(());
             },
             () = sleep_until(wake) => {}
         }
@@ -143,10 +142,8 @@ pub async fn run(
                 // The kernel first: its events get lost, zebra waits.
                 event = task.kernel.next() => task.hear_kernel(event?).await,
                 event = next(&mut task.fpm) => task.hear_fpm(event),
-                request = requests.recv() => match request {
-                    Some(Request::Reload(settings)) => task.state.reload(*settings, Namespace::read()),
-                    Some(Request::Resolve(adjacency)) => task.resolve(adjacency).await,
-                    Some(Request::Shutdown) | None => return Ok(()),
+                request = requests.recv() => if task.serve(request).await.is_break() {
+                    return Ok(());
                 },
                 () = not_before(pace) => break,
             }
@@ -217,6 +214,16 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.hold_fpm_back();
             }
         }
+    }
+
+    /// Does what is wanted, or says that it is the end.
+    async fn serve(&mut self, request: Option<Request>) -> ControlFlow<()> {
+        match request {
+            Some(Request::Reload(settings)) => self.state.reload(*settings, Namespace::read()),
+            Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,
+            Some(Request::Shutdown) | None => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
     }
 
     /// Dumps everything; the first failure, if any.

@@ -343,6 +343,8 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     assert!(update.missing.is_empty() && update.plan.vnis.contains_key(&77), "{update:?}");
     state.reload(named(&[VNI, 10098]), Namespace::default());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10098)]));
+    state.reload(named(&[VNI, 10097]), Namespace::default());
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10097)]), "nothing else changed");
     tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
-    assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10098)]));
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10097)]));
 }
