@@ -77,6 +77,8 @@ pub struct Counters {
     pub sent: Counter,
     /// Frames that wait for their next hop now.
     pub held: Counter,
+    /// How often the worker was away for so long that the kernel took over.
+    pub stalls: Counter,
 }
 
 impl Default for Counters {
@@ -104,6 +106,7 @@ impl Counters {
             copies: Counter::default(),
             sent: Counter::default(),
             held: Counter::default(),
+            stalls: Counter::default(),
         }
     }
 

@@ -69,6 +69,8 @@ drop_reasons! {
     ReceiveOverrun => "receive_overrun",
     /// The frame was larger than a receive buffer, or the kernel could not describe its offloads.
     ReceiveUnreadable => "receive_unreadable",
+    /// The frame had waited for a worker that hung; the kernel has forwarded later ones meanwhile.
+    WaitedTooLong => "waited_too_long",
     /// vtepd stopped before the frame's next hop was resolved.
     Shutdown => "shutdown",
 }

@@ -26,6 +26,8 @@ static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redir
 static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
 static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BPF_FUNC_skb_vlan_push;
+static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
+static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
 // include/uapi/linux/pkt_cls.h. "Unspecified" lets the next filter, and then the kernel, go on (TCX_NEXT is the same).
@@ -93,6 +95,8 @@ enum {
 	COUNT_VXLAN_TOO_BIG,
 	COUNT_SPLICE_RETURNED,
 	COUNT_SPLICE_UNKNOWN_SLOT,
+	COUNT_UPLINK_STALLED,
+	COUNT_VXLAN_STALLED,
 	COUNTS,
 };
 
@@ -106,6 +110,52 @@ struct {
 // Near ends of the splices; set before loading.
 const volatile __u32 underlay_splice = 0;
 const volatile __u32 bridge_splice = 0;
+
+// Since when frames wait in a splice: nanoseconds of CLOCK_MONOTONIC_COARSE; 0 where the worker has looked since. The worker
+// writes it too, by mmap(2). The lowest bit says that the worker was called.
+enum { UNDERLAY = 0, BRIDGE = 1 };
+#define CALLED 1ULL
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 2);
+	UINT(map_flags, BPF_F_MMAPABLE);
+	TYPE(key, __u32);
+	TYPE(value, __u64);
+} waiting_since SEC(".maps");
+
+// Calls to the worker: the number of the splice that it has left alone for too long.
+struct {
+	UINT(type, BPF_MAP_TYPE_RINGBUF);
+	UINT(max_entries, 4096);
+} calls SEC(".maps");
+
+// How long frames may wait before the kernel forwards what follows, in nanoseconds; set before loading.
+const volatile __u64 stall_limit = 200000000;
+
+// Whether the worker has left frames in this splice alone for too long: it hangs, or the process was stopped. An idle worker
+// has nothing to do for this. Should the frames have been lost on their way, it does not know of them: so it is called, once.
+static ALWAYS_INLINE int stalled(__u32 splice)
+{
+	volatile __u64 *since = bpf_map_lookup_elem(&waiting_since, &splice);
+	__u64 now, start;
+
+	if (!since)
+		return 0;
+	start = *since;
+	now = bpf_ktime_get_coarse_ns() & ~CALLED;
+	if (!start) {
+		*since = now;
+		return 0;
+	}
+	if ((__s64)(now - start) <= (__s64)stall_limit)
+		return 0;
+	if (!(start & CALLED)) {
+		*since = start | CALLED;
+		bpf_ringbuf_output(&calls, &splice, sizeof(splice), 0);
+	}
+	return 1;
+}
 
 static ALWAYS_INLINE void count(__u32 what)
 {
@@ -193,6 +243,10 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	end.port = h.destination_port;
 	if (!bpf_map_lookup_elem(&taken_tunnels, &end))
 		return PASS;
+	if (stalled(UNDERLAY)) {
+		count(COUNT_UPLINK_STALLED);
+		return PASS;
+	}
 	count(COUNT_UPLINK_REDIRECTED);
 	return bpf_redirect_peer(underlay_splice, 0);
 }
@@ -252,6 +306,10 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the kernel's.
 	if (length > taken->frame_limit || (skb->gso_size && length == 0) || skb->len > 65549) {
 		count(COUNT_VXLAN_TOO_BIG);
+		return PASS;
+	}
+	if (stalled(BRIDGE)) {
+		count(COUNT_VXLAN_STALLED);
 		return PASS;
 	}
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot))

@@ -4,6 +4,7 @@
 //! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
 //! - [`foreign`]: programs of others on the same hooks
 //! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
+//! - [`patience`]: what has them give up a worker that hangs
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
@@ -12,10 +13,12 @@ pub mod foreign;
 pub mod leftovers;
 pub mod netns;
 pub mod packet;
+pub mod patience;
 pub mod splice;
 pub mod steering;
 
 pub use netns::PrivateNamespace;
 pub use packet::PacketSocket;
+pub use patience::{Patience, Waiting};
 pub use splice::{Splice, SpliceError};
 pub use steering::{Hook, Steering, SteeringCounts, SteeringError};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray};
 use aya::programs::links::LinkOrder;
@@ -12,6 +13,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::{SteeringPlan, TakenVni};
 
 use crate::netns::PrivateNamespace;
+use crate::patience::Patience;
 use crate::splice::Splice;
 
 /// How programs are attached.
@@ -80,6 +82,9 @@ pub enum SteeringError {
     /// The private namespace could not be entered.
     #[error("the splices' namespace could not be entered: {0}")]
     Namespace(io::Error),
+    /// The notes of waiting frames could not be shared.
+    #[error("the steering programs' map waiting_since could not be mapped into memory: {0}")]
+    Patience(io::Error),
     /// The kill switch's descriptor could not be put above the others.
     #[error("the kill switch's file descriptor could not be duplicated: {0}")]
     KillSwitch(io::Error),
@@ -132,6 +137,10 @@ pub struct SteeringCounts {
     pub splice_returned: u64,
     /// Frames from the worker for a VNI that is gone, dropped.
     pub splice_unknown_slot: u64,
+    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
+    pub uplink_stalled: u64,
+    /// Frames from bridges, left to the kernel because the worker hung.
+    pub vxlan_stalled: u64,
 }
 
 /// The steering programs of one namespace. Dropping it detaches them.
@@ -139,6 +148,7 @@ pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
     kill_switch: ProgramArray<MapData>,
+    patience: Option<Patience>,
     plan: SteeringPlan,
     /// Entry programs, each detached when dropped.
     uplinks: BTreeMap<u32, SchedClassifierLink>,
@@ -171,15 +181,23 @@ const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
 
 impl Steering {
-    /// Loads the programs. Nothing is attached or redirected yet.
+    /// Loads the programs. Nothing is attached or redirected yet. `stall_limit` is how long frames may wait for the worker before
+    /// the kernel forwards what follows.
     ///
     /// # Errors
     /// When the kernel refuses them.
-    pub fn load(hook: Hook, underlay_splice: u32, bridge_splice: u32) -> Result<Self, SteeringError> {
+    pub fn load(
+        hook: Hook,
+        underlay_splice: u32,
+        bridge_splice: u32,
+        stall_limit: Duration,
+    ) -> Result<Self, SteeringError> {
+        let limit = u64::try_from(stall_limit.as_nanos()).unwrap_or(u64::MAX >> 1);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
         let mut ebpf = EbpfLoader::new()
             .override_global("underlay_splice", &underlay_splice, true)
             .override_global("bridge_splice", &bridge_splice, true)
+            .override_global("stall_limit", &limit, true)
             .load(object)?;
         for program in
             ENTRIES.map(|e| e.program).into_iter().chain([STEER_UPLINK.1, STEER_VXLAN.1, STEER_SPLICE.1])
@@ -187,9 +205,11 @@ impl Steering {
             classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
         }
         let kill_switch = kill_switch(&mut ebpf)?;
+        let patience = Some(patience(&mut ebpf, stall_limit)?);
         Ok(Self {
             ebpf,
             hook,
+            patience,
             kill_switch,
             plan: SteeringPlan::default(),
             uplinks: BTreeMap::new(),
@@ -202,6 +222,11 @@ impl Steering {
     #[must_use]
     pub const fn hook(&self) -> Hook {
         self.hook
+    }
+
+    /// How the worker is known to be alive, for the worker.
+    pub const fn take_patience(&mut self) -> Option<Patience> {
+        self.patience.take()
     }
 
     /// What is redirected now.
@@ -356,6 +381,8 @@ impl Steering {
             vxlan_too_big: sum(2)?,
             splice_returned: sum(3)?,
             splice_unknown_slot: sum(4)?,
+            uplink_stalled: sum(5)?,
+            vxlan_stalled: sum(6)?,
         })
     }
 
@@ -435,6 +462,14 @@ fn kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SteeringError> 
     };
     let data = MapData::from_fd(high).map_err(|error| SteeringError::Map(name, error))?;
     Map::ProgramArray(data).try_into().map_err(|error| SteeringError::Map(name, error))
+}
+
+fn patience(ebpf: &mut Ebpf, limit: Duration) -> Result<Patience, SteeringError> {
+    let (notes, calls) = ("waiting_since", "calls");
+    let Some(Map::Array(notes)) = ebpf.take_map(notes) else { return Err(SteeringError::Missing(notes)) };
+    let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
+    let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
+    Patience::share(notes, ring, limit).map_err(SteeringError::Patience)
 }
 
 fn attach(

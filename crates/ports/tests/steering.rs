@@ -11,12 +11,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use lab::netns::{Namespace, veth};
 use netlink::Direction;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::Batch;
-use ports::{Hook, PacketSocket, PrivateNamespace, Splice, Steering};
+use ports::{Hook, PacketSocket, Patience, PrivateNamespace, Splice, Steering, Waiting};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
@@ -115,25 +117,36 @@ fn receive(
     found
 }
 
+/// Nobody is given up.
+const PATIENT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_millis(150);
+
+/// Steering by this plan, attached and not engaged.
+fn steer(
+    leaf: &Namespace,
+    hook: Hook,
+    plan: &SteeringPlan,
+    stall_limit: Duration,
+) -> (Steering, [Splice; 2], PrivateNamespace) {
+    leaf.enter(|| {
+        let private = PrivateNamespace::create().unwrap();
+        let splices = ["vtepd-underlay", "vtepd-bridge"].map(|name| Splice::create(name, &private).unwrap());
+        let mut steering =
+            Steering::load(hook, splices[0].near().0, splices[1].near().0, stall_limit).unwrap();
+        steering.close(&splices[0], &splices[1], &private).unwrap();
+        splices.iter().for_each(|splice| splice.up(&private).unwrap());
+        steering.shrink(plan).unwrap();
+        steering.grow(plan).unwrap();
+        (steering, splices, private)
+    })
+    .unwrap()
+}
 
 fn redirects_what_is_taken(hook: Hook) {
     let Leaf { leaf, spine, host } = leaf(&hook.to_string());
     let plan = plan(&leaf);
-    let (mut steering, mut splices, private) = leaf
-        .enter(|| {
-            let private = PrivateNamespace::create().unwrap();
-            let splices =
-                ["vtepd-underlay", "vtepd-bridge"].map(|name| Splice::create(name, &private).unwrap());
-            let mut steering = Steering::load(hook, splices[0].near().0, splices[1].near().0).unwrap();
-            steering.close(&splices[0], &splices[1], &private).unwrap();
-            splices.iter().for_each(|splice| splice.up(&private).unwrap());
-            steering.shrink(&plan).unwrap();
-            steering.grow(&plan).unwrap();
-            (steering, splices, private)
-        })
-        .unwrap();
+    let (mut steering, mut splices, private) = steer(&leaf, hook, &plan, PATIENT);
     let mut underlay = splices[0].take_socket().unwrap();
     let mut bridge = splices[1].take_socket().unwrap();
     let index = ifindex(&host, "eth0");
@@ -210,4 +223,59 @@ fn redirects_what_is_taken_with_tcx_links() {
 #[test]
 fn redirects_what_is_taken_with_clsact_filters() {
     redirects_what_is_taken(Hook::Clsact);
+}
+
+/// Frames that nobody looks after for too long make the programs pass what follows; looked after again, they redirect again.
+#[test]
+fn a_splice_that_nobody_looks_into_is_given_up() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let Leaf { leaf, spine, host } = leaf("wait");
+    let (mut steering, mut splices, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
+    let mut patience = steering.take_patience().unwrap();
+    let mut underlay = splices[0].take_socket().unwrap();
+    let index = ifindex(&host, "eth0");
+    let mut eth0 = host.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
+    let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
+    let vxlan = vxlan_frame(5, 8);
+    let called = |patience: &Patience| {
+        let mut fds = [PollFd::new(patience.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+    };
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+
+    // Looked after now and then, in all for longer than the limit; before there is anything, too.
+    assert_eq!(patience.look(Waiting::Underlay), None);
+    for _ in 0..8 {
+        send(&spine, "leaf", &vxlan);
+        std::thread::sleep(LIMIT / 4);
+        assert_eq!(patience.look(Waiting::Underlay), None);
+    }
+    assert_eq!(receive(&mut underlay, SOON, marker), 8);
+    // Nothing came for longer than the limit, so nothing has waited.
+    std::thread::sleep(2 * LIMIT);
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(receive(&mut underlay, SOON, marker), 1);
+    assert_eq!(receive(&mut eth0, NEVER, marker), 0);
+
+    // The last frame is still on the list of those that wait.
+    std::thread::sleep(2 * LIMIT);
+    // The host's own stack may have said something to the other splice.
+    patience.forgive(Waiting::Bridge);
+    assert!(!called(&patience));
+    for _ in 0..3 {
+        send(&spine, "leaf", &vxlan);
+        assert_eq!(receive(&mut eth0, SOON, marker), 1, "the kernel forwards");
+    }
+    assert!(called(&patience));
+    assert!(patience.look(Waiting::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
+    assert_eq!(receive(&mut underlay, NEVER, marker), 0);
+    assert_eq!(steering.counts().unwrap().uplink_stalled, 3);
+
+    patience.forgive(Waiting::Underlay);
+    assert!(!called(&patience));
+    send(&spine, "leaf", &vxlan);
+    assert_eq!(receive(&mut underlay, SOON, marker), 1, "redirected again");
+    assert_eq!(receive(&mut eth0, NEVER, marker), 0);
+    leaf.enter(|| drop((steering, splices))).unwrap();
+    drop(private);
 }

@@ -223,6 +223,12 @@ impl Everything {
             "Frames that wait for their next hop to be resolved",
             c.held.get(),
         )?;
+        counter(
+            encoder,
+            "vtepd_worker_stalls",
+            "How often the worker was away for so long that the kernel took over",
+            c.stalls.get(),
+        )?;
         let drops = DropReason::ALL
             .iter()
             .map(|&reason| (vec![("reason", reason.label().to_owned())], c.dropped(reason)));
@@ -234,6 +240,8 @@ impl Everything {
             ("vxlan_too_big", s.vxlan_too_big),
             ("splice_returned", s.splice_returned),
             ("splice_unknown_slot", s.splice_unknown_slot),
+            ("uplink_stalled", s.uplink_stalled),
+            ("vxlan_stalled", s.vxlan_stalled),
         ]
         .map(|(decision, n)| (vec![("decision", decision.to_owned())], n));
         counters(

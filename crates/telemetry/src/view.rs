@@ -86,4 +86,8 @@ pub struct SteeringView {
     pub splice_returned: u64,
     /// From the worker, for a VNI that is gone.
     pub splice_unknown_slot: u64,
+    /// From uplinks, left to the kernel because the worker hung.
+    pub uplink_stalled: u64,
+    /// From bridges, left to the kernel because the worker hung.
+    pub vxlan_stalled: u64,
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use control::VniSettings;
+use tables::Rebalance;
 use wire::Vni;
 
 use crate::config::Configuration;
@@ -36,7 +37,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
     let differing = new.into_iter().zip(old).filter(|((_, new), (_, old))| new != old);
     differing
         .map(|((key, new), (_, old))| Change {
-            at_next_start: ["takeover.hook", "fpm.", "metrics.", "api."]
+            at_next_start: ["takeover.hook", "takeover.stall-limit-ms", "fpm.", "metrics.", "api."]
                 .iter()
                 .any(|start| key.starts_with(start)),
             key,
@@ -48,7 +49,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
 
 /// All values by key; the same keys for the same VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
-    let Configuration { settings, hook, fpm, metrics, api } = configuration;
+    let Configuration { settings, hook, stall_limit, fpm, metrics, api } = configuration;
     let list = |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
     let mut values = BTreeMap::from(
@@ -56,6 +57,8 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.vnis", settings.include.as_ref().map_or_else(|| "all".to_owned(), list)),
             ("takeover.exclude", format!("[{}]", list(&settings.exclude))),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
+            ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
+            ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),
             ("entropy.seed", settings.seed.to_string()),
             ("fpm.listen", fpm.address.map_or_else(off, |address| address.to_string())),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),

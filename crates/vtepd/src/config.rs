@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use api::Address;
 use clap::{Parser, ValueEnum};
@@ -136,6 +137,7 @@ struct TakeoverSection {
     exclude: Vec<u32>,
     hook: Option<HookChoice>,
     strict_vtep: bool,
+    stall_limit_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -192,6 +194,8 @@ pub struct Configuration {
     pub settings: Settings,
     /// How programs are attached.
     pub hook: HookChoice,
+    /// How long frames may wait for a worker that hangs before the kernel forwards what follows.
+    pub stall_limit: Duration,
     /// Where FPM is expected.
     pub fpm: FpmListener,
     /// Where metrics are served.
@@ -232,6 +236,11 @@ pub enum ConfigurationError {
 /// Where metrics are served unless told otherwise.
 pub const METRICS_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9472);
+
+/// How long frames may wait for a worker that hangs, unless told otherwise; and what may be told. A busy machine keeps a thread
+/// waiting for tens of milliseconds.
+pub const STALL_LIMIT: Duration = Duration::from_millis(200);
+const STALL_LIMITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(10);
 
 impl Configuration {
     /// Reads the file, if there is one, and lets the flags win over it.
@@ -294,6 +303,7 @@ impl Configuration {
         Ok(Self {
             settings: Settings { include, exclude, seed, rebalance, default, vnis },
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
+            stall_limit: stall_limit(&file)?,
             fpm: FpmListener {
                 address: fpm_enabled
                     .then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)),
@@ -318,6 +328,16 @@ impl File {
     fn place(&self, key: &str) -> String {
         self.path.as_ref().map_or_else(|| key.to_owned(), |path| format!("{}: {key}", path.display()))
     }
+}
+
+fn stall_limit(file: &File) -> Result<Duration, ConfigurationError> {
+    let limit = file.takeover.stall_limit_ms.map_or(STALL_LIMIT, Duration::from_millis);
+    if STALL_LIMITS.contains(&limit) {
+        return Ok(limit);
+    }
+    let (low, high) = (STALL_LIMITS.start().as_millis(), STALL_LIMITS.end().as_millis());
+    let problem = format!("frames may wait for {low} to {high} ms");
+    Err(ConfigurationError::Value { place: file.place("takeover.stall-limit-ms"), problem })
 }
 
 fn numbers(place: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError> {
@@ -479,6 +499,18 @@ pub(crate) mod tests {
             let line = help.lines().find(|line| line.contains(&format!("{flag} <")));
             let line = line.unwrap_or_else(|| panic!("no {flag} in\n{help}"));
             assert!(line.contains(&format!("[default: {default}]")), "{flag}: {line}");
+        }
+    }
+
+    #[test]
+    fn frames_wait_for_a_hung_worker_as_long_as_told() {
+        let limit = |text: &str| load(text, &[]).map(|configuration| configuration.stall_limit);
+        assert_eq!(limit("").unwrap(), STALL_LIMIT);
+        assert_eq!(limit("[takeover]\nstall-limit-ms = 50").unwrap(), Duration::from_millis(50));
+        for wrong in ["0", "19", "10001"] {
+            let text = format!("[takeover]\nstall-limit-ms = {wrong}");
+            let error = limit(&text).unwrap_err().to_string();
+            assert!(error.contains("takeover.stall-limit-ms: frames may wait for 20 to 10000 ms"), "{error}");
         }
     }
 

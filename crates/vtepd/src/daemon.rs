@@ -56,7 +56,8 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
-    let takeover = Takeover::prepare(hook, requests.clone(), move || drop(worker_ends))?;
+    let takeover =
+        Takeover::prepare(hook, configuration.stall_limit, requests.clone(), move || drop(worker_ends))?;
     let (status, seen) = watch::channel(Status::default());
     let shown = Arc::new(Shown::new(takeover, hook, seen));
 

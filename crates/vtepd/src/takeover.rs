@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::Request;
 use pipeline::Counters;
@@ -57,6 +58,7 @@ impl Takeover {
     /// When a privilege or a kernel feature is missing; what was made is taken away again.
     pub fn prepare(
         hook: Hook,
+        stall_limit: Duration,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> Result<Self, TakeoverError> {
@@ -70,7 +72,7 @@ impl Takeover {
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         let mut underlay = Splice::create(UNDERLAY_SPLICE, &private)?;
         let mut bridge = Splice::create(BRIDGE_SPLICE, &private)?;
-        let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0)?;
+        let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0, stall_limit)?;
         steering.close(&underlay, &bridge, &private)?;
         for splice in [&underlay, &bridge] {
             splice.up(&private)?;
@@ -80,6 +82,7 @@ impl Takeover {
             underlay: underlay.take_socket().ok_or_else(taken)?,
             bridge: bridge.take_socket().ok_or_else(taken)?,
             uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
+            patience: steering.take_patience().ok_or_else(taken)?,
         };
         let worker = Worker::start(sockets, requests, stopped).map_err(TakeoverError::Worker)?;
         Ok(Self { steering, worker, engaged: false, _splices: [underlay, bridge], _private: private })

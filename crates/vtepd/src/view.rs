@@ -47,6 +47,8 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> Vie
             vxlan_too_big: counts.vxlan_too_big,
             splice_returned: counts.splice_returned,
             splice_unknown_slot: counts.splice_unknown_slot,
+            uplink_stalled: counts.uplink_stalled,
+            vxlan_stalled: counts.vxlan_stalled,
         },
         ..View::default()
     }

@@ -12,7 +12,7 @@ use control::{Adjacency, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, DropReason, Pipeline, Transmit};
-use ports::PacketSocket;
+use ports::{PacketSocket, Patience, Waiting};
 use tables::Snapshot;
 use tokio::sync::mpsc;
 
@@ -31,6 +31,8 @@ pub struct Sockets {
     pub bridge: PacketSocket,
     /// Sends to the uplinks.
     pub uplinks: PacketSocket,
+    /// By which the steering programs know that the worker is alive.
+    pub patience: Patience,
 }
 
 /// What a worker shares with the rest of the daemon.
@@ -158,6 +160,11 @@ impl Engine {
             self.pipeline.release(&snapshot, now, &mut self.out);
             flush(&mut self.sockets.uplinks, &self.batch, &mut self.out, &self.pipeline);
         }
+        let stalled = [Waiting::Underlay, Waiting::Bridge].map(|splice| self.sockets.patience.look(splice));
+        if stalled != [None, None] {
+            self.catch_up(stalled)?;
+            return Ok(true);
+        }
         let counters = &self.shared.counters;
 
         let unreadable = self.sockets.underlay.receive(&mut self.batch)?;
@@ -184,6 +191,41 @@ impl Engine {
         Ok(from_underlay + from_bridge > 0 || unreadable + unreadable_too > 0)
     }
 
+    /// The worker was away for so long that the kernel has taken over: what still waits is older than what the kernel has forwarded
+    /// meanwhile, and goes no further.
+    fn catch_up(&mut self, [underlay, bridge]: [Option<Duration>; 2]) -> io::Result<()> {
+        let counters = &self.shared.counters;
+        let mut dropped = 0;
+        for (waited, splice, socket, received) in [
+            (underlay, Waiting::Underlay, &mut self.sockets.underlay, &counters.underlay_received),
+            (bridge, Waiting::Bridge, &mut self.sockets.bridge, &counters.bridge_received),
+        ] {
+            if waited.is_none() {
+                continue;
+            }
+            loop {
+                let frames = socket.receive(&mut self.batch)? + self.batch.len() as u64;
+                if frames == 0 {
+                    break;
+                }
+                received.add(frames);
+                dropped += frames;
+            }
+            self.sockets.patience.forgive(splice);
+        }
+        counters.drop_frames(DropReason::WaitedTooLong, 0, dropped);
+        counters.stalls.add(1);
+        let waited = underlay.max(bridge).unwrap_or_default();
+        tracing::warn!(
+            ?waited,
+            dropped,
+            "the worker was not run for longer than frames may wait: the kernel forwarded meanwhile (limit {:?}); what had \
+             waited was dropped",
+            self.sockets.patience.limit()
+        );
+        Ok(())
+    }
+
     /// Frames that the kernel could not queue, looked up before each sleep: a worker without work has lost none.
     fn count_overruns(&self) {
         let counters = &self.shared.counters;
@@ -207,6 +249,7 @@ impl Engine {
             PollFd::new(self.sockets.underlay.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets.bridge.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.sockets.patience.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut descriptors, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => {}

@@ -1,0 +1,105 @@
+//! A vtepd that hangs is as good as a dead one: the kernel forwards. One that is idle does not wake up for that.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::VNI;
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Lab, Vtepd};
+
+const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
+/// How long frames wait for a worker that hangs, and how much longer on a machine that has other things to do.
+const LIMIT: Duration = Duration::from_millis(200);
+const SLACK: Duration = Duration::from_millis(300);
+
+/// Stopped by SIGSTOP under a stream each way: what follows the limit is the kernel's, what had waited is dropped when vtepd
+/// runs again and counted, nothing comes twice.
+#[test]
+fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
+    if !can_run("a_stopped_vtepd_leaves_everything_to_the_kernel") {
+        return;
+    }
+    let lab = Lab::new("hung");
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    let pid = Pid::from_raw(vtepd.pid());
+    let streams =
+        [Stream::start(&lab.host, &lab.far, RATE, 0x71), Stream::start(&lab.far, &lab.host, RATE, 0x72)];
+    streams.iter().for_each(|stream| stream.pass(200));
+    assert_eq!(vtepd.metrics().get("vtepd_worker_stalls_total"), 0);
+
+    kill(pid, Signal::SIGSTOP).unwrap();
+    // Four seconds: far more than the splices could hold for it.
+    streams.iter().for_each(|stream| stream.pass(8000));
+    let limit = u64::from(RATE.frames) * u64::try_from((LIMIT + SLACK).as_millis()).unwrap() / 1000;
+    for stream in &streams {
+        let lost = stream.report().lost();
+        assert!(lost > 0 && lost < limit, "{lost} frames lost while vtepd stood still, {limit} are allowed");
+    }
+
+    kill(pid, Signal::SIGCONT).unwrap();
+    let before = vtepd.metrics();
+    let metrics = vtepd.wait_for("frames through vtepd again", |metrics| {
+        ["encapsulated", "decapsulated"]
+            .iter()
+            .all(|way| metrics.vni_frames(VNI, way) > before.vni_frames(VNI, way) + 100)
+    });
+    assert!(metrics.get("vtepd_worker_stalls_total") >= 1, "{}", metrics.0);
+    for decision in ["uplink_stalled", "vxlan_stalled"] {
+        let passed = metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
+        assert!(passed > 6000, "{decision}: {passed}");
+    }
+    vtepd.wait_for_log("the worker was not run for longer than frames may wait");
+
+    let mut lost = 0;
+    for stream in streams {
+        let (sent, report) = stream.finish();
+        assert_eq!((report.duplicated(), report.corrupted()), (0, 0), "of {}", sent.frames);
+        lost += report.lost();
+    }
+    let metrics = vtepd.metrics();
+    assert_eq!(metrics.dropped("waited_too_long"), lost, "what is lost is counted: {}", metrics.0);
+}
+
+/// Wake-ups of a thread of its own accord or for what it waited for.
+fn wake_ups(pid: i32, thread: &str) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let named = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap().trim() == thread;
+    let task = tasks.into_iter().find(named).unwrap_or_else(|| panic!("no thread {thread}"));
+    let status = fs::read_to_string(task.path().join("status")).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    count.trim().parse().unwrap()
+}
+
+#[test]
+fn an_idle_worker_sleeps() {
+    if !can_run("an_idle_worker_sleeps") {
+        return;
+    }
+    let lab = Lab::new("idle");
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    let received = |metrics: &vtepd_tests::daemon::Metrics| metrics.sum("vtepd_steering_frames_total");
+    let mut undisturbed = false;
+    // Whatever the hosts say by themselves wakes it: a second without any is waited for.
+    for _ in 0..20 {
+        let (frames, before) = (received(&vtepd.metrics()), wake_ups(vtepd.pid(), "worker"));
+        std::thread::sleep(Duration::from_secs(1));
+        let (frames_after, after) = (received(&vtepd.metrics()), wake_ups(vtepd.pid(), "worker"));
+        if frames == frames_after {
+            assert_eq!(after, before, "wake-ups of an idle worker within a second");
+            undisturbed = true;
+            break;
+        }
+    }
+    assert!(undisturbed, "the lab is never quiet");
+}
