@@ -58,11 +58,13 @@ pub fn snapshot(
     builder.vni(Arc::new(VniTable {
         slot: Slot::new(SLOT).ok_or("slot")?,
         netdev: "vx10010".to_owned(),
+        mac: None,
         tunnel,
         entropy: Entropy::new(Settings { policy, ..Settings::default() })?,
         fdb: (0..HOSTS).map(|number| (host(number), VtepIndex(0))).collect(),
         flood: vec![VtepIndex(0)],
         strict_vtep: false,
+        learning: None,
     }));
     builder.vtep(VtepIndex(0), Vtep { address: remote, paths: Arc::new(Paths::new(hops.collect())) });
     Ok(builder.build())

@@ -33,11 +33,15 @@ pub struct Setup {
     pub port: u16,
     /// Further options of the leaf's vxlan netdev, as `ip link` takes them.
     pub vxlan: &'static str,
+    /// Whether leaves learn from received frames, with the kernel's defaults, instead of having all entries.
+    pub learning: bool,
+    /// Further options of the other leaves' vxlan netdevs.
+    pub peers: &'static str,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { underlay_mtu: 9000, overlay_mtu: 8950, port: 4789, vxlan: "" }
+        Self { underlay_mtu: 9000, overlay_mtu: 8950, port: 4789, vxlan: "", learning: false, peers: "" }
     }
 }
 
@@ -155,7 +159,9 @@ impl Lab {
             _turn: turn,
         };
         lab.underlay();
-        lab.overlay(VNI, &format!("nolearning {}", setup.vxlan), "nolearning", "");
+        let plane = if setup.learning { "" } else { "nolearning" };
+        let options = [setup.vxlan, setup.peers].map(|options| format!("{plane} {options}"));
+        lab.overlay(VNI, &options[0], &options[1], "");
         lab
     }
 
@@ -230,7 +236,8 @@ impl Lab {
     }
 
     /// One more overlay: a bridge, a vxlan netdev and host ports on each leaf. `options` are those of the leaf's vxlan netdev,
-    /// `peer_options` those of the others', `bridge` those of the leaf's bridge, all as `ip link` takes them.
+    /// `peer_options` those of the others', `bridge` those of the leaf's bridge, all as `ip link` takes them. Without
+    /// `nolearning` a leaf has no entries but the flood list, with `remote` not even that.
     pub fn overlay(&self, vni: u32, options: &str, peer_options: &str, bridge: &str) {
         let Setup { overlay_mtu: mtu, port, .. } = self.setup;
         for (leaf, number, _) in self.leaves() {
@@ -239,7 +246,8 @@ impl Lab {
                 "link add br{vni} type bridge mcast_snooping 0 {bridge}\n\
                  link add vx{vni} mtu {mtu} type vxlan id {vni} local 10.0.0.{number} dstport {port} {vxlan}\n\
                  link set vx{vni} master br{vni} up\n\
-                 link set vx{vni} type bridge_slave learning off\n"
+                 link set vx{vni} type bridge_slave learning {learning}\n",
+                learning = if vxlan.contains("nolearning") { "off" } else { "on" },
             );
             for (host, _, port) in self.hosts().into_iter().filter(|(_, of, _)| of.name() == leaf.name()) {
                 writeln!(
@@ -254,7 +262,11 @@ impl Lab {
             writeln!(text, "link set br{vni} up").unwrap();
             ip(leaf, &text);
             // Without FDB entries of unicast VTEPs.
-            if !vxlan.contains("external") && !vxlan.contains("group") {
+            let unicast = !vxlan.contains("external") && !vxlan.contains("group");
+            if unicast && !vxlan.contains("remote") {
+                self.flood_list(leaf, number, vni);
+            }
+            if unicast && vxlan.contains("nolearning") {
                 self.static_fdb(leaf, number, vni);
             }
         }
@@ -273,12 +285,18 @@ impl Lab {
         }
     }
 
-    /// What FRR would program: the flood list, and remote hosts in the FDB of bridge and vxlan netdev.
-    fn static_fdb(&self, leaf: &Namespace, number: u8, vni: u32) {
+    /// All other leaves.
+    fn flood_list(&self, leaf: &Namespace, number: u8, vni: u32) {
         let mut text = String::new();
-        for other in (1..=3).filter(|other| *other != number) {
+        for other in (1..=self.leaves().len()).filter(|other| *other != usize::from(number)) {
             writeln!(text, "fdb append 00:00:00:00:00:00 dev vx{vni} dst 10.0.0.{other}").unwrap();
         }
+        bridge(leaf, &text);
+    }
+
+    /// What FRR would program beside it: remote hosts in the FDB of bridge and vxlan netdev.
+    fn static_fdb(&self, leaf: &Namespace, number: u8, vni: u32) {
+        let mut text = String::new();
         for (host, of, _) in self.hosts() {
             let vtep = self.leaves().into_iter().find(|(ns, ..)| ns.name() == of.name()).unwrap().1;
             if vtep != number {

@@ -1,11 +1,12 @@
 //! Which vxlan netdevs are taken over, on which terms, and why the others are not.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use entropy::{Entropy, SourcePortRange};
 use netlink::{Link, LinkKind, Vxlan};
 use tables::{DontFragment, Tos, Ttl, Tunnel};
-use wire::Vni;
+use wire::{MacAddr, Vni};
 
 use crate::leave::LeaveReason;
 use crate::links::Links;
@@ -22,10 +23,13 @@ const NO_LIMIT: u32 = 65_535;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) netdev: String,
+    pub(crate) mac: Option<MacAddr>,
     pub(crate) tunnel: Tunnel,
     pub(crate) entropy: Entropy,
     pub(crate) strict_vtep: bool,
     pub(crate) frame_limit: u32,
+    /// The netdev's ageing time, if it learns.
+    pub(crate) learning: Option<Option<Duration>>,
 }
 
 /// What there is to know about a vxlan netdev.
@@ -94,7 +98,10 @@ impl Discovery<'_> {
             udp_checksum: vxlan.udp_checksum,
         };
         let strict_vtep = settings.strict_vtep;
-        Ok(Terms { netdev: link.name.clone(), tunnel, entropy, strict_vtep, frame_limit })
+        let ageing = Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
+        let learning = vxlan.learning.then_some(ageing);
+        let (netdev, mac) = (link.name.clone(), link.mac);
+        Ok(Terms { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
     }
 
     fn wanted(&self, vni: Vni) -> Result<(), LeaveReason> {
@@ -176,9 +183,6 @@ fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, LeaveReason> {
     };
     if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {
         return Err(LeaveReason::LowerDevice { device: links.name(lower) });
-    }
-    if vxlan.learning {
-        return Err(LeaveReason::Learning);
     }
     if !vxlan.options.is_empty() {
         return Err(LeaveReason::Options(vxlan.options.clone()));

@@ -70,9 +70,11 @@ impl State {
             return;
         }
         let master = self.links.get(ifindex).and_then(|link| link.master);
-        let vni = self.links.vxlan(ifindex).map(|vxlan| vxlan.id);
-        if vni.is_some() {
+        let vxlan = self.links.vxlan(ifindex).map(|vxlan| (vxlan.id, vxlan.learning));
+        let vni = vxlan.map(|(vni, _)| vni);
+        if let Some((_, learning)) = vxlan {
             let overlay = self.overlays.entry(ifindex).or_default();
+            overlay.set_learns(learning);
             if old_master != master || old_vni.is_none() {
                 overlay.touch_all();
             }

@@ -86,9 +86,6 @@ pub enum LeaveReason {
         /// The group.
         group: IpAddr,
     },
-    /// `learning` without `nolearning`.
-    #[error("'learning' is on: remote MACs come from received frames instead of the control plane")]
-    Learning,
     /// `dev`.
     #[error("it is bound to {device}")]
     LowerDevice {

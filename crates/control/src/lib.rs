@@ -3,6 +3,7 @@
 //! - [`state`]: everything that the sources said, without any I/O: events in, tables out
 //! - [`settings`]: what the user sets, and what the namespace has set already
 //! - [`leave`]: why a VNI stays with kernel VXLAN
+//! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
 //! - [`source`]: the sources of facts, and how far each is to be believed
 //! - [`publication`]: from what is known to what workers and steering go by
 //! - [`run`]: the one task that owns everything
@@ -17,6 +18,7 @@ mod discover;
 mod fib;
 mod fpm_session;
 mod hear;
+pub mod learn;
 pub mod leave;
 mod links;
 mod overlay;
@@ -32,6 +34,7 @@ mod swept;
 mod underlay;
 mod vteps;
 
+pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;

@@ -16,10 +16,23 @@ use crate::leave::Oddity;
 use crate::swept::{Epoch, Swept};
 use crate::vteps::Vteps;
 
+/// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).
+const STATIC: u16 = 0xc0;
+
+/// What the netdev's own FDB has for a MAC address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) vtep: Ipv4Addr,
+    /// Whether no received frame moves it.
+    pub(crate) fixed: bool,
+    /// `NTF_*`.
+    pub(crate) flags: u32,
+}
+
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
-    kernel: Swept<MacAddr, Ipv4Addr>,
+    kernel: Swept<MacAddr, Remote>,
     fpm: Swept<MacAddr, Ipv4Addr>,
     flood: Swept<Ipv4Addr, ()>,
     /// Entries that only the kernel can follow.
@@ -27,10 +40,14 @@ pub(crate) struct Overlay {
     /// Addresses about which something was said since the last [`Overlay::settle`].
     touched: Vec<MacAddr>,
     touched_flood: bool,
+    /// Whether the netdev learns from received frames.
+    learns: bool,
 
     /// What is forwarded by.
     pub(crate) fdb: TableMap<MacAddr, VtepIndex>,
     pub(crate) flooding: BTreeMap<Ipv4Addr, VtepIndex>,
+    /// Where the netdev learns: what no frame moves.
+    pub(crate) fixed: TableMap<MacAddr, Ipv4Addr>,
     /// How many entries name each VTEP.
     remotes: HashMap<VtepIndex, u32, BuildHasherDefault<TableHasher>>,
 }
@@ -47,6 +64,11 @@ pub(crate) struct Settled {
 impl Overlay {
     /// The netdev's own FDB says so.
     pub(crate) fn kernel_new(&mut self, entry: &FdbEntry, epoch: Epoch) {
+        if entry.destination.is_none() && entry.next_hop_id.is_none() {
+            // Before Linux 6.14 a write to the FDB was announced twice, the second time without what was written
+            // (`rtnl_fdb_notify()` in `net/core/rtnetlink.c`). The vxlan netdev itself always names a destination.
+            return;
+        }
         let key = odd_key(entry);
         match destination(entry) {
             Ok(vtep) if entry.mac == MacAddr::ZERO => {
@@ -54,7 +76,8 @@ impl Overlay {
             }
             Ok(vtep) => {
                 let was_odd = self.odd.remove(&key).is_some();
-                if self.kernel.insert(entry.mac, vtep, epoch) || was_odd {
+                let remote = Remote { vtep, fixed: entry.state & STATIC != 0, flags: entry.flags };
+                if self.kernel.insert(entry.mac, remote, epoch) || was_odd {
                     self.touched.push(entry.mac);
                 }
             }
@@ -132,6 +155,24 @@ impl Overlay {
         self.touched_flood = true;
     }
 
+    /// Whether the netdev learns from received frames.
+    pub(crate) fn set_learns(&mut self, learns: bool) {
+        if self.learns != learns {
+            self.learns = learns;
+            self.touched.extend(self.kernel.keys());
+        }
+    }
+
+    /// What the netdev's own FDB has for an address.
+    pub(crate) fn kernel_entry(&self, mac: MacAddr) -> Option<Remote> {
+        self.kernel.get(&mac).copied()
+    }
+
+    /// Entries as the kernel counts them: a flood list is one.
+    pub(crate) fn addresses(&self) -> usize {
+        self.kernel.len() + self.odd.len() + usize::from(!self.flood.is_empty())
+    }
+
     /// An entry that only the kernel can follow, the same one every time.
     pub(crate) fn odd(&self) -> Option<(MacAddr, Oddity)> {
         self.odd.iter().min_by_key(|(key, _)| *key).map(|((mac, _), oddity)| (mac, *oddity))
@@ -139,7 +180,7 @@ impl Overlay {
 
     /// Whether a source has this address behind this VTEP.
     pub(crate) fn says(&self, mac: MacAddr, vtep: Ipv4Addr) -> bool {
-        self.kernel.get(&mac) == Some(&vtep) || self.fpm.get(&mac) == Some(&vtep)
+        self.kernel.get(&mac).is_some_and(|remote| remote.vtep == vtep) || self.fpm.get(&mac) == Some(&vtep)
     }
 
     /// Number of entries that sources hold.
@@ -160,7 +201,14 @@ impl Overlay {
     pub(crate) fn settle(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Settled {
         let mut settled = Settled::default();
         for mac in std::mem::take(&mut self.touched) {
-            let said = self.kernel.get(&mac).or_else(|| self.fpm.get(&mac)).copied();
+            let kernel = self.kernel.get(&mac).copied();
+            let fixed = kernel.filter(|remote| remote.fixed && self.learns).map(|remote| remote.vtep);
+            let was_fixed = match fixed {
+                Some(vtep) => self.fixed.insert(mac, vtep),
+                None => self.fixed.remove(&mac),
+            };
+            settled.entries |= was_fixed != fixed;
+            let said = kernel.map(|remote| remote.vtep).or_else(|| self.fpm.get(&mac).copied());
             // The VTEP is held before the old one is let go, lest it lose its index in between.
             let new = said.filter(|_| !local(mac)).map(|vtep| self.hold(vteps, vtep, &mut settled));
             let old = match new {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tables::{
-    NextHop, Paths, Slot, Snapshot, SnapshotBuilder, SteeringPlan, TakenVni, Uplink, VniTable, Vtep,
-    VtepIndex,
+    Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, SteeringPlan, TakenVni, Uplink, VniTable,
+    Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -57,6 +57,11 @@ impl Publication {
     /// Whether frames may leave by this adjacency.
     pub(crate) fn uses(&self, ifindex: u32, address: IpAddr) -> bool {
         self.adjacencies.contains(&Adjacency { ifindex, address })
+    }
+
+    /// Whether frames of this netdev are forwarded here.
+    pub(crate) fn takes(&self, ifindex: u32) -> bool {
+        matches!(self.decisions.get(&ifindex), Some(Decision::Taken { .. }))
     }
 
     /// What was published last.
@@ -243,7 +248,7 @@ impl State {
                 }
             },
         };
-        let table = Arc::new(table(slot, &terms, overlay));
+        let table = Arc::new(table(slot, ifindex, &terms, overlay));
         publication.decisions.insert(ifindex, Decision::Taken { slot, terms, table });
         changed
     }
@@ -421,14 +426,17 @@ impl State {
     }
 }
 
-fn table(slot: Slot, terms: &Terms, overlay: &Overlay) -> VniTable {
+fn table(slot: Slot, ifindex: u32, terms: &Terms, overlay: &Overlay) -> VniTable {
+    let learning = terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
     VniTable {
         slot,
         netdev: terms.netdev.clone(),
+        mac: terms.mac,
         tunnel: terms.tunnel.clone(),
         entropy: terms.entropy,
         fdb: overlay.fdb.clone(),
         flood: overlay.flooding.values().copied().collect::<Vec<VtepIndex>>(),
         strict_vtep: terms.strict_vtep,
+        learning,
     }
 }

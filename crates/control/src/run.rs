@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fpm::{BindError, Server};
-use netlink::{Dump, Kernel};
+use netlink::{Dump, FdbWrite, Kernel};
+use tables::Learned;
 use tokio::sync::{mpsc, watch};
 
 use crate::leave::{LeftToKernel, NoNetdev};
@@ -64,6 +65,8 @@ pub enum RunError {
 pub enum Request {
     /// Go by these settings from now on.
     Reload(Box<Settings>),
+    /// A worker heard of this MAC address.
+    Learn(Learned),
     /// A worker misses this neighbour's MAC address.
     Resolve(Adjacency),
     /// End.
@@ -107,6 +110,7 @@ pub async fn run(
         fpm: None,
         status,
         publish,
+        learned: Vec::new(),
         failed: Vec::new(),
         dump_at: now,
         published_at: now.checked_sub(PACE).unwrap_or(now),
@@ -148,6 +152,7 @@ pub async fn run(
                 () = not_before(pace) => break,
             }
         }
+        task.write_learned().await;
         let now = Instant::now();
         task.state.tick(now);
         task.publish_what_follows(now);
@@ -166,6 +171,8 @@ struct Task<P> {
     publish: P,
     published: Update,
     expects_fpm_until: Option<Instant>,
+    /// What is to be written into the kernel's FDB.
+    learned: Vec<FdbWrite>,
     /// Dumps that failed, and why.
     failed: Vec<(Dump, String)>,
     /// When dumps that only verify may be made again.
@@ -220,6 +227,7 @@ impl<P: FnMut(&Update)> Task<P> {
     async fn serve(&mut self, request: Option<Request>) -> ControlFlow<()> {
         match request {
             Some(Request::Reload(settings)) => self.state.reload(*settings, Namespace::read()),
+            Some(Request::Learn(learned)) => self.learn(learned),
             Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,
             Some(Request::Shutdown) | None => return ControlFlow::Break(()),
         }
@@ -354,6 +362,7 @@ impl<P: FnMut(&Update)> Task<P> {
                 Some(_) => self.state.fpm_state(),
                 None => SourceState::Off,
             };
+            status.learning = self.state.learn_counts();
             status.fpm_swept = self.state.fpm_swept();
             status.generation = published.snapshot.generation();
             status.plan.clone_from(&published.plan);
@@ -384,6 +393,28 @@ impl<P: FnMut(&Update)> Task<P> {
     async fn ask_neighbours(&mut self, now: Instant) {
         for adjacency in self.state.resolve_due(now) {
             self.ask(adjacency).await;
+        }
+    }
+
+    fn learn(&mut self, learned: Learned) {
+        self.learned.extend(self.state.learn(&learned));
+    }
+
+    /// Writes what was learned into the kernel's FDB. It is forwarded by when the kernel says that it has it.
+    async fn write_learned(&mut self) {
+        if self.learned.is_empty() {
+            return;
+        }
+        let writes = std::mem::take(&mut self.learned);
+        let asked = writes.clone();
+        match self.kernel.request(move |kernel| kernel.write_fdb(&asked)).await {
+            Ok(outcomes) => {
+                for (write, outcome) in writes.iter().zip(outcomes) {
+                    self.state.written(write, outcome);
+                }
+            }
+            // The worker says it again.
+            Err(error) => tracing::warn!(%error, "what was learned could not be written"),
         }
     }
 

@@ -11,6 +11,7 @@ use wire::MacAddr;
 
 use crate::fib::Identity;
 use crate::fpm_session::FpmSession;
+use crate::learn::LearnCounts;
 use crate::links::Links;
 use crate::overlay::Overlay;
 use crate::publication::Publication;
@@ -52,6 +53,7 @@ pub struct State {
     pub(crate) doubtful: Vec<Dump>,
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
+    pub(crate) learning: LearnCounts,
 }
 
 /// Where a bridge has a MAC address.
@@ -138,6 +140,7 @@ impl State {
             doubtful: Vec::new(),
             publication: Publication::default(),
             resolver: Resolver::default(),
+            learning: LearnCounts::default(),
         }
     }
 

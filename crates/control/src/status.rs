@@ -8,6 +8,7 @@ use std::time::Instant;
 use tables::SteeringPlan;
 use wire::Vni;
 
+use crate::learn::LearnCounts;
 use crate::leave::LeftToKernel;
 use crate::source::SourceState;
 use crate::state::{FpmHazard, Resync};
@@ -25,6 +26,8 @@ pub struct Status {
     pub dumps: BTreeMap<&'static str, Resync>,
     /// How many of zebra's entries its last replay did not confirm.
     pub fpm_swept: usize,
+    /// What was learned from received frames.
+    pub learning: LearnCounts,
     /// Publications so far.
     pub generation: u64,
     /// What is taken over.

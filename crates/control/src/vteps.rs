@@ -47,6 +47,10 @@ impl Vteps {
         self.by_address.get(&address).copied()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (VtepIndex, &Known)> {
         (0..).zip(&self.entries).filter_map(|(index, known)| Some((VtepIndex(index), known.as_ref()?)))
     }

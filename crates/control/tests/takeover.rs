@@ -137,7 +137,6 @@ fn attributes_that_are_not_honoured_are_named() {
         (Vxlan { local: Some(v6), ..base() }, LeaveReason::Ipv6Underlay { address: v6 }),
         (Vxlan { local: None, ..base() }, LeaveReason::NoLocalAddress),
         (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, LeaveReason::NoLocalAddress),
-        (Vxlan { learning: true, ..base() }, LeaveReason::Learning),
         (Vxlan { link: Some(UP1), ..base() }, LeaveReason::LowerDevice { device: "up1".into() }),
         (Vxlan { options: vec!["gbp", "proxy"], ..base() }, LeaveReason::Options(vec!["gbp", "proxy"])),
         (Vxlan { df: 9, ..base() }, LeaveReason::UnknownDf(9)),
@@ -167,7 +166,7 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         (FdbEntry { vni: Some(7), ..entry() }, Oddity::Vni(7)),
         (FdbEntry { via: Some(UP1), ..entry() }, Oddity::Via(UP1)),
         (FdbEntry { next_hop_id: Some(5), destination: None, ..entry() }, Oddity::NextHop(5)),
-        (FdbEntry { destination: None, ..entry() }, Oddity::NoDestination),
+        (FdbEntry { destination: Some(ip("0.0.0.0")), ..entry() }, Oddity::NoDestination),
         (
             FdbEntry { destination: Some(ip("2001:db8::1")), ..entry() },
             Oddity::Ipv6("2001:db8::1".parse().unwrap()),

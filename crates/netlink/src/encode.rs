@@ -67,8 +67,9 @@ pub(crate) fn link_body(ifindex: u32, flags: u32, change: u32) -> [u8; 16] {
     body
 }
 
-/// `struct ndmsg`.
-pub(crate) fn neighbour_body(family: u8, ifindex: u32, flags: u8) -> [u8; 12] {
+/// `struct ndmsg`. The state is one of the `NUD_*`, the flags are of the `NTF_*`.
+pub(crate) fn neighbour_body(family: u8, ifindex: u32, state: u16, flags: u8) -> [u8; 12] {
     let [i0, i1, i2, i3] = ifindex.to_ne_bytes();
-    [family, 0, 0, 0, i0, i1, i2, i3, 0, 0, flags, 0]
+    let [s0, s1] = state.to_ne_bytes();
+    [family, 0, 0, 0, i0, i1, i2, i3, s0, s1, flags, 0]
 }

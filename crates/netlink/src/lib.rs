@@ -4,6 +4,7 @@ mod attribute;
 mod decode;
 mod encode;
 mod error;
+mod fdb;
 mod filter;
 mod kernel;
 mod message;
@@ -12,6 +13,7 @@ mod socket;
 
 pub use decode::{DecodeError, Malformed, Messages, decode};
 pub use error::Error;
+pub use fdb::{FdbChange, FdbWrite};
 pub use filter::{Direction, Filter};
 pub use kernel::{Event, Kernel};
 pub use message::{

@@ -145,8 +145,10 @@ pub struct Vxlan {
     pub label: u32,
     /// `IFLA_VXLAN_LEARNING`.
     pub learning: bool,
-    /// `IFLA_VXLAN_AGEING` in seconds.
+    /// `IFLA_VXLAN_AGEING` in seconds; 0 is never.
     pub ageing: u32,
+    /// `IFLA_VXLAN_LIMIT` (`maxaddress`): FDB entries that the kernel takes; 0 is any number.
+    pub limit: u32,
     /// `IFLA_VXLAN_UDP_CSUM`: outer UDP checksums over IPv4 are sent.
     pub udp_checksum: bool,
     /// `IFLA_VXLAN_UDP_ZERO_CSUM6_TX`.

@@ -42,7 +42,7 @@ const UP: u32 = 0x1;
 /// `IFF_NOARP`.
 const NO_ARP: u32 = 0x80;
 /// `NTF_USE`.
-const USE: u8 = 0x01;
+pub(crate) const USE: u8 = 0x01;
 /// How often an interrupted dump is tried.
 const ATTEMPTS: u32 = 32;
 /// The kernel answers at once; this only keeps a lost answer from blocking for ever.
@@ -274,7 +274,7 @@ impl Requests {
         let request = Request::new(
             28,
             REQUEST | ACKNOWLEDGE | CREATE_OR_REPLACE,
-            &neighbour_body(family, ifindex, USE),
+            &neighbour_body(family, ifindex, 0, USE),
         );
         let request = match address {
             IpAddr::V4(address) => request.put(1, &address.octets()),
@@ -294,6 +294,52 @@ impl Requests {
         Ok(whole.then_some(messages))
     }
 
+    /// Sends many requests at once and collects what became of each: 0, or the error's number.
+    ///
+    /// Only the last one is acknowledged: the kernel names every error unasked, and handles them in order.
+    pub(crate) fn send_all(&mut self, operation: &str, requests: Vec<Request>) -> Result<Vec<i32>, Error> {
+        let mut outcomes = vec![0; requests.len()];
+        let first = self.sequence.wrapping_add(1);
+        let mut bytes = Vec::new();
+        for request in requests {
+            self.sequence = self.sequence.wrapping_add(1);
+            bytes.extend(request.bytes(self.sequence));
+        }
+        if bytes.is_empty() {
+            return Ok(outcomes);
+        }
+        self.socket.send(&bytes).map_err(failed("send requests"))?;
+        loop {
+            self.receive()?;
+            for envelope in Envelopes::new(&self.buffer) {
+                let Ok(envelope) = envelope else {
+                    tracing::warn!(operation, "the kernel's answer is malformed");
+                    break;
+                };
+                let index = usize::try_from(envelope.sequence.wrapping_sub(first)).unwrap_or(usize::MAX);
+                let number = envelope.payload.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
+                if let (ERROR, Some(outcome)) = (envelope.kind, outcomes.get_mut(index)) {
+                    *outcome = number.saturating_neg();
+                    if envelope.sequence == self.sequence {
+                        return Ok(outcomes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One datagram of the kernel's answer into the buffer.
+    fn receive(&mut self) -> Result<(), Error> {
+        let length = self.socket.receive(&mut self.buffer).map_err(|error| match error.raw_os_error() {
+            Some(EAGAIN) => failed("wait for an answer")(io::Error::from_raw_os_error(ETIMEDOUT)),
+            _ => failed("receive an answer")(error),
+        })?;
+        if length > self.buffer.len() {
+            return Err(Error::Truncated { length, capacity: self.buffer.len() });
+        }
+        Ok(())
+    }
+
     /// Sends a request and hands over each message of its answer; false when it was a dump that changes overtook.
     pub(crate) fn collect(
         &mut self,
@@ -305,14 +351,7 @@ impl Requests {
         self.socket.send(&request.bytes(self.sequence)).map_err(failed("send a request"))?;
         let mut interrupted = false;
         loop {
-            let length =
-                self.socket.receive(&mut self.buffer).map_err(|error| match error.raw_os_error() {
-                    Some(EAGAIN) => failed("wait for an answer")(io::Error::from_raw_os_error(ETIMEDOUT)),
-                    _ => failed("receive an answer")(error),
-                })?;
-            if length > self.buffer.len() {
-                return Err(Error::Truncated { length, capacity: self.buffer.len() });
-            }
+            self.receive()?;
             for envelope in Envelopes::new(&self.buffer) {
                 let envelope = match envelope {
                     Ok(envelope) if envelope.sequence == self.sequence => envelope,

@@ -34,6 +34,7 @@ fn every_vxlan_attribute() {
         label: 0x10203,
         learning: true,
         ageing: 300,
+        limit: 1000,
         udp_checksum: true,
         udp6_zero_checksum_tx: true,
         udp6_zero_checksum_rx: true,

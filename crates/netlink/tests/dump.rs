@@ -94,6 +94,10 @@ fn compare_links(namespace: &Namespace, links: &[&Link]) {
                     data.get("ageing").map_or(300, |age| age.as_u64().unwrap()),
                     u64::from(vxlan.ageing)
                 );
+                assert_eq!(
+                    data.get("limit").map_or(0, |limit| limit.as_u64().unwrap()),
+                    u64::from(vxlan.limit)
+                );
                 assert_eq!(data.get("learning") != Some(&Value::Bool(false)), vxlan.learning, "{name}");
                 assert_eq!(data.get("df").is_some_and(|df| df == "set"), vxlan.df == 1, "{name}");
                 assert_eq!(on("udp_csum"), vxlan.udp_checksum, "{name}");

@@ -8,7 +8,10 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use leaf::{Namespace, until};
-use netlink::{Dump, Error, Kernel, LinkChange, LinkKind, Message, Operation, Requests, Veth, VethEnd};
+use netlink::{
+    Dump, Error, FdbChange, FdbWrite, Kernel, LinkChange, LinkKind, Message, Operation, Requests, Veth,
+    VethEnd,
+};
 use serde_json::Value;
 use wire::MacAddr;
 
@@ -123,4 +126,67 @@ fn resolving_a_neighbour() {
         let error = kernel.request(move |requests| requests.resolve(ifindex, address)).await.unwrap_err();
         assert_eq!(error.refusal(), Some(nix::libc::ENODEV));
     });
+}
+
+/// Entries that are written as the kernel writes what it learns: it ages them by when they were last said to be in use.
+#[test]
+fn learned_entries_are_the_kernels_own_to_age() {
+    let namespace = Namespace::new("learned");
+    namespace.ip("link add name vx1 type vxlan id 1 local 10.0.0.1 dstport 4789 ageing 60 maxaddress 100");
+    namespace.ip("link set vx1 up");
+    let entries = || {
+        let shown = namespace.bridge("-s fdb show dev vx1");
+        let mut lines: Vec<String> = shown.lines().map(|line| line.trim_end().to_owned()).collect();
+        lines.sort();
+        lines
+    };
+    // Seconds since the entry was last updated.
+    let age = |entry: &str| -> u64 {
+        entry.split_once("used ").unwrap().1.split(['/', ' ']).nth(1).unwrap().parse().unwrap()
+    };
+    let write = |last: u8, vtep: u8, change, flags| FdbWrite {
+        ifindex: namespace.inside(|| Requests::open().unwrap().link("vx1").unwrap().unwrap().ifindex),
+        mac: MacAddr([2, 0, 0, 0, 0, last]),
+        vtep: [10, 0, 0, vtep].into(),
+        change,
+        flags,
+    };
+    let put = |writes: &[FdbWrite]| namespace.inside(|| Requests::open().unwrap().write_fdb(writes).unwrap());
+    let new = |last| write(last, 2, FdbChange::New, 0);
+
+    assert!(put(&[]).is_empty());
+    assert_eq!(put(&[new(1), new(2), new(1)]), [0, 0, nix::libc::EEXIST]);
+    let [one, two] = entries().try_into().unwrap();
+    for (entry, last) in [(one, 1), (two, 2)] {
+        assert!(entry.starts_with(&format!("02:00:00:00:00:0{last} dst 10.0.0.2 used ")), "{entry}");
+        assert!(entry.ends_with(" self"), "neither permanent nor static: {entry}");
+    }
+    // What moves or is refreshed is young again, and keeps what others said of it.
+    namespace.bridge("fdb add 02:00:00:00:00:03 dev vx1 dst 10.0.0.2 self dynamic extern_learn sticky");
+    while entries().iter().any(|entry| age(entry) == 0) {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let gone = [write(9, 3, FdbChange::Moved, 0), write(9, 3, FdbChange::Refreshed, 0)];
+    let moved = [
+        write(1, 3, FdbChange::Moved, 2),
+        write(2, 2, FdbChange::Refreshed, 2),
+        write(3, 3, FdbChange::Moved, 0x52),
+    ];
+    assert_eq!(put(&[&gone[..], &moved].concat()), [nix::libc::ENOENT, nix::libc::ENOENT, 0, 0, 0]);
+    let now = entries();
+    let [one, two, three] = now.as_slice() else { panic!("{now:?}") };
+    assert!(one.contains(":01 dst 10.0.0.3 used") && two.contains(":02 dst 10.0.0.2 used"), "{now:?}");
+    assert!(
+        three.contains(":03 dst 10.0.0.3 used") && three.ends_with("self extern_learn sticky"),
+        "{now:?}"
+    );
+    assert_eq!(now.iter().map(|entry| age(entry)).collect::<Vec<_>>(), [0, 0, 0]);
+
+    // More than fit one message, and more than the netdev takes.
+    let many: Vec<_> = (4..=250).map(new).collect();
+    let outcomes = put(&many);
+    let (taken, refused) = outcomes.split_at(97);
+    assert!(taken.iter().all(|outcome| *outcome == 0), "{taken:?}");
+    assert!(refused.iter().all(|outcome| *outcome == nix::libc::ENOSPC), "{refused:?}");
+    assert_eq!((outcomes.len(), entries().len()), (247, 100));
 }

@@ -79,6 +79,8 @@ pub struct Counters {
     pub held: Counter,
     /// How often the worker was away for so long that the kernel took over.
     pub stalls: Counter,
+    /// Frames whose source address was to be reported, which too many others were.
+    pub learn_limited: Counter,
 }
 
 impl Default for Counters {
@@ -107,6 +109,7 @@ impl Counters {
             sent: Counter::default(),
             held: Counter::default(),
             stalls: Counter::default(),
+            learn_limited: Counter::default(),
         }
     }
 

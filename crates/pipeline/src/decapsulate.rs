@@ -2,12 +2,13 @@
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use tables::{Snapshot, VniTable};
 use wire::checksum::Sum;
 use wire::ecn::Egress;
 use wire::number::PROTOCOL_UDP;
-use wire::{Dissection, Network, Vni};
+use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
 use crate::batch::{Batch, Body, Destination, Transmit};
@@ -46,7 +47,8 @@ struct Pieces {
 
 impl Pipeline {
     /// Decapsulates a batch that came from the underlay splice; what is to be sent is appended to `out`.
-    pub fn decapsulate(&mut self, batch: &Batch, snapshot: &Snapshot, out: &mut Vec<Transmit>) {
+    pub fn decapsulate(&mut self, batch: &Batch, snapshot: &Snapshot, now: Instant, out: &mut Vec<Transmit>) {
+        self.learner.set_time(now);
         self.counters.underlay_received.add(batch.len() as u64);
         for (frame, index) in batch.frames().zip(0u32..) {
             let received = Outer::parse(&frame).and_then(|outer| {
@@ -75,7 +77,7 @@ impl Pipeline {
 
     /// One VXLAN header and the frame behind it.
     fn decapsulate_piece(
-        &self,
+        &mut self,
         (index, frame, piece): (u32, &Frame<'_>, Range<usize>),
         outer: &Outer,
         offload: Offload,
@@ -99,8 +101,31 @@ impl Pipeline {
                 return Err((DropReason::UnknownVtep, slot));
             }
         }
+        self.source(inner, outer.source, table, snapshot).map_err(|reason| (reason, slot))?;
         to_bridge(inner, (index, piece.end), table, (outer.tos, offload), out)
             .map_err(|reason| (reason, slot))
+    }
+
+    /// Checks the inner source address, and learns from it: `vxlan_set_mac()` of `drivers/net/vxlan/vxlan_core.c`.
+    fn source(
+        &mut self,
+        inner: &[u8],
+        vtep: Ipv4Addr,
+        table: &VniTable,
+        snapshot: &Snapshot,
+    ) -> Result<(), DropReason> {
+        let address = inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
+        let mac = MacAddr(*address.ok_or(DropReason::InnerTruncated)?);
+        if mac.is_group() || mac == MacAddr::ZERO || Some(mac) == table.mac {
+            return Err(DropReason::InvalidSource);
+        }
+        match &table.learning {
+            Some(learning) => {
+                let limited = &self.counters.learn_limited;
+                self.learner.hear((mac, vtep), (table, learning), snapshot, limited)
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -114,9 +139,6 @@ fn to_bridge(
 ) -> Result<(), DropReason> {
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
-    if inner.len() < SHORTEST {
-        return Err(DropReason::InnerTruncated);
-    }
     let l3 = usize::from(dissection.l3_offset);
     let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
     // Inner headers are copied to the head up to the last byte that changes.

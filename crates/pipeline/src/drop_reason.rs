@@ -45,6 +45,10 @@ drop_reasons! {
     UnknownVtep => "unknown_vtep",
     /// The inner frame is shorter than an Ethernet header and two bytes, the least that the splice can carry.
     InnerTruncated => "inner_truncated",
+    /// The inner source address is no station's, or the vxlan netdev's own: a loop.
+    InvalidSource => "invalid_source",
+    /// The inner source address has a static FDB entry for another VTEP than the frame came from.
+    StaticSource => "static_source",
     /// The outer packet says congestion was experienced, the inner one cannot carry that (RFC 6040 section 4.2).
     EcnNotCapable => "ecn_not_capable",
     /// No VTEP is known for the destination and the flood list is empty.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tables::Snapshot;
+use tables::{Learned, Snapshot};
 
 use crate::batch::{Destination, Transmit};
 use crate::counters::Counters;
 use crate::decapsulate::TAG_LENGTH;
 use crate::drop_reason::DropReason;
 use crate::hold::{Adjacency, Hold};
+use crate::learn::Learner;
 use crate::outer::OVERHEAD;
 use crate::partial::InnerHead;
 
@@ -18,6 +19,7 @@ use crate::partial::InnerHead;
 pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
     pub(crate) hold: Hold,
+    pub(crate) learner: Learner,
     /// IPv4 identification of the last outer packet.
     pub(crate) identification: u16,
     /// Where inner headers are rewritten, one frame at a time.
@@ -28,7 +30,13 @@ impl Pipeline {
     /// A pipeline that counts into `counters`, of which it must be the only writer.
     #[must_use]
     pub fn new(counters: Arc<Counters>) -> Self {
-        Self { counters, hold: Hold::default(), identification: 0, inner: InnerHead::default() }
+        Self {
+            counters,
+            hold: Hold::default(),
+            learner: Learner::default(),
+            identification: 0,
+            inner: InnerHead::default(),
+        }
     }
 
     /// What was done.
@@ -61,6 +69,11 @@ impl Pipeline {
     /// Next hops that the kernel should be asked to resolve.
     pub fn resolve_requests(&mut self) -> impl Iterator<Item = Adjacency> + '_ {
         self.hold.requests()
+    }
+
+    /// What control should learn from the frames decapsulated since the last call.
+    pub fn learned(&mut self) -> impl Iterator<Item = Learned> + '_ {
+        self.learner.reports()
     }
 
     /// Accounts for a frame that a port took, or for the reason why it did not.

@@ -7,6 +7,7 @@
 //! - `outer`: the outer headers' bytes
 //! - [`segment`], `partial`, `crc32c`: what senders left to somebody below
 //! - [`hold`]: frames whose next hop is not resolved yet
+//! - [`learn`]: which VTEP a source address came from, where the data plane is to learn it
 //! - [`drop_reason`], [`counters`]: what became of every frame
 
 pub mod batch;
@@ -18,6 +19,7 @@ pub mod engine;
 pub mod explain;
 pub mod frame;
 pub mod hold;
+pub mod learn;
 pub mod segment;
 
 mod crc32c;

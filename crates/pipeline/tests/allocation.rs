@@ -96,7 +96,7 @@ fn q19_no_allocation_per_frame() {
                 one.pipeline.account(transmit, Ok(()));
             }
             two.out.clear();
-            two.pipeline.decapsulate(&incoming, &there, &mut two.out);
+            two.pipeline.decapsulate(&incoming, &there, now, &mut two.out);
             for transmit in &two.out {
                 two.pipeline.account(transmit, Ok(()));
             }

@@ -352,7 +352,11 @@ proptest! {
         leaf.tunnel.udp_checksum = udp_checksum;
         leaf.flood = vec![0];
         let roce = queue_pairs.into_iter().map(|(qp, sequence)| roce(qp.into(), sequence & 0xff_ffff));
-        let all: Vec<_> = frames.into_iter().chain(roce).collect();
+        let station = |mut frame: Vec<u8>| {
+            frame[6] = frame[6] & 0xfe | 2;
+            frame
+        };
+        let all: Vec<_> = frames.into_iter().map(station).chain(roce).collect();
         let owned: Vec<_> = all.iter().cloned().map(Owned::tagged).collect();
         let (mut one, mut two) = (Worker::new(), Worker::new());
         one.encapsulate(&owned, &leaf.snapshot());

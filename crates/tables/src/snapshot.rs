@@ -7,6 +7,7 @@ use entropy::Entropy;
 use wire::{MacAddr, Vni};
 
 use crate::hash::TableMap;
+use crate::learning::Learning;
 use crate::paths::Paths;
 use crate::tunnel::Tunnel;
 
@@ -51,6 +52,8 @@ pub struct VniTable {
     pub slot: Slot,
     /// Name of its vxlan netdev.
     pub netdev: String,
+    /// MAC address of its vxlan netdev: a frame from it is a loop.
+    pub mac: Option<MacAddr>,
     /// The outer header.
     pub tunnel: Tunnel,
     /// Who picks the outer source port.
@@ -61,6 +64,8 @@ pub struct VniTable {
     pub flood: Vec<VtepIndex>,
     /// Whether frames from a VTEP that is in neither table are dropped.
     pub strict_vtep: bool,
+    /// Set where MAC addresses are learned from received frames.
+    pub learning: Option<Learning>,
 }
 
 /// See the module's description.
@@ -178,6 +183,7 @@ mod tests {
         Arc::new(VniTable {
             slot: Slot::new(slot).unwrap(),
             netdev: format!("vx{vni}"),
+            mac: None,
             tunnel: Tunnel {
                 vni: Vni::try_from(vni).unwrap(),
                 local: LOCAL,
@@ -191,6 +197,7 @@ mod tests {
             fdb: TableMap::default(),
             flood: Vec::new(),
             strict_vtep: false,
+            learning: None,
         })
     }
 

@@ -81,6 +81,7 @@ impl Collector for Everything {
         self.daemon(&mut encoder)?;
         self.vnis(&mut encoder)?;
         self.paths(&mut encoder)?;
+        self.learning(&mut encoder)?;
         self.frames(&mut encoder)
     }
 }
@@ -192,6 +193,23 @@ impl Everything {
             "vtepd_path_bytes",
             "Bytes of the outer frames sent to each next hop",
             each(|t| t.bytes.get()),
+        )
+    }
+
+    fn learning(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let row = |name| move |(label, n): &(&'static str, u64)| (vec![(name, (*label).to_owned())], *n);
+        counters(
+            encoder,
+            "vtepd_learned_addresses",
+            "MAC addresses learned from received frames and written into the kernel's FDB",
+            self.view.learned.iter().map(row("change")),
+        )?;
+        let limited = ("rate", self.counters.learn_limited.get());
+        counters(
+            encoder,
+            "vtepd_not_learned_addresses",
+            "MAC addresses heard of and not written into the kernel's FDB, each time",
+            self.view.not_learned.iter().chain(std::iter::once(&limited)).map(row("reason")),
         )
     }
 

@@ -23,6 +23,10 @@ pub struct View {
     pub sources: Vec<SourceView>,
     /// What the steering programs decided.
     pub steering: SteeringView,
+    /// Addresses written into the kernel's FDB, by what changed.
+    pub learned: Vec<(&'static str, u64)>,
+    /// Reports of addresses that were not written, by the reason.
+    pub not_learned: Vec<(&'static str, u64)>,
 }
 
 /// A VNI taken over.

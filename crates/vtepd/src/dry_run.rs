@@ -17,6 +17,7 @@ struct Taken {
     policy: String,
     remote_macs: usize,
     flood_vteps: usize,
+    learning: bool,
     frame_limit: u32,
 }
 
@@ -49,6 +50,7 @@ pub fn report(update: &Update, hook: &str, notes: Vec<String>, output: Output) -
             policy: table.entropy.policy().to_string(),
             remote_macs: table.fdb.len(),
             flood_vteps: table.flood.len(),
+            learning: table.learning.is_some(),
             frame_limit: vni.frame_limit,
         })
     });
@@ -79,14 +81,14 @@ fn table(report: &Report) -> String {
     if !report.taken.is_empty() {
         let _ = writeln!(
             text,
-            "  {:<16} {:>8}  {:<15} {:>5}  {:<10} {:>6} {:>6} {:>12}",
-            "netdev", "vni", "local", "port", "policy", "macs", "flood", "frame limit"
+            "  {:<16} {:>8}  {:<15} {:>5}  {:<10} {:>6} {:>6} {:>8} {:>12}",
+            "netdev", "vni", "local", "port", "policy", "macs", "flood", "learning", "frame limit"
         );
     }
     for t in &report.taken {
         let _ = writeln!(
             text,
-            "  {:<16} {:>8}  {:<15} {:>5}  {:<10} {:>6} {:>6} {:>12}",
+            "  {:<16} {:>8}  {:<15} {:>5}  {:<10} {:>6} {:>6} {:>8} {:>12}",
             t.netdev,
             t.vni,
             t.local,
@@ -94,6 +96,7 @@ fn table(report: &Report) -> String {
             t.policy,
             t.remote_macs,
             t.flood_vteps,
+            if t.learning { "yes" } else { "no" },
             t.frame_limit
         );
     }

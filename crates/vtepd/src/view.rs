@@ -34,6 +34,7 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> Vie
         vni: left.vni,
         reason: left.reason.to_string(),
     });
+    let learning = status.learning;
     let source = |name, state: SourceState| SourceView { name, state: state.to_string() };
     View {
         generation: snapshot.generation(),
@@ -50,6 +51,13 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> Vie
             uplink_stalled: counts.uplink_stalled,
             vxlan_stalled: counts.vxlan_stalled,
         },
+        learned: vec![("new", learning.new), ("moved", learning.moved), ("refreshed", learning.refreshed)],
+        not_learned: vec![
+            ("too_many_addresses", learning.too_many_addresses),
+            ("too_many_vteps", learning.too_many_vteps),
+            ("unreachable", learning.unreachable),
+            ("refused", learning.refused),
+        ],
         ..View::default()
     }
 }

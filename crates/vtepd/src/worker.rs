@@ -52,7 +52,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `requests` gets next hops that frames wait for; `stopped` is called when the thread ends.
+    /// Starts the thread. `requests` gets next hops that frames wait for, and learned addresses; `stopped` is called when the thread ends.
     ///
     /// # Errors
     /// When the thread or its wake-up descriptor cannot be made.
@@ -173,8 +173,14 @@ impl Engine {
             counters.underlay_received.add(unreadable);
             counters.drop_frames(DropReason::ReceiveUnreadable, 0, unreadable);
         }
-        self.pipeline.decapsulate(&self.batch, &snapshot, &mut self.out);
+        self.pipeline.decapsulate(&self.batch, &snapshot, now, &mut self.out);
         flush(&mut self.sockets.bridge, &self.batch, &mut self.out, &self.pipeline);
+        for learned in self.pipeline.learned() {
+            // What finds no room is reported again soon.
+            if self.requests.try_send(Request::Learn(learned)).is_err() {
+                counters.learn_limited.add(1);
+            }
+        }
 
         let unreadable_too = self.sockets.bridge.receive(&mut self.batch)?;
         let from_bridge = self.batch.len();

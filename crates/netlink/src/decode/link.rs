@@ -132,6 +132,7 @@ fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
             6 => vxlan.tos = attribute.u8()?,
             7 => vxlan.learning = attribute.bool()?,
             8 => vxlan.ageing = attribute.u32()?,
+            9 => vxlan.limit = attribute.u32()?,
             10 => {
                 let ports = attribute.u32_network_order()?.to_be_bytes();
                 let [l0, l1, h0, h1] = ports;

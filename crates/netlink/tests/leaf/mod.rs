@@ -92,7 +92,7 @@ pub fn leaf(namespace: &Namespace) {
     namespace.ip("addr add 10.0.0.11/32 dev lo");
     namespace.ip("link add name br10 type bridge");
     namespace.ip("link add name br20 type bridge");
-    let options = "srcport 50000 60000 df set ttl 9 tos 4 ageing 77 udpcsum nolearning";
+    let options = "srcport 50000 60000 df set ttl 9 tos 4 ageing 77 maxaddress 99 udpcsum nolearning";
     namespace.ip(&format!("link add name vx10 type vxlan id 10010 local 10.0.0.11 dstport 4789 {options}"));
     namespace.ip(
         "link add name vx20 type vxlan id 10020 group 239.1.1.1 dev up1 dstport 4790 proxy rsc l2miss gbp",

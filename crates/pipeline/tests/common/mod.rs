@@ -9,8 +9,8 @@ use entropy::{Entropy, Policy, Settings};
 use etherparse::PacketBuilder;
 use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, Transmit, VlanTag};
 use tables::{
-    DontFragment, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable, Vtep,
-    VtepIndex,
+    DontFragment, Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable,
+    Vtep, VtepIndex,
 };
 use wire::{MacAddr, Vni};
 
@@ -21,6 +21,8 @@ pub const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// Destination of the frames of this module; known behind [`LEAF_2`].
 pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 pub const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+/// The vxlan netdev's own address.
+pub const NETDEV: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 pub const UDP_AT: usize = 34;
 pub const OUTER: usize = 50;
 
@@ -33,6 +35,7 @@ pub struct Leaf {
     pub fdb: Vec<([u8; 6], u32)>,
     pub flood: Vec<u32>,
     pub strict: bool,
+    pub learning: Option<Learning>,
     pub generation: u64,
 }
 
@@ -67,6 +70,7 @@ impl Leaf {
             fdb: vec![(HOST, 0)],
             flood: vec![0, 1],
             strict: false,
+            learning: None,
             generation: 1,
         }
     }
@@ -84,11 +88,13 @@ impl Leaf {
         builder.vni(Arc::new(VniTable {
             slot: Slot::new(SLOT).unwrap(),
             netdev: "vx10010".to_owned(),
+            mac: Some(MacAddr(NETDEV)),
             tunnel: self.tunnel.clone(),
             entropy: Entropy::new(self.settings).unwrap(),
             fdb: self.fdb.iter().map(|(mac, index)| (MacAddr(*mac), VtepIndex(*index))).collect(),
             flood: self.flood.iter().copied().map(VtepIndex).collect(),
             strict_vtep: self.strict,
+            learning: self.learning.clone(),
         }));
         for ((address, hops), index) in self.vteps.iter().zip(0..) {
             let paths = Arc::new(Paths::new(hops.clone()));
@@ -164,10 +170,14 @@ impl Worker {
         self.encapsulate_at(frames, snapshot, Instant::now())
     }
 
-    pub fn decapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
+    pub fn decapsulate_at(&mut self, frames: &[Owned], snapshot: &Snapshot, now: Instant) -> Vec<Vec<u8>> {
         self.fill(frames);
-        self.pipeline.decapsulate(&self.batch, snapshot, &mut self.out);
+        self.pipeline.decapsulate(&self.batch, snapshot, now, &mut self.out);
         self.bytes()
+    }
+
+    pub fn decapsulate(&mut self, frames: &[Owned], snapshot: &Snapshot) -> Vec<Vec<u8>> {
+        self.decapsulate_at(frames, snapshot, Instant::now())
     }
 
     pub fn bytes(&self) -> Vec<Vec<u8>> {

@@ -1,0 +1,208 @@
+//! What workers hear becomes an entry of the kernel's FDB, or not, by the kernel's rules and some limits.
+
+mod world;
+
+use control::learn::{ADDRESSES, VTEPS};
+use control::{LearnCounts, Oddity, State};
+use netlink::{FdbChange, FdbEntry, FdbWrite, Message, Vxlan};
+use tables::Learned;
+use wire::MacAddr;
+use world::*;
+
+fn learning() -> Vxlan {
+    Vxlan { learning: true, ageing: 300, ..vxlan_of(VNI) }
+}
+
+/// A leaf that learns, has been built, and knows one VTEP of its flood list.
+fn learner(attributes: Vxlan) -> State {
+    let mut state = told(leaf_with(attributes));
+    tell(&mut state, underlay());
+    tell(&mut state, [flood(New, "10.0.0.12")]);
+    assert_eq!(why_left(&state.build(), VXLAN), None);
+    state
+}
+
+fn heard(last: u8, vtep: &str) -> Learned {
+    Learned { ifindex: VXLAN, mac: mac(last), vtep: v4(vtep) }
+}
+
+/// An entry as the kernel and vtepd learn it.
+fn dynamic(last: u8, vtep: &str) -> Message {
+    Message::Fdb(New, FdbEntry { state: 0x02, flags: 0x02, ..remote_of(VXLAN, mac(last), vtep) })
+}
+
+fn change(write: Option<FdbWrite>) -> Option<FdbChange> {
+    write.map(|write| write.change)
+}
+
+#[test]
+fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
+    let mut state = learner(learning());
+    let write = state.learn(&heard(1, "10.0.0.12")).expect("news");
+    assert_eq!(
+        write,
+        FdbWrite { ifindex: VXLAN, mac: mac(1), vtep: v4("10.0.0.12"), change: FdbChange::New, flags: 0 }
+    );
+    assert_eq!(behind(&state.build(), mac(1)), None, "the kernel has not said it yet");
+    state.written(&write, 0);
+    tell(&mut state, [dynamic(1, "10.0.0.12")]);
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::Refreshed));
+    assert_eq!(change(state.learn(&heard(1, "10.0.0.13"))), Some(FdbChange::Moved));
+    assert_eq!(state.learn_counts(), LearnCounts { new: 1, ..LearnCounts::default() });
+    // The kernel's ageing is all there is.
+    tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
+    assert_eq!(behind(&state.build(), mac(1)), None);
+    assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::New));
+}
+
+#[test]
+fn the_worker_is_told_what_to_learn_by() {
+    let mut state = learner(learning());
+    let static_entry = FdbEntry { state: 0x40, flags: 0x02, ..remote_of(VXLAN, mac(9), "10.0.0.12") };
+    tell(&mut state, [Message::Fdb(New, static_entry.clone()), dynamic(1, "10.0.0.12")]);
+    let update = state.build();
+    let told = table(&update).unwrap().learning.clone().expect("it learns");
+    assert_eq!((told.ifindex, told.ageing.map(|time| time.as_secs())), (VXLAN, Some(300)));
+    assert_eq!(told.fixed.into_iter().collect::<Vec<_>>(), [(mac(9), v4("10.0.0.12"))]);
+    assert_eq!(table(&update).unwrap().mac, ethernet(VXLAN, "").mac);
+    // The same address at the same VTEP, but no longer static.
+    tell(&mut state, [dynamic(9, "10.0.0.12")]);
+    assert!(table(&state.build()).unwrap().learning.as_ref().unwrap().fixed.is_empty());
+    let set = |state: &mut State, attributes| {
+        tell(state, [link(vxlan(VXLAN, BRIDGE, attributes))]);
+        table(&state.build()).unwrap().learning.clone()
+    };
+    assert_eq!(set(&mut state, Vxlan { ageing: 0, ..learning() }).unwrap().ageing, None);
+    assert_eq!(set(&mut state, vxlan_of(VNI)), None);
+    // What is static shows again when it learns again.
+    tell(&mut state, [Message::Fdb(New, static_entry)]);
+    assert_eq!(set(&mut state, learning()).unwrap().fixed.len(), 1);
+}
+
+#[test]
+fn static_entries_and_netdevs_that_do_not_learn_stay_as_they_are() {
+    let mut state = learner(learning());
+    for (last, kind) in [(1, 0x40), (2, 0x80)] {
+        let entry = FdbEntry { state: kind, flags: 0x02, ..remote_of(VXLAN, mac(last), "10.0.0.12") };
+        tell(&mut state, [Message::Fdb(New, entry)]);
+        assert_eq!(state.learn(&heard(last, "10.0.0.12")), None);
+        assert_eq!(state.learn(&heard(last, "10.0.0.13")), None);
+    }
+    // Somebody else's, but movable: moved with its flags, and kept young by nobody.
+    let external = FdbEntry { state: 0x02, flags: 0x12, ..remote_of(VXLAN, mac(3), "10.0.0.12") };
+    tell(&mut state, [Message::Fdb(New, external)]);
+    assert_eq!(state.learn(&heard(3, "10.0.0.12")), None);
+    assert_eq!(state.learn(&heard(3, "10.0.0.13")).map(|write| write.flags), Some(0x12));
+    assert_eq!(state.learn(&Learned { ifindex: HOST, ..heard(4, "10.0.0.12") }), None);
+    let mut evpn = learner(vxlan_of(VNI));
+    assert_eq!(evpn.learn(&heard(4, "10.0.0.12")), None);
+    // A netdev that the kernel forwards for learns there.
+    let mut left = learner(learning());
+    tell(&mut left, [link(down(vxlan(VXLAN, BRIDGE, learning())))]);
+    left.build();
+    assert_eq!(left.learn(&heard(4, "10.0.0.12")), None);
+}
+
+#[test]
+fn made_up_addresses_do_not_fill_the_memory() {
+    let number = |n: u32| {
+        let [_, b, c, d] = n.to_be_bytes();
+        MacAddr([2, 1, 0, b, c, d])
+    };
+    let entry = |n| {
+        let entry = FdbEntry { state: 0x02, flags: 0x02, ..remote_of(VXLAN, number(n), "10.0.0.12") };
+        Message::Fdb(New, entry)
+    };
+    // The flood list is one entry.
+    for (limit, fits) in [(0, ADDRESSES - 1), (100, 99), (1_000_000, ADDRESSES - 1)] {
+        let mut state = learner(Vxlan { limit, ..learning() });
+        tell(&mut state, (1..fits as u32).map(entry));
+        state.build();
+        let next = |n| Learned { ifindex: VXLAN, mac: number(n), vtep: v4("10.0.0.12") };
+        assert_eq!(change(state.learn(&next(100_000))), Some(FdbChange::New), "maxaddress {limit}");
+        tell(&mut state, [entry(100_000)]);
+        assert_eq!(state.learn(&next(100_001)), None, "maxaddress {limit}");
+        assert_eq!(state.learn_counts().too_many_addresses, 1);
+        // Who is known is still refreshed and followed.
+        assert_eq!(change(state.learn(&next(1))), Some(FdbChange::Refreshed));
+        assert_eq!(
+            change(state.learn(&Learned { vtep: v4("10.0.0.13"), ..next(1) })),
+            Some(FdbChange::Moved)
+        );
+    }
+}
+
+#[test]
+fn made_up_vteps_are_limited_and_take_no_vni_along() {
+    let mut state = learner(learning());
+    assert_eq!(state.learn(&heard(1, "10.0.0.11")), None, "the leaf's own address");
+    assert_eq!(state.learn_counts().unreachable, 1);
+    // Another netdev names such a VTEP: that is no reason to take it here.
+    let other = Vxlan { learning: false, ..vxlan_of(VNI + 1) };
+    let via_bridge = FdbEntry { flags: 0x02, ..remote_of(31, mac(7), "172.16.0.5") };
+    tell(
+        &mut state,
+        [
+            link(bridge(30, "br30")),
+            link(vxlan(31, 30, other)),
+            add_route("172.16.0.0/16", &[via(30, "")]),
+            Message::Fdb(New, via_bridge),
+        ],
+    );
+    assert!(why_left(&state.build(), 31).is_some());
+    assert_eq!(state.learn(&heard(1, "172.16.0.5")), None);
+    assert_eq!(state.learn_counts().unreachable, 2);
+    assert_eq!(why_left(&state.build(), VXLAN), None);
+
+    let vtep = |n: usize| v4("10.0.0.13").to_bits() + u32::try_from(n).unwrap();
+    let mut known = 2;
+    for n in 0.. {
+        let learned = Learned { vtep: vtep(n).into(), ..heard(2, "10.0.0.12") };
+        let Some(write) = state.learn(&learned) else { break };
+        let mac = MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]);
+        tell(
+            &mut state,
+            [Message::Fdb(New, FdbEntry { state: 0x02, ..remote_of(VXLAN, mac, &write.vtep.to_string()) })],
+        );
+        state.build();
+        known += 1;
+    }
+    assert_eq!(known, VTEPS);
+    assert_eq!(state.learn_counts().too_many_vteps, 1);
+    assert_eq!(change(state.learn(&heard(2, "10.0.0.12"))), Some(FdbChange::New), "a known one");
+}
+
+#[test]
+fn what_the_kernel_refuses_is_counted() {
+    let mut state = learner(learning());
+    let write = state.learn(&heard(1, "10.0.0.12")).unwrap();
+    for (errno, counts) in [
+        (28, LearnCounts { too_many_addresses: 1, ..LearnCounts::default() }),
+        (17, LearnCounts { too_many_addresses: 1, refused: 1, ..LearnCounts::default() }),
+    ] {
+        state.written(&write, errno);
+        assert_eq!(state.learn_counts(), counts);
+    }
+    state.written(&FdbWrite { change: FdbChange::Moved, ..write }, 0);
+    state.written(&FdbWrite { change: FdbChange::Refreshed, ..write }, 0);
+    assert_eq!((state.learn_counts().moved, state.learn_counts().refreshed), (1, 1));
+}
+
+/// Before Linux 6.14 each write is announced twice, the second time without a destination.
+#[test]
+fn an_announcement_without_a_destination_says_nothing() {
+    let mut state = learner(learning());
+    let echo =
+        FdbEntry { destination: None, state: 0x02, flags: 0x02, ..remote_of(VXLAN, mac(1), "10.0.0.12") };
+    tell(&mut state, [dynamic(1, "10.0.0.12"), Message::Fdb(New, echo)]);
+    let update = state.build();
+    assert_eq!(why_left(&update, VXLAN), None);
+    assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
+    let nowhere = FdbEntry { destination: Some(ip("0.0.0.0")), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
+    tell(&mut state, [Message::Fdb(New, nowhere)]);
+    let oddity = Oddity::NoDestination;
+    let left = control::LeaveReason::FdbEntry { mac: mac(1), oddity };
+    assert_eq!(why_left(&state.build(), VXLAN), Some(left));
+}

@@ -1,0 +1,90 @@
+//! Writing to a vxlan netdev's own FDB, as the kernel itself does when it learns (`vxlan_snoop()` and `vxlan_fdb_add()` in
+//! `drivers/net/vxlan/vxlan_core.c`).
+//!
+//! The entries are `NUD_REACHABLE`, like those that the kernel learns: it ages them, and moves them when it sees the
+//! address elsewhere. A replacement leaves an entry's age alone, `NTF_USE` makes it young again (seen on Linux 6.18).
+
+use std::net::Ipv4Addr;
+
+use wire::MacAddr;
+
+use crate::decode::AF_BRIDGE;
+use crate::encode::{Request, neighbour_body};
+use crate::error::Error;
+use crate::request::{ACKNOWLEDGE, REQUEST, Requests, USE};
+
+/// `RTM_NEWNEIGH`.
+const NEW_NEIGHBOUR: u16 = 28;
+/// `NLM_F_REPLACE`.
+const REPLACE: u16 = 0x100;
+/// `NLM_F_CREATE | NLM_F_EXCL`.
+const CREATE_NEW: u16 = 0x600;
+/// `NUD_REACHABLE`.
+const REACHABLE: u16 = 0x02;
+/// `NTF_SELF`.
+const OWN: u8 = 0x02;
+/// `NTF_EXT_LEARNED | NTF_STICKY`: who moves or refreshes an entry leaves them on.
+const KEPT: u8 = 0x50;
+/// Entries in one message to the kernel: as many errors as that fit the socket's default receive buffer.
+const AT_ONCE: usize = 64;
+
+/// What is written of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FdbChange {
+    /// It is new. One that is there already, of whatever kind, stays as it is (`EEXIST`).
+    New,
+    /// It is behind another VTEP now. One that is gone stays gone (`ENOENT`).
+    Moved,
+    /// It is in use. One that is gone stays gone (`ENOENT`).
+    Refreshed,
+}
+
+/// A learned entry of a vxlan netdev's own FDB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FdbWrite {
+    /// The vxlan netdev.
+    pub ifindex: u32,
+    /// The MAC address.
+    pub mac: MacAddr,
+    /// The VTEP behind which it is.
+    pub vtep: Ipv4Addr,
+    /// What is written.
+    pub change: FdbChange,
+    /// `NTF_*` flags of the entry as it is; 0 for a new one.
+    pub flags: u32,
+}
+
+impl FdbWrite {
+    fn request(&self, acknowledge: u16) -> Request {
+        let (how, usage) = match self.change {
+            FdbChange::New => (CREATE_NEW, 0),
+            FdbChange::Moved => (REPLACE, USE),
+            FdbChange::Refreshed => (0, USE),
+        };
+        let [kept, ..] = self.flags.to_le_bytes();
+        let body = neighbour_body(AF_BRIDGE, self.ifindex, REACHABLE, OWN | usage | (kept & KEPT));
+        Request::new(NEW_NEIGHBOUR, REQUEST | how | acknowledge, &body)
+            .put(1, &self.vtep.octets())
+            .put(2, &self.mac.0)
+    }
+}
+
+impl Requests {
+    /// Writes learned entries. Returns what became of each, in order: 0, or the error's number (`ENOSPC` beyond the
+    /// netdev's `maxaddress`).
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked. Some may have been written.
+    pub fn write_fdb(&mut self, writes: &[FdbWrite]) -> Result<Vec<i32>, Error> {
+        let mut outcomes = Vec::with_capacity(writes.len());
+        for writes in writes.chunks(AT_ONCE) {
+            let last = writes.len().saturating_sub(1);
+            let request = |(index, write): (usize, &FdbWrite)| {
+                write.request(if index == last { ACKNOWLEDGE } else { 0 })
+            };
+            let requests = writes.iter().enumerate().map(request).collect();
+            outcomes.extend(self.send_all("write FDB entries", requests)?);
+        }
+        Ok(outcomes)
+    }
+}

@@ -1,0 +1,303 @@
+//! What is reported of the source addresses that frames come with.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use common::{HOST, LEAF_1, LEAF_2, Leaf, NETDEV, Owned, Worker, hop};
+use etherparse::PacketBuilder;
+use pipeline::DropReason;
+use pipeline::learn::{AGAIN, BURST, PER_MILLISECOND, REFRESHES};
+use proptest::prelude::*;
+use tables::{Learned, Learning};
+use wire::MacAddr;
+
+const IFINDEX: u32 = 11;
+const AGEING: Duration = Duration::from_secs(4);
+const LEAF_3: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
+
+fn mac(number: u32) -> [u8; 6] {
+    let [a, b, c, d] = number.to_be_bytes();
+    [2, 7, a, b, c, d]
+}
+
+/// A frame with this source address that a VTEP sends to leaf 2.
+fn from(vtep: Ipv4Addr, source: [u8; 6]) -> Owned {
+    let inner = [&HOST[..], &source, &[0x88, 0xb5], &[7; 46]].concat();
+    let payload = [&[8, 0, 0, 0, 0, 0x27, 0x1a, 0][..], &inner].concat();
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(vtep.octets(), LEAF_2.octets(), 64)
+        .udp(50_000, 4789)
+        .write(&mut frame, &payload)
+        .unwrap();
+    frame[40..42].fill(0);
+    Owned::plain(frame)
+}
+
+/// Leaf 2, which knows leaves 1 and 3 and learns.
+fn learner() -> Leaf {
+    let learning = Learning { ifindex: IFINDEX, ageing: Some(AGEING), fixed: Default::default() };
+    Leaf { learning: Some(learning), fdb: Vec::new(), ..Leaf::two() }
+}
+
+fn learned(vtep: Ipv4Addr, source: [u8; 6]) -> Learned {
+    Learned { ifindex: IFINDEX, mac: MacAddr(source), vtep }
+}
+
+/// A worker at a time, and the tables it goes by.
+struct Hearing {
+    worker: Worker,
+    leaf: Leaf,
+    now: Instant,
+}
+
+impl Hearing {
+    fn new(leaf: Leaf) -> Self {
+        Self { worker: Worker::new(), leaf, now: Instant::now() }
+    }
+
+    fn hear(&mut self, frames: &[Owned]) -> Vec<Learned> {
+        let sent = self.worker.decapsulate_at(frames, &self.leaf.snapshot(), self.now);
+        self.worker.assert_balance(sent.len());
+        for transmit in &self.worker.out {
+            self.worker.pipeline.account(transmit, Ok(()));
+        }
+        self.worker.pipeline.learned().collect()
+    }
+
+    /// The tables have these addresses from now on, behind the VTEP of that index.
+    fn publish(&mut self, fdb: &[([u8; 6], u32)]) {
+        self.leaf.fdb = fdb.to_vec();
+        self.leaf.generation += 1;
+    }
+
+    fn limited(&self) -> u64 {
+        self.worker.pipeline.counters().learn_limited.get()
+    }
+}
+
+#[test]
+fn a_new_address_is_reported_once_and_again_if_that_was_lost() {
+    let mut hearing = Hearing::new(learner());
+    let (one, two) = (from(LEAF_1, mac(1)), from(LEAF_3, mac(2)));
+    let frames = [one.clone(), one.clone(), two.clone(), one.clone()];
+    assert_eq!(hearing.hear(&frames), [learned(LEAF_1, mac(1)), learned(LEAF_3, mac(2))]);
+    hearing.now += AGAIN - Duration::from_millis(1);
+    assert_eq!(hearing.hear(&frames), []);
+    hearing.publish(&[(mac(1), 0)]);
+    hearing.now += Duration::from_millis(1);
+    assert_eq!(hearing.hear(&frames), [learned(LEAF_3, mac(2))], "the first one arrived");
+    // From a VTEP that nobody named, too.
+    assert_eq!(hearing.hear(&[from(STRANGER, mac(3))]), [learned(STRANGER, mac(3))]);
+    // Gone from the tables: new again, at once.
+    hearing.publish(&[]);
+    assert_eq!(hearing.hear(&[one]), [learned(LEAF_1, mac(1))]);
+}
+
+#[test]
+fn who_sends_is_reported_a_few_times_in_an_ageing_time() {
+    let mut hearing = Hearing::new(learner());
+    hearing.publish(&[(mac(1), 0)]);
+    let frame = [from(LEAF_1, mac(1))];
+    // Nobody knows how old the entry is.
+    assert_eq!(hearing.hear(&frame), [learned(LEAF_1, mac(1))]);
+    let mut reports = 0;
+    for _ in 0..AGEING.as_millis() {
+        hearing.now += Duration::from_millis(1);
+        // Other news do not matter.
+        hearing.leaf.generation += 1;
+        reports += hearing.hear(&frame).len();
+    }
+    assert_eq!(reports, REFRESHES as usize);
+    hearing.leaf.learning.as_mut().unwrap().ageing = None;
+    hearing.leaf.generation += 1;
+    for _ in 0..10 {
+        hearing.now += AGEING;
+        assert_eq!(hearing.hear(&frame), [], "nothing ages");
+    }
+}
+
+#[test]
+fn a_move_is_reported_at_once() {
+    let mut hearing = Hearing::new(learner());
+    hearing.publish(&[(mac(1), 0)]);
+    hearing.hear(&[from(LEAF_1, mac(1))]);
+    assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
+    // An address that two claim is no reason for a report a frame.
+    let both = [from(LEAF_1, mac(1)), from(LEAF_3, mac(1))];
+    let mut reports = 0;
+    for _ in 0..1000 {
+        hearing.now += Duration::from_millis(1);
+        reports += hearing.hear(&both).len();
+    }
+    assert!((10..=20).contains(&reports), "{reports} in a second");
+}
+
+#[test]
+fn who_is_no_station_is_dropped_and_not_reported() {
+    let mut hearing = Hearing::new(learner());
+    let sources = [[0; 6], [1, 0, 0x5e, 0, 0, 1], [0xff; 6], NETDEV];
+    assert_eq!(hearing.hear(&sources.map(|source| from(LEAF_1, source))), []);
+    assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 4);
+    hearing.leaf.learning = None;
+    hearing.hear(&sources.map(|source| from(LEAF_1, source)));
+    assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 8, "whether the netdev learns or not");
+}
+
+#[test]
+fn what_is_static_is_heard_from_its_vtep_alone() {
+    let mut hearing = Hearing::new(learner());
+    hearing.publish(&[(mac(1), 0)]);
+    hearing.leaf.learning.as_mut().unwrap().fixed.insert(MacAddr(mac(1)), LEAF_1);
+    for _ in 0..3 {
+        assert_eq!(hearing.hear(&[from(LEAF_1, mac(1)), from(LEAF_3, mac(1))]), []);
+        hearing.now += AGEING;
+    }
+    assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 3);
+    assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 0);
+    // The bridge has it on a port of its own, so that it is in no table: the kernel drops the frame all the same.
+    hearing.publish(&[]);
+    assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), []);
+    assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 4);
+    // Until it is static no more.
+    hearing.leaf.learning.as_mut().unwrap().fixed.clear();
+    hearing.publish(&[(mac(1), 0)]);
+    assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
+}
+
+#[test]
+fn a_netdev_that_does_not_learn_reports_nothing() {
+    let mut hearing = Hearing::new(Leaf { learning: None, ..learner() });
+    assert_eq!(hearing.hear(&[from(LEAF_1, mac(1))]), []);
+    assert_eq!(hearing.worker.out.len(), 1);
+}
+
+/// A million made-up addresses in a second: few are reported, all frames are delivered, and whoever is known is still
+/// reported in time.
+#[test]
+fn made_up_addresses_are_limited_and_hide_nobody() {
+    let mut hearing = Hearing::new(learner());
+    let known: Vec<_> = (0..100).map(|number| (mac(number), 0)).collect();
+    hearing.publish(&known);
+    let (mut reported, mut refreshed) = (0, BTreeMap::new());
+    let (rounds, each) = (500, 2000);
+    for round in 0..rounds {
+        hearing.now += Duration::from_millis(2);
+        let made_up = (0..each).map(|n| from(LEAF_3, mac(1_000_000 + round * each + n)));
+        let speaker = from(LEAF_1, mac(round % 100));
+        for frames in made_up.chain([speaker]).collect::<Vec<_>>().chunks(64) {
+            for report in hearing.hear(frames) {
+                match report.vtep {
+                    LEAF_1 => *refreshed.entry(report.mac).or_insert(0) += 1,
+                    _ => reported += 1,
+                }
+            }
+        }
+    }
+    let allowed = BURST + PER_MILLISECOND * u64::from(rounds) * 2;
+    assert!((allowed - PER_MILLISECOND * 2..=allowed).contains(&reported), "{reported} of {allowed}");
+    assert_eq!(reported + hearing.limited(), u64::from(rounds * each));
+    assert_eq!(refreshed.len(), 100, "everybody known");
+    assert!(refreshed.values().all(|&n| n == 1), "once in an ageing time's quarter: {refreshed:?}");
+    assert_eq!(hearing.worker.pipeline.counters().dropped_in_all(), 0);
+}
+
+/// A host somewhere, that sends now and then.
+#[derive(Debug, Clone)]
+struct Station {
+    every: u64,
+    /// Where it goes, and when, in milliseconds.
+    moves: Vec<(u64, u32)>,
+}
+
+fn station() -> impl Strategy<Value = Station> {
+    let moves = prop::collection::btree_map(0..20_000u64, 0..2u32, 0..4);
+    (1..6_000u64, moves).prop_map(|(every, moves)| Station { every, moves: moves.into_iter().collect() })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Workers, and a kernel that ages by what they report: as if it had heard every frame itself.
+    #[test]
+    fn the_kernel_knows_what_it_would_have_learned(
+        stations in prop::collection::vec(station(), 1..12),
+        delay in 1..30u64,
+        lost in prop::collection::vec(prop::bool::weighted(0.2), 64),
+    ) {
+        const TICK: u64 = 10;
+        let vteps = [LEAF_1, LEAF_3];
+        let mut hearing = Hearing::new(learner());
+        prop_assert_eq!(hearing.leaf.vteps[1].0, LEAF_3);
+        prop_assert_eq!(hop(3), hearing.leaf.vteps[1].1[0].clone());
+        let start = hearing.now;
+        // What the kernel has: VTEP and when it was refreshed. And reports on their way to it.
+        let mut kernel: BTreeMap<MacAddr, (u32, u64)> = BTreeMap::new();
+        let mut waiting: Vec<(u64, Learned)> = Vec::new();
+        let mut last: BTreeMap<MacAddr, (u32, u64)> = BTreeMap::new();
+        let mut reports = BTreeMap::<MacAddr, u64>::new();
+        let (mut count, mut losses) = (0, 0);
+        let ageing = u64::try_from(AGEING.as_millis()).unwrap();
+        for now in (0..20_000).step_by(TICK as usize) {
+            hearing.now = start + Duration::from_millis(now);
+            let before = kernel.clone();
+            for (_, report) in waiting.extract_if(.., |(at, _)| *at <= now) {
+                count += 1;
+                if lost[count % lost.len()] {
+                    losses += 1;
+                    continue;
+                }
+                let vtep = vteps.iter().position(|vtep| *vtep == report.vtep).unwrap();
+                kernel.insert(report.mac, (vtep as u32, now));
+            }
+            kernel.retain(|_, (_, refreshed)| *refreshed + ageing > now);
+            let entries = |of: &BTreeMap<MacAddr, (u32, u64)>| -> Vec<([u8; 6], u32)> {
+                of.iter().map(|(mac, (vtep, _))| (mac.0, *vtep)).collect()
+            };
+            if entries(&before) != entries(&kernel) {
+                hearing.publish(&entries(&kernel));
+            }
+            let mut frames = Vec::new();
+            for (station, number) in stations.iter().zip(0..) {
+                if now % (station.every.div_ceil(TICK) * TICK) == 0 {
+                    let at = station.moves.iter().rev().find(|(at, _)| *at <= now).map_or(0, |(_, vtep)| *vtep);
+                    frames.push(from(vteps[at as usize], mac(number)));
+                    last.insert(MacAddr(mac(number)), (at, now));
+                }
+            }
+            for report in hearing.hear(&frames) {
+                *reports.entry(report.mac).or_default() += 1;
+                waiting.push((now + delay, report));
+            }
+            // Who has sent lately is known, and where it was last: unless a report was lost, and then it is made again with
+            // the next frame after a while.
+            for (mac, (vtep, said)) in &last {
+                let number = u32::from_be_bytes(mac.0[2..].try_into().unwrap());
+                let station = &stations[number as usize];
+                let settled = now >= said + delay + TICK;
+                let known = kernel.get(mac);
+                if losses == 0 && settled && now < said + ageing * 3 / 4 && station.every >= 60 {
+                    prop_assert_eq!(known.map(|(vtep, _)| *vtep), Some(*vtep), "{} at {}", mac, now);
+                }
+                if now > said + ageing + delay {
+                    prop_assert_eq!(known, None, "{} was silent for long", mac);
+                }
+            }
+        }
+        // And not more than that takes.
+        for (station, number) in stations.iter().zip(0..) {
+            let mac = MacAddr(mac(number));
+            let frames = 20_000 / station.every + 1;
+            let moves = station.moves.len() as u64 + 1;
+            let refreshes = 20_000 * u64::from(REFRESHES) / ageing + 1;
+            let again = losses as u64 + moves * (delay / 50 + 1);
+            let bound = frames.min(moves + refreshes + again + 5);
+            prop_assert!(reports.get(&mac).copied().unwrap_or(0) <= bound, "{reports:?} {bound}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! VXLAN without a control plane: leaves built with `ip` alone, which learn from the frames they receive.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use vtepd_tests::capture::Captured;
+use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, bridge, mac_of, run};
+use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
+use wire::MacAddr;
+
+/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
+const EXPERIMENT: u16 = 0x88b5;
+/// What comes before the inner EtherType in a frame between leaves.
+const INNER_TYPE: usize = 50 + 12;
+
+fn lab(case: &str, vxlan: &'static str, peers: &'static str) -> Lab {
+    Lab::with(case, Setup { learning: true, vxlan, peers, ..Setup::default() })
+}
+
+fn experiments(pair: Pair, count: u8) -> Vec<Vec<u8>> {
+    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
+}
+
+/// A host says something to everybody.
+fn speak(host: &Host) {
+    inject(&host.ns, ETH, &experiments(Pair::of(host, host).to_mac(MacAddr::BROADCAST), 1));
+}
+
+/// The leaf's frames on its uplinks, as the routers get them.
+struct Uplinks([Capture<Vec<Captured>>; 2]);
+
+impl Uplinks {
+    fn watch(lab: &Lab) -> Self {
+        let of = |frame: &[u8]| frame.get(INNER_TYPE..INNER_TYPE + 2) == Some(&EXPERIMENT.to_be_bytes());
+        Self([&lab.routers[0], &lab.routers[1]].map(|router| Capture::start(router, "leaf", of)))
+    }
+
+    /// How many frames the leaf sent to each VTEP, once at least `count` have been seen and no more come.
+    fn sent(self, count: usize) -> BTreeMap<Ipv4Addr, usize> {
+        wait_for("the leaf's frames", || self.0.iter().map(Capture::count).sum::<usize>() >= count);
+        quiet();
+        let mut sent = BTreeMap::new();
+        for captured in self.0.into_iter().flat_map(Capture::stop) {
+            let outer = captured.outer(4789).expect("VXLAN");
+            if outer.source == LEAF {
+                *sent.entry(outer.destination).or_default() += 1;
+            }
+        }
+        sent
+    }
+}
+
+/// Where ten frames from the leaf's host to this address go.
+fn ways(lab: &Lab, to: MacAddr, count: usize) -> BTreeMap<Ipv4Addr, usize> {
+    let uplinks = Uplinks::watch(lab);
+    inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(to), 10));
+    uplinks.sent(count)
+}
+
+/// The leaf's kernel's entry for an address, as `bridge fdb` shows it.
+fn entry(lab: &Lab, mac: MacAddr) -> Option<String> {
+    let shown = run(&lab.leaf, "bridge fdb show dev vx10");
+    shown.lines().find(|line| line.starts_with(&mac.to_string()) && line.contains(" dst ")).map(str::to_owned)
+}
+
+/// Waits until the kernel has learned an address and the worker goes by it.
+fn learned(lab: &Lab, vtepd: &Vtepd, mac: MacAddr, vtep: Ipv4Addr) {
+    let wanted = format!("{mac} dst {vtep} self");
+    wait_for(&wanted, || entry(lab, mac).is_some_and(|entry| entry.trim_end() == wanted));
+    vtepd.wait_for("the entry's way to the worker", |m| {
+        m.find("vtepd_vni_remote_macs{vni=\"10\"}").is_some_and(|macs| macs > 0)
+    });
+    quiet();
+}
+
+fn count(vtepd: &Vtepd, change: &str) -> u64 {
+    vtepd.metrics().get(&format!("vtepd_learned_addresses_total{{change=\"{change}\"}}"))
+}
+
+/// Flood entries for two VTEPs. A silent host is flooded to, one that has spoken is not, one that moves is followed; and the
+/// kernel, when vtepd is killed, knows all of it.
+#[test]
+fn l9_first_frames_flood_the_next_go_to_their_vtep() {
+    if !can_run("l9_first_frames_flood_the_next_go_to_their_vtep") {
+        return;
+    }
+    let lab = lab("learn", "", "");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let far = lab.far.mac();
+    assert_eq!(ways(&lab, far, 20), BTreeMap::from([(PEER, 10), (PEER2, 10)]), "nobody knows the host");
+    speak(&lab.far);
+    learned(&lab, &vtepd, far, PEER);
+    assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
+
+    // Everybody with everybody.
+    for (from, to) in [(&lab.host, &lab.far), (&lab.farther, &lab.host), (&lab.next, &lab.farther)] {
+        sockets::ping(from, to.ip(), 5, 1600, &[]);
+    }
+    sockets::tcp_both_ways(&lab.host, &lab.far, 300_000);
+    learned(&lab, &vtepd, lab.farther.mac(), PEER2);
+    assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER2, 10)]));
+
+    // The host turns up behind the other VTEP, and speaks.
+    let moved = Pair { from: (far, lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
+    inject(&lab.farther.ns, ETH, &experiments(moved.to_mac(MacAddr::BROADCAST), 1));
+    learned(&lab, &vtepd, far, PEER2);
+    assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER2, 10)]));
+    assert_eq!((count(&vtepd, "new"), count(&vtepd, "moved")), (2, 1), "{}", vtepd.metrics().0);
+
+    // Local, after all: the bridge knows better than the tunnel.
+    let local = Pair { from: (far, lab.far.ip()), ..Pair::of(&lab.next, &lab.host) };
+    inject(&lab.next.ns, ETH, &experiments(local.to_mac(lab.host.mac()), 1));
+    wait_for("the bridge to learn", || run(&lab.leaf, "bridge fdb show dev hq10").contains(&far.to_string()));
+    let at_next = Capture::start(&lab.next.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
+    assert_eq!(ways(&lab, far, 0), BTreeMap::new());
+    assert_eq!(at_next.stop().len(), 10);
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
+
+    // The kernel goes on with what vtepd learned, and learns itself.
+    vtepd.kill();
+    assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER2, 10)]));
+    inject(&lab.far.ns, ETH, &experiments(Pair::of(&lab.far, &lab.host).to_mac(MacAddr::BROADCAST), 1));
+    let wanted = format!("{far} dst {PEER} self");
+    wait_for("the kernel to move it", || entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted));
+}
+
+/// A default `remote` each: only one leaf to flood to, and a third one, which nobody named, is learned from all the same.
+#[test]
+fn a_default_remote_is_where_first_frames_go() {
+    if !can_run("a_default_remote_is_where_first_frames_go") {
+        return;
+    }
+    let lab = lab("p2p", "remote 10.0.0.2", "remote 10.0.0.1");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER, 10)]), "nobody knows the host");
+    sockets::ping(&lab.host, lab.far.ip(), 5, 1600, &[]);
+    speak(&lab.farther);
+    learned(&lab, &vtepd, lab.farther.mac(), PEER2);
+    assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER2, 10)]));
+    sockets::ping(&lab.host, lab.farther.ip(), 5, 1600, &[]);
+    let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--output", "json"]);
+    let dry: serde_json::Value = serde_json::from_slice(&dry.stdout).expect("JSON");
+    assert_eq!((&dry["taken"][0]["learning"], &dry["taken"][0]["flood_vteps"]), (&true.into(), &1.into()));
+}
+
+/// A static entry is nobody's to move: the kernel drops frames from elsewhere with its address, and so does vtepd.
+#[test]
+fn what_is_static_is_not_moved() {
+    if !can_run("what_is_static_is_not_moved") {
+        return;
+    }
+    let lab = lab("static", "", "");
+    let far = lab.far.mac();
+    let own = mac_of(&lab.leaf, "vx10");
+    bridge(&lab.leaf, &format!("fdb add {far} dev vx10 dst {PEER} self static"));
+    let forged = |mac| {
+        let pair = Pair { from: (mac, lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
+        experiments(pair.to_mac(MacAddr::BROADCAST), 10)
+    };
+    let heard = || Capture::start(&lab.host.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
+    for takes_over in [false, true] {
+        let vtepd = takes_over.then(|| Vtepd::start(&lab.leaf, &[]));
+        let at_host = heard();
+        inject(&lab.farther.ns, ETH, &forged(far));
+        inject(&lab.farther.ns, ETH, &forged(own));
+        speak(&lab.far);
+        at_host.wait(1);
+        quiet();
+        let arrived = at_host.stop();
+        assert_eq!(arrived.len(), 1, "{} frames with vtepd: {takes_over}", arrived.len());
+        assert_eq!(arrived[0].bytes[6..12], far.0);
+        assert_eq!(entry(&lab, far).unwrap().trim_end(), format!("{far} dst {PEER} self static"));
+        if let Some(vtepd) = vtepd {
+            let metrics = vtepd.metrics();
+            assert_eq!((metrics.dropped("static_source"), metrics.dropped("invalid_source")), (10, 10));
+            assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
+        }
+    }
+}
+
+/// A host that sends stays, one that is silent goes, each by the netdev's own ageing time.
+#[test]
+fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
+    if !can_run("l9_who_sends_is_remembered_who_does_not_is_forgotten") {
+        return;
+    }
+    let lab = lab("age", "ageing 3", "");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    speak(&lab.farther);
+    let said = Instant::now();
+    let mut forgotten = None;
+    let until = Duration::from_secs(15);
+    while said.elapsed() < until {
+        speak(&lab.far);
+        std::thread::sleep(Duration::from_millis(200));
+        if forgotten.is_none()
+            && said.elapsed() > Duration::from_secs(1)
+            && entry(&lab, lab.farther.mac()).is_none()
+        {
+            forgotten = Some(said.elapsed());
+        }
+    }
+    let forgotten = forgotten.expect("the silent host is forgotten");
+    // The kernel looks every ten seconds at the latest.
+    assert!(forgotten > Duration::from_millis(2900), "{forgotten:?}");
+    assert!(entry(&lab, lab.far.mac()).is_some());
+    // Had it been forgotten in between, it would be new again.
+    assert_eq!(count(&vtepd, "new"), 2, "{}", vtepd.metrics().0);
+    assert!((8..=40).contains(&count(&vtepd, "refreshed")), "{}", vtepd.metrics().0);
+    // Forgotten, it is flooded to.
+    assert_eq!(ways(&lab, lab.farther.mac(), 20), BTreeMap::from([(PEER, 10), (PEER2, 10)]));
+}
