@@ -73,7 +73,7 @@ impl Batch {
 
     /// Memory for the whole batch, one frame's worth each: a port writes here, then calls [`Self::push`] in order.
     pub fn room(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.memory.chunks_exact_mut(STRIDE).filter_map(|chunk| chunk.get_mut(..FRAME_CAPACITY))
+        self.memory.as_chunks_mut::<STRIDE>().0.iter_mut().filter_map(|chunk| chunk.get_mut(..FRAME_CAPACITY))
     }
 
     /// Takes the next frame, whose bytes stand in [`Self::room`] already. Ignored once the batch is full.
