@@ -8,7 +8,7 @@
 //! ```
 //! The version is 1; type 1 is netlink, 2 protobuf; the length counts these four bytes. Source: `fpm/fpm.h` of FRR.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// Bytes of the header.
 const HEADER: usize = 4;
@@ -38,6 +38,20 @@ impl Frame {
     #[must_use]
     pub const fn payload_offset(&self) -> u64 {
         self.offset.saturating_add(HEADER as u64)
+    }
+
+    /// Appends the whole frame. A payload beyond 65531 bytes is cut off there.
+    pub fn write(&self, out: &mut BytesMut) {
+        let room = usize::from(u16::MAX) - HEADER;
+        let payload = self.payload.get(..room).unwrap_or(&self.payload);
+        let kind = match self.encoding {
+            Encoding::Netlink => 1,
+            Encoding::Protobuf => 2,
+        };
+        out.put_u8(1);
+        out.put_u8(kind);
+        out.put_u16(u16::try_from(HEADER + payload.len()).unwrap_or(u16::MAX));
+        out.put_slice(payload);
     }
 }
 
@@ -160,6 +174,9 @@ mod tests {
                 rest = tail;
                 while let Some(frame) = framer.next_frame().unwrap() {
                     prop_assert_eq!(&stream[frame.payload_offset() as usize..][..frame.payload.len()], &frame.payload[..]);
+                    let mut written = BytesMut::new();
+                    frame.write(&mut written);
+                    prop_assert_eq!(&stream[frame.offset as usize..][..written.len()], &written[..]);
                     seen.push((frame.encoding == Encoding::Protobuf, frame.payload.to_vec()));
                 }
                 if rest.is_empty() {

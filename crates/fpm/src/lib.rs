@@ -3,11 +3,13 @@
 mod frame;
 mod generation;
 mod protobuf;
+mod replay;
 mod server;
 mod transaction;
 
 pub use frame::{Encoding, Frame, FrameError, Framer};
 pub use generation::{Generation, ZebraTraits};
 pub use protobuf::ProtobufError;
+pub use replay::{ReplayError, Replayed, replay};
 pub use server::{BindError, DEFAULT_ADDRESS, Disconnect, Event, Server};
 pub use transaction::{Error, Transaction, decode_frame};
