@@ -2,3 +2,4 @@
 
 pub mod leaf;
 pub mod rows;
+pub mod state;

@@ -29,6 +29,16 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// What knowing a large fabric costs, and how fast its changes are followed. Needs root, for network namespaces.
+    #[command(after_help = "Example:\n  sudo benches/run state --json state.json")]
+    State {
+        /// Repeat less; the sizes stay.
+        #[arg(long)]
+        quick: bool,
+        /// Also write the figures to this file.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
 }
 
 /// Why there are no figures.
@@ -42,11 +52,16 @@ enum Error {
     Cargo(std::io::Error),
     #[error("cargo bench failed")]
     Failed,
+    #[error("{0}")]
+    State(Box<dyn std::error::Error>),
 }
 
 fn main() -> ExitCode {
-    let Bench::Micro { quick, json } = Arguments::parse().bench;
-    match micro(quick, json.as_deref()) {
+    let (rows, json) = match Arguments::parse().bench {
+        Bench::Micro { quick, json } => (micro(quick), json),
+        Bench::State { quick, json } => (vtepd_benches::state::run(quick).map_err(Error::State), json),
+    };
+    match rows.and_then(|rows| report(rows, json.as_deref())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("benches/run: {error}");
@@ -55,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn micro(quick: bool, json: Option<&Path>) -> Result<(), Error> {
+fn micro(quick: bool) -> Result<Vec<Row>, Error> {
     let results = std::env::temp_dir().join(format!("vtepd-benches-{}", std::process::id()));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["bench", "--quiet", "--package", "vtepd-benches", "--bench", "micro", "--", "--noplot"]);
@@ -70,7 +85,12 @@ fn micro(quick: bool, json: Option<&Path>) -> Result<(), Error> {
     };
     // Whatever remains of it is in the way of nobody.
     let _ = std::fs::remove_dir_all(&results);
-    let report = Report { machine: machine(), rows: rows? };
+    rows
+}
+
+/// Prints the figures, and writes them where that was asked for.
+fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
+    let report = Report { machine: machine(), rows };
     print!("\n{}", report.table());
     if let Some(path) = json {
         let mut text = serde_json::to_string_pretty(&report).unwrap_or_default();

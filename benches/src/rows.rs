@@ -61,8 +61,12 @@ impl Report {
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = format!("{}\n\n", self.machine);
-        let _ =
-            writeln!(table, "{:14} {:12} {:>10} {:10} {:>8}", "benchmark", "case", "vtepd", "unit", "target");
+        let case = self.rows.iter().map(|row| row.case.chars().count()).max().unwrap_or(0).max(12);
+        let _ = writeln!(
+            table,
+            "{:14} {:case$} {:>10} {:10} {:>8}",
+            "benchmark", "case", "vtepd", "unit", "target"
+        );
         for row in &self.rows {
             let target = row.target.map_or(String::new(), |target| match row.better {
                 Better::Lower => format!("<= {target}"),
@@ -74,7 +78,7 @@ impl Report {
                 None => "",
             };
             let line = format!(
-                "{:14} {:12} {:>10.2} {:10} {target:>8}{verdict}",
+                "{:14} {:case$} {:>10.2} {:10} {target:>8}{verdict}",
                 row.bench, row.case, row.vtepd, row.unit
             );
             let _ = writeln!(table, "{}", line.trim_end());

@@ -1,0 +1,246 @@
+//! zebra's stream through a real socket and the whole control task, and a dump of what the kernel holds.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use control::{FpmListener, Request, Settings, State, Status};
+use lab::Namespace;
+use netlink::{Dump, Kernel, Requests};
+use tokio::sync::{mpsc, watch};
+
+use super::fabric::{LARGE, Scale, mac, vtep};
+use super::row;
+use crate::rows::{Better, Row};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// MAC messages that are sent, each address twice: first at one VTEP, then at another.
+const MACS: u32 = 100_000;
+/// Where the control task listens, in its own namespace.
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Measures both.
+///
+/// # Errors
+/// When a namespace or socket cannot be had.
+pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
+    let namespace = Namespace::create(format!("vtb-state-{}", std::process::id()))?;
+    ip(
+        &namespace,
+        "link add br0 type bridge\n\
+         link add vx0 type vxlan id 1 local 10.0.0.1 dstport 4789 nolearning\n\
+         link set vx0 master br0 up\n\
+         link set br0 up\n\
+         addr add 10.0.0.1/32 dev lo\n\
+         link add up0 type veth peer name down0\n\
+         link set up0 up\n\
+         link set down0 up\n",
+    )?;
+    let repeat = if quick { 1 } else { 3 };
+    let mut rows = Vec::new();
+    let mut rates = [Vec::new(), Vec::new()];
+    for _ in 0..repeat {
+        let measured = namespace.enter(ingest)?.map_err(|error| error.to_string())?;
+        for (rates, rate) in rates.iter_mut().zip(measured) {
+            rates.push(rate);
+        }
+    }
+    let [macs, routes] = rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
+    });
+    rows.push(row("FPM: MAC messages", "messages/s", macs, Some(200_000.0), Better::Higher));
+    rows.push(row("FPM: routes with 16 next hops", "routes/s", routes, None, Better::Higher));
+    rows.extend(dump(&namespace)?);
+    Ok(rows)
+}
+
+/// A netlink message with its attributes.
+fn message(kind: u16, flags: u16, body: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut content = body.to_vec();
+    for (kind, payload) in attributes {
+        content.extend((payload.len() as u16 + 4).to_ne_bytes());
+        content.extend(kind.to_ne_bytes());
+        content.extend(*payload);
+        content.resize(content.len().next_multiple_of(4), 0);
+    }
+    let mut bytes = (content.len() as u32 + 16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(content);
+    bytes
+}
+
+fn frame(message: &[u8], recording: &mut Vec<u8>) {
+    recording.extend([1, 1]);
+    recording.extend((message.len() as u16 + 4).to_be_bytes());
+    recording.extend(message);
+}
+
+/// `RTM_NEWNEIGH` as zebra 10.3 sends it for a remote MAC address.
+fn remote_mac(number: u32, at: u32, vxlan: u32, bridge: u32, recording: &mut Vec<u8>) {
+    let [i0, i1, i2, i3] = vxlan.to_ne_bytes();
+    let body = [7, 0, 0, 0, i0, i1, i2, i3, 0x40, 0, 0x16, 0];
+    let attributes: [(u16, &[u8]); 4] =
+        [(2, &mac(number).0), (1, &vtep(at).octets()), (9, &bridge.to_ne_bytes()), (11, &1u32.to_ne_bytes())];
+    frame(&message(28, 0x405, &body, &attributes), recording);
+}
+
+/// `RTM_NEWROUTE` of a /32 with so many next hops through one interface.
+fn multipath(number: u32, hops: u8, uplink: u32, recording: &mut Vec<u8>) {
+    let mut next_hops = Vec::new();
+    for hop in 0..hops {
+        next_hops.extend(16u16.to_ne_bytes());
+        next_hops.extend([0, 0]);
+        next_hops.extend(uplink.to_ne_bytes());
+        next_hops.extend(8u16.to_ne_bytes());
+        next_hops.extend(5u16.to_ne_bytes());
+        next_hops.extend([10, 255, 0, hop + 1]);
+    }
+    let body = [2, 32, 0, 0, 254, 186, 0, 1, 0, 0, 0, 0];
+    let attributes: [(u16, &[u8]); 3] =
+        [(1, &vtep(number).octets()), (6, &20u32.to_ne_bytes()), (9, &next_hops)];
+    frame(&message(24, 0x501, &body, &attributes), recording);
+}
+
+/// Plays two recordings to a control task of its own: MAC messages/s and routes/s, until the snapshot has all of them.
+fn ingest() -> Result<[f64; 2], Failure> {
+    let mut requests = Requests::open()?;
+    let mut index = |name: &str| -> Result<u32, Failure> {
+        Ok(requests.link(name)?.ok_or("the benchmark's interface is gone")?.ifindex)
+    };
+    let (vxlan, bridge, uplink) = (index("vx0")?, index("br0")?, index("up0")?);
+    let reached = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&reached);
+    // How many MAC addresses are at their second VTEP, and how many of the VTEP's next hops are known.
+    let publish = move |update: &control::Update| {
+        let snapshot = &update.snapshot;
+        let moved = snapshot.vnis().any(|vni| {
+            let at = vni.fdb.get(&mac(MACS - 1)).and_then(|index| snapshot.vtep(*index));
+            at.is_some_and(|at| at.address == vtep(1))
+        });
+        let hops = snapshot.vteps().find(|known| known.address == vtep(1));
+        let hops = hops.map_or(0, |known| known.paths.next_hops().len());
+        seen.store(usize::from(moved) + hops, Ordering::Release);
+    };
+    let (ask, asked) = mpsc::channel(1);
+    let (started, ready) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let control = scope.spawn(move || -> Result<(), Failure> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async move {
+                let state = State::new(Settings::default(), control::Namespace::default());
+                let listener = FpmListener { address: Some(ADDRESS), accept_hazard: true };
+                let (status, _) = watch::channel(Status::default());
+                let publish = move |update: &control::Update| {
+                    let _ = started.send(());
+                    publish(update);
+                };
+                control::run(state, Kernel::open()?, listener, asked, status, publish).await?;
+                Ok(())
+            })
+        });
+        // The first publication: it listens by now.
+        let rates = ready.recv_timeout(PATIENCE).map_err(Failure::from).and_then(|()| {
+            let mut recording = Vec::new();
+            for at in [0, 1] {
+                (0..MACS).for_each(|number| remote_mac(number, at, vxlan, bridge, &mut recording));
+            }
+            let macs = f64::from(2 * MACS) / play(&recording, &reached, 1)?;
+            recording.clear();
+            let Scale { routes, uplinks, .. } = LARGE;
+            for number in (0..routes).rev() {
+                multipath(number, uplinks as u8, uplink, &mut recording);
+            }
+            let routes = f64::from(routes) / play(&recording, &reached, 1 + uplinks as usize)?;
+            Ok([macs, routes])
+        });
+        let _ = ask.blocking_send(Request::Shutdown);
+        match control.join() {
+            Ok(ended) => ended.and(rates),
+            Err(_) => Err("the control task panicked".into()),
+        }
+    })
+}
+
+/// Seconds from the first byte until what was published shows the last message.
+fn play(recording: &[u8], reached: &AtomicUsize, until: usize) -> Result<f64, Failure> {
+    let start = Instant::now();
+    fpm::replay(recording, ADDRESS, None)?;
+    while reached.load(Ordering::Acquire) < until {
+        if start.elapsed() > PATIENCE {
+            return Err(
+                format!("not all of the stream was published: {}", reached.load(Ordering::Acquire)).into()
+            );
+        }
+        std::thread::yield_now();
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Dumps 100,000 entries, and takes them in.
+fn dump(namespace: &Namespace) -> Result<Vec<Row>, Box<dyn Error>> {
+    let entries: String = (0..LARGE.macs)
+        .map(|number| format!("fdb append {} dev vx0 dst {} self\n", mac(number), vtep(number % 1000)))
+        .collect();
+    batch(namespace, "bridge", &entries)?;
+    let measured = namespace.enter(|| -> Result<_, netlink::Error> {
+        let mut requests = Requests::open()?;
+        let start = Instant::now();
+        let dump = requests.dump(Dump::Fdb)?;
+        let read = start.elapsed();
+        let entries = dump.len() as f64;
+        let mut state = State::new(Settings::default(), control::Namespace::default());
+        for what in [Dump::Links, Dump::Addresses] {
+            let dump = requests.dump(what)?;
+            state.resync(what, dump);
+        }
+        let start = Instant::now();
+        state.resync(Dump::Fdb, dump);
+        drop(state.build());
+        let first = start.elapsed();
+        let dump = requests.dump(Dump::Fdb)?;
+        let start = Instant::now();
+        state.resync(Dump::Fdb, dump);
+        Ok((entries, read, first, start.elapsed()))
+    })?;
+    let (entries, read, first, again) = measured?;
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    let row = |what: &str, time| {
+        row(&format!("netlink: {entries} FDB entries {what}"), "ms", milliseconds(time), None, Better::Lower)
+    };
+    Ok(vec![row("dumped", read), row("taken in", first), row("confirmed", again)])
+}
+
+fn ip(namespace: &Namespace, lines: &str) -> Result<(), Box<dyn Error>> {
+    batch(namespace, "ip", lines)
+}
+
+/// Runs the lines of a batch of `ip` or `bridge`.
+fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Box<dyn Error>> {
+    let run = || -> std::io::Result<std::process::Output> {
+        let mut command = Command::new(tool);
+        let mut child = command
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(lines.as_bytes())?;
+        }
+        child.wait_with_output()
+    };
+    let output = namespace.enter(run)??;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{tool}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
