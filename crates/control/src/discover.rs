@@ -150,8 +150,8 @@ impl Discovery<'_> {
                     _ => left = Some(reason),
                 }
             }
-            for hop in &reach.hops {
-                limit = limit.min(hop.mtu.saturating_sub(OVERHEAD));
+            if let (_, Some(mtu)) = reach.terms() {
+                limit = limit.min(mtu.saturating_sub(OVERHEAD));
             }
         }
         left.map_or(Ok(limit), Err)

@@ -8,7 +8,7 @@ use wire::MacAddr;
 use crate::fib::Prefix;
 use crate::links::LinkChange;
 use crate::resolver::Adjacency;
-use crate::state::{Adjacent, Port, State};
+use crate::state::{Adjacent, Dirty, Port, State};
 use crate::swept::Epoch;
 use crate::underlay::Routes;
 
@@ -40,10 +40,12 @@ impl State {
         match message {
             Message::Fdb(operation, entry) => self.fpm_fdb(operation, &entry),
             Message::Route(Operation::New, route) => {
-                self.dirty.underlay |= self.fpm.fib.insert(&route, epoch);
+                let changed = self.fpm.fib.insert(&route, epoch);
+                self.dirty.route(&route, changed);
             }
             Message::Route(Operation::Delete, route) => {
-                self.dirty.underlay |= self.fpm.fib.remove(&route);
+                let changed = self.fpm.fib.remove(&route);
+                self.dirty.route(&route, changed);
             }
             Message::NextHop(operation, hop) => {
                 self.dirty.underlay |= next_hop(&mut self.fpm, operation, hop, epoch);
@@ -292,13 +294,25 @@ impl State {
                 removed | self.orphan(self.kernel.fib.prefix_without_route(route))
             }
         };
-        self.dirty.underlay |= changed;
+        self.dirty.route(route, changed);
     }
 
     /// The kernel has no route to these any more. zebra tells only what the kernel has, so its version goes too: if
     /// it is newer, the kernel says so next.
     pub(crate) fn orphan(&mut self, prefixes: impl IntoIterator<Item = Prefix>) -> bool {
         prefixes.into_iter().fold(false, |changed, prefix| self.fpm.fib.remove_prefix(prefix) | changed)
+    }
+}
+
+impl Dirty {
+    /// A route changed, or did not.
+    fn route(&mut self, route: &Route, changed: bool) {
+        match route.destination {
+            IpAddr::V4(destination) if changed => {
+                self.prefixes.insert((destination, route.prefix_length));
+            }
+            _ => {}
+        }
     }
 }
 

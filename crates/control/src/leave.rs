@@ -155,7 +155,7 @@ pub enum Oddity {
 }
 
 /// What is in the way to a VTEP. Each follows the VTEP's address in a sentence.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Obstacle {
     /// An address of this very namespace.
     #[error("is an address of this host")]

@@ -8,8 +8,8 @@ use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink::FdbEntry;
-use tables::VtepIndex;
 use tables::hash::{TableHasher, TableMap};
+use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
 use crate::leave::Oddity;
@@ -44,12 +44,14 @@ pub(crate) struct Overlay {
     learns: bool,
 
     /// What is forwarded by.
-    pub(crate) fdb: TableMap<MacAddr, VtepIndex>,
+    pub(crate) fdb: Fdb,
     pub(crate) flooding: BTreeMap<Ipv4Addr, VtepIndex>,
     /// Where the netdev learns: what no frame moves.
     pub(crate) fixed: TableMap<MacAddr, Ipv4Addr>,
     /// How many entries name each VTEP.
     remotes: HashMap<VtepIndex, u32, BuildHasherDefault<TableHasher>>,
+    /// Whether it is taken over: its VTEPs count how many are.
+    taken: bool,
 }
 
 /// What [`Overlay::settle`] changed.
@@ -57,8 +59,6 @@ pub(crate) struct Overlay {
 pub(crate) struct Settled {
     /// An entry that is forwarded by.
     pub(crate) entries: bool,
-    /// The set of VTEPs that entries name.
-    pub(crate) remotes: bool,
 }
 
 impl Overlay {
@@ -192,6 +192,14 @@ impl Overlay {
         self.len() == 0 && self.fpm.is_empty()
     }
 
+    /// It is taken over from now on, or no more.
+    pub(crate) fn take(&mut self, vteps: &mut Vteps, taken: bool) {
+        if self.taken != taken {
+            self.taken = taken;
+            self.remotes.keys().for_each(|index| vteps.take(*index, taken));
+        }
+    }
+
     /// All VTEPs that entries name.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = VtepIndex> {
         self.remotes.keys().copied()
@@ -210,14 +218,14 @@ impl Overlay {
             settled.entries |= was_fixed != fixed;
             let said = kernel.map(|remote| remote.vtep).or_else(|| self.fpm.get(&mac).copied());
             // The VTEP is held before the old one is let go, lest it lose its index in between.
-            let new = said.filter(|_| !local(mac)).map(|vtep| self.hold(vteps, vtep, &mut settled));
+            let new = said.filter(|_| !local(mac)).map(|vtep| self.hold(vteps, vtep));
             let old = match new {
                 Some(new) => self.fdb.insert(mac, new),
                 None => self.fdb.remove(&mac),
             };
             settled.entries |= old != new;
             if let Some(old) = old {
-                self.let_go(vteps, old, &mut settled);
+                self.let_go(vteps, old);
             }
         }
         if std::mem::take(&mut self.touched_flood) {
@@ -225,13 +233,13 @@ impl Overlay {
                 if self.flood.contains(&vtep) {
                     self.flooding.insert(vtep, index);
                 } else {
-                    self.let_go(vteps, index, &mut settled);
+                    self.let_go(vteps, index);
                     settled.entries = true;
                 }
             }
             for vtep in self.flood.keys().collect::<Vec<_>>() {
                 if !self.flooding.contains_key(&vtep) {
-                    let index = self.hold(vteps, vtep, &mut settled);
+                    let index = self.hold(vteps, vtep);
                     self.flooding.insert(vtep, index);
                     settled.entries = true;
                 }
@@ -240,26 +248,24 @@ impl Overlay {
         settled
     }
 
-    fn hold(&mut self, vteps: &mut Vteps, vtep: Ipv4Addr, settled: &mut Settled) -> VtepIndex {
+    fn hold(&mut self, vteps: &mut Vteps, vtep: Ipv4Addr) -> VtepIndex {
         if let Some(index) = vteps.find(vtep)
             && let Some(entries) = self.remotes.get_mut(&index)
         {
             *entries += 1;
             return index;
         }
-        let index = vteps.acquire(vtep);
+        let index = vteps.acquire(vtep, self.taken);
         self.remotes.insert(index, 1);
-        settled.remotes = true;
         index
     }
 
-    fn let_go(&mut self, vteps: &mut Vteps, index: VtepIndex, settled: &mut Settled) {
+    fn let_go(&mut self, vteps: &mut Vteps, index: VtepIndex) {
         if let Some(entries) = self.remotes.get_mut(&index) {
             *entries -= 1;
             if *entries == 0 {
                 self.remotes.remove(&index);
-                vteps.release(index);
-                settled.remotes = true;
+                vteps.release(index, self.taken);
             }
         }
     }
@@ -267,7 +273,7 @@ impl Overlay {
     /// The netdev is gone.
     pub(crate) fn release(self, vteps: &mut Vteps) {
         for index in self.remotes.into_keys() {
-            vteps.release(index);
+            vteps.release(index, self.taken);
         }
     }
 }

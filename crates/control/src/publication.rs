@@ -5,10 +5,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::hash::BuildHasherDefault;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
+use tables::hash::TableHasher;
 use tables::{
     Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, SteeringPlan, TakenVni, Uplink, VniTable,
     Vtep, VtepIndex,
@@ -22,6 +24,7 @@ use crate::resolver::{Adjacency, STALE, UNRESOLVED};
 use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
 use crate::underlay::Hop;
+use crate::vteps::Known;
 
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
 const NUD_STALE: u16 = 0x04;
@@ -44,12 +47,17 @@ pub struct Update {
 /// What was published last, and the numbers that have to stay.
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
-    generation: u64,
     decisions: BTreeMap<u32, Decision>,
+    /// Of those, the ones that found no slot.
+    waiting: BTreeSet<u32>,
     slots: Slots,
+    /// The slots whose tables changed since they were last published.
+    changed: BTreeSet<Slot>,
     paths: PathNumbers,
     /// The adjacencies that taken VNIs' frames may leave by.
     pub(crate) adjacencies: BTreeSet<Adjacency>,
+    /// The interfaces of all next hops of theirs.
+    uplinks: BTreeSet<u32>,
     last: Update,
 }
 
@@ -70,6 +78,24 @@ impl Publication {
     }
 }
 
+/// How many prefixes may change before the way to every VTEP is looked up.
+const MANY: usize = 256;
+
+/// What looking up the ways to VTEPs has changed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ways {
+    /// The way to a VTEP of a taken VNI.
+    changed: bool,
+    /// What the taking over of VNIs depends on.
+    terms: bool,
+}
+
+/// Whether a prefix has an address in it.
+fn contains(network: Ipv4Addr, length: u8, address: Ipv4Addr) -> bool {
+    let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
+    (network.to_bits() ^ address.to_bits()) & mask == 0
+}
+
 /// What was decided of a vxlan netdev.
 #[derive(Debug)]
 enum Decision {
@@ -82,7 +108,8 @@ impl State {
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         let dirty = &self.dirty;
-        !dirty.overlays.is_empty() || dirty.all || dirty.underlay || dirty.adjacencies
+        let lists = dirty.overlays.is_empty() && dirty.prefixes.is_empty();
+        !lists || dirty.all || dirty.underlay || dirty.adjacencies
     }
 
     /// Builds if there is anything new, and the first time in any case.
@@ -112,30 +139,30 @@ impl State {
         let dirty = std::mem::take(&mut self.dirty);
         let mut overlays = dirty.overlays;
         let mut entries_changed = BTreeSet::new();
-        let mut remotes_changed = false;
         for ifindex in &overlays {
-            let settled = self.settle(*ifindex);
-            remotes_changed |= settled.remotes;
-            if settled.entries {
+            if self.settle(*ifindex).entries {
                 entries_changed.insert(*ifindex);
             }
         }
-        let ways_changed = self.find_ways(dirty.underlay);
-        if ways_changed || dirty.all {
+        let ways = self.find_ways(dirty.underlay, &dirty.prefixes);
+        if ways.terms || dirty.all {
             overlays.extend(self.links.vxlans());
             overlays.extend(self.publication.decisions.keys());
         }
         let decided = self.decide(&overlays, &entries_changed);
-        if decided || dirty.all || self.publication.generation == 0 {
+        if decided || dirty.all || self.publication.last.snapshot.generation() == 0 {
             self.find_missing();
         }
-        if ways_changed || remotes_changed || decided {
+        let renumber = std::mem::take(&mut self.vteps.taken_changed) || ways.changed;
+        if renumber {
             self.number_paths();
         }
         // A link's name, MAC address or MTU are no part of the way.
-        if ways_changed || remotes_changed || decided || dirty.all || dirty.underlay || dirty.adjacencies {
-            self.build_paths();
-            self.build_plan();
+        if renumber || dirty.all || dirty.underlay || dirty.adjacencies {
+            self.build_paths(dirty.all);
+        }
+        if renumber || decided || dirty.underlay {
+            self.build_plan(decided);
         }
         self.build_snapshot();
         self.publication.last.clone()
@@ -149,22 +176,35 @@ impl State {
         }
     }
 
-    /// Looks up the way to new VTEPs, or to all. Says whether a known one changed.
-    fn find_ways(&mut self, all: bool) -> bool {
-        let new = std::mem::take(&mut self.vteps.new);
-        let wanted = if all { self.vteps.indices() } else { new };
-        let mut changed = false;
+    /// Looks up the way to new VTEPs, to those in these prefixes, or to all.
+    fn find_ways(&mut self, all: bool, prefixes: &BTreeSet<(Ipv4Addr, u8)>) -> Ways {
+        let mut wanted = std::mem::take(&mut self.vteps.new);
+        if all || prefixes.len() > MANY {
+            wanted = self.vteps.indices();
+        } else if !prefixes.is_empty() {
+            let concerned = |known: &Known| {
+                known.reach.as_ref().is_none_or(|reach| reach.recursive)
+                    || prefixes.iter().any(|(network, length)| contains(*network, *length, known.address))
+            };
+            wanted.extend(self.vteps.iter().filter(|(_, known)| concerned(known)).map(|(index, _)| index));
+        }
+        let mut ways = Ways::default();
         for index in wanted {
-            let Some(address) = self.vteps.get(index).map(|known| known.address) else { continue };
-            let reach = Some(self.underlay().reach(address));
-            if let Some(known) = self.vteps.get_mut(index)
-                && known.reach != reach
-            {
-                changed |= known.reach.is_some();
-                known.reach = reach;
+            let Some(known) = self.vteps.get(index) else { continue };
+            let reach = self.underlay().reach(known.address);
+            if known.reach.as_deref() == Some(&reach) {
+                continue;
+            }
+            if let Some(before) = &known.reach {
+                ways.changed |= known.is_taken();
+                ways.terms |= before.terms() != reach.terms();
+            }
+            let reach = self.vteps.share(reach);
+            if let Some(known) = self.vteps.get_mut(index) {
+                known.reach = Some(reach);
             }
         }
-        changed
+        ways
     }
 
     /// Decides again about these netdevs, and builds the tables of those taken whose entries or terms changed. Says
@@ -205,9 +245,14 @@ impl State {
     }
 
     fn forget(&mut self, ifindex: u32) -> bool {
+        self.publication.waiting.remove(&ifindex);
+        if let Some(overlay) = self.overlays.get_mut(&ifindex) {
+            overlay.take(&mut self.vteps, false);
+        }
         match self.publication.decisions.remove(&ifindex) {
             Some(Decision::Taken { slot, .. }) => {
                 self.publication.slots.give_back(slot);
+                self.publication.changed.insert(slot);
                 true
             }
             Some(Decision::Left(_)) => true,
@@ -221,12 +266,15 @@ impl State {
             _ => {}
         }
         self.forget(left.ifindex);
+        if left.reason == LeaveReason::SlotsExhausted {
+            self.publication.waiting.insert(left.ifindex);
+        }
         self.publication.decisions.insert(left.ifindex, Decision::Left(left));
         true
     }
 
     fn take(&mut self, ifindex: u32, terms: Terms, entries_changed: bool) -> bool {
-        let Some(overlay) = self.overlays.get(&ifindex) else { return false };
+        let Some(overlay) = self.overlays.get_mut(&ifindex) else { return false };
         let publication = &mut self.publication;
         let held = match publication.decisions.get(&ifindex) {
             Some(Decision::Taken { slot, terms: before, .. }) => {
@@ -248,68 +296,65 @@ impl State {
                 }
             },
         };
+        overlay.take(&mut self.vteps, true);
         let table = Arc::new(table(slot, ifindex, &terms, overlay));
+        publication.changed.insert(slot);
+        publication.waiting.remove(&ifindex);
         publication.decisions.insert(ifindex, Decision::Taken { slot, terms, table });
         changed
     }
 
     /// Slots may have become free for those that found none.
     fn take_exhausted(&mut self) -> bool {
-        if !self.publication.slots.any_free() {
-            return false;
-        }
-        let waiting: BTreeSet<u32> = self
-            .publication
-            .decisions
-            .iter()
-            .filter(|(_, decision)| {
-                matches!(decision, Decision::Left(left) if left.reason == LeaveReason::SlotsExhausted)
-            })
-            .map(|(ifindex, _)| *ifindex)
-            .collect();
-        !waiting.is_empty() && self.decide(&waiting, &BTreeSet::new())
+        let waiting = self.publication.waiting.clone();
+        self.publication.slots.any_free() && !waiting.is_empty() && self.decide(&waiting, &BTreeSet::new())
     }
 
-    /// Marks the VTEPs of taken VNIs, and numbers the adjacencies that lead to them.
+    /// Numbers the adjacencies that lead to the VTEPs of taken VNIs.
     fn number_paths(&mut self) {
-        let mut named = BTreeSet::new();
-        for (ifindex, decision) in &self.publication.decisions {
-            if let (Decision::Taken { .. }, Some(overlay)) = (decision, self.overlays.get(ifindex)) {
-                named.extend(overlay.remotes());
+        let (mut adjacencies, mut uplinks) = (BTreeSet::new(), BTreeSet::new());
+        let mut seen: HashSet<_, BuildHasherDefault<TableHasher>> = HashSet::default();
+        for reach in self.vteps.taken().filter_map(|(_, known)| known.reach.as_ref()) {
+            if seen.insert(Arc::as_ptr(reach)) {
+                let of = |hop: &Hop| Adjacency { ifindex: hop.ifindex, address: hop.gateway };
+                adjacencies.extend(reach.hops.iter().map(of));
+                uplinks.extend(&reach.uplinks);
             }
         }
-        let mut adjacencies = BTreeSet::new();
-        for index in self.vteps.indices() {
-            let Some(known) = self.vteps.get_mut(index) else { continue };
-            known.taken = named.contains(&index);
-            let hops = known.reach.iter().filter(|_| known.taken).flat_map(|reach| &reach.hops);
-            adjacencies.extend(hops.map(|hop| Adjacency { ifindex: hop.ifindex, address: hop.gateway }));
+        if self.publication.adjacencies != adjacencies {
+            self.publication.paths.assign(&adjacencies);
         }
-        self.publication.paths.assign(&adjacencies);
         self.publication.adjacencies = adjacencies;
+        self.publication.uplinks = uplinks;
     }
 
     /// Follows the ways to VTEPs with the next hops to them. VTEPs that are reached alike, and were before, share theirs.
-    fn build_paths(&mut self) {
-        let mut built: HashMap<_, Arc<Paths>> = HashMap::new();
+    fn build_paths(&mut self, rebalanced: bool) {
+        let mut built: HashMap<_, Arc<Paths>, BuildHasherDefault<TableHasher>> = HashMap::default();
         let mut shared = HashSet::new();
-        let mut all = Vec::new();
-        for (index, known) in self.vteps.iter().filter(|(_, known)| known.taken) {
-            let hops = known.reach.as_ref().map_or(&[][..], |reach| &reach.hops);
-            let paths = match built.entry((known.paths.as_ref().map(Arc::as_ptr), hops)) {
+        let mut changed = Vec::new();
+        for (index, known) in self.vteps.taken() {
+            let Some(reach) = &known.reach else { continue };
+            let before = known.paths.as_ref();
+            let paths = match built.entry((before.map(Arc::as_ptr), Arc::as_ptr(reach))) {
                 Entry::Occupied(entry) => Arc::clone(entry.get()),
                 Entry::Vacant(entry) => {
-                    let before = known.paths.clone().unwrap_or_default();
-                    let paths = before.follow(self.next_hops(hops), self.settings.rebalance);
-                    let paths = if *before == paths { before } else { Arc::new(paths) };
+                    let next_hops = self.next_hops(&reach.hops);
+                    let paths = match before {
+                        Some(before) if !rebalanced && before.next_hops() == next_hops => Arc::clone(before),
+                        Some(before) => Arc::new(before.follow(next_hops, self.settings.rebalance)),
+                        None => Arc::new(Paths::new(next_hops)),
+                    };
                     let paths = shared.get(&paths).cloned().unwrap_or(paths);
                     shared.insert(Arc::clone(&paths));
                     Arc::clone(entry.insert(paths))
                 }
             };
-            all.push((index, paths));
+            if before.is_none_or(|before| !Arc::ptr_eq(before, &paths)) {
+                changed.push((index, paths));
+            }
         }
-        for (index, paths) in all {
+        for (index, paths) in changed {
             if let Some(known) = self.vteps.get_mut(index) {
                 known.paths = Some(paths);
             }
@@ -339,17 +384,18 @@ impl State {
         alive.filter_map(next_hop).collect()
     }
 
-    fn build_plan(&mut self) {
-        let uplinks =
-            self.vteps.iter().filter(|(_, known)| known.taken).filter_map(|(_, known)| known.reach.as_ref());
-        let uplinks: BTreeSet<u32> = uplinks.flat_map(|reach| &reach.uplinks).copied().collect();
-        let mut plan = SteeringPlan {
-            uplinks: uplinks
-                .into_iter()
-                .map(|ifindex| Uplink { ifindex, name: self.links.name(ifindex) })
-                .collect(),
-            vnis: BTreeMap::new(),
-        };
+    /// What is to be steered: the uplinks, and if anything was decided also the VNIs.
+    fn build_plan(&mut self, decided: bool) {
+        let uplink = |&ifindex: &u32| Uplink { ifindex, name: self.links.name(ifindex) };
+        let uplinks: BTreeSet<Uplink> = self.publication.uplinks.iter().map(uplink).collect();
+        let last = &mut self.publication.last;
+        if !decided {
+            if last.plan.uplinks != uplinks {
+                last.plan = Arc::new(SteeringPlan { uplinks, vnis: last.plan.vnis.clone() });
+            }
+            return;
+        }
+        let mut plan = SteeringPlan { uplinks, vnis: BTreeMap::new() };
         let mut left = Vec::new();
         for (&ifindex, decision) in &self.publication.decisions {
             match decision {
@@ -368,7 +414,6 @@ impl State {
                 }
             }
         }
-        let last = &mut self.publication.last;
         if *last.plan != plan {
             last.plan = Arc::new(plan);
         }
@@ -377,19 +422,47 @@ impl State {
         }
     }
 
+    /// The snapshot before, with what has changed since.
     fn build_snapshot(&mut self) {
-        self.publication.generation += 1;
-        let mut snapshot = SnapshotBuilder::new(self.publication.generation);
-        for decision in self.publication.decisions.values() {
-            if let Decision::Taken { table, .. } = decision {
-                snapshot.vni(Arc::clone(table));
+        let publication = &mut self.publication;
+        let before = Arc::clone(&publication.last.snapshot);
+        let mut snapshot = SnapshotBuilder::after(&before);
+        let mut tables: BTreeMap<Slot, Option<&Arc<VniTable>>> =
+            publication.changed.iter().map(|slot| (*slot, None)).collect();
+        if !tables.is_empty() {
+            for decision in publication.decisions.values() {
+                if let Decision::Taken { slot, table, .. } = decision
+                    && let Some(place) = tables.get_mut(slot)
+                {
+                    *place = Some(table);
+                }
             }
         }
-        for (index, known) in self.vteps.iter().filter(|(_, known)| known.taken) {
-            let paths = known.paths.clone().unwrap_or_default();
-            snapshot.vtep(index, Vtep { address: known.address, paths });
+        for (slot, table) in tables {
+            match table {
+                Some(table) => snapshot.vni(Arc::clone(table)),
+                None => snapshot.remove_vni(slot),
+            }
         }
-        self.publication.last.snapshot = Arc::new(snapshot.build());
+        publication.changed.clear();
+        for (index, known) in self.vteps.places() {
+            let published = before.vtep(index);
+            match known.filter(|known| known.is_taken()) {
+                Some(Known { address, paths, .. }) => {
+                    let same = published.is_some_and(|vtep| {
+                        vtep.address == *address
+                            && paths.as_ref().is_some_and(|paths| Arc::ptr_eq(paths, &vtep.paths))
+                    });
+                    if !same {
+                        let paths = paths.clone().unwrap_or_default();
+                        snapshot.vtep(index, Vtep { address: *address, paths });
+                    }
+                }
+                None if published.is_some() => snapshot.remove_vtep(index),
+                None => {}
+            }
+        }
+        publication.last.snapshot = Arc::new(snapshot.build());
     }
 
     /// The neighbours that the kernel is to be asked for now; each is remembered as asked for.

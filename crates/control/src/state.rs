@@ -95,6 +95,8 @@ pub(crate) struct Dirty {
     pub(crate) all: bool,
     /// The way to every VTEP.
     pub(crate) underlay: bool,
+    /// The way to the VTEPs in these prefixes.
+    pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
     /// The MAC addresses of next hops.
     pub(crate) adjacencies: bool,
 }

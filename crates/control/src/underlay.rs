@@ -50,7 +50,7 @@ pub(crate) struct Underlay<'a> {
 }
 
 /// How an address is reached.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Reach {
     /// The live next hops, sorted by interface and gateway. Empty: no frame gets there, not through the kernel either.
     pub(crate) hops: Vec<Hop>,
@@ -58,6 +58,15 @@ pub(crate) struct Reach {
     pub(crate) uplinks: BTreeSet<u32>,
     /// Why the way is not one for frames of ours.
     pub(crate) obstacle: Option<Obstacle>,
+    /// Whether routes to other addresses decide too: those to gateways.
+    pub(crate) recursive: bool,
+}
+
+impl Reach {
+    /// What VNIs are taken over, and how, depends on: an obstacle, and the smallest MTU of the way.
+    pub(crate) fn terms(&self) -> (Option<&Obstacle>, Option<u32>) {
+        (self.obstacle.as_ref(), self.hops.iter().map(|hop| hop.mtu).min())
+    }
 }
 
 /// One live next hop.
@@ -94,6 +103,7 @@ impl Underlay<'_> {
             return Reach { obstacle: Some(Obstacle::OwnAddress), ..Reach::default() };
         }
         let mut uplinks = BTreeSet::new();
+        let mut recursive = false;
         for table in TABLES {
             // By prefix length, longest first; the sources keep their order within a prefix.
             let mut prefixes: BTreeMap<u8, Vec<(&Routes, &FibRoute)>> = BTreeMap::new();
@@ -105,19 +115,19 @@ impl Underlay<'_> {
             'table: for routes in prefixes.into_values().rev() {
                 let mut down = false;
                 for (source, route) in routes {
-                    match self.follow(source, route, address, depth, &mut uplinks) {
-                        Verdict::Reached(reach) => return Reach { uplinks, ..reach },
+                    match self.follow(source, route, address, depth, &mut uplinks, &mut recursive) {
+                        Verdict::Reached(reach) => return Reach { uplinks, recursive, ..reach },
                         Verdict::Down => down = true,
                         Verdict::Dead => {}
                         Verdict::Throw => break 'table,
                     }
                 }
                 if down {
-                    return Reach { uplinks, ..Reach::default() };
+                    return Reach { uplinks, recursive, ..Reach::default() };
                 }
             }
         }
-        Reach { uplinks, ..Reach::default() }
+        Reach { uplinks, recursive, ..Reach::default() }
     }
 
     fn follow(
@@ -127,6 +137,7 @@ impl Underlay<'_> {
         address: Ipv4Addr,
         depth: usize,
         uplinks: &mut BTreeSet<u32>,
+        recursive: &mut bool,
     ) -> Verdict {
         match route.route_type {
             1 => {}
@@ -157,6 +168,7 @@ impl Underlay<'_> {
         for (hop, weight) in named {
             if hop.ifindex == 0 {
                 // Recursive: ask the routes for the gateway.
+                *recursive = true;
                 if let (Some(IpAddr::V4(gateway)), Some(depth)) = (hop.gateway, depth.checked_sub(1))
                     && gateway != address
                 {

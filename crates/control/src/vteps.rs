@@ -1,6 +1,6 @@
 //! The remote VTEPs that overlays name, each with an index that stays while it is named, and the way to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,12 +16,19 @@ pub(crate) struct Known {
     pub(crate) address: Ipv4Addr,
     /// How many overlays name it.
     overlays: u32,
-    /// Whether an overlay that is taken over names it.
-    pub(crate) taken: bool,
+    /// How many of them are taken over.
+    taken: u32,
     /// `None` until it was looked up.
-    pub(crate) reach: Option<Reach>,
+    pub(crate) reach: Option<Arc<Reach>>,
     /// `None` until there was reason to look.
     pub(crate) paths: Option<Arc<Paths>>,
+}
+
+impl Known {
+    /// Whether an overlay that is taken over names it.
+    pub(crate) const fn is_taken(&self) -> bool {
+        self.taken > 0
+    }
 }
 
 /// See the module's description.
@@ -30,8 +37,12 @@ pub(crate) struct Vteps {
     entries: Vec<Option<Known>>,
     by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
     free: Vec<VtepIndex>,
+    /// The ways to them.
+    ways: HashSet<Arc<Reach>>,
     /// Named since they were last looked up.
     pub(crate) new: Vec<VtepIndex>,
+    /// Whether any became, or ceased to be, one that an overlay that is taken over names, since this was last reset.
+    pub(crate) taken_changed: bool,
 }
 
 impl Vteps {
@@ -51,23 +62,48 @@ impl Vteps {
         self.by_address.len()
     }
 
+    /// Those that overlays that are taken over name.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (VtepIndex, &Known)> {
+        self.iter().filter(|(_, known)| known.is_taken())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (VtepIndex, &Known)> {
         (0..).zip(&self.entries).filter_map(|(index, known)| Some((VtepIndex(index), known.as_ref()?)))
+    }
+
+    /// All indices ever given, with who has them now.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
+        (0..).map(VtepIndex).zip(self.entries.iter().map(Option::as_ref))
+    }
+
+    /// The same way as that of others, if there are any that are reached so.
+    pub(crate) fn share(&mut self, reach: Reach) -> Arc<Reach> {
+        if let Some(shared) = self.ways.get(&reach) {
+            return Arc::clone(shared);
+        }
+        // Those that nobody goes by any more are dropped when there are twice as many as VTEPs.
+        if self.ways.len() > 2 * self.entries.len() {
+            self.ways.retain(|way| Arc::strong_count(way) > 1);
+        }
+        let reach = Arc::new(reach);
+        self.ways.insert(Arc::clone(&reach));
+        reach
     }
 
     pub(crate) fn indices(&self) -> Vec<VtepIndex> {
         self.iter().map(|(index, _)| index).collect()
     }
 
-    /// One more overlay names this VTEP.
-    pub(crate) fn acquire(&mut self, address: Ipv4Addr) -> VtepIndex {
+    /// One more overlay names this VTEP; whether it is taken over.
+    pub(crate) fn acquire(&mut self, address: Ipv4Addr, taken: bool) -> VtepIndex {
         if let Some(&index) = self.by_address.get(&address) {
             if let Some(known) = self.get_mut(index) {
                 known.overlays += 1;
             }
+            self.count(index, 0, u32::from(taken));
             return index;
         }
-        let known = Some(Known { address, overlays: 1, taken: false, reach: None, paths: None });
+        let known = Some(Known { address, overlays: 1, taken: 0, reach: None, paths: None });
         let reused = self.free.pop().and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
         let index = match reused {
             Some((index, place)) => {
@@ -81,11 +117,26 @@ impl Vteps {
         };
         self.by_address.insert(address, index);
         self.new.push(index);
+        self.count(index, 0, u32::from(taken));
         index
     }
 
-    /// One overlay less names this VTEP.
-    pub(crate) fn release(&mut self, index: VtepIndex) {
+    /// An overlay that names this VTEP is taken over from now on, or no more.
+    pub(crate) fn take(&mut self, index: VtepIndex, taken: bool) {
+        self.count(index, u32::from(!taken), u32::from(taken));
+    }
+
+    fn count(&mut self, index: VtepIndex, less: u32, more: u32) {
+        let Some(known) = self.get_mut(index) else { return };
+        let before = known.is_taken();
+        known.taken = known.taken.saturating_sub(less) + more;
+        let changed = before != known.is_taken();
+        self.taken_changed |= changed;
+    }
+
+    /// One overlay less names this VTEP; whether it was taken over.
+    pub(crate) fn release(&mut self, index: VtepIndex, taken: bool) {
+        self.count(index, u32::from(taken), 0);
         let Some(place) = self.entries.get_mut(index.0 as usize) else { return };
         let Some(known) = place else { return };
         known.overlays = known.overlays.saturating_sub(1);

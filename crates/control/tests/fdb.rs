@@ -240,11 +240,11 @@ fn an_index_stays_while_its_vtep_is_named() {
     let mut state = told(leaf());
     tell(&mut state, [remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")]);
     let update = state.build();
-    let before = table(&update).unwrap().fdb[&mac(2)];
+    let before = *table(&update).unwrap().fdb.get(&mac(2)).unwrap();
     tell(&mut state, [remote(Delete, mac(1), "10.0.0.12"), remote(New, mac(3), "10.0.0.14")]);
     tell(&mut state, [remote(New, mac(2), "10.0.0.15"), remote(New, mac(2), "10.0.0.13")]);
     let update = state.build();
-    assert_eq!(table(&update).unwrap().fdb[&mac(2)], before);
+    assert_eq!(*table(&update).unwrap().fdb.get(&mac(2)).unwrap(), before);
     assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.13")));
     assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.14")));
     assert_eq!(update.snapshot.vteps().count(), 2);

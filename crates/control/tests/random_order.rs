@@ -231,7 +231,7 @@ fn run(steps: Vec<Step>) {
 
     let table = table(&update).expect("the VNI is taken");
     let fdb: BTreeMap<MacAddr, Ipv4Addr> =
-        table.fdb.keys().map(|mac| (*mac, behind(&update, *mac).unwrap())).collect();
+        table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();
     assert_eq!(fdb, truth.expected_fdb());
     let flood: BTreeSet<Ipv4Addr> = flood_list(&update).into_iter().collect();
     assert_eq!(flood, truth.flood.iter().map(|vtep| v4(vtep)).collect());

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use entropy::Entropy;
 use wire::{MacAddr, Vni};
 
+use crate::fdb::Fdb;
 use crate::hash::TableMap;
 use crate::learning::Learning;
+use crate::pages::Pages;
 use crate::paths::Paths;
 use crate::tunnel::Tunnel;
 
@@ -59,7 +61,7 @@ pub struct VniTable {
     /// Who picks the outer source port.
     pub entropy: Entropy,
     /// Remote MAC → VTEP.
-    pub fdb: TableMap<MacAddr, VtepIndex>,
+    pub fdb: Fdb,
     /// Where broadcast, unknown unicast and multicast go (RFC 7432 inclusive multicast routes).
     pub flood: Vec<VtepIndex>,
     /// Whether frames from a VTEP that is in neither table are dropped.
@@ -68,14 +70,14 @@ pub struct VniTable {
     pub learning: Option<Learning>,
 }
 
-/// See the module's description.
+/// See the module's description. Cloning one costs a few pointers: whatever the next one does not change is shared.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     generation: u64,
-    vnis: Vec<Option<Arc<VniTable>>>,
-    slots: TableMap<(Ipv4Addr, u16, Vni), Slot>,
-    vteps: Vec<Option<Vtep>>,
-    addresses: TableMap<Ipv4Addr, VtepIndex>,
+    vnis: Pages<Arc<VniTable>>,
+    slots: Arc<TableMap<(Ipv4Addr, u16, Vni), Slot>>,
+    vteps: Pages<Vtep>,
+    addresses: Arc<TableMap<Ipv4Addr, VtepIndex>>,
 }
 
 impl Snapshot {
@@ -88,12 +90,12 @@ impl Snapshot {
     /// The VNI with this tag on the bridge splice.
     #[must_use]
     pub fn vni(&self, slot: u16) -> Option<&Arc<VniTable>> {
-        self.vnis.get(usize::from(slot))?.as_ref()
+        self.vnis.get(usize::from(slot))
     }
 
     /// All VNIs, by slot.
     pub fn vnis(&self) -> impl Iterator<Item = &Arc<VniTable>> {
-        self.vnis.iter().flatten()
+        self.vnis.iter()
     }
 
     /// The VNI that listens on this address and UDP port.
@@ -105,12 +107,12 @@ impl Snapshot {
     /// The VTEP at this index.
     #[must_use]
     pub fn vtep(&self, index: VtepIndex) -> Option<&Vtep> {
-        self.vteps.get(index.0 as usize)?.as_ref()
+        self.vteps.get(index.0 as usize)
     }
 
     /// All VTEPs.
     pub fn vteps(&self) -> impl Iterator<Item = &Vtep> {
-        self.vteps.iter().flatten()
+        self.vteps.iter()
     }
 
     /// Whether any table names a VTEP of this address.
@@ -131,33 +133,71 @@ impl SnapshotBuilder {
         Self(Snapshot { generation, ..Snapshot::default() })
     }
 
+    /// The next generation, so far as this one.
+    #[must_use]
+    pub fn after(snapshot: &Snapshot) -> Self {
+        Self(Snapshot { generation: snapshot.generation + 1, ..snapshot.clone() })
+    }
+
     /// Adds a VNI, replacing another one in its slot.
     pub fn vni(&mut self, table: Arc<VniTable>) {
         let slot = table.slot;
-        let index = usize::from(slot.get());
-        if self.0.vnis.len() <= index {
-            self.0.vnis.resize(index + 1, None);
+        let listens = listens(&table);
+        let replaced = self.0.vnis.set(usize::from(slot.get()), Some(table));
+        self.listen(slot, replaced.as_deref(), Some(listens));
+    }
+
+    /// Takes the VNI out of a slot.
+    pub fn remove_vni(&mut self, slot: Slot) {
+        let removed = self.0.vnis.set(usize::from(slot.get()), None);
+        self.listen(slot, removed.as_deref(), None);
+    }
+
+    fn listen(&mut self, slot: Slot, before: Option<&VniTable>, now: Option<(Ipv4Addr, u16, Vni)>) {
+        let before = before.map(listens);
+        if before == now {
+            return;
         }
-        let Some(place) = self.0.vnis.get_mut(index) else { return };
-        if let Some(replaced) = place {
-            self.0.slots.remove(&listens(replaced));
+        let slots = Arc::make_mut(&mut self.0.slots);
+        if let Some(before) = before.filter(|before| slots.get(before) == Some(&slot)) {
+            slots.remove(&before);
         }
-        self.0.slots.insert(listens(&table), slot);
-        *place = Some(table);
+        if let Some(now) = now {
+            slots.insert(now, slot);
+        }
     }
 
     /// Puts a VTEP at an index, replacing another one there.
     pub fn vtep(&mut self, index: VtepIndex, vtep: Vtep) {
-        let place = index.0 as usize;
-        if self.0.vteps.len() <= place {
-            self.0.vteps.resize(place + 1, None);
+        let address = vtep.address;
+        let replaced = self.0.vteps.set(index.0 as usize, Some(vtep));
+        self.call(index, replaced.as_ref(), Some(address));
+    }
+
+    /// Takes the VTEP away from an index.
+    pub fn remove_vtep(&mut self, index: VtepIndex) {
+        let removed = self.0.vteps.set(index.0 as usize, None);
+        self.call(index, removed.as_ref(), None);
+    }
+
+    fn call(&mut self, index: VtepIndex, before: Option<&Vtep>, now: Option<Ipv4Addr>) {
+        let before = before.map(|vtep| vtep.address);
+        if before == now {
+            return;
         }
-        let Some(to) = self.0.vteps.get_mut(place) else { return };
-        if let Some(replaced) = to {
-            self.0.addresses.remove(&replaced.address);
+        let addresses = Arc::make_mut(&mut self.0.addresses);
+        if let Some(before) = before.filter(|before| addresses.get(before) == Some(&index)) {
+            addresses.remove(&before);
         }
-        self.0.addresses.insert(vtep.address, index);
-        *to = Some(vtep);
+        if let Some(now) = now {
+            addresses.insert(now, index);
+        }
+    }
+
+    /// What was built so far.
+    #[must_use]
+    pub const fn so_far(&self) -> &Snapshot {
+        &self.0
     }
 
     /// The finished snapshot.
@@ -194,7 +234,7 @@ mod tests {
                 udp_checksum: true,
             },
             entropy: Entropy::new(entropy::Settings::default()).unwrap(),
-            fdb: TableMap::default(),
+            fdb: Fdb::default(),
             flood: Vec::new(),
             strict_vtep: false,
             learning: None,
@@ -249,5 +289,49 @@ mod tests {
         assert_eq!(snapshot.vtep(VtepIndex(0)), None);
         assert_eq!(snapshot.vtep(VtepIndex(u32::MAX)), None);
         assert_eq!(snapshot.vteps().count(), 1);
+    }
+
+    #[test]
+    fn the_next_one_shares_what_it_does_not_change() {
+        let mut builder = SnapshotBuilder::new(1);
+        builder.vni(table(2, 10));
+        builder.vni(table(3, 20));
+        builder.vtep(VtepIndex(0), vtep(12));
+        builder.vtep(VtepIndex(1), vtep(13));
+        let before = builder.build();
+        let mut builder = SnapshotBuilder::after(&before);
+        builder.vni(table(2, 10));
+        builder.remove_vni(Slot::new(3).unwrap());
+        builder.remove_vtep(VtepIndex(1));
+        builder.remove_vtep(VtepIndex(7));
+        let after = builder.build();
+        assert_eq!(after.generation(), 2);
+        let vni = |number| Vni::try_from(number).unwrap();
+        assert_eq!(netdev(after.terminate(LOCAL, 4789, vni(20))), None);
+        assert_eq!(netdev(after.terminate(LOCAL, 4789, vni(10))), Some("vx10"));
+        assert_eq!((after.vnis().count(), after.vteps().count()), (1, 1));
+        assert!(!after.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
+        // Nobody sees that of the one before.
+        assert_eq!(netdev(before.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
+        assert_eq!((before.vnis().count(), before.vteps().count()), (2, 2));
+        assert!(before.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
+        let mut builder = SnapshotBuilder::after(&after);
+        builder.vni(table(2, 10));
+        assert!(Arc::ptr_eq(&builder.so_far().slots, &after.slots), "it listens as before");
+    }
+
+    #[test]
+    fn what_moves_to_another_slot_is_found_there() {
+        let mut builder = SnapshotBuilder::new(1);
+        builder.vni(table(2, 10));
+        builder.vni(table(3, 10));
+        builder.remove_vni(Slot::new(2).unwrap());
+        let vni = Vni::try_from(10).unwrap();
+        assert_eq!(builder.build().terminate(LOCAL, 4789, vni).map(|table| table.slot.get()), Some(3));
+        let mut builder = SnapshotBuilder::new(1);
+        builder.vtep(VtepIndex(1), vtep(12));
+        builder.vtep(VtepIndex(2), vtep(12));
+        builder.remove_vtep(VtepIndex(1));
+        assert!(builder.build().knows_vtep(Ipv4Addr::new(10, 0, 0, 12)));
     }
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
-use control::{Namespace, NoNetdev, Request, Settings, State, Status};
+use control::{Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
@@ -67,9 +67,19 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
+    let mut applied_last: Option<Update> = None;
     let control = control::run(state, kernel, configuration.fpm, wanted, status, |update| {
+        let same =
+            |last: &Update| Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left);
+        if applied_last.as_ref().is_some_and(same) {
+            // Tables alone changed, as they do a thousand times a second.
+            shown.publish(update);
+            return;
+        }
         warn_of_foreign(&mut known_foreign, &update.plan, hook);
         let applied = shown.apply(update);
+        // What failed is tried again at the next occasion.
+        applied_last = applied.is_ok().then(|| Update { snapshot: Arc::default(), ..update.clone() });
         let counts = (update.plan.vnis.len(), update.left.len());
         if applied.is_ok() && told.replace(counts) != Some(counts) {
             let (taken, left) = counts;

@@ -59,6 +59,14 @@ impl Shown {
         }
     }
 
+    /// Forwards by this from now on; what is steered, and what is left, is as it was.
+    pub fn publish(&self, update: &Update) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        if let Some(takeover) = self.takeover().as_ref() {
+            takeover.publish(Arc::clone(&update.snapshot));
+        }
+    }
+
     /// What workers forward by.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))

@@ -104,6 +104,11 @@ impl Takeover {
         Ok(shrunk.and(grown)?)
     }
 
+    /// Forwards by this snapshot, which goes with the plan that was applied last.
+    pub fn publish(&self, snapshot: Arc<Snapshot>) {
+        self.worker.publish(snapshot);
+    }
+
     /// Gives everything back to the kernel: first no more is redirected, then what the worker has is forwarded, then the hooks,
     /// the splices and the namespace go.
     ///

@@ -37,7 +37,7 @@ pub fn fdb(
     tables.into_iter().flat_map(move |table| {
         let entries: Vec<(MacAddr, VtepIndex)> = match mac {
             Some(mac) => table.fdb.get(&mac).map(|vtep| (mac, *vtep)).into_iter().collect(),
-            None => table.fdb.iter().map(|(mac, vtep)| (*mac, *vtep)).collect(),
+            None => table.fdb.iter().collect(),
         };
         let snapshot = Arc::clone(&snapshot);
         entries.into_iter().map(move |(mac, vtep)| v1::FdbEntry {
@@ -112,7 +112,7 @@ pub fn peers(snapshot: &Snapshot) -> Vec<v1::Peer> {
                 row.flood |= flood;
             }
         };
-        table.fdb.values().for_each(|vtep| count(vtep, 1, false));
+        table.fdb.iter().for_each(|(_, vtep)| count(&vtep, 1, false));
         table.flood.iter().for_each(|vtep| count(vtep, 0, true));
     }
     let peer = |vtep: &Vtep| v1::Peer {
