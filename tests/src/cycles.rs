@@ -33,10 +33,6 @@ pub enum End {
 pub struct Run {
     /// `tcx` or `clsact`.
     pub hook: &'static str,
-    /// Whether the interfaces have a clsact qdisc before the first cycle. Where one is added to an interface, the kernel stops its
-    /// transmission for a moment and drops what comes meanwhile (`qdisc_graft()` in net/sched/sch_api.c, since ever); vtepd
-    /// leaves those it added.
-    pub prepared: bool,
     /// Which way.
     pub direction: Direction,
     /// How it ends.
@@ -86,11 +82,6 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
         Direction::In => (&lab.far, &lab.host),
     };
     let rate = Rate { frames: run.rate, queue_pairs: 16, payload: 64 };
-    for interface in ["up1", "up2", "vx10"] {
-        // The one that is there already, or is not there, is left alone.
-        let change = if run.prepared { "add" } else { "del" };
-        let _ = lab.leaf.output(&["tc", "qdisc", change, "dev", interface, "clsact"]);
-    }
     let stream = Stream::start(from, to, rate, 0x51 + u64::from(run.rate));
     let started = Instant::now();
     let mut ledger = Ledger::new(&stream, run.rate);
@@ -191,25 +182,23 @@ impl std::ops::Add for Cost {
 
 impl Costs {
     /// Whether the targets are met: nothing lost or doubled by attach and detach; by SIGKILL less than 5 ms of traffic lost and
-    /// nothing doubled. Where the first attach adds the clsact qdiscs, 25 ms of traffic may be
-    /// lost to that (RCU grace periods, which are long on a busy machine).
+    /// nothing doubled.
     ///
     /// # Errors
     /// What is not met.
     pub fn check(&self) -> Result<(), String> {
         let kill_limit = u64::from(self.run.rate) * 5 / 1000;
-        let adds_qdiscs = self.run.hook == "clsact" && !self.run.prepared;
-        let qdisc_limit = if adds_qdiscs { (u64::from(self.run.rate) * 25 / 1000).max(1) } else { 0 };
-        let attach_limits = std::iter::once(qdisc_limit).chain(std::iter::repeat(0));
-        let end_limits = std::iter::repeat(if self.run.end == End::Kill { kill_limit } else { 0 });
-        let attaches = self.attach.iter().zip(attach_limits).map(|cost| ("attach", cost));
-        let ends = self.end.iter().zip(end_limits).map(|cost| ("end", cost));
-        for (cycle, (name, (cost, limit))) in attaches.enumerate().chain(ends.enumerate()) {
-            if cost.lost > limit || cost.doubled > 0 {
-                return Err(format!(
-                    "{} at {name} of cycle {cycle} (limit {limit} lost): {self}",
-                    words(cost)
-                ));
+        for (name, costs, limit) in [
+            ("attach", &self.attach, 0),
+            ("end", &self.end, if self.run.end == End::Kill { kill_limit } else { 0 }),
+        ] {
+            for (cycle, cost) in costs.iter().enumerate() {
+                if cost.lost > limit || cost.doubled > 0 {
+                    return Err(format!(
+                        "{} at {name} of cycle {cycle} (limit {limit} lost): {self}",
+                        words(cost)
+                    ));
+                }
             }
         }
         Ok(())
@@ -220,13 +209,12 @@ fn words(cost: &Cost) -> String {
     format!("{} lost, {} doubled, {} reordered", cost.lost, cost.doubled, cost.reordered)
 }
 
-/// The table's heading; `clsact*` had its qdiscs before the first cycle.
+/// The table's heading.
 pub const HEADING: &str = "hook    way  rate/s   real/s  change  cycles |        lost: max median total | doubled: max total | reordered: max total | outside";
 
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Run { hook, prepared, direction, end, rate, cycles } = self.run;
-        let hook = if prepared { "clsact*" } else { hook };
+        let Run { hook, direction, end, rate, cycles } = self.run;
         let way = if direction == Direction::Out { "out" } else { "in" };
         let end = if end == End::Kill { "SIGKILL" } else { "detach" };
         for (change, costs) in [("attach", &self.attach), (end, &self.end)] {

@@ -73,6 +73,9 @@ pub struct Arguments {
     /// Do without the API: no vtepctl
     #[arg(long)]
     pub no_api: bool,
+    /// Take over from the vtepd that runs in this namespace: it is asked to end, and loses nothing
+    #[arg(long)]
+    pub replace: bool,
     /// Print what would be taken over, and end
     #[arg(long)]
     pub dry_run: bool,

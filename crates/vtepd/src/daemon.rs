@@ -10,6 +10,7 @@ use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
 use tables::SteeringPlan;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -30,6 +31,17 @@ const REQUESTS: usize = 1024;
 /// # Errors
 /// When something is missing at the start, or breaks later. What was taken over is given back in any case.
 pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut successor = None;
+    let ended = run_until_replaced(arguments, &mut successor).await;
+    // Only now is everything free that the successor wants: its end is the sign.
+    drop(successor);
+    ended
+}
+
+async fn run_until_replaced(
+    arguments: &Arguments,
+    successor: &mut Option<UnixStream>,
+) -> Result<(), Failure> {
     let mut configuration = Configuration::load(arguments)?;
     let hook = hook(configuration.hook)?;
     let kernel = Kernel::open()?;
@@ -47,7 +59,7 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
         let notes = running.into_iter().chain(missing).chain(foreign.iter().map(ToString::to_string));
         return print(&dry_run::report(&update, &hook.to_string(), notes.collect(), arguments.output));
     }
-    let _instance = Instance::lock()?;
+    let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock()? };
     let metrics_address = configuration.metrics;
     let metrics = telemetry::bind(metrics_address).await?;
     let listener = configuration.api.as_ref().map(::api::Listener::open).transpose()?;
@@ -114,6 +126,11 @@ pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
             _ = worker_ended.recv() => break Ok(()),
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
+            stream = instance.successor() => {
+                tracing::info!("another vtepd takes over from this one");
+                *successor = Some(stream);
+                break Ok(());
+            }
             () = hung_up(&mut hangup) => {
                 if let Some(settings) = reload(arguments, &mut configuration) {
                     shown.configured();

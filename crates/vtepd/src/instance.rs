@@ -1,27 +1,48 @@
 //! One vtepd per network namespace: an abstract Unix socket is the lock. It belongs to the namespace and goes with the process.
+//! By it a newer vtepd asks the running one to end (`--replace`), from whatever PID namespace.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
+use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Name of the socket, after the leading zero byte; `ss -xl` shows it as `@vtepd`.
 const NAME: &[u8] = b"vtepd";
+/// What a successor says.
+const END: &[u8] = b"end\n";
+/// How long a peer gets to say something.
+const SPEAKING: Duration = Duration::from_secs(1);
+/// How long the one before gets to end. It takes hooks off one by one, 7 to 31 ms each.
+const ENDING: Duration = Duration::from_secs(60);
+/// How long after its last word the lock may still be held.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// The lock.
 #[derive(Debug)]
-pub struct Instance(#[allow(dead_code, reason = "held, not used")] UnixListener);
+pub struct Instance(UnixListener);
 
 /// The lock could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
     /// Somebody has it.
     #[error(
-        "another vtepd (process {pid}) has this network namespace already; stop it first, or run in another namespace"
+        "another vtepd (process {pid}) has this network namespace already; take over from it with --replace, stop it first, or \
+         run in another namespace"
     )]
     Running {
         /// Process id, as this process's PID namespace numbers it; 0 where it cannot be seen from here.
+        pid: i32,
+    },
+    /// The one that was to be replaced stays.
+    #[error("the running vtepd (process {pid}) was asked to end and has not; stop it first: kill {pid}")]
+    Stays {
+        /// As above.
         pid: i32,
     },
     /// The system refused.
@@ -36,12 +57,62 @@ impl Instance {
     /// When another vtepd has it.
     pub fn lock() -> Result<Self, InstanceError> {
         let address = address()?;
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => Ok(Self(listener)),
+        match StdListener::bind_addr(&address) {
+            Ok(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Self(UnixListener::from_std(listener)?))
+            }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 Err(InstanceError::Running { pid: holder()? })
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the lock; one that has it is asked to end, and waited for.
+    ///
+    /// # Errors
+    /// When it does not end within a minute.
+    pub async fn replace() -> Result<Self, InstanceError> {
+        let pid = match Self::lock() {
+            Err(InstanceError::Running { pid }) => pid,
+            other => return other,
+        };
+        tracing::info!(pid, "the running vtepd is asked to end");
+        let stream = StdStream::connect_addr(&address()?)?;
+        stream.set_nonblocking(true)?;
+        let mut stream = UnixStream::from_std(stream)?;
+        stream.write_all(END).await?;
+        // It says nothing; its end is heard. Whether that was in order or not is the same here.
+        let mut word = [0];
+        let gone = timeout(ENDING, stream.read(&mut word)).await;
+        let _ = gone.map_err(|_| InstanceError::Stays { pid })?;
+        let start = Instant::now();
+        loop {
+            match Self::lock() {
+                Err(InstanceError::Running { .. }) if start.elapsed() < RELEASE => {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                Err(InstanceError::Running { .. }) => return Err(InstanceError::Stays { pid }),
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits for a successor that may ask this process to end. It takes the end of the connection for the end of this process.
+    pub async fn successor(&self) -> UnixStream {
+        loop {
+            let Ok((mut stream, _)) = self.0.accept().await else {
+                sleep(SPEAKING).await;
+                continue;
+            };
+            let same_user =
+                stream.peer_cred().is_ok_and(|peer| [0, geteuid().as_raw()].contains(&peer.uid()));
+            let mut said = [0; END.len()];
+            let spoken = timeout(SPEAKING, stream.read_exact(&mut said)).await;
+            if same_user && matches!(spoken, Ok(Ok(_))) && said == END {
+                return stream;
+            }
         }
     }
 }
@@ -56,6 +127,6 @@ fn address() -> io::Result<SocketAddr> {
 }
 
 fn holder() -> io::Result<i32> {
-    let stream = UnixStream::connect_addr(&address()?)?;
+    let stream = StdStream::connect_addr(&address()?)?;
     Ok(getsockopt(&stream, PeerCredentials).map_or(0, |credentials| credentials.pid()))
 }
