@@ -135,6 +135,29 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     wait_for("the kernel to move it", || entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted));
 }
 
+/// What the kernel had learned is forwarded by from the first frame on, and the kernel has it afterwards.
+#[test]
+fn what_the_kernel_had_learned_stays() {
+    if !can_run("what_the_kernel_had_learned_stays") {
+        return;
+    }
+    let lab = lab("had", "", "");
+    let far = lab.far.mac();
+    speak(&lab.far);
+    let wanted = format!("{far} dst {PEER} self");
+    wait_for("the kernel to learn", || entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted));
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
+    // It counts as heard now: nobody has told vtepd how old it is.
+    speak(&lab.far);
+    vtepd.wait_for("a refresh", |m| m.get("vtepd_learned_addresses_total{change=\"refreshed\"}") == 1);
+    assert_eq!(count(&vtepd, "new"), 0);
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{status}: {log}");
+    assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
+    assert_eq!(entry(&lab, far).unwrap().trim_end(), wanted);
+}
+
 /// A default `remote` each: only one leaf to flood to, and a third one, which nobody named, is learned from all the same.
 #[test]
 fn a_default_remote_is_where_first_frames_go() {
