@@ -1,10 +1,12 @@
 //! What it costs to know a large fabric and to follow its changes.
 //!
+//! - [`attach`]: many VNIs taken over and given back
 //! - [`fabric`]: a leaf of a large fabric, in messages
 //! - [`memory`]: what one MAC address takes
 //! - [`publication`]: from an event to a snapshot
 //! - [`ingest`]: zebra's stream through a real socket, and a dump of the kernel
 
+pub mod attach;
 pub mod fabric;
 pub mod ingest;
 pub mod memory;
@@ -24,6 +26,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = memory::measure();
     rows.extend(publication::measure(quick));
     rows.extend(ingest::measure(quick)?);
+    rows.extend(attach::measure(quick)?);
     Ok(rows)
 }
 

@@ -224,7 +224,7 @@ fn ip(namespace: &Namespace, lines: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Runs the lines of a batch of `ip` or `bridge`.
-fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Box<dyn Error>> {
+pub(crate) fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Box<dyn Error>> {
     let run = || -> std::io::Result<std::process::Output> {
         let mut command = Command::new(tool);
         let mut child = command

@@ -5,11 +5,13 @@
 //! - [`foreign`]: programs of others on the same hooks
 //! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
 //! - [`patience`]: what has them give up a worker that hangs
+//! - `haste`: short grace periods while there are many hooks to change
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
 
 pub mod foreign;
+mod haste;
 pub mod leftovers;
 pub mod netns;
 pub mod packet;

@@ -12,6 +12,7 @@ use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::{SteeringPlan, TakenVni};
 
+use crate::haste::Haste;
 use crate::netns::PrivateNamespace;
 use crate::patience::Patience;
 use crate::splice::Splice;
@@ -175,6 +176,9 @@ const SPLICE: Entry = Entry { program: "vtepd_splice", direction: TcAttachType::
 const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
 const ENTRIES: [Entry; 4] = [UPLINK, VXLAN, SPLICE, FAR_END];
 
+/// Descriptors for 4,094 hooks and for everything else.
+const DESCRIPTORS: u64 = 8192;
+
 /// Programs behind the kill switch, by their place in it.
 const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
 const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
@@ -204,6 +208,7 @@ impl Steering {
         {
             classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
         }
+        allow_descriptors();
         let kill_switch = kill_switch(&mut ebpf)?;
         let patience = Some(patience(&mut ebpf, stall_limit)?);
         Ok(Self {
@@ -299,6 +304,8 @@ impl Steering {
             .filter(|old| plan.vnis.get(&old.ifindex).is_none_or(|new| !same_place(old, new)))
             .cloned()
             .collect();
+        let detached = gone.iter().filter(|vni| !plan.vnis.contains_key(&vni.ifindex)).count();
+        let haste = Haste::for_hooks(detached);
         for vni in gone {
             self.netdevs_map()?
                 .remove(&vni.ifindex)
@@ -314,6 +321,7 @@ impl Steering {
                 self.netdevs.remove(&vni.ifindex);
             }
         }
+        drop(haste);
         let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
         self.uplinks.retain(|ifindex, _| wanted.contains(ifindex));
         self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
@@ -326,6 +334,8 @@ impl Steering {
     /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried out all the same, and the
     /// first error is returned.
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
+        let missing = plan.vnis.keys().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
+        let _haste = Haste::for_hooks(missing);
         let mut first = Ok(());
         for uplink in &plan.uplinks {
             if !self.uplinks.contains_key(&uplink.ifindex) {
@@ -406,8 +416,10 @@ impl Steering {
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        // First nothing is redirected any more, then the hooks go with their fields, one by one and slowly.
+        // First nothing is redirected any more, then the hooks go, one by one.
         let _ = self.release();
+        let _haste = Haste::for_hooks(self.netdevs.len());
+        self.netdevs.clear();
     }
 }
 
@@ -462,6 +474,17 @@ fn kill_switch(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SteeringError> 
     };
     let data = MapData::from_fd(high).map_err(|error| SteeringError::Map(name, error))?;
     Map::ProgramArray(data).try_into().map_err(|error| SteeringError::Map(name, error))
+}
+
+/// Each hook has a descriptor, and there may be one for each of 4,094 VNIs; many systems start with 1,024.
+fn allow_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < DESCRIPTORS
+    {
+        // Where that is not allowed, what cannot be attached is named.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS.min(hard), hard);
+    }
 }
 
 fn patience(ebpf: &mut Ebpf, limit: Duration) -> Result<Patience, SteeringError> {
