@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use nix::sys::signal::Signal;
 
 use crate::frr_root::{self, PROGRAMS};
 use crate::node::{Node, NodeError};
@@ -69,27 +71,68 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
 
 /// Starts what the node's `daemons` file asks for and loads its `frr.conf`.
 pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
-    let Some(path) = node.daemons_file() else { return Ok(()) };
-    let failed = |reason| NodeError::Frr { node: node.name().to_owned(), reason };
-    let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
-    let programs = node.frr_root().map_or_else(|| PROGRAMS.into(), |root| frr_root::below(root, PROGRAMS));
-    for daemon in daemons(&text, &programs).map_err(failed)? {
-        let program = programs.join(daemon.name);
-        if !program.exists() {
-            return Err(NodeError::NotInstalled(format!("{} (Debian package frr)", program.display())));
-        }
-        // By the path that stands for it in the node's view.
-        let mut command = node.command(&[Path::new(PROGRAMS).join(daemon.name)])?;
-        let record = node.spawn(daemon.name, command.args(&daemon.options))?;
-        let socket = node.directory().join("run").join(format!("{}.vty", daemon.name));
-        wait_until(START_LIMIT, || socket.exists() || !record.identity.alive());
-        if !socket.exists() {
-            let log = fs::read_to_string(node.log(daemon.name)).unwrap_or_default();
-            let said = log.lines().last().unwrap_or("no message");
-            return Err(failed(format!("{} ended or opened no terminal: {said}", daemon.name)));
+    for daemon in wished(node)? {
+        launch(node, &daemon)?;
+    }
+    if node.has_frr() { node.run(&["vtysh", "-b"]).map(drop) } else { Ok(()) }
+}
+
+/// Ends one daemon by a signal, waits for its end, and starts it again with its part of `frr.conf`.
+pub(crate) fn restart(node: &Node, name: &str, signal: Signal) -> Result<(), NodeError> {
+    let daemon = wished(node)?.into_iter().find(|daemon| daemon.name == name);
+    let daemon = daemon.ok_or_else(|| failed(node, format!("{name} is not asked for")))?;
+    let running = node.state.records()?;
+    let running = running
+        .iter()
+        .filter(|record| record.node == node.name() && record.name == name && record.identity.alive());
+    for record in running {
+        record.identity.signal(signal)?;
+        if !wait_until(START_LIMIT, || !record.identity.alive()) {
+            return Err(failed(node, format!("{name} does not end by {signal}")));
         }
     }
-    node.run(&["vtysh", "-b"]).map(drop)
+    // One that was killed leaves it behind.
+    let _ = fs::remove_file(socket(node, daemon.name));
+    launch(node, &daemon)?;
+    node.run(&["vtysh", "-b", "-d", name]).map(drop)
+}
+
+fn failed(node: &Node, reason: String) -> NodeError {
+    NodeError::Frr { node: node.name().to_owned(), reason }
+}
+
+fn programs(node: &Node) -> PathBuf {
+    node.frr_root().map_or_else(|| PROGRAMS.into(), |root| frr_root::below(root, PROGRAMS))
+}
+
+/// The terminal that a daemon opens when it is ready.
+fn socket(node: &Node, daemon: &str) -> PathBuf {
+    node.directory().join("run").join(format!("{daemon}.vty"))
+}
+
+/// What the node's `daemons` file asks for; nothing where there is none.
+fn wished(node: &Node) -> Result<Vec<Daemon>, NodeError> {
+    let Some(path) = node.daemons_file() else { return Ok(Vec::new()) };
+    let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
+    daemons(&text, &programs(node)).map_err(|reason| failed(node, reason))
+}
+
+fn launch(node: &Node, daemon: &Daemon) -> Result<(), NodeError> {
+    let program = programs(node).join(daemon.name);
+    if !program.exists() {
+        return Err(NodeError::NotInstalled(format!("{} (Debian package frr)", program.display())));
+    }
+    // By the path that stands for it in the node's view.
+    let mut command = node.command(&[Path::new(PROGRAMS).join(daemon.name)])?;
+    let record = node.spawn(daemon.name, command.args(&daemon.options))?;
+    let socket = socket(node, daemon.name);
+    wait_until(START_LIMIT, || socket.exists() || !record.identity.alive());
+    if !socket.exists() {
+        let log = fs::read_to_string(node.log(daemon.name)).unwrap_or_default();
+        let said = log.lines().last().unwrap_or("no message");
+        return Err(failed(node, format!("{} ended or opened no terminal: {said}", daemon.name)));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,8 +9,10 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 use nix::unistd::User;
 
+use crate::frr;
 use crate::frr_root::{self, PROGRAMS, VTYSH};
 use crate::netns::{Namespace, NetnsError};
 use crate::process::{Process, ProcessError};
@@ -167,6 +169,14 @@ impl Node {
         self.state.record(&record)?;
         process.detach();
         Ok(record)
+    }
+
+    /// Ends one of the node's FRR daemons by this signal and starts it again with its configuration.
+    ///
+    /// # Errors
+    /// If it is not one of them, does not end or does not start.
+    pub fn restart_frr(&self, daemon: &str, signal: Signal) -> Result<(), NodeError> {
+        frr::restart(self, daemon, signal)
     }
 
     /// What a process of [`Node::spawn`] has written.

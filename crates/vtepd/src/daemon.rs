@@ -59,7 +59,7 @@ async fn run_until_replaced(
         let notes = running.into_iter().chain(missing).chain(foreign.iter().map(ToString::to_string));
         return print(&dry_run::report(&update, &hook.to_string(), notes.collect(), arguments.output));
     }
-    let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock()? };
+    let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
     let metrics = telemetry::bind(metrics_address).await?;
     let listener = configuration.api.as_ref().map(::api::Listener::open).transpose()?;

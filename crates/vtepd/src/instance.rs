@@ -20,7 +20,7 @@ const END: &[u8] = b"end\n";
 const SPEAKING: Duration = Duration::from_secs(1);
 /// How long the one before gets to end. It takes hooks off one by one, 7 to 31 ms each.
 const ENDING: Duration = Duration::from_secs(60);
-/// How long after its last word the lock may still be held.
+/// How long one that has ended may still hold the lock.
 const RELEASE: Duration = Duration::from_secs(2);
 
 /// The lock.
@@ -51,11 +51,24 @@ pub enum InstanceError {
 }
 
 impl Instance {
-    /// Takes the lock of the calling thread's network namespace.
+    /// Takes the lock of the calling thread's network namespace. One that was killed a moment ago may still have it: the kernel
+    /// takes its time with the sockets of the dead, which are waited for.
     ///
     /// # Errors
     /// When another vtepd has it.
-    pub fn lock() -> Result<Self, InstanceError> {
+    pub async fn lock() -> Result<Self, InstanceError> {
+        let start = Instant::now();
+        loop {
+            match Self::try_lock() {
+                Err(InstanceError::Running { pid }) if is_ending(pid) && start.elapsed() < RELEASE => {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_lock() -> Result<Self, InstanceError> {
         let address = address()?;
         match StdListener::bind_addr(&address) {
             Ok(listener) => {
@@ -63,7 +76,7 @@ impl Instance {
                 Ok(Self(UnixListener::from_std(listener)?))
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Err(InstanceError::Running { pid: holder()? })
+                Err(InstanceError::Running { pid: holder().unwrap_or(0) })
             }
             Err(error) => Err(error.into()),
         }
@@ -74,7 +87,7 @@ impl Instance {
     /// # Errors
     /// When it does not end within a minute.
     pub async fn replace() -> Result<Self, InstanceError> {
-        let pid = match Self::lock() {
+        let pid = match Self::lock().await {
             Err(InstanceError::Running { pid }) => pid,
             other => return other,
         };
@@ -87,15 +100,9 @@ impl Instance {
         let mut word = [0];
         let gone = timeout(ENDING, stream.read(&mut word)).await;
         let _ = gone.map_err(|_| InstanceError::Stays { pid })?;
-        let start = Instant::now();
-        loop {
-            match Self::lock() {
-                Err(InstanceError::Running { .. }) if start.elapsed() < RELEASE => {
-                    sleep(Duration::from_millis(5)).await;
-                }
-                Err(InstanceError::Running { .. }) => return Err(InstanceError::Stays { pid }),
-                other => return other,
-            }
+        match Self::lock().await {
+            Err(InstanceError::Running { .. }) => Err(InstanceError::Stays { pid }),
+            other => other,
         }
     }
 
@@ -120,6 +127,13 @@ impl Instance {
 /// The process that has the lock of the calling thread's network namespace, as [`InstanceError::Running`] has it.
 pub fn running() -> Option<i32> {
     holder().ok()
+}
+
+/// Whether a process is dead, or cannot be seen from here.
+fn is_ending(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // The state follows the name, which stands in parentheses (proc(5)).
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 fn address() -> io::Result<SocketAddr> {

@@ -10,6 +10,7 @@ use lab::fabric::FabricError;
 use lab::node::Node;
 use lab::process::{Identity, wait_until};
 use lab::{Fabric, Namespace, Topology};
+use nix::sys::signal::Signal;
 
 /// How long anything that has to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -190,6 +191,20 @@ impl Vtepd {
     pub fn wait_for_log(&self, text: &str) {
         let came = wait_until(PATIENCE, || self.log().contains(text));
         assert!(came, "{} waited in vain for '{text}' in the log:\n{}", self.node.name(), self.log());
+    }
+
+    /// What vtepctl answers, as JSON.
+    pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+        let program = vtepd_tests::daemon::ctl_program();
+        let words = [&[program.to_str().unwrap()], arguments, &["-o", "json"]].concat();
+        let text = self.node.run(&words).unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+
+    /// Ends it by this signal.
+    pub fn end_by(self, signal: Signal) {
+        self.daemon.identity().signal(signal).unwrap();
+        assert!(wait_until(GRACE, || !self.alive()));
     }
 
     /// Ends it by SIGTERM.

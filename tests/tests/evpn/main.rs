@@ -18,5 +18,6 @@ mod hosts;
 mod mobility;
 mod reach;
 mod report;
+mod restarts;
 mod sources;
 mod stream;
