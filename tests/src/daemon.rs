@@ -1,14 +1,16 @@
 //! vtepd as a child process, its metrics and its log.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ::lab::{Namespace, Process};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::{PATIENCE, wait_for};
 
@@ -111,12 +113,32 @@ impl Vtepd {
 
     /// What vtepctl answers, as JSON.
     #[must_use]
-    pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
+    pub fn ask(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(&[arguments, &["-o", "json"]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "vtepctl {arguments:?}: {said}; log:\n{}", self.log());
         serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("vtepctl {arguments:?}: {error}"))
+    }
+
+    /// What happens from now on, and what happened since it was started.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        let mut command = Command::new(ctl_program());
+        command.args(["events", "--follow", "--output", "json"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = self.namespace.enter(|| command.spawn().expect("start vtepctl")).unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (send, receive) = mpsc::channel();
+        // Ends with the child.
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+                if send.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Events { child, receive, seen: Vec::new() }
     }
 
     fn process(&mut self) -> &mut Process {
@@ -213,6 +235,43 @@ impl Drop for Vtepd {
             eprintln!("--- log of vtepd in {}:\n{}---", self.namespace.name(), self.log());
         }
         let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+/// The event stream of a vtepd.
+#[derive(Debug)]
+pub struct Events {
+    child: Child,
+    receive: mpsc::Receiver<Value>,
+    seen: Vec<Value>,
+}
+
+impl Events {
+    /// Waits for the next event that is as wanted, and returns it; those before it are passed over.
+    pub fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(event) = self.receive.recv_timeout(left) else {
+                panic!("waited in vain for the event of {what}; there were {:#?}", self.seen);
+            };
+            self.seen.push(event.clone());
+            if wanted(&event) {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for the next event of a kind.
+    pub fn wait_for_kind(&mut self, kind: &str) -> Value {
+        self.wait_for(kind, |event| event["kind"] == kind)
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

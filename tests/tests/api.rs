@@ -12,9 +12,13 @@ use std::collections::BTreeSet;
 
 use lab::Namespace;
 use serde_json::Value;
+use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
-use vtepd_tests::lab::{VNI, bridge, ip, run};
-use vtepd_tests::{Lab, Vtepd, wait_for};
+use vtepd_tests::lab::{ETH, VNI, bridge, ip, run};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Capture, Lab, Vtepd, wait_for};
+use wire::roce::{Bth, opcode};
+use wire::{QueuePair, number};
 
 /// MAC addresses and VTEPs that the kernel has for a vxlan netdev; the flood list with MAC address zero.
 fn kernel_fdb(leaf: &Namespace, netdev: &str) -> BTreeSet<(String, String)> {
@@ -45,7 +49,8 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         return;
     }
     let lab = Lab::new("ctl");
-    lab.overlay(20, "learning", "nolearning", "");
+    lab.overlay(20, "nolearning", "nolearning", "");
+    ip(&lab.leaf, "link set vx20 nomaster");
     let mut lines = String::new();
     for number in 0..2000 {
         let [high, low] = u16::to_be_bytes(number);
@@ -67,7 +72,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         (&"vx10".into(), 1)
     );
     assert_eq!(status["left"][0]["vni"], 20);
-    assert!(text(&status["left"][0]["left"]).contains("'learning' is on"), "{status}");
+    assert!(text(&status["left"][0]["left"]).contains("it is in no bridge"), "{status}");
 
     let kernel = kernel_fdb(&lab.leaf, "vx10");
     assert!(kernel.len() > 2000, "{}", kernel.len());
@@ -83,7 +88,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
 
     // VNIs that are not there, or not taken over.
     for (vni, says) in
-        [("20", "'learning' is on"), ("30", "no vxlan netdev of this network namespace has VNI 30")]
+        [("20", "it is in no bridge"), ("30", "no vxlan netdev of this network namespace has VNI 30")]
     {
         let output = vtepd.ctl(&["fdb", "--vni", vni]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -121,4 +126,206 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         said.contains("nobody listens on @vtepd-api in this network namespace: start vtepd here"),
         "{said}"
     );
+}
+
+/// Events come after the change that they tell of is in force, in order and without gaps.
+#[test]
+fn events_tell_what_the_kernel_adds_moves_and_removes() {
+    if !can_run("events_tell_what_the_kernel_adds_moves_and_removes") {
+        return;
+    }
+    let lab = Lab::new("events");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let mut events = vtepd.events();
+    // What happened before somebody watched is remembered.
+    let attached = events.wait_for_kind("attached");
+    assert_eq!((&attached["vni"], &attached["interface"]), (&10.into(), &"vx10".into()));
+    let mac = "02:aa:00:00:00:01";
+    let at = |vtep: &str| vtepd.ask(&["fdb", "--mac", mac])[0]["vtep"].as_str() == Some(vtep);
+    bridge(&lab.leaf, &format!("fdb add {mac} dev vx10 dst 10.0.0.2 self"));
+    let added = events.wait_for("the MAC address", |event| event["mac"] == mac);
+    assert_eq!(
+        (&added["kind"], &added["vtep"], &added["vni"]),
+        (&"mac-added".into(), &"10.0.0.2".into(), &10.into())
+    );
+    assert!(at("10.0.0.2"), "it is forwarded by when the event is there");
+    bridge(&lab.leaf, &format!("fdb replace {mac} dev vx10 dst 10.0.0.3 self"));
+    let moved = events.wait_for("its move", |event| event["mac"] == mac);
+    assert_eq!(
+        (&moved["kind"], &moved["vtep"], &moved["previous_vtep"]),
+        (&"mac-moved".into(), &"10.0.0.3".into(), &"10.0.0.2".into())
+    );
+    bridge(&lab.leaf, &format!("fdb del {mac} dev vx10 dst 10.0.0.3 self"));
+    let removed = events.wait_for("its end", |event| event["mac"] == mac);
+    assert_eq!(
+        (&removed["kind"], &removed["vtep"], &removed["previous_vtep"]),
+        (&"mac-removed".into(), &Value::Null, &"10.0.0.3".into())
+    );
+    bridge(&lab.leaf, "fdb del 00:00:00:00:00:00 dev vx10 dst 10.0.0.3 self");
+    assert_eq!(events.wait_for_kind("flood-removed")["vtep"], "10.0.0.3");
+    ip(&lab.leaf, "link set up1 down");
+    let down = events.wait_for_kind("next-hop-down");
+    assert_eq!((&down["interface"], &down["gateway"]), (&"up1".into(), &"10.1.1.0".into()));
+    ip(&lab.leaf, "link set vx10 nomaster");
+    assert_eq!(events.wait_for_kind("detached")["interface"], "vx10");
+    assert_eq!(
+        events.wait_for_kind("left")["text"],
+        "VNI 10 (vx10) is left to the kernel: it is in no bridge"
+    );
+
+    let all = String::from_utf8(vtepd.ctl(&["events", "-o", "json"]).stdout).unwrap();
+    let numbers: Vec<u64> = all
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["sequence"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    let after = format!("--after={}", numbers.len() - 2);
+    let two = String::from_utf8(vtepd.ctl(&["events", &after]).stdout).unwrap();
+    assert_eq!(two.lines().count(), 2, "{two}");
+}
+
+/// Under traffic, nothing is lost; what the configuration says comes back with SIGHUP, what was detached does not.
+#[test]
+fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
+    if !can_run("a_vni_is_detached_and_attached_under_traffic_without_loss") {
+        return;
+    }
+    let lab = Lab::new("attach");
+    lab.overlay(20, "nolearning", "nolearning", "");
+    let vtepd = Vtepd::start(&lab.leaf, &["--exclude", "20"]);
+    let stream =
+        Stream::start(&lab.host, &lab.far, Rate { frames: 5000, queue_pairs: 16, payload: 64 }, 0xa77ac);
+    let mut events = vtepd.events();
+    stream.pass(500);
+    for _ in 0..3 {
+        assert_eq!(
+            vtepd.ask(&["detach", "10"])["left"],
+            "it was detached; `vtepctl attach` takes it over again"
+        );
+        assert!(!vtepd.metrics().has_vni(10));
+        stream.pass(500);
+        vtepd.hangup();
+        events.wait_for_kind("reload");
+        // Changes are answered once everything before them is in force.
+        assert_eq!(vtepd.ask(&["policy", "set", "20", "qp-hash"])["taken"], Value::Null);
+        assert!(!vtepd.metrics().has_vni(10), "still detached");
+        assert_eq!(vtepd.ask(&["attach", "10"])["left"], Value::Null);
+        let before = vtepd.metrics().vni_frames(10, "encapsulated");
+        stream.pass(500);
+        assert!(vtepd.metrics().vni_frames(10, "encapsulated") > before);
+    }
+    let (sent, report) = stream.finish();
+    assert_eq!((report.lost(), report.duplicated()), (0, 0), "of {}", sent.frames);
+
+    // Against the configuration, until that is read again.
+    assert_eq!(vtepd.ask(&["attach", "20"])["taken"]["policy"]["name"], "qp-hash");
+    vtepd.hangup();
+    vtepd.wait_for("the configuration's word", |m| !m.has_vni(20) && m.has_vni(10));
+    // What cannot be taken over is said at once.
+    ip(&lab.leaf, "link set vx20 nomaster");
+    let output = vtepd.ctl(&["attach", "20"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success()
+            && said.contains("vx20 (VNI 20) stays with kernel VXLAN: it is in no bridge"),
+        "{said}"
+    );
+}
+
+/// What `explain` says is what the wire shows, for each policy, set live.
+#[test]
+fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
+    if !can_run("explain_is_what_the_wire_shows_and_a_policy_is_set_live") {
+        return;
+    }
+    let lab = Lab::new("explain");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let pair = Pair::of(&lab.host, &lab.far);
+    let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
+    let (mut ports, mut told) = (BTreeSet::new(), Vec::new());
+    let settings: [&[&str]; 5] = [
+        &[],
+        &["five-tuple"],
+        &["qp-bins"],
+        &["--bins", "16"],
+        &["qp-hash", "--source-ports", "50000-50099"],
+    ];
+    for arguments in settings {
+        if !arguments.is_empty() {
+            assert_eq!(vtepd.ask(&[&["policy", "set", "10"], arguments].concat())["vni"], 10);
+        }
+        for queue_pair in [0x11_u32, 0x22, 0x33] {
+            let (frame, mac) = (roce(pair, queue_pair), lab.far.mac().to_string());
+            let (source, destination) = (lab.host.ip().to_string(), lab.far.ip().to_string());
+            let queue_pair = queue_pair.to_string();
+            let flow = [
+                "--dst-mac",
+                &mac,
+                "--src",
+                &source,
+                "--dst",
+                &destination,
+                "--qp",
+                &queue_pair,
+                "--sport",
+                "50000",
+            ];
+            let answer = vtepd.ask(&[&["explain", "--vni", "10"][..], &flow].concat());
+            let copy = &answer["copies"][0];
+            let port = copy["source_port"].as_u64().unwrap();
+            let uplink = text(&copy["route"]["uplink"]);
+            let before = up.each_ref().map(Capture::count);
+            inject(&lab.host.ns, ETH, &[frame]);
+            wait_for("the frame", || up[0].count() + up[1].count() > before[0] + before[1]);
+            let by = if up[0].count() > before[0] { "up1" } else { "up2" };
+            assert_eq!(by, uplink, "{arguments:?}: {answer}");
+            ports.insert(port);
+            told.push(port);
+        }
+    }
+    let frames = up.map(Capture::stop).concat();
+    let mut shown: Vec<u64> =
+        frames.iter().map(|frame| frame.outer(4789).unwrap().source_port.into()).collect();
+    assert!(ports.len() > 6, "policies differ: {ports:?}");
+    assert!(told[12..].iter().all(|port| (50_000..=50_099).contains(port)), "{told:?}");
+    let mut expected = told.clone();
+    shown.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(shown, expected);
+
+    // A captured VXLAN packet is explained by what is in it.
+    let file = std::env::temp_dir().join(format!("vtepd-story-explain-{}.pcap", std::process::id()));
+    std::fs::write(&file, pcap(&frames[0].bytes)).unwrap();
+    let answer = vtepd.ask(&["explain", "--pcap", file.to_str().unwrap()]);
+    assert_eq!((&answer["vni"], &answer["destination"]), (&10.into(), &lab.far.mac().to_string().into()));
+    std::fs::remove_file(file).unwrap();
+
+    // Settings that make no sense change nothing.
+    for (arguments, says) in [
+        (&["qp-spray"][..], "'qp-spray' is no policy"),
+        (&["qp-bins", "--bins", "101"], "101 bins do not fit"),
+        (&["--bins", "2"], "only qp-bins has bins"),
+        (&[], "nothing to change"),
+    ] {
+        let output = vtepd.ctl(&[&["policy", "set", "10"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    }
+    let policy = || vtepd.ask(&["policy", "show"])[0]["taken"]["policy"].clone();
+    assert_eq!((&policy()["name"], &policy()["source_ports"]), (&"qp-hash".into(), &"50000-50099".into()));
+    vtepd.hangup();
+    wait_for("the configuration's word", || policy()["source_ports"] == "49152-65535");
+}
+
+/// A RoCE frame from inner source port 50000.
+fn roce(pair: Pair, queue_pair: u32) -> Vec<u8> {
+    let bth = Bth::new(opcode::RC_SEND_ONLY, QueuePair::try_from(queue_pair).unwrap(), 0);
+    frames::udp(pair, (50_000, number::PORT_ROCE), &[&bth.as_bytes()[..], &[0; 68]].concat())
+}
+
+/// A capture file of one frame.
+fn pcap(frame: &[u8]) -> Vec<u8> {
+    let length = frame.len() as u32;
+    let header = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, 1, 0, 0, length, length];
+    header.into_iter().flat_map(u32::to_be_bytes).chain(frame.iter().copied()).collect()
 }

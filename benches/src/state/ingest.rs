@@ -143,7 +143,16 @@ fn ingest() -> Result<[f64; 2], Failure> {
                     let _ = started.send(());
                     publish(update);
                 };
-                control::run(state, Kernel::open()?, listener, asked, status, publish).await?;
+                control::run(
+                    state,
+                    Kernel::open()?,
+                    listener,
+                    asked,
+                    status,
+                    control::Journal::default(),
+                    publish,
+                )
+                .await?;
                 Ok(())
             })
         });

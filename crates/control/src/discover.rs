@@ -105,6 +105,9 @@ impl Discovery<'_> {
     }
 
     fn wanted(&self, vni: Vni) -> Result<(), LeaveReason> {
+        if self.settings.detached.contains(&vni) {
+            return Err(LeaveReason::Detached);
+        }
         if self.settings.exclude.contains(&vni) {
             return Err(LeaveReason::Excluded);
         }

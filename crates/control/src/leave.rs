@@ -47,6 +47,9 @@ pub enum LeaveReason {
     /// The configuration says so.
     #[error("the configuration excludes it")]
     Excluded,
+    /// Somebody said so while the daemon ran.
+    #[error("it was detached; `vtepctl attach` takes it over again")]
+    Detached,
     /// The configuration asks for something impossible.
     #[error("its settings contradict each other: {0}")]
     Settings(#[from] entropy::SettingsError),

@@ -8,16 +8,22 @@
 //! - [`publication`]: from what is known to what workers and steering go by
 //! - [`run`]: the one task that owns everything
 //! - [`status`]: what the control room says of itself
+//! - [`events`]: what happened, for who wants to watch
+//! - [`change`]: what can be changed while the daemon runs
+//! - [`hosts`]: which hosts' MAC and IP addresses the kernel knows together
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
 //!
 //! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one source's routes),
 //! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `discover` (who is taken over, on which
 //! terms), `slots`, `fpm_session`, and `swept`, the mark-and-sweep table under most of them.
 
+pub mod change;
 mod discover;
+pub mod events;
 mod fib;
 mod fpm_session;
 mod hear;
+pub mod hosts;
 pub mod learn;
 pub mod leave;
 mod links;
@@ -34,6 +40,9 @@ mod swept;
 mod underlay;
 mod vteps;
 
+pub use change::Change;
+pub use events::{Event, Journal};
+pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;

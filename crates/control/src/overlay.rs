@@ -12,6 +12,7 @@ use tables::hash::{TableHasher, TableMap};
 use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
+use crate::events::MacChange;
 use crate::leave::Oddity;
 use crate::swept::{Epoch, Swept};
 use crate::vteps::Vteps;
@@ -42,6 +43,8 @@ pub(crate) struct Overlay {
     touched_flood: bool,
     /// Whether the netdev learns from received frames.
     learns: bool,
+    /// What settling changed, for who watches.
+    pub(crate) changes: Vec<MacChange>,
 
     /// What is forwarded by.
     pub(crate) fdb: Fdb,
@@ -224,6 +227,10 @@ impl Overlay {
                 None => self.fdb.remove(&mac),
             };
             settled.entries |= old != new;
+            if old != new {
+                let address = |index| vteps.get(index).map(|known| known.address);
+                self.changes.push(MacChange { mac, from: old.and_then(address), to: new.and_then(address) });
+            }
             if let Some(old) = old {
                 self.let_go(vteps, old);
             }

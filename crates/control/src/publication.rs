@@ -137,6 +137,7 @@ impl State {
     /// Builds what follows from everything said so far.
     pub fn build(&mut self) -> Update {
         let dirty = std::mem::take(&mut self.dirty);
+        self.mac_changes.clear();
         let mut overlays = dirty.overlays;
         let mut entries_changed = BTreeSet::new();
         for ifindex in &overlays {

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 use fpm::{BindError, Server};
 use netlink::{Dump, FdbWrite, Kernel};
 use tables::Learned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::change::Change;
+use crate::events::{self, Event, Journal};
+use crate::hosts::Host;
 use crate::leave::{LeftToKernel, NoNetdev};
 use crate::publication::Update;
 use crate::resolver::Adjacency;
@@ -69,6 +72,10 @@ pub enum Request {
     Learn(Learned),
     /// A worker misses this neighbour's MAC address.
     Resolve(Adjacency),
+    /// Change this, and say when it is in force, or why it cannot be.
+    Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
+    /// Say which hosts are known.
+    Hosts(oneshot::Sender<Vec<Host>>),
     /// End.
     Shutdown,
 }
@@ -88,7 +95,8 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 /// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
 ///
 /// `publish` is called in this task, once for each publication, the first time when the kernel has told everything. FPM is
-/// listened for only then, because the kernel knows whether zebra would survive it.
+/// listened for only then, because the kernel knows whether zebra would survive it. What happened is in the `journal` once
+/// `publish` has returned.
 ///
 /// # Errors
 /// When FPM's address cannot be had, or the kernel cannot be read at the start, or no longer be listened to.
@@ -98,6 +106,7 @@ pub async fn run(
     listener: FpmListener,
     mut requests: mpsc::Receiver<Request>,
     status: watch::Sender<Status>,
+    journal: Journal,
     publish: impl FnMut(&Update),
 ) -> Result<(), RunError> {
     let now = Instant::now();
@@ -109,8 +118,11 @@ pub async fn run(
         listener,
         fpm: None,
         status,
+        journal,
         publish,
         learned: Vec::new(),
+        told: [SourceState::Disconnected; 2],
+        answers: Vec::new(),
         failed: Vec::new(),
         dump_at: now,
         published_at: now.checked_sub(PACE).unwrap_or(now),
@@ -168,8 +180,13 @@ struct Task<P> {
     listener: FpmListener,
     fpm: Option<Server>,
     status: watch::Sender<Status>,
+    journal: Journal,
     publish: P,
     published: Update,
+    /// The states of kernel and FPM that the journal has.
+    told: [SourceState; 2],
+    /// Who waits for a change to be in force.
+    answers: Vec<oneshot::Sender<Result<(), entropy::SettingsError>>>,
     expects_fpm_until: Option<Instant>,
     /// What is to be written into the kernel's FDB.
     learned: Vec<FdbWrite>,
@@ -191,6 +208,17 @@ struct Task<P> {
 }
 
 impl<P: FnMut(&Update)> Task<P> {
+    /// Writes down which source is in another state than it was.
+    fn tell_sources(&mut self) {
+        let states = [self.state.kernel_state(), self.state.fpm_state()];
+        for ((name, state), told) in ["kernel", "fpm"].into_iter().zip(states).zip(&mut self.told) {
+            if *told != state {
+                *told = state;
+                self.journal.write(Event::Source { name, state });
+            }
+        }
+    }
+
     async fn hear_kernel(&mut self, event: netlink::Event) {
         match event {
             netlink::Event::Messages(messages) => {
@@ -201,6 +229,7 @@ impl<P: FnMut(&Update)> Task<P> {
                     "the kernel's events came faster than they were read: everything is dumped again"
                 );
                 self.state.set_kernel_state(SourceState::Stale { since: Instant::now() });
+                self.tell_sources();
                 self.status.send_modify(|status| status.overruns += 1);
                 // What could not be read stays as it was, and is tried again.
                 let _ = self.resync_all().await;
@@ -221,12 +250,22 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.hold_fpm_back();
             }
         }
+        self.tell_sources();
     }
 
     /// Does what is wanted, or says that it is the end.
     async fn serve(&mut self, request: Option<Request>) -> ControlFlow<()> {
         match request {
-            Some(Request::Reload(settings)) => self.state.reload(*settings, Namespace::read()),
+            Some(Request::Reload(settings)) => {
+                self.state.reload(*settings, Namespace::read());
+                self.journal.write(Event::Reloaded);
+            }
+            Some(Request::Change(change, answer)) => match self.state.change(&change) {
+                Ok(()) => self.answers.push(answer),
+                // Who asked may be gone.
+                Err(error) => drop(answer.send(Err(error))),
+            },
+            Some(Request::Hosts(answer)) => drop(answer.send(self.state.hosts().collect())),
             Some(Request::Learn(learned)) => self.learn(learned),
             Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,
             Some(Request::Shutdown) | None => return ControlFlow::Break(()),
@@ -237,6 +276,7 @@ impl<P: FnMut(&Update)> Task<P> {
     /// Dumps everything; the first failure, if any.
     async fn resync_all(&mut self) -> Result<(), netlink::Error> {
         self.state.set_kernel_state(SourceState::Syncing);
+        self.tell_sources();
         self.failed.clear();
         let mut result = Ok(());
         for what in Dump::ALL {
@@ -244,7 +284,7 @@ impl<P: FnMut(&Update)> Task<P> {
         }
         // What one dump left in doubt, a later one has answered: links come first.
         self.state.take_doubtful();
-        self.synced();
+        self.synced(&Dump::ALL);
         result
     }
 
@@ -285,18 +325,24 @@ impl<P: FnMut(&Update)> Task<P> {
         if !self.failed.is_empty() {
             self.dump_at = self.dump_at.max(now + RETRY);
         }
-        self.synced();
+        self.synced(&wanted);
         self.publish_what_follows(Instant::now());
     }
 
-    /// The kernel is heard fully again, unless a dump failed.
-    fn synced(&mut self) {
+    /// The kernel is heard fully again, unless one of these dumps failed.
+    fn synced(&mut self, dumps: &[Dump]) {
         let state = match (self.state.kernel_state(), self.failed.is_empty()) {
             (_, true) => SourceState::Live,
             (stale @ SourceState::Stale { .. }, false) => stale,
             (_, false) => SourceState::Stale { since: Instant::now() },
         };
         self.state.set_kernel_state(state);
+        let status = self.status.borrow();
+        let read = Dump::ALL.into_iter().filter(|what| dumps.contains(what));
+        let read = read.filter_map(|what| Some((name(what), *status.dumps.get(name(what))?))).collect();
+        drop(status);
+        self.journal.write(Event::Resynced(read));
+        self.tell_sources();
     }
 
     async fn dump(&mut self, what: Dump) -> Result<(), netlink::Error> {
@@ -322,9 +368,13 @@ impl<P: FnMut(&Update)> Task<P> {
             self.published_at = now;
             log(&self.published, update);
             (self.publish)(update);
-            self.published = update.clone();
+            let before = std::mem::replace(&mut self.published, update.clone());
+            let macs = self.state.take_mac_changes();
+            events::between(&before, &self.published, &macs, |event| self.journal.write(event));
         }
         self.report(now);
+        // Who asked may be gone.
+        self.answers.drain(..).for_each(|answer| drop(answer.send(Ok(()))));
     }
 
     fn report(&mut self, now: Instant) {
@@ -353,7 +403,9 @@ impl<P: FnMut(&Update)> Task<P> {
         );
         for warning in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
             tracing::warn!("{warning}");
+            self.journal.write(Event::Warning(warning.to_string()));
         }
+        self.tell_sources();
         self.warned.clone_from(&warnings);
         let published = self.state.published();
         self.status.send_modify(|status| {

@@ -13,6 +13,8 @@ pub struct Settings {
     pub include: Option<BTreeSet<Vni>>,
     /// These VNIs are left to the kernel.
     pub exclude: BTreeSet<Vni>,
+    /// These VNIs are left to the kernel as well, because somebody said so while the daemon ran.
+    pub detached: BTreeSet<Vni>,
     /// Seed of every hash: leaves with different seeds place the same flow differently.
     pub seed: u64,
     /// Whether a next hop that is new or came back takes flows from the others.

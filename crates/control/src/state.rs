@@ -9,6 +9,7 @@ use netlink::{Dump, Message};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
+use crate::events::MacChange;
 use crate::fib::Identity;
 use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
@@ -54,6 +55,7 @@ pub struct State {
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
     pub(crate) learning: LearnCounts,
+    pub(crate) mac_changes: Vec<(u32, MacChange)>,
 }
 
 /// Where a bridge has a MAC address.
@@ -143,12 +145,14 @@ impl State {
             publication: Publication::default(),
             resolver: Resolver::default(),
             learning: LearnCounts::default(),
+            mac_changes: Vec::new(),
         }
     }
 
-    /// Takes new settings; the next [`State::build`] follows them.
+    /// Takes new settings; the next [`State::build`] follows them. VNIs that were detached stay so.
     pub fn reload(&mut self, settings: Settings, namespace: Namespace) {
-        self.settings = settings;
+        let detached = std::mem::take(&mut self.settings.detached);
+        self.settings = Settings { detached, ..settings };
         self.namespace = namespace;
         self.dirty.all = true;
     }
@@ -322,10 +326,17 @@ impl State {
         let bridge = self.links.get(ifindex).and_then(|link| link.master);
         let ports = bridge.and_then(|bridge| self.bridges.get(&bridge));
         let links = &self.links;
-        overlay.settle(&mut self.vteps, |mac| {
+        let settled = overlay.settle(&mut self.vteps, |mac| {
             ports
                 .and_then(|ports| ports.get(&mac))
                 .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
-        })
+        });
+        self.mac_changes.extend(overlay.changes.drain(..).map(|change| (ifindex, change)));
+        settled
+    }
+
+    /// What the last [`State::build`] changed in the FDB of each vxlan netdev, by interface index.
+    pub fn take_mac_changes(&mut self) -> Vec<(u32, MacChange)> {
+        std::mem::take(&mut self.mac_changes)
     }
 }

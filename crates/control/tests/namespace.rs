@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use control::{
-    FpmListener, LeaveReason, Namespace, Request, RunError, Settings, SourceState, State, Status, Update,
-    Warning,
+    FpmListener, Journal, LeaveReason, Namespace, Request, RunError, Settings, SourceState, State, Status,
+    Update, Warning,
 };
 use netlink::Kernel;
 use nix::sched::{CloneFlags, unshare};
@@ -94,10 +94,17 @@ impl Leaf {
         let (report, status) = watch::channel(Status::default());
         let state = State::new(Settings::default(), Namespace::read());
         let listener = FpmListener { address: fpm, accept_hazard: false };
-        let task =
-            tokio::task::spawn_local(control::run(state, kernel, listener, wanted, report, move |update| {
+        let task = tokio::task::spawn_local(control::run(
+            state,
+            kernel,
+            listener,
+            wanted,
+            report,
+            Journal::default(),
+            move |update| {
                 publish.send_replace(update.clone());
-            }));
+            },
+        ));
         Self { published, status, requests, task }
     }
 

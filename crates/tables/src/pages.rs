@@ -28,6 +28,11 @@ impl<T: Clone> Pages<T> {
         self.0.iter().flat_map(|page| page.iter().flatten())
     }
 
+    /// Whether nothing was set since one was cloned from the other. What was set to what it was counts as changed.
+    pub(crate) fn is_unchanged(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
     /// Changes a place; returns what was there.
     pub(crate) fn set(&mut self, place: usize, element: Option<T>) -> Option<T> {
         if element.is_none() && self.get(place).is_none() {
@@ -50,7 +55,9 @@ mod tests {
         let mut before = Pages::default();
         (0..200).for_each(|n| assert_eq!(before.set(n, Some(n)), None));
         let mut after = before.clone();
+        assert!(after.is_unchanged(&before));
         assert_eq!(after.set(70, Some(7)), Some(70));
+        assert!(!after.is_unchanged(&before));
         assert_eq!(after.set(199, None), Some(199));
         assert_eq!(after.set(100_000, None), None, "to empty what is empty makes no room for it");
         let shared = before.0.iter().zip(&after.0).filter(|(a, b)| Arc::ptr_eq(a, b)).count();

@@ -115,6 +115,12 @@ impl Snapshot {
         self.vteps.iter()
     }
 
+    /// Whether nothing was said of VTEPs between that snapshot and this one, as far as is quickly seen.
+    #[must_use]
+    pub fn has_vteps_of(&self, other: &Self) -> bool {
+        self.vteps.is_unchanged(&other.vteps)
+    }
+
     /// Whether any table names a VTEP of this address.
     #[must_use]
     pub fn knows_vtep(&self, address: Ipv4Addr) -> bool {

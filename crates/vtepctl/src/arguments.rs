@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use api::Address;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -61,7 +62,7 @@ pub enum Command {
     /// VTEPs that get broadcast, unknown unicast and multicast
     #[command(after_help = "Example: vtepctl flood --vni 10010")]
     Flood(OfVni),
-    /// Next hops and their MAC addresses
+    /// Next hops and their MAC addresses, and hosts whose MAC and IP addresses the kernel knows together
     #[command(after_help = "Example: vtepctl neigh")]
     Neigh,
     /// The way to each VTEP: next hops, weights and state, as workers have them
@@ -80,6 +81,34 @@ pub enum Command {
     /// Everything that is counted
     #[command(after_help = "Example: vtepctl counters")]
     Counters,
+    /// What happened: VNIs, MAC addresses, next hops, sources, warnings
+    #[command(after_help = "Example: vtepctl events -f -o json | jq 'select(.kind == \"mac-moved\")'")]
+    Events {
+        /// Go on with what happens from now on
+        #[arg(short, long)]
+        follow: bool,
+        /// Leave out what happened before
+        #[arg(long, requires = "follow", conflicts_with = "after")]
+        new: bool,
+        /// Only events after the one of this number
+        #[arg(long, value_name = "SEQUENCE", default_value_t = 0, hide_default_value = true)]
+        after: u64,
+    },
+    /// Shows or changes who picks the outer source port in a VNI
+    #[command(subcommand, after_help = POLICY)]
+    Policy(PolicyCommand),
+    /// Takes a VNI over, until the configuration is read again
+    #[command(after_help = "Example: vtepctl attach 10010")]
+    Attach {
+        /// The VNI
+        vni: u32,
+    },
+    /// Gives a VNI back to the kernel, until it is attached
+    #[command(after_help = "Example: vtepctl detach 10010")]
+    Detach {
+        /// The VNI
+        vni: u32,
+    },
     /// What would become of a frame: its outer source port, its next hop, and why
     #[command(after_help = EXPLAIN)]
     Explain(Explain),
@@ -87,10 +116,41 @@ pub enum Command {
 
 const EXPLAIN: &str = "\
 Examples:
-  vtepctl explain --vni 10010 --dst-mac 02:00:00:00:00:02 --src 10.1.0.1 --dst 10.1.0.2 --qp 0x11
+  vtepctl explain --vni 10010 --src 10.1.0.1 --dst 10.1.0.2 --qp 0x11
   vtepctl explain --vni 10010 --dst-mac 02:00:00:00:00:02 --src 10.1.0.1 --dst 10.1.0.2 --proto tcp --sport 40000 --dport 80
+  vtepctl explain --vni 10010 --pcap host.pcap --frame 3      a frame as the host sent it
+  vtepctl explain --pcap uplink.pcap                          a VXLAN packet: the frame in it, and the port it was sent by
 
 The running daemon decides, by the tables that it forwards by and with the code that forwards.";
+
+const POLICY: &str = "\
+Examples:
+  vtepctl policy show
+  vtepctl policy set 10010 qp-bins --bins 8
+
+A change is in force when the command returns, and until vtepd reads its configuration again (SIGHUP) or ends.";
+
+/// What `vtepctl policy` does.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// The policy of each VNI that is taken over
+    #[command(after_help = "Example: vtepctl policy show --vni 10010")]
+    Show(OfVni),
+    /// Changes the policy of a VNI, under traffic
+    #[command(after_help = "Example: vtepctl policy set 10010 qp-bins --bins 8")]
+    Set {
+        /// The VNI
+        vni: u32,
+        /// five-tuple, qp-hash or qp-bins; as it is, if absent
+        policy: Option<String>,
+        /// Number of source ports that qp-bins deals queue pairs over
+        #[arg(long)]
+        bins: Option<u16>,
+        /// Outer source ports of qp-hash and qp-bins
+        #[arg(long, value_name = "MIN-MAX")]
+        source_ports: Option<String>,
+    },
+}
 
 /// One VNI, or all.
 #[derive(Debug, Clone, Copy, Args)]
@@ -100,15 +160,29 @@ pub struct OfVni {
     pub vni: Option<u32>,
 }
 
-/// A flow from a host behind this leaf.
+/// A frame from a host behind this leaf.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
     /// The VNI that the frame is sent in
-    #[arg(long)]
-    pub vni: u32,
-    /// Inner destination MAC address
+    #[arg(long, required_unless_present = "pcap")]
+    pub vni: Option<u32>,
+    /// A frame of a capture file (pcap, Ethernet)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dst_mac", "src", "dst", "qp"])]
+    pub pcap: Option<PathBuf>,
+    /// Which one, from 1
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "pcap")]
+    pub frame: usize,
+    /// The flow, where there is no capture
+    #[command(flatten)]
+    pub flow: Flow,
+}
+
+/// A flow.
+#[derive(Debug, Clone, Args)]
+pub struct Flow {
+    /// Inner destination MAC address [default: that of --dst, if the kernel knows it]
     #[arg(long, value_name = "MAC")]
-    pub dst_mac: MacAddr,
+    pub dst_mac: Option<MacAddr>,
     /// Inner source MAC address
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:00")]
     pub src_mac: MacAddr,
@@ -121,8 +195,8 @@ pub struct Explain {
     /// Destination queue pair, decimal or 0x…: a RoCEv2 packet
     #[arg(long, value_name = "NUMBER", value_parser = number, requires = "src", conflicts_with_all = ["proto", "dport"])]
     pub qp: Option<u32>,
-    /// IP protocol: tcp, udp, icmp or a number
-    #[arg(long, default_value = "udp", value_parser = protocol, requires = "src")]
+    /// IP protocol: tcp, udp, icmp, icmp6 or a number
+    #[arg(long, default_value = "udp", value_parser = protocol)]
     pub proto: u8,
     /// Inner source port
     #[arg(long, value_name = "PORT", default_value_t = 49152)]

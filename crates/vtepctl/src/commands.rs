@@ -6,9 +6,9 @@ use api::{Client, v1};
 use serde::Serialize;
 use tonic::Streaming;
 
-use crate::arguments::{Arguments, Command, OfVni, Output};
+use crate::arguments::{Arguments, Command, OfVni, Output, PolicyCommand};
 use crate::output::{Failure, Table, json};
-use crate::{explained, flow, status};
+use crate::{events, explain, status};
 
 /// Asks, and prints the answer.
 ///
@@ -22,10 +22,11 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-struct Asking<'a, W> {
-    client: Client,
-    output: Output,
-    out: &'a mut W,
+/// One question, and where the answer goes.
+pub struct Asking<'a, W> {
+    pub client: Client,
+    pub output: Output,
+    pub out: &'a mut W,
 }
 
 impl<W: Write> Asking<'_, W> {
@@ -70,16 +71,38 @@ impl<W: Write> Asking<'_, W> {
                 let answer = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
                 self.print(&answer, |out| counters(out, &answer))
             }
-            Command::Explain(flow) => {
-                let frame = flow::frame(&flow)?;
-                let request = v1::ExplainRequest { vni: flow.vni, frame };
-                let answer = self.client.explain(request).await?.into_inner();
-                self.print(&answer, |out| explained::write(out, &answer))
+            Command::Events { follow, new, after } => {
+                let request = v1::WatchEventsRequest { follow, after, skip: new };
+                events::print(&mut self, request).await
             }
+            Command::Policy(PolicyCommand::Show(OfVni { vni })) => {
+                let mut rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
+                rows.retain(|row| row.taken.is_some());
+                self.print(&rows, |out| policies(&rows).write(out, ""))
+            }
+            Command::Policy(PolicyCommand::Set { vni, policy, bins, source_ports }) => {
+                let bins = bins.map(Into::into);
+                let request = v1::SetPolicyRequest { vni, policy, bins, source_ports };
+                let row = self.client.set_policy(request).await?.into_inner();
+                self.print(&row, |out| policies(std::slice::from_ref(&row)).write(out, ""))
+            }
+            Command::Attach { vni } => {
+                let row = self.client.attach_vni(v1::AttachVniRequest { vni }).await?.into_inner();
+                self.print(&row, |out| writeln!(out, "VNI {vni} ({}) is taken over", row.netdev))
+            }
+            Command::Detach { vni } => {
+                let row = self.client.detach_vni(v1::DetachVniRequest { vni }).await?.into_inner();
+                self.print(&row, |out| writeln!(out, "VNI {vni} ({}) is the kernel's", row.netdev))
+            }
+            Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
     }
 
-    fn print(
+    /// Writes an answer in the form that was asked for.
+    ///
+    /// # Errors
+    /// When nobody reads any more.
+    pub fn print(
         &mut self,
         answer: &impl Serialize,
         table: impl FnOnce(&mut W) -> io::Result<()>,
@@ -93,7 +116,10 @@ impl<W: Write> Asking<'_, W> {
 }
 
 /// All rows of a list.
-async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, tonic::Status> {
+///
+/// # Errors
+/// When the daemon ends in the middle.
+pub async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, tonic::Status> {
     let mut stream = answer.into_inner();
     let mut rows = Vec::new();
     while let Some(row) = stream.message().await? {
@@ -131,6 +157,22 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<9> {
     table
 }
 
+fn policies(rows: &[v1::Vni]) -> Table<6> {
+    let mut table = Table::new(["vni", "netdev", "policy", "bins", "source ports", "seed"]);
+    for row in rows {
+        let policy = row.taken.clone().and_then(|taken| taken.policy).unwrap_or_default();
+        table.row([
+            row.vni.to_string(),
+            row.netdev.clone(),
+            policy.name,
+            policy.bins.map(|bins| bins.to_string()).unwrap_or_default(),
+            policy.source_ports,
+            policy.seed.to_string(),
+        ]);
+    }
+    table
+}
+
 fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
     let mut table = Table::new(["vni", "netdev", "mac", "vtep"]);
     for row in rows {
@@ -147,11 +189,12 @@ fn flood(rows: &[v1::FloodEntry]) -> Table<3> {
     table
 }
 
-fn neighbours(rows: &[v1::Neighbour]) -> Table<4> {
-    let mut table = Table::new(["kind", "interface", "address", "mac"]);
+fn neighbours(rows: &[v1::Neighbour]) -> Table<5> {
+    let mut table = Table::new(["kind", "interface", "address", "mac", "vni"]);
     for row in rows {
         let mac = row.mac.clone().unwrap_or_default();
-        table.row([row.kind.clone(), row.interface.clone(), row.address.clone(), mac]);
+        let vni = row.vni.map(|vni| vni.to_string()).unwrap_or_default();
+        table.row([row.kind.clone(), row.interface.clone(), row.address.clone(), mac, vni]);
     }
     table
 }

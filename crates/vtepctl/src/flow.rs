@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PORT_ROCE, PROTOCOL_TCP, PROTOCOL_UDP};
 use wire::roce::{Bth, opcode};
-use wire::{Ethernet, Ipv4, Ipv6, QueuePair, Tcp, Udp, WireError};
+use wire::{Ethernet, Ipv4, Ipv6, MacAddr, QueuePair, Tcp, Udp, WireError};
 
-use crate::arguments::Explain;
+use crate::arguments::Flow;
 use crate::output::Failure;
 
 /// EtherType of a frame without addresses: for local experiments (IEEE 802).
@@ -16,7 +16,7 @@ const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 ///
 /// # Errors
 /// When no frame can be like that.
-pub fn frame(flow: &Explain) -> Result<Vec<u8>, Failure> {
+pub fn frame(flow: &Flow, destination: MacAddr) -> Result<Vec<u8>, Failure> {
     let wrong = |error: WireError| Failure::Input(error.to_string());
     let payload = vec![0; flow.payload.into()];
     let upper = transport(flow, payload)?;
@@ -32,12 +32,12 @@ pub fn frame(flow: &Explain) -> Result<Vec<u8>, Failure> {
         (None, None) => (ETHERTYPE_EXPERIMENT, Vec::new()),
         _ => return Err(Failure::Input("--src and --dst are of different IP versions".to_owned())),
     };
-    let ethernet = Ethernet::new(flow.dst_mac, flow.src_mac, ethertype);
+    let ethernet = Ethernet::new(destination, flow.src_mac, ethertype);
     Ok([&ethernet.as_bytes()[..], &header, &upper].concat())
 }
 
 /// The transport header and what follows it.
-fn transport(flow: &Explain, payload: Vec<u8>) -> Result<Vec<u8>, Failure> {
+fn transport(flow: &Flow, payload: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let wrong = |error: WireError| Failure::Input(error.to_string());
     if flow.src.is_none() {
         return Ok(payload);
@@ -76,11 +76,12 @@ mod tests {
 
     fn dissect(line: &str) -> wire::Dissection {
         let words = "vtepctl explain --vni 10 --dst-mac 02:00:00:00:00:02".split(' ').chain(line.split(' '));
-        let Command::Explain(flow) = Arguments::parse_from(words.filter(|word| !word.is_empty())).command
+        let Command::Explain(explain) = Arguments::parse_from(words.filter(|word| !word.is_empty())).command
         else {
             panic!("another command");
         };
-        wire::dissect(&frame(&flow).unwrap()).unwrap()
+        let flow = explain.flow;
+        wire::dissect(&frame(&flow, flow.dst_mac.unwrap()).unwrap()).unwrap()
     }
 
     #[test]

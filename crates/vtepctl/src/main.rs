@@ -3,14 +3,18 @@
 //! - [`arguments`]: the command line
 //! - [`commands`]: what each command asks, and its table
 //! - [`status`], [`explained`]: the two answers that are no table
-//! - [`flow`]: a frame from a flow's description
+//! - [`events`]: one line for each event
+//! - [`explain`]: which frame is asked about, from [`flow`] (a description) or [`pcap`] (a capture)
 //! - [`output`]: tables, JSON, and readers that go away
 
 mod arguments;
 mod commands;
+mod events;
+mod explain;
 mod explained;
 mod flow;
 mod output;
+mod pcap;
 mod status;
 
 use std::process::ExitCode;

@@ -27,17 +27,15 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
             write!(out, ", events lost {overruns} times")?;
         }
         writeln!(out)?;
-        for resync in &source.resyncs {
-            match resync.dumped {
-                Some(dumped) => {
-                    writeln!(out, "  last read: {dumped} {}, {} gone", resync.what, resync.swept)?
-                }
-                None => writeln!(out, "  last {}: {} gone", resync.what, resync.swept)?,
-            }
+        if !source.resyncs.is_empty() {
+            let read: Vec<String> = source.resyncs.iter().map(read).collect();
+            writeln!(out, "  last read: {}", read.join(", "))?;
         }
     }
     writeln!(out, "Taken over: {}", status.taken.len())?;
-    vnis(&status.taken).write(out, "  ")?;
+    if !status.taken.is_empty() {
+        vnis(&status.taken).write(out, "  ")?;
+    }
     writeln!(out, "Left to the kernel: {}", status.left.len())?;
     for left in &status.left {
         writeln!(out, "  {} (VNI {}): {}", left.netdev, left.vni, left.left.as_deref().unwrap_or_default())?;
@@ -46,6 +44,15 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
         writeln!(out, "Warning: {warning}")?;
     }
     Ok(())
+}
+
+/// What was read last.
+fn read(resync: &v1::Resync) -> String {
+    let what = match resync.dumped {
+        Some(dumped) => format!("{dumped} {}", resync.what),
+        None => resync.what.clone(),
+    };
+    if resync.swept > 0 { format!("{what} ({} gone)", resync.swept) } else { what }
 }
 
 fn duration(seconds: u64) -> String {

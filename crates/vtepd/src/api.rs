@@ -3,8 +3,10 @@
 //! - [`service`]: one method for each request
 //! - [`show`]: what is forwarded by, as messages
 //! - [`tell`]: how the daemon is and what it counts, as messages
+//! - [`events`]: what happened, as messages
 //! - [`explain`]: what would become of a frame, as messages
 
+mod events;
 mod explain;
 mod service;
 mod show;
@@ -14,6 +16,8 @@ use std::sync::Arc;
 
 use api::Listener;
 use api::v1::vtepd_server::VtepdServer;
+use control::{Journal, Request};
+use tokio::sync::mpsc;
 use tonic::transport::Server;
 
 use crate::daemon::Failure;
@@ -25,7 +29,12 @@ use service::Service;
 ///
 /// # Errors
 /// When the server fails for good.
-pub async fn serve(listener: Option<Listener>, shown: Arc<Shown>) -> Result<(), Failure> {
+pub async fn serve(
+    listener: Option<Listener>,
+    shown: Arc<Shown>,
+    requests: mpsc::Sender<Request>,
+    journal: Journal,
+) -> Result<(), Failure> {
     let Some(listener) = listener else { return std::future::pending().await };
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_not_serving::<VtepdServer<Service>>().await;
@@ -51,7 +60,7 @@ pub async fn serve(listener: Option<Listener>, shown: Arc<Shown>) -> Result<(), 
     let server = Server::builder()
         .add_service(health)
         .add_service(reflection)
-        .add_service(VtepdServer::new(Service::new(shown)))
+        .add_service(VtepdServer::new(Service::new(shown, requests, journal)))
         .serve_with_incoming(listener);
     let (served, ()) = tokio::join!(server, ready);
     Ok(served?)

@@ -304,7 +304,15 @@ impl Configuration {
         let fpm_enabled =
             !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
         Ok(Self {
-            settings: Settings { include, exclude, seed, rebalance, default, vnis },
+            settings: Settings {
+                include,
+                exclude,
+                detached: BTreeSet::new(),
+                seed,
+                rebalance,
+                default,
+                vnis,
+            },
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
             stall_limit: stall_limit(&file)?,
             fpm: FpmListener {

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
-use control::{Namespace, NoNetdev, Request, Settings, State, Status, Update};
+use control::{Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
@@ -74,13 +74,14 @@ async fn run_until_replaced(
     let shown = Arc::new(Shown::new(takeover, hook, seen));
 
     let (refused, mut refusal) = mpsc::channel(1);
+    let journal = Journal::default();
     let mut known_foreign = BTreeSet::new();
     let mut told = None;
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
     let mut applied_last: Option<Update> = None;
-    let control = control::run(state, kernel, configuration.fpm, wanted, status, |update| {
+    let control = control::run(state, kernel, configuration.fpm, wanted, status, journal.clone(), |update| {
         let same =
             |last: &Update| Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left);
         if applied_last.as_ref().is_some_and(same) {
@@ -105,7 +106,9 @@ async fn run_until_replaced(
         }
         if let Err(error) = applied {
             // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
-            tracing::error!("{error}; what is not steered stays with the kernel");
+            let text = format!("{error}; what is not steered stays with the kernel");
+            tracing::error!("{text}");
+            journal.write(Event::Warning(text));
             if !shown.is_engaged() {
                 let _ = refused.try_send(error);
             }
@@ -115,7 +118,7 @@ async fn run_until_replaced(
         let shown = Arc::clone(&shown);
         telemetry::serve(metrics, move || shown.render())
     };
-    let api = api::serve(listener, Arc::clone(&shown));
+    let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
     tokio::pin!(control, metrics, api);
     let ended: Result<(), Failure> = loop {
         tokio::select! {

@@ -7,18 +7,23 @@ use std::sync::Arc;
 
 use api::v1;
 use api::v1::vtepd_server::Vtepd;
+use control::{Change, Journal};
+use entropy::{Bins, Policy, SourcePortRange};
 use tables::{Snapshot, VniTable};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
-use wire::MacAddr;
+use wire::{MacAddr, Vni};
 
-use crate::api::{explain, show, tell};
+use crate::api::{events, explain, show, tell};
 use crate::shown::Shown;
 
 /// See the module's description.
 #[derive(Debug)]
 pub struct Service {
     shown: Arc<Shown>,
+    requests: mpsc::Sender<control::Request>,
+    journal: Journal,
 }
 
 /// A list, one message for each row: 100,000 of them never lie in one buffer.
@@ -28,6 +33,10 @@ fn rows<T: Send + 'static>(rows: impl Iterator<Item = T> + Send + 'static) -> Re
     Response::new(Box::pin(tokio_stream::iter(rows.map(Ok))))
 }
 
+fn vni(number: u32) -> Result<Vni, Status> {
+    Vni::try_from(number).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
 /// A field that is text in the schema and more than text here.
 fn parse<T: FromStr<Err: std::fmt::Display>>(field: &str, text: Option<&str>) -> Result<Option<T>, Status> {
     let parsed = text.map(str::parse).transpose();
@@ -35,9 +44,37 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(field: &str, text: Option<&str>) ->
 }
 
 impl Service {
-    /// Answers from what is shown.
-    pub fn new(shown: Arc<Shown>) -> Self {
-        Self { shown }
+    /// Answers from what is shown and from the journal, and asks the control room for the rest.
+    pub const fn new(shown: Arc<Shown>, requests: mpsc::Sender<control::Request>, journal: Journal) -> Self {
+        Self { shown, requests, journal }
+    }
+
+    /// Asks the control room, and waits for the answer.
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<T>) -> control::Request,
+    ) -> Result<T, Status> {
+        let (answer, answered) = oneshot::channel();
+        let ending = || Status::unavailable("vtepd is ending");
+        self.requests.send(request(answer)).await.map_err(|_| ending())?;
+        answered.await.map_err(|_| ending())
+    }
+
+    /// The netdev of a VNI; the first one taken over, where there are several.
+    fn vni(&self, vni: u32) -> Result<v1::Vni, Status> {
+        let mut rows = tell::vnis(&self.shown);
+        rows.retain(|row| row.vni == vni);
+        rows.sort_by_key(|row| row.left.is_some());
+        rows.into_iter().next().ok_or_else(|| self.not_taken(vni))
+    }
+
+    /// Changes something of a VNI, and returns how it is then.
+    async fn change(&self, change: Change) -> Result<v1::Vni, Status> {
+        let vni = change.vni().get();
+        self.vni(vni)?;
+        let refused = self.ask(|answer| control::Request::Change(change, answer)).await?;
+        refused.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        self.vni(vni)
     }
 
     /// The tables of one VNI, or of all.
@@ -68,6 +105,7 @@ impl Vtepd for Service {
     type ListNeighboursStream = Rows<v1::Neighbour>;
     type ListRoutesStream = Rows<v1::Route>;
     type ListPeersStream = Rows<v1::Peer>;
+    type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::Status>, Status> {
         Ok(Response::new(tell::status(&self.shown)))
@@ -112,7 +150,9 @@ impl Vtepd for Service {
         _: Request<v1::ListNeighboursRequest>,
     ) -> Result<Response<Self::ListNeighboursStream>, Status> {
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
-        Ok(rows(show::next_hops(&self.shown.snapshot(), &uplinks).into_iter()))
+        let hops = show::next_hops(&self.shown.snapshot(), &uplinks);
+        let hosts = self.ask(control::Request::Hosts).await?;
+        Ok(rows(hops.into_iter().chain(hosts.into_iter().map(show::host))))
     }
 
     async fn list_routes(
@@ -125,8 +165,10 @@ impl Vtepd for Service {
             return Err(Status::not_found(format!("no VNI that is taken over has a VTEP {vtep}")));
         }
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
-        let vteps = snapshot.vteps().filter(|row| vtep.is_none_or(|vtep| row.address == vtep));
-        let routes: Vec<_> = vteps.map(|vtep| show::route(vtep, &uplinks)).collect();
+        let mut vteps: Vec<_> =
+            snapshot.vteps().filter(|row| vtep.is_none_or(|vtep| row.address == vtep)).collect();
+        vteps.sort_by_key(|vtep| vtep.address);
+        let routes: Vec<_> = vteps.into_iter().map(|vtep| show::route(vtep, &uplinks)).collect();
         Ok(rows(routes.into_iter()))
     }
 
@@ -154,5 +196,58 @@ impl Vtepd for Service {
         let table = tables.first().ok_or_else(|| self.not_taken(vni))?;
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
         Ok(Response::new(explain::explain(&frame, table, &snapshot, &uplinks)))
+    }
+
+    async fn watch_events(
+        &self,
+        request: Request<v1::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let v1::WatchEventsRequest { follow, after, skip } = request.into_inner();
+        let reader = self.journal.read_after(if skip { self.journal.last() } else { after });
+        Ok(Response::new(if follow {
+            Box::pin(events::follow(reader))
+        } else {
+            Box::pin(events::so_far(reader))
+        }))
+    }
+
+    async fn set_policy(&self, request: Request<v1::SetPolicyRequest>) -> Result<Response<v1::Vni>, Status> {
+        let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
+        let vni = vni(number)?;
+        let policy = parse::<Policy>("policy", policy.as_deref())?;
+        let bins = bins.map(|bins| {
+            let bins = u16::try_from(bins).map_err(|_| Status::invalid_argument("bins: 1 to 65535"))?;
+            Bins::try_from(bins).map_err(|error| Status::invalid_argument(format!("bins: {error}")))
+        });
+        let bins = bins.transpose()?;
+        let source_ports = parse::<SourcePortRange>("source_ports", source_ports.as_deref())?;
+        if policy.is_none() && bins.is_none() && source_ports.is_none() {
+            return Err(Status::invalid_argument("nothing to change: give a policy, bins or source ports"));
+        }
+        let now = self.vni(number)?.taken.and_then(|taken| taken.policy).map(|policy| policy.name);
+        if bins.is_some()
+            && policy.map_or(now, |policy| Some(policy.to_string())) != Some(Policy::QpBins.to_string())
+        {
+            return Err(Status::invalid_argument("only qp-bins has bins: name it as the policy"));
+        }
+        let row = self.change(Change::Policy { vni, policy, bins, source_ports }).await?;
+        Ok(Response::new(row))
+    }
+
+    async fn attach_vni(&self, request: Request<v1::AttachVniRequest>) -> Result<Response<v1::Vni>, Status> {
+        let row = self.change(Change::Attach(vni(request.into_inner().vni)?)).await?;
+        // It may be wanted and not possible.
+        match &row.left {
+            Some(reason) => Err(Status::failed_precondition(format!(
+                "{} (VNI {}) stays with kernel VXLAN: {reason}; it is taken over once that is no longer so",
+                row.netdev, row.vni
+            ))),
+            None => Ok(Response::new(row)),
+        }
+    }
+
+    async fn detach_vni(&self, request: Request<v1::DetachVniRequest>) -> Result<Response<v1::Vni>, Status> {
+        let row = self.change(Change::Detach(vni(request.into_inner().vni)?)).await?;
+        Ok(Response::new(row))
     }
 }

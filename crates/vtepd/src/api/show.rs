@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use api::v1;
-use control::Status;
+use control::{Host, Status};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
 
@@ -70,8 +70,20 @@ pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
         interface: uplinks.name(hop.ifindex),
         address: hop.gateway.to_string(),
         mac: hop.destination_mac.map(|mac| mac.to_string()),
+        vni: None,
     };
     hops.into_values().map(neighbour).collect()
+}
+
+/// A host whose MAC and IP addresses are known together.
+pub fn host(host: Host) -> v1::Neighbour {
+    v1::Neighbour {
+        kind: "host".to_owned(),
+        interface: host.interface,
+        address: host.address.to_string(),
+        mac: Some(host.mac.to_string()),
+        vni: Some(host.vni.get()),
+    }
 }
 
 /// How a VTEP can be reached, in a word.

@@ -50,10 +50,11 @@ fn sources(status: &Status) -> Vec<v1::Source> {
         dumped: Some(resync.dumped as u64),
         swept: resync.swept as u64,
     };
+    let replayed = status.fpm == SourceState::Live;
     let replay = v1::Resync { what: "replay".to_owned(), dumped: None, swept: status.fpm_swept as u64 };
     vec![
         source("kernel", status.kernel, Some(status.overruns), status.dumps.iter().map(dump).collect()),
-        source("fpm", status.fpm, None, vec![replay]),
+        source("fpm", status.fpm, None, replayed.then_some(replay).into_iter().collect()),
     ]
 }
 

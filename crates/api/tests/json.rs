@@ -1,0 +1,48 @@
+//! The field names of the JSON that programs read: they stay. A new field is added here; none is renamed or removed.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
+
+use api::v1;
+use serde::Serialize;
+
+fn names(message: &impl Serialize) -> String {
+    let value = serde_json::to_value(message).unwrap();
+    let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names.join(" ")
+}
+
+macro_rules! messages {
+    ($($message:ident: $names:literal,)+) => {
+        #[test]
+        fn names_stay() {
+            $(assert_eq!(names(&v1::$message::default()), $names, stringify!($message));)+
+        }
+    };
+}
+
+messages! {
+    Status: "configuration generation left pid ready sources steering taken uptime_seconds version warnings",
+    Steering: "hook uplinks",
+    Source: "name overruns resyncs stale_seconds state",
+    Resync: "dumped swept what",
+    Vni: "left netdev taken vni",
+    Taken: "destination_port flood_vteps frame_limit local policy remote_macs strict_vtep",
+    Policy: "bins name seed source_ports",
+    FdbEntry: "mac netdev vni vtep",
+    FloodEntry: "netdev vni vtep",
+    Neighbour: "address interface kind mac vni",
+    Route: "next_hops state vtep",
+    NextHop: "gateway mac mtu uplink weight",
+    Peer: "next_hops state vnis vtep",
+    PeerVni: "flood macs vni",
+    Counters: "copied dropped drops held paths received_bridge received_underlay sent steering vnis",
+    VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev unknown_vtep vni",
+    PathCounters: "bytes frames gateway uplink",
+    Drop: "frames reason sentence",
+    SteeringCounters: "splice_returned splice_unknown_slot uplink_redirected vxlan_redirected vxlan_too_big",
+    Event: "gateway interface kind lost mac previous_vtep sequence source state text time vni vtep",
+    Explanation: "copies destination dropped flooded netdev vni",
+    Copy: "bin dropped hash key policy reason route source_port source_ports vtep",
+    CopyRoute: "choices destination_mac destination_port dont_fragment gateway length local path_hash source_mac tos ttl uplink",
+}

@@ -1,0 +1,83 @@
+//! What can be changed while the daemon runs, one VNI at a time.
+//!
+//! A configuration that is read again replaces all of it, but for VNIs that were detached: who gave one back to the kernel by
+//! hand does not expect a SIGHUP for something else to take it.
+
+use entropy::{Bins, Entropy, Policy, SettingsError, SourcePortRange};
+use wire::Vni;
+
+use crate::settings::Settings;
+use crate::state::State;
+
+/// See the module's description.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Another policy; what is absent stays as it is.
+    Policy {
+        /// The VNI.
+        vni: Vni,
+        /// Who picks the outer source port.
+        policy: Option<Policy>,
+        /// Number of ports of `qp-bins`.
+        bins: Option<Bins>,
+        /// Outer source ports of `qp-hash` and `qp-bins`.
+        source_ports: Option<SourcePortRange>,
+    },
+    /// Taken over, whatever the configuration says, unless its netdev is in the way.
+    Attach(Vni),
+    /// Given back to the kernel.
+    Detach(Vni),
+}
+
+impl Change {
+    /// The VNI that changes.
+    #[must_use]
+    pub const fn vni(&self) -> Vni {
+        match self {
+            Self::Policy { vni, .. } | Self::Attach(vni) | Self::Detach(vni) => *vni,
+        }
+    }
+}
+
+impl State {
+    /// Changes the settings; the next [`State::build`] follows them.
+    ///
+    /// # Errors
+    /// When the policy's settings contradict each other; then nothing changes.
+    pub fn change(&mut self, change: &Change) -> Result<(), SettingsError> {
+        self.settings.change(change)?;
+        self.dirty.overlays.extend(self.links.vxlans_of(change.vni().get()));
+        Ok(())
+    }
+}
+
+impl Settings {
+    fn change(&mut self, change: &Change) -> Result<(), SettingsError> {
+        match *change {
+            Change::Policy { vni, policy, bins, source_ports } => {
+                let mut settings = self.of(vni).clone();
+                settings.policy = policy.unwrap_or(settings.policy);
+                settings.bins = bins.unwrap_or(settings.bins);
+                settings.source_ports = source_ports.unwrap_or(settings.source_ports);
+                Entropy::new(entropy::Settings {
+                    policy: settings.policy,
+                    bins: settings.bins,
+                    range: settings.source_ports,
+                    ..entropy::Settings::default()
+                })?;
+                self.vnis.insert(vni, settings);
+            }
+            Change::Attach(vni) => {
+                self.detached.remove(&vni);
+                self.exclude.remove(&vni);
+                if let Some(include) = &mut self.include {
+                    include.insert(vni);
+                }
+            }
+            Change::Detach(vni) => {
+                self.detached.insert(vni);
+            }
+        }
+        Ok(())
+    }
+}

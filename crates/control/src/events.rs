@@ -1,0 +1,410 @@
+//! What happened, for who wants to watch.
+//!
+//! The control task writes it down and keeps the last [`CAPACITY`] events in a [`Journal`], from which any number of readers
+//! read at their own pace. Nobody waits for a reader: one that is too slow is told how many events it lost.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::iter::repeat;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use tables::{Snapshot, TakenVni, VniTable};
+use tokio::sync::watch;
+use wire::{MacAddr, Vni};
+
+use crate::leave::LeftToKernel;
+use crate::publication::Update;
+use crate::source::SourceState;
+use crate::state::Resync;
+
+/// How many events are remembered.
+pub const CAPACITY: usize = 8192;
+
+/// Something that happened. Its text is a sentence without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A VNI is taken over, and its frames are redirected.
+    Attached {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+    },
+    /// A VNI is the kernel's again, or is gone.
+    Detached {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+    },
+    /// A vxlan netdev stays with the kernel, for this reason from now on.
+    Left {
+        /// The VNI, 0 for devices without one.
+        vni: u32,
+        /// The netdev.
+        netdev: String,
+        /// Why, the end of a sentence.
+        reason: String,
+    },
+    /// A source of facts is in another state.
+    Source {
+        /// `kernel` or `fpm`.
+        name: &'static str,
+        /// Its state from now on.
+        state: SourceState,
+    },
+    /// The kernel has told everything of these kinds anew.
+    Resynced(Vec<(&'static str, Resync)>),
+    /// A MAC address is behind another VTEP of a VNI that is taken over, or behind none.
+    Mac {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// What changed.
+        change: MacChange,
+    },
+    /// A flood list has one VTEP more, or one less.
+    Flood {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// The VTEP.
+        vtep: Ipv4Addr,
+        /// Whether it is new.
+        added: bool,
+    },
+    /// Frames may leave by another next hop, or by one less.
+    NextHop {
+        /// The uplink's name.
+        uplink: String,
+        /// The gateway.
+        gateway: IpAddr,
+        /// Whether it is new.
+        up: bool,
+    },
+    /// The configuration was read again.
+    Reloaded,
+    /// Something that the user should know.
+    Warning(String),
+}
+
+/// What changed about a MAC address: at least one of both is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MacChange {
+    /// The address.
+    pub mac: MacAddr,
+    /// The VTEP that it was behind.
+    pub from: Option<Ipv4Addr>,
+    /// The VTEP that it is behind.
+    pub to: Option<Ipv4Addr>,
+}
+
+impl Event {
+    /// The kind of event, in a word.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Attached { .. } => "attached",
+            Self::Detached { .. } => "detached",
+            Self::Left { .. } => "left",
+            Self::Source { .. } => "source",
+            Self::Resynced(_) => "resync",
+            Self::Mac { change: MacChange { from: None, .. }, .. } => "mac-added",
+            Self::Mac { change: MacChange { to: None, .. }, .. } => "mac-removed",
+            Self::Mac { .. } => "mac-moved",
+            Self::Flood { added: true, .. } => "flood-added",
+            Self::Flood { added: false, .. } => "flood-removed",
+            Self::NextHop { up: true, .. } => "next-hop-up",
+            Self::NextHop { up: false, .. } => "next-hop-down",
+            Self::Reloaded => "reload",
+            Self::Warning(_) => "warning",
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Attached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over"),
+            Self::Detached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over no more"),
+            Self::Left { vni, netdev, reason } => {
+                write!(f, "VNI {vni} ({netdev}) is left to the kernel: {reason}")
+            }
+            Self::Source { name, state } => write!(f, "source {name} is {state}"),
+            Self::Resynced(dumps) => {
+                f.write_str("read from the kernel")?;
+                for ((what, Resync { dumped, swept }), mark) in
+                    dumps.iter().zip([":"].into_iter().chain(repeat(",")))
+                {
+                    write!(f, "{mark} {dumped} {what}")?;
+                    if *swept > 0 {
+                        write!(f, " ({swept} gone)")?;
+                    }
+                }
+                Ok(())
+            }
+            Self::Mac { vni, netdev, change: MacChange { mac, from, to } } => {
+                write!(f, "{mac} in VNI {vni} ({netdev}) is behind ")?;
+                match (from, to) {
+                    (None, Some(to)) => write!(f, "{to}"),
+                    (Some(from), Some(to)) => write!(f, "{to}, not {from} any more"),
+                    (Some(from), None) => write!(f, "{from} no more"),
+                    (None, None) => f.write_str("nobody"),
+                }
+            }
+            Self::Flood { vni, netdev, vtep, added } => {
+                write!(
+                    f,
+                    "flood list of VNI {vni} ({netdev}): {vtep} {}",
+                    if *added { "joined" } else { "left" }
+                )
+            }
+            Self::NextHop { uplink, gateway, up } => {
+                write!(f, "next hop {gateway} on {uplink} is {}", if *up { "used" } else { "used no more" })
+            }
+            Self::Reloaded => f.write_str("the configuration was read again"),
+            Self::Warning(text) => f.write_str(text),
+        }
+    }
+}
+
+/// What one publication changed against the one before. `macs` is what [`crate::State::take_mac_changes`] says; those of VNIs
+/// that were not taken over before or are not any more are no news: all of their entries come or go together.
+pub(crate) fn between(
+    before: &Update,
+    after: &Update,
+    macs: &[(u32, MacChange)],
+    mut write: impl FnMut(Event),
+) {
+    let (old, new) = (&before.plan.vnis, &after.plan.vnis);
+    if !Arc::ptr_eq(&before.plan, &after.plan) {
+        let netdev = |vni: &TakenVni| (vni.vni, vni.name.clone());
+        for (vni, netdev) in
+            old.iter().filter(|(ifindex, _)| !new.contains_key(ifindex)).map(|(_, v)| netdev(v))
+        {
+            write(Event::Detached { vni, netdev });
+        }
+        for (vni, netdev) in
+            new.iter().filter(|(ifindex, _)| !old.contains_key(ifindex)).map(|(_, v)| netdev(v))
+        {
+            write(Event::Attached { vni, netdev });
+        }
+    }
+    if !Arc::ptr_eq(&before.left, &after.left) {
+        let known: HashMap<u32, &LeftToKernel> =
+            before.left.iter().map(|left| (left.ifindex, left)).collect();
+        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
+            let (netdev, reason) = (left.name.clone(), left.reason.to_string());
+            write(Event::Left { vni: left.vni, netdev, reason });
+        }
+    }
+    next_hops(before, after, &mut write);
+    floods(&before.snapshot, &after.snapshot, &mut write);
+    for (ifindex, change) in macs {
+        if let (Some(_), Some(vni)) = (old.get(ifindex), new.get(ifindex)) {
+            write(Event::Mac { vni: vni.vni, netdev: vni.name.clone(), change: *change });
+        }
+    }
+}
+
+fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {
+    let (old, new) = (&before.snapshot, &after.snapshot);
+    if new.has_vteps_of(old) {
+        return;
+    }
+    let hops = |snapshot: &Snapshot| -> BTreeSet<(u32, IpAddr)> {
+        let mut seen = HashSet::new();
+        let paths = snapshot.vteps().map(|vtep| &vtep.paths).filter(|paths| seen.insert(Arc::as_ptr(paths)));
+        paths.flat_map(|paths| paths.next_hops()).map(|hop| (hop.ifindex, hop.gateway)).collect()
+    };
+    let (old, new) = (hops(old), hops(new));
+    let mut tell = |(ifindex, gateway): (u32, IpAddr), update: &Update, up| {
+        let name = update.plan.uplinks.iter().find(|uplink| uplink.ifindex == ifindex);
+        let uplink = name.map_or_else(|| ifindex.to_string(), |uplink| uplink.name.clone());
+        write(Event::NextHop { uplink, gateway, up });
+    };
+    old.difference(&new).for_each(|hop| tell(*hop, before, false));
+    new.difference(&old).for_each(|hop| tell(*hop, after, true));
+}
+
+fn floods(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
+    for new in after.vnis() {
+        let Some(old) = before.vni(new.slot.get()).filter(|old| old.tunnel.vni == new.tunnel.vni) else {
+            continue;
+        };
+        if Arc::ptr_eq(old, new) {
+            continue;
+        }
+        let addresses = |table: &VniTable, snapshot: &Snapshot| -> BTreeSet<Ipv4Addr> {
+            table.flood.iter().filter_map(|index| snapshot.vtep(*index)).map(|vtep| vtep.address).collect()
+        };
+        let (was, is) = (addresses(old, before), addresses(new, after));
+        let (vni, netdev) = (new.tunnel.vni, &new.netdev);
+        let mut tell =
+            |vtep: &Ipv4Addr, added| write(Event::Flood { vni, netdev: netdev.clone(), vtep: *vtep, added });
+        was.difference(&is).for_each(|vtep| tell(vtep, false));
+        is.difference(&was).for_each(|vtep| tell(vtep, true));
+    }
+}
+
+/// An event in the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamped {
+    /// From 1, without gaps.
+    pub sequence: u64,
+    /// When it was written down.
+    pub time: SystemTime,
+    /// What happened.
+    pub event: Event,
+}
+
+/// The last events. A clone is the same journal.
+#[derive(Debug, Clone)]
+pub struct Journal(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    ring: Mutex<VecDeque<Arc<Stamped>>>,
+    /// The last event's number.
+    last: watch::Sender<u64>,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self(Arc::new(Shared { ring: Mutex::default(), last: watch::Sender::new(0) }))
+    }
+}
+
+impl Journal {
+    /// Writes an event down; the oldest one is forgotten if there is no room.
+    pub fn write(&self, event: Event) {
+        let mut ring = self.ring();
+        let sequence = *self.0.last.borrow() + 1;
+        if ring.len() >= CAPACITY {
+            ring.pop_front();
+        }
+        ring.push_back(Arc::new(Stamped { sequence, time: SystemTime::now(), event }));
+        drop(ring);
+        self.0.last.send_replace(sequence);
+    }
+
+    /// The number of the last event, 0 before the first.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        *self.0.last.borrow()
+    }
+
+    /// Reads what happens after the event of this number, remembered events first.
+    #[must_use]
+    pub fn read_after(&self, sequence: u64) -> Reader {
+        Reader { journal: self.clone(), last: self.0.last.subscribe(), read: sequence }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, VecDeque<Arc<Stamped>>> {
+        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in a [`Journal`].
+#[derive(Debug)]
+pub struct Reader {
+    journal: Journal,
+    last: watch::Receiver<u64>,
+    read: u64,
+}
+
+/// What a [`Reader`] reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Read {
+    /// The next event.
+    Event(Arc<Stamped>),
+    /// So many events were forgotten before they were read.
+    Lost(u64),
+}
+
+impl Reader {
+    /// The next event, if it has happened.
+    pub fn try_next(&mut self) -> Option<Read> {
+        let ring = self.journal.ring();
+        let first = ring.front()?.sequence;
+        let lost = first.saturating_sub(self.read + 1);
+        if lost > 0 {
+            self.read += lost;
+            return Some(Read::Lost(lost));
+        }
+        let place = usize::try_from(self.read + 1 - first).ok()?;
+        let event = Arc::clone(ring.get(place)?);
+        self.read = event.sequence;
+        Some(Read::Event(event))
+    }
+
+    /// The next event, once it has happened. May be dropped at any time without losing one.
+    pub async fn next(&mut self) -> Read {
+        loop {
+            self.last.mark_unchanged();
+            if let Some(read) = self.try_next() {
+                return read;
+            }
+            // The sender lives in the journal that this reader holds.
+            let _ = self.last.changed().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warning(number: usize) -> Event {
+        Event::Warning(number.to_string())
+    }
+
+    #[test]
+    fn every_reader_reads_everything_in_order() {
+        let journal = Journal::default();
+        let mut early = journal.read_after(0);
+        assert_eq!(early.try_next(), None);
+        (0..3).for_each(|number| journal.write(warning(number)));
+        let mut late = journal.read_after(journal.last());
+        journal.write(warning(3));
+        let read = |reader: &mut Reader| {
+            std::iter::from_fn(|| reader.try_next())
+                .map(|read| match read {
+                    Read::Event(stamped) => (stamped.sequence, stamped.event.to_string()),
+                    Read::Lost(lost) => panic!("{lost} lost"),
+                })
+                .collect::<Vec<_>>()
+        };
+        let expected = (1..).zip(["0", "1", "2", "3"].map(str::to_owned)).collect::<Vec<_>>();
+        assert_eq!(read(&mut early), expected);
+        assert_eq!(read(&mut late), expected[3..]);
+        assert_eq!(read(&mut journal.read_after(2)), expected[2..]);
+        assert_eq!(journal.read_after(99).try_next(), None);
+    }
+
+    #[test]
+    fn a_slow_reader_is_told_how_many_events_it_lost() {
+        let journal = Journal::default();
+        let mut reader = journal.read_after(0);
+        journal.write(warning(0));
+        assert!(matches!(reader.try_next(), Some(Read::Event(_))));
+        (0..CAPACITY + 10).for_each(|number| journal.write(warning(number)));
+        assert_eq!(reader.try_next(), Some(Read::Lost(10)));
+        let Some(Read::Event(next)) = reader.try_next() else { panic!("an event") };
+        assert_eq!(next.sequence, 12);
+        assert_eq!(std::iter::from_fn(|| reader.try_next()).count(), CAPACITY - 1);
+    }
+
+    #[tokio::test]
+    async fn a_reader_sleeps_until_something_happens() {
+        let journal = Journal::default();
+        let mut reader = journal.read_after(0);
+        let (read, ()) = tokio::join!(reader.next(), async { journal.write(warning(7)) });
+        let Read::Event(stamped) = read else { panic!("an event") };
+        assert_eq!((stamped.sequence, stamped.event.kind()), (1, "warning"));
+    }
+}

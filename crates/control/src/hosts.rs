@@ -1,0 +1,37 @@
+//! Which hosts' MAC and IP addresses the kernel knows together: neighbours on the bridges of VNIs that are taken over.
+
+use std::net::IpAddr;
+
+use wire::{MacAddr, Vni};
+
+use crate::state::State;
+
+/// A host in a VNI.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// The VNI.
+    pub vni: Vni,
+    /// The bridge, or the VLAN interface on it (SVI).
+    pub interface: String,
+    /// The host's IP address.
+    pub address: IpAddr,
+    /// Its MAC address.
+    pub mac: MacAddr,
+}
+
+impl State {
+    /// All of them.
+    pub fn hosts(&self) -> impl Iterator<Item = Host> {
+        let hosts = self.neighbours.iter().filter(|((_, address), _)| !address.is_multicast());
+        hosts.flat_map(move |((ifindex, address), adjacent)| {
+            let link = self.links.get(ifindex);
+            let bridge =
+                link.and_then(|link| if self.links.is_bridge(ifindex) { Some(ifindex) } else { link.link });
+            let vxlans = bridge.into_iter().flat_map(|bridge| self.links.vxlans_in(bridge));
+            vxlans.filter_map(move |vxlan| {
+                let vni = self.published().plan.vnis.get(&vxlan)?.vni;
+                Some(Host { vni, interface: link?.name.clone(), address, mac: adjacent.mac? })
+            })
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! What happened, as messages.
+
+use std::time::SystemTime;
+
+use api::v1;
+use control::Event;
+use control::events::{MacChange, Read, Reader, Stamped};
+use prost_types::Timestamp;
+use tokio_stream::Stream;
+use tonic::Status;
+
+/// What is remembered.
+pub fn so_far(mut reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
+    tokio_stream::iter(std::iter::from_fn(move || reader.try_next().map(|read| Ok(message(&read)))))
+}
+
+/// What is remembered, and then what happens.
+pub fn follow(reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
+    futures_util::stream::unfold(reader, |mut reader| async move {
+        let read = reader.next().await;
+        Some((Ok(message(&read)), reader))
+    })
+}
+
+fn message(read: &Read) -> v1::Event {
+    match read {
+        Read::Lost(lost) => v1::Event {
+            kind: "lost".to_owned(),
+            text: format!("{lost} events were forgotten before they were read"),
+            lost: Some(*lost),
+            ..v1::Event::default()
+        },
+        Read::Event(stamped) => event(stamped),
+    }
+}
+
+/// To the microsecond: nobody's clock is truer, and lines get shorter.
+fn rfc3339(time: SystemTime) -> String {
+    let Timestamp { seconds, nanos } = Timestamp::from(time);
+    Timestamp { seconds, nanos: nanos / 1000 * 1000 }.to_string()
+}
+
+fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
+    let mut message = v1::Event {
+        sequence: *sequence,
+        time: rfc3339(*time),
+        kind: event.kind().to_owned(),
+        text: event.to_string(),
+        ..v1::Event::default()
+    };
+    match event {
+        Event::Attached { vni, netdev } | Event::Detached { vni, netdev } => {
+            message.vni = Some(vni.get());
+            message.interface = Some(netdev.clone());
+        }
+        Event::Left { vni, netdev, .. } => {
+            message.vni = Some(*vni);
+            message.interface = Some(netdev.clone());
+        }
+        Event::Source { name, state } => {
+            message.source = Some((*name).to_owned());
+            message.state = Some(state.to_string());
+        }
+        Event::Mac { vni, netdev, change: MacChange { mac, from, to } } => {
+            message.vni = Some(vni.get());
+            message.interface = Some(netdev.clone());
+            message.mac = Some(mac.to_string());
+            message.vtep = to.map(|vtep| vtep.to_string());
+            message.previous_vtep = from.map(|vtep| vtep.to_string());
+        }
+        Event::Flood { vni, netdev, vtep, .. } => {
+            message.vni = Some(vni.get());
+            message.interface = Some(netdev.clone());
+            message.vtep = Some(vtep.to_string());
+        }
+        Event::NextHop { uplink, gateway, .. } => {
+            message.interface = Some(uplink.clone());
+            message.gateway = Some(gateway.to_string());
+        }
+        Event::Resynced(_) | Event::Reloaded | Event::Warning(_) => {}
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use control::SourceState;
+
+    use super::*;
+
+    fn told(event: Event) -> v1::Event {
+        super::event(&Stamped {
+            sequence: 7,
+            time: SystemTime::UNIX_EPOCH + Duration::from_nanos(1_500_000_999),
+            event,
+        })
+    }
+
+    #[test]
+    fn an_event_has_its_number_its_time_and_what_it_is_about() {
+        let vni = wire::Vni::try_from(10).unwrap();
+        let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
+        let [one, two] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::Ipv4Addr::from);
+        let change = MacChange { mac, from: Some(one), to: Some(two) };
+        let moved = told(Event::Mac { vni, netdev: "vx10".to_owned(), change });
+        assert_eq!((moved.sequence, moved.time.as_str()), (7, "1970-01-01T00:00:01.500Z"));
+        assert_eq!(moved.kind, "mac-moved");
+        assert_eq!(
+            moved.text,
+            "02:00:00:00:00:01 in VNI 10 (vx10) is behind 10.0.0.2, not 10.0.0.1 any more"
+        );
+        assert_eq!(
+            (moved.vtep.as_deref(), moved.previous_vtep.as_deref()),
+            (Some("10.0.0.2"), Some("10.0.0.1"))
+        );
+        let source = told(Event::Source { name: "fpm", state: SourceState::Live });
+        assert_eq!((source.source.as_deref(), source.state.as_deref()), (Some("fpm"), Some("live")));
+        assert_eq!(message(&Read::Lost(5)).lost, Some(5));
+    }
+}
