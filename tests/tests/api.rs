@@ -9,9 +9,17 @@
 )]
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 
 use lab::Namespace;
 use serde_json::Value;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, VNI, bridge, ip, run};
@@ -315,6 +323,54 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     assert_eq!((&policy()["name"], &policy()["source_ports"]), (&"qp-hash".into(), &"50000-50099".into()));
     vtepd.hangup();
     wait_for("the configuration's word", || policy()["source_ports"] == "49152-65535");
+}
+
+/// A path instead of a name: its owner's alone, gone with the daemon; health and reflection answer as their standards say.
+#[test]
+fn a_path_has_permissions_and_the_standard_services_answer() {
+    if !can_run("a_path_has_permissions_and_the_standard_services_answer") {
+        return;
+    }
+    let lab = Lab::new("path");
+    let path = std::env::temp_dir().join(format!("vtepd-story-path-{}.sock", std::process::id()));
+    let socket = path.to_str().unwrap();
+    let vtepd = Vtepd::start(&lab.leaf, &["--api-listen", socket]);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(vtepd.ask(&["--socket", socket, "status"])["pid"], vtepd.pid());
+    let said = String::from_utf8(vtepd.ctl(&["status"]).stderr).unwrap();
+    assert!(said.contains("nobody listens on @vtepd-api"), "{said}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (serving, services) = runtime.block_on(async {
+        let channel = api::channel(&socket.parse().unwrap()).await.unwrap();
+        let request = HealthCheckRequest { service: "vtepd.v1.Vtepd".to_owned() };
+        let health = HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner().status;
+        let request = ServerReflectionRequest {
+            message_request: Some(MessageRequest::ListServices(String::new())),
+            ..ServerReflectionRequest::default()
+        };
+        let answers =
+            ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::once(request)).await;
+        let answer = answers.unwrap().into_inner().message().await.unwrap().unwrap();
+        (health, format!("{answer:?}"))
+    });
+    assert_eq!(serving, ServingStatus::Serving as i32);
+    for service in ["vtepd.v1.Vtepd", "grpc.health.v1.Health"] {
+        assert!(services.contains(service), "no {service} in {services}");
+    }
+    let (status, log) = vtepd.terminate();
+    assert!(status.success() && !path.exists(), "{log}");
+
+    // The abstract socket is root's and the daemon's user's; another user is told so.
+    let _vtepd = Vtepd::start(&lab.leaf, &[]);
+    let copy = std::env::temp_dir().join(format!("vtepctl-{}", std::process::id()));
+    std::fs::copy(vtepd_tests::daemon::ctl_program(), &copy).unwrap();
+    let as_nobody =
+        || std::process::Command::new(&copy).arg("status").uid(65534).gid(65534).output().unwrap();
+    let output = lab.leaf.enter(as_nobody).unwrap();
+    std::fs::remove_file(copy).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("runs as user 0, which you are not"), "{said}");
 }
 
 /// A RoCE frame from inner source port 50000.

@@ -82,6 +82,14 @@ fn hint(address: &Address) -> &'static str {
 /// # Errors
 /// When nobody does, or nobody whom to trust.
 pub async fn connect(address: &Address) -> Result<Client, ConnectError> {
+    Ok(VtepdClient::new(channel(address).await?))
+}
+
+/// The same without a client: health and reflection have theirs.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn channel(address: &Address) -> Result<Channel, ConnectError> {
     let stream = open(address).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             ConnectError::Nobody { address: address.clone() }
@@ -104,10 +112,8 @@ pub async fn connect(address: &Address) -> Result<Client, ConnectError> {
         std::future::ready(stream.map(TokioIo::new).ok_or_else(|| io::Error::other("the connection is gone")))
     });
     let endpoint = Endpoint::from_static("http://vtepd").timeout(PATIENCE);
-    match endpoint.connect_with_connector(connector).await {
-        Ok(channel) => Ok(VtepdClient::new(channel)),
-        Err(source) => Err(ConnectError::Protocol { address: address.clone(), source }),
-    }
+    let connected = endpoint.connect_with_connector(connector).await;
+    connected.map_err(|source| ConnectError::Protocol { address: address.clone(), source })
 }
 
 fn open(address: &Address) -> io::Result<UnixStream> {

@@ -10,7 +10,7 @@ pub mod connect;
 pub mod listen;
 
 pub use address::Address;
-pub use connect::{Client, ConnectError, connect};
+pub use connect::{Client, ConnectError, channel, connect};
 pub use listen::{ListenError, Listener};
 
 /// Generated from `proto/vtepd/v1/vtepd.proto`.
