@@ -1,0 +1,150 @@
+//! Programs of somebody else on the same hooks keep working, and are named.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, ip, mac_of, run};
+use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets};
+
+const HOOKS: [&str; 2] = ["tcx", "clsact"];
+
+/// A filter of somebody else drops what it wants to drop, before vtepd, and vtepd says that it is there.
+#[test]
+fn foreign_clsact_filters_are_named_and_keep_working() {
+    if !can_run("foreign_clsact_filters_are_named_and_keep_working") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("foreign");
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        // Filters that drop IPv4 with TOS 0x48.
+        for command in ["tc qdisc add dev up1 clsact", "tc qdisc add dev vx10 clsact"] {
+            run(&lab.leaf, command);
+        }
+        for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+            // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise say nothing (TC_ACT_UNSPEC).
+            let program = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
+            let command = format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+            let mut words: Vec<&str> = command.split(' ').collect();
+            words.push(program);
+            lab.leaf.run(&words).unwrap();
+        }
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+        vtepd.wait_for_log("a program of somebody else: bpf on up1 (clsact ingress)");
+        vtepd.wait_for_log("a program of somebody else: bpf on vx10 (clsact egress)");
+        let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--hook", hook]);
+        assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        // On tcx, vtepd's programs run before any clsact filter, whatever its priority: what vtepd takes the filter does not see.
+        let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+        let received = if hook == "clsact" {
+            "2 packets transmitted, 0 received"
+        } else {
+            "2 packets transmitted, 2 received"
+        };
+        assert!(said.contains(received), "{hook}: {said}");
+        if hook == "tcx" {
+            assert!(vtepd.log().contains("runs behind vtepd"), "{}", vtepd.log());
+        }
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{status}: {log}");
+        // What is not vtepd's stays.
+        for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+            let filters = run(&lab.leaf, &format!("tc filter show dev {interface} {way}"));
+            assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
+        }
+    }
+}
+
+/// Compiles a program that drops IPv4 frames with TOS 0x48 and passes all others on.
+fn foreign_program() -> std::path::PathBuf {
+    let source = std::env::temp_dir().join("vtepd-story-foreign.c");
+    let object = source.with_extension("o");
+    let text = r#"
+        #include <linux/bpf.h>
+        #define SEC(name) __attribute__((section(name), used))
+        static int look(unsigned int begin, unsigned int end, int drop, int pass) {
+            const unsigned char *data = (void *)(long)begin;
+            if (data + 34 > (unsigned char *)(long)end) return pass;
+            return data[12] == 8 && data[13] == 0 && data[15] == 0x48 ? drop : pass;
+        }
+        SEC("classifier") int somebody_else(struct __sk_buff *skb) { return look(skb->data, skb->data_end, 2, -1); }
+        SEC("xdp") int somebody_xdp(struct xdp_md *xdp) { return look(xdp->data, xdp->data_end, XDP_DROP, XDP_PASS); }
+        char _license[] SEC("license") = "GPL";
+    "#;
+    std::fs::write(&source, text).unwrap();
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let include = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let arguments = ["-O2", "-g", "-target", "bpf", &include, "-c", "-o"];
+    let mut command = std::process::Command::new(clang);
+    let status = command.args(arguments).arg(&object).arg(&source).status().expect("clang");
+    assert!(status.success());
+    std::fs::remove_file(source).unwrap();
+    object
+}
+
+/// Programs of somebody else on tcx and XDP see received frames first; what they drop vtepd does not get.
+#[test]
+fn foreign_tcx_and_xdp_programs_come_first() {
+    if !can_run("foreign_tcx_and_xdp_programs_come_first") {
+        return;
+    }
+    let object = foreign_program();
+    for place in ["tcx", "xdp"] {
+        for hook in HOOKS {
+            let lab = Lab::new("order");
+            ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+            let attach = || {
+                let mut ebpf = aya::Ebpf::load_file(&object).unwrap();
+                if place == "tcx" {
+                    let program: &mut aya::programs::SchedClassifier =
+                        ebpf.program_mut("somebody_else").unwrap().try_into().unwrap();
+                    program.load().unwrap();
+                    program.attach("up1", aya::programs::TcAttachType::Ingress).unwrap();
+                } else {
+                    let program: &mut aya::programs::Xdp =
+                        ebpf.program_mut("somebody_xdp").unwrap().try_into().unwrap();
+                    program.load().unwrap();
+                    program.attach("up1", aya::programs::xdp::XdpMode::Skb).unwrap();
+                }
+                ebpf
+            };
+            let theirs = lab.leaf.enter(attach).unwrap();
+            let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
+            let name = if place == "tcx" { "somebody_else" } else { "an XDP program on up1" };
+            vtepd.wait_for_log(name);
+            assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
+            sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+            let pair = Pair::of(&lab.far, &lab.host);
+            let source = pair.from.0.0;
+            let arrived = Capture::start(&lab.host.ns, ETH, move |frame| {
+                frame.get(6..12) == Some(&source[..]) && frame.get(23) == Some(&17)
+            });
+            let to = mac_of(&lab.leaf, "up1");
+            let tunnelled =
+                |tos| Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos, flip: 0 };
+            let inner = |n| frames::udp(pair, (n, 2), b"numbered");
+            let frames = [
+                tunnelled(0).frame(&inner(1)),
+                tunnelled(0x48).frame(&inner(2)),
+                tunnelled(0).frame(&inner(3)),
+            ];
+            inject(&lab.routers[0], "leaf", &frames);
+            arrived.wait(2);
+            quiet();
+            let ports: Vec<u8> = arrived.stop().iter().map(|frame| frame.bytes[35]).collect();
+            assert_eq!(ports, [1, 3], "{place} and {hook}");
+            let metrics = vtepd.metrics();
+            assert!(metrics.vni_frames(VNI, "decapsulated") >= 5, "{}", metrics.0);
+            drop(theirs);
+        }
+    }
+    std::fs::remove_file(object).unwrap();
+}
