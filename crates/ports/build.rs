@@ -6,7 +6,7 @@ use std::process::Command;
 
 fn main() -> Result<(), String> {
     let source = "bpf/steering.bpf.c";
-    println!("cargo::rerun-if-changed={source}");
+    println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let out = PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?).join("steering.bpf.o");

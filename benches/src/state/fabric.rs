@@ -125,7 +125,7 @@ impl Scale {
             say(neighbour(number, MacAddr([0xee, 0, 0, 0, 0, number as u8])));
         }
         for vni in 0..self.vnis {
-            let bridge = LinkKind::Bridge { vlan_filtering: false };
+            let bridge = LinkKind::Bridge(netlink::Bridge::default());
             say(link(BRIDGES + vni, format!("br{vni}"), bridge, None));
             let vxlan = Vxlan {
                 id: 1 + vni,

@@ -120,10 +120,8 @@ impl Discovery<'_> {
     fn bridged(&self, link: &Link) -> Result<(), LeaveReason> {
         let bridge = link.master.and_then(|master| self.links.get(master)).ok_or(LeaveReason::NotInBridge)?;
         match bridge.kind {
-            LinkKind::Bridge { vlan_filtering: false } => Ok(()),
-            LinkKind::Bridge { vlan_filtering: true } => {
-                Err(LeaveReason::VlanAwareBridge { bridge: bridge.name.clone() })
-            }
+            LinkKind::Bridge(netlink::Bridge { vlan_filtering: false, .. }) => Ok(()),
+            LinkKind::Bridge(_) => Err(LeaveReason::VlanAwareBridge { bridge: bridge.name.clone() }),
             _ => Err(LeaveReason::NotInBridge),
         }
     }

@@ -14,6 +14,8 @@ use crate::underlay::Routes;
 
 /// `NUD_PERMANENT` (`include/uapi/linux/neighbour.h`).
 const NUD_PERMANENT: u16 = 0x80;
+/// `NTF_EXT_LOCKED`.
+const NTF_EXT_LOCKED: u32 = 0x2 << 8;
 /// `NUD_FAILED`.
 const NUD_FAILED: u16 = 0x20;
 
@@ -57,6 +59,10 @@ impl State {
 
     fn link(&mut self, operation: Operation, link: Link) {
         if link.bridge_port_only {
+            // A port that leaves its bridge does so as a link, too.
+            let port = link.bridge_port.filter(|_| operation == Operation::New && self.settings.shortcut);
+            let bridge = port.and_then(|port| self.links.set_port(link.ifindex, port, self.epochs.links));
+            self.dirty.shortcut.bridges.extend(bridge);
             return;
         }
         if operation == Operation::Delete {
@@ -72,6 +78,7 @@ impl State {
             return;
         }
         let master = self.links.get(ifindex).and_then(|link| link.master);
+        self.dirty.shortcut.bridges.extend([Some(ifindex), old_master, master].into_iter().flatten());
         let vxlan = self.links.vxlan(ifindex).map(|vxlan| (vxlan.id, vxlan.learning));
         let vni = vxlan.map(|(vni, _)| vni);
         if let Some((_, learning)) = vxlan {
@@ -93,6 +100,10 @@ impl State {
         }
         self.link_affects(ifindex, vni, LinkChange { relevant: true, went_down: true, state: true });
         let link = self.links.remove(ifindex);
+        self.dirty
+            .shortcut
+            .bridges
+            .extend([Some(ifindex), link.as_ref().and_then(|link| link.master)].into_iter().flatten());
         if let Some(overlay) = self.overlays.remove(&ifindex) {
             overlay.release(&mut self.vteps);
         }
@@ -169,7 +180,11 @@ impl State {
         let ports = self.bridges.entry(bridge).or_default();
         let changed = match operation {
             Operation::New => {
-                let port = Port { ifindex: entry.ifindex, permanent: entry.state & NUD_PERMANENT != 0 };
+                let port = Port {
+                    ifindex: entry.ifindex,
+                    permanent: entry.state & NUD_PERMANENT != 0,
+                    locked: entry.flags & NTF_EXT_LOCKED != 0,
+                };
                 ports.insert(entry.mac, port, self.epochs.fdb)
             }
             // A late delete of where it was before is none.
@@ -186,6 +201,9 @@ impl State {
     /// A bridge said something about these addresses.
     fn touch(&mut self, bridge: u32, macs: impl Iterator<Item = MacAddr>) {
         for mac in macs {
+            if self.settings.shortcut {
+                self.dirty.shortcut.addresses.push((bridge, mac));
+            }
             for vxlan in self.links.vxlans_in(bridge) {
                 if self.overlays.get_mut(&vxlan).is_some_and(|overlay| overlay.touch(mac)) {
                     self.dirty.overlays.insert(vxlan);

@@ -4,6 +4,7 @@
 //! - [`settings`]: what the user sets, and what the namespace has set already
 //! - [`leave`]: why a VNI stays with kernel VXLAN
 //! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
+//! - [`shortcut`]: which bridge ports have the shortcut, and which addresses it goes by
 //! - [`source`]: the sources of facts, and how far each is to be believed
 //! - [`publication`]: from what is known to what workers and steering go by
 //! - [`run`]: the one task that owns everything
@@ -32,6 +33,7 @@ pub mod publication;
 pub mod resolver;
 pub mod run;
 pub mod settings;
+pub mod shortcut;
 mod slots;
 pub mod source;
 pub mod state;
@@ -48,7 +50,8 @@ pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};
-pub use settings::{Namespace, Settings, VniSettings};
+pub use settings::{Filters, Namespace, Settings, VniSettings};
+pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;
 pub use state::{FpmHazard, Resync, State};
 pub use status::{Status, Warning};

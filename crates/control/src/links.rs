@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netlink::{Link, LinkKind, Vxlan};
+use netlink::{Bridge, BridgePort, Link, LinkKind, Vxlan};
 
 use crate::leave::Obstacle;
 use crate::swept::{Epoch, Swept};
@@ -20,6 +20,8 @@ pub(crate) struct Links {
     links: Swept<u32, Link>,
     /// The vxlan netdevs of each bridge.
     by_bridge: BTreeMap<u32, BTreeSet<u32>>,
+    /// The ports of each bridge, vxlan netdevs included, and the slaves of other masters.
+    by_master: BTreeMap<u32, BTreeSet<u32>>,
     /// The vxlan netdevs of each VNI.
     by_vni: BTreeMap<u32, BTreeSet<u32>>,
 }
@@ -53,12 +55,38 @@ impl Links {
     }
 
     pub(crate) fn is_bridge(&self, ifindex: u32) -> bool {
-        self.get(ifindex).is_some_and(|link| matches!(link.kind, LinkKind::Bridge { .. }))
+        self.get(ifindex).is_some_and(|link| matches!(link.kind, LinkKind::Bridge(_)))
     }
 
     /// The vxlan netdevs in a bridge.
     pub(crate) fn vxlans_in(&self, bridge: u32) -> impl Iterator<Item = u32> {
         self.by_bridge.get(&bridge).into_iter().flatten().copied()
+    }
+
+    /// What a bridge's attributes are, if it is one.
+    pub(crate) fn bridge(&self, ifindex: u32) -> Option<&Bridge> {
+        match &self.get(ifindex)?.kind {
+            LinkKind::Bridge(bridge) => Some(bridge),
+            _ => None,
+        }
+    }
+
+    /// The bridges that have vxlan netdevs.
+    pub(crate) fn bridges_with_vxlan(&self) -> impl Iterator<Item = u32> {
+        self.by_bridge.keys().copied()
+    }
+
+    /// The ports of a bridge, vxlan netdevs included.
+    pub(crate) fn ports_of(&self, bridge: u32) -> impl Iterator<Item = &Link> {
+        self.by_master.get(&bridge).into_iter().flatten().filter_map(|ifindex| self.get(*ifindex))
+    }
+
+    /// What a bridge said of a port: its options. Returns the bridge if they differ from what was known.
+    pub(crate) fn set_port(&mut self, ifindex: u32, port: BridgePort, epoch: Epoch) -> Option<u32> {
+        let link = self.get(ifindex).filter(|link| link.bridge_port != Some(port))?;
+        let (link, master) = (Link { bridge_port: Some(port), ..link.clone() }, link.master);
+        self.links.insert(ifindex, link, epoch);
+        master
     }
 
     /// The vxlan netdevs with this VNI.
@@ -85,6 +113,9 @@ impl Links {
             });
         if change.relevant {
             self.unfile(ifindex);
+            if let Some(master) = link.master {
+                self.by_master.entry(master).or_default().insert(ifindex);
+            }
             if let LinkKind::Vxlan(vxlan) = &link.kind {
                 self.by_vni.entry(vxlan.id).or_default().insert(ifindex);
                 if let Some(bridge) = link.master {
@@ -107,10 +138,14 @@ impl Links {
     }
 
     fn unfile(&mut self, ifindex: u32) {
-        let Some(Link { kind: LinkKind::Vxlan(vxlan), master, .. }) = self.links.get(&ifindex) else {
-            return;
+        let Some(Link { kind, master, .. }) = self.links.get(&ifindex) else { return };
+        let (vni, bridge) = match kind {
+            LinkKind::Vxlan(vxlan) => (Some(vxlan.id), *master),
+            _ => (None, None),
         };
-        for (index, key) in [(&mut self.by_vni, Some(vxlan.id)), (&mut self.by_bridge, *master)] {
+        let indexes =
+            [(&mut self.by_vni, vni), (&mut self.by_bridge, bridge), (&mut self.by_master, *master)];
+        for (index, key) in indexes {
             if let Some(key) = key
                 && let Some(vxlans) = index.get_mut(&key)
             {
@@ -133,7 +168,7 @@ impl Links {
         let mut lower = link;
         for _ in 0..NESTING {
             match &lower.kind {
-                LinkKind::Bridge { .. } => {
+                LinkKind::Bridge(_) => {
                     return Some(Obstacle::Bridge { device: device(), bridge: lower.name.clone() });
                 }
                 LinkKind::Vxlan(_) => return Some(Obstacle::Tunnel { device: device() }),
@@ -163,6 +198,6 @@ pub(crate) const fn is_up(link: &Link) -> bool {
 fn forwarding(link: &Link) -> impl PartialEq + '_ {
     (
         (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),
-        (link.mac, link.master, link.link, &link.kind),
+        (link.mac, link.master, link.link, &link.kind, link.bridge_port),
     )
 }

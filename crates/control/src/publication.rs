@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, SteeringPlan, TakenVni, Uplink, VniTable,
-    Vtep, VtepIndex,
+    Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder, SteeringPlan,
+    TakenVni, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -21,6 +21,7 @@ use crate::discover::{Discovery, Terms};
 use crate::leave::{LeaveReason, LeftToKernel};
 use crate::overlay::Overlay;
 use crate::resolver::{Adjacency, STALE, UNRESOLVED};
+use crate::shortcut::{self, PortDecision};
 use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
 use crate::underlay::Hop;
@@ -42,6 +43,10 @@ pub struct Update {
     pub left: Arc<[LeftToKernel]>,
     /// VNIs that the settings name to be taken over and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
+    /// The ports of taken VNIs' bridges, and whether they have the shortcut; none where it is off.
+    pub ports: Arc<[PortDecision]>,
+    /// Addresses that came to places that the shortcut goes by, or left them, since the publication before.
+    pub places: Arc<[PlaceChange]>,
 }
 
 /// What was published last, and the numbers that have to stay.
@@ -70,6 +75,24 @@ impl Publication {
     /// Whether frames of this netdev are forwarded here.
     pub(crate) fn takes(&self, ifindex: u32) -> bool {
         matches!(self.decisions.get(&ifindex), Some(Decision::Taken { .. }))
+    }
+
+    /// The slot and the terms of a netdev that is taken over.
+    pub(crate) fn taken(&self, ifindex: u32) -> Option<(Slot, &Terms)> {
+        match self.decisions.get(&ifindex)? {
+            Decision::Taken { slot, terms, .. } => Some((*slot, terms)),
+            Decision::Left(_) => None,
+        }
+    }
+
+    /// These ports have the shortcut, and this is why.
+    pub(crate) fn set_ports(&mut self, ports: BTreeMap<u32, ShortcutPort>, decided: Arc<[PortDecision]>) {
+        if self.last.plan.ports != ports {
+            Arc::make_mut(&mut self.last.plan).ports = ports;
+        }
+        if self.last.ports != decided {
+            self.last.ports = decided;
+        }
     }
 
     /// What was published last.
@@ -109,7 +132,7 @@ impl State {
     pub fn is_dirty(&self) -> bool {
         let dirty = &self.dirty;
         let lists = dirty.overlays.is_empty() && dirty.prefixes.is_empty();
-        !lists || dirty.all || dirty.underlay || dirty.adjacencies
+        !lists || !dirty.shortcut.is_empty() || dirty.all || dirty.underlay || dirty.adjacencies
     }
 
     /// Builds if there is anything new, and the first time in any case.
@@ -165,8 +188,22 @@ impl State {
         if renumber || decided || dirty.underlay {
             self.build_plan(decided);
         }
+        self.follow_shortcut(dirty.shortcut, dirty.all);
         self.build_snapshot();
         self.publication.last.clone()
+    }
+
+    /// What was said of bridges, and what was decided meanwhile.
+    fn follow_shortcut(&mut self, said: shortcut::Dirty, all: bool) {
+        let mut dirty = std::mem::take(&mut self.dirty.shortcut);
+        dirty.bridges.extend(said.bridges);
+        dirty.addresses.extend(said.addresses);
+        if all {
+            dirty.bridges.extend(self.links.bridges_with_vxlan());
+        }
+        if self.settings.shortcut || all {
+            self.build_shortcut(dirty);
+        }
     }
 
     fn find_missing(&mut self) {
@@ -247,6 +284,7 @@ impl State {
 
     fn forget(&mut self, ifindex: u32) -> bool {
         self.publication.waiting.remove(&ifindex);
+        self.dirty.shortcut.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
         if let Some(overlay) = self.overlays.get_mut(&ifindex) {
             overlay.take(&mut self.vteps, false);
         }
@@ -298,6 +336,9 @@ impl State {
             },
         };
         overlay.take(&mut self.vteps, true);
+        if changed {
+            self.dirty.shortcut.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
+        }
         let table = Arc::new(table(slot, ifindex, &terms, overlay));
         publication.changed.insert(slot);
         publication.waiting.remove(&ifindex);
@@ -392,11 +433,11 @@ impl State {
         let last = &mut self.publication.last;
         if !decided {
             if last.plan.uplinks != uplinks {
-                last.plan = Arc::new(SteeringPlan { uplinks, vnis: last.plan.vnis.clone() });
+                Arc::make_mut(&mut last.plan).uplinks = uplinks;
             }
             return;
         }
-        let mut plan = SteeringPlan { uplinks, vnis: BTreeMap::new() };
+        let mut plan = SteeringPlan { uplinks, vnis: BTreeMap::new(), ports: last.plan.ports.clone() };
         let mut left = Vec::new();
         for (&ifindex, decision) in &self.publication.decisions {
             match decision {

@@ -23,6 +23,7 @@ use crate::leave::{LeftToKernel, NoNetdev};
 use crate::publication::Update;
 use crate::resolver::Adjacency;
 use crate::settings::{Namespace, Settings};
+use crate::shortcut::PortDecision;
 use crate::source::SourceState;
 use crate::state::{FpmHazard, State};
 use crate::status::{Status, Warning};
@@ -363,12 +364,13 @@ impl<P: FnMut(&Update)> Task<P> {
 
     fn publish_what_follows(&mut self, now: Instant) {
         self.state.build_what_follows();
-        let update = self.state.published();
-        if update.snapshot.generation() != self.published.snapshot.generation() {
+        if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
+            let places = self.state.take_places();
+            let update = Update { places, ..self.state.published().clone() };
             self.published_at = now;
-            log(&self.published, update);
-            (self.publish)(update);
-            let before = std::mem::replace(&mut self.published, update.clone());
+            log(&self.published, &update);
+            (self.publish)(&update);
+            let before = std::mem::replace(&mut self.published, update);
             let macs = self.state.take_mac_changes();
             events::between(&before, &self.published, &macs, |event| self.journal.write(event));
         }
@@ -420,6 +422,7 @@ impl<P: FnMut(&Update)> Task<P> {
             status.plan.clone_from(&published.plan);
             status.left.clone_from(&published.left);
             status.missing.clone_from(&published.missing);
+            status.ports.clone_from(&published.ports);
             status.warnings = warnings;
         });
     }
@@ -536,6 +539,16 @@ fn log(before: &Update, after: &Update) {
             before.left.iter().map(|left| (left.ifindex, left)).collect();
         for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
             tracing::info!(vni = left.vni, netdev = left.name, reason = %left.reason, "left to the kernel");
+        }
+    }
+    if !Arc::ptr_eq(&before.ports, &after.ports) {
+        let known: BTreeMap<u32, &PortDecision> =
+            before.ports.iter().map(|port| (port.ifindex, port)).collect();
+        for port in after.ports.iter().filter(|port| known.get(&port.ifindex) != Some(port)) {
+            match port.reason {
+                Some(reason) => tracing::info!(port = port.name, vni = %port.vni, %reason, "no shortcut"),
+                None => tracing::info!(port = port.name, vni = %port.vni, "a port with the shortcut"),
+            }
         }
     }
     if Arc::ptr_eq(&before.plan, &after.plan) {

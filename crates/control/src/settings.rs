@@ -19,6 +19,8 @@ pub struct Settings {
     pub seed: u64,
     /// Whether a next hop that is new or came back takes flows from the others.
     pub rebalance: Rebalance,
+    /// Whether hosts' frames for known remote MAC addresses skip the bridge where they can.
+    pub shortcut: bool,
     /// For the VNIs without settings of their own.
     pub default: VniSettings,
     /// Settings of single VNIs, complete: nothing is inherited from `default`.
@@ -57,6 +59,33 @@ pub struct Namespace {
     pub default_ttl: u8,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: SourcePortRange,
+    /// A packet filter that sees what bridges forward.
+    pub filters: Filters,
+}
+
+/// Packet filters of the namespace, which may look at every frame that a bridge forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Filters {
+    /// nftables has a table for bridges or for single interfaces.
+    pub bridge: bool,
+    /// nftables or iptables has a table for IP.
+    pub ip: bool,
+    /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: what is for IP sees what bridges forward.
+    pub call_ip: bool,
+}
+
+impl Filters {
+    fn read() -> Self {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let on = |name: &str| text(&format!("/proc/sys/net/bridge/bridge-nf-call-{name}")).trim() == "1";
+        let legacy = ["ip", "ip6"].iter().any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
+        let nftables = netlink::packet_filters().unwrap_or_default();
+        Self {
+            bridge: nftables.frames,
+            ip: legacy || nftables.packets,
+            call_ip: on("iptables") || on("ip6tables"),
+        }
+    }
 }
 
 impl Namespace {
@@ -74,6 +103,7 @@ impl Namespace {
         Self {
             default_ttl: ttl.unwrap_or(default.default_ttl),
             local_ports: ports.unwrap_or(default.local_ports),
+            filters: Filters::read(),
         }
     }
 }
@@ -81,6 +111,6 @@ impl Namespace {
 impl Default for Namespace {
     /// What Linux starts with.
     fn default() -> Self {
-        Self { default_ttl: 64, local_ports: SourcePortRange::KERNEL_DEFAULT }
+        Self { default_ttl: 64, local_ports: SourcePortRange::KERNEL_DEFAULT, filters: Filters::default() }
     }
 }

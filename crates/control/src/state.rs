@@ -18,6 +18,7 @@ use crate::overlay::Overlay;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
 use crate::settings::{Namespace, Settings};
+use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
 use crate::swept::{Epoch, Swept};
 use crate::underlay::{Routes, Underlay};
@@ -56,6 +57,7 @@ pub struct State {
     pub(crate) resolver: Resolver,
     pub(crate) learning: LearnCounts,
     pub(crate) mac_changes: Vec<(u32, MacChange)>,
+    pub(crate) shortcut: Shortcut,
 }
 
 /// Where a bridge has a MAC address.
@@ -64,6 +66,8 @@ pub(crate) struct Port {
     pub(crate) ifindex: u32,
     /// An address of the bridge or of a port itself.
     pub(crate) permanent: bool,
+    /// Seen on a locked port and not admitted.
+    pub(crate) locked: bool,
 }
 
 /// What is known of a neighbour.
@@ -101,6 +105,8 @@ pub(crate) struct Dirty {
     pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
     /// The MAC addresses of next hops.
     pub(crate) adjacencies: bool,
+    /// What the shortcut goes by.
+    pub(crate) shortcut: shortcut::Dirty,
 }
 
 /// What a dump changed beside the entries it confirmed.
@@ -146,6 +152,7 @@ impl State {
             resolver: Resolver::default(),
             learning: LearnCounts::default(),
             mac_changes: Vec::new(),
+            shortcut: Shortcut::default(),
         }
     }
 
@@ -331,6 +338,9 @@ impl State {
                 .and_then(|ports| ports.get(&mac))
                 .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
         });
+        if let Some(bridge) = bridge {
+            self.dirty.shortcut.addresses.extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
+        }
         self.mac_changes.extend(overlay.changes.drain(..).map(|change| (ifindex, change)));
         settled
     }

@@ -10,6 +10,7 @@ use wire::Vni;
 
 use crate::learn::LearnCounts;
 use crate::leave::LeftToKernel;
+use crate::shortcut::PortDecision;
 use crate::source::SourceState;
 use crate::state::{FpmHazard, Resync};
 
@@ -36,6 +37,8 @@ pub struct Status {
     pub left: Arc<[LeftToKernel]>,
     /// VNIs that the settings name to be taken over and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
+    /// The ports of taken VNIs' bridges, and whether they have the shortcut.
+    pub ports: Arc<[PortDecision]>,
     /// What the user should know.
     pub warnings: Vec<Warning>,
 }

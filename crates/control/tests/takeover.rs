@@ -74,7 +74,7 @@ fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
     let five_tuple = VniSettings { policy: Policy::FiveTuple, ..VniSettings::default() };
     let settings = Settings { default: five_tuple, ..Settings::default() };
     let local_ports = SourcePortRange::try_from((40_000, 50_000)).unwrap();
-    let mut state = State::new(settings, Namespace { default_ttl: 99, local_ports });
+    let mut state = State::new(settings, Namespace { default_ttl: 99, local_ports, ..Namespace::default() });
     tell(&mut state, leaf());
     let update = state.build();
     assert_eq!(table(&update).unwrap().tunnel.ttl, Ttl::Fixed(99));
@@ -153,7 +153,8 @@ fn the_netdevs_place_is_named() {
     assert_eq!(left_with(no_carrier(netdev())), Some(LeaveReason::Down));
     assert_eq!(left_with(Link { master: None, ..netdev() }), Some(LeaveReason::NotInBridge));
     assert_eq!(left_with(Link { master: Some(UP1), ..netdev() }), Some(LeaveReason::NotInBridge));
-    let aware = Link { kind: LinkKind::Bridge { vlan_filtering: true }, ..bridge(BRIDGE, "br10010") };
+    let attributes = netlink::Bridge { vlan_filtering: true, ..netlink::Bridge::default() };
+    let aware = Link { kind: LinkKind::Bridge(attributes), ..bridge(BRIDGE, "br10010") };
     assert_eq!(left_with(aware), Some(LeaveReason::VlanAwareBridge { bridge: "br10010".into() }));
 }
 

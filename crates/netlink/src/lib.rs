@@ -8,6 +8,7 @@ mod fdb;
 mod filter;
 mod kernel;
 mod message;
+mod packet_filter;
 mod request;
 mod socket;
 
@@ -17,7 +18,8 @@ pub use fdb::{FdbChange, FdbWrite};
 pub use filter::{Direction, Filter};
 pub use kernel::{Event, Kernel};
 pub use message::{
-    Address, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,
-    Route, RouteNextHop, RouteTarget, Vxlan,
+    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
+    Operation, Route, RouteNextHop, RouteTarget, Vxlan,
 };
+pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};

@@ -108,14 +108,22 @@ pub enum LinkKind {
     /// `veth`.
     Veth,
     /// `bridge`.
-    Bridge {
-        /// `IFLA_BR_VLAN_FILTERING`: the bridge is VLAN-aware.
-        vlan_filtering: bool,
-    },
+    Bridge(Bridge),
     /// `vxlan`.
     Vxlan(Box<Vxlan>),
     /// Any other kind, by its name (`vrf`, `vlan`, `bond`, `macvlan`, …).
     Other(String),
+}
+
+/// A bridge's attributes (`IFLA_BR_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Bridge {
+    /// `IFLA_BR_VLAN_FILTERING`: the bridge is VLAN-aware.
+    pub vlan_filtering: bool,
+    /// `IFLA_BR_AGEING_TIME` in hundredths of a second: when an entry is removed whose host is silent.
+    pub ageing: u32,
+    /// `IFLA_BR_NF_CALL_IPTABLES` or `_IP6TABLES`: what it forwards goes through the packet filters for IP.
+    pub calls_netfilter: bool,
 }
 
 /// A vxlan netdev's attributes (`IFLA_VXLAN_*`).

@@ -151,7 +151,15 @@ impl Requests {
     /// # Errors
     /// When the socket cannot be opened.
     pub fn open() -> Result<Self, Error> {
-        let socket = Socket::open(None)?;
+        Self::with(Socket::open(None)?)
+    }
+
+    /// Opens one to the packet filters instead.
+    pub(crate) fn open_netfilter() -> Result<Self, Error> {
+        Self::with(Socket::open_netfilter()?)
+    }
+
+    fn with(socket: Socket) -> Result<Self, Error> {
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE_SECONDS, 0))
             .map_err(|errno| failed("set the timeout")(errno.into()))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })

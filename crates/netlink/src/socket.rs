@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use netlink_sys::SocketAddr;
-use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 use nix::libc::MSG_TRUNC;
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -26,7 +26,16 @@ pub(crate) struct Socket(netlink_sys::Socket);
 impl Socket {
     /// Opens and binds one. `receive_buffer` is in bytes; the system's own size where absent.
     pub(crate) fn open(receive_buffer: Option<usize>) -> Result<Self, Error> {
-        let mut socket = netlink_sys::Socket::new(NETLINK_ROUTE).map_err(failed("open"))?;
+        Self::open_protocol(NETLINK_ROUTE, receive_buffer)
+    }
+
+    /// Opens and binds one to the packet filters.
+    pub(crate) fn open_netfilter() -> Result<Self, Error> {
+        Self::open_protocol(NETLINK_NETFILTER, None)
+    }
+
+    fn open_protocol(protocol: isize, receive_buffer: Option<usize>) -> Result<Self, Error> {
+        let mut socket = netlink_sys::Socket::new(protocol).map_err(failed("open"))?;
         if let Some(bytes) = receive_buffer {
             // Without CAP_NET_ADMIN the size stays below net.core.rmem_max: smaller, but not wrong.
             if setsockopt(&socket, sockopt::RcvBufForce, &bytes).is_err() {

@@ -6,8 +6,8 @@ mod bytes;
 
 use bytes::{all_of_vxlan, attribute, ip, link_body, message, number, one, route_body, vxlan_message};
 use netlink::{
-    Address, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,
-    Route, RouteNextHop, RouteTarget, Vxlan,
+    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
+    Operation, Route, RouteNextHop, RouteTarget, Vxlan,
 };
 use wire::MacAddr;
 
@@ -135,8 +135,18 @@ fn a_bridge_port() {
 fn other_links() {
     let info = |kind: &[u8], data: &[u8]| attribute(18, &[attribute(2, data), attribute(1, kind)].concat());
     let kinds = [
-        (info(b"bridge\0", &attribute(7, &[1])), LinkKind::Bridge { vlan_filtering: true }),
-        (info(b"bridge\0", &attribute(7, &[0])), LinkKind::Bridge { vlan_filtering: false }),
+        (
+            info(b"bridge\0", &attribute(7, &[1])),
+            LinkKind::Bridge(Bridge { vlan_filtering: true, ..Bridge::default() }),
+        ),
+        (
+            info(b"bridge\0", &[attribute(7, &[0]), attribute(4, &300u32.to_ne_bytes())].concat()),
+            LinkKind::Bridge(Bridge { ageing: 300, ..Bridge::default() }),
+        ),
+        (
+            info(b"bridge\0", &attribute(37, &[1])),
+            LinkKind::Bridge(Bridge { calls_netfilter: true, ..Bridge::default() }),
+        ),
         (info(b"vrf\0", &number(1, 77)), LinkKind::Other("vrf".into())),
     ];
     for (info, kind) in kinds {

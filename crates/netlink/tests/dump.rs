@@ -59,7 +59,7 @@ fn compare_links(namespace: &Namespace, links: &[&Link]) {
         match &link.kind {
             LinkKind::Plain => assert!(info.get("info_kind").is_none(), "{name}"),
             LinkKind::Veth => assert_eq!(info["info_kind"], "veth", "{name}"),
-            LinkKind::Bridge { vlan_filtering } => {
+            LinkKind::Bridge(netlink::Bridge { vlan_filtering, .. }) => {
                 assert_eq!(info["info_kind"], "bridge", "{name}");
                 assert_eq!(info["info_data"]["vlan_filtering"], u8::from(*vlan_filtering), "{name}");
             }

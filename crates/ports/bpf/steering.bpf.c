@@ -43,11 +43,11 @@ static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 #define IPPROTO_UDP 17
 
 // The places of `kill_switch`.
-enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2 };
+enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2, HOOK_PORT = 3 };
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
-	UINT(max_entries, 3);
+	UINT(max_entries, 4);
 	TYPE(key, __u32);
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
@@ -97,6 +97,10 @@ enum {
 	COUNT_SPLICE_UNKNOWN_SLOT,
 	COUNT_UPLINK_STALLED,
 	COUNT_VXLAN_STALLED,
+	COUNT_PORT_SHORTCUT,
+	COUNT_PORT_REFRESHED,
+	COUNT_PORT_PASSED,
+	COUNT_PORT_STALLED,
 	COUNTS,
 };
 
@@ -181,6 +185,12 @@ SEC("classifier") int vtepd_uplink(struct __sk_buff *skb)
 SEC("classifier") int vtepd_vxlan(struct __sk_buff *skb)
 {
 	steer(skb, HOOK_VXLAN);
+	return PASS;
+}
+
+SEC("classifier") int vtepd_port(struct __sk_buff *skb)
+{
+	steer(skb, HOOK_PORT);
 	return PASS;
 }
 
@@ -291,20 +301,26 @@ static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
 	return offset + skb->gso_size;
 }
 
+// Whether a frame, or each segment of a GSO frame, is at most this long.
+static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
+{
+	__u32 length = skb->gso_size ? segment_length(skb) : skb->len;
+
+	if (skb->vlan_present)
+		length += 4;
+	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the kernel's.
+	return length <= frame_limit && !(skb->gso_size && length == 0) && skb->len <= 65549;
+}
+
 // vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay.
 SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 	struct taken_netdev *taken = bpf_map_lookup_elem(&taken_netdevs, &ifindex);
-	__u32 length;
 
 	if (!taken)
 		return PASS;
-	length = skb->gso_size ? segment_length(skb) : skb->len;
-	if (skb->vlan_present)
-		length += 4;
-	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the kernel's.
-	if (length > taken->frame_limit || (skb->gso_size && length == 0) || skb->len > 65549) {
+	if (!fits(skb, taken->frame_limit)) {
 		count(COUNT_VXLAN_TOO_BIG);
 		return PASS;
 	}
@@ -317,6 +333,8 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	count(COUNT_VXLAN_REDIRECTED);
 	return bpf_redirect(bridge_splice, 0);
 }
+
+#include "shortcut.bpf.h"
 
 // Bridge splice, near end ingress: by the tag, into the vxlan netdev, as if the kernel had decapsulated it.
 SEC("classifier") int steer_splice(struct __sk_buff *skb)

@@ -6,6 +6,7 @@
 //! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
 //! - [`patience`]: what has them give up a worker that hangs
 //! - `haste`: short grace periods while there are many hooks to change
+//! - `shortcut`: hosts' frames that go straight to the worker
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
@@ -16,11 +17,13 @@ pub mod leftovers;
 pub mod netns;
 pub mod packet;
 pub mod patience;
+mod shortcut;
 pub mod splice;
 pub mod steering;
 
 pub use netns::PrivateNamespace;
 pub use packet::PacketSocket;
 pub use patience::{Patience, Waiting};
+pub use shortcut::{ShortcutState, shortcut_obstacle};
 pub use splice::{Splice, SpliceError};
 pub use steering::{Hook, Steering, SteeringCounts, SteeringError};

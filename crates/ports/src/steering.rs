@@ -10,11 +10,12 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use tables::{SteeringPlan, TakenVni};
+use tables::{PlaceChange, SteeringPlan, TakenVni};
 
 use crate::haste::Haste;
 use crate::netns::PrivateNamespace;
 use crate::patience::Patience;
+use crate::shortcut::{Shortcut, ShortcutState};
 use crate::splice::Splice;
 
 /// How programs are attached.
@@ -142,6 +143,14 @@ pub struct SteeringCounts {
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
     pub vxlan_stalled: u64,
+    /// Hosts' frames, redirected to the worker without the bridge.
+    pub port_shortcut: u64,
+    /// Hosts' frames that could have been, left to the bridge so that it sees who is talking.
+    pub port_refreshed: u64,
+    /// Other frames from hosts on ports with the shortcut, left to the bridge.
+    pub port_passed: u64,
+    /// Hosts' frames, left to the bridge because the worker hung.
+    pub port_stalled: u64,
 }
 
 /// The steering programs of one namespace. Dropping it detaches them.
@@ -155,6 +164,7 @@ pub struct Steering {
     uplinks: BTreeMap<u32, SchedClassifierLink>,
     netdevs: BTreeMap<u32, SchedClassifierLink>,
     splices: Vec<SchedClassifierLink>,
+    shortcut: Shortcut,
 }
 
 impl std::fmt::Debug for Steering {
@@ -165,16 +175,17 @@ impl std::fmt::Debug for Steering {
 
 /// An entry program and where it is attached.
 #[derive(Clone, Copy)]
-struct Entry {
+pub(crate) struct Entry {
     program: &'static str,
     direction: TcAttachType,
 }
 
 const UPLINK: Entry = Entry { program: "vtepd_uplink", direction: TcAttachType::Ingress };
 const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
+const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
 const SPLICE: Entry = Entry { program: "vtepd_splice", direction: TcAttachType::Ingress };
 const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
-const ENTRIES: [Entry; 4] = [UPLINK, VXLAN, SPLICE, FAR_END];
+const ENTRIES: [Entry; 5] = [UPLINK, VXLAN, PORT, SPLICE, FAR_END];
 
 /// Descriptors for 4,094 hooks and for everything else.
 const DESCRIPTORS: u64 = 8192;
@@ -183,6 +194,9 @@ const DESCRIPTORS: u64 = 8192;
 const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
 const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
+const STEER_PORT: (u32, &str) = (3, "steer_port");
+/// In the order in which they are put there: what is redirected can come back from the start.
+const STEERS: [(u32, &str); 4] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER_PORT];
 
 impl Steering {
     /// Loads the programs. Nothing is attached or redirected yet. `stall_limit` is how long frames may wait for the worker before
@@ -203,9 +217,7 @@ impl Steering {
             .override_global("bridge_splice", &bridge_splice, true)
             .override_global("stall_limit", &limit, true)
             .load(object)?;
-        for program in
-            ENTRIES.map(|e| e.program).into_iter().chain([STEER_UPLINK.1, STEER_VXLAN.1, STEER_SPLICE.1])
-        {
+        for program in ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program)) {
             classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
         }
         allow_descriptors();
@@ -220,6 +232,7 @@ impl Steering {
             uplinks: BTreeMap::new(),
             netdevs: BTreeMap::new(),
             splices: Vec::new(),
+            shortcut: Shortcut::default(),
         })
     }
 
@@ -268,7 +281,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn engage(&mut self) -> Result<(), SteeringError> {
-        for (place, program) in [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN] {
+        for (place, program) in STEERS {
             let program = classifier(&mut self.ebpf, program)?;
             let fd = program.fd().map_err(|error| SteeringError::Program("behind the kill switch", error))?;
             self.kill_switch.set(place, fd, 0).map_err(|error| SteeringError::Map("kill_switch", error))?;
@@ -282,7 +295,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
-        for place in [STEER_UPLINK.0, STEER_VXLAN.0] {
+        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0] {
             self.kill_switch
                 .clear_index(&place)
                 .or_else(absent)
@@ -297,6 +310,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses; what was done before stays done.
     pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
+        self.shortcut.shrink(&mut self.ebpf, plan)?;
         let gone: Vec<TakenVni> = self
             .plan
             .vnis
@@ -339,7 +353,7 @@ impl Steering {
         let mut first = Ok(());
         for uplink in &plan.uplinks {
             if !self.uplinks.contains_key(&uplink.ifindex) {
-                match self.attach_by_index(uplink.ifindex, UPLINK) {
+                match attach_by_index(&mut self.ebpf, self.hook, uplink.ifindex, UPLINK) {
                     Ok(link) => {
                         self.uplinks.insert(uplink.ifindex, link);
                         self.plan.uplinks.insert(uplink.clone());
@@ -358,12 +372,35 @@ impl Steering {
                 }
             }
         }
-        first
+        first.and(self.shortcut.grow(&mut self.ebpf, self.hook, PORT, plan))
+    }
+
+    /// Forgets the addresses that have left their places. To be called with [`Self::shrink`], before the snapshot is published.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn forget(&mut self, changes: &[PlaceChange]) -> Result<(), SteeringError> {
+        self.shortcut.forget(&mut self.ebpf, changes)
+    }
+
+    /// Remembers the addresses that came to new places, as many as there is room for. To be called with [`Self::grow`], after the
+    /// snapshot is published.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn remember(&mut self, changes: &[PlaceChange]) -> Result<(), SteeringError> {
+        self.shortcut.remember(&mut self.ebpf, changes)
+    }
+
+    /// Which ports have the shortcut.
+    #[must_use]
+    pub fn shortcut(&self) -> ShortcutState {
+        self.shortcut.state()
     }
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         if !self.netdevs.contains_key(&vni.ifindex) {
-            let link = self.attach_by_index(vni.ifindex, VXLAN)?;
+            let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
             self.netdevs.insert(vni.ifindex, link);
         }
         let slot = u32::from(vni.slot.get());
@@ -393,12 +430,11 @@ impl Steering {
             splice_unknown_slot: sum(4)?,
             uplink_stalled: sum(5)?,
             vxlan_stalled: sum(6)?,
+            port_shortcut: sum(7)?,
+            port_refreshed: sum(8)?,
+            port_passed: sum(9)?,
+            port_stalled: sum(10)?,
         })
-    }
-
-    fn attach_by_index(&mut self, ifindex: u32, entry: Entry) -> Result<SchedClassifierLink, SteeringError> {
-        let name = nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
-        attach(&mut self.ebpf, self.hook, &name.to_string_lossy(), entry)
     }
 
     fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
@@ -431,7 +467,7 @@ fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
 }
 
 /// Removing what is not there is no failure.
-fn absent(error: MapError) -> Result<(), MapError> {
+pub(crate) fn absent(error: MapError) -> Result<(), MapError> {
     match error {
         MapError::KeyNotFound | MapError::ElementNotFound => Ok(()),
         MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -439,7 +475,7 @@ fn absent(error: MapError) -> Result<(), MapError> {
     }
 }
 
-fn map<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SteeringError>
+pub(crate) fn map<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SteeringError>
 where
     T: TryFrom<&'a mut Map, Error = MapError>,
 {
@@ -493,6 +529,16 @@ fn patience(ebpf: &mut Ebpf, limit: Duration) -> Result<Patience, SteeringError>
     let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
     Patience::share(notes, ring, limit).map_err(SteeringError::Patience)
+}
+
+pub(crate) fn attach_by_index(
+    ebpf: &mut Ebpf,
+    hook: Hook,
+    ifindex: u32,
+    entry: Entry,
+) -> Result<SchedClassifierLink, SteeringError> {
+    let name = nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
+    attach(ebpf, hook, &name.to_string_lossy(), entry)
 }
 
 fn attach(

@@ -22,6 +22,9 @@ use ports::{Hook, PacketSocket, Patience, PrivateNamespace, Splice, Steering, Wa
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
+#[path = "steering/shortcut.rs"]
+mod shortcut;
+
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 struct Leaf {
@@ -69,7 +72,11 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
         frame_limit: 9000 - 36,
     };
     let uplink = Uplink { ifindex: ifindex(leaf, "up1"), name: "up1".to_owned() };
-    SteeringPlan { uplinks: BTreeSet::from([uplink]), vnis: BTreeMap::from([(vx5, vni)]) }
+    SteeringPlan {
+        uplinks: BTreeSet::from([uplink]),
+        vnis: BTreeMap::from([(vx5, vni)]),
+        ..SteeringPlan::default()
+    }
 }
 
 /// A frame from the spine to the leaf's VTEP: VNI and first byte of the VXLAN header as given.

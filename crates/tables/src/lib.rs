@@ -6,6 +6,7 @@
 //! - [`tunnel`]: what a vxlan netdev says of the outer header
 //! - `pages`: a list of which unchanged parts are shared
 //! - [`paths`]: the live next hops towards a VTEP
+//! - [`shortcut`]: hosts' frames that skip the bridge
 //! - [`snapshot`]: one consistent view of everything, and its builder
 //! - [`steering`]: which frames the steering programs redirect to the worker
 
@@ -14,6 +15,7 @@ pub mod hash;
 pub mod learning;
 mod pages;
 pub mod paths;
+pub mod shortcut;
 pub mod snapshot;
 pub mod steering;
 pub mod tunnel;
@@ -21,6 +23,7 @@ pub mod tunnel;
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
 pub use paths::{BUCKETS, NextHop, Paths, Rebalance};
+pub use shortcut::{Place, PlaceChange, ShortcutPort};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex};
 pub use steering::{SteeringPlan, TakenVni, Uplink};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

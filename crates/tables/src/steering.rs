@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use wire::Vni;
 
+use crate::shortcut::ShortcutPort;
 use crate::snapshot::Slot;
 
 /// An Ethernet interface outside the bridges that a route to a VTEP uses.
@@ -43,4 +44,6 @@ pub struct SteeringPlan {
     pub uplinks: BTreeSet<Uplink>,
     /// VNIs taken over, by the interface index of their vxlan netdev.
     pub vnis: BTreeMap<u32, TakenVni>,
+    /// Bridge ports with the shortcut, by interface index.
+    pub ports: BTreeMap<u32, ShortcutPort>,
 }

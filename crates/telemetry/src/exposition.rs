@@ -82,6 +82,7 @@ impl Collector for Everything {
         self.vnis(&mut encoder)?;
         self.paths(&mut encoder)?;
         self.learning(&mut encoder)?;
+        self.shortcut(&mut encoder)?;
         self.frames(&mut encoder)
     }
 }
@@ -213,6 +214,27 @@ impl Everything {
         )
     }
 
+    fn shortcut(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let ports = self.view.ports.iter().map(|port| {
+            let labels = vec![
+                ("port", port.port.clone()),
+                ("vni", port.vni.to_string()),
+                ("reason", port.reason.clone()),
+            ];
+            (labels, u64::from(port.reason.is_empty()))
+        });
+        gauges(
+            encoder,
+            "vtepd_port_shortcut",
+            "1 for bridge ports whose known unicast skips the bridge, 0 with the reason for others",
+            ports,
+        )?;
+        let [known, waiting] = self.view.shortcut_addresses;
+        let rows = [("known", known), ("no_room", waiting)]
+            .map(|(state, n)| (vec![("state", state.to_owned())], n as u64));
+        gauges(encoder, "vtepd_shortcut_addresses", "MAC addresses that the shortcut goes by", rows)
+    }
+
     fn frames(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let c = &self.counters;
         let received = [("underlay", c.underlay_received.get()), ("bridge", c.bridge_received.get())]
@@ -260,6 +282,10 @@ impl Everything {
             ("splice_unknown_slot", s.splice_unknown_slot),
             ("uplink_stalled", s.uplink_stalled),
             ("vxlan_stalled", s.vxlan_stalled),
+            ("port_shortcut", s.port_shortcut),
+            ("port_refreshed", s.port_refreshed),
+            ("port_passed", s.port_passed),
+            ("port_stalled", s.port_stalled),
         ]
         .map(|(decision, n)| (vec![("decision", decision.to_owned())], n));
         counters(

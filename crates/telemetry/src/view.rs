@@ -19,6 +19,10 @@ pub struct View {
     pub paths: Vec<PathView>,
     /// vxlan netdevs left to the kernel.
     pub left: Vec<LeftView>,
+    /// The ports of bridges, and whether they have the shortcut; none where it is off.
+    pub ports: Vec<PortView>,
+    /// Addresses that the shortcut goes by, and those for which its map has no room.
+    pub shortcut_addresses: [usize; 2],
     /// Where facts come from.
     pub sources: Vec<SourceView>,
     /// What the steering programs decided.
@@ -68,6 +72,17 @@ pub struct LeftView {
     pub reason: String,
 }
 
+/// A port of the bridge of a VNI taken over.
+#[derive(Debug, Clone)]
+pub struct PortView {
+    /// Its name.
+    pub port: String,
+    /// The VNI.
+    pub vni: Vni,
+    /// Why all of its frames go by the bridge; empty where known unicast takes the shortcut.
+    pub reason: String,
+}
+
 /// A source of facts.
 #[derive(Debug, Clone)]
 pub struct SourceView {
@@ -94,4 +109,12 @@ pub struct SteeringView {
     pub uplink_stalled: u64,
     /// From bridges, left to the kernel because the worker hung.
     pub vxlan_stalled: u64,
+    /// From hosts, redirected to the worker without the bridge.
+    pub port_shortcut: u64,
+    /// From hosts, left to the bridge so that it sees who is talking.
+    pub port_refreshed: u64,
+    /// From hosts on ports with the shortcut, left to the bridge.
+    pub port_passed: u64,
+    /// From hosts, left to the bridge because the worker hung.
+    pub port_stalled: u64,
 }

@@ -56,6 +56,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         [
             ("takeover.vnis", settings.include.as_ref().map_or_else(|| "all".to_owned(), list)),
             ("takeover.exclude", format!("[{}]", list(&settings.exclude))),
+            ("takeover.shortcut", settings.shortcut.to_string()),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
             ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),

@@ -52,6 +52,12 @@ pub struct Arguments {
     /// Drop frames from VTEPs that no table names; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
+    /// Let hosts' frames for known remote addresses skip the kernel bridge where they can [default: off]
+    #[arg(long, overrides_with = "no_shortcut")]
+    pub shortcut: bool,
+    /// Send every frame of a host through the kernel bridge
+    #[arg(long)]
+    pub no_shortcut: bool,
     /// How the steering programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
@@ -140,6 +146,7 @@ struct TakeoverSection {
     exclude: Vec<u32>,
     hook: Option<HookChoice>,
     strict_vtep: bool,
+    shortcut: bool,
     stall_limit_ms: Option<u64>,
 }
 
@@ -301,6 +308,7 @@ impl Configuration {
             Some(false) => Rebalance::Off,
             Some(true) | None => Rebalance::On,
         };
+        let shortcut = (file.takeover.shortcut || arguments.shortcut) && !arguments.no_shortcut;
         let fpm_enabled =
             !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
         Ok(Self {
@@ -310,6 +318,7 @@ impl Configuration {
                 detached: BTreeSet::new(),
                 seed,
                 rebalance,
+                shortcut,
                 default,
                 vnis,
             },

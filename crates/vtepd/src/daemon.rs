@@ -57,7 +57,7 @@ async fn run_until_replaced(
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
         let foreign = foreign(&update.plan, hook);
         let notes = running.into_iter().chain(missing).chain(foreign.iter().map(ToString::to_string));
-        return print(&dry_run::report(&update, &hook.to_string(), notes.collect(), arguments.output));
+        return print(&dry_run::report(&update, hook, notes.collect(), arguments.output));
     }
     let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
@@ -86,13 +86,19 @@ async fn run_until_replaced(
             |last: &Update| Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left);
         if applied_last.as_ref().is_some_and(same) {
             // Tables alone changed, as they do a thousand times a second.
-            shown.publish(update);
+            if let Err(error) = shown.publish(update) {
+                tracing::error!("{error}; what is not steered stays with the kernel");
+            }
             return;
         }
         warn_of_foreign(&mut known_foreign, &update.plan, hook);
         let applied = shown.apply(update);
         // What failed is tried again at the next occasion.
-        applied_last = applied.is_ok().then(|| Update { snapshot: Arc::default(), ..update.clone() });
+        applied_last = applied.is_ok().then(|| Update {
+            snapshot: Arc::default(),
+            places: Arc::default(),
+            ..update.clone()
+        });
         let counts = (update.plan.vnis.len(), update.left.len());
         if applied.is_ok() && told.replace(counts) != Some(counts) {
             let (taken, left) = counts;

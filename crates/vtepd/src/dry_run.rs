@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use control::Update;
+use ports::{Hook, shortcut_obstacle};
 use serde::Serialize;
 
 use crate::config::Output;
@@ -29,17 +30,27 @@ struct Left {
     reason: String,
 }
 
+/// A port of a bridge, and why it would not have the shortcut.
+#[derive(Debug, Serialize)]
+struct Port {
+    port: String,
+    vni: u32,
+    shortcut: bool,
+    reason: Option<String>,
+}
+
 #[derive(Debug, Serialize)]
 struct Report {
     hook: String,
     uplinks: Vec<String>,
     taken: Vec<Taken>,
     left: Vec<Left>,
+    ports: Vec<Port>,
     notes: Vec<String>,
 }
 
 /// The report as text.
-pub fn report(update: &Update, hook: &str, notes: Vec<String>, output: Output) -> String {
+pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -> String {
     let taken = update.plan.vnis.values().filter_map(|vni| {
         let table = update.snapshot.vni(vni.slot.get())?;
         Some(Taken {
@@ -59,11 +70,17 @@ pub fn report(update: &Update, hook: &str, notes: Vec<String>, output: Output) -
         vni: left.vni,
         reason: left.reason.to_string(),
     });
+    let ports = update.ports.iter().map(|port| {
+        let reason = port.reason.map(|reason| reason.to_string());
+        let reason = reason.or_else(|| shortcut_obstacle(port.ifindex, hook));
+        Port { port: port.name.clone(), vni: port.vni.get(), shortcut: reason.is_none(), reason }
+    });
     let report = Report {
-        hook: hook.to_owned(),
+        hook: hook.to_string(),
         uplinks: update.plan.uplinks.iter().map(|uplink| uplink.name.clone()).collect(),
         taken: taken.collect(),
         left: left.collect(),
+        ports: ports.collect(),
         notes,
     };
     match output {
@@ -103,6 +120,11 @@ fn table(report: &Report) -> String {
     let _ = writeln!(text, "Would stay with the kernel: {}", report.left.len());
     for l in &report.left {
         let _ = writeln!(text, "  {:<16} {:>8}  {}", l.netdev, l.vni, l.reason);
+    }
+    for port in &report.ports {
+        let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        let has = if port.shortcut { "would have the shortcut" } else { "would not have the shortcut" };
+        let _ = writeln!(text, "Port {} (VNI {}) {has}{reason}", port.port, port.vni);
     }
     for note in &report.notes {
         let _ = writeln!(text, "Note: {note}");

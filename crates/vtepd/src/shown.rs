@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use control::{Status, Update};
 use pipeline::Counters;
-use ports::{Hook, SteeringCounts};
+use ports::{Hook, ShortcutState, SteeringCounts};
 use tables::Snapshot;
 use tokio::sync::watch;
 
@@ -54,16 +54,20 @@ impl Shown {
     pub fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
         match self.takeover().as_mut() {
-            Some(takeover) => takeover.apply(Arc::clone(&update.snapshot), &update.plan),
+            Some(takeover) => takeover.apply(update),
             None => Ok(()),
         }
     }
 
     /// Forwards by this from now on; what is steered, and what is left, is as it was.
-    pub fn publish(&self, update: &Update) {
+    ///
+    /// # Errors
+    /// As [`Takeover::publish`].
+    pub fn publish(&self, update: &Update) -> Result<(), TakeoverError> {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
-        if let Some(takeover) = self.takeover().as_ref() {
-            takeover.publish(Arc::clone(&update.snapshot));
+        match self.takeover().as_mut() {
+            Some(takeover) => takeover.publish(update),
+            None => Ok(()),
         }
     }
 
@@ -92,6 +96,11 @@ impl Shown {
         counts.unwrap_or_default()
     }
 
+    /// Which ports have the shortcut.
+    pub fn shortcut(&self) -> ShortcutState {
+        self.takeover().as_ref().map(Takeover::shortcut).unwrap_or_default()
+    }
+
     /// One more configuration was taken over.
     pub fn configured(&self) {
         self.configurations.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +116,8 @@ impl Shown {
     /// # Errors
     /// As [`telemetry::render`].
     pub fn render(&self) -> Result<String, std::fmt::Error> {
-        let mut view = view::view(&self.status.borrow(), &self.snapshot(), self.steering_counts());
+        let mut view =
+            view::view(&self.status.borrow(), &self.snapshot(), self.steering_counts(), self.shortcut());
         view.ready = self.is_engaged();
         view.configuration = self.configurations();
         telemetry::render(&self.counters, view)

@@ -4,13 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::Request;
+use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    Hook, PacketSocket, PrivateNamespace, Splice, SpliceError, Steering, SteeringCounts, SteeringError,
-    leftovers,
+    Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering, SteeringCounts,
+    SteeringError, leftovers,
 };
-use tables::{Snapshot, SteeringPlan};
 use tokio::sync::mpsc;
 
 use crate::worker::{Sockets, Worker};
@@ -93,10 +92,11 @@ impl Takeover {
     ///
     /// # Errors
     /// The first thing that steering could not do; the rest is done all the same.
-    pub fn apply(&mut self, snapshot: Arc<Snapshot>, plan: &SteeringPlan) -> Result<(), TakeoverError> {
-        let shrunk = self.steering.shrink(plan);
-        self.worker.publish(snapshot);
-        let grown = self.steering.grow(plan);
+    pub fn apply(&mut self, update: &Update) -> Result<(), TakeoverError> {
+        let Update { snapshot, plan, places, .. } = update;
+        let shrunk = self.steering.shrink(plan).and(self.steering.forget(places));
+        self.worker.publish(Arc::clone(snapshot));
+        let grown = self.steering.grow(plan).and(self.steering.remember(places));
         if !self.engaged {
             self.steering.engage()?;
             self.engaged = true;
@@ -105,8 +105,14 @@ impl Takeover {
     }
 
     /// Forwards by this snapshot, which goes with the plan that was applied last.
-    pub fn publish(&self, snapshot: Arc<Snapshot>) {
-        self.worker.publish(snapshot);
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn publish(&mut self, update: &Update) -> Result<(), TakeoverError> {
+        let Update { snapshot, places, .. } = update;
+        let forgotten = self.steering.forget(places);
+        self.worker.publish(Arc::clone(snapshot));
+        Ok(forgotten.and(self.steering.remember(places))?)
     }
 
     /// Gives everything back to the kernel: first no more is redirected, then what the worker has is forwarded, then the hooks,
@@ -124,6 +130,12 @@ impl Takeover {
     #[must_use]
     pub const fn is_engaged(&self) -> bool {
         self.engaged
+    }
+
+    /// Which ports have the shortcut.
+    #[must_use]
+    pub fn shortcut(&self) -> ShortcutState {
+        self.steering.shortcut()
     }
 
     /// What the worker counts.

@@ -4,12 +4,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use control::{SourceState, Status};
-use ports::SteeringCounts;
+use ports::{ShortcutState, SteeringCounts};
 use tables::Snapshot;
-use telemetry::{LeftView, PathView, SourceView, SteeringView, View, VniView};
+use telemetry::{LeftView, PathView, PortView, SourceView, SteeringView, View, VniView};
 
 /// Joins what the control room says of itself with what is forwarded by.
-pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> View {
+pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortcut: ShortcutState) -> View {
+    let refused: BTreeMap<String, String> = shortcut.refused.into_iter().collect();
+    let ports = status.ports.iter().map(|port| PortView {
+        port: port.name.clone(),
+        vni: port.vni,
+        reason: match port.reason {
+            Some(reason) => reason.to_string(),
+            None => refused.get(&port.name).cloned().unwrap_or_default(),
+        },
+    });
     let vnis = snapshot.vnis().map(|table| VniView {
         slot: table.slot.get(),
         vni: table.tunnel.vni,
@@ -41,6 +50,8 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> Vie
         vnis: vnis.collect(),
         paths: paths.collect(),
         left: left.collect(),
+        ports: ports.collect(),
+        shortcut_addresses: [shortcut.places, shortcut.waiting],
         sources: vec![source("kernel", status.kernel), source("fpm", status.fpm)],
         steering: SteeringView {
             uplink_redirected: counts.uplink_redirected,
@@ -50,6 +61,10 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts) -> Vie
             splice_unknown_slot: counts.splice_unknown_slot,
             uplink_stalled: counts.uplink_stalled,
             vxlan_stalled: counts.vxlan_stalled,
+            port_shortcut: counts.port_shortcut,
+            port_refreshed: counts.port_refreshed,
+            port_passed: counts.port_passed,
+            port_stalled: counts.port_stalled,
         },
         learned: vec![("new", learning.new), ("moved", learning.moved), ("refreshed", learning.refreshed)],
         not_learned: vec![

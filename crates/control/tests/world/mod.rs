@@ -64,7 +64,10 @@ pub fn no_carrier(link: Link) -> Link {
 }
 
 pub fn bridge(ifindex: u32, name: &str) -> Link {
-    Link { kind: LinkKind::Bridge { vlan_filtering: false }, ..ethernet(ifindex, name) }
+    Link {
+        kind: LinkKind::Bridge(netlink::Bridge { ageing: 30_000, ..netlink::Bridge::default() }),
+        ..ethernet(ifindex, name)
+    }
 }
 
 pub fn port(link: Link, bridge: u32) -> Link {

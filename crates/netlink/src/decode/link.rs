@@ -4,7 +4,7 @@
 
 use super::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope};
 use crate::attribute::Attributes;
-use crate::message::{Address, BridgePort, Link, LinkKind, Vxlan};
+use crate::message::{Address, Bridge, BridgePort, Link, LinkKind, Vxlan};
 
 /// What the reserved bits of a VXLAN header are for a netdev without extensions: all but the I flag and the VNI
 /// (RFC 7348 section 5; `vxlan_nl2conf` in `drivers/net/vxlan/vxlan_core.c`).
@@ -68,7 +68,7 @@ fn link_info(attributes: Attributes<'_>) -> Result<(LinkKind, Option<BridgePort>
     let kind = match kind.as_deref() {
         None => LinkKind::Plain,
         Some("veth") => LinkKind::Veth,
-        Some("bridge") => LinkKind::Bridge { vlan_filtering: vlan_filtering(data)? },
+        Some("bridge") => LinkKind::Bridge(bridge(data)?),
         Some("vxlan") => LinkKind::Vxlan(Box::new(vxlan(data)?)),
         Some(_) => LinkKind::Other(kind.unwrap_or_default()),
     };
@@ -79,14 +79,19 @@ fn link_info(attributes: Attributes<'_>) -> Result<(LinkKind, Option<BridgePort>
     Ok((kind, port))
 }
 
-/// `IFLA_BR_VLAN_FILTERING`.
-fn vlan_filtering(attributes: Attributes<'_>) -> Result<bool, DecodeError> {
-    let mut on = false;
+/// `IFLA_BR_*`.
+fn bridge(attributes: Attributes<'_>) -> Result<Bridge, DecodeError> {
+    let mut bridge = Bridge::default();
     for attribute in attributes {
         let attribute = attribute?;
-        on |= attribute.kind == 7 && attribute.bool()?;
+        match attribute.kind {
+            4 => bridge.ageing = attribute.u32()?,
+            7 => bridge.vlan_filtering = attribute.bool()?,
+            36 | 37 => bridge.calls_netfilter |= attribute.bool()?,
+            _ => {}
+        }
     }
-    Ok(on)
+    Ok(bridge)
 }
 
 /// `IFLA_BRPORT_*`.

@@ -1,0 +1,249 @@
+//! Which bridge ports have the shortcut, and which addresses it goes by.
+//!
+//! A port has it if the bridge does nothing with its hosts' known unicast but to send it to the vxlan netdev. Every address has at
+//! most one place: where the bridge has it, on a port with the shortcut or on the vxlan netdev. What changes is told once,
+//! in the order that [`tables::PlaceChange`] needs: see [`State::take_places`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netlink::{Bridge, Link, LinkKind};
+use tables::hash::{TableHasher, TableMap};
+use tables::{Place, PlaceChange, ShortcutPort, Slot};
+use wire::{MacAddr, Vni};
+
+use crate::discover::Terms;
+use crate::links::is_up;
+use crate::settings::Filters;
+use crate::state::State;
+
+/// `BR_STATE_FORWARDING` (`include/uapi/linux/if_bridge.h`).
+const FORWARDING: u8 = 3;
+/// The longest time for which the bridge does not see a host that is talking.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The part of the bridge's ageing time for which it does not.
+const AGEING_SHARE: u32 = 4;
+/// Header of an Ethernet frame in bytes.
+const HEADER: u32 = 14;
+
+/// A bridge port of a VNI that is taken over, and whether it has the shortcut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortDecision {
+    /// Its interface index.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// The VNI of its bridge.
+    pub vni: Vni,
+    /// Why all of its frames go by the bridge, if they do.
+    pub reason: Option<NoShortcut>,
+}
+
+/// Why a port's frames all go by the bridge. Each reads as the end of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoShortcut {
+    /// Not up.
+    #[error("it is down")]
+    Down,
+    /// `IFLA_BRPORT_STATE` of the port is another.
+    #[error("the bridge does not forward what it receives (STP state {0})")]
+    NotForwarding(u8),
+    /// `IFLA_BRPORT_STATE` of the vxlan netdev is another.
+    #[error("the bridge does not forward to the vxlan netdev (STP state {0})")]
+    NetdevNotForwarding(u8),
+    /// The port is isolated.
+    #[error("it is isolated")]
+    Isolated,
+    /// The port is locked.
+    #[error("it is locked")]
+    Locked,
+    /// A VLAN interface.
+    #[error("it is a VLAN interface")]
+    VlanInterface,
+    /// Several vxlan netdevs in one bridge.
+    #[error("its bridge has several vxlan netdevs")]
+    SeveralNetdevs,
+    /// The bridge's entries age at once.
+    #[error("its bridge remembers no addresses (its ageing time is 0)")]
+    NoAgeing,
+    /// A table of nftables for frames.
+    #[error("nftables has a table that may filter frames")]
+    FrameFilter,
+    /// A table for IP, and the bridge shows it what it forwards.
+    #[error("a packet filter may see what the bridge forwards (bridge-nf-call-iptables)")]
+    PacketFilter,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Shortcut {
+    /// Of each bridge, its ports.
+    ports: BTreeMap<u32, Vec<(PortDecision, Option<ShortcutPort>)>>,
+    /// Of each bridge, the addresses that have a place.
+    places: HashMap<u32, TableMap<MacAddr, Place>, BuildHasherDefault<TableHasher>>,
+    /// What changed since it was last taken: whether each place has its address.
+    changes: BTreeMap<Place, bool>,
+}
+
+/// What has to be looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    /// Everything about these bridges.
+    pub(crate) bridges: BTreeSet<u32>,
+    /// These addresses of bridges.
+    pub(crate) addresses: Vec<(u32, MacAddr)>,
+}
+
+impl Dirty {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bridges.is_empty() && self.addresses.is_empty()
+    }
+}
+
+/// What a bridge's ports have in common.
+#[derive(Debug, Clone, Copy)]
+struct Common<'a> {
+    slot: Slot,
+    terms: &'a Terms,
+    mtu: u32,
+    bridge: &'a Bridge,
+    /// What all of them lack.
+    reason: Option<NoShortcut>,
+}
+
+impl State {
+    /// The addresses that came to places or left them since this was last called.
+    ///
+    /// Those that left are to be forgotten before workers go by the snapshot that is published with it, those that came
+    /// to be remembered after.
+    pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
+        std::mem::take(&mut self.shortcut.changes)
+            .into_iter()
+            .map(|(place, there)| PlaceChange { place, there })
+            .collect()
+    }
+
+    /// Draws the consequences of what was said of bridges, their ports and addresses.
+    pub(crate) fn build_shortcut(&mut self, dirty: Dirty) {
+        if dirty.is_empty() {
+            return;
+        }
+        let mut addresses = dirty.addresses;
+        let mut changed = false;
+        for bridge in dirty.bridges {
+            let ports = self.decide_ports(bridge);
+            let known = &mut self.shortcut.ports;
+            if ports == known.get(&bridge).map_or(&[][..], Vec::as_slice) {
+                continue;
+            }
+            changed = true;
+            if ports.is_empty() {
+                known.remove(&bridge);
+            } else {
+                known.insert(bridge, ports);
+            }
+            let bridged = self.bridges.get(&bridge).into_iter().flat_map(|macs| macs.keys());
+            addresses.extend(bridged.map(|mac| (bridge, mac)));
+            let placed = self.shortcut.places.get(&bridge).into_iter().flat_map(|places| places.keys());
+            addresses.extend(placed.map(|mac| (bridge, *mac)));
+        }
+        for (bridge, mac) in addresses {
+            let new = self.place(bridge, mac);
+            self.shortcut.put(bridge, mac, new);
+        }
+        if changed {
+            let all = || self.shortcut.ports.values().flatten();
+            let ports = all().filter_map(|(_, port)| port.as_ref()).map(|port| (port.ifindex, port.clone()));
+            let (ports, decided) = (ports.collect(), all().map(|(decision, _)| decision.clone()).collect());
+            self.publication.set_ports(ports, decided);
+        }
+    }
+
+    fn decide_ports(&self, bridge: u32) -> Vec<(PortDecision, Option<ShortcutPort>)> {
+        let Some(common) = self.common(bridge).filter(|_| self.settings.shortcut) else { return Vec::new() };
+        let hosts = self.links.ports_of(bridge).filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
+        let decide = |link: &Link| {
+            let reason = common.reason.or_else(|| obstacle(link));
+            let (ifindex, name) = (link.ifindex, link.name.clone());
+            let ageing = Duration::from_millis(u64::from(common.bridge.ageing) * 10);
+            let port = reason.is_none().then(|| ShortcutPort {
+                ifindex,
+                name: name.clone(),
+                slot: common.slot,
+                frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
+                refresh: REFRESH.min(ageing / AGEING_SHARE),
+            });
+            (PortDecision { ifindex, name, vni: common.terms.tunnel.vni, reason }, port)
+        };
+        hosts.map(decide).collect()
+    }
+
+    /// `None` where no VNI of the bridge is taken over.
+    fn common(&self, bridge: u32) -> Option<Common<'_>> {
+        let mut netdevs = self.links.vxlans_in(bridge);
+        let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
+        let (slot, terms) = self.publication.taken(netdev)?;
+        let attributes = self.links.bridge(bridge)?;
+        let link = self.links.get(netdev)?;
+        let state = link.bridge_port.unwrap_or_default().state;
+        let Filters { bridge: frames, ip, call_ip } = self.namespace.filters;
+        let reasons = [
+            (several, NoShortcut::SeveralNetdevs),
+            (state != FORWARDING, NoShortcut::NetdevNotForwarding(state)),
+            (attributes.ageing == 0, NoShortcut::NoAgeing),
+            (frames, NoShortcut::FrameFilter),
+            (ip && (call_ip || attributes.calls_netfilter), NoShortcut::PacketFilter),
+        ];
+        let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
+        Some(Common { slot, terms, mtu: link.mtu, bridge: attributes, reason })
+    }
+
+    /// The place of an address, if the shortcut may go by it.
+    fn place(&self, bridge: u32, mac: MacAddr) -> Option<Place> {
+        let ports = self.shortcut.ports.get(&bridge)?;
+        let known = self.bridges.get(&bridge)?.get(&mac).filter(|known| !known.permanent && !known.locked)?;
+        let mut ports = ports.iter().filter_map(|(_, port)| port.as_ref());
+        if self.links.vxlan(known.ifindex).is_none() {
+            let port = ports.find(|port| port.ifindex == known.ifindex)?;
+            return Some(Place::Port { port: port.ifindex, mac });
+        }
+        let (slot, _) = self.publication.taken(known.ifindex)?;
+        // The kernel may have it there, and the VNI nowhere or elsewhere.
+        self.overlays.get(&known.ifindex)?.fdb.get(&mac)?;
+        ports.next().map(|_| Place::Remote { slot, mac })
+    }
+}
+
+impl Shortcut {
+    fn put(&mut self, bridge: u32, mac: MacAddr, new: Option<Place>) {
+        let places = self.places.entry(bridge).or_default();
+        let old = match new {
+            Some(new) => places.insert(mac, new),
+            None => places.remove(&mac),
+        };
+        if places.is_empty() {
+            self.places.remove(&bridge);
+        }
+        if old != new {
+            self.changes.extend(old.map(|old| (old, false)));
+            self.changes.extend(new.map(|new| (new, true)));
+        }
+    }
+}
+
+/// What of a port only the bridge can do.
+fn obstacle(link: &Link) -> Option<NoShortcut> {
+    let port = link.bridge_port.unwrap_or_default();
+    let vlan = matches!(&link.kind, LinkKind::Other(kind) if kind == "vlan");
+    [
+        (!is_up(link), NoShortcut::Down),
+        (vlan, NoShortcut::VlanInterface),
+        (port.state != FORWARDING, NoShortcut::NotForwarding(port.state)),
+        (port.isolated, NoShortcut::Isolated),
+        (port.locked, NoShortcut::Locked),
+    ]
+    .into_iter()
+    .find_map(|(applies, reason)| applies.then_some(reason))
+}

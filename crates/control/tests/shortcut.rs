@@ -1,0 +1,251 @@
+//! Which bridge ports have the shortcut, which addresses it goes by, and in which order they come and go.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+mod world;
+
+use std::time::Duration;
+
+use control::{Filters, Namespace, NoShortcut, Settings, State, Update};
+use netlink::{Bridge, BridgePort, FdbEntry, Link, LinkKind, Message};
+use tables::{Place, PlaceChange};
+use world::*;
+
+const FORWARDING: BridgePort = BridgePort {
+    state: 3,
+    hairpin: false,
+    learning: true,
+    unicast_flood: true,
+    multicast_flood: true,
+    broadcast_flood: true,
+    neighbour_suppression: false,
+    isolated: false,
+    locked: false,
+};
+
+fn host_port() -> Link {
+    Link { bridge_port: Some(FORWARDING), ..port(ethernet(HOST, "hp1"), BRIDGE) }
+}
+
+fn netdev() -> Link {
+    Link { bridge_port: Some(FORWARDING), ..vxlan(VXLAN, BRIDGE, vxlan_of(VNI)) }
+}
+
+fn settings() -> Settings {
+    Settings { shortcut: true, ..Settings::default() }
+}
+
+/// A leaf whose host port has the shortcut, with a host (1) on it and a host (2) behind a VTEP.
+fn leaf_with_hosts() -> State {
+    let mut state = state_with(settings());
+    tell(&mut state, leaf());
+    tell(&mut state, [link(host_port()), link(netdev())]);
+    tell(&mut state, underlay());
+    tell(
+        &mut state,
+        [bridged(New, HOST, mac(1)), bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")],
+    );
+    state
+}
+
+fn here(last: u8) -> Place {
+    Place::Port { port: HOST, mac: mac(last) }
+}
+
+fn there(update: &Update, last: u8) -> Place {
+    Place::Remote { slot: update.plan.vnis[&VXLAN].slot, mac: mac(last) }
+}
+
+/// What came (true) or left (false) since the last look.
+fn changes(state: &mut State) -> Vec<(Place, bool)> {
+    state.build_what_follows();
+    state.take_places().iter().map(|PlaceChange { place, there }| (*place, *there)).collect()
+}
+
+fn reason(state: &mut State) -> Option<NoShortcut> {
+    let update = state.build();
+    let port = update.ports.iter().find(|port| port.ifindex == HOST).expect("a port of a VNI taken over");
+    assert_eq!(port.reason.is_none(), update.plan.ports.contains_key(&HOST));
+    port.reason
+}
+
+/// The reason after this is said, which goes when the port and the netdev are as before.
+fn without_for(messages: impl IntoIterator<Item = Message>) -> Option<NoShortcut> {
+    let mut state = leaf_with_hosts();
+    assert_eq!(reason(&mut state), None);
+    assert_eq!(state.take_places().len(), 2);
+    tell(&mut state, messages);
+    let without = reason(&mut state);
+    if without.is_some() {
+        let update = state.published().clone();
+        let left = [(here(1), false), (there(&update, 2), false)];
+        assert_eq!(changes(&mut state), left, "nothing is known without a port to use it");
+    }
+    tell(&mut state, [link(host_port()), link(netdev()), link(bridge(BRIDGE, "br10010"))]);
+    assert_eq!(reason(&mut state), None);
+    without
+}
+
+fn option(change: impl Fn(&mut BridgePort)) -> Message {
+    let mut option = FORWARDING;
+    change(&mut option);
+    link(Link { bridge_port: Some(option), ..host_port() })
+}
+
+fn attribute(change: impl Fn(&mut Bridge)) -> Message {
+    let mut attributes = Bridge { ageing: 30_000, ..Bridge::default() };
+    change(&mut attributes);
+    link(Link { kind: LinkKind::Bridge(attributes), ..bridge(BRIDGE, "br10010") })
+}
+
+#[test]
+fn a_port_has_the_shortcut_unless_only_the_bridge_can_do_what_it_asks_for() {
+    use NoShortcut::*;
+    assert_eq!(without_for([]), None);
+    assert_eq!(without_for([option(|port| port.isolated = true)]), Some(Isolated));
+    assert_eq!(without_for([option(|port| port.locked = true)]), Some(Locked));
+    for state in [0, 1, 2, 4] {
+        assert_eq!(without_for([option(|port| port.state = state)]), Some(NotForwarding(state)));
+    }
+    assert_eq!(without_for([option(|port| port.neighbour_suppression = true)]), None);
+    assert_eq!(without_for([option(|port| port.learning = false)]), None);
+    assert_eq!(without_for([link(down(host_port()))]), Some(Down));
+    let vlan = LinkKind::Other("vlan".to_owned());
+    assert_eq!(without_for([link(Link { kind: vlan, ..host_port() })]), Some(VlanInterface));
+    let blocked = Link { bridge_port: Some(BridgePort { state: 4, ..FORWARDING }), ..netdev() };
+    assert_eq!(without_for([link(blocked)]), Some(NetdevNotForwarding(4)));
+    assert_eq!(without_for([attribute(|bridge| bridge.ageing = 0)]), Some(NoAgeing));
+    assert_eq!(without_for([attribute(|bridge| bridge.calls_netfilter = true)]), None, "there are no tables");
+    // A port whose options are not known is not forwarding for all we know.
+    assert_eq!(without_for([link(port(ethernet(HOST, "hp1"), BRIDGE))]), Some(NotForwarding(0)));
+}
+
+#[test]
+fn a_bridge_with_two_vxlan_netdevs_has_no_shortcut() {
+    let mut state = leaf_with_hosts();
+    assert_eq!(reason(&mut state), None);
+    tell(&mut state, [link(vxlan(20, BRIDGE, vxlan_of(20_020)))]);
+    assert_eq!(reason(&mut state), Some(NoShortcut::SeveralNetdevs));
+    tell(&mut state, [Message::Link(Delete, vxlan(20, BRIDGE, vxlan_of(20_020)))]);
+    assert_eq!(reason(&mut state), None);
+}
+
+#[test]
+fn packet_filters_see_what_they_would() {
+    let with = |filters: Filters, calls_netfilter: bool| {
+        let mut state = State::new(settings(), Namespace { filters, ..Namespace::default() });
+        tell(&mut state, leaf());
+        tell(&mut state, [link(host_port()), link(netdev())]);
+        tell(&mut state, [attribute(|bridge| bridge.calls_netfilter = calls_netfilter)]);
+        reason(&mut state)
+    };
+    let none = Filters::default();
+    assert_eq!(with(Filters { call_ip: true, ..none }, true), None, "nobody to see it");
+    assert_eq!(with(Filters { ip: true, ..none }, false), None, "the bridge does not show it");
+    assert_eq!(with(Filters { ip: true, ..none }, true), Some(NoShortcut::PacketFilter));
+    assert_eq!(with(Filters { ip: true, call_ip: true, ..none }, false), Some(NoShortcut::PacketFilter));
+    assert_eq!(with(Filters { bridge: true, ..none }, false), Some(NoShortcut::FrameFilter));
+}
+
+#[test]
+fn switched_off_and_on_again_while_it_runs() {
+    let mut state = leaf_with_hosts();
+    state.reload(Settings::default(), Namespace::default());
+    let update = state.build();
+    assert!(update.ports.is_empty() && update.plan.ports.is_empty());
+    assert_eq!(changes(&mut state), []);
+    tell(&mut state, [bridged(New, HOST, mac(3))]);
+    assert!(!state.is_dirty(), "nobody asks for local addresses");
+    state.reload(settings(), Namespace::default());
+    let update = state.build();
+    assert_eq!(changes(&mut state), [(here(1), true), (here(3), true), (there(&update, 2), true)]);
+    state.reload(Settings::default(), Namespace::default());
+    assert_eq!(changes(&mut state), [(here(1), false), (here(3), false), (there(&update, 2), false)]);
+    assert!(state.published().plan.ports.is_empty());
+}
+
+#[test]
+fn the_frame_limit_and_the_refreshment_follow_netdev_and_bridge() {
+    let mut state = leaf_with_hosts();
+    let port = state.build().plan.ports[&HOST].clone();
+    // The underlay's 1500 bytes less 36 of headers.
+    assert_eq!((port.frame_limit, port.refresh), (1464, Duration::from_secs(1)));
+    tell(&mut state, [link(Link { mtu: 1400, ..netdev() }), attribute(|bridge| bridge.ageing = 300)]);
+    let port = state.build().plan.ports[&HOST].clone();
+    assert_eq!((port.frame_limit, port.refresh), (1414, Duration::from_millis(750)));
+}
+
+#[test]
+fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
+    let mut state = leaf_with_hosts();
+    let update = state.build();
+    let there = |last| there(&update, last);
+    assert_eq!(changes(&mut state), [(here(1), true), (there(2), true)]);
+    // An address of the port itself, and one that a locked port has not let in.
+    let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(3)) };
+    let locked = FdbEntry { flags: 0x200, ..bridged_of(HOST, mac(4)) };
+    tell(&mut state, [Message::Fdb(New, own), Message::Fdb(New, locked)]);
+    assert_eq!(changes(&mut state), []);
+    // Only the netdev knows it, only the bridge, and then both.
+    tell(&mut state, [remote(New, mac(5), "10.0.0.12"), bridged(New, VXLAN, mac(6))]);
+    assert_eq!(changes(&mut state), []);
+    tell(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(there(5), true), (there(6), true)]);
+    // It moves between VTEPs: no change of place.
+    tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
+    assert_eq!(changes(&mut state), []);
+    // It comes here: one place is left, the other come to.
+    tell(&mut state, [bridged(New, HOST, mac(5))]);
+    assert_eq!(changes(&mut state), [(here(5), true), (there(5), false)]);
+    assert_eq!(behind(state.published(), mac(5)), None);
+    // And goes to another port, which is none of the shortcut's.
+    tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
+    assert_eq!(changes(&mut state), [(here(5), false)]);
+    tell(&mut state, [bridged(Delete, HOST, mac(1)), remote(Delete, mac(2), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(here(1), false), (there(2), false)]);
+    // There and gone between two looks: gone, which does no harm.
+    tell(&mut state, [bridged(New, HOST, mac(7))]);
+    state.build();
+    tell(&mut state, [bridged(Delete, HOST, mac(7))]);
+    assert_eq!(changes(&mut state), [(here(7), false)]);
+}
+
+#[test]
+fn all_goes_with_the_port_the_netdev_or_the_bridge() {
+    for gone in [host_port(), netdev(), bridge(BRIDGE, "br10010")] {
+        let mut state = leaf_with_hosts();
+        let update = state.build();
+        let remote = there(&update, 2);
+        assert_eq!(changes(&mut state), [(here(1), true), (remote, true)]);
+        let index = gone.ifindex;
+        tell(&mut state, [Message::Link(Delete, gone)]);
+        let left = changes(&mut state);
+        assert!(left.contains(&(here(1), false)), "without {index}: {left:?}");
+        assert!(left.contains(&(remote, false)), "without {index}: {left:?}");
+        assert!(state.published().plan.ports.is_empty());
+        assert!(state.published().ports.is_empty());
+    }
+}
+
+/// The kernel tells of a port's options alone, as the bridge does, too.
+#[test]
+fn what_a_bridge_says_of_a_port_is_heard() {
+    let mut state = leaf_with_hosts();
+    assert_eq!(reason(&mut state), None);
+    let blocked = BridgePort { state: 4, ..FORWARDING };
+    let said = Link { ifindex: HOST, bridge_port_only: true, bridge_port: Some(blocked), ..Link::default() };
+    tell(&mut state, [link(said.clone())]);
+    assert!(state.is_dirty());
+    assert_eq!(reason(&mut state), Some(NoShortcut::NotForwarding(4)));
+    let forwarding = Link { bridge_port: Some(FORWARDING), ..said };
+    tell(&mut state, [link(forwarding.clone())]);
+    assert_eq!(reason(&mut state), None);
+    tell(&mut state, [link(forwarding)]);
+    assert!(!state.is_dirty(), "nothing new");
+}

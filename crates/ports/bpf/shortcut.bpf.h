@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shortcut: a host's frame for a known remote MAC address goes from its port straight to the worker, without the bridge.
+// Included by steering.bpf.c.
+
+#define IPPROTO_ICMPV6 58
+
+// A bridge port whose hosts may take the shortcut (key: its ifindex).
+struct shortcut_port {
+	__u64 refresh;     // nanoseconds after which the bridge is to see a host's frame again, so that it does not age out
+	__u32 frame_limit; // as of a taken netdev
+	__u32 slot;        // of the port's VNI
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct shortcut_port);
+} shortcut_ports SEC(".maps");
+
+// Where a MAC address is: behind a port (scope: its ifindex), or behind a remote VTEP (scope: the VNI's slot).
+enum { PLACE_PORT = 0, PLACE_REMOTE = 1 };
+
+struct place {
+	__u32 scope;
+	__u16 kind;
+	__u8 mac[6];
+};
+
+// For addresses behind ports, when the bridge last saw a frame (CLOCK_MONOTONIC_COARSE).
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 131072);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	TYPE(key, struct place);
+	TYPE(value, __u64);
+} places SEC(".maps");
+
+// IPv4, or IPv6 that is no neighbour discovery (RFC 4861: ICMPv6 types 133 to 137). Extension headers may hide that, so they and
+// what is not known go by the bridge.
+static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
+{
+	__u8 next, type;
+
+	if (skb->protocol == htons(ETH_P_IP))
+		return 1;
+	if (skb->protocol != htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 14 + 6, &next, 1))
+		return 0;
+	if (next == IPPROTO_TCP || next == IPPROTO_UDP)
+		return 1;
+	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);
+}
+
+// Host port ingress: an untagged IP frame from an address that the bridge has on this very port to one that it has behind the
+// vxlan netdev. Now and then such a frame goes by the bridge, which thereby keeps the host's entry: the way is longer but through
+// the same queue (the splice's, of this CPU), so that no frame overtakes another.
+SEC("classifier") int steer_port(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct shortcut_port *port = bpf_map_lookup_elem(&shortcut_ports, &ifindex);
+	struct place destination = {.kind = PLACE_REMOTE}, source = {.kind = PLACE_PORT};
+	__u64 *bridged, now;
+
+	if (!port)
+		return PASS;
+	destination.scope = port->slot;
+	source.scope = ifindex;
+	if (skb->vlan_present || bpf_skb_load_bytes(skb, 0, destination.mac, 6) || bpf_skb_load_bytes(skb, 6, source.mac, 6))
+		goto pass;
+	// Group addresses are never in the map.
+	if (!bpf_map_lookup_elem(&places, &destination) || !is_ip(skb) || !fits(skb, port->frame_limit))
+		goto pass;
+	bridged = bpf_map_lookup_elem(&places, &source);
+	if (!bridged)
+		goto pass;
+	now = bpf_ktime_get_coarse_ns();
+	if (now - *bridged >= port->refresh) {
+		*bridged = now;
+		count(COUNT_PORT_REFRESHED);
+		return PASS;
+	}
+	if (stalled(BRIDGE)) {
+		count(COUNT_PORT_STALLED);
+		return PASS;
+	}
+	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot))
+		return DROP;
+	count(COUNT_PORT_SHORTCUT);
+	return bpf_redirect(bridge_splice, 0);
+pass:
+	count(COUNT_PORT_PASSED);
+	return PASS;
+}

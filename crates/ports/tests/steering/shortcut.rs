@@ -1,0 +1,267 @@
+//! Which of a host's frames skip the bridge.
+
+use std::time::Duration;
+
+use pipeline::VlanTag;
+use ports::{Hook, PacketSocket, Patience, Steering, SteeringCounts, Waiting};
+use tables::{Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
+use wire::MacAddr;
+
+use super::{Leaf, NEVER, PATIENT, SOON, ifindex, leaf, plan, receive, send, steer};
+
+const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
+const FAR: MacAddr = MacAddr([2, 0, 0, 0, 7, 2]);
+const FARTHER: MacAddr = MacAddr([2, 0, 0, 0, 7, 4]);
+const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 7, 3]);
+/// The bridge's own.
+const SVI: MacAddr = MacAddr([2, 0, 0, 0, 7, 9]);
+
+/// An Ethernet frame with an IPv6 or IPv4 packet of this protocol, whose first byte is as given. br_netfilter looks at headers.
+fn frame(to: MacAddr, from: MacAddr, ethertype: u16, protocol: u8, first: u8, length: usize) -> Vec<u8> {
+    let mut frame = [&to.0[..], &from.0, &ethertype.to_be_bytes()].concat();
+    let packet = |header: usize| u16::try_from(length.saturating_sub(14 + header)).unwrap().to_be_bytes();
+    match ethertype {
+        0x0800 => {
+            let [high, low] = packet(0);
+            let mut ip = [0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2];
+            let sum = wire::checksum::checksum(&ip).to_be_bytes();
+            ip[10..12].copy_from_slice(&sum);
+            frame.extend(ip);
+        }
+        0x86dd => {
+            let [high, low] = packet(40);
+            frame.extend([0x60, 0, 0, 0, high, low, protocol, 255]);
+            frame.extend([0xfd; 32]);
+        }
+        _ => {}
+    }
+    frame.push(first);
+    frame.resize(length, 0xee);
+    frame
+}
+
+fn udp(to: MacAddr, from: MacAddr) -> Vec<u8> {
+    frame(to, from, 0x0800, 17, 1, 90)
+}
+
+fn known(place: Place) -> PlaceChange {
+    PlaceChange { place, there: true }
+}
+
+fn gone(place: Place) -> PlaceChange {
+    PlaceChange { place, there: false }
+}
+
+fn slot() -> Slot {
+    Slot::new(9).unwrap()
+}
+
+struct Port {
+    leaf: Leaf,
+    steering: Steering,
+    patience: Patience,
+    bridge: PacketSocket,
+    plan: SteeringPlan,
+    index: u32,
+    _splices: ([ports::Splice; 2], ports::PrivateNamespace),
+}
+
+impl Port {
+    /// One port with the shortcut; the host on it and one far host are known, and the bridge has just seen the host.
+    fn new(tag: &str, hook: Hook, stall_limit: Duration) -> Self {
+        let leaf = leaf(tag);
+        let index = ifindex(&leaf.leaf, "hp1");
+        leaf.leaf.run(&["ip", "link", "set", "br5", "address", &SVI.to_string()]).unwrap();
+        let mut plan = plan(&leaf.leaf);
+        let refresh = Duration::from_secs(60);
+        let port =
+            ShortcutPort { ifindex: index, name: "hp1".to_owned(), slot: slot(), frame_limit: 1000, refresh };
+        plan.ports.insert(index, port);
+        let (mut steering, mut splices, private) = steer(&leaf.leaf, hook, &plan, stall_limit);
+        let bridge = splices[1].take_socket().unwrap();
+        let patience = steering.take_patience().unwrap();
+        let here = [Place::Port { port: index, mac: HOST }, Place::Remote { slot: slot(), mac: FAR }];
+        steering.remember(&here.map(known)).unwrap();
+        leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
+        let mut port = Self { leaf, steering, patience, bridge, plan, index, _splices: (splices, private) };
+        port.goes_by_the_bridge(&udp(FAR, HOST), "the first one, for its sake");
+        assert_eq!(port.counts().port_refreshed, 1);
+        port
+    }
+
+    fn counts(&self) -> SteeringCounts {
+        self.steering.counts().unwrap()
+    }
+
+    fn shortcuts(&mut self, frame: &[u8], why: &str) {
+        let before = self.counts();
+        send(&self.leaf.host, "eth0", frame);
+        let tagged = |seen: &pipeline::Frame<'_>| {
+            seen.data == frame && seen.vlan == Some(VlanTag { tpid: 0x88a8, tci: 9 })
+        };
+        assert_eq!(receive(&mut self.bridge, SOON, tagged), 1, "{why}");
+        let _ = self.patience.look(Waiting::Bridge);
+        let after = self.counts();
+        assert_eq!(after.port_shortcut - before.port_shortcut, 1, "{why}");
+    }
+
+    /// The frame is seen by the bridge; what that does with it does not matter.
+    fn goes_by_the_bridge(&mut self, frame: &[u8], why: &str) {
+        let before = self.counts();
+        send(&self.leaf.host, "eth0", frame);
+        let same = |seen: &pipeline::Frame<'_>| seen.data == frame;
+        receive(&mut self.bridge, NEVER, same);
+        let _ = self.patience.look(Waiting::Bridge);
+        let after = self.counts();
+        assert_eq!(after.port_shortcut, before.port_shortcut, "{why}");
+        let passed = |counts: SteeringCounts| counts.port_passed + counts.port_refreshed;
+        assert!(passed(after) > passed(before), "{why}: {after:?}");
+    }
+}
+
+fn known_unicast_skips_the_bridge(hook: Hook) {
+    let mut port = Port::new(&format!("sc{hook}"), hook, PATIENT);
+    port.shortcuts(&udp(FAR, HOST), "IPv4");
+    port.shortcuts(&frame(FAR, HOST, 0x86dd, 17, 1, 90), "UDP over IPv6");
+    port.shortcuts(&frame(FAR, HOST, 0x86dd, 6, 1, 90), "TCP over IPv6");
+    port.shortcuts(&frame(FAR, HOST, 0x86dd, 58, 128, 90), "an ICMPv6 echo");
+    port.shortcuts(&frame(FAR, HOST, 0x0800, 17, 1, 1000), "as long as fits");
+
+    port.steering.remember(&[known(Place::Remote { slot: slot(), mac: FARTHER })]).unwrap();
+    let broadcast = MacAddr([0xff; 6]);
+    let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
+    for (frame, why) in [
+        (frame(FAR, HOST, 0x0806, 0, 0, 60), "ARP"),
+        (frame(FAR, HOST, 0x88b5, 0, 0, 60), "another EtherType"),
+        (frame(FAR, HOST, 0x86dd, 58, 133, 90), "a router solicitation"),
+        (frame(FAR, HOST, 0x86dd, 58, 135, 90), "a neighbour solicitation"),
+        (frame(FAR, HOST, 0x86dd, 58, 137, 90), "a redirect"),
+        (frame(FAR, HOST, 0x86dd, 0, 58, 90), "IPv6 behind hop-by-hop options"),
+        (frame(FAR, HOST, 0x86dd, 44, 58, 90), "an IPv6 fragment"),
+        (frame(FAR, HOST, 0x86dd, 58, 135, 54), "ICMPv6 without a type"),
+        (udp(broadcast, HOST), "broadcast"),
+        (udp(group, HOST), "multicast"),
+        (udp(SVI, HOST), "for the SVI"),
+        (udp(STRANGER, HOST), "an unknown destination"),
+        (udp(HOST, HOST), "a destination on the port itself"),
+        (udp(FAR, STRANGER), "a source that the bridge does not have here"),
+        (udp(FAR, FARTHER), "a source that is behind a VTEP"),
+        (frame(FAR, HOST, 0x0800, 17, 1, 1001), "too long for the underlay"),
+        ([&udp(FAR, HOST)[..12], &[0x81, 0, 0, 7], &udp(FAR, HOST)[12..]].concat(), "a tagged frame"),
+    ] {
+        port.goes_by_the_bridge(&frame[..if why.contains("without a type") { 54 } else { frame.len() }], why);
+    }
+
+    // An address that leaves its place is the bridge's to find; at its new place it is known again.
+    let remote = Place::Remote { slot: slot(), mac: FAR };
+    port.steering.forget(&[gone(remote)]).unwrap();
+    port.goes_by_the_bridge(&udp(FAR, HOST), "the destination has become local");
+    port.steering.remember(&[known(remote)]).unwrap();
+    port.shortcuts(&udp(FAR, HOST), "the destination is remote again");
+    let here = Place::Port { port: port.index, mac: HOST };
+    port.steering.forget(&[gone(here)]).unwrap();
+    port.goes_by_the_bridge(&udp(FAR, HOST), "the host has moved to another port");
+    port.steering.remember(&[known(here)]).unwrap();
+
+    // The bridge has to see it again each time.
+    let mut often = port.plan.clone();
+    often.ports.get_mut(&port.index).unwrap().refresh = Duration::ZERO;
+    port.leaf.leaf.enter(|| port.steering.grow(&often).unwrap()).unwrap();
+    for _ in 0..3 {
+        port.goes_by_the_bridge(&udp(FAR, HOST), "it is time that the bridge sees it");
+    }
+    assert!(port.counts().port_refreshed >= 4);
+
+    // Without the shortcut, and with it again.
+    let mut without = port.plan.clone();
+    without.ports.clear();
+    let plan = port.plan.clone();
+    port.leaf.leaf.enter(|| port.steering.shrink(&without).unwrap()).unwrap();
+    let passed = port.counts();
+    send(&port.leaf.host, "eth0", &udp(FAR, HOST));
+    assert_eq!(receive(&mut port.bridge, SOON, |seen| seen.data == udp(FAR, HOST)), 1, "by the bridge");
+    let counts = port.counts();
+    assert_eq!(counts.port_passed, passed.port_passed, "no program looks at it");
+    assert!(counts.vxlan_redirected > passed.vxlan_redirected);
+    port.leaf.leaf.enter(|| port.steering.grow(&plan).unwrap()).unwrap();
+    port.shortcuts(&udp(FAR, HOST), "with the shortcut again");
+    let state = port.steering.shortcut();
+    assert_eq!((state.ports, state.places, state.waiting), (vec!["hp1".to_owned()], 3, 0));
+
+    // The kill switch has it as the others.
+    port.leaf.leaf.enter(|| port.steering.release().unwrap()).unwrap();
+    let before = port.counts();
+    send(&port.leaf.host, "eth0", &udp(FAR, HOST));
+    assert_eq!(receive(&mut port.bridge, NEVER, |seen| seen.data == udp(FAR, HOST)), 0, "the kernel's");
+    assert_eq!(port.counts(), before);
+}
+
+#[test]
+fn known_unicast_skips_the_bridge_with_tcx_links() {
+    known_unicast_skips_the_bridge(Hook::Tcx);
+}
+
+#[test]
+fn known_unicast_skips_the_bridge_with_clsact_filters() {
+    known_unicast_skips_the_bridge(Hook::Clsact);
+}
+
+/// A worker that hangs is not sent to by this way either.
+#[test]
+fn a_hung_worker_is_given_up_by_the_shortcut_too() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let mut port = Port::new("scwait", Hook::Tcx, LIMIT);
+    port.patience.forgive(Waiting::Bridge);
+    for stalled in [0, 1] {
+        send(&port.leaf.host, "eth0", &udp(FAR, HOST));
+        receive(&mut port.bridge, NEVER, |seen| seen.data == udp(FAR, HOST));
+        assert_eq!(port.counts().port_stalled, stalled);
+        std::thread::sleep(2 * LIMIT);
+    }
+    port.patience.forgive(Waiting::Bridge);
+    port.shortcuts(&udp(FAR, HOST), "looked after again");
+}
+
+/// Addresses beyond what the map holds go by the bridge, and take the shortcut when others have left.
+#[test]
+fn addresses_without_room_go_by_the_bridge_until_there_is() {
+    let mut port = Port::new("scfull", Hook::Tcx, PATIENT);
+    let many = |n: u32| {
+        let [_, b, c, d] = n.to_be_bytes();
+        Place::Remote { slot: slot(), mac: MacAddr([2, 1, 0, b, c, d]) }
+    };
+    let all: Vec<PlaceChange> = (0..200_000).map(|n| known(many(n))).collect();
+    port.steering.remember(&all).unwrap();
+    let state = port.steering.shortcut();
+    assert!(state.places > 100_000 && state.waiting > 0, "{state:?}");
+    assert_eq!(state.places + state.waiting, 200_002);
+    port.steering.remember(&[known(Place::Remote { slot: slot(), mac: STRANGER })]).unwrap();
+    port.goes_by_the_bridge(&udp(STRANGER, HOST), "no room");
+    port.shortcuts(&udp(FAR, HOST), "who was first stays");
+    let leave: Vec<PlaceChange> = (0..200_000).map(|n| gone(many(n))).collect();
+    port.steering.forget(&leave).unwrap();
+    port.steering.remember(&[]).unwrap();
+    port.shortcuts(&udp(STRANGER, HOST), "room again");
+    let state = port.steering.shortcut();
+    assert_eq!((state.places, state.waiting), (3, 0));
+}
+
+/// Where somebody else looks at what a port receives, everything goes by the bridge.
+#[test]
+fn a_port_with_a_filter_of_somebody_else_has_no_shortcut() {
+    let Leaf { leaf, spine: _spine, host: _host } = leaf("scforeign");
+    leaf.run(&["tc", "qdisc", "add", "dev", "hp1", "clsact"]).unwrap();
+    let filter = "tc filter add dev hp1 ingress protocol all prio 1 u32 match u32 0 0 flowid 1:1";
+    leaf.run(&filter.split(' ').collect::<Vec<_>>()).unwrap();
+    let mut plan = plan(&leaf);
+    let index = ifindex(&leaf, "hp1");
+    let refresh = Duration::from_secs(60);
+    let name = "hp1".to_owned();
+    plan.ports.insert(index, ShortcutPort { ifindex: index, name, slot: slot(), frame_limit: 1000, refresh });
+    let (steering, splices, private) = steer(&leaf, Hook::Tcx, &plan, PATIENT);
+    let state = steering.shortcut();
+    assert!(state.ports.is_empty(), "{state:?}");
+    assert_eq!(state.refused, [("hp1".to_owned(), "u32 is on its clsact ingress".to_owned())]);
+    leaf.enter(|| drop((steering, splices))).unwrap();
+    drop(private);
+}
