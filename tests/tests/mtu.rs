@@ -124,7 +124,9 @@ fn l22_icmp_fragmentation_needed_has_the_right_mtu() {
         let socket = lab.next.ns.enter(|| UdpSocket::bind("172.16.9.2:0")).unwrap().unwrap();
         // Linux sets don't-fragment on what fits the path as far as it is known.
         socket.connect((lab.far.ip(), 9)).unwrap();
-        let arrived = Capture::start(&lab.far.ns, ETH, |frame| frame.get(23) == Some(&17));
+        // UDP over IPv4.
+        let udp = |frame: &[u8]| frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&17);
+        let arrived = Capture::start(&lab.far.ns, ETH, udp);
         socket.send(&[0; 1472]).unwrap();
         let found = || run(&lab.next.ns, "ip route get 192.168.10.3").contains("mtu 1450");
         wait_for("the path's MTU to be known", found);
@@ -132,7 +134,8 @@ fn l22_icmp_fragmentation_needed_has_the_right_mtu() {
             let _ = socket.send(&[0; 1422]);
             arrived.count() > 0
         });
-        assert!(arrived.stop().iter().all(|frame| frame.bytes.len() == 1464));
+        let lengths: Vec<usize> = arrived.stop().iter().map(|frame| frame.bytes.len()).collect();
+        assert!(lengths.iter().all(|length| *length == 1464), "{lengths:?}");
     };
     attempt();
     let _vtepd = Vtepd::start(&lab.leaf, &[]);
