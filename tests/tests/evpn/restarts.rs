@@ -69,7 +69,13 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
         }
     };
     match what {
-        Restart::Zebra(signal) => fabric.node(LEAF).restart_frr("zebra", signal).unwrap(),
+        Restart::Zebra(signal) => {
+            // The others follow, as watchfrr has it: without, bgpd 10.3 waits for a BFD that has lost zebra.
+            fabric.node(LEAF).restart_frr("zebra", signal).unwrap();
+            for daemon in ["staticd", "bfdd", "bgpd"] {
+                fabric.node(LEAF).restart_frr(daemon, Signal::SIGTERM).unwrap();
+            }
+        }
         Restart::Bgpd(signal) => fabric.node(LEAF).restart_frr("bgpd", signal).unwrap(),
         Restart::Fpm => {
             zebra("no fpm address");
