@@ -145,10 +145,12 @@ impl State {
     /// Whether every next hop that frames may leave by has a MAC address.
     #[must_use]
     pub fn next_hops_resolved(&self) -> bool {
-        self.publication.adjacencies.iter().all(|adjacency| {
-            let known = self.neighbours.get(&(adjacency.ifindex, adjacency.address));
-            known.is_some_and(|adjacent| adjacent.mac.is_some())
-        })
+        self.publication.adjacencies.iter().all(|adjacency| self.is_resolved(*adjacency))
+    }
+
+    /// Whether the kernel knows the neighbour's MAC address.
+    fn is_resolved(&self, Adjacency { ifindex, address }: Adjacency) -> bool {
+        self.neighbours.get(&(ifindex, address)).is_some_and(|adjacent| adjacent.mac.is_some())
     }
 
     /// What was built last.
@@ -516,8 +518,7 @@ impl State {
 
     /// A worker misses this neighbour: whether to ask the kernel for it now, which is then remembered.
     pub fn resolve(&mut self, adjacency: Adjacency, now: Instant) -> bool {
-        let known = self.neighbours.get(&(adjacency.ifindex, adjacency.address));
-        known.is_none_or(|adjacent| adjacent.mac.is_none()) && self.resolver.ask(adjacency, UNRESOLVED, now)
+        !self.is_resolved(adjacency) && self.resolver.ask(adjacency, UNRESOLVED, now)
     }
 
     /// When [`State::tick`] or [`State::resolve_due`] next have something to do, if nothing is said before.

@@ -273,21 +273,8 @@ impl Everything {
             .iter()
             .map(|&reason| (vec![("reason", reason.label().to_owned())], c.dropped(reason)));
         counters(encoder, "vtepd_dropped_frames", "Frames that went no further, by reason", drops)?;
-        let s = &self.view.steering;
-        let steering = [
-            ("uplink_redirected", s.uplink_redirected),
-            ("vxlan_redirected", s.vxlan_redirected),
-            ("vxlan_too_big", s.vxlan_too_big),
-            ("splice_returned", s.splice_returned),
-            ("splice_unknown_slot", s.splice_unknown_slot),
-            ("uplink_stalled", s.uplink_stalled),
-            ("vxlan_stalled", s.vxlan_stalled),
-            ("port_shortcut", s.port_shortcut),
-            ("port_refreshed", s.port_refreshed),
-            ("port_passed", s.port_passed),
-            ("port_stalled", s.port_stalled),
-        ]
-        .map(|(decision, n)| (vec![("decision", decision.to_owned())], n));
+        let steering = self.view.steering.iter();
+        let steering = steering.map(|&(decision, n)| (vec![("decision", decision.to_owned())], n));
         counters(
             encoder,
             "vtepd_steering_frames",

@@ -25,8 +25,8 @@ pub struct View {
     pub shortcut_addresses: [usize; 2],
     /// Where facts come from.
     pub sources: Vec<SourceView>,
-    /// What the steering programs decided.
-    pub steering: SteeringView,
+    /// What the steering programs decided, in frames (a super-frame is one), by decision.
+    pub steering: Vec<(&'static str, u64)>,
     /// Addresses written into the kernel's FDB, by what changed.
     pub learned: Vec<(&'static str, u64)>,
     /// Reports of addresses that were not written, by the reason.
@@ -90,31 +90,4 @@ pub struct SourceView {
     pub name: &'static str,
     /// Its state's name.
     pub state: String,
-}
-
-/// Decisions of the steering programs, in frames (a super-frame is one).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SteeringView {
-    /// From uplinks, redirected to the worker.
-    pub uplink_redirected: u64,
-    /// From bridges, redirected to the worker.
-    pub vxlan_redirected: u64,
-    /// From bridges, too big for the underlay and left to the kernel.
-    pub vxlan_too_big: u64,
-    /// From the worker, handed to a bridge.
-    pub splice_returned: u64,
-    /// From the worker, for a VNI that is gone.
-    pub splice_unknown_slot: u64,
-    /// From uplinks, left to the kernel because the worker hung.
-    pub uplink_stalled: u64,
-    /// From bridges, left to the kernel because the worker hung.
-    pub vxlan_stalled: u64,
-    /// From hosts, redirected to the worker without the bridge.
-    pub port_shortcut: u64,
-    /// From hosts, left to the bridge so that it sees who is talking.
-    pub port_refreshed: u64,
-    /// From hosts on ports with the shortcut, left to the bridge.
-    pub port_passed: u64,
-    /// From hosts, left to the bridge because the worker hung.
-    pub port_stalled: u64,
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use control::{SourceState, Status};
 use ports::{ShortcutState, SteeringCounts};
 use tables::Snapshot;
-use telemetry::{LeftView, PathView, PortView, SourceView, SteeringView, View, VniView};
+use telemetry::{LeftView, PathView, PortView, SourceView, View, VniView};
 
 /// Joins what the control room says of itself with what is forwarded by.
 pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortcut: ShortcutState) -> View {
@@ -53,19 +53,19 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
         ports: ports.collect(),
         shortcut_addresses: [shortcut.places, shortcut.waiting],
         sources: vec![source("kernel", status.kernel), source("fpm", status.fpm)],
-        steering: SteeringView {
-            uplink_redirected: counts.uplink_redirected,
-            vxlan_redirected: counts.vxlan_redirected,
-            vxlan_too_big: counts.vxlan_too_big,
-            splice_returned: counts.splice_returned,
-            splice_unknown_slot: counts.splice_unknown_slot,
-            uplink_stalled: counts.uplink_stalled,
-            vxlan_stalled: counts.vxlan_stalled,
-            port_shortcut: counts.port_shortcut,
-            port_refreshed: counts.port_refreshed,
-            port_passed: counts.port_passed,
-            port_stalled: counts.port_stalled,
-        },
+        steering: vec![
+            ("uplink_redirected", counts.uplink_redirected),
+            ("vxlan_redirected", counts.vxlan_redirected),
+            ("vxlan_too_big", counts.vxlan_too_big),
+            ("splice_returned", counts.splice_returned),
+            ("splice_unknown_slot", counts.splice_unknown_slot),
+            ("uplink_stalled", counts.uplink_stalled),
+            ("vxlan_stalled", counts.vxlan_stalled),
+            ("port_shortcut", counts.port_shortcut),
+            ("port_refreshed", counts.port_refreshed),
+            ("port_passed", counts.port_passed),
+            ("port_stalled", counts.port_stalled),
+        ],
         learned: vec![("new", learning.new), ("moved", learning.moved), ("refreshed", learning.refreshed)],
         not_learned: vec![
             ("too_many_addresses", learning.too_many_addresses),

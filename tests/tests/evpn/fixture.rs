@@ -11,6 +11,7 @@ use lab::node::Node;
 use lab::process::{Identity, wait_until};
 use lab::{Fabric, Namespace, Topology};
 use nix::sys::signal::Signal;
+use vtepd_tests::daemon::{ctl_program, program};
 
 /// How long anything that has to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -127,21 +128,6 @@ pub fn topology() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/scaleacross.clab.yml")
 }
 
-/// The program under test: the environment's `VTEPD`, or the one built beside the test.
-pub fn program() -> PathBuf {
-    if let Some(program) = std::env::var_os("VTEPD") {
-        return program.into();
-    }
-    let test = std::env::current_exe().unwrap();
-    let beside = test.ancestors().skip(1).map(|folder| folder.join("vtepd"));
-    beside.into_iter().find(|path| path.is_file()).unwrap_or_else(|| {
-        panic!(
-            "no vtepd beside {}: build it first (cargo build -p vtepd), or name it in VTEPD",
-            test.display()
-        )
-    })
-}
-
 /// vtepd on a leaf. Dropped, it is ended; if the story failed, its log is shown.
 pub struct Vtepd {
     node: Node,
@@ -195,7 +181,7 @@ impl Vtepd {
 
     /// What vtepctl answers, as JSON.
     pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
-        let program = vtepd_tests::daemon::ctl_program();
+        let program = ctl_program();
         let words = [&[program.to_str().unwrap()], arguments, &["-o", "json"]].concat();
         let text = self.node.run(&words).unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))

@@ -6,8 +6,9 @@ use std::sync::atomic::AtomicBool;
 use lab::balance::{RandomPlacement, jain, mmr};
 use lab::{Fabric, Namespace, counters, demo, netns};
 use serde_json::Value;
+use vtepd_tests::daemon::program;
 
-use crate::fixture::{DAEMONS, MANAGEMENT, can_run, program, topology, turn};
+use crate::fixture::{DAEMONS, MANAGEMENT, can_run, topology, turn};
 
 const FABRIC: &str = "evpn-demo";
 const FRAMES: u64 = 20_000;
