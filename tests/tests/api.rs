@@ -20,13 +20,13 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
 use vtepd_tests::guard::can_run;
-use vtepd_tests::lab::{ETH, VNI, bridge, ip, run};
+use vtepd_tests::lab::{ETH, VNI, bridge, ip, mac_of, run};
 use vtepd_tests::stream::{Rate, Stream};
-use vtepd_tests::{Capture, Lab, Vtepd, wait_for};
+use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets, wait_for};
 use wire::roce::{Bth, opcode};
-use wire::{QueuePair, number};
+use wire::{MacAddr, QueuePair, number};
 
 /// MAC addresses and VTEPs that the kernel has for a vxlan netdev; the flood list with MAC address zero.
 fn kernel_fdb(leaf: &Namespace, netdev: &str) -> BTreeSet<(String, String)> {
@@ -306,6 +306,41 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     std::fs::write(&file, pcap(&frames[0].bytes)).unwrap();
     let answer = vtepd.ask(&["explain", "--pcap", file.to_str().unwrap()]);
     assert_eq!((&answer["vni"], &answer["destination"]), (&10.into(), &lab.far.mac().to_string().into()));
+
+    // A packet that comes in: sent to this leaf, to a VTEP that it is not, and with a reserved bit.
+    let own = mac_of(&lab.leaf, "up1");
+    let tunnelled = Tunnelled {
+        to: own,
+        source: [10, 0, 0, 2].into(),
+        destination: [10, 0, 0, 1].into(),
+        port: 4789,
+        vni: VNI,
+        tos: 0,
+        flip: 0,
+    };
+    let inner = roce(Pair::of(&lab.far, &lab.host), 0x11);
+    for (tunnelled, fate, reason) in [
+        (tunnelled, "bridge", Value::Null),
+        (Tunnelled { destination: [10, 0, 0, 9].into(), ..tunnelled }, "kernel", "unknown_vni".into()),
+        (Tunnelled { flip: 1 << 63, ..tunnelled }, "kernel", "not_vxlan".into()),
+    ] {
+        let frame = tunnelled.frame(&inner);
+        std::fs::write(&file, pcap(&frame)).unwrap();
+        let answer = vtepd.ask(&["explain", "--received", "--pcap", file.to_str().unwrap()]);
+        assert_eq!((&answer["fate"], &answer["reason"]["reason"]), (&fate.into(), &reason), "{answer}");
+        let steered = || vtepd.metrics().get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}");
+        let (before, at_host) = (steered(), Capture::start(&lab.host.ns, ETH, is_roce));
+        inject(&lab.routers[0], "leaf", &[frame]);
+        if fate == "bridge" {
+            assert_eq!(
+                (&answer["netdev"], &answer["vtep"], &answer["known_vtep"], &answer["source"]),
+                (&"vx10".into(), &"10.0.0.2".into(), &true.into(), &lab.far.mac().to_string().into())
+            );
+            at_host.wait(1);
+        }
+        quiet();
+        assert_eq!(steered() - before, u64::from(fate == "bridge"), "{answer}");
+    }
     std::fs::remove_file(file).unwrap();
 
     // Settings that make no sense change nothing.
@@ -371,6 +406,40 @@ fn a_path_has_permissions_and_the_standard_services_answer() {
     std::fs::remove_file(copy).unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("runs as user 0, which you are not"), "{said}");
+}
+
+/// What goes to each VTEP and comes from it adds up to what the VNIs count.
+#[test]
+fn each_peer_shows_what_it_was_sent_and_what_it_sent() {
+    if !can_run("each_peer_shows_what_it_was_sent_and_what_it_sent") {
+        return;
+    }
+    let lab = Lab::new("peers");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    sockets::ping(&lab.host, lab.far.ip(), 7, 1000, &[]);
+    sockets::ping(&lab.farther, lab.host.ip(), 5, 500, &[]);
+    inject(&lab.host.ns, ETH, &[roce(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), 1)]);
+    let idle = vtepd.wait_until_idle();
+    let peers = vtepd.ask(&["peer"]);
+    let of =
+        |row: usize, name: &str| peers[row]["traffic"][name].as_u64().unwrap_or_else(|| panic!("{peers}"));
+    let frames = |row| (of(row, "sent_frames"), of(row, "received_frames"));
+    assert_eq!((&peers[0]["vtep"], frames(0)), (&"10.0.0.2".into(), (8, 7)), "{peers}");
+    assert_eq!((&peers[1]["vtep"], frames(1)), (&"10.0.0.3".into(), (6, 5)), "{peers}");
+    let counters = vtepd.ask(&["counters"]);
+    for (mine, theirs) in [("encapsulated_bytes", "sent_bytes"), ("decapsulated_bytes", "received_bytes")] {
+        assert_eq!(counters["vnis"][0][mine], of(0, theirs) + of(1, theirs), "{peers} {counters}");
+    }
+    assert_eq!(idle.get("vtepd_peer_frames_total{vtep=\"10.0.0.2\",direction=\"received\"}"), 7);
+    assert_eq!((&counters["worker_stalls"], &counters["steering"]["uplink_stalled"]), (&0.into(), &0.into()));
+    let shown = String::from_utf8(vtepd.ctl(&["peer"]).stdout).unwrap();
+    let line: Vec<&str> =
+        shown.lines().find(|line| line.starts_with("10.0.0.3")).unwrap().split_whitespace().collect();
+    assert_eq!((line[3], line[5]), ("6", "5"), "{shown}");
+}
+
+fn is_roce(frame: &[u8]) -> bool {
+    frame.get(36..38) == Some(&number::PORT_ROCE.to_be_bytes())
 }
 
 /// A RoCE frame from inner source port 50000.

@@ -1,6 +1,9 @@
 //! Frames on their way in and out of the pipeline, in memory that is allocated once.
 
 use core::ops::Range;
+use std::net::Ipv4Addr;
+
+use tables::VtepIndex;
 
 use crate::frame::{Frame, Offload, VlanTag};
 
@@ -156,6 +159,8 @@ pub struct Transmit {
     pub to: Destination,
     /// Slot of the VNI it belongs to, for its counters.
     pub slot: u16,
+    /// The VTEP that it is for or came from, if a table names it; for its counters.
+    pub vtep: Option<(VtepIndex, Ipv4Addr)>,
     /// What is left to whoever is below; offsets count from the head's first byte.
     pub offload: Offload,
     /// The rest of the frame.
@@ -170,7 +175,7 @@ impl Transmit {
     /// A frame with an empty head.
     #[must_use]
     pub const fn new(to: Destination, slot: u16, body: Body, offload: Offload) -> Self {
-        Self { to, slot, offload, body, segments: 1, head_length: 0, head: [0; HEAD_CAPACITY] }
+        Self { to, slot, vtep: None, offload, body, segments: 1, head_length: 0, head: [0; HEAD_CAPACITY] }
     }
 
     /// The head's bytes.

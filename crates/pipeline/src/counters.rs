@@ -3,7 +3,8 @@
 //! For every worker and at any time when no batch is under way:
 //! `received + copies = sent + Σ dropped + held`, where `copies` counts what replication and segmentation added.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::net::Ipv4Addr;
 
 use crate::drop_reason::DropReason;
 
@@ -15,6 +16,10 @@ impl Counter {
     /// Adds `n`. Only the thread that owns the counter may call this, else additions get lost.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 
     /// Takes away `n`, which was added before.
@@ -61,11 +66,38 @@ pub struct VniCounters {
     pub dropped: Counter,
 }
 
+/// One remote VTEP's counters, in a cache line of their own. Inner bytes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct PeerCounters {
+    /// Whose they are: an index is given to another VTEP when nobody names the first one any more.
+    address: AtomicU32,
+    /// Encapsulated and sent to it, each copy and segment.
+    pub sent: Traffic,
+    /// Received from it, decapsulated and handed to the bridge.
+    pub received: Traffic,
+}
+
+impl PeerCounters {
+    /// These counters, from zero if they were another VTEP's. Only the thread that owns them may call this.
+    pub(crate) fn of(&self, vtep: Ipv4Addr) -> &Self {
+        if self.address.load(Ordering::Relaxed) != vtep.to_bits() {
+            for counter in [&self.sent, &self.received].into_iter().flat_map(|t| [&t.frames, &t.bytes]) {
+                counter.reset();
+            }
+            // Who reads the new address reads none of the old counts.
+            self.address.store(vtep.to_bits(), Ordering::Release);
+        }
+        self
+    }
+}
+
 /// Everything a worker counts.
 #[derive(Debug)]
 pub struct Counters {
     vnis: Box<[VniCounters]>,
     paths: Box<[Traffic]>,
+    peers: Box<[PeerCounters]>,
     drops: Box<[Counter]>,
     /// Frames received from the underlay.
     pub underlay_received: Counter,
@@ -91,6 +123,8 @@ impl Default for Counters {
 
 /// Adjacencies that have counters of their own; more share the last.
 pub const PATHS: u16 = 1024;
+/// Remote VTEPs that have counters of their own; more have none.
+pub const PEERS: usize = 4096;
 
 impl Counters {
     /// All zero.
@@ -102,6 +136,7 @@ impl Counters {
         Self {
             vnis: zeros(usize::from(tables::Slot::MAX) + 1),
             paths: zeros(usize::from(PATHS)),
+            peers: zeros(PEERS),
             drops: zeros(DropReason::ALL.len()),
             underlay_received: Counter::default(),
             bridge_received: Counter::default(),
@@ -123,6 +158,17 @@ impl Counters {
     #[must_use]
     pub fn path(&self, path: u16) -> Option<&Traffic> {
         self.paths.get(usize::from(path.min(PATHS - 1)))
+    }
+
+    /// The counters at a VTEP's index, whoever's they are.
+    pub(crate) fn peer_at(&self, index: u32) -> Option<&PeerCounters> {
+        self.peers.get(index as usize)
+    }
+
+    /// A remote VTEP's counters, by its index; none until it has sent or been sent something, and none beyond [`PEERS`].
+    #[must_use]
+    pub fn peer(&self, index: u32, vtep: Ipv4Addr) -> Option<&PeerCounters> {
+        self.peer_at(index).filter(|peer| peer.address.load(Ordering::Acquire) == vtep.to_bits())
     }
 
     /// Frames dropped for a reason.

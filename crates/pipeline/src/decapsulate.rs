@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use tables::{Snapshot, VniTable};
+use tables::{Snapshot, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::ecn::Egress;
 use wire::number::PROTOCOL_UDP;
@@ -29,11 +29,11 @@ const VXLAN_AT: usize = UDP_AT + 8;
 const SHORTEST: usize = 14 + 2;
 
 /// The outer headers of one packet.
-struct Outer {
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
-    port: u16,
-    tos: u8,
+pub(crate) struct Outer {
+    pub(crate) source: Ipv4Addr,
+    pub(crate) destination: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(crate) tos: u8,
     /// Where the UDP payload ends in the frame; bytes behind it are Ethernet padding.
     end: usize,
 }
@@ -52,6 +52,7 @@ impl Pipeline {
         self.counters.underlay_received.add(batch.len() as u64);
         for (frame, index) in batch.frames().zip(0u32..) {
             let received = Outer::parse(&frame).and_then(|outer| {
+                outer.verify(&frame)?;
                 let pieces = Pieces::of(&frame.offload, &outer)?;
                 Ok((outer, pieces))
             });
@@ -85,48 +86,65 @@ impl Pipeline {
         out: &mut Vec<Transmit>,
     ) -> Result<(), (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
-        let (header, inner) = data.split_first_chunk::<8>().ok_or((DropReason::Truncated, 0))?;
-        let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
-        if flags != 0x08 || (r0 | r1 | r2 | r3) != 0 {
-            return Err((DropReason::NotVxlan, 0));
-        }
-        let vni =
-            Vni::try_from(u32::from_be_bytes([0, v0, v1, v2])).map_err(|_| (DropReason::UnknownVni, 0))?;
+        let (vni, inner) = vxlan(data).map_err(|reason| (reason, 0))?;
         let table =
             snapshot.terminate(outer.destination, outer.port, vni).ok_or((DropReason::UnknownVni, 0))?;
         let slot = table.slot.get();
-        if !snapshot.knows_vtep(outer.source) {
+        let vtep = sender(outer, table, snapshot);
+        if !matches!(vtep, Ok(Some(_))) {
             self.counters.vni(slot).inspect(|counters| counters.unknown_vtep.add(1));
-            if table.strict_vtep {
-                return Err((DropReason::UnknownVtep, slot));
-            }
         }
-        self.source(inner, outer.source, table, snapshot).map_err(|reason| (reason, slot))?;
-        to_bridge(inner, (index, piece.end), table, (outer.tos, offload), out)
-            .map_err(|reason| (reason, slot))
+        let whole = |reason| (reason, slot);
+        let vtep = vtep.map_err(whole)?;
+        let source = station(inner, table).map_err(whole)?;
+        if let Some(learning) = &table.learning {
+            let limited = &self.counters.learn_limited;
+            let heard = (source, outer.source);
+            self.learner.hear(heard, (table, learning), snapshot, limited).map_err(whole)?;
+        }
+        to_bridge(inner, (index, piece.end), table, (outer.tos, offload), out).map_err(whole)?;
+        if let Some(transmit) = out.last_mut() {
+            transmit.vtep = vtep.map(|index| (index, outer.source));
+        }
+        Ok(())
     }
+}
 
-    /// Checks the inner source address, and learns from it: `vxlan_set_mac()` of `drivers/net/vxlan/vxlan_core.c`.
-    fn source(
-        &mut self,
-        inner: &[u8],
-        vtep: Ipv4Addr,
-        table: &VniTable,
-        snapshot: &Snapshot,
-    ) -> Result<(), DropReason> {
-        let address = inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
-        let mac = MacAddr(*address.ok_or(DropReason::InnerTruncated)?);
-        if mac.is_group() || mac == MacAddr::ZERO || Some(mac) == table.mac {
-            return Err(DropReason::InvalidSource);
-        }
-        match &table.learning {
-            Some(learning) => {
-                let limited = &self.counters.learn_limited;
-                self.learner.hear((mac, vtep), (table, learning), snapshot, limited)
-            }
-            None => Ok(()),
-        }
+/// The VNI, and the inner frame.
+pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
+    let (header, inner) = payload.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
+    let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
+    if flags != 0x08 || (r0 | r1 | r2 | r3) != 0 {
+        return Err(DropReason::NotVxlan);
     }
+    let vni = Vni::try_from(u32::from_be_bytes([0, v0, v1, v2])).map_err(|_| DropReason::UnknownVni)?;
+    Ok((vni, inner))
+}
+
+/// The VTEP that a frame came from; `None` if no table names it, which may be a reason to drop it.
+pub(crate) fn sender(
+    outer: &Outer,
+    table: &VniTable,
+    snapshot: &Snapshot,
+) -> Result<Option<VtepIndex>, DropReason> {
+    let vtep = snapshot.find_vtep(outer.source);
+    if vtep.is_none() && table.strict_vtep { Err(DropReason::UnknownVtep) } else { Ok(vtep) }
+}
+
+/// The inner source address, if it may be a station's: `vxlan_set_mac()` of `drivers/net/vxlan/vxlan_core.c`.
+pub(crate) fn station(inner: &[u8], table: &VniTable) -> Result<MacAddr, DropReason> {
+    let address = inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
+    let mac = MacAddr(*address.ok_or(DropReason::InnerTruncated)?);
+    if mac.is_group() || mac == MacAddr::ZERO || Some(mac) == table.mac {
+        return Err(DropReason::InvalidSource);
+    }
+    Ok(mac)
+}
+
+/// What the inner packet's ECN field becomes (RFC 6040 section 4.2); `None` if it has none.
+pub(crate) fn congestion(outer_tos: u8, dissection: &Dissection) -> Result<Option<Egress>, DropReason> {
+    let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
+    if ecn == Some(Egress::Drop) { Err(DropReason::EcnNotCapable) } else { Ok(ecn) }
 }
 
 /// Builds the frame for the bridge splice. `index`, `end`: the received frame, and where the inner one ends in it.
@@ -140,15 +158,13 @@ fn to_bridge(
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
-    let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
     // Inner headers are copied to the head up to the last byte that changes.
-    let (mut copied, codepoint) = match ecn {
-        None | Some(Egress::Keep | Egress::KeepSuspicious) => (ETHERNET, None),
-        Some(Egress::Drop) => return Err(DropReason::EcnNotCapable),
+    let (mut copied, codepoint) = match congestion(outer_tos, dissection)? {
         Some(Egress::Set(codepoint)) => match dissection.network {
             Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
             _ => (l3 + 20, Some(codepoint)),
         },
+        _ => (ETHERNET, None),
     };
     let (offload, checksum) = inner_offload(inner, dissection, offload)?;
     if let Some(checksum) = &checksum {
@@ -210,8 +226,8 @@ fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Result<u16, Drop
 }
 
 impl Outer {
-    /// Checks Ethernet, IPv4 and UDP. What steering let through is checked again: the frame may have changed hands since.
-    fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
+    /// Checks Ethernet, IPv4 and UDP as the steering program does: the frame may have changed hands since.
+    pub(crate) fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
         let data = frame.data;
         if data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);
@@ -222,15 +238,12 @@ impl Outer {
         let (udp, _) = rest.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
         let [.., e0, e1] = *ethernet;
         let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
-        let [_, _, p0, p1, u0, u1, k0, k1] = *udp;
+        let [_, _, p0, p1, u0, u1, _, _] = *udp;
         let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
         // Steering passes only IPv4 headers without options, and nothing that is tagged.
         let plain = [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
         if !plain || protocol != PROTOCOL_UDP {
             return Err(DropReason::NotVxlan);
-        }
-        if !Sum::new().bytes(ip).is_intact() {
-            return Err(DropReason::OuterHeaderChecksum);
         }
         let total = usize::from(u16::from_be_bytes([l0, l1]));
         let length = u16::from_be_bytes([u0, u1]);
@@ -239,13 +252,30 @@ impl Outer {
             return Err(DropReason::Truncated);
         }
         let (source, destination) = ([s0, s1, s2, s3].into(), [d0, d1, d2, d3].into());
+        Ok(Self { source, destination, port: u16::from_be_bytes([p0, p1]), tos, end })
+    }
+
+    /// Checks the sums of the frame that this is of.
+    pub(crate) fn verify(&self, frame: &Frame<'_>) -> Result<(), DropReason> {
+        let header = frame.data.get(ETHERNET..UDP_AT).ok_or(DropReason::Truncated)?;
+        if !Sum::new().bytes(header).is_intact() {
+            return Err(DropReason::OuterHeaderChecksum);
+        }
+        let udp = frame.data.get(UDP_AT..self.end).ok_or(DropReason::Truncated)?;
+        let [.., k0, k1] = *udp.first_chunk::<8>().ok_or(DropReason::Truncated)?;
         if [k0, k1] != [0, 0] && frame.offload.checksum == Checksum::AsIs {
-            let pseudo = Sum::new().pseudo_ipv4(source, destination, protocol, length);
-            if !pseudo.bytes(data.get(UDP_AT..end).ok_or(DropReason::Truncated)?).is_intact() {
+            let length = (self.end - UDP_AT) as u16;
+            let pseudo = Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
+            if !pseudo.bytes(udp).is_intact() {
                 return Err(DropReason::OuterUdpChecksum);
             }
         }
-        Ok(Self { source, destination, port: u16::from_be_bytes([p0, p1]), tos, end })
+        Ok(())
+    }
+
+    /// What is behind the UDP header.
+    pub(crate) fn payload<'a>(&self, frame: &Frame<'a>) -> Result<&'a [u8], DropReason> {
+        frame.data.get(VXLAN_AT..self.end).ok_or(DropReason::Truncated)
     }
 }
 

@@ -107,9 +107,10 @@ impl Pipeline {
         let body = Body::Received { frame: *index, range: range.clone() };
         // Built where it stays: moving it costs more than all of the rest.
         out.push(Transmit::new(to, vni.slot.get(), body, offload));
-        let fits = out
-            .last_mut()
-            .is_some_and(|transmit| transmit.extend_head(&outer.bytes()) && transmit.extend_head(inner));
+        let fits = out.last_mut().is_some_and(|transmit| {
+            transmit.vtep = Some((remote, path.remote));
+            transmit.extend_head(&outer.bytes()) && transmit.extend_head(inner)
+        });
         if fits && hop.destination_mac.is_some() {
             return Ok(());
         }

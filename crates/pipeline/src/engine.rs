@@ -84,15 +84,18 @@ impl Pipeline {
         }
         self.counters.sent.add(1);
         let segments = u64::from(transmit.segments);
+        let peer = transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index.0)?.of(vtep)));
         match transmit.to {
             Destination::Uplink { path, .. } => {
                 self.counters.path(path).inspect(|path| path.add(segments, bytes));
                 let inner = bytes.saturating_sub(OVERHEAD as u64);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(segments, inner));
+                peer.inspect(|peer| peer.sent.add(segments, inner));
             }
             Destination::Bridge => {
                 let inner = bytes.saturating_sub(TAG_LENGTH as u64);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.decapsulated.add(segments, inner));
+                peer.inspect(|peer| peer.received.add(segments, inner));
             }
         }
     }

@@ -43,6 +43,41 @@ struct Seen {
     due: u64,
 }
 
+/// What a source address means to the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// They do not have it.
+    New,
+    /// They have it behind this other VTEP.
+    Moved(Ipv4Addr),
+    /// They have it there.
+    Known,
+    /// It has a static entry there, which nothing refreshes.
+    Static,
+}
+
+/// Compares the tables with where a source address was heard of.
+///
+/// # Errors
+/// [`DropReason::StaticSource`].
+pub(crate) fn judge(
+    (mac, vtep): (MacAddr, Ipv4Addr),
+    (table, learning): (&VniTable, &Learning),
+    snapshot: &Snapshot,
+) -> Result<Heard, DropReason> {
+    match learning.fixed.get(&mac) {
+        Some(owner) if *owner == vtep => return Ok(Heard::Static),
+        Some(_) => return Err(DropReason::StaticSource),
+        None => {}
+    }
+    let known = table.fdb.get(&mac).and_then(|index| snapshot.vtep(*index));
+    Ok(match known {
+        Some(known) if known.address == vtep => Heard::Known,
+        Some(known) => Heard::Moved(known.address),
+        None => Heard::New,
+    })
+}
+
 /// Lets [`PER_MILLISECOND`] pass, and [`BURST`] at once.
 #[derive(Debug)]
 struct Bucket {
@@ -120,16 +155,12 @@ impl Learner {
         if as_before && now < place.due {
             return Ok(());
         }
-        let owner = learning.fixed.get(&mac);
-        if owner.is_some_and(|owner| *owner != vtep) {
-            return Err(DropReason::StaticSource);
-        }
+        let heard = judge((mac, vtep), (table, learning), snapshot)?;
         // Reported, but not in the tables when it was last looked for.
         let reported = cached && place.generation == 0;
         let at = |due| Seen { key, vtep: vtep.to_bits(), generation, due };
         let report = Learned { ifindex: learning.ifindex, mac, vtep };
-        let known = table.fdb.get(&mac).and_then(|index| snapshot.vtep(*index));
-        if owner.is_none() && known.is_none_or(|known| known.address != vtep) {
+        if matches!(heard, Heard::New | Heard::Moved(_)) {
             if reported && now < place.due {
                 return Ok(());
             }
@@ -145,7 +176,7 @@ impl Learner {
             // Two VTEPs claim it: no report for each frame.
             return Ok(());
         }
-        let Some(ageing) = learning.ageing.filter(|_| owner.is_none()) else {
+        let Some(ageing) = learning.ageing.filter(|_| heard == Heard::Known) else {
             *place = at(now.saturating_add(IDLE));
             return Ok(());
         };

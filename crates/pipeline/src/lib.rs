@@ -4,6 +4,7 @@
 //! - [`engine`]: one worker's state, and the accounts it keeps
 //! - [`encapsulate`], [`decapsulate`]: the two directions
 //! - `decide`: where a frame goes, asked by [`encapsulate`] and by [`mod@explain`]
+//! - [`mod@explain`], [`mod@explain_received`]: what would become of a frame, either way
 //! - `outer`: the outer headers' bytes
 //! - [`segment`], `partial`, `crc32c`: what senders left to somebody below
 //! - [`hold`]: frames whose next hop is not resolved yet
@@ -17,6 +18,7 @@ pub mod drop_reason;
 pub mod encapsulate;
 pub mod engine;
 pub mod explain;
+pub mod explain_received;
 pub mod frame;
 pub mod hold;
 pub mod learn;
@@ -32,5 +34,6 @@ pub use counters::Counters;
 pub use drop_reason::DropReason;
 pub use engine::Pipeline;
 pub use explain::{Explanation, explain};
+pub use explain_received::explain_received;
 pub use frame::{Checksum, Frame, Gso, GsoKind, Offload, VlanTag};
 pub use hold::Adjacency;

@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use common::{HOST, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
+use common::{HOST, LEAF_1, LEAF_2, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
+use pipeline::counters::{PEERS, Traffic};
 use pipeline::hold::{ASK_AGAIN, PATIENCE, PER_NEXT_HOP};
 use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, VlanTag};
 use proptest::prelude::*;
@@ -333,4 +335,47 @@ fn traffic_is_counted_where_it_belongs() {
         (vni.dropped.get(), counters.dropped(DropReason::TransmitBusy), counters.sent.get()),
         (1, 1, 1)
     );
+}
+
+/// What goes to a VTEP and comes from it is counted as its own, in inner frames and bytes; who gets its index starts at zero.
+#[test]
+fn each_peer_has_its_counters() {
+    let (one, two) = (Leaf::one().snapshot(), Leaf::two().snapshot());
+    let (leaf_1, leaf_2, leaf_3) = (LEAF_1, LEAF_2, Ipv4Addr::new(10, 0, 0, 3));
+    let mut flooded = roce(1, 1);
+    flooded[..6].fill(0xff);
+    let bytes = flooded.len() as u64;
+    let mut worker = Worker::new();
+    let account = |worker: &Worker| worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
+    let counted = |worker: &Worker, index, vtep| {
+        let peer = worker.pipeline.counters().peer(index, vtep)?;
+        let of = |traffic: &Traffic| (traffic.frames.get(), traffic.bytes.get());
+        Some((of(&peer.sent), of(&peer.received)))
+    };
+    let sent = worker.encapsulate(&[Owned::tagged(flooded.clone()), Owned::tagged(roce(1, 2))], &one);
+    account(&worker);
+    assert_eq!(counted(&worker, 0, leaf_2), Some(((2, 2 * bytes), (0, 0))));
+    assert_eq!(counted(&worker, 1, leaf_3), Some(((1, bytes), (0, 0))));
+    assert_eq!(counted(&worker, 1, leaf_1), None, "it is another's");
+    assert_eq!(counted(&worker, PEERS as u32, leaf_1), None);
+
+    // The other end.
+    let mut worker = Worker::new();
+    let frames: Vec<Owned> = sent.into_iter().map(Owned::plain).collect();
+    worker.decapsulate(&frames[..1], &two);
+    account(&worker);
+    worker.encapsulate(&[Owned::tagged(flooded)], &two);
+    account(&worker);
+    assert_eq!(counted(&worker, 0, leaf_1), Some(((1, bytes), (1, bytes))));
+    // From a VTEP that no table names: counted as such, and as nobody's.
+    let mut stranger = Leaf::two();
+    stranger.vteps[0].0 = Ipv4Addr::new(10, 0, 0, 9);
+    worker.decapsulate(&frames[..1], &stranger.snapshot());
+    account(&worker);
+    assert_eq!(counted(&worker, 0, leaf_1), Some(((1, bytes), (1, bytes))));
+    // The index goes to that one.
+    worker.encapsulate(&[Owned::tagged(roce(1, 1))], &stranger.snapshot());
+    account(&worker);
+    assert_eq!(counted(&worker, 0, Ipv4Addr::new(10, 0, 0, 9)), Some(((1, bytes), (0, 0))));
+    assert_eq!(counted(&worker, 0, leaf_1), None);
 }

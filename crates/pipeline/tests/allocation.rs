@@ -9,10 +9,12 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use common::{Leaf, Owned, Worker, bth, roce, tcp, udp4, udp6};
+use common::{Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
+use pipeline::learn::REFRESHES;
 use pipeline::{Batch, GsoKind};
+use tables::Learning;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -107,4 +109,44 @@ fn q19_no_allocation_per_frame() {
             assert_eq!(made, 0, "round {round}");
         }
     }
+}
+
+/// Nor where addresses are learned: known ones are refreshed, one moves to and fro, new ones come with every frame.
+#[test]
+fn q19_no_allocation_per_frame_with_learning() {
+    const AGEING: Duration = Duration::from_secs(4);
+    let sender = Leaf::one().snapshot();
+    let learning = Learning { ifindex: 11, ageing: Some(AGEING), fixed: Default::default() };
+    let leaf = |source: u32| {
+        let fdb = vec![(SOURCE, source)];
+        Leaf { learning: Some(learning.clone()), fdb, ..Leaf::two() }.snapshot()
+    };
+    let (here, elsewhere) = (leaf(0), leaf(1));
+    let stranger = |number: u32| {
+        let mut frame = roce(number, 1);
+        frame[6..12].copy_from_slice(&[2, 9, 0, 0, 0, number as u8]);
+        Owned::tagged(frame)
+    };
+    let strangers: Vec<_> = (0..32).map(stranger).collect();
+    let known: Vec<_> = (0..32).map(|number| Owned::tagged(roce(number, 1))).collect();
+    let sent = Worker::new().encapsulate(&[known, strangers].concat(), &sender);
+    let mut incoming = Batch::new(sent.len());
+    for frame in sent {
+        assert!(incoming.copy(Owned::plain(frame).frame()));
+    }
+    let mut worker = Worker::new();
+    let (mut now, mut reports) = (Instant::now(), 0);
+    for round in 0..40 {
+        let snapshot = if round % 8 == 7 { &elsewhere } else { &here };
+        let made = allocations(|| {
+            worker.out.clear();
+            worker.pipeline.decapsulate(&incoming, snapshot, now, &mut worker.out);
+            reports += worker.pipeline.learned().filter(|learned| learned.mac.0 == SOURCE).count();
+        });
+        assert_eq!(worker.out.len(), 64);
+        // The first round makes what is reused.
+        assert!(round == 0 || made == 0, "{made} in round {round}");
+        now += AGEING / REFRESHES;
+    }
+    assert!(reports >= 39, "{reports}: every round refreshes it, or says that it has moved");
 }

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Leaf, OUTER, Owned, SLOT, UDP_AT, Worker, bth, roce, tcp, udp4, udp6, untagged};
 use etherparse::PacketBuilder;
-use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload};
+use pipeline::explain_received::Fate;
+use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, explain_received};
 
 const VXLAN_AT: usize = 42;
 
@@ -31,12 +32,13 @@ fn set_header_checksum(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&ip.calc_header_checksum().to_be_bytes());
 }
 
-/// What becomes of one frame: what the bridge gets, or the reason.
+/// What becomes of one frame: what the bridge gets, or the reason. The explanation says the same.
 fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
+    let snapshot = Leaf::two().snapshot();
     let mut worker = Worker::new();
-    let sent = worker.decapsulate(&[frame], &Leaf::two().snapshot());
+    let sent = worker.decapsulate(std::slice::from_ref(&frame), &snapshot);
     worker.assert_balance(sent.len());
-    match sent.as_slice() {
+    let fate = match sent.as_slice() {
         [one] => {
             assert_eq!(worker.out[0].to, Destination::Bridge);
             assert_eq!(worker.out[0].slot, SLOT);
@@ -44,7 +46,18 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
         }
         [] => Err(*DropReason::ALL.iter().find(|&&reason| worker.dropped(reason) == 1).unwrap()),
         more => panic!("{} frames", more.len()),
+    };
+    // A capture does not say what a card was left to do.
+    if frame.offload == Offload::default() && frame.vlan.is_none() && !frame.data.is_empty() {
+        let told = explain_received(&frame.frame(), &snapshot);
+        match told.fate {
+            Fate::Bridge(_) => assert!(fate.is_ok(), "{told:?}"),
+            Fate::Kernel(reason) | Fate::Dropped(reason) => {
+                assert_eq!(fate.as_ref().err(), Some(&reason), "{told:?}");
+            }
+        }
     }
+    fate
 }
 
 #[test]

@@ -121,6 +121,12 @@ impl Snapshot {
         self.vteps.is_unchanged(&other.vteps)
     }
 
+    /// The VTEP of this address, if any table names one.
+    #[must_use]
+    pub fn find_vtep(&self, address: Ipv4Addr) -> Option<VtepIndex> {
+        self.addresses.get(&address).copied()
+    }
+
     /// Whether any table names a VTEP of this address.
     #[must_use]
     pub fn knows_vtep(&self, address: Ipv4Addr) -> bool {

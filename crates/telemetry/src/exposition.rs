@@ -81,6 +81,7 @@ impl Collector for Everything {
         self.daemon(&mut encoder)?;
         self.vnis(&mut encoder)?;
         self.paths(&mut encoder)?;
+        self.peers(&mut encoder)?;
         self.learning(&mut encoder)?;
         self.shortcut(&mut encoder)?;
         self.frames(&mut encoder)
@@ -195,6 +196,26 @@ impl Everything {
             "Bytes of the outer frames sent to each next hop",
             each(|t| t.bytes.get()),
         )
+    }
+
+    fn peers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
+            self.view.peers.iter().flat_map(move |&(index, vtep)| {
+                let counted = self.counters.peer(index, vtep);
+                let traffic = counted.map(|peer| [("sent", &peer.sent), ("received", &peer.received)]);
+                traffic.into_iter().flatten().map(move |(direction, traffic)| {
+                    let labels = vec![("vtep", vtep.to_string()), ("direction", direction.to_owned())];
+                    (labels, read(traffic))
+                })
+            })
+        };
+        counters(
+            encoder,
+            "vtepd_peer_frames",
+            "Inner frames sent to each VTEP and received from it",
+            each(|t| t.frames.get()),
+        )?;
+        counters(encoder, "vtepd_peer_bytes", "Bytes of those inner frames", each(|t| t.bytes.get()))
     }
 
     fn learning(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

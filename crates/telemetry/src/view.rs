@@ -1,6 +1,6 @@
 //! What is shown beside the worker's counters: who the slots and path indexes are, and how the daemon is.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use wire::Vni;
 
@@ -17,6 +17,8 @@ pub struct View {
     pub vnis: Vec<VniView>,
     /// Adjacencies that have counters.
     pub paths: Vec<PathView>,
+    /// Remote VTEPs, by the index of their counters.
+    pub peers: Vec<(u32, Ipv4Addr)>,
     /// vxlan netdevs left to the kernel.
     pub left: Vec<LeftView>,
     /// The ports of bridges, and whether they have the shortcut; none where it is off.

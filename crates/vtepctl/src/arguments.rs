@@ -72,7 +72,7 @@ pub enum Command {
         #[arg(long, value_name = "ADDRESS")]
         vtep: Option<Ipv4Addr>,
     },
-    /// Each remote VTEP and what is behind it
+    /// Each remote VTEP, what is behind it, and what it sent and was sent
     #[command(after_help = "Example: vtepctl peer")]
     Peer,
     /// Every reason why frames are dropped, with its count
@@ -120,6 +120,7 @@ Examples:
   vtepctl explain --vni 10010 --dst-mac 02:00:00:00:00:02 --src 10.1.0.1 --dst 10.1.0.2 --proto tcp --sport 40000 --dport 80
   vtepctl explain --vni 10010 --pcap host.pcap --frame 3      a frame as the host sent it
   vtepctl explain --pcap uplink.pcap                          a VXLAN packet: the frame in it, and the port it was sent by
+  vtepctl explain --received --pcap uplink.pcap               a VXLAN packet that an uplink got: what becomes of it
 
 The running daemon decides, by the tables that it forwards by and with the code that forwards.";
 
@@ -169,6 +170,9 @@ pub struct Explain {
     /// A frame of a capture file (pcap, Ethernet)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dst_mac", "src", "dst", "qp"])]
     pub pcap: Option<PathBuf>,
+    /// It came from the underlay: what becomes of it here, if an uplink gets it for its own MAC address
+    #[arg(long, requires = "pcap", conflicts_with = "vni")]
+    pub received: bool,
     /// Which one, from 1
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "pcap")]
     pub frame: usize,

@@ -61,7 +61,7 @@ impl<W: Write> Asking<'_, W> {
             }
             Command::Peer => {
                 let rows = all(self.client.list_peers(v1::ListPeersRequest {}).await?).await?;
-                self.print(&rows, |out| peers(&rows).write(out, ""))
+                self.print(&rows, |out| peers(out, &rows))
             }
             Command::Drops => {
                 let drops = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
@@ -218,28 +218,55 @@ fn routes(rows: &[v1::Route]) -> Table<7> {
     table
 }
 
-fn peers(rows: &[v1::Peer]) -> Table<6> {
-    let mut table = Table::new(["vtep", "state", "next hops", "vni", "macs", "flood"]);
+/// What goes to and fro, and what is behind each in each VNI.
+fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
+    let headings = ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes"];
+    let mut traffic = Table::new(headings);
+    let mut behind = Table::new(["vtep", "vni", "macs", "flood"]);
     for row in rows {
+        let counted = |read: fn(&v1::PeerTraffic) -> u64| {
+            row.traffic.as_ref().map(|traffic| read(traffic).to_string()).unwrap_or_default()
+        };
+        traffic.row([
+            row.vtep.clone(),
+            row.state.clone(),
+            row.next_hops.to_string(),
+            counted(|traffic| traffic.sent_frames),
+            counted(|traffic| traffic.sent_bytes),
+            counted(|traffic| traffic.received_frames),
+            counted(|traffic| traffic.received_bytes),
+        ]);
         for vni in &row.vnis {
             let flood = if vni.flood { "yes" } else { "no" };
-            table.row([
-                row.vtep.clone(),
-                row.state.clone(),
-                row.next_hops.to_string(),
-                vni.vni.to_string(),
-                vni.macs.to_string(),
-                flood.to_owned(),
-            ]);
+            behind.row([row.vtep.clone(), vni.vni.to_string(), vni.macs.to_string(), flood.to_owned()]);
         }
     }
-    table
+    traffic.write(out, "")?;
+    writeln!(out)?;
+    behind.write(out, "")
 }
 
 fn dropped(rows: &[v1::Drop]) -> Table<3> {
     let mut table = Table::new(["frames", "reason", "meaning"]);
     for row in rows {
         table.row([row.frames.to_string(), row.reason.clone(), row.sentence.clone()]);
+    }
+    table
+}
+
+fn learning(learning: &v1::LearningCounters) -> Table<2> {
+    let mut table = Table::new(["addresses heard of", "count"]);
+    for (name, count) in [
+        ("new", learning.new),
+        ("moved", learning.moved),
+        ("refreshed", learning.refreshed),
+        ("not learned: too many addresses", learning.too_many_addresses),
+        ("not learned: too many VTEPs", learning.too_many_vteps),
+        ("not learned: a VTEP that only the kernel can reach", learning.unreachable),
+        ("not learned: the kernel refused", learning.refused),
+        ("not learned: too many at once", learning.rate),
+    ] {
+        table.row([name.to_owned(), count.to_string()]);
     }
     table
 }
@@ -259,10 +286,15 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("steering: too big, left to the kernel", steering.vxlan_too_big),
         ("steering: handed to bridges", steering.splice_returned),
         ("steering: for a VNI that is gone", steering.splice_unknown_slot),
+        ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),
+        ("steering: from bridges, left to the kernel as the worker hung", steering.vxlan_stalled),
+        ("times that the worker hung", counters.worker_stalls),
     ] {
         all.row([name.to_owned(), count.to_string()]);
     }
     all.write(out, "")?;
+    writeln!(out)?;
+    learning(&counters.learning.unwrap_or_default()).write(out, "")?;
     writeln!(out)?;
     let mut vnis = Table::new([
         "vni",

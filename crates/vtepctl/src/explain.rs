@@ -16,7 +16,12 @@ use crate::{explained, flow, pcap};
 /// # Errors
 /// When there is no such frame, or the daemon says no.
 pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Result<(), Failure> {
-    let Explain { vni, pcap, frame: number, flow } = explain;
+    let Explain { vni, pcap, received, frame: number, flow } = explain;
+    if let (true, Some(file)) = (received, &pcap) {
+        let request = v1::ExplainReceivedRequest { frame: pcap::frame(file, number)? };
+        let answer = asking.client.explain_received(request).await?.into_inner();
+        return asking.print(&answer, |out| explained::received(out, &answer));
+    }
     let mut sent_by = None;
     let (vni, frame) = match (pcap, vni) {
         (Some(file), vni) => {

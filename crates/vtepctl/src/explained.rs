@@ -63,6 +63,49 @@ fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
     )
 }
 
+/// Writes what becomes of a frame from the underlay.
+///
+/// # Errors
+/// When nobody reads any more.
+pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Result<()> {
+    if let (Some(vtep), Some(local), Some(port)) = (&told.vtep, &told.local, told.destination_port) {
+        write!(out, "From VTEP {vtep} ")?;
+        if told.netdev.is_some() && !told.known_vtep {
+            write!(out, "(which no table names) ")?;
+        }
+        writeln!(out, "to {local}:{port}")?;
+    }
+    if let Some(vni) = told.vni {
+        let netdev = told.netdev.as_deref().unwrap_or("not taken over with that address and port");
+        writeln!(out, "VNI {vni} ({netdev})")?;
+    }
+    if let (Some(source), Some(destination)) = (&told.source, &told.destination) {
+        write!(out, "Inner frame from {source} to {destination}")?;
+        match (told.learning.as_deref(), &told.previous_vtep) {
+            (Some("new"), _) => write!(out, "; the source is new and is learned")?,
+            (Some("moved"), Some(before)) => write!(out, "; the source was behind {before} and is moved")?,
+            (Some("known"), _) => write!(out, "; the source is known there")?,
+            (Some("static"), _) => write!(out, "; the source has a static entry there")?,
+            _ => {}
+        }
+        writeln!(out)?;
+    }
+    match (told.fate.as_str(), &told.netdev, &told.reason) {
+        ("bridge", Some(netdev), _) => {
+            write!(out, "Decapsulated, into {netdev} and its bridge")?;
+            if let Some(ecn) = &told.ecn {
+                write!(out, "; ECN becomes {ecn}")?;
+            }
+            writeln!(out)
+        }
+        ("kernel", _, Some(reason)) => {
+            writeln!(out, "Left to the kernel, {}: {}", reason.reason, reason.sentence)
+        }
+        (_, _, Some(reason)) => write_drop(out, reason),
+        (fate, ..) => writeln!(out, "{fate}"),
+    }
+}
+
 fn write_drop(out: &mut impl Write, drop: &v1::Drop) -> io::Result<()> {
     writeln!(out, "dropped, {}: {}", drop.reason, drop.sentence)
 }

@@ -49,6 +49,10 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
         generation: snapshot.generation(),
         vnis: vnis.collect(),
         paths: paths.collect(),
+        peers: snapshot
+            .vteps()
+            .filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?.0, vtep.address)))
+            .collect(),
         left: left.collect(),
         ports: ports.collect(),
         shortcut_addresses: [shortcut.places, shortcut.waiting],

@@ -17,6 +17,18 @@ pub enum Codepoint {
     Ce,
 }
 
+impl core::fmt::Display for Codepoint {
+    /// As RFC 3168 section 5 writes it.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::NotEct => "Not-ECT",
+            Self::Ect1 => "ECT(1)",
+            Self::Ect0 => "ECT(0)",
+            Self::Ce => "CE",
+        })
+    }
+}
+
 impl Codepoint {
     /// The code point of a type of service or traffic class.
     #[inline]

@@ -2,8 +2,11 @@
 
 use api::v1;
 use pipeline::explain::{CopyFate, Route};
+use pipeline::explain_received::Fate;
+use pipeline::learn::Heard;
 use pipeline::{DropReason, Explanation, Frame, Offload};
 use tables::{Snapshot, VniTable};
+use wire::ecn::Egress;
 
 use crate::api::show::Uplinks;
 use crate::api::tell;
@@ -25,6 +28,40 @@ pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Up
         }
     }
     message
+}
+
+/// Explains a frame from the underlay.
+pub fn received(frame: &[u8], snapshot: &Snapshot) -> v1::ReceivedExplanation {
+    let told =
+        pipeline::explain_received(&Frame { data: frame, vlan: None, offload: Offload::default() }, snapshot);
+    let (fate, reason, ecn) = match told.fate {
+        Fate::Bridge(Some(Egress::Set(codepoint))) => ("bridge", None, Some(codepoint.to_string())),
+        Fate::Bridge(_) => ("bridge", None, None),
+        Fate::Kernel(reason) => ("kernel", Some(dropped(reason)), None),
+        Fate::Dropped(reason) => ("dropped", Some(dropped(reason)), None),
+    };
+    let (learning, previous_vtep) = match told.heard {
+        None => (None, None),
+        Some(Heard::New) => (Some("new"), None),
+        Some(Heard::Moved(from)) => (Some("moved"), Some(from.to_string())),
+        Some(Heard::Known) => (Some("known"), None),
+        Some(Heard::Static) => (Some("static"), None),
+    };
+    v1::ReceivedExplanation {
+        fate: fate.to_owned(),
+        reason,
+        vtep: told.outer.map(|outer| outer.source.to_string()),
+        local: told.outer.map(|outer| outer.destination.to_string()),
+        destination_port: told.outer.map(|outer| outer.port.into()),
+        vni: told.vni.map(wire::Vni::get),
+        netdev: told.netdev,
+        known_vtep: told.known_vtep,
+        source: told.stations.map(|(source, _)| source.to_string()),
+        destination: told.stations.map(|(_, destination)| destination.to_string()),
+        learning: learning.map(str::to_owned),
+        previous_vtep,
+        ecn,
+    }
 }
 
 fn copy(fate: &CopyFate, uplinks: &Uplinks) -> v1::Copy {

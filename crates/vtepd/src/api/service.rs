@@ -176,7 +176,7 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::ListPeersRequest>,
     ) -> Result<Response<Self::ListPeersStream>, Status> {
-        Ok(rows(show::peers(&self.shown.snapshot()).into_iter()))
+        Ok(rows(show::peers(&self.shown.snapshot(), &self.shown.counters).into_iter()))
     }
 
     async fn get_counters(
@@ -232,6 +232,14 @@ impl Vtepd for Service {
         }
         let row = self.change(Change::Policy { vni, policy, bins, source_ports }).await?;
         Ok(Response::new(row))
+    }
+
+    async fn explain_received(
+        &self,
+        request: Request<v1::ExplainReceivedRequest>,
+    ) -> Result<Response<v1::ReceivedExplanation>, Status> {
+        let frame = request.into_inner().frame;
+        Ok(Response::new(explain::received(&frame, &self.shown.snapshot())))
     }
 
     async fn attach_vni(&self, request: Request<v1::AttachVniRequest>) -> Result<Response<v1::Vni>, Status> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use api::v1;
 use control::{Host, Status};
+use pipeline::Counters;
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
 
@@ -111,8 +112,24 @@ pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
     }
 }
 
-/// Every remote VTEP and what is behind it, by address.
-pub fn peers(snapshot: &Snapshot) -> Vec<v1::Peer> {
+/// What was sent to a VTEP and received from it.
+fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::PeerTraffic> {
+    if index.0 as usize >= pipeline::counters::PEERS {
+        return None;
+    }
+    let Some(counted) = counters.peer(index.0, vtep.address) else {
+        return Some(v1::PeerTraffic::default());
+    };
+    Some(v1::PeerTraffic {
+        sent_frames: counted.sent.frames.get(),
+        sent_bytes: counted.sent.bytes.get(),
+        received_frames: counted.received.frames.get(),
+        received_bytes: counted.received.bytes.get(),
+    })
+}
+
+/// Every remote VTEP, what is behind it and what it was sent, by address.
+pub fn peers(snapshot: &Snapshot, counters: &Counters) -> Vec<v1::Peer> {
     let mut behind: BTreeMap<(Ipv4Addr, u32), v1::PeerVni> = BTreeMap::new();
     for table in snapshot.vnis() {
         let vni = table.tunnel.vni.get();
@@ -127,12 +144,15 @@ pub fn peers(snapshot: &Snapshot) -> Vec<v1::Peer> {
         table.fdb.iter().for_each(|(_, vtep)| count(&vtep, 1, false));
         table.flood.iter().for_each(|vtep| count(vtep, 0, true));
     }
-    let peer = |vtep: &Vtep| v1::Peer {
+    let peer = |(index, vtep): (VtepIndex, &Vtep)| v1::Peer {
         vtep: vtep.address.to_string(),
         state: state(vtep).to_owned(),
         next_hops: u32::try_from(vtep.paths.next_hops().len()).unwrap_or(u32::MAX),
         vnis: behind.range((vtep.address, 0)..=(vtep.address, u32::MAX)).map(|(_, row)| *row).collect(),
+        traffic: traffic(index, vtep, counters),
     };
-    let vteps: BTreeMap<Ipv4Addr, &Vtep> = snapshot.vteps().map(|vtep| (vtep.address, vtep)).collect();
+    let indexed = snapshot.vteps().filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?, vtep)));
+    let vteps: BTreeMap<Ipv4Addr, (VtepIndex, &Vtep)> =
+        indexed.map(|(index, vtep)| (vtep.address, (index, vtep))).collect();
     vteps.into_values().map(peer).collect()
 }

@@ -130,7 +130,7 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             bytes: counted.bytes.get(),
         })
     });
-    let steering = shown.steering_counts();
+    let (steering, learning) = (shown.steering_counts(), shown.status.borrow().learning);
     v1::Counters {
         received_underlay: counters.underlay_received.get(),
         received_bridge: counters.bridge_received.get(),
@@ -147,6 +147,23 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             vxlan_too_big: steering.vxlan_too_big,
             splice_returned: steering.splice_returned,
             splice_unknown_slot: steering.splice_unknown_slot,
+            uplink_stalled: steering.uplink_stalled,
+            vxlan_stalled: steering.vxlan_stalled,
+            port_shortcut: steering.port_shortcut,
+            port_refreshed: steering.port_refreshed,
+            port_passed: steering.port_passed,
+            port_stalled: steering.port_stalled,
         }),
+        learning: Some(v1::LearningCounters {
+            new: learning.new,
+            moved: learning.moved,
+            refreshed: learning.refreshed,
+            too_many_addresses: learning.too_many_addresses,
+            too_many_vteps: learning.too_many_vteps,
+            unreachable: learning.unreachable,
+            refused: learning.refused,
+            rate: counters.learn_limited.get(),
+        }),
+        worker_stalls: counters.stalls.get(),
     }
 }
