@@ -17,7 +17,7 @@ use wire::{MacAddr, Vni};
 use crate::leave::LeftToKernel;
 use crate::publication::Update;
 use crate::source::SourceState;
-use crate::state::Resync;
+use crate::state::{FpmSweep, Resync};
 
 /// How many events are remembered.
 pub const CAPACITY: usize = 8192;
@@ -57,6 +57,8 @@ pub enum Event {
     },
     /// The kernel has told everything of these kinds anew.
     Resynced(Vec<(&'static str, Resync)>),
+    /// What zebra had said over an FPM connection before is forgotten.
+    FpmSwept(FpmSweep),
     /// A MAC address is behind another VTEP of a VNI that is taken over, or behind none.
     Mac {
         /// The VNI.
@@ -113,6 +115,7 @@ impl Event {
             Self::Left { .. } => "left",
             Self::Source { .. } => "source",
             Self::Resynced(_) => "resync",
+            Self::FpmSwept(_) => "swept",
             Self::Mac { change: MacChange { from: None, .. }, .. } => "mac-added",
             Self::Mac { change: MacChange { to: None, .. }, .. } => "mac-removed",
             Self::Mac { .. } => "mac-moved",
@@ -146,6 +149,12 @@ impl fmt::Display for Event {
                     }
                 }
                 Ok(())
+            }
+            Self::FpmSwept(FpmSweep { entries, returned: true }) => {
+                write!(f, "zebra is back and has not repeated {entries} entries, which are forgotten")
+            }
+            Self::FpmSwept(FpmSweep { entries, returned: false }) => {
+                write!(f, "zebra has not come back, and the {entries} entries that it told are forgotten")
             }
             Self::Mac { vni, netdev, change: MacChange { mac, from, to } } => {
                 write!(f, "{mac} in VNI {vni} ({netdev}) is behind ")?;

@@ -16,6 +16,11 @@ pub(crate) const QUIET: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct FpmSession {
     pub(crate) state: SourceState,
+    /// When the last connection was lost over which anything was said.
+    lost: Option<Instant>,
+    /// Whether what was said over it is kept.
+    kept: bool,
+    /// The last message of the connection that stands.
     last_message: Option<Instant>,
     traits: ZebraTraits,
     /// How many entries the last replay did not confirm.
@@ -24,11 +29,22 @@ pub(crate) struct FpmSession {
 
 impl FpmSession {
     pub(crate) fn connected(&mut self) {
-        *self = Self { state: SourceState::Syncing, ..Self::default() };
+        self.state = SourceState::Syncing;
+        self.last_message = None;
+        self.traits = ZebraTraits::default();
+        self.swept = 0;
     }
 
     pub(crate) fn disconnected(&mut self, now: Instant) {
-        self.state = SourceState::Stale { since: now };
+        // A stranger who said nothing does not make the time begin again.
+        if self.last_message.take().is_some() {
+            self.lost = Some(now);
+            self.kept = true;
+        }
+        self.state = match self.lost.filter(|_| self.kept) {
+            Some(since) => SourceState::Stale { since },
+            None => SourceState::Disconnected,
+        };
     }
 
     pub(crate) fn heard(&mut self, messages: &[Message], now: Instant) {
@@ -41,17 +57,37 @@ impl FpmSession {
         self.traits.generation() == Generation::BeforeFrr9
     }
 
-    /// When the replay will be taken for finished if nothing else comes.
-    pub(crate) fn quiet_at(&self) -> Option<Instant> {
-        self.last_message.filter(|_| self.state == SourceState::Syncing).map(|last| last + QUIET)
+    /// When what is unconfirmed is to be swept if nothing else is heard: a replay is taken for finished then, or zebra has
+    /// been away for longer than what it said is kept.
+    pub(crate) fn sweep_at(&self, stale_time: Duration) -> Option<Instant> {
+        match (self.state, self.last_message) {
+            (SourceState::Live | SourceState::Off, _) => None,
+            (SourceState::Syncing, Some(last)) => Some(last + QUIET),
+            _ => self.lost.filter(|_| self.kept).map(|lost| lost + stale_time),
+        }
     }
 
-    pub(crate) fn replay_ended(&self, now: Instant) -> bool {
-        self.quiet_at().is_some_and(|end| now >= end)
+    /// Whether zebra is here and says again what it knows.
+    pub(crate) fn repeats(&self) -> bool {
+        self.state == SourceState::Syncing && self.last_message.is_some()
     }
 
-    pub(crate) fn live(&mut self, swept: usize) {
-        self.state = SourceState::Live;
-        self.swept = swept;
+    /// So many entries were swept. Says whether that was because zebra is here and did not repeat them.
+    pub(crate) fn swept(&mut self, entries: usize) -> bool {
+        self.kept = false;
+        let repeats = self.repeats();
+        if repeats {
+            self.lost = None;
+            self.swept = entries;
+            self.state = SourceState::Live;
+        } else if self.state != SourceState::Syncing {
+            self.state = SourceState::Disconnected;
+        }
+        repeats
+    }
+
+    /// Since when zebra has been away, where that is so long that nothing is kept of what it said.
+    pub(crate) fn forgotten(&self) -> Option<Instant> {
+        self.lost.filter(|_| !self.kept && self.last_message.is_none())
     }
 }

@@ -167,7 +167,7 @@ pub async fn run(
         }
         task.write_learned().await;
         let now = Instant::now();
-        task.state.tick(now);
+        task.tick(now);
         task.publish_what_follows(now);
         task.ask_neighbours(now).await;
         // After the publication: what an event said is not delayed by what it leaves in doubt.
@@ -217,6 +217,18 @@ impl<P: FnMut(&Update)> Task<P> {
                 *told = state;
                 self.journal.write(Event::Source { name, state });
             }
+        }
+    }
+
+    /// Time has passed.
+    fn tick(&mut self, now: Instant) {
+        let Some(sweep) = self.state.tick(now) else { return };
+        self.status.send_modify(|status| status.swept.fpm += sweep.entries as u64);
+        let event = Event::FpmSwept(sweep);
+        // A first replay, or a complete one, forgets nothing.
+        if sweep.entries > 0 || !sweep.returned {
+            tracing::info!("{event}");
+            self.journal.write(event);
         }
     }
 
@@ -358,6 +370,7 @@ impl<P: FnMut(&Update)> Task<P> {
         tracing::debug!(what = name(what), dumped = resync.dumped, swept = resync.swept, "dumped");
         self.status.send_modify(|status| {
             status.dumps.insert(name(what), resync);
+            status.swept.kernel += resync.swept as u64;
         });
         Ok(())
     }
@@ -387,6 +400,7 @@ impl<P: FnMut(&Update)> Task<P> {
         if let SourceState::Stale { since } = self.state.fpm_state() {
             warnings.push(Warning::FpmGone { since });
         }
+        warnings.extend(self.state.fpm_forgotten().map(|since| Warning::FpmForgotten { since }));
         if now >= self.hazard_at {
             self.hazard = self.state.fpm_hazard();
             self.hold_fpm_back();

@@ -1,6 +1,7 @@
 //! What the user sets, and what the namespace has set already.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use entropy::{Bins, Policy, SourcePortRange};
 use tables::Rebalance;
@@ -21,6 +22,8 @@ pub struct Settings {
     pub rebalance: Rebalance,
     /// Whether hosts' frames for known remote MAC addresses skip the bridge where they can.
     pub shortcut: bool,
+    /// How long what zebra said is kept when its FPM connection is lost.
+    pub stale_time: StaleTime,
     /// For the VNIs without settings of their own.
     pub default: VniSettings,
     /// Settings of single VNIs, complete: nothing is inherited from `default`.
@@ -32,6 +35,18 @@ impl Settings {
     #[must_use]
     pub fn of(&self, vni: Vni) -> &VniSettings {
         self.vnis.get(&vni).unwrap_or(&self.default)
+    }
+}
+
+/// How long what zebra said over a lost FPM connection is kept, unless it comes back and says it again.
+///
+/// The default is FRR's own for a restart, `bgp graceful-restart restart-time` (`BGP_DEFAULT_RESTART_TIME`, `bgpd/bgpd.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StaleTime(pub Duration);
+
+impl Default for StaleTime {
+    fn default() -> Self {
+        Self(Duration::from_secs(120))
     }
 }
 

@@ -8,14 +8,15 @@ use std::time::Instant;
 pub enum SourceState {
     /// It is switched off: nobody waits for it.
     Off,
-    /// It has never been there.
+    /// It is not there, and nothing is kept of what it may have said.
     #[default]
     Disconnected,
     /// It is there and tells what it knows: a dump or a replay is going on.
     Syncing,
     /// It has told everything and tells every change.
     Live,
-    /// It is gone, or has lost changes. What it said before is kept until something better is known.
+    /// It is gone, or has lost changes. What it said before is kept until something better is known; zebra's for the
+    /// settings' [`StaleTime`](crate::settings::StaleTime) at most.
     Stale {
         /// Since when.
         since: Instant,

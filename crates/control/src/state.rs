@@ -118,6 +118,15 @@ pub struct Resync {
     pub swept: usize,
 }
 
+/// What zebra had said over an FPM connection and is forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FpmSweep {
+    /// Routes, next-hop objects and MAC addresses.
+    pub entries: usize,
+    /// Whether zebra is here and did not repeat them; else it has been away for too long.
+    pub returned: bool,
+}
+
 /// A zebra that crashes when its FPM connection is made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FpmHazard {
@@ -270,10 +279,12 @@ impl State {
         }
     }
 
-    /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet.
-    pub fn tick(&mut self, now: Instant) {
-        if !self.session.replay_ended(now) {
-            return;
+    /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet, and everything that it said
+    /// once it has been away for too long.
+    pub fn tick(&mut self, now: Instant) -> Option<FpmSweep> {
+        self.fpm_sweep_at().filter(|at| now >= *at)?;
+        if !self.session.repeats() {
+            self.epochs.fpm.advance();
         }
         let epoch = self.epochs.fpm;
         let mut swept = self.fpm.fib.sweep(epoch).0 + self.fpm.next_hops.sweep(epoch).len();
@@ -284,8 +295,20 @@ impl State {
             }
             swept += gone;
         }
-        self.session.live(swept);
+        let returned = self.session.swept(swept);
         self.dirty.underlay = true;
+        Some(FpmSweep { entries: swept, returned })
+    }
+
+    /// When [`State::tick`] has something to sweep, if nothing else is heard.
+    pub(crate) fn fpm_sweep_at(&self) -> Option<Instant> {
+        self.session.sweep_at(self.settings.stale_time.0)
+    }
+
+    /// Since when zebra has been away, where that is so long that nothing is kept of what it said.
+    #[must_use]
+    pub fn fpm_forgotten(&self) -> Option<Instant> {
+        self.session.forgotten()
     }
 
     /// Set when the connected zebra does not survive a reconnect: it knows a router MAC, and its messages, which name no

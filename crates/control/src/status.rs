@@ -27,6 +27,8 @@ pub struct Status {
     pub dumps: BTreeMap<&'static str, Resync>,
     /// How many of zebra's entries its last replay did not confirm.
     pub fpm_swept: usize,
+    /// Entries that were known and then not confirmed, since the start.
+    pub swept: Swept,
     /// What was learned from received frames.
     pub learning: LearnCounts,
     /// Publications so far.
@@ -43,6 +45,15 @@ pub struct Status {
     pub warnings: Vec<Warning>,
 }
 
+/// Entries that a source did not confirm, and that are gone for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Swept {
+    /// By dumps of the kernel's.
+    pub kernel: u64,
+    /// By zebra's replays, and because it stayed away.
+    pub fpm: u64,
+}
+
 /// Something that the user should know, each a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
@@ -50,6 +61,11 @@ pub enum Warning {
     NoFpm,
     /// zebra was there.
     FpmGone {
+        /// When it left.
+        since: Instant,
+    },
+    /// zebra was there, so long ago that nothing is kept of what it said.
+    FpmForgotten {
         /// When it left.
         since: Instant,
     },
@@ -78,6 +94,12 @@ impl fmt::Display for Warning {
             Self::FpmGone { since } => write!(
                 f,
                 "zebra's FPM connection is gone since {} s: what it said is kept, rtnetlink goes first",
+                since.elapsed().as_secs()
+            ),
+            Self::FpmForgotten { since } => write!(
+                f,
+                "zebra's FPM connection is gone since {} s, longer than what it said is kept: everything comes from rtnetlink \
+                 alone",
                 since.elapsed().as_secs()
             ),
             Self::FpmHazard(FpmHazard { router_mac, vtep }) => write!(

@@ -4,7 +4,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use control::SourceState;
+use control::{FpmSweep, Settings, SourceState, StaleTime};
 use netlink::{Dump, FdbEntry, Message};
 use wire::MacAddr;
 use world::*;
@@ -220,6 +220,59 @@ fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
     assert_eq!(behind(&update, mac(1)), None);
     assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")), "said again");
     assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.12")), "confirmed by the kernel");
+}
+
+#[test]
+fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let swept = |entries, returned| Some(FpmSweep { entries, returned });
+    let settings = Settings { stale_time: StaleTime(Duration::from_secs(30)), ..Settings::default() };
+    let mut state = state_with(settings);
+    tell(&mut state, leaf());
+    tell(&mut state, underlay());
+    tell(&mut state, [remote(New, mac(2), "10.0.0.12"), flood(New, "10.0.0.12")]);
+    state.fpm_connected();
+    let ways = [via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")];
+    let said = [
+        add_route("10.0.0.0/24", &ways),
+        zebra_mac(New, mac(1), "10.0.0.12"),
+        zebra_mac(New, mac(2), "10.0.0.12"),
+    ];
+    state.apply_fpm(said.to_vec(), at(0));
+    assert_eq!(state.tick(at(5)), swept(0, true));
+    assert_eq!((state.tick(at(60)), state.wake_at()), (None, None), "while it is there, nothing gets old");
+
+    state.fpm_disconnected(at(100));
+    assert_eq!(state.wake_at(), Some(at(130)));
+    // A stranger says nothing, and the time runs on.
+    state.fpm_connected();
+    state.fpm_disconnected(at(120));
+    assert_eq!(state.fpm_state(), SourceState::Stale { since: at(100) });
+    state.fpm_connected();
+    assert_eq!((state.tick(at(129)), state.fpm_forgotten()), (None, None));
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
+    assert_eq!(state.tick(at(130)), swept(3, false));
+    assert_eq!(state.fpm_forgotten(), Some(at(100)));
+    assert_eq!((state.tick(at(200)), state.wake_at()), (None, None), "once is enough");
+    state.fpm_disconnected(at(201));
+    assert_eq!(state.fpm_state(), SourceState::Disconnected);
+    let update = state.build();
+    assert_eq!(behind(&update, mac(1)), None, "nobody has it any more");
+    assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")), "the kernel has it");
+    assert_eq!(interfaces(&update, "10.0.0.12"), [UP1, UP2], "the kernel has the route, too");
+
+    // It comes back after all, and then in time.
+    state.fpm_connected();
+    state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12")], at(300));
+    assert_eq!(state.fpm_forgotten(), None);
+    assert_eq!(state.tick(at(305)), swept(0, true));
+    state.fpm_disconnected(at(310));
+    state.fpm_connected();
+    state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12")], at(339));
+    assert_eq!(state.tick(at(340)), None, "it speaks: the time does not count any more");
+    assert_eq!(state.tick(at(344)), swept(0, true));
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
 }
 
 #[test]

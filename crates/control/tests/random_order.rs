@@ -11,11 +11,11 @@
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use control::State;
-use netlink::{Dump, Message};
+use netlink::{Dump, Link, Message};
 use proptest::prelude::*;
 use wire::MacAddr;
 use world::*;
@@ -46,9 +46,10 @@ enum Step {
         vtep: u8,
         on: bool,
     },
+    /// The weight of each uplink; one without weight is none.
     Route {
         prefix: u8,
-        uplink: u32,
+        weights: (u8, u8),
         by_zebra: bool,
     },
     Unroute {
@@ -58,13 +59,22 @@ enum Step {
         uplink: u32,
         on: bool,
     },
-    /// The state hears what the kernel said so far: this many messages.
+    /// A host's IP address is bound to its MAC address, or to none.
+    Bind {
+        address: u8,
+        mac: Option<u8>,
+    },
+    /// Something happens to the vxlan netdev itself.
+    Netdev(Change),
+    /// The state hears what the kernel said so far: this many messages, each of them twice perhaps.
     HearKernel {
         messages: usize,
+        twice: bool,
     },
     /// And the same of zebra's frames.
     HearZebra {
         frames: usize,
+        twice: bool,
     },
     /// The kernel's events are lost up to now, and everything is dumped.
     Overrun,
@@ -72,27 +82,54 @@ enum Step {
     Disconnect,
     /// It comes back, with a replay of its routes.
     Connect,
+    /// Seconds pass in silence.
+    Wait {
+        seconds: u64,
+    },
     /// The state is asked for tables in the middle.
     Build,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Rename,
+    Down,
+    Up,
+    LeaveBridge,
+    JoinBridge,
+    /// Deleted and made anew, with another index and without entries.
+    Recreate,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (mac, vtep, prefix) = (0u8..6, 0u8..4, 0u8..4);
     let uplink = || prop_oneof![Just(UP1), Just(UP2)];
+    let weights = prop_oneof![Just((1, 0)), Just((0, 1)), Just((1, 1)), Just((3, 1)), Just((2, 4))];
+    let change = prop::sample::select(vec![
+        Change::Rename,
+        Change::Down,
+        Change::Up,
+        Change::LeaveBridge,
+        Change::JoinBridge,
+        Change::Recreate,
+    ]);
     let step = prop_oneof![
         6 => (mac.clone(), vtep.clone(), any::<bool>()).prop_map(|(mac, vtep, by_zebra)| Step::Learn { mac, vtep, by_zebra }),
         3 => (mac.clone(), any::<bool>()).prop_map(|(mac, by_zebra)| Step::Withdraw { mac, by_zebra }),
         2 => mac.clone().prop_map(|mac| Step::Appear { mac }),
-        2 => mac.prop_map(|mac| Step::Age { mac }),
+        2 => mac.clone().prop_map(|mac| Step::Age { mac }),
         2 => (vtep, any::<bool>()).prop_map(|(vtep, on)| Step::Flood { vtep, on }),
-        4 => (prefix.clone(), uplink(), any::<bool>()).prop_map(|(prefix, uplink, by_zebra)| Step::Route { prefix, uplink, by_zebra }),
+        4 => (prefix.clone(), weights, any::<bool>()).prop_map(|(prefix, weights, by_zebra)| Step::Route { prefix, weights, by_zebra }),
         2 => prefix.prop_map(|prefix| Step::Unroute { prefix }),
         1 => (uplink(), any::<bool>()).prop_map(|(uplink, on)| Step::Carrier { uplink, on }),
-        6 => (1usize..5).prop_map(|messages| Step::HearKernel { messages }),
-        6 => (1usize..5).prop_map(|frames| Step::HearZebra { frames }),
+        2 => (0u8..3, prop::option::of(mac.clone())).prop_map(|(address, mac)| Step::Bind { address, mac }),
+        2 => change.prop_map(Step::Netdev),
+        6 => (1usize..5, any::<bool>()).prop_map(|(messages, twice)| Step::HearKernel { messages, twice }),
+        6 => (1usize..5, any::<bool>()).prop_map(|(frames, twice)| Step::HearZebra { frames, twice }),
         1 => Just(Step::Overrun),
         1 => Just(Step::Disconnect),
         2 => Just(Step::Connect),
+        1 => prop_oneof![Just(6), Just(200)].prop_map(|seconds| Step::Wait { seconds }),
         3 => Just(Step::Build),
     ];
     prop::collection::vec(step, 1..120)
@@ -107,9 +144,12 @@ struct Leaf {
     zebra: BTreeMap<MacAddr, &'static str>,
     local: BTreeSet<MacAddr>,
     flood: BTreeSet<&'static str>,
-    routes: BTreeMap<&'static str, u32>,
-    zebra_routes: BTreeMap<&'static str, u32>,
+    routes: BTreeMap<&'static str, (u8, u8)>,
+    zebra_routes: BTreeMap<&'static str, (u8, u8)>,
     carrier: BTreeMap<u32, bool>,
+    hosts: BTreeMap<u8, MacAddr>,
+    /// The vxlan netdev.
+    netdev: Link,
 
     kernel_says: Vec<Message>,
     connected: bool,
@@ -126,6 +166,8 @@ impl Leaf {
             routes: BTreeMap::new(),
             zebra_routes: BTreeMap::new(),
             carrier: BTreeMap::from([(UP1, true), (UP2, true)]),
+            hosts: BTreeMap::new(),
+            netdev: vxlan(VXLAN, BRIDGE, vxlan_of(VNI)),
             kernel_says: Vec::new(),
             connected: true,
             zebra_frames: Vec::new(),
@@ -137,9 +179,27 @@ impl Leaf {
         link(if self.carrier[&ifindex] { up } else { no_carrier(up) })
     }
 
+    fn remote(&self, operation: netlink::Operation, mac: MacAddr, vtep: &str) -> Message {
+        Message::Fdb(operation, remote_of(self.netdev.ifindex, mac, vtep))
+    }
+
+    fn flood(&self, operation: netlink::Operation, vtep: &str) -> Message {
+        self.remote(operation, MacAddr::ZERO, vtep)
+    }
+
+    fn zebra_mac(&self, operation: netlink::Operation, mac: MacAddr, vtep: &str) -> Message {
+        let entry = netlink::FdbEntry { source_vni: Some(VNI), ..remote_of(self.netdev.ifindex, mac, vtep) };
+        Message::Fdb(operation, entry)
+    }
+
+    /// Whether the VNI can be taken over.
+    fn is_taken(&self) -> bool {
+        self.netdev.master.is_some() && self.netdev.flags & 1 != 0
+    }
+
     fn fdb(&self) -> Vec<Message> {
-        let remote = self.kernel.iter().map(|(mac, vtep)| remote(New, *mac, vtep));
-        let flood = self.flood.iter().map(|vtep| flood(New, vtep));
+        let remote = self.kernel.iter().map(|(mac, vtep)| self.remote(New, *mac, vtep));
+        let flood = self.flood.iter().map(|vtep| self.flood(New, vtep));
         remote.chain(flood).chain(self.local.iter().map(|mac| bridged(New, HOST, *mac))).collect()
     }
 
@@ -147,16 +207,19 @@ impl Leaf {
         match what {
             Dump::Links => {
                 let others = leaf().into_iter().filter(|message| {
-                    matches!(message, Message::Link(_, link) if ![UP1, UP2].contains(&link.ifindex))
+                    matches!(message, Message::Link(_, link) if ![UP1, UP2, VXLAN].contains(&link.ifindex))
                 });
-                others.chain([self.uplink(UP1), self.uplink(UP2)]).collect()
+                others.chain([self.uplink(UP1), self.uplink(UP2), link(self.netdev.clone())]).collect()
             }
             Dump::Addresses => {
                 leaf().into_iter().filter(|message| matches!(message, Message::Address(..))).collect()
             }
-            Dump::Routes => self.routes.iter().map(|(prefix, uplink)| hop(prefix, *uplink)).collect(),
+            Dump::Routes => self.routes.iter().map(|(prefix, weights)| hops(prefix, *weights)).collect(),
             Dump::Fdb => self.fdb(),
-            Dump::Neighbours | Dump::NextHops => vec![],
+            Dump::Neighbours => {
+                self.hosts.iter().map(|(address, mac)| bound(New, *address, Some(*mac))).collect()
+            }
+            Dump::NextHops => vec![],
         }
     }
 
@@ -182,7 +245,8 @@ impl Leaf {
         fdb
     }
 
-    fn expected_interfaces(&self, vtep: &str) -> Vec<u32> {
+    /// The interfaces by which frames go to a VTEP, with their weights.
+    fn expected_hops(&self, vtep: &str) -> Vec<(u32, u16)> {
         let matching = |prefix: &&str| {
             let (network, length) = prefix.split_once('/').unwrap();
             let shift = 32 - length.parse::<u32>().unwrap();
@@ -193,17 +257,46 @@ impl Leaf {
             let candidates = [self.zebra_routes.get(prefix), self.routes.get(prefix)];
             let mut known = candidates.into_iter().flatten().peekable();
             if known.peek().is_some() {
-                return known.find(|uplink| self.carrier[uplink]).into_iter().copied().collect();
+                return known
+                    .map(|weights| self.live(*weights))
+                    .find(|live| !live.is_empty())
+                    .unwrap_or_default();
             }
         }
         vec![]
     }
+
+    /// What the uplinks that have carrier get, in lowest terms.
+    fn live(&self, (one, two): (u8, u8)) -> Vec<(u32, u16)> {
+        let all = [(UP1, u16::from(one)), (UP2, u16::from(two))];
+        let live: Vec<_> =
+            all.into_iter().filter(|(uplink, weight)| *weight > 0 && self.carrier[uplink]).collect();
+        match live[..] {
+            [(uplink, _)] => vec![(uplink, 1)],
+            [(_, a), (_, b)] if a % b == 0 => vec![(UP1, a / b), (UP2, 1)],
+            [(_, a), (_, b)] if b % a == 0 => vec![(UP1, 1), (UP2, b / a)],
+            _ => live,
+        }
+    }
 }
 
-fn hop(prefix: &str, uplink: u32) -> Message {
-    let gateway = if uplink == UP1 { "10.1.0.1" } else { "10.2.0.1" };
-    let route = netlink::Route { replace: true, ..route(prefix, &[via(uplink, gateway)]) };
-    Message::Route(New, route)
+/// A route by the uplinks that have weight.
+fn hops(prefix: &str, (one, two): (u8, u8)) -> Message {
+    let hops = [(UP1, "10.1.0.1", one), (UP2, "10.2.0.1", two)].map(|(uplink, gateway, weight)| {
+        netlink::RouteNextHop { weight: weight.into(), ..via(uplink, gateway) }
+    });
+    let hops: Vec<_> = hops.into_iter().filter(|hop| hop.weight > 0).collect();
+    Message::Route(New, netlink::Route { replace: true, ..route(prefix, &hops) })
+}
+
+fn host_address(number: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 168, 10, number))
+}
+
+/// A neighbour on the bridge.
+fn bound(operation: netlink::Operation, address: u8, mac: Option<MacAddr>) -> Message {
+    let address = host_address(address).to_string();
+    Message::Neighbour(operation, neighbour_of(BRIDGE, &address, mac, 0x40))
 }
 
 fn run(steps: Vec<Step>) {
@@ -214,7 +307,11 @@ fn run(steps: Vec<Step>) {
     state.take_doubtful();
     for step in steps {
         now += Duration::from_millis(10);
+        if let Step::Wait { seconds } = step {
+            now += Duration::from_secs(seconds);
+        }
         happen(&mut truth, &mut state, &step, now);
+        state.tick(now);
         // The run loop verifies what may have changed silently at once, here as there.
         resync_doubtful(&truth, &mut state);
     }
@@ -229,6 +326,15 @@ fn run(steps: Vec<Step>) {
     resync_doubtful(&truth, &mut state);
     let update = state.build();
 
+    if !truth.is_taken() {
+        assert!(update.plan.vnis.is_empty() && update.snapshot.vteps().next().is_none());
+        assert_eq!(state.hosts().count(), 0);
+        return;
+    }
+    let hosts: BTreeSet<_> = state.hosts().map(|host| (host.address, host.mac)).collect();
+    assert_eq!(hosts, truth.hosts.iter().map(|(number, mac)| (host_address(*number), *mac)).collect());
+    let taken = &update.plan.vnis[&truth.netdev.ifindex];
+    assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
     let table = table(&update).expect("the VNI is taken");
     let fdb: BTreeMap<MacAddr, Ipv4Addr> =
         table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();
@@ -238,7 +344,8 @@ fn run(steps: Vec<Step>) {
     let named: BTreeSet<Ipv4Addr> = fdb.values().copied().chain(flood).collect();
     assert_eq!(update.snapshot.vteps().map(|vtep| vtep.address).collect::<BTreeSet<_>>(), named);
     for vtep in VTEPS.iter().filter(|vtep| named.contains(&v4(vtep))) {
-        assert_eq!(interfaces(&update, vtep), truth.expected_interfaces(vtep), "towards {vtep}");
+        let hops = paths(&update, vtep).next_hops().iter().map(|hop| (hop.ifindex, hop.weight));
+        assert_eq!(hops.collect::<Vec<_>>(), truth.expected_hops(vtep), "towards {vtep}");
     }
 }
 
@@ -254,10 +361,11 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             let (mac, vtep) = (mac(number), VTEPS[usize::from(vtep)]);
             truth.local.remove(&mac);
             truth.kernel.insert(mac, vtep);
-            truth.kernel_says.extend([bridged(New, VXLAN, mac), remote(New, mac, vtep)]);
+            let said = [bridged(New, truth.netdev.ifindex, mac), truth.remote(New, mac, vtep)];
+            truth.kernel_says.extend(said);
             if by_zebra {
                 truth.zebra.insert(mac, vtep);
-                truth.zebra_says(vec![zebra_mac(New, mac, vtep)]);
+                truth.zebra_says(vec![truth.zebra_mac(New, mac, vtep)]);
             }
         }
         Step::Withdraw { mac: number, by_zebra } => {
@@ -268,9 +376,9 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
                 let pending = truth.pending();
                 let said = |said: &Message| matches!(said, Message::Fdb(_, entry) if entry.mac == mac);
                 let silent = !by_zebra && !pending.iter().any(said);
-                truth.kernel_says.push(remote(Delete, mac, vtep));
+                truth.kernel_says.push(truth.remote(Delete, mac, vtep));
                 if truth.zebra.remove(&mac).is_some() && !silent {
-                    truth.zebra_says(vec![zebra_mac(Delete, mac, vtep)]);
+                    truth.zebra_says(vec![truth.zebra_mac(Delete, mac, vtep)]);
                 }
             }
         }
@@ -290,24 +398,24 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             } else {
                 truth.flood.remove(vtep);
             }
-            truth.kernel_says.push(flood(if on { New } else { Delete }, vtep));
+            truth.kernel_says.push(truth.flood(if on { New } else { Delete }, vtep));
         }
-        Step::Route { prefix, uplink, by_zebra } => {
+        Step::Route { prefix, weights, by_zebra } => {
             let prefix = PREFIXES[usize::from(prefix)];
-            truth.routes.insert(prefix, uplink);
-            truth.kernel_says.push(hop(prefix, uplink));
+            truth.routes.insert(prefix, weights);
+            truth.kernel_says.push(hops(prefix, weights));
             // zebra's route is the kernel's, or there is none of zebra's.
             if by_zebra {
-                truth.zebra_routes.insert(prefix, uplink);
-                truth.zebra_says(vec![del_route(prefix, &[]), hop(prefix, uplink)]);
+                truth.zebra_routes.insert(prefix, weights);
+                truth.zebra_says(vec![del_route(prefix, &[]), hops(prefix, weights)]);
             } else if truth.zebra_routes.remove(prefix).is_some() {
                 truth.zebra_says(vec![del_route(prefix, &[])]);
             }
         }
         Step::Unroute { prefix } => {
             let prefix = PREFIXES[usize::from(prefix)];
-            if let Some(uplink) = truth.routes.remove(prefix) {
-                let Message::Route(_, gone) = hop(prefix, uplink) else { return };
+            if let Some(weights) = truth.routes.remove(prefix) {
+                let Message::Route(_, gone) = hops(prefix, weights) else { return };
                 truth.kernel_says.push(Message::Route(Delete, gone));
                 if truth.zebra_routes.remove(prefix).is_some() {
                     truth.zebra_says(vec![del_route(prefix, &[])]);
@@ -319,13 +427,32 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             let message = truth.uplink(uplink);
             truth.kernel_says.push(message);
         }
-        Step::HearKernel { messages } => {
-            let heard = messages.min(truth.kernel_says.len());
-            truth.kernel_says.drain(..heard).for_each(|message| state.apply_kernel(message));
+        Step::Bind { address, mac: number } => {
+            let mac = number.map(mac);
+            match mac {
+                Some(mac) => truth.hosts.insert(address, mac),
+                None => truth.hosts.remove(&address),
+            };
+            truth.kernel_says.push(bound(if mac.is_some() { New } else { Delete }, address, mac));
         }
-        Step::HearZebra { frames } => {
+        Step::Netdev(change) => change_netdev(truth, change),
+        Step::HearKernel { messages, twice } => {
+            let heard = messages.min(truth.kernel_says.len());
+            for message in truth.kernel_says.drain(..heard) {
+                if twice {
+                    state.apply_kernel(message.clone());
+                }
+                state.apply_kernel(message);
+            }
+        }
+        Step::HearZebra { frames, twice } => {
             let heard = frames.min(truth.zebra_frames.len());
-            truth.zebra_frames.drain(..heard).for_each(|frame| state.apply_fpm(frame, now));
+            for frame in truth.zebra_frames.drain(..heard) {
+                if twice {
+                    state.apply_fpm(frame.clone(), now);
+                }
+                state.apply_fpm(frame, now);
+            }
         }
         Step::Overrun => {
             // Some of what was lost is heard late and twice, as after a dump that began before it was said.
@@ -347,14 +474,37 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             if !std::mem::replace(&mut truth.connected, true) {
                 state.fpm_connected();
                 // Routes are replayed, MAC addresses are not.
-                let replay = truth.zebra_routes.iter().map(|(prefix, uplink)| vec![hop(prefix, *uplink)]);
+                let replay = truth.zebra_routes.iter().map(|(prefix, weights)| vec![hops(prefix, *weights)]);
                 truth.zebra_frames = replay.collect();
             }
         }
+        Step::Wait { .. } => {}
         Step::Build => {
             state.build();
         }
     }
+}
+
+fn change_netdev(truth: &mut Leaf, change: Change) {
+    let netdev = &mut truth.netdev;
+    match change {
+        Change::Rename => netdev.name.push('x'),
+        Change::Down => netdev.flags &= !1,
+        Change::Up => netdev.flags |= 1,
+        Change::LeaveBridge => netdev.master = None,
+        Change::JoinBridge => netdev.master = Some(BRIDGE),
+        Change::Recreate => {
+            truth.kernel_says.push(Message::Link(Delete, netdev.clone()));
+            // Above all others.
+            netdev.ifindex = netdev.ifindex.max(HOST) + 1;
+            truth.kernel.clear();
+            truth.flood.clear();
+            for (mac, vtep) in std::mem::take(&mut truth.zebra) {
+                truth.zebra_says(vec![truth.zebra_mac(Delete, mac, vtep)]);
+            }
+        }
+    }
+    truth.kernel_says.push(link(truth.netdev.clone()));
 }
 
 proptest! {

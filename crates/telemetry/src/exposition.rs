@@ -109,6 +109,20 @@ impl Everything {
             "Where facts come from, and the state of each source",
             sources,
         )?;
+        let swept =
+            view.sources.iter().map(|source| (vec![("source", source.name.to_owned())], source.swept));
+        counters(
+            encoder,
+            "vtepd_swept_entries",
+            "Entries that a source had told and did not confirm in a dump or a replay, or in time",
+            swept,
+        )?;
+        counter(
+            encoder,
+            "vtepd_netlink_overruns",
+            "How often events of the kernel's were lost, and everything was read again",
+            view.overruns,
+        )?;
         let left = view.left.iter().map(|left| {
             let labels = vec![
                 ("netdev", left.netdev.clone()),

@@ -27,6 +27,8 @@ pub struct View {
     pub shortcut_addresses: [usize; 2],
     /// Where facts come from.
     pub sources: Vec<SourceView>,
+    /// How often events of the kernel's were lost.
+    pub overruns: u64,
     /// What the steering programs decided, in frames (a super-frame is one), by decision.
     pub steering: Vec<(&'static str, u64)>,
     /// Addresses written into the kernel's FDB, by what changed.
@@ -92,4 +94,6 @@ pub struct SourceView {
     pub name: &'static str,
     /// Its state's name.
     pub state: String,
+    /// Entries that it had told and did not confirm, since the start.
+    pub swept: u64,
 }

@@ -37,9 +37,16 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
     let differing = new.into_iter().zip(old).filter(|((_, new), (_, old))| new != old);
     differing
         .map(|((key, new), (_, old))| Change {
-            at_next_start: ["takeover.hook", "takeover.stall-limit-ms", "fpm.", "metrics.", "api."]
-                .iter()
-                .any(|start| key.starts_with(start)),
+            at_next_start: [
+                "takeover.hook",
+                "takeover.stall-limit-ms",
+                "fpm.listen",
+                "fpm.unsafe",
+                "metrics.",
+                "api.",
+            ]
+            .iter()
+            .any(|start| key.starts_with(start)),
             key,
             old,
             new,
@@ -62,6 +69,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),
             ("entropy.seed", settings.seed.to_string()),
             ("fpm.listen", fpm.address.map_or_else(off, |address| address.to_string())),
+            ("fpm.stale-time", settings.stale_time.0.as_secs().to_string()),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
             ("metrics.listen", metrics.to_string()),
             ("api.listen", api.as_ref().map_or_else(off, ToString::to_string)),
@@ -100,8 +108,16 @@ mod tests {
     fn what_differs_is_named_with_both_values_and_nothing_else_is() {
         assert_eq!(changes("[entropy]\nseed = 0\n", ""), [""; 0]);
         assert_eq!(
-            changes("[entropy]\nseed = 3\n", "[entropy]\nbins = 8\n[takeover]\nvnis = [5, 6]\n"),
-            ["entropy.bins: 4 → 8", "entropy.seed: 3 → 0", "takeover.vnis: all → 5, 6"]
+            changes(
+                "[entropy]\nseed = 3\n",
+                "[entropy]\nbins = 8\n[fpm]\nstale-time = 9\n[takeover]\nvnis = [5, 6]\n"
+            ),
+            [
+                "entropy.bins: 4 → 8",
+                "entropy.seed: 3 → 0",
+                "fpm.stale-time: 120 → 9",
+                "takeover.vnis: all → 5, 6"
+            ]
         );
         assert_eq!(
             changes("", "[vni.5]\npolicy = \"five-tuple\"\nttl = 9\nstrict-vtep = true\n"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::Address;
 use clap::{Parser, ValueEnum};
-use control::{FpmListener, Settings, VniSettings};
+use control::{FpmListener, Settings, StaleTime, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
 use tables::Rebalance;
@@ -182,6 +182,7 @@ struct FpmSection {
     listen: Option<SocketAddr>,
     #[serde(rename = "unsafe")]
     accept_hazard: bool,
+    stale_time: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -252,6 +253,9 @@ pub const METRICS_DEFAULT: SocketAddr =
 pub const STALL_LIMIT: Duration = Duration::from_millis(200);
 const STALL_LIMITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(10);
 
+/// How long what zebra said over a lost FPM connection may be kept, in seconds: what FRR allows for its own restart.
+const STALE_TIMES: std::ops::RangeInclusive<u64> = 0..=3600;
+
 impl Configuration {
     /// Reads the file, if there is one, and lets the flags win over it.
     ///
@@ -319,6 +323,7 @@ impl Configuration {
                 seed,
                 rebalance,
                 shortcut,
+                stale_time: stale_time(&file)?,
                 default,
                 vnis,
             },
@@ -358,6 +363,16 @@ fn stall_limit(file: &File) -> Result<Duration, ConfigurationError> {
     let (low, high) = (STALL_LIMITS.start().as_millis(), STALL_LIMITS.end().as_millis());
     let problem = format!("frames may wait for {low} to {high} ms");
     Err(ConfigurationError::Value { place: file.place("takeover.stall-limit-ms"), problem })
+}
+
+fn stale_time(file: &File) -> Result<StaleTime, ConfigurationError> {
+    let Some(seconds) = file.fpm.stale_time else { return Ok(StaleTime::default()) };
+    if STALE_TIMES.contains(&seconds) {
+        return Ok(StaleTime(Duration::from_secs(seconds)));
+    }
+    let (low, high) = (STALE_TIMES.start(), STALE_TIMES.end());
+    let problem = format!("what zebra said is kept for {low} to {high} s");
+    Err(ConfigurationError::Value { place: file.place("fpm.stale-time"), problem })
 }
 
 fn numbers(place: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError> {
@@ -548,6 +563,16 @@ pub(crate) mod tests {
         assert_eq!(load("", &["--no-fpm"]).unwrap().fpm.address, None);
         let moved = load("[fpm]\nlisten = \"127.0.0.1:2621\"", &[]).unwrap().fpm.address;
         assert_eq!(moved, Some("127.0.0.1:2621".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_zebra_said_is_kept_as_long_as_told() {
+        let kept =
+            |text: &str| load(text, &[]).map(|configuration| configuration.settings.stale_time.0.as_secs());
+        assert_eq!(kept("").unwrap(), 120);
+        assert_eq!(kept("[fpm]\nstale-time = 0").unwrap(), 0);
+        let error = kept("[fpm]\nstale-time = 3601").unwrap_err().to_string();
+        assert!(error.contains("fpm.stale-time: what zebra said is kept for 0 to 3600 s"), "{error}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
         reason: left.reason.to_string(),
     });
     let learning = status.learning;
-    let source = |name, state: SourceState| SourceView { name, state: state.to_string() };
+    let source = |name, state: SourceState, swept| SourceView { name, state: state.to_string(), swept };
     View {
         generation: snapshot.generation(),
         vnis: vnis.collect(),
@@ -56,7 +56,11 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
         left: left.collect(),
         ports: ports.collect(),
         shortcut_addresses: [shortcut.places, shortcut.waiting],
-        sources: vec![source("kernel", status.kernel), source("fpm", status.fpm)],
+        sources: vec![
+            source("kernel", status.kernel, status.swept.kernel),
+            source("fpm", status.fpm, status.swept.fpm),
+        ],
+        overruns: status.overruns,
         steering: vec![
             ("uplink_redirected", counts.uplink_redirected),
             ("vxlan_redirected", counts.vxlan_redirected),

@@ -77,6 +77,7 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
             message.interface = Some(uplink.clone());
             message.gateway = Some(gateway.to_string());
         }
+        Event::FpmSwept(_) => message.source = Some("fpm".to_owned()),
         Event::Resynced(_) | Event::Reloaded | Event::Warning(_) => {}
     }
     message
