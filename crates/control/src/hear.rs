@@ -1,6 +1,7 @@
 //! What each event changes in the state, and what it makes look at again.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use netlink::{Address, Dump, FdbEntry, Link, Message, Neighbour, NextHop, NextHopKind, Operation, Route};
 use wire::MacAddr;
@@ -18,6 +19,9 @@ const NUD_PERMANENT: u16 = 0x80;
 const NTF_EXT_LOCKED: u32 = 0x2 << 8;
 /// `NUD_FAILED`.
 const NUD_FAILED: u16 = 0x20;
+/// How long the kernel gets to say what zebra has said: either comes within a millisecond of the other. What zebra told late, of an
+/// entry that the kernel has lost meanwhile, nobody would take back.
+const CONFIRMATION: Duration = Duration::from_secs(1);
 
 impl State {
     /// The kernel said something.
@@ -37,10 +41,10 @@ impl State {
     }
 
     /// zebra said one of the messages of a frame.
-    pub(crate) fn hear_zebra(&mut self, message: Message) {
+    pub(crate) fn hear_zebra(&mut self, message: Message, now: Instant) {
         let epoch = self.epochs.fpm;
         match message {
-            Message::Fdb(operation, entry) => self.fpm_fdb(operation, &entry),
+            Message::Fdb(operation, entry) => self.fpm_fdb(operation, &entry, now),
             Message::Route(Operation::New, route) => {
                 let changed = self.fpm.fib.insert(&route, epoch);
                 self.dirty.route(&route, changed);
@@ -137,7 +141,7 @@ impl State {
     }
 
     /// The kernel may have changed these without telling.
-    fn doubt(&mut self, dumps: &[Dump]) {
+    pub(crate) fn doubt(&mut self, dumps: &[Dump]) {
         for dump in dumps {
             if !self.doubtful.contains(dump) {
                 self.doubtful.push(*dump);
@@ -231,7 +235,7 @@ impl State {
         self.dirty.overlays.insert(entry.ifindex);
     }
 
-    fn fpm_fdb(&mut self, operation: Operation, entry: &FdbEntry) {
+    fn fpm_fdb(&mut self, operation: Operation, entry: &FdbEntry, now: Instant) {
         if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
             return;
         }
@@ -241,7 +245,10 @@ impl State {
         let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
         match (operation, entry.destination) {
             (Operation::New, Some(IpAddr::V4(vtep))) => {
-                self.overlays.entry(ifindex).or_default().fpm_new(entry.mac, vtep, self.epochs.fpm);
+                let overlay = self.overlays.entry(ifindex).or_default();
+                if !overlay.fpm_new(entry.mac, vtep, self.epochs.fpm) {
+                    self.confirm_at.get_or_insert(now + CONFIRMATION);
+                }
             }
             (Operation::New, _) => {}
             (Operation::Delete, _) => {

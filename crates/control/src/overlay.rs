@@ -107,11 +107,21 @@ impl Overlay {
         }
     }
 
-    /// zebra says so.
-    pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: Ipv4Addr, epoch: Epoch) {
+    /// zebra says so. Returns whether the kernel has said something of this address, too.
+    pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: Ipv4Addr, epoch: Epoch) -> bool {
         if self.fpm.insert(mac, vtep, epoch) {
             self.touched.push(mac);
         }
+        self.kernel_knows(mac)
+    }
+
+    /// Whether zebra has told of an address of which the kernel has said nothing.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.fpm.keys().any(|mac| !self.kernel_knows(mac))
+    }
+
+    fn kernel_knows(&self, mac: MacAddr) -> bool {
+        self.kernel.contains(&mac) || self.odd.contains(&(mac, None))
     }
 
     /// zebra takes it back.
@@ -122,8 +132,11 @@ impl Overlay {
     }
 
     /// Removes what the last dump did not have; says how many entries that were. As with a delete, zebra's version of
-    /// an entry goes too: if zebra said it since, the kernel has it and says so next.
+    /// an entry goes too, even where the kernel had never said anything: zebra tells what the kernel has accepted.
     pub(crate) fn sweep_kernel(&mut self, epoch: Epoch) -> usize {
+        let (kernel, odd) = (&self.kernel, &self.odd);
+        let alone = self.fpm.remove_if(|mac, _| !kernel.contains(mac) && !odd.contains(&(*mac, None)));
+        self.touched.extend(alone.iter().map(|(mac, _)| *mac));
         let macs = self.kernel.sweep(epoch);
         let flood = self.flood.sweep(epoch);
         let odd = self.odd.sweep(epoch);
@@ -132,7 +145,7 @@ impl Overlay {
             self.fpm.remove(&mac);
             self.touched.push(mac);
         }
-        macs.len() + flood.len() + odd.len()
+        macs.len() + flood.len() + odd.len() + alone.len()
     }
 
     /// Removes what zebra has not said again since it came back; says how many entries that were.

@@ -526,7 +526,7 @@ impl State {
     pub fn wake_at(&self) -> Option<Instant> {
         let asks =
             self.unresolved().filter_map(|(adjacency, interval)| self.resolver.due(adjacency, interval));
-        asks.chain(self.fpm_sweep_at()).min()
+        asks.chain(self.fpm_sweep_at()).chain(self.confirm_at).min()
     }
 
     /// Next hops without a MAC address, or with one that is to be checked; and how often.

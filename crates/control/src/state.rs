@@ -53,6 +53,8 @@ pub struct State {
     pub(crate) dirty: Dirty,
     /// What the kernel may have changed without telling.
     pub(crate) doubtful: Vec<Dump>,
+    /// When the kernel is to be asked about MAC addresses of which only zebra has told.
+    pub(crate) confirm_at: Option<Instant>,
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
     pub(crate) learning: LearnCounts,
@@ -157,6 +159,7 @@ impl State {
             session: FpmSession::default(),
             dirty: Dirty::default(),
             doubtful: Vec::new(),
+            confirm_at: None,
             publication: Publication::default(),
             resolver: Resolver::default(),
             learning: LearnCounts::default(),
@@ -275,13 +278,18 @@ impl State {
     pub fn apply_fpm(&mut self, transaction: Vec<Message>, now: Instant) {
         self.session.heard(&transaction, now);
         for message in transaction {
-            self.hear_zebra(message);
+            self.hear_zebra(message, now);
         }
     }
 
     /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet, and everything that it said
-    /// once it has been away for too long.
+    /// once it has been away for too long. Doubts MAC addresses of which the kernel has never told.
     pub fn tick(&mut self, now: Instant) -> Option<FpmSweep> {
+        if self.confirm_at.take_if(|at| now >= *at).is_some()
+            && self.overlays.values().any(Overlay::is_unconfirmed)
+        {
+            self.doubt(&[Dump::Fdb]);
+        }
         self.fpm_sweep_at().filter(|at| now >= *at)?;
         if !self.session.repeats() {
             self.epochs.fpm.advance();

@@ -360,8 +360,13 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         let recorded = std::fs::read(recorded).expect("the recorded stream");
         let mut zebra = tokio::net::TcpStream::connect(address).await.unwrap();
         tokio::io::AsyncWriteExt::write_all(&mut zebra, &recorded).await.unwrap();
-        let before =
-            leaf.until("two MACs", |update| update.snapshot.vnis().any(|table| table.fdb.len() == 2)).await;
+        // The kernel has not got it, so nobody would take it back.
+        leaf.until_status("the kernel to be asked", |status| status.swept.kernel == 1).await;
+        let known =
+            |count| move |update: &Update| update.snapshot.vnis().all(|table| table.fdb.len() == count);
+        leaf.until("one MAC", known(1)).await;
+        bridge("fdb add 02:aa:00:00:00:01 dev vx10010 dst 10.0.0.12 self");
+        let before = leaf.until("two MACs", known(2)).await;
         leaf.until_status("a replay", |status| {
             status.fpm == SourceState::Syncing && status.warnings.is_empty()
         })

@@ -230,11 +230,6 @@ impl Leaf {
         }
     }
 
-    /// What was said and not heard.
-    fn pending(&self) -> Vec<Message> {
-        self.kernel_says.iter().chain(self.zebra_frames.iter().flatten()).cloned().collect()
-    }
-
     /// What is forwarded by in the end.
     fn expected_fdb(&self) -> BTreeMap<MacAddr, Ipv4Addr> {
         let mut fdb = BTreeMap::new();
@@ -371,13 +366,9 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
         Step::Withdraw { mac: number, by_zebra } => {
             let mac = mac(number);
             if let Some(vtep) = truth.kernel.remove(&mac) {
-                // zebra says nothing of a remote MAC that becomes local: the kernel's word counts for both. (What was
-                // said before must have been heard: else the state has only zebra's word, which nobody takes back.)
-                let pending = truth.pending();
-                let said = |said: &Message| matches!(said, Message::Fdb(_, entry) if entry.mac == mac);
-                let silent = !by_zebra && !pending.iter().any(said);
+                // zebra says nothing of a remote MAC that becomes local: the kernel's word counts for both.
                 truth.kernel_says.push(truth.remote(Delete, mac, vtep));
-                if truth.zebra.remove(&mac).is_some() && !silent {
+                if truth.zebra.remove(&mac).is_some() && by_zebra {
                     truth.zebra_says(vec![truth.zebra_mac(Delete, mac, vtep)]);
                 }
             }

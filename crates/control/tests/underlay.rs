@@ -188,7 +188,7 @@ fn a_stranger_that_says_nothing_sweeps_nothing() {
     zebra_live(&mut state, [add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])]);
     state.fpm_disconnected(now);
     state.fpm_connected();
-    state.tick(now + Duration::from_secs(3600));
+    state.tick(now + Duration::from_secs(119));
     assert_eq!(reached_by(&mut state), [UP1]);
 }
 
