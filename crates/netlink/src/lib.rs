@@ -6,6 +6,7 @@ mod encode;
 mod error;
 mod fdb;
 mod filter;
+mod filter_monitor;
 mod kernel;
 mod message;
 mod packet_filter;
@@ -16,6 +17,7 @@ pub use decode::{DecodeError, Malformed, Messages, decode};
 pub use error::Error;
 pub use fdb::{FdbChange, FdbWrite};
 pub use filter::{Direction, Filter};
+pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use message::{
     Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,

@@ -1,43 +1,77 @@
-//! nftables: whether anybody has tables, and for what (`include/uapi/linux/netfilter/nf_tables.h`).
+//! nftables: whether anybody filters what bridges forward (`include/uapi/linux/netfilter/nf_tables.h`).
 
+use crate::attribute::Attributes;
 use crate::encode::Request;
 use crate::error::Error;
-use crate::request::{DUMP, REQUEST, Requests};
+use crate::request::{ATTEMPTS, DUMP, REQUEST, Requests};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const NFTABLES: u16 = 10 << 8;
-/// `NFT_MSG_NEWTABLE`.
-const NEW_TABLE: u16 = NFTABLES;
-/// `NFT_MSG_GETTABLE`.
-const GET_TABLE: u16 = NFTABLES | 1;
+/// `NFT_MSG_NEWCHAIN`.
+const NEW_CHAIN: u16 = NFTABLES | 3;
+/// `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = NFTABLES | 4;
 
-/// What nftables has tables for, in a network namespace.
+/// What nftables filters, in a network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketFilters {
-    /// Frames of bridges or of single interfaces (families `bridge` and `netdev`).
+    /// Frames that bridges forward, or of single interfaces (families `bridge` and `netdev`, and `ingress` of `inet`).
     pub frames: bool,
-    /// IPv4 or IPv6 packets (families `ip`, `ip6` and `inet`).
+    /// IPv4 or IPv6 packets that are forwarded (families `ip`, `ip6` and `inet`).
     pub packets: bool,
 }
 
-/// What nftables has tables for in the calling thread's network namespace.
+/// What nftables filters in the calling thread's network namespace. Chains without rules that accept everything do not count, nor
+/// do those that see only what the host itself receives or sends.
 ///
 /// # Errors
 /// When the kernel does not tell; one without nftables does not either.
 pub fn packet_filters() -> Result<PacketFilters, Error> {
-    let mut filters = PacketFilters::default();
+    let operation = "read nftables chains";
     // `struct nfgenmsg`: family (any), version, resource.
-    let request = Request::new(GET_TABLE, REQUEST | DUMP, &[0; 4]);
-    Requests::open_netfilter()?.collect("read nftables tables", &request, |envelope| {
-        if envelope.kind == NEW_TABLE {
-            match envelope.payload.first() {
-                // NFPROTO_NETDEV, NFPROTO_BRIDGE
-                Some(5 | 7) => filters.frames = true,
-                // NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6
-                Some(1 | 2 | 10) => filters.packets = true,
+    let request = Request::new(GET_CHAIN, REQUEST | DUMP, &[0; 4]);
+    let mut requests = Requests::open_netfilter()?;
+    for _ in 0..ATTEMPTS {
+        let mut filters = PacketFilters::default();
+        let whole = requests.collect(operation, &request, |envelope| {
+            if envelope.kind == NEW_CHAIN {
+                filters.add(envelope.payload);
+            }
+        })?;
+        if whole {
+            return Ok(filters);
+        }
+    }
+    Err(Error::Interrupted { operation: operation.into(), attempts: ATTEMPTS })
+}
+
+impl PacketFilters {
+    /// One chain: `struct nfgenmsg` and attributes.
+    fn add(&mut self, payload: &[u8]) {
+        let Some((&[family, ..], attributes)) = payload.split_first_chunk::<4>() else { return };
+        let (mut hook, mut drops, mut rules) = (None, false, 0);
+        for attribute in Attributes::new(attributes, 0).map_while(Result::ok) {
+            match attribute.kind {
+                // NFTA_CHAIN_HOOK, in it NFTA_HOOK_HOOKNUM. A chain without it sees only what other chains send it.
+                4 => {
+                    let number = attribute.nested().map_while(Result::ok).find(|inner| inner.kind == 1);
+                    hook = number.and_then(|number| number.u32_network_order().ok());
+                }
+                // NFTA_CHAIN_POLICY, NF_DROP
+                5 => drops = attribute.u32_network_order() == Ok(0),
+                // NFTA_CHAIN_USE
+                6 => rules = attribute.u32_network_order().unwrap_or(u32::MAX),
                 _ => {}
             }
         }
-    })?;
-    Ok(filters)
+        let Some(hook) = hook.filter(|_| drops || rules > 0) else { return };
+        // Of NF_INET_* and NF_BR_* hooks, PRE_ROUTING, FORWARD and POST_ROUTING see what bridges forward.
+        match (family, hook) {
+            // NFPROTO_NETDEV; NFPROTO_BRIDGE; NFPROTO_INET at NF_INET_INGRESS
+            (5, _) | (7, 0 | 2 | 4) | (1, 5) => self.frames = true,
+            // NFPROTO_INET, NFPROTO_IPV4, NFPROTO_IPV6
+            (1 | 2 | 10, 0 | 2 | 4) => self.packets = true,
+            _ => {}
+        }
+    }
 }

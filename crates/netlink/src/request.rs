@@ -44,7 +44,7 @@ const NO_ARP: u32 = 0x80;
 /// `NTF_USE`.
 pub(crate) const USE: u8 = 0x01;
 /// How often an interrupted dump is tried.
-const ATTEMPTS: u32 = 32;
+pub(crate) const ATTEMPTS: u32 = 32;
 /// The kernel answers at once; this only keeps a lost answer from blocking for ever.
 const PATIENCE_SECONDS: i64 = 30;
 

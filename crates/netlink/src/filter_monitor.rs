@@ -1,0 +1,147 @@
+//! Watching filters come and go: nftables' rules, and filters of traffic control.
+//!
+//! An event only says where to look again: what is there is asked for afterwards, so lost or merged events do no harm. Programs on tcx
+//! and legacy iptables and ebtables come and go without an event.
+
+use std::collections::BTreeSet;
+use std::future;
+use std::io;
+
+use nix::libc::ENOBUFS;
+use tokio::io::unix::AsyncFd;
+
+use crate::decode::Envelopes;
+use crate::error::Error;
+use crate::socket::{BUFFER, Socket, failed};
+
+/// `NFNLGRP_NFTABLES` (`include/uapi/linux/netfilter/nfnetlink.h`).
+const RULES: u32 = 7;
+/// `RTNLGRP_TC`.
+const TRAFFIC_CONTROL: u32 = 4;
+/// `NFNL_SUBSYS_NFTABLES`: the upper half of its messages' type.
+const NFTABLES: u16 = 10;
+/// `TCM_IFINDEX_MAGIC_BLOCK`: a block that several interfaces share.
+const SHARED_BLOCK: u32 = 0xffff_ffff;
+
+/// Where filters came or went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FilterChanges {
+    /// In nftables.
+    pub rules: bool,
+    /// On the qdiscs of these interfaces.
+    pub interfaces: BTreeSet<u32>,
+    /// Perhaps on any interface's: a shared block changed, or events were lost.
+    pub anywhere: bool,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct FilterMonitor {
+    /// Absent where the kernel has no netfilter.
+    rules: Option<Watch>,
+    traffic_control: Watch,
+}
+
+#[derive(Debug)]
+struct Watch {
+    socket: AsyncFd<Socket>,
+    buffer: Vec<u8>,
+}
+
+impl FilterMonitor {
+    /// Starts to watch the calling thread's network namespace. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a socket cannot be opened.
+    pub fn open() -> Result<Self, Error> {
+        let rules = Socket::open_netfilter().and_then(|socket| Watch::join(socket, RULES));
+        if let Err(error) = &rules {
+            tracing::debug!(%error, "nftables is not watched");
+        }
+        let traffic_control = Watch::join(Socket::open(None)?, TRAFFIC_CONTROL)?;
+        Ok(Self { rules: rules.ok(), traffic_control })
+    }
+
+    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is returned.
+    ///
+    /// # Errors
+    /// When a socket fails; lost events are no error.
+    pub async fn changed(&mut self) -> Result<FilterChanges, Error> {
+        let Self { rules, traffic_control } = self;
+        let rules = async {
+            match rules {
+                Some(rules) => rules.changed().await,
+                None => future::pending().await,
+            }
+        };
+        tokio::select! {
+            changes = rules => changes,
+            changes = traffic_control.changed() => changes,
+        }
+    }
+}
+
+impl Watch {
+    fn join(socket: Socket, group: u32) -> Result<Self, Error> {
+        socket.set_non_blocking()?;
+        socket.join(group)?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
+        )]
+        let socket = AsyncFd::new(socket).map_err(failed("register with the runtime"))?;
+        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
+    }
+
+    async fn changed(&mut self) -> Result<FilterChanges, Error> {
+        loop {
+            let mut ready = self.socket.readable().await.map_err(failed("wait for events of filters"))?;
+            if let Ok(changes) = ready.try_io(|socket| drain(socket.get_ref(), &mut self.buffer)) {
+                return changes.map_err(failed("receive events of filters"));
+            }
+        }
+    }
+}
+
+/// What all that waits on the socket says.
+fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<FilterChanges> {
+    let mut changes = FilterChanges::default();
+    loop {
+        match socket.receive(buffer) {
+            Ok(length) if length <= buffer.len() => {
+                Envelopes::new(buffer).map_while(Result::ok).for_each(|envelope| {
+                    changes.add(envelope.kind, envelope.payload);
+                });
+            }
+            Ok(_) => changes.lost(),
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => changes.lost(),
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && changes != FilterChanges::default() =>
+            {
+                return Ok(changes);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl FilterChanges {
+    fn add(&mut self, kind: u16, payload: &[u8]) {
+        match kind {
+            // RTM_{NEW,DEL}QDISC, _TFILTER and _CHAIN: `struct tcmsg`, family, padding and the interface.
+            36 | 37 | 44 | 45 | 100 | 101 => match payload.get(4..8).and_then(<[u8]>::first_chunk) {
+                Some(ifindex) if u32::from_ne_bytes(*ifindex) != SHARED_BLOCK => {
+                    self.interfaces.insert(u32::from_ne_bytes(*ifindex));
+                }
+                _ => self.anywhere = true,
+            },
+            kind if kind >> 8 == NFTABLES => self.rules = true,
+            _ => {}
+        }
+    }
+
+    const fn lost(&mut self) {
+        self.rules = true;
+        self.anywhere = true;
+    }
+}
