@@ -4,6 +4,8 @@
 //! - [`lab`]: the fabric; [`lab::Lab`] draws it
 //! - [`daemon`]: vtepd as a child, its metrics and its log
 //! - [`frames`]: inner and outer frames, byte by byte
+//! - [`nftables`]: rules put in and taken out
+//! - [`programs`]: BPF programs of somebody else
 //! - [`outer`]: what a captured frame says in its outer headers
 //! - [`capture`]: what an interface received
 //! - [`sockets`]: TCP and UDP between hosts
@@ -25,7 +27,9 @@ pub mod daemon;
 pub mod frames;
 pub mod guard;
 pub mod lab;
+pub mod nftables;
 pub mod outer;
+pub mod programs;
 pub mod sockets;
 pub mod stream;
 

@@ -11,6 +11,7 @@
 use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, ip, mac_of, run};
+use vtepd_tests::programs::somebody_else;
 use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
@@ -63,40 +64,13 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
     }
 }
 
-/// Compiles a program that drops IPv4 frames with TOS 0x48 and passes all others on.
-fn foreign_program() -> std::path::PathBuf {
-    let source = std::env::temp_dir().join("vtepd-story-foreign.c");
-    let object = source.with_extension("o");
-    let text = r#"
-        #include <linux/bpf.h>
-        #define SEC(name) __attribute__((section(name), used))
-        static int look(unsigned int begin, unsigned int end, int drop, int pass) {
-            const unsigned char *data = (void *)(long)begin;
-            if (data + 34 > (unsigned char *)(long)end) return pass;
-            return data[12] == 8 && data[13] == 0 && data[15] == 0x48 ? drop : pass;
-        }
-        SEC("classifier") int somebody_else(struct __sk_buff *skb) { return look(skb->data, skb->data_end, 2, -1); }
-        SEC("xdp") int somebody_xdp(struct xdp_md *xdp) { return look(xdp->data, xdp->data_end, XDP_DROP, XDP_PASS); }
-        char _license[] SEC("license") = "GPL";
-    "#;
-    std::fs::write(&source, text).unwrap();
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let include = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let arguments = ["-O2", "-g", "-target", "bpf", &include, "-c", "-o"];
-    let mut command = std::process::Command::new(clang);
-    let status = command.args(arguments).arg(&object).arg(&source).status().expect("clang");
-    assert!(status.success());
-    std::fs::remove_file(source).unwrap();
-    object
-}
-
 /// Programs of somebody else on tcx and XDP see received frames first; what they drop vtepd does not get.
 #[test]
 fn foreign_tcx_and_xdp_programs_come_first() {
     if !can_run("foreign_tcx_and_xdp_programs_come_first") {
         return;
     }
-    let object = foreign_program();
+    let object = somebody_else();
     for place in ["tcx", "xdp"] {
         for hook in HOOKS {
             let lab = Lab::new("order");

@@ -22,8 +22,11 @@ macro_rules! messages {
 }
 
 messages! {
-    Status: "configuration generation left pid ready sources steering taken uptime_seconds version warnings",
+    Status: "configuration generation left pid ready shortcut sources steering taken uptime_seconds version warnings",
     Steering: "hook uplinks",
+    Shortcut: "addresses capacity no_room no_room_total other_ports ports",
+    Port: "bridge frames port reason shortcut vni",
+    PortFrames: "passed refreshed shortcut stalled",
     Source: "name overruns resyncs stale_seconds state",
     Resync: "dumped swept what",
     Vni: "left netdev taken vni",

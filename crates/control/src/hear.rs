@@ -64,7 +64,7 @@ impl State {
     fn link(&mut self, operation: Operation, link: Link) {
         if link.bridge_port_only {
             // A port that leaves its bridge does so as a link, too.
-            let port = link.bridge_port.filter(|_| operation == Operation::New && self.settings.shortcut);
+            let port = link.bridge_port.filter(|_| operation == Operation::New);
             let bridge = port.and_then(|port| self.links.set_port(link.ifindex, port, self.epochs.links));
             self.dirty.shortcut.bridges.extend(bridge);
             return;

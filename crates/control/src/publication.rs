@@ -43,7 +43,7 @@ pub struct Update {
     pub left: Arc<[LeftToKernel]>,
     /// VNIs that the settings name to be taken over and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
-    /// The ports of taken VNIs' bridges, and whether they have the shortcut; none where it is off.
+    /// The ports of taken VNIs' bridges, and whether they have the shortcut.
     pub ports: Arc<[PortDecision]>,
     /// Addresses that came to places that the shortcut goes by, or left them, since the publication before.
     pub places: Arc<[PlaceChange]>,
@@ -203,9 +203,7 @@ impl State {
         if all {
             dirty.bridges.extend(self.links.bridges_with_vxlan());
         }
-        if self.settings.shortcut || all {
-            self.build_shortcut(dirty);
-        }
+        self.build_shortcut(dirty);
     }
 
     fn find_missing(&mut self) {

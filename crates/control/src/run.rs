@@ -22,8 +22,8 @@ use crate::hosts::Host;
 use crate::leave::{LeftToKernel, NoNetdev};
 use crate::publication::Update;
 use crate::resolver::Adjacency;
-use crate::settings::{Namespace, Settings};
-use crate::shortcut::PortDecision;
+use crate::settings::{Filters, Namespace, Settings};
+use crate::shortcut::{NoShortcut, PortDecision};
 use crate::source::SourceState;
 use crate::state::{FpmHazard, State};
 use crate::status::{Status, Warning};
@@ -69,6 +69,8 @@ pub enum RunError {
 pub enum Request {
     /// Go by these settings from now on.
     Reload(Box<Settings>),
+    /// These packet filters are there from now on.
+    Filters(Filters),
     /// A worker heard of this MAC address.
     Learn(Learned),
     /// A worker misses this neighbour's MAC address.
@@ -273,6 +275,7 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.state.reload(*settings, Namespace::read());
                 self.journal.write(Event::Reloaded);
             }
+            Some(Request::Filters(filters)) => self.state.set_filters(filters),
             Some(Request::Change(change, answer)) => match self.state.change(&change) {
                 Ok(()) => self.answers.push(answer),
                 // Who asked may be gone.
@@ -560,6 +563,7 @@ fn log(before: &Update, after: &Update) {
             before.ports.iter().map(|port| (port.ifindex, port)).collect();
         for port in after.ports.iter().filter(|port| known.get(&port.ifindex) != Some(port)) {
             match port.reason {
+                Some(NoShortcut::Off) => {}
                 Some(reason) => tracing::info!(port = port.name, vni = %port.vni, %reason, "no shortcut"),
                 None => tracing::info!(port = port.name, vni = %port.vni, "a port with the shortcut"),
             }

@@ -81,22 +81,31 @@ pub struct Namespace {
 /// Packet filters of the namespace, which may look at every frame that a bridge forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Filters {
-    /// nftables has a table for bridges or for single interfaces.
+    /// nftables has rules for bridges or for single interfaces.
     pub bridge: bool,
-    /// nftables or iptables has a table for IP.
+    /// Legacy ebtables is there. What rules it has cannot be asked without making its tables.
+    pub ebtables: bool,
+    /// nftables has rules for IP, or legacy iptables a table.
     pub ip: bool,
     /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: what is for IP sees what bridges forward.
     pub call_ip: bool,
 }
 
 impl Filters {
-    fn read() -> Self {
+    /// Reads them in the calling thread's network namespace.
+    #[must_use]
+    pub fn read() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let on = |name: &str| text(&format!("/proc/sys/net/bridge/bridge-nf-call-{name}")).trim() == "1";
         let legacy = ["ip", "ip6"].iter().any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
-        let nftables = netlink::packet_filters().unwrap_or_default();
+        let nftables = netlink::packet_filters().unwrap_or_else(|error| {
+            // Rules that change all the time are there; a kernel that does not tell has none.
+            let changing = matches!(error, netlink::Error::Interrupted { .. });
+            netlink::PacketFilters { frames: changing, packets: changing }
+        });
         Self {
             bridge: nftables.frames,
+            ebtables: text("/proc/modules").lines().any(|module| module.starts_with("ebtable_")),
             ip: legacy || nftables.packets,
             call_ip: on("iptables") || on("ip6tables"),
         }

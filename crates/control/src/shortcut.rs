@@ -35,6 +35,8 @@ pub struct PortDecision {
     pub ifindex: u32,
     /// Its name.
     pub name: String,
+    /// The name of its bridge.
+    pub bridge: String,
     /// The VNI of its bridge.
     pub vni: Vni,
     /// Why all of its frames go by the bridge, if they do.
@@ -44,6 +46,9 @@ pub struct PortDecision {
 /// Why a port's frames all go by the bridge. Each reads as the end of a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoShortcut {
+    /// The configuration says so.
+    #[error("the configuration turns it off")]
+    Off,
     /// Not up.
     #[error("it is down")]
     Down,
@@ -68,10 +73,13 @@ pub enum NoShortcut {
     /// The bridge's entries age at once.
     #[error("its bridge remembers no addresses (its ageing time is 0)")]
     NoAgeing,
-    /// A table of nftables for frames.
-    #[error("nftables has a table that may filter frames")]
+    /// Rules of nftables for frames.
+    #[error("nftables has rules that may see its frames (families bridge and netdev)")]
     FrameFilter,
-    /// A table for IP, and the bridge shows it what it forwards.
+    /// Legacy ebtables.
+    #[error("legacy ebtables is loaded, and its rules cannot be seen")]
+    Ebtables,
+    /// Rules for IP, and the bridge shows them what it forwards.
     #[error("a packet filter may see what the bridge forwards (bridge-nf-call-iptables)")]
     PacketFilter,
 }
@@ -105,6 +113,8 @@ impl Dirty {
 /// What a bridge's ports have in common.
 #[derive(Debug, Clone, Copy)]
 struct Common<'a> {
+    name: &'a str,
+    netdev: u32,
     slot: Slot,
     terms: &'a Terms,
     mtu: u32,
@@ -162,7 +172,7 @@ impl State {
     }
 
     fn decide_ports(&self, bridge: u32) -> Vec<(PortDecision, Option<ShortcutPort>)> {
-        let Some(common) = self.common(bridge).filter(|_| self.settings.shortcut) else { return Vec::new() };
+        let Some(common) = self.common(bridge) else { return Vec::new() };
         let hosts = self.links.ports_of(bridge).filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
         let decide = |link: &Link| {
             let reason = common.reason.or_else(|| obstacle(link));
@@ -171,11 +181,13 @@ impl State {
             let port = reason.is_none().then(|| ShortcutPort {
                 ifindex,
                 name: name.clone(),
+                netdev: common.netdev,
                 slot: common.slot,
                 frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
                 refresh: REFRESH.min(ageing / AGEING_SHARE),
             });
-            (PortDecision { ifindex, name, vni: common.terms.tunnel.vni, reason }, port)
+            let (vni, bridge) = (common.terms.tunnel.vni, common.name.to_owned());
+            (PortDecision { ifindex, name, bridge, vni, reason }, port)
         };
         hosts.map(decide).collect()
     }
@@ -188,16 +200,19 @@ impl State {
         let attributes = self.links.bridge(bridge)?;
         let link = self.links.get(netdev)?;
         let state = link.bridge_port.unwrap_or_default().state;
-        let Filters { bridge: frames, ip, call_ip } = self.namespace.filters;
+        let Filters { bridge: frames, ebtables, ip, call_ip } = self.namespace.filters;
         let reasons = [
+            (!self.settings.shortcut, NoShortcut::Off),
             (several, NoShortcut::SeveralNetdevs),
             (state != FORWARDING, NoShortcut::NetdevNotForwarding(state)),
             (attributes.ageing == 0, NoShortcut::NoAgeing),
             (frames, NoShortcut::FrameFilter),
+            (ebtables, NoShortcut::Ebtables),
             (ip && (call_ip || attributes.calls_netfilter), NoShortcut::PacketFilter),
         ];
         let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
-        Some(Common { slot, terms, mtu: link.mtu, bridge: attributes, reason })
+        let name = self.links.get(bridge)?.name.as_str();
+        Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, reason })
     }
 
     /// The place of an address, if the shortcut may go by it.

@@ -17,7 +17,7 @@ use crate::links::Links;
 use crate::overlay::Overlay;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
-use crate::settings::{Namespace, Settings};
+use crate::settings::{Filters, Namespace, Settings};
 use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
 use crate::swept::{Epoch, Swept};
@@ -174,6 +174,14 @@ impl State {
         self.settings = Settings { detached, ..settings };
         self.namespace = namespace;
         self.dirty.all = true;
+    }
+
+    /// These packet filters are there now.
+    pub fn set_filters(&mut self, filters: Filters) {
+        if self.namespace.filters != filters {
+            self.namespace.filters = filters;
+            self.dirty.shortcut.bridges.extend(self.links.bridges_with_vxlan());
+        }
     }
 
     /// The kernel said everything that there is of one kind: what it did not name is gone.

@@ -41,6 +41,10 @@ fn settings() -> Settings {
     Settings { shortcut: true, ..Settings::default() }
 }
 
+fn off() -> Settings {
+    Settings { shortcut: false, ..Settings::default() }
+}
+
 /// A leaf whose host port has the shortcut, with a host (1) on it and a host (2) behind a VTEP.
 fn leaf_with_hosts() -> State {
     let mut state = state_with(settings());
@@ -151,21 +155,43 @@ fn packet_filters_see_what_they_would() {
     assert_eq!(with(Filters { ip: true, ..none }, true), Some(NoShortcut::PacketFilter));
     assert_eq!(with(Filters { ip: true, call_ip: true, ..none }, false), Some(NoShortcut::PacketFilter));
     assert_eq!(with(Filters { bridge: true, ..none }, false), Some(NoShortcut::FrameFilter));
+    assert_eq!(with(Filters { ebtables: true, ..none }, false), Some(NoShortcut::Ebtables));
+}
+
+#[test]
+fn packet_filters_that_come_later_take_it_away_and_give_it_back_when_they_go() {
+    let mut state = leaf_with_hosts();
+    let update = state.build();
+    assert_eq!(changes(&mut state), [(here(1), true), (there(&update, 2), true)]);
+    let rules = Filters { bridge: true, ..Filters::default() };
+    state.set_filters(rules);
+    assert_eq!(reason(&mut state), Some(NoShortcut::FrameFilter));
+    assert_eq!(changes(&mut state), [(here(1), false), (there(&update, 2), false)]);
+    state.set_filters(rules);
+    assert!(!state.is_dirty(), "nothing new");
+    state.set_filters(Filters::default());
+    assert_eq!(reason(&mut state), None);
+    assert_eq!(changes(&mut state), [(here(1), true), (there(&update, 2), true)]);
 }
 
 #[test]
 fn switched_off_and_on_again_while_it_runs() {
     let mut state = leaf_with_hosts();
-    state.reload(Settings::default(), Namespace::default());
-    let update = state.build();
-    assert!(update.ports.is_empty() && update.plan.ports.is_empty());
+    state.reload(off(), Namespace::default());
+    assert_eq!(reason(&mut state), Some(NoShortcut::Off));
     assert_eq!(changes(&mut state), []);
     tell(&mut state, [bridged(New, HOST, mac(3))]);
     assert!(!state.is_dirty(), "nobody asks for local addresses");
+    let blocked = BridgePort { state: 4, ..FORWARDING };
+    let said = Link { ifindex: HOST, bridge_port_only: true, bridge_port: Some(blocked), ..Link::default() };
+    tell(&mut state, [link(said.clone())]);
+    state.reload(settings(), Namespace::default());
+    assert_eq!(reason(&mut state), Some(NoShortcut::NotForwarding(4)), "it was said while it was off");
+    tell(&mut state, [link(Link { bridge_port: Some(FORWARDING), ..said })]);
     state.reload(settings(), Namespace::default());
     let update = state.build();
     assert_eq!(changes(&mut state), [(here(1), true), (here(3), true), (there(&update, 2), true)]);
-    state.reload(Settings::default(), Namespace::default());
+    state.reload(off(), Namespace::default());
     assert_eq!(changes(&mut state), [(here(1), false), (here(3), false), (there(&update, 2), false)]);
     assert!(state.published().plan.ports.is_empty());
 }

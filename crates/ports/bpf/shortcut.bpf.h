@@ -8,7 +8,8 @@
 struct shortcut_port {
 	__u64 refresh;     // nanoseconds after which the bridge is to see a host's frame again, so that it does not age out
 	__u32 frame_limit; // as of a taken netdev
-	__u32 slot;        // of the port's VNI
+	__u16 slot;        // of the port's VNI
+	__u16 number;      // of its counts
 };
 
 struct {
@@ -17,6 +18,21 @@ struct {
 	TYPE(key, __u32);
 	TYPE(value, struct shortcut_port);
 } shortcut_ports SEC(".maps");
+
+// What became of a port's frames (key: its number).
+struct port_counts {
+	__u64 shortcut;
+	__u64 refreshed;
+	__u64 passed;
+	__u64 stalled;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct port_counts);
+} port_counts SEC(".maps");
 
 // Where a MAC address is: behind a port (scope: its ifindex), or behind a remote VTEP (scope: the VNI's slot).
 enum { PLACE_PORT = 0, PLACE_REMOTE = 1 };
@@ -59,9 +75,15 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	__u32 ifindex = skb->ifindex;
 	struct shortcut_port *port = bpf_map_lookup_elem(&shortcut_ports, &ifindex);
 	struct place destination = {.kind = PLACE_REMOTE}, source = {.kind = PLACE_PORT};
+	struct port_counts *counts;
 	__u64 *bridged, now;
+	__u32 number;
 
 	if (!port)
+		return PASS;
+	number = port->number;
+	counts = bpf_map_lookup_elem(&port_counts, &number);
+	if (!counts)
 		return PASS;
 	destination.scope = port->slot;
 	source.scope = ifindex;
@@ -76,18 +98,18 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	now = bpf_ktime_get_coarse_ns();
 	if (now - *bridged >= port->refresh) {
 		*bridged = now;
-		count(COUNT_PORT_REFRESHED);
+		counts->refreshed += 1;
 		return PASS;
 	}
 	if (stalled(BRIDGE)) {
-		count(COUNT_PORT_STALLED);
+		counts->stalled += 1;
 		return PASS;
 	}
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot))
 		return DROP;
-	count(COUNT_PORT_SHORTCUT);
+	counts->shortcut += 1;
 	return bpf_redirect(bridge_splice, 0);
 pass:
-	count(COUNT_PORT_PASSED);
+	counts->passed += 1;
 	return PASS;
 }

@@ -6,7 +6,7 @@
 //! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
 //! - [`patience`]: what has them give up a worker that hangs
 //! - `haste`: short grace periods while there are many hooks to change
-//! - `shortcut`: hosts' frames that go straight to the worker
+//! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
@@ -17,6 +17,7 @@ pub mod leftovers;
 pub mod netns;
 pub mod packet;
 pub mod patience;
+mod port_counts;
 mod shortcut;
 pub mod splice;
 pub mod steering;
@@ -24,6 +25,7 @@ pub mod steering;
 pub use netns::PrivateNamespace;
 pub use packet::PacketSocket;
 pub use patience::{Patience, Waiting};
+pub use port_counts::PortCounts;
 pub use shortcut::{ShortcutState, shortcut_obstacle};
 pub use splice::{Splice, SpliceError};
 pub use steering::{Hook, Steering, SteeringCounts, SteeringError};

@@ -4,14 +4,17 @@
 //! frames go by the bridge, which knows best. Addresses that find no room go by the bridge too.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, Pod};
 use netlink::Direction;
 use tables::{Place, PlaceChange, ShortcutPort, SteeringPlan};
 
 use crate::foreign;
+use crate::haste::Haste;
+use crate::port_counts::{Numbers, PortCounts};
 use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, map};
 
 /// `struct shortcut_port` of the programs.
@@ -20,7 +23,8 @@ use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, map};
 struct PortEntry {
     refresh: u64,
     frame_limit: u32,
-    slot: u32,
+    slot: u16,
+    number: u16,
 }
 
 /// `struct place` of the programs.
@@ -46,28 +50,43 @@ impl From<Place> for PlaceKey {
     }
 }
 
+/// A port that has the shortcut.
+struct Attached {
+    port: ShortcutPort,
+    number: u16,
+    link: SchedClassifierLink,
+}
+
 /// What the shortcut goes by now.
 #[derive(Default)]
 pub(crate) struct Shortcut {
-    ports: BTreeMap<u32, (ShortcutPort, SchedClassifierLink)>,
-    /// Ports that stay with the bridge because of programs of others, which would not see what takes the shortcut.
+    ports: BTreeMap<u32, Attached>,
+    numbers: Numbers,
+    /// Ports that stay with the bridge, and why: programs of others, which would not see what takes the shortcut; or no number is left.
     refused: BTreeMap<u32, (ShortcutPort, String)>,
+    /// The last port that was looked at again in turn.
+    reviewed: u32,
     known: usize,
     /// Addresses for which there was no room.
     waiting: BTreeSet<PlaceKey>,
+    no_room: u64,
 }
 
 /// How the shortcut is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShortcutState {
-    /// Names of the ports that have it.
-    pub ports: Vec<String>,
-    /// Names of ports that could have it, but for programs of others.
-    pub refused: Vec<(String, String)>,
+    /// The ports that have it, by interface index, and what became of their frames since they have.
+    pub ports: BTreeMap<u32, PortCounts>,
+    /// Ports that could have it, by interface index, but for what is said here (the end of a sentence).
+    pub refused: BTreeMap<u32, String>,
     /// Addresses known.
     pub places: usize,
-    /// Addresses for which there is no room.
+    /// Addresses for which there is room, those known included.
+    pub capacity: usize,
+    /// Addresses for which there is no room now.
     pub waiting: usize,
+    /// How many addresses have found no room so far.
+    pub no_room: u64,
 }
 
 impl Shortcut {
@@ -75,14 +94,20 @@ impl Shortcut {
     pub(crate) fn shrink(&mut self, ebpf: &mut Ebpf, plan: &SteeringPlan) -> Result<(), SteeringError> {
         let stays = |old: &ShortcutPort| plan.ports.get(&old.ifindex).is_some_and(|new| new.slot == old.slot);
         self.refused.retain(|ifindex, (old, _)| plan.ports.get(ifindex) == Some(old));
-        let gone: Vec<u32> =
-            self.ports.iter().filter(|(_, (old, _))| !stays(old)).map(|(ifindex, _)| *ifindex).collect();
+        let gone = self.ports.values().map(|attached| &attached.port).filter(|old| !stays(old));
+        let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
+        self.take(ebpf, &gone)
+    }
+
+    /// No frame of these ports takes the shortcut any more; then their hooks go, one by one.
+    fn take(&mut self, ebpf: &mut Ebpf, gone: &[u32]) -> Result<(), SteeringError> {
+        let mut map = ports(ebpf)?;
         for ifindex in gone {
-            ports(ebpf)?
-                .remove(&ifindex)
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("shortcut_ports", e))?;
-            self.ports.remove(&ifindex);
+            map.remove(ifindex).or_else(absent).map_err(|e| SteeringError::Map("shortcut_ports", e))?;
+        }
+        let _haste = Haste::for_hooks(gone.len());
+        for attached in gone.iter().filter_map(|ifindex| self.ports.remove(ifindex)) {
+            self.numbers.give_back(attached.number);
         }
         Ok(())
     }
@@ -95,44 +120,106 @@ impl Shortcut {
         entry: Entry,
         plan: &SteeringPlan,
     ) -> Result<(), SteeringError> {
+        let has = |port: &ShortcutPort| self.ports.get(&port.ifindex).is_some_and(|had| had.port == *port);
+        let wanted =
+            plan.ports.values().filter(|port| !has(port) && !self.refused.contains_key(&port.ifindex));
+        let wanted: Vec<ShortcutPort> = wanted.cloned().collect();
+        self.give(ebpf, hook, entry, wanted)
+    }
+
+    /// Gives these ports the shortcut, or what changed of it, unless something is in the way.
+    fn give(
+        &mut self,
+        ebpf: &mut Ebpf,
+        hook: Hook,
+        entry: Entry,
+        wanted: Vec<ShortcutPort>,
+    ) -> Result<(), SteeringError> {
+        let new = wanted.iter().filter(|port| !self.ports.contains_key(&port.ifindex)).count();
+        let _haste = Haste::for_hooks(new);
         let mut first = Ok(());
-        for port in plan.ports.values() {
-            let had = self.ports.get(&port.ifindex).map(|(had, _)| had);
-            if had == Some(port) || self.refused.contains_key(&port.ifindex) {
-                continue;
-            }
-            if had.is_none()
-                && let Some(reason) = shortcut_obstacle(port.ifindex, hook)
-            {
-                self.refused.insert(port.ifindex, (port.clone(), reason));
-                continue;
-            }
-            if let Err(error) = self.give(ebpf, hook, entry, port) {
+        for port in wanted {
+            if let Err(error) = self.give_one(ebpf, hook, entry, port) {
                 first = first.and(Err(error));
             }
         }
         first
     }
 
-    fn give(
+    fn give_one(
         &mut self,
         ebpf: &mut Ebpf,
         hook: Hook,
         entry: Entry,
-        port: &ShortcutPort,
+        port: ShortcutPort,
     ) -> Result<(), SteeringError> {
-        let link = match self.ports.remove(&port.ifindex) {
-            Some((_, link)) => link,
-            None => attach_by_index(ebpf, hook, port.ifindex, entry)?,
+        let (number, link) = match self.ports.remove(&port.ifindex) {
+            Some(Attached { number, link, .. }) => (number, link),
+            None => {
+                if let Some(reason) = shortcut_obstacle(&port, hook) {
+                    self.refused.insert(port.ifindex, (port, reason));
+                    return Ok(());
+                }
+                let Some(number) = self.numbers.take(ebpf)? else {
+                    let reason = format!("{} other ports have it", Numbers::MOST);
+                    self.refused.insert(port.ifindex, (port, reason));
+                    return Ok(());
+                };
+                match attach_by_index(ebpf, hook, port.ifindex, entry) {
+                    Ok(link) => (number, link),
+                    Err(error) => {
+                        self.numbers.give_back(number);
+                        return Err(error);
+                    }
+                }
+            }
         };
         let value = PortEntry {
             refresh: u64::try_from(port.refresh.as_nanos()).unwrap_or(u64::MAX),
             frame_limit: port.frame_limit,
-            slot: port.slot.get().into(),
+            slot: port.slot.get(),
+            number,
         };
         ports(ebpf)?.insert(port.ifindex, value, 0).map_err(|e| SteeringError::Map("shortcut_ports", e))?;
-        self.ports.insert(port.ifindex, (port.clone(), link));
+        self.ports.insert(port.ifindex, Attached { port, number, link });
         Ok(())
+    }
+
+    /// Looks again whether programs of others are in the way at these interfaces.
+    pub(crate) fn review(
+        &mut self,
+        ebpf: &mut Ebpf,
+        hook: Hook,
+        entry: Entry,
+        interfaces: &BTreeSet<u32>,
+    ) -> Result<(), SteeringError> {
+        let concerns =
+            |port: &ShortcutPort| interfaces.contains(&port.ifindex) || interfaces.contains(&port.netdev);
+        let mut refused = BTreeMap::new();
+        for port in self.ports.values().map(|attached| &attached.port).filter(|port| concerns(port)) {
+            if let Some(reason) = shortcut_obstacle(port, hook) {
+                refused.insert(port.ifindex, (port.clone(), reason));
+            }
+        }
+        let gone: Vec<u32> = refused.keys().copied().collect();
+        let taken = self.take(ebpf, &gone);
+        let mut again = Vec::new();
+        self.refused.retain(|_, (port, _)| {
+            let concerned = concerns(port);
+            again.extend(concerned.then(|| port.clone()));
+            !concerned
+        });
+        self.refused.extend(refused);
+        taken.and(self.give(ebpf, hook, entry, again))
+    }
+
+    /// The ports whose turn it is to be looked at again.
+    pub(crate) fn next(&mut self) -> BTreeSet<u32> {
+        let all: BTreeSet<u32> = self.ports.keys().chain(self.refused.keys()).copied().collect();
+        let after = all.range((Bound::Excluded(self.reviewed), Bound::Unbounded));
+        let turn: Vec<u32> = after.chain(all.range(..=self.reviewed)).take(AT_ONCE).copied().collect();
+        self.reviewed = turn.last().copied().unwrap_or_default();
+        turn.into_iter().collect()
     }
 
     /// Forgets the addresses that have left their places.
@@ -154,39 +241,67 @@ impl Shortcut {
     /// Remembers the addresses that are at new places, as many as there is room for.
     pub(crate) fn remember(&mut self, ebpf: &mut Ebpf, changes: &[PlaceChange]) -> Result<(), SteeringError> {
         let mut places = places(ebpf)?;
-        self.waiting
-            .extend(changes.iter().filter(|change| change.there).map(|change| PlaceKey::from(change.place)));
+        let new = || changes.iter().filter(|change| change.there).map(|change| PlaceKey::from(change.place));
+        self.waiting.extend(new());
         while let Some(key) = self.waiting.pop_first() {
             match places.insert(key, 0, NO_EXIST) {
                 Ok(()) => self.known += 1,
                 Err(error) if errno(&error) == Some(libc::EEXIST) => {}
-                Err(error) if errno(&error) == Some(libc::E2BIG) => {
+                Err(error) => {
                     self.waiting.insert(key);
-                    return Ok(());
+                    self.no_room += new().filter(|key| self.waiting.contains(key)).count() as u64;
+                    return match errno(&error) {
+                        Some(libc::E2BIG | libc::ENOMEM) => Ok(()),
+                        _ => Err(SteeringError::Map("places", error)),
+                    };
                 }
-                Err(error) => return Err(SteeringError::Map("places", error)),
             }
         }
         Ok(())
     }
 
-    pub(crate) fn state(&self) -> ShortcutState {
-        ShortcutState {
-            ports: self.ports.values().map(|(port, _)| port.name.clone()).collect(),
-            refused: self.refused.values().map(|(port, why)| (port.name.clone(), why.clone())).collect(),
+    /// What became of the frames of all ports that have or had the shortcut.
+    pub(crate) fn counts_of_all(&self, ebpf: &Ebpf) -> Result<PortCounts, SteeringError> {
+        self.numbers.counts_of_all(ebpf)
+    }
+
+    pub(crate) fn state(&self, ebpf: &Ebpf) -> Result<ShortcutState, SteeringError> {
+        let counted = |(ifindex, attached): (&u32, &Attached)| {
+            Ok((*ifindex, self.numbers.counts(ebpf, attached.number)?))
+        };
+        Ok(ShortcutState {
+            ports: self.ports.iter().map(counted).collect::<Result<_, SteeringError>>()?,
+            refused: self.refused.iter().map(|(ifindex, (_, why))| (*ifindex, why.clone())).collect(),
             places: self.known,
+            capacity: capacity(ebpf)?,
             waiting: self.waiting.len(),
-        }
+            no_room: self.no_room,
+        })
+    }
+
+    /// How many ports have a hook.
+    pub(crate) fn hooks(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Takes all hooks away.
+    pub(crate) fn clear(&mut self) {
+        self.ports.clear();
     }
 }
 
-/// Why a port has no shortcut although the bridge would allow it: a program of somebody else looks at what it receives.
+/// Why a port has no shortcut although the bridge would allow it: a program of somebody else looks at what the port receives, or at what
+/// the vxlan netdev sends.
 #[must_use]
-pub fn shortcut_obstacle(ifindex: u32, hook: Hook) -> Option<String> {
-    let programs = foreign::find(ifindex, Direction::Ingress, hook);
-    programs.first().map(|program| format!("{} is on its {}", program.program, program.hook))
+pub fn shortcut_obstacle(port: &ShortcutPort, hook: Hook) -> Option<String> {
+    let received = foreign::find(port.ifindex, Direction::Ingress, hook);
+    let sent = || foreign::find(port.netdev, Direction::Egress, hook);
+    let program = received.into_iter().next().or_else(|| sent().into_iter().next())?;
+    Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 
+/// Ports that are looked at again at once; each takes tens of microseconds.
+const AT_ONCE: usize = 32;
 /// `BPF_NOEXIST`.
 const NO_EXIST: u64 = 1;
 
@@ -203,4 +318,11 @@ fn ports(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, PortEntry>, Steer
 
 fn places(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, PlaceKey, u64>, SteeringError> {
     map(ebpf, "places")
+}
+
+/// How many places there may be.
+fn capacity(ebpf: &Ebpf) -> Result<usize, SteeringError> {
+    let Some(Map::HashMap(data)) = ebpf.map("places") else { return Err(SteeringError::Missing("places")) };
+    let information = data.info().map_err(|error| SteeringError::Map("places", error))?;
+    Ok(usize::try_from(information.max_entries()).unwrap_or(usize::MAX))
 }

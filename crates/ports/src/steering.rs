@@ -392,10 +392,29 @@ impl Steering {
         self.shortcut.remember(&mut self.ebpf, changes)
     }
 
-    /// Which ports have the shortcut.
-    #[must_use]
-    pub fn shortcut(&self) -> ShortcutState {
-        self.shortcut.state()
+    /// Looks again whether programs of others are in the way of the shortcut at these interfaces, ports or vxlan netdevs.
+    ///
+    /// # Errors
+    /// When the kernel refuses; the rest is done all the same.
+    pub fn review(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+        self.shortcut.review(&mut self.ebpf, self.hook, PORT, interfaces)
+    }
+
+    /// [`Self::review`] of some interfaces, of others each time.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn review_some(&mut self) -> Result<(), SteeringError> {
+        let some = self.shortcut.next();
+        self.review(&some)
+    }
+
+    /// How the shortcut is used.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn shortcut(&self) -> Result<ShortcutState, SteeringError> {
+        self.shortcut.state(&self.ebpf)
     }
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
@@ -422,6 +441,7 @@ impl Steering {
         let sum = |index: u32| -> Result<u64, SteeringError> {
             Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
         };
+        let ports = self.shortcut.counts_of_all(&self.ebpf)?;
         Ok(SteeringCounts {
             uplink_redirected: sum(0)?,
             vxlan_redirected: sum(1)?,
@@ -430,10 +450,10 @@ impl Steering {
             splice_unknown_slot: sum(4)?,
             uplink_stalled: sum(5)?,
             vxlan_stalled: sum(6)?,
-            port_shortcut: sum(7)?,
-            port_refreshed: sum(8)?,
-            port_passed: sum(9)?,
-            port_stalled: sum(10)?,
+            port_shortcut: ports.shortcut,
+            port_refreshed: ports.refreshed,
+            port_passed: ports.passed,
+            port_stalled: ports.stalled,
         })
     }
 
@@ -454,8 +474,9 @@ impl Drop for Steering {
     fn drop(&mut self) {
         // First nothing is redirected any more, then the hooks go, one by one.
         let _ = self.release();
-        let _haste = Haste::for_hooks(self.netdevs.len());
+        let _haste = Haste::for_hooks(self.netdevs.len() + self.shortcut.hooks());
         self.netdevs.clear();
+        self.shortcut.clear();
     }
 }
 

@@ -13,6 +13,8 @@ pub struct ShortcutPort {
     pub ifindex: u32,
     /// Interface name, for logs.
     pub name: String,
+    /// Interface index of its bridge's vxlan netdev.
+    pub netdev: u32,
     /// The slot of its bridge's VNI.
     pub slot: Slot,
     /// Longest Ethernet frame, in bytes with header, that both the vxlan netdev and the underlay let through.

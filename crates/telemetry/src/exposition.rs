@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::view::View;
+use crate::view::{PortFrames, View};
 
 /// All metrics as text.
 ///
@@ -254,9 +254,9 @@ impl Everything {
             let labels = vec![
                 ("port", port.port.clone()),
                 ("vni", port.vni.to_string()),
-                ("reason", port.reason.clone()),
+                ("reason", port.reason.clone().unwrap_or_default()),
             ];
-            (labels, u64::from(port.reason.is_empty()))
+            (labels, u64::from(port.reason.is_none()))
         });
         gauges(
             encoder,
@@ -267,7 +267,29 @@ impl Everything {
         let [known, waiting] = self.view.shortcut_addresses;
         let rows = [("known", known), ("no_room", waiting)]
             .map(|(state, n)| (vec![("state", state.to_owned())], n as u64));
-        gauges(encoder, "vtepd_shortcut_addresses", "MAC addresses that the shortcut goes by", rows)
+        gauges(encoder, "vtepd_shortcut_addresses", "MAC addresses that the shortcut goes by", rows)?;
+        counter(
+            encoder,
+            "vtepd_shortcut_no_room",
+            "MAC addresses that found no room in the shortcut's map",
+            self.view.shortcut_no_room,
+        )?;
+        let frames = self.view.ports.iter().filter_map(|port| Some((port, port.frames?)));
+        let frames = frames.flat_map(|(port, frames)| {
+            let PortFrames { shortcut, refreshed, passed, stalled } = frames;
+            [("shortcut", shortcut), ("refreshed", refreshed), ("passed", passed), ("stalled", stalled)].map(
+                |(way, n)| {
+                    let labels = [("port", port.port.as_str()), ("way", way)];
+                    (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), n)
+                },
+            )
+        });
+        counters(
+            encoder,
+            "vtepd_port_frames",
+            "Frames from hosts on ports with the shortcut, by their way",
+            frames,
+        )
     }
 
     fn frames(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

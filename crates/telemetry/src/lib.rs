@@ -10,4 +10,4 @@ pub mod view;
 
 pub use exposition::render;
 pub use server::{ServeError, bind, serve};
-pub use view::{LeftView, PathView, PortView, SourceView, View, VniView};
+pub use view::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};

@@ -21,10 +21,12 @@ pub struct View {
     pub peers: Vec<(u32, Ipv4Addr)>,
     /// vxlan netdevs left to the kernel.
     pub left: Vec<LeftView>,
-    /// The ports of bridges, and whether they have the shortcut; none where it is off.
+    /// The ports of bridges, and whether they have the shortcut.
     pub ports: Vec<PortView>,
     /// Addresses that the shortcut goes by, and those for which its map has no room.
     pub shortcut_addresses: [usize; 2],
+    /// How many addresses have found no room so far.
+    pub shortcut_no_room: u64,
     /// Where facts come from.
     pub sources: Vec<SourceView>,
     /// How often events of the kernel's were lost.
@@ -81,10 +83,27 @@ pub struct LeftView {
 pub struct PortView {
     /// Its name.
     pub port: String,
+    /// The name of its bridge.
+    pub bridge: String,
     /// The VNI.
     pub vni: Vni,
-    /// Why all of its frames go by the bridge; empty where known unicast takes the shortcut.
-    pub reason: String,
+    /// Why all of its frames go by the bridge; absent where known unicast takes the shortcut.
+    pub reason: Option<String>,
+    /// What became of its frames since it has the shortcut.
+    pub frames: Option<PortFrames>,
+}
+
+/// What became of a port's frames; a super-frame is one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PortFrames {
+    /// Took the shortcut.
+    pub shortcut: u64,
+    /// Could have, and went by the bridge so that it sees who is talking.
+    pub refreshed: u64,
+    /// Others, which went by the bridge.
+    pub passed: u64,
+    /// Went by the bridge because the worker hung.
+    pub stalled: u64,
 }
 
 /// A source of facts.

@@ -75,6 +75,9 @@ pub enum Command {
     /// Each remote VTEP, what is behind it, and what it sent and was sent
     #[command(after_help = "Example: vtepctl peer")]
     Peer,
+    /// The ports of bridges: whose hosts' frames skip the bridge, how many, and why the others do not
+    #[command(after_help = "Example: vtepctl port --vni 10010")]
+    Port(OfVni),
     /// Every reason why frames are dropped, with its count
     #[command(after_help = "Example: vtepctl drops -o json | jq '.[] | select(.frames > 0)'")]
     Drops,

@@ -63,6 +63,10 @@ impl<W: Write> Asking<'_, W> {
                 let rows = all(self.client.list_peers(v1::ListPeersRequest {}).await?).await?;
                 self.print(&rows, |out| peers(out, &rows))
             }
+            Command::Port(OfVni { vni }) => {
+                let rows = all(self.client.list_ports(v1::ListPortsRequest { vni }).await?).await?;
+                self.print(&rows, |out| ports(&rows).write(out, ""))
+            }
             Command::Drops => {
                 let drops = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
                 self.print(&drops, |out| dropped(&drops).write(out, ""))
@@ -244,6 +248,34 @@ fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
     traffic.write(out, "")?;
     writeln!(out)?;
     behind.write(out, "")
+}
+
+fn ports(rows: &[v1::Port]) -> Table<8> {
+    let mut table = Table::new([
+        "vni",
+        "bridge",
+        "port",
+        "shortcut",
+        "by shortcut",
+        "to refresh",
+        "by bridge",
+        "why not",
+    ]);
+    for row in rows {
+        let frames = row.frames.unwrap_or_default();
+        let count = |n: u64| if row.shortcut { n.to_string() } else { String::new() };
+        table.row([
+            row.vni.to_string(),
+            row.bridge.clone(),
+            row.port.clone(),
+            if row.shortcut { "yes" } else { "no" }.to_owned(),
+            count(frames.shortcut),
+            count(frames.refreshed),
+            count(frames.passed + frames.stalled),
+            row.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table
 }
 
 fn dropped(rows: &[v1::Drop]) -> Table<3> {

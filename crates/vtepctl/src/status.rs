@@ -40,6 +40,18 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     for left in &status.left {
         writeln!(out, "  {} (VNI {}): {}", left.netdev, left.vni, left.left.as_deref().unwrap_or_default())?;
     }
+    if let Some(shortcut) = &status.shortcut {
+        let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;
+        write!(
+            out,
+            "Shortcut: {ports} of {} ports, {addresses} of {capacity} addresses",
+            ports + other_ports
+        )?;
+        if *no_room_total > 0 {
+            write!(out, ", no room for {no_room} now, for {no_room_total} so far")?;
+        }
+        writeln!(out)?;
+    }
     for warning in &status.warnings {
         writeln!(out, "Warning: {warning}")?;
     }

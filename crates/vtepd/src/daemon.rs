@@ -18,7 +18,7 @@ use crate::config::{Arguments, Configuration, HookChoice};
 use crate::instance::{self, Instance};
 use crate::shown::Shown;
 use crate::takeover::Takeover;
-use crate::{api, changes, dry_run};
+use crate::{api, changes, dry_run, onlookers};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -125,12 +125,14 @@ async fn run_until_replaced(
         telemetry::serve(metrics, move || shown.render())
     };
     let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
-    tokio::pin!(control, metrics, api);
+    let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone());
+    tokio::pin!(control, metrics, api, onlookers);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut metrics => break result.map_err(Into::into),
             result = &mut api => break result,
+            () = &mut onlookers => {}
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
             _ = terminate.recv() => break Ok(()),

@@ -72,7 +72,8 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
     });
     let ports = update.ports.iter().map(|port| {
         let reason = port.reason.map(|reason| reason.to_string());
-        let reason = reason.or_else(|| shortcut_obstacle(port.ifindex, hook));
+        let obstacle = || shortcut_obstacle(update.plan.ports.get(&port.ifindex)?, hook);
+        let reason = reason.or_else(obstacle);
         Port { port: port.name.clone(), vni: port.vni.get(), shortcut: reason.is_none(), reason }
     });
     let report = Report {

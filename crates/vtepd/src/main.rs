@@ -6,6 +6,7 @@ mod config;
 mod daemon;
 mod dry_run;
 mod instance;
+mod onlookers;
 mod shown;
 mod takeover;
 mod view;

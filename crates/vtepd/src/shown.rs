@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use control::{Status, Update};
 use pipeline::Counters;
-use ports::{Hook, ShortcutState, SteeringCounts};
+use ports::{Hook, ShortcutState, SteeringCounts, SteeringError};
 use tables::Snapshot;
 use tokio::sync::watch;
 
@@ -96,9 +96,21 @@ impl Shown {
         counts.unwrap_or_default()
     }
 
-    /// Which ports have the shortcut.
+    /// How the shortcut is used; nothing where the kernel does not tell.
     pub fn shortcut(&self) -> ShortcutState {
-        self.takeover().as_ref().map(Takeover::shortcut).unwrap_or_default()
+        let state = self.takeover().as_ref().and_then(|takeover| takeover.shortcut().ok());
+        state.unwrap_or_default()
+    }
+
+    /// Has steering look again whether programs of others are in the way of the shortcut.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn review(
+        &self,
+        look: impl FnOnce(&mut Takeover) -> Result<(), SteeringError>,
+    ) -> Result<(), SteeringError> {
+        self.takeover().as_mut().map_or(Ok(()), look)
     }
 
     /// One more configuration was taken over.
@@ -117,7 +129,7 @@ impl Shown {
     /// As [`telemetry::render`].
     pub fn render(&self) -> Result<String, std::fmt::Error> {
         let mut view =
-            view::view(&self.status.borrow(), &self.snapshot(), self.steering_counts(), self.shortcut());
+            view::view(&self.status.borrow(), &self.snapshot(), self.steering_counts(), &self.shortcut());
         view.ready = self.is_engaged();
         view.configuration = self.configurations();
         telemetry::render(&self.counters, view)

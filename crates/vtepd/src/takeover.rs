@@ -1,5 +1,6 @@
 //! The takeover of one namespace: splices, steering programs and the worker, put together and taken apart in the right order.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,9 +133,27 @@ impl Takeover {
         self.engaged
     }
 
-    /// Which ports have the shortcut.
-    #[must_use]
-    pub fn shortcut(&self) -> ShortcutState {
+    /// Looks again whether programs of others are in the way of the shortcut at these interfaces.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn review(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+        self.steering.review(interfaces)
+    }
+
+    /// [`Self::review`] of some interfaces, of others each time.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn review_some(&mut self) -> Result<(), SteeringError> {
+        self.steering.review_some()
+    }
+
+    /// How the shortcut is used.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn shortcut(&self) -> Result<ShortcutState, SteeringError> {
         self.steering.shortcut()
     }
 

@@ -3,22 +3,35 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use control::{SourceState, Status};
-use ports::{ShortcutState, SteeringCounts};
+use control::{PortDecision, SourceState, Status};
+use ports::{PortCounts, ShortcutState, SteeringCounts};
 use tables::Snapshot;
-use telemetry::{LeftView, PathView, PortView, SourceView, View, VniView};
+use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
+
+/// The ports of bridges: what the control room says of them, and what steering could not do or has counted.
+pub fn ports(status: &Status, shortcut: &ShortcutState) -> Vec<PortView> {
+    let view = |port: &PortDecision| {
+        let refused = || shortcut.refused.get(&port.ifindex).cloned();
+        let counts = shortcut.ports.get(&port.ifindex);
+        // In between, it is about to be attached.
+        let missing = || counts.is_none().then(|| "it is not attached yet".to_owned());
+        let reason = port.reason.map(|reason| reason.to_string()).or_else(refused).or_else(missing);
+        PortView {
+            port: port.name.clone(),
+            bridge: port.bridge.clone(),
+            vni: port.vni,
+            frames: counts.filter(|_| reason.is_none()).map(|counts| {
+                let PortCounts { shortcut, refreshed, passed, stalled } = *counts;
+                PortFrames { shortcut, refreshed, passed, stalled }
+            }),
+            reason,
+        }
+    };
+    status.ports.iter().map(view).collect()
+}
 
 /// Joins what the control room says of itself with what is forwarded by.
-pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortcut: ShortcutState) -> View {
-    let refused: BTreeMap<String, String> = shortcut.refused.into_iter().collect();
-    let ports = status.ports.iter().map(|port| PortView {
-        port: port.name.clone(),
-        vni: port.vni,
-        reason: match port.reason {
-            Some(reason) => reason.to_string(),
-            None => refused.get(&port.name).cloned().unwrap_or_default(),
-        },
-    });
+pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortcut: &ShortcutState) -> View {
     let vnis = snapshot.vnis().map(|table| VniView {
         slot: table.slot.get(),
         vni: table.tunnel.vni,
@@ -54,13 +67,14 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
             .filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?.0, vtep.address)))
             .collect(),
         left: left.collect(),
-        ports: ports.collect(),
+        ports: ports(status, shortcut),
         shortcut_addresses: [shortcut.places, shortcut.waiting],
         sources: vec![
             source("kernel", status.kernel, status.swept.kernel),
             source("fpm", status.fpm, status.swept.fpm),
         ],
         overruns: status.overruns,
+        shortcut_no_room: shortcut.no_room,
         steering: vec![
             ("uplink_redirected", counts.uplink_redirected),
             ("vxlan_redirected", counts.vxlan_redirected),

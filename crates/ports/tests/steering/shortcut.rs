@@ -1,5 +1,6 @@
 //! Which of a host's frames skip the bridge.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pipeline::VlanTag;
@@ -73,9 +74,15 @@ impl Port {
         let index = ifindex(&leaf.leaf, "hp1");
         leaf.leaf.run(&["ip", "link", "set", "br5", "address", &SVI.to_string()]).unwrap();
         let mut plan = plan(&leaf.leaf);
-        let refresh = Duration::from_secs(60);
-        let port =
-            ShortcutPort { ifindex: index, name: "hp1".to_owned(), slot: slot(), frame_limit: 1000, refresh };
+        let (refresh, netdev) = (Duration::from_secs(60), ifindex(&leaf.leaf, "vx5"));
+        let port = ShortcutPort {
+            ifindex: index,
+            name: "hp1".to_owned(),
+            netdev,
+            slot: slot(),
+            frame_limit: 1000,
+            refresh,
+        };
         plan.ports.insert(index, port);
         let (mut steering, mut splices, private) = steer(&leaf.leaf, hook, &plan, stall_limit);
         let bridge = splices[1].take_socket().unwrap();
@@ -91,6 +98,10 @@ impl Port {
 
     fn counts(&self) -> SteeringCounts {
         self.steering.counts().unwrap()
+    }
+
+    fn review(&mut self, interface: u32) {
+        self.leaf.leaf.enter(|| self.steering.review(&BTreeSet::from([interface])).unwrap()).unwrap();
     }
 
     fn shortcuts(&mut self, frame: &[u8], why: &str) {
@@ -185,8 +196,13 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     assert!(counts.vxlan_redirected > passed.vxlan_redirected);
     port.leaf.leaf.enter(|| port.steering.grow(&plan).unwrap()).unwrap();
     port.shortcuts(&udp(FAR, HOST), "with the shortcut again");
-    let state = port.steering.shortcut();
-    assert_eq!((state.ports, state.places, state.waiting), (vec!["hp1".to_owned()], 3, 0));
+    let state = port.steering.shortcut().unwrap();
+    // What it had counted before is not counted again, and not forgotten.
+    let shortcuts: BTreeMap<u32, u64> =
+        state.ports.iter().map(|(port, counts)| (*port, counts.shortcut)).collect();
+    assert_eq!(shortcuts, BTreeMap::from([(port.index, 1)]));
+    assert!(port.counts().port_shortcut > 1);
+    assert_eq!((state.places, state.waiting), (3, 0));
 
     // The kill switch has it as the others.
     port.leaf.leaf.enter(|| port.steering.release().unwrap()).unwrap();
@@ -232,36 +248,57 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
     };
     let all: Vec<PlaceChange> = (0..200_000).map(|n| known(many(n))).collect();
     port.steering.remember(&all).unwrap();
-    let state = port.steering.shortcut();
-    assert!(state.places > 100_000 && state.waiting > 0, "{state:?}");
-    assert_eq!(state.places + state.waiting, 200_002);
+    let state = port.steering.shortcut().unwrap();
+    assert_eq!((state.places, state.capacity), (131_072, 131_072));
+    assert_eq!((state.waiting, state.no_room), (200_002 - 131_072, 200_002 - 131_072));
     port.steering.remember(&[known(Place::Remote { slot: slot(), mac: STRANGER })]).unwrap();
     port.goes_by_the_bridge(&udp(STRANGER, HOST), "no room");
     port.shortcuts(&udp(FAR, HOST), "who was first stays");
+    assert_eq!(port.steering.shortcut().unwrap().no_room, state.no_room + 1);
     let leave: Vec<PlaceChange> = (0..200_000).map(|n| gone(many(n))).collect();
     port.steering.forget(&leave).unwrap();
     port.steering.remember(&[]).unwrap();
     port.shortcuts(&udp(STRANGER, HOST), "room again");
-    let state = port.steering.shortcut();
-    assert_eq!((state.places, state.waiting), (3, 0));
+    let after = port.steering.shortcut().unwrap();
+    assert_eq!((after.places, after.waiting, after.no_room), (3, 0, state.no_room + 1));
 }
 
-/// Where somebody else looks at what a port receives, everything goes by the bridge.
+/// Where somebody else looks at what a port receives, or at what the vxlan netdev sends, everything goes by the bridge; also if they
+/// come later, and until they go.
 #[test]
 fn a_port_with_a_filter_of_somebody_else_has_no_shortcut() {
-    let Leaf { leaf, spine: _spine, host: _host } = leaf("scforeign");
-    leaf.run(&["tc", "qdisc", "add", "dev", "hp1", "clsact"]).unwrap();
-    let filter = "tc filter add dev hp1 ingress protocol all prio 1 u32 match u32 0 0 flowid 1:1";
-    leaf.run(&filter.split(' ').collect::<Vec<_>>()).unwrap();
-    let mut plan = plan(&leaf);
-    let index = ifindex(&leaf, "hp1");
-    let refresh = Duration::from_secs(60);
-    let name = "hp1".to_owned();
-    plan.ports.insert(index, ShortcutPort { ifindex: index, name, slot: slot(), frame_limit: 1000, refresh });
-    let (steering, splices, private) = steer(&leaf, Hook::Tcx, &plan, PATIENT);
-    let state = steering.shortcut();
-    assert!(state.ports.is_empty(), "{state:?}");
-    assert_eq!(state.refused, [("hp1".to_owned(), "u32 is on its clsact ingress".to_owned())]);
-    leaf.enter(|| drop((steering, splices))).unwrap();
-    drop(private);
+    for (place, found) in
+        [("hp1 ingress", "u32 is on clsact ingress of hp1"), ("vx5 egress", "u32 is on clsact egress of vx5")]
+    {
+        let mut port = Port::new("scforeign", Hook::Tcx, PATIENT);
+        let (interface, way) = place.split_once(' ').unwrap();
+        let theirs = ifindex(&port.leaf.leaf, interface);
+        let has = |port: &Port| {
+            let state = port.steering.shortcut().unwrap();
+            assert_eq!(state.ports.contains_key(&port.index), state.refused.is_empty(), "{state:?}");
+            state.refused.get(&port.index).cloned()
+        };
+        let tc = |port: &Port, line: &str| {
+            let line = format!("tc {line}");
+            port.leaf.leaf.run(&line.split(' ').collect::<Vec<_>>()).unwrap();
+        };
+        assert_eq!(has(&port), None);
+        tc(&port, &format!("qdisc add dev {interface} clsact"));
+        tc(&port, &format!("filter add dev {place} protocol all prio 1 u32 match u32 0 0 flowid 1:1"));
+        port.shortcuts(&udp(FAR, HOST), "nobody has looked");
+        port.review(theirs + 1000);
+        assert_eq!(has(&port), None, "another interface");
+        port.review(theirs);
+        assert_eq!(has(&port).as_deref(), Some(found));
+        send(&port.leaf.host, "eth0", &udp(FAR, HOST));
+        assert_eq!(receive(&mut port.bridge, SOON, |seen| seen.data == udp(FAR, HOST)), 1, "by the bridge");
+        let _ = port.patience.look(Waiting::Bridge);
+        port.review(theirs);
+        assert_eq!(has(&port).as_deref(), Some(found), "it is still there");
+        tc(&port, &format!("filter del dev {interface} {way}"));
+        // In turn.
+        port.leaf.leaf.enter(|| port.steering.review_some().unwrap()).unwrap();
+        assert_eq!(has(&port), None);
+        port.shortcuts(&udp(FAR, HOST), "it has gone");
+    }
 }

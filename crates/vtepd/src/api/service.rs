@@ -105,6 +105,7 @@ impl Vtepd for Service {
     type ListNeighboursStream = Rows<v1::Neighbour>;
     type ListRoutesStream = Rows<v1::Route>;
     type ListPeersStream = Rows<v1::Peer>;
+    type ListPortsStream = Rows<v1::Port>;
     type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::Status>, Status> {
@@ -177,6 +178,18 @@ impl Vtepd for Service {
         _: Request<v1::ListPeersRequest>,
     ) -> Result<Response<Self::ListPeersStream>, Status> {
         Ok(rows(show::peers(&self.shown.snapshot(), &self.shown.counters).into_iter()))
+    }
+
+    async fn list_ports(
+        &self,
+        request: Request<v1::ListPortsRequest>,
+    ) -> Result<Response<Self::ListPortsStream>, Status> {
+        let vni = request.into_inner().vni;
+        // One that is not taken over is an error, one without ports is not.
+        self.tables(&self.shown.snapshot(), vni)?;
+        let mut ports = tell::ports(&self.shown);
+        ports.retain(|port| vni.is_none_or(|vni| port.vni == vni));
+        Ok(rows(ports.into_iter()))
     }
 
     async fn get_counters(

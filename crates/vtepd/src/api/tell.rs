@@ -7,9 +7,11 @@ use api::v1;
 use control::{LeftToKernel, NoNetdev, SourceState, Status};
 use pipeline::DropReason;
 use tables::VniTable;
+use telemetry::{PortFrames, PortView};
 
 use crate::api::show::Uplinks;
 use crate::shown::Shown;
+use crate::view;
 
 /// Everything that `GetStatus` tells.
 pub fn status(shown: &Shown) -> v1::Status {
@@ -30,8 +32,44 @@ pub fn status(shown: &Shown) -> v1::Status {
         sources: sources(&status),
         taken,
         left,
+        shortcut: Some(shortcut(shown)),
         warnings: missing.chain(status.warnings.iter().map(ToString::to_string)).collect(),
     }
+}
+
+fn shortcut(shown: &Shown) -> v1::Shortcut {
+    let state = shown.shortcut();
+    let ports = shown.status.borrow().ports.len();
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    v1::Shortcut {
+        ports: number(state.ports.len()),
+        other_ports: number(ports.saturating_sub(state.ports.len())),
+        addresses: state.places as u64,
+        capacity: state.capacity as u64,
+        no_room: state.waiting as u64,
+        no_room_total: state.no_room,
+    }
+}
+
+/// The ports of bridges, by VNI and name.
+pub fn ports(shown: &Shown) -> Vec<v1::Port> {
+    let port = |port: PortView| v1::Port {
+        port: port.port,
+        bridge: port.bridge,
+        vni: port.vni.get(),
+        shortcut: port.reason.is_none(),
+        reason: port.reason,
+        frames: port.frames.map(|PortFrames { shortcut, refreshed, passed, stalled }| v1::PortFrames {
+            shortcut,
+            refreshed,
+            passed,
+            stalled,
+        }),
+    };
+    let views = view::ports(&shown.status.borrow(), &shown.shortcut());
+    let mut ports: Vec<v1::Port> = views.into_iter().map(port).collect();
+    ports.sort_by(|a, b| (a.vni, &a.port).cmp(&(b.vni, &b.port)));
+    ports
 }
 
 fn sources(status: &Status) -> Vec<v1::Source> {

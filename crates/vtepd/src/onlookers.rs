@@ -1,0 +1,80 @@
+//! Who else looks at hosts' frames: packet filters and programs of others that come and go while vtepd runs.
+//!
+//! The kernel tells of nftables' rules and of filters of traffic control, and they take the shortcut away at once. It does not tell of
+//! legacy tables, of `bridge-nf-call-iptables` and of programs on tcx: those are looked for once a second.
+
+use std::collections::BTreeSet;
+use std::future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::{Filters, NoShortcut, PortDecision, Request};
+use netlink::{FilterChanges, FilterMonitor};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::shown::Shown;
+use crate::takeover::Takeover;
+
+/// How often is looked for what the kernel does not tell of.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two looks for what it tells of.
+const PACE: Duration = Duration::from_millis(2);
+
+/// Watches for as long as it is polled.
+pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
+    let mut monitor = FilterMonitor::open()
+        .inspect_err(|error| tracing::warn!("filters of others are looked for once a second only: {error}"))
+        .ok();
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut known = None;
+    loop {
+        let changes = tokio::select! {
+            changes = changed(&mut monitor) => Some(changes),
+            _ = ticks.tick() => None,
+        };
+        let off = |port: &PortDecision| port.reason == Some(NoShortcut::Off);
+        if changes.is_none() && shown.status.borrow().ports.iter().all(off) {
+            continue;
+        }
+        if changes.as_ref().is_none_or(|changes| changes.rules) {
+            let filters = Filters::read();
+            if known.replace(filters) != Some(filters) {
+                // If nobody takes it, all is about to end.
+                let _ = requests.send(Request::Filters(filters)).await;
+            }
+        }
+        let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
+            look(&shown, Takeover::review_some);
+            continue;
+        };
+        let anywhere =
+            anywhere.then(|| shown.status.borrow().ports.iter().map(|port| port.ifindex).collect());
+        // One by one: requests are answered in between.
+        for interface in anywhere.unwrap_or(interfaces) {
+            look(&shown, |takeover| takeover.review(&BTreeSet::from([interface])));
+            tokio::task::yield_now().await;
+        }
+        sleep(PACE).await;
+    }
+}
+
+/// The next changes; never, where nothing can be watched.
+async fn changed(monitor: &mut Option<FilterMonitor>) -> FilterChanges {
+    let Some(open) = monitor else { return future::pending().await };
+    match open.changed().await {
+        Ok(changes) => changes,
+        Err(error) => {
+            tracing::warn!("filters of others are looked for once a second only: {error}");
+            *monitor = None;
+            FilterChanges { rules: true, anywhere: true, ..FilterChanges::default() }
+        }
+    }
+}
+
+fn look(shown: &Shown, look: impl FnOnce(&mut Takeover) -> Result<(), ports::SteeringError>) {
+    if let Err(error) = shown.review(look) {
+        tracing::error!("{error}; its frames go by the bridge");
+    }
+}

@@ -1,0 +1,32 @@
+//! Programs of somebody else.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Compiles programs that drop IPv4 frames with TOS 0x48 and pass all others on: `somebody_else` for tcx and clsact, `somebody_xdp`.
+#[must_use]
+pub fn somebody_else() -> PathBuf {
+    let source = std::env::temp_dir().join("vtepd-story-foreign.c");
+    let object = source.with_extension("o");
+    let text = r#"
+        #include <linux/bpf.h>
+        #define SEC(name) __attribute__((section(name), used))
+        static int look(unsigned int begin, unsigned int end, int drop, int pass) {
+            const unsigned char *data = (void *)(long)begin;
+            if (data + 34 > (unsigned char *)(long)end) return pass;
+            return data[12] == 8 && data[13] == 0 && data[15] == 0x48 ? drop : pass;
+        }
+        SEC("classifier") int somebody_else(struct __sk_buff *skb) { return look(skb->data, skb->data_end, 2, -1); }
+        SEC("xdp") int somebody_xdp(struct xdp_md *xdp) { return look(xdp->data, xdp->data_end, XDP_DROP, XDP_PASS); }
+        char _license[] SEC("license") = "GPL";
+    "#;
+    std::fs::write(&source, text).unwrap();
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let include = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let arguments = ["-O2", "-g", "-target", "bpf", &include, "-c", "-o"];
+    let mut command = Command::new(clang);
+    let status = command.args(arguments).arg(&object).arg(&source).status().expect("clang");
+    assert!(status.success());
+    std::fs::remove_file(source).unwrap();
+    object
+}

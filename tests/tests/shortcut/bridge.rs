@@ -1,0 +1,163 @@
+//! The bridge stays in the picture: it learns, ages and moves addresses, and does what only it can do with a port.
+
+use std::time::{Duration, Instant};
+
+use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, PEER, VNI, bridge, ip, remote_mac};
+use vtepd_tests::stream::Stream;
+use vtepd_tests::{Capture, Host, Lab, quiet, wait_for};
+use wire::MacAddr;
+
+use super::{RATE, in_fdb, port, speak, start, steering};
+
+/// A MAC address that is behind a VTEP and turns up behind a port of this leaf, and goes away again.
+#[test]
+fn a_remote_host_that_comes_here_is_reached_here_at_once() {
+    if !can_run("a_remote_host_that_comes_here_is_reached_here_at_once") {
+        return;
+    }
+    let lab = Lab::new("sclocal");
+    let mover = MacAddr([2, 0, 0, 0, 0, 0x66]);
+    let vtepd = start(&lab, "tcx");
+    let to_mover =
+        |from: &Host| frames::udp(Pair::of(from, &lab.far).to_mac(mover), (1, 2), b"where are you");
+    let known =
+        |count| vtepd.wait_for("addresses", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") == count);
+    let shortcuts = || steering(&vtepd.wait_until_idle(), "port_shortcut");
+    for round in 0..3 {
+        bridge(&lab.leaf, &remote_mac(mover, VNI, PEER));
+        known(5);
+        let at_peer = Capture::start(&lab.far.ns, ETH, move |frame| frame.get(..6) == Some(&mover.0[..]));
+        let before = shortcuts();
+        inject(&lab.host.ns, ETH, &vec![to_mover(&lab.host); 10]);
+        at_peer.wait(10);
+        assert!(shortcuts() >= before + 9, "round {round}");
+        drop(at_peer.stop());
+
+        // It speaks from the other host's port: the bridge has it there, and zebra has not said a word.
+        let here = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.next) };
+        bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 master"));
+        inject(&lab.next.ns, ETH, &[frames::ethernet(here.to_mac(MacAddr::BROADCAST), 0x88b5, &[0; 50])]);
+        wait_for("the bridge to learn", || in_fdb(&lab, "hq10", mover));
+        // It is an address of a port now, and no remote one.
+        known(5);
+        vtepd.wait_for("the move", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
+        let before = shortcuts();
+        let at_next = Capture::start(&lab.next.ns, ETH, move |frame| frame.get(..6) == Some(&mover.0[..]));
+        inject(&lab.host.ns, ETH, &vec![to_mover(&lab.host); 10]);
+        at_next.wait(10);
+        quiet();
+        assert_eq!(at_next.stop().len(), 10, "round {round}");
+        assert_eq!(shortcuts(), before, "round {round}");
+        bridge(&lab.leaf, &format!("fdb del {mover} dev hq10 master"));
+        known(4);
+    }
+}
+
+/// With an ageing time of three seconds: who talks by the shortcut alone is remembered, who is silent is forgotten.
+#[test]
+fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
+    if !can_run("who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is") {
+        return;
+    }
+    let lab = Lab::new("scage");
+    let vtepd = start(&lab, "tcx");
+    ip(&lab.leaf, "link set br10 type bridge ageing_time 300");
+    quiet();
+    let stream = Stream::start(&lab.host, &lab.far, RATE, 0x91);
+    let begun = Instant::now();
+    let mut forgotten = false;
+    while begun.elapsed() < Duration::from_secs(12) {
+        assert!(in_fdb(&lab, "hp10", lab.host.mac()), "forgotten after {:?}", begun.elapsed());
+        forgotten |= !in_fdb(&lab, "hq10", lab.next.mac());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(forgotten, "the silent host is forgotten");
+    vtepd.wait_for("it to be forgotten here", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") == 3);
+    let (sent, report) = stream.finish();
+    assert_eq!(report.received(), sent.frames);
+    assert_eq!((report.lost(), report.duplicated(), report.reordered()), (0, 0, 0), "of {}", sent.frames);
+    let metrics = vtepd.metrics();
+    let refreshed = steering(&metrics, "port_refreshed");
+    assert!((12..100).contains(&refreshed), "{refreshed}");
+    assert!(steering(&metrics, "port_shortcut") + refreshed + 100 > sent.frames, "{}", metrics.0);
+
+    // Silent as well, it is forgotten as before.
+    let silent = Instant::now();
+    while in_fdb(&lab, "hp10", lab.host.mac()) {
+        assert!(silent.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(silent.elapsed() > Duration::from_secs(1));
+}
+
+/// What only the bridge can do with a port's frames takes the shortcut away, says why, and works.
+#[test]
+fn a_port_with_a_feature_of_the_bridge_has_no_shortcut() {
+    if !can_run("a_port_with_a_feature_of_the_bridge_has_no_shortcut") {
+        return;
+    }
+    let lab = Lab::new("scport");
+    let vtepd = start(&lab, "tcx");
+    let becomes = |wanted: Result<(), &str>| {
+        vtepd.wait_for("the port to change", |m| match (port(m, "hp10"), wanted) {
+            (Some(Ok(())), Ok(())) => true,
+            (Some(Err(reason)), Err(part)) => reason.contains(part),
+            _ => false,
+        });
+    };
+    let count = || steering(&vtepd.wait_until_idle(), "port_shortcut");
+    let goes = |through: bool, shortcut: bool, why: &str| {
+        let before = count();
+        let pair = Pair::of(&lab.host, &lab.far);
+        let source = pair.from.0.0;
+        let seen = Capture::start(&lab.far.ns, ETH, move |frame| {
+            frame.get(6..12) == Some(&source[..]) && frame.get(23) == Some(&17)
+        });
+        inject(&lab.host.ns, ETH, &vec![frames::udp(pair, (1, 2), b"through?"); 10]);
+        if through {
+            seen.wait(10);
+        }
+        quiet();
+        assert_eq!(seen.stop().len(), if through { 10 } else { 0 }, "{why}");
+        assert_eq!(count() > before, shortcut, "{why}");
+    };
+    goes(true, true, "at first");
+    for (interface, on, off, reason, through) in [
+        ("hp10", "isolated on", "isolated off", "isolated", true),
+        ("hp10", "locked on", "locked off", "locked", true),
+        ("hp10", "state 0", "state 3", "STP state 0", false),
+        ("vx10", "state 0", "state 3", "to the vxlan netdev (STP state 0)", false),
+    ] {
+        bridge(&lab.leaf, &format!("link set dev {interface} {on}"));
+        becomes(Err(reason));
+        goes(through, false, reason);
+        bridge(&lab.leaf, &format!("link set dev {interface} {off}"));
+        becomes(Ok(()));
+        speak(&lab.host);
+        vtepd.wait_for("the host", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") >= 3);
+        goes(true, true, off);
+    }
+    // The kernel tells of a port as a link, too.
+    ip(&lab.leaf, "link set hp10 type bridge_slave isolated on");
+    becomes(Err("isolated"));
+    ip(&lab.leaf, "link set hp10 type bridge_slave isolated off");
+    becomes(Ok(()));
+    // A VLAN-aware bridge, where the kernel has them, is left to it with all that is on it.
+    let aware = ["ip", "link", "set", "br10", "type", "bridge", "vlan_filtering", "1"];
+    if lab.leaf.run(&aware).is_ok() {
+        vtepd.wait_for("the VNI to be left", |m| !m.has_vni(VNI) && port(m, "hp10").is_none());
+        goes(true, false, "a VLAN-aware bridge");
+        ip(&lab.leaf, "link set br10 type bridge vlan_filtering 0");
+        becomes(Ok(()));
+    }
+    // A port that goes and comes back.
+    ip(&lab.leaf, "link set hp10 nomaster");
+    vtepd.wait_for("the port to go", |m| port(m, "hp10").is_none());
+    ip(&lab.leaf, "link set hp10 master br10");
+    becomes(Ok(()));
+    speak(&lab.host);
+    vtepd.wait_for("the host", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") >= 3);
+    goes(true, true, "back again");
+}

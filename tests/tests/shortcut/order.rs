@@ -1,0 +1,87 @@
+//! Nothing is lost, doubled or overtaken when the shortcut comes and goes, nor much lost when vtepd is killed.
+
+use vtepd_tests::Lab;
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::ip;
+use vtepd_tests::stream::Stream;
+
+use super::{HOOKS, RATE, port, start, steering};
+
+/// The bridge's view is refreshed fifty times a second, each time by a frame that takes the longer way: none is overtaken.
+#[test]
+fn refreshing_the_bridges_view_reorders_nothing() {
+    if !can_run("refreshing_the_bridges_view_reorders_nothing") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("screfresh");
+        let vtepd = start(&lab, hook);
+        // In hundredths of a second; a quarter of it may pass.
+        ip(&lab.leaf, "link set br10 type bridge ageing_time 8");
+        let streams = [
+            Stream::start(&lab.host, &lab.far, RATE, 0xd1),
+            Stream::start(&lab.next, &lab.farther, RATE, 0xd2),
+        ];
+        streams.iter().for_each(|stream| stream.pass(u64::from(RATE.frames) * 5));
+        for stream in streams {
+            let (sent, report) = stream.finish();
+            let bad = (report.lost(), report.duplicated(), report.reordered(), report.corrupted());
+            assert_eq!(bad, (0, 0, 0, 0), "{hook}: of {}", sent.frames);
+        }
+        let metrics = vtepd.metrics();
+        assert!(steering(&metrics, "port_refreshed") > 200, "{hook}: {}", metrics.0);
+        assert!(steering(&metrics, "port_shortcut") > u64::from(RATE.frames) * 8, "{hook}: {}", metrics.0);
+    }
+}
+
+/// The shortcut comes and goes under numbered frames of many queue pairs: nothing is lost, doubled or overtaken.
+#[test]
+fn the_shortcut_comes_and_goes_without_loss_or_reordering() {
+    if !can_run("the_shortcut_comes_and_goes_without_loss_or_reordering") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("sccycle");
+        let vtepd = start(&lab, hook);
+        let streams = [
+            Stream::start(&lab.host, &lab.far, RATE, 0xa1),
+            Stream::start(&lab.next, &lab.farther, RATE, 0xa2),
+        ];
+        for round in 0..10 {
+            ip(&lab.leaf, "link set hp10 type bridge_slave isolated on");
+            vtepd.wait_for("it to go", |m| port(m, "hp10").is_some_and(|port| port.is_err()));
+            streams.iter().for_each(|stream| stream.pass(300));
+            ip(&lab.leaf, "link set hp10 type bridge_slave isolated off");
+            vtepd.wait_for("it to come", |m| port(m, "hp10") == Some(Ok(())));
+            let before = steering(&vtepd.metrics(), "port_shortcut");
+            streams.iter().for_each(|stream| stream.pass(300));
+            assert!(steering(&vtepd.metrics(), "port_shortcut") > before + 300, "{hook}, round {round}");
+        }
+        for stream in streams {
+            let (sent, report) = stream.finish();
+            let bad = (report.lost(), report.duplicated(), report.reordered(), report.corrupted());
+            assert_eq!(bad, (0, 0, 0, 0), "{hook}: of {}", sent.frames);
+        }
+    }
+}
+
+/// Killed under a stream: the bridge has its frames at once.
+#[test]
+fn killed_it_leaves_everything_to_the_bridge() {
+    if !can_run("killed_it_leaves_everything_to_the_bridge") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("sckill");
+        let vtepd = start(&lab, hook);
+        let stream = Stream::start(&lab.host, &lab.far, RATE, 0xb1);
+        stream.pass(1000);
+        assert!(steering(&vtepd.metrics(), "port_shortcut") > 500);
+        vtepd.kill();
+        stream.pass(4000);
+        let (sent, report) = stream.finish();
+        let limit = u64::from(RATE.frames) / 10;
+        assert!(report.lost() < limit, "{hook}: {} of {} are lost", report.lost(), sent.frames);
+        assert_eq!((report.duplicated(), report.corrupted()), (0, 0), "{hook}");
+    }
+}
