@@ -14,6 +14,7 @@ use tables::{Snapshot, TakenVni, VniTable};
 use tokio::sync::watch;
 use wire::{MacAddr, Vni};
 
+use crate::flapping::Flap;
 use crate::leave::LeftToKernel;
 use crate::publication::Update;
 use crate::source::SourceState;
@@ -68,6 +69,19 @@ pub enum Event {
         /// What changed.
         change: MacChange,
     },
+    /// A MAC address moves so often that something is wrong, or does no more.
+    Flapping {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// The address.
+        mac: MacAddr,
+        /// The VTEP that it is behind.
+        vtep: Option<Ipv4Addr>,
+        /// How often it moved meanwhile, if it does no more.
+        over: Option<u64>,
+    },
     /// A flood list has one VTEP more, or one less.
     Flood {
         /// The VNI.
@@ -103,6 +117,15 @@ pub struct MacChange {
     pub from: Option<Ipv4Addr>,
     /// The VTEP that it is behind.
     pub to: Option<Ipv4Addr>,
+    /// Whether it is not behind that VTEP any more because the bridge has it on a port of its own.
+    pub local: bool,
+}
+
+impl MacChange {
+    /// Whether somebody who was known moved.
+    pub(crate) const fn is_move(&self) -> bool {
+        self.from.is_some() && (self.to.is_some() || self.local)
+    }
 }
 
 impl Event {
@@ -119,6 +142,8 @@ impl Event {
             Self::Mac { change: MacChange { from: None, .. }, .. } => "mac-added",
             Self::Mac { change: MacChange { to: None, .. }, .. } => "mac-removed",
             Self::Mac { .. } => "mac-moved",
+            Self::Flapping { over: None, .. } => "mac-flapping",
+            Self::Flapping { .. } => "mac-settled",
             Self::Flood { added: true, .. } => "flood-added",
             Self::Flood { added: false, .. } => "flood-removed",
             Self::NextHop { up: true, .. } => "next-hop-up",
@@ -156,13 +181,27 @@ impl fmt::Display for Event {
             Self::FpmSwept(FpmSweep { entries, returned: false }) => {
                 write!(f, "zebra has not come back, and the {entries} entries that it told are forgotten")
             }
-            Self::Mac { vni, netdev, change: MacChange { mac, from, to } } => {
+            Self::Mac { vni, netdev, change: MacChange { mac, from, to, local } } => {
                 write!(f, "{mac} in VNI {vni} ({netdev}) is behind ")?;
                 match (from, to) {
+                    (Some(from), None) if *local => {
+                        write!(f, "{from} no more: it is on a port of the bridge")
+                    }
                     (None, Some(to)) => write!(f, "{to}"),
                     (Some(from), Some(to)) => write!(f, "{to}, not {from} any more"),
                     (Some(from), None) => write!(f, "{from} no more"),
                     (None, None) => f.write_str("nobody"),
+                }
+            }
+            Self::Flapping { vni, netdev, mac, vtep, over } => {
+                write!(f, "{mac} in VNI {vni} ({netdev}) ")?;
+                match over {
+                    None => f.write_str("moves too often: its moves are told no more one by one")?,
+                    Some(moves) => write!(f, "has come to rest after {moves} moves")?,
+                }
+                match vtep {
+                    Some(vtep) => write!(f, ", and is behind {vtep}"),
+                    None => f.write_str(", and is behind nobody"),
                 }
             }
             Self::Flood { vni, netdev, vtep, added } => {
@@ -218,6 +257,20 @@ pub(crate) fn between(
             write(Event::Mac { vni: vni.vni, netdev: vni.name.clone(), change: *change });
         }
     }
+}
+
+/// What is said of an address that flaps, or does no more; nothing where its VNI is not taken over.
+pub(crate) fn flapping(update: &Update, flap: &Flap) -> Option<Event> {
+    let taken = update.plan.vnis.get(&flap.ifindex)?;
+    let table = update.snapshot.vni(taken.slot.get())?;
+    let vtep = table.fdb.get(&flap.mac).and_then(|index| update.snapshot.vtep(*index));
+    Some(Event::Flapping {
+        vni: taken.vni,
+        netdev: taken.name.clone(),
+        mac: flap.mac,
+        vtep: vtep.map(|vtep| vtep.address),
+        over: flap.over,
+    })
 }
 
 fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {

@@ -5,14 +5,11 @@
 
 use netlink::{FdbChange, FdbWrite};
 use tables::Learned;
+use wire::Vni;
 
+use crate::overlay::Overlay;
+use crate::settings::LearnLimits;
 use crate::state::State;
-
-/// Addresses that one netdev's FDB may hold for more to be learned, whatever its `maxaddress` allows: made-up ones must
-/// not fill the memory.
-pub const ADDRESSES: usize = 16_384;
-/// Remote VTEPs that may be known for an address to be learned from one that is not.
-pub const VTEPS: usize = 1024;
 
 /// `NTF_EXT_LEARNED`: somebody else keeps the entry, and the kernel does not age it.
 const EXTERNAL: u32 = 0x10;
@@ -28,10 +25,12 @@ pub struct LearnCounts {
     pub moved: u64,
     /// Written again so that they do not age.
     pub refreshed: u64,
-    /// Not written: the netdev has [`ADDRESSES`], or as many as its `maxaddress` allows.
+    /// Not written: the netdev has as many as its settings or its `maxaddress` allow, or all have.
     pub too_many_addresses: u64,
-    /// Not written: [`VTEPS`] others are known.
+    /// Not written: as many others are known as may be.
     pub too_many_vteps: u64,
+    /// Not written: the address moves too often.
+    pub flapping: u64,
     /// Not written: the VTEP is reached in a way only the kernel can go, and would take the whole VNI along.
     pub unreachable: u64,
     /// The kernel refused: it has or lacks the entry by now, or another reason.
@@ -45,6 +44,9 @@ impl State {
     pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
         let Learned { ifindex, mac, vtep } = *learned;
         let vxlan = self.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
+        let in_all = *self.learned.get_or_insert_with(|| {
+            self.overlays.values().filter(|overlay| overlay.learns()).map(Overlay::addresses).sum()
+        });
         let overlay = self.overlays.get(&ifindex).filter(|_| self.publication.takes(ifindex))?;
         let known = overlay.kernel_entry(mac);
         let flags = known.map_or(0, |known| known.flags);
@@ -57,13 +59,21 @@ impl State {
             Some(_) => FdbChange::Moved,
             None => FdbChange::New,
         };
-        let limit = usize::try_from(vxlan.limit).ok().filter(|limit| *limit > 0);
-        if change == FdbChange::New && overlay.addresses() >= limit.unwrap_or(ADDRESSES).min(ADDRESSES) {
-            self.learning.too_many_addresses += 1;
+        let LearnLimits { total, vteps, moves } = self.settings.learning;
+        if change == FdbChange::New {
+            let own = Vni::try_from(vxlan.id).map_or(0, |vni| self.settings.of(vni).addresses);
+            let netdevs = usize::try_from(vxlan.limit).ok().filter(|limit| *limit > 0);
+            let here = overlay.addresses();
+            if here >= own.min(netdevs.unwrap_or(own)) || in_all >= total {
+                self.learning.too_many_addresses += 1;
+                return None;
+            }
+        } else if !self.flapping.may_move((ifindex, mac), moves) {
+            self.learning.flapping += 1;
             return None;
         }
         let found = self.vteps.find(vtep);
-        if found.is_none() && self.vteps.len() >= VTEPS {
+        if found.is_none() && self.vteps.len() >= vteps {
             self.learning.too_many_vteps += 1;
             return None;
         }

@@ -4,6 +4,7 @@
 //! - [`settings`]: what the user sets, and what the namespace has set already
 //! - [`leave`]: why a VNI stays with kernel VXLAN
 //! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
+//! - [`flapping`]: addresses that move too often
 //! - [`shortcut`]: which bridge ports have the shortcut, and which addresses it goes by
 //! - [`source`]: the sources of facts, and how far each is to be believed
 //! - [`publication`]: from what is known to what workers and steering go by
@@ -22,6 +23,7 @@ pub mod change;
 mod discover;
 pub mod events;
 mod fib;
+pub mod flapping;
 mod fpm_session;
 mod hear;
 pub mod hosts;
@@ -44,13 +46,14 @@ mod vteps;
 
 pub use change::Change;
 pub use events::{Event, Journal};
+pub use flapping::{Flap, MoveCounts};
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};
-pub use settings::{Filters, Namespace, Settings, StaleTime, VniSettings};
+pub use settings::{Filters, LearnLimits, Namespace, Settings, StaleTime, VniSettings};
 pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;
 pub use state::{FpmHazard, FpmSweep, Resync, State};

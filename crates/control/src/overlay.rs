@@ -43,6 +43,8 @@ pub(crate) struct Overlay {
     touched_flood: bool,
     /// Whether the netdev learns from received frames.
     learns: bool,
+    /// Moves from VTEP to VTEP that the kernel has told since the last [`Overlay::settle`].
+    moves: u64,
     /// What settling changed, for who watches.
     pub(crate) changes: Vec<MacChange>,
 
@@ -62,6 +64,9 @@ pub(crate) struct Overlay {
 pub(crate) struct Settled {
     /// An entry that is forwarded by.
     pub(crate) entries: bool,
+    /// Moves from VTEP to VTEP: those that the kernel told, and those that are followed.
+    pub(crate) moves: u64,
+    pub(crate) followed: u64,
 }
 
 impl Overlay {
@@ -80,7 +85,9 @@ impl Overlay {
             Ok(vtep) => {
                 let was_odd = self.odd.remove(&key).is_some();
                 let remote = Remote { vtep, fixed: entry.state & STATIC != 0, flags: entry.flags };
-                if self.kernel.insert(entry.mac, remote, epoch) || was_odd {
+                let before = self.kernel.replace(entry.mac, remote, epoch);
+                self.moves += u64::from(before.is_some_and(|before| before.vtep != vtep));
+                if before != Some(remote) || was_odd {
                     self.touched.push(entry.mac);
                 }
             }
@@ -179,6 +186,11 @@ impl Overlay {
         }
     }
 
+    /// Whether the netdev learns from received frames.
+    pub(crate) const fn learns(&self) -> bool {
+        self.learns
+    }
+
     /// What the netdev's own FDB has for an address.
     pub(crate) fn kernel_entry(&self, mac: MacAddr) -> Option<Remote> {
         self.kernel.get(&mac).copied()
@@ -223,7 +235,7 @@ impl Overlay {
 
     /// Draws the consequences of what was said. `local` says whether the bridge has an address on a port of its own.
     pub(crate) fn settle(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Settled {
-        let mut settled = Settled::default();
+        let mut settled = Settled { moves: std::mem::take(&mut self.moves), ..Settled::default() };
         for mac in std::mem::take(&mut self.touched) {
             let kernel = self.kernel.get(&mac).copied();
             let fixed = kernel.filter(|remote| remote.fixed && self.learns).map(|remote| remote.vtep);
@@ -234,7 +246,8 @@ impl Overlay {
             settled.entries |= was_fixed != fixed;
             let said = kernel.map(|remote| remote.vtep).or_else(|| self.fpm.get(&mac).copied());
             // The VTEP is held before the old one is let go, lest it lose its index in between.
-            let new = said.filter(|_| !local(mac)).map(|vtep| self.hold(vteps, vtep));
+            let local = said.is_some() && local(mac);
+            let new = said.filter(|_| !local).map(|vtep| self.hold(vteps, vtep));
             let old = match new {
                 Some(new) => self.fdb.insert(mac, new),
                 None => self.fdb.remove(&mac),
@@ -242,7 +255,9 @@ impl Overlay {
             settled.entries |= old != new;
             if old != new {
                 let address = |index| vteps.get(index).map(|known| known.address);
-                self.changes.push(MacChange { mac, from: old.and_then(address), to: new.and_then(address) });
+                let (from, to) = (old.and_then(address), new.and_then(address));
+                settled.followed += u64::from(from.is_some() && to.is_some());
+                self.changes.push(MacChange { mac, from, to, local });
             }
             if let Some(old) = old {
                 self.let_go(vteps, old);

@@ -163,6 +163,7 @@ impl State {
     pub fn build(&mut self) -> Update {
         let dirty = std::mem::take(&mut self.dirty);
         self.mac_changes.clear();
+        self.learned = None;
         let mut overlays = dirty.overlays;
         let mut entries_changed = BTreeSet::new();
         for ifindex in &overlays {
@@ -524,7 +525,7 @@ impl State {
     pub fn wake_at(&self) -> Option<Instant> {
         let asks =
             self.unresolved().filter_map(|(adjacency, interval)| self.resolver.due(adjacency, interval));
-        asks.chain(self.fpm_sweep_at()).chain(self.confirm_at).min()
+        asks.chain(self.fpm_sweep_at()).chain(self.confirm_at).chain(self.flapping.ends()).min()
     }
 
     /// Next hops without a MAC address, or with one that is to be checked; and how often.

@@ -387,8 +387,14 @@ impl<P: FnMut(&Update)> Task<P> {
             log(&self.published, &update);
             (self.publish)(&update);
             let before = std::mem::replace(&mut self.published, update);
-            let macs = self.state.take_mac_changes();
+            let macs = self.state.take_mac_changes(now);
             events::between(&before, &self.published, &macs, |event| self.journal.write(event));
+        }
+        for flap in self.state.take_flaps() {
+            if let Some(event) = events::flapping(&self.published, &flap) {
+                tracing::warn!("{event}");
+                self.journal.write(event);
+            }
         }
         self.report(now);
         // Who asked may be gone.
@@ -434,6 +440,7 @@ impl<P: FnMut(&Update)> Task<P> {
                 None => SourceState::Off,
             };
             status.learning = self.state.learn_counts();
+            status.moves = self.state.move_counts();
             status.fpm_swept = self.state.fpm_swept();
             status.generation = published.snapshot.generation();
             status.plan.clone_from(&published.plan);

@@ -24,6 +24,8 @@ pub struct Settings {
     pub shortcut: bool,
     /// How long what zebra said is kept when its FPM connection is lost.
     pub stale_time: StaleTime,
+    /// How much may be learned from received frames.
+    pub learning: LearnLimits,
     /// For the VNIs without settings of their own.
     pub default: VniSettings,
     /// Settings of single VNIs, complete: nothing is inherited from `default`.
@@ -50,8 +52,30 @@ impl Default for StaleTime {
     }
 }
 
+/// How much may be learned from received frames: made-up addresses must not fill the memory, nor keep anybody busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnLimits {
+    /// Addresses of all netdevs that learn, together.
+    pub total: usize,
+    /// Remote VTEPs that may be known for an address to be learned from one that is not.
+    pub vteps: usize,
+    /// Moves of an address in a second; one that is to move more often stays where it is, and is called flapping.
+    pub moves: u32,
+}
+
+impl LearnLimits {
+    /// Of any number.
+    pub const MAX: usize = 1_000_000;
+}
+
+impl Default for LearnLimits {
+    fn default() -> Self {
+        Self { total: 65_536, vteps: 1024, moves: 5 }
+    }
+}
+
 /// The user's wishes for one VNI.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VniSettings {
     /// Who picks the outer source port.
     pub policy: Policy,
@@ -63,6 +87,21 @@ pub struct VniSettings {
     pub ttl: Option<u8>,
     /// Whether frames from a VTEP that neither FDB nor flood list names are dropped. The kernel accepts them.
     pub strict_vtep: bool,
+    /// Addresses that the netdev's FDB may hold for more to be learned, whatever its `maxaddress` allows.
+    pub addresses: usize,
+}
+
+impl Default for VniSettings {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            bins: Bins::default(),
+            source_ports: SourcePortRange::default(),
+            ttl: None,
+            strict_vtep: false,
+            addresses: 16_384,
+        }
+    }
 }
 
 /// Values of the namespace that stand in where a netdev says "default".

@@ -11,6 +11,7 @@ use wire::MacAddr;
 
 use crate::events::MacChange;
 use crate::fib::Identity;
+use crate::flapping::{Flap, Flapping, MoveCounts};
 use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
 use crate::links::Links;
@@ -58,6 +59,10 @@ pub struct State {
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
     pub(crate) learning: LearnCounts,
+    /// Addresses of all netdevs that learn, once somebody wanted to know since the last [`State::build`].
+    pub(crate) learned: Option<usize>,
+    pub(crate) moves: MoveCounts,
+    pub(crate) flapping: Flapping,
     pub(crate) mac_changes: Vec<(u32, MacChange)>,
     pub(crate) shortcut: Shortcut,
 }
@@ -163,6 +168,9 @@ impl State {
             publication: Publication::default(),
             resolver: Resolver::default(),
             learning: LearnCounts::default(),
+            learned: None,
+            moves: MoveCounts::default(),
+            flapping: Flapping::default(),
             mac_changes: Vec::new(),
             shortcut: Shortcut::default(),
         }
@@ -293,6 +301,7 @@ impl State {
     /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet, and everything that it said
     /// once it has been away for too long. Doubts MAC addresses of which the kernel has never told.
     pub fn tick(&mut self, now: Instant) -> Option<FpmSweep> {
+        self.flapping.tick(self.settings.learning.moves, now);
         if self.confirm_at.take_if(|at| now >= *at).is_some()
             && self.overlays.values().any(Overlay::is_unconfirmed)
         {
@@ -380,12 +389,33 @@ impl State {
         if let Some(bridge) = bridge {
             self.dirty.shortcut.addresses.extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
         }
+        self.moves.followed += settled.followed;
+        self.moves.coalesced += settled.moves.saturating_sub(settled.followed);
         self.mac_changes.extend(overlay.changes.drain(..).map(|change| (ifindex, change)));
         settled
     }
 
-    /// What the last [`State::build`] changed in the FDB of each vxlan netdev, by interface index.
-    pub fn take_mac_changes(&mut self) -> Vec<(u32, MacChange)> {
-        std::mem::take(&mut self.mac_changes)
+    /// What the last [`State::build`] changed in the FDB of each vxlan netdev, by interface index; without the moves of addresses
+    /// that flap.
+    pub fn take_mac_changes(&mut self, now: Instant) -> Vec<(u32, MacChange)> {
+        let mut changes = std::mem::take(&mut self.mac_changes);
+        let limit = self.settings.learning.moves;
+        changes.retain(|(ifindex, change)| {
+            !change.is_move() || !self.flapping.moved((*ifindex, change.mac), limit, now)
+        });
+        changes
+    }
+
+    /// Which addresses began to flap and which came to rest since the last call.
+    pub fn take_flaps(&mut self) -> Vec<Flap> {
+        let flaps = self.flapping.take_news();
+        self.moves.flapping += flaps.iter().filter(|flap| flap.over.is_none()).count() as u64;
+        flaps
+    }
+
+    /// What became of addresses' moves so far.
+    #[must_use]
+    pub const fn move_counts(&self) -> MoveCounts {
+        self.moves
     }
 }

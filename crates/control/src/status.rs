@@ -8,6 +8,7 @@ use std::time::Instant;
 use tables::SteeringPlan;
 use wire::Vni;
 
+use crate::flapping::MoveCounts;
 use crate::learn::LearnCounts;
 use crate::leave::LeftToKernel;
 use crate::shortcut::PortDecision;
@@ -31,6 +32,8 @@ pub struct Status {
     pub swept: Swept,
     /// What was learned from received frames.
     pub learning: LearnCounts,
+    /// What became of the moves of MAC addresses.
+    pub moves: MoveCounts,
     /// Publications so far.
     pub generation: u64,
     /// What is taken over.

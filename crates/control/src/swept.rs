@@ -35,6 +35,11 @@ impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
         }
     }
 
+    /// Inserts or confirms an entry; returns what was there.
+    pub(crate) fn replace(&mut self, key: K, value: V, epoch: Epoch) -> Option<V> {
+        self.0.insert(key, (value, epoch)).map(|(old, _)| old)
+    }
+
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         self.0.remove(key).map(|(value, _)| value)
     }

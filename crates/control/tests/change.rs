@@ -74,10 +74,10 @@ fn each_build_says_which_mac_addresses_it_moved() {
     let mut moved = |messages: Vec<netlink::Message>| {
         tell(&mut state, messages);
         state.build();
-        state.take_mac_changes()
+        state.take_mac_changes(std::time::Instant::now())
     };
     let change = |from: Option<&str>, to: Option<&str>| {
-        vec![(VXLAN, MacChange { mac: mac(0x77), from: from.map(v4), to: to.map(v4) })]
+        vec![(VXLAN, MacChange { mac: mac(0x77), from: from.map(v4), to: to.map(v4), local: false })]
     };
     assert_eq!(moved(vec![remote(New, mac(0x77), one)]), change(None, Some(one)));
     assert_eq!(moved(vec![remote(New, mac(0x77), one)]), []);

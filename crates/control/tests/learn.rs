@@ -2,8 +2,10 @@
 
 mod world;
 
-use control::learn::{ADDRESSES, VTEPS};
-use control::{LearnCounts, Oddity, State};
+use std::time::{Duration, Instant};
+
+use control::flapping::WINDOW;
+use control::{Flap, LearnCounts, LearnLimits, Oddity, Settings, State, VniSettings};
 use netlink::{FdbChange, FdbEntry, FdbWrite, Message, Vxlan};
 use tables::Learned;
 use wire::MacAddr;
@@ -115,8 +117,9 @@ fn made_up_addresses_do_not_fill_the_memory() {
         let entry = FdbEntry { state: 0x02, flags: 0x02, ..remote_of(VXLAN, number(n), "10.0.0.12") };
         Message::Fdb(New, entry)
     };
+    let default = VniSettings::default().addresses;
     // The flood list is one entry.
-    for (limit, fits) in [(0, ADDRESSES - 1), (100, 99), (1_000_000, ADDRESSES - 1)] {
+    for (limit, fits) in [(0, default - 1), (100, 99), (1_000_000, default - 1)] {
         let mut state = learner(Vxlan { limit, ..learning() });
         tell(&mut state, (1..fits as u32).map(entry));
         state.build();
@@ -132,6 +135,115 @@ fn made_up_addresses_do_not_fill_the_memory() {
             Some(FdbChange::Moved)
         );
     }
+}
+
+/// The limits are settings: of one VNI, of all together, and of VTEPs.
+#[test]
+fn limits_follow_the_settings() {
+    let own = VniSettings { addresses: 3, ..VniSettings::default() };
+    let limits = LearnLimits { total: 5, vteps: 2, ..LearnLimits::default() };
+    let mut settings = Settings { learning: limits, vnis: [(vni(VNI), own)].into(), ..Settings::default() };
+    let mut state = state_with(settings.clone());
+    tell(&mut state, leaf_with(learning()));
+    tell(&mut state, underlay());
+    let other = Vxlan { id: VNI + 1, destination_port: 4790, ..learning() };
+    tell(&mut state, [flood(New, "10.0.0.12"), link(bridge(30, "br30")), link(vxlan(31, 30, other))]);
+    let update = state.build();
+    assert_eq!((why_left(&update, VXLAN), why_left(&update, 31)), (None, None));
+    let entry = |ifindex, last| {
+        Message::Fdb(New, FdbEntry { state: 0x02, flags: 0x02, ..remote_of(ifindex, mac(last), "10.0.0.12") })
+    };
+    let elsewhere = |last| Learned { ifindex: 31, ..heard(last, "10.0.0.12") };
+    let learns = |state: &mut State, learned: Learned| {
+        let written = change(state.learn(&learned));
+        if written.is_some() {
+            tell(state, [entry(learned.ifindex, learned.mac.0[5])]);
+            state.build();
+        }
+        written.is_some()
+    };
+    // The flood list is one entry.
+    let fits: Vec<bool> = (1..=4).map(|last| learns(&mut state, heard(last, "10.0.0.12"))).collect();
+    assert_eq!(fits, [true, true, false, false], "three of the VNI");
+    let fits: Vec<bool> = (1..=4).map(|last| learns(&mut state, elsewhere(last))).collect();
+    assert_eq!(fits, [true, true, false, false], "five of all");
+    assert_eq!(state.learn_counts().too_many_addresses, 4);
+    settings.learning.total = 6;
+    settings.vnis.clear();
+    state.reload(settings, control::Namespace::default());
+    state.build();
+    assert!(learns(&mut state, heard(3, "10.0.0.12")), "read again");
+    assert!(!learns(&mut state, heard(4, "10.0.0.12")));
+    // A second VTEP, not a third.
+    assert_eq!(change(state.learn(&heard(3, "10.0.0.13"))), Some(FdbChange::Moved));
+    tell(&mut state, [dynamic(3, "10.0.0.13")]);
+    state.build();
+    assert_eq!(state.learn(&heard(3, "10.0.0.14")), None);
+    assert_eq!(state.learn_counts().too_many_vteps, 1);
+}
+
+/// Two VTEPs claim an address: it is written a few times a second; it is told of once, and when that is over.
+#[test]
+fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
+    let mut state = learner(learning());
+    tell(&mut state, [dynamic(1, "10.0.0.12")]);
+    state.build();
+    let start = Instant::now();
+    let (mut now, mut moved, mut flaps, mut told) = (start, 0, Vec::new(), 0);
+    let mut turn = |state: &mut State, now: Instant, to: Option<&str>| {
+        if let Some(to) = to
+            && let Some(write) = state.learn(&heard(1, to))
+        {
+            assert_eq!(write.change, FdbChange::Moved);
+            moved += 1;
+            tell(state, [dynamic(1, to)]);
+            state.build();
+        }
+        told += state.take_mac_changes(now).len();
+        state.tick(now);
+        flaps.extend(state.take_flaps());
+    };
+    turn(&mut state, now, None);
+    for step in 0..300 {
+        let known = behind(state.published(), mac(1)).unwrap();
+        let other = ["10.0.0.12", "10.0.0.13"].into_iter().find(|vtep| v4(vtep) != known);
+        turn(&mut state, now, other.filter(|_| step % 2 == 0));
+        now += Duration::from_millis(10);
+    }
+    let wake = state.wake_at().expect("somebody flaps");
+    assert!(wake <= now + WINDOW);
+    for _ in 0..250 {
+        now += Duration::from_millis(10);
+        turn(&mut state, now, None);
+    }
+    let flap = |over| Flap { ifindex: VXLAN, mac: mac(1), over };
+    assert_eq!(flaps, [flap(None), flap(Some(moved))]);
+    // Three seconds, and no window starts before somebody moves.
+    assert!((15..=20).contains(&moved), "{moved}");
+    assert_eq!(told, 1 + 5, "when it came, and the moves before it was called flapping");
+    assert_eq!(state.learn_counts().flapping, 150 - moved);
+    assert_eq!(state.move_counts(), control::MoveCounts { followed: moved, coalesced: 0, flapping: 1 });
+    assert_eq!(change(state.learn(&heard(1, "10.0.0.14"))), Some(FdbChange::Moved), "at rest it moves again");
+}
+
+/// What the kernel says in between nobody goes by: it is counted.
+#[test]
+fn moves_between_two_publications_are_one() {
+    let mut state = told(leaf());
+    tell(&mut state, [remote(New, mac(1), "10.0.0.12")]);
+    state.build();
+    for vtep in ["10.0.0.13", "10.0.0.14", "10.0.0.12", "10.0.0.13"] {
+        tell(&mut state, [remote(New, mac(1), vtep)]);
+    }
+    // Another word of the same is no move.
+    tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
+    assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.13")));
+    let counts = control::MoveCounts { followed: 1, coalesced: 3, flapping: 0 };
+    assert_eq!(state.move_counts(), counts);
+    // To and fro, and nothing has changed.
+    tell(&mut state, ["10.0.0.12", "10.0.0.13"].map(|vtep| remote(New, mac(1), vtep)));
+    state.build();
+    assert_eq!(state.move_counts(), control::MoveCounts { coalesced: 5, ..counts });
 }
 
 #[test]
@@ -169,7 +281,7 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
         state.build();
         known += 1;
     }
-    assert_eq!(known, VTEPS);
+    assert_eq!(known, LearnLimits::default().vteps);
     assert_eq!(state.learn_counts().too_many_vteps, 1);
     assert_eq!(change(state.learn(&heard(2, "10.0.0.12"))), Some(FdbChange::New), "a known one");
 }

@@ -240,6 +240,18 @@ impl Everything {
             "MAC addresses learned from received frames and written into the kernel's FDB",
             self.view.learned.iter().map(row("change")),
         )?;
+        counters(
+            encoder,
+            "vtepd_mac_moves",
+            "Moves of MAC addresses from VTEP to VTEP, followed or over before they could be",
+            self.view.moves.iter().map(row("moves")),
+        )?;
+        counter(
+            encoder,
+            "vtepd_flapping_addresses",
+            "How often a MAC address began to move too often",
+            self.view.flapping,
+        )?;
         let limited = ("rate", self.counters.learn_limited.get());
         counters(
             encoder,

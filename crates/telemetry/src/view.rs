@@ -35,6 +35,10 @@ pub struct View {
     pub steering: Vec<(&'static str, u64)>,
     /// Addresses written into the kernel's FDB, by what changed.
     pub learned: Vec<(&'static str, u64)>,
+    /// Moves of MAC addresses from VTEP to VTEP, by what became of them.
+    pub moves: Vec<(&'static str, u64)>,
+    /// How often an address began to move too often.
+    pub flapping: u64,
     /// Reports of addresses that were not written, by the reason.
     pub not_learned: Vec<(&'static str, u64)>,
 }

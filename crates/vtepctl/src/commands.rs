@@ -286,16 +286,21 @@ fn dropped(rows: &[v1::Drop]) -> Table<3> {
     table
 }
 
-fn learning(learning: &v1::LearningCounters) -> Table<2> {
-    let mut table = Table::new(["addresses heard of", "count"]);
+fn addresses(counters: &v1::Counters) -> Table<2> {
+    let mut table = Table::new(["remote MAC addresses", "count"]);
+    let (moves, learning) = (counters.moves.unwrap_or_default(), counters.learning.unwrap_or_default());
     for (name, count) in [
-        ("new", learning.new),
-        ("moved", learning.moved),
-        ("refreshed", learning.refreshed),
+        ("moves followed", moves.followed),
+        ("moves that were over at once", moves.coalesced),
+        ("began to move too often", moves.flapping),
+        ("learned: new", learning.new),
+        ("learned: moved", learning.moved),
+        ("learned: refreshed", learning.refreshed),
         ("not learned: too many addresses", learning.too_many_addresses),
         ("not learned: too many VTEPs", learning.too_many_vteps),
         ("not learned: a VTEP that only the kernel can reach", learning.unreachable),
         ("not learned: the kernel refused", learning.refused),
+        ("not learned: moves too often", learning.flapping),
         ("not learned: too many at once", learning.rate),
     ] {
         table.row([name.to_owned(), count.to_string()]);
@@ -326,7 +331,7 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
     }
     all.write(out, "")?;
     writeln!(out)?;
-    learning(&counters.learning.unwrap_or_default()).write(out, "")?;
+    addresses(counters).write(out, "")?;
     writeln!(out)?;
     let mut vnis = Table::new([
         "vni",

@@ -68,6 +68,9 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
             ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),
             ("entropy.seed", settings.seed.to_string()),
+            ("learning.total", settings.learning.total.to_string()),
+            ("learning.vteps", settings.learning.vteps.to_string()),
+            ("learning.moves", settings.learning.moves.to_string()),
             ("fpm.listen", fpm.address.map_or_else(off, |address| address.to_string())),
             ("fpm.stale-time", settings.stale_time.0.as_secs().to_string()),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
@@ -76,8 +79,8 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );
-    let mut of = |section: &str, strict: &str, vni: &VniSettings| {
-        let VniSettings { policy, bins, source_ports, ttl, strict_vtep } = vni;
+    let mut of = |section: &str, strict: &str, learning: &str, vni: &VniSettings| {
+        let VniSettings { policy, bins, source_ports, ttl, strict_vtep, addresses } = vni;
         let ttl = ttl.map_or_else(|| "the netdev's".to_owned(), |ttl| ttl.to_string());
         values.extend([
             (format!("{section}.policy"), policy.to_string()),
@@ -85,12 +88,13 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             (format!("{section}.source-ports"), source_ports.to_string()),
             (format!("{section}.ttl"), ttl),
             (format!("{strict}.strict-vtep"), strict_vtep.to_string()),
+            (format!("{learning}.addresses"), addresses.to_string()),
         ]);
     };
-    of("entropy", "takeover", &settings.default);
+    of("entropy", "takeover", "learning", &settings.default);
     for vni in vnis {
         let section = format!("vni.{vni}");
-        of(&section, &section, settings.of(*vni));
+        of(&section, &section, &section, settings.of(*vni));
     }
     values
 }
@@ -126,6 +130,10 @@ mod tests {
                 "vni.5.strict-vtep: false → true",
                 "vni.5.ttl: the netdev's → 9"
             ]
+        );
+        assert_eq!(
+            changes("[vni.5]\n", "[learning]\naddresses = 7\nmoves = 1\n"),
+            ["learning.addresses: 16384 → 7", "learning.moves: 5 → 1", "vni.5.addresses: 16384 → 7"]
         );
         assert_eq!(
             changes("[vni.5]\nbins = 2\n", "[entropy]\npolicy = \"qp-bins\"\n[vni.5]\nbins = 2\n"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::Address;
 use clap::{Parser, ValueEnum};
-use control::{FpmListener, Settings, StaleTime, VniSettings};
+use control::{FpmListener, LearnLimits, Settings, StaleTime, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
 use tables::Rebalance;
@@ -132,6 +132,7 @@ struct File {
     path: Option<PathBuf>,
     takeover: TakeoverSection,
     entropy: EntropySection,
+    learning: LearningSection,
     underlay: UnderlaySection,
     vni: BTreeMap<String, VniSection>,
     fpm: FpmSection,
@@ -161,6 +162,15 @@ struct EntropySection {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct LearningSection {
+    addresses: Option<usize>,
+    total: Option<usize>,
+    vteps: Option<usize>,
+    moves: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct UnderlaySection {
     rebalance: Option<bool>,
 }
@@ -173,6 +183,7 @@ struct VniSection {
     source_ports: Option<String>,
     ttl: Option<u8>,
     strict_vtep: Option<bool>,
+    addresses: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -273,6 +284,8 @@ impl Configuration {
             entropy.source_ports.as_deref(),
         )?;
         default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
+        let learning = learning(&file)?;
+        default.addresses = limit(&file, "learning.addresses", file.learning.addresses, default.addresses)?;
         override_by_flags(&mut default, arguments);
         let mut vnis = BTreeMap::new();
         for (number, section) in &file.vni {
@@ -281,7 +294,7 @@ impl Configuration {
             let vni =
                 vni(number).map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
             let mut settings = default.clone();
-            let VniSection { policy, bins, source_ports, ttl, strict_vtep } = section;
+            let VniSection { policy, bins, source_ports, ttl, strict_vtep, addresses } = section;
             apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
             if *ttl == Some(0) {
                 return Err(ConfigurationError::Value {
@@ -291,6 +304,7 @@ impl Configuration {
             }
             settings.ttl = *ttl;
             settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
+            settings.addresses = limit(&file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
             override_by_flags(&mut settings, arguments);
             check(&file, &key, &settings, arguments)?;
             vnis.insert(vni, settings);
@@ -324,6 +338,7 @@ impl Configuration {
                 rebalance,
                 shortcut,
                 stale_time: stale_time(&file)?,
+                learning,
                 default,
                 vnis,
             },
@@ -373,6 +388,31 @@ fn stale_time(file: &File) -> Result<StaleTime, ConfigurationError> {
     let (low, high) = (STALE_TIMES.start(), STALE_TIMES.end());
     let problem = format!("what zebra said is kept for {low} to {high} s");
     Err(ConfigurationError::Value { place: file.place("fpm.stale-time"), problem })
+}
+
+/// A number of addresses or VTEPs that may be learned.
+fn limit(file: &File, key: &str, told: Option<usize>, default: usize) -> Result<usize, ConfigurationError> {
+    let limit = told.unwrap_or(default);
+    if limit <= LearnLimits::MAX {
+        return Ok(limit);
+    }
+    let problem = format!("at most {} can be learned", LearnLimits::MAX);
+    Err(ConfigurationError::Value { place: file.place(key), problem })
+}
+
+fn learning(file: &File) -> Result<LearnLimits, ConfigurationError> {
+    let LearningSection { total, vteps, moves, .. } = file.learning;
+    let default = LearnLimits::default();
+    let limits = LearnLimits {
+        total: limit(file, "learning.total", total, default.total)?,
+        vteps: limit(file, "learning.vteps", vteps, default.vteps)?,
+        moves: moves.unwrap_or(default.moves),
+    };
+    if limits.moves == 0 {
+        let problem = "an address may move at least once in a second".to_owned();
+        return Err(ConfigurationError::Value { place: file.place("learning.moves"), problem });
+    }
+    Ok(limits)
 }
 
 fn numbers(place: &str, list: &[u32]) -> Result<BTreeSet<Vni>, ConfigurationError> {
@@ -488,6 +528,9 @@ pub(crate) mod tests {
             ("[takeover]\nvnis = [0]", "takeover.vnis"),
             ("[vni.x]\n", "vni.x"),
             ("[vni.5]\nttl = 0\n", "vni.5.ttl"),
+            ("[vni.5]\naddresses = 1000001\n", "vni.5.addresses: at most 1000000"),
+            ("[learning]\ntotal = 1000001\n", "learning.total"),
+            ("[learning]\nmoves = 0\n", "learning.moves"),
             ("[takover]\n", "takover"),
             ("[api]\nlisten = \"leaf1\"\n", "'leaf1' is no socket"),
         ] {
@@ -535,6 +578,19 @@ pub(crate) mod tests {
             let line = line.unwrap_or_else(|| panic!("no {flag} in\n{help}"));
             assert!(line.contains(&format!("[default: {default}]")), "{flag}: {line}");
         }
+    }
+
+    #[test]
+    fn what_may_be_learned_is_limited_as_told() {
+        let text =
+            "[learning]\naddresses = 7\ntotal = 8\nvteps = 9\nmoves = 10\n[vni.5]\naddresses = 0\n[vni.6]\n";
+        let settings = load(text, &[]).unwrap().settings;
+        assert_eq!(settings.learning, LearnLimits { total: 8, vteps: 9, moves: 10 });
+        let addresses = [4, 5, 6].map(|vni| settings.of(Vni::try_from(vni).unwrap()).addresses);
+        assert_eq!(addresses, [7, 0, 7]);
+        let default = load("[learning]\nvteps = 9\n", &[]).unwrap().settings;
+        assert_eq!(default.learning, LearnLimits { vteps: 9, ..LearnLimits::default() });
+        assert_eq!(default.default.addresses, VniSettings::default().addresses);
     }
 
     #[test]

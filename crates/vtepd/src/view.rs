@@ -94,7 +94,10 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
             ("too_many_vteps", learning.too_many_vteps),
             ("unreachable", learning.unreachable),
             ("refused", learning.refused),
+            ("flapping", learning.flapping),
         ],
+        moves: vec![("followed", status.moves.followed), ("coalesced", status.moves.coalesced)],
+        flapping: status.moves.flapping,
         ..View::default()
     }
 }

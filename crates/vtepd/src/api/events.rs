@@ -61,12 +61,20 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
             message.source = Some((*name).to_owned());
             message.state = Some(state.to_string());
         }
-        Event::Mac { vni, netdev, change: MacChange { mac, from, to } } => {
+        Event::Mac { vni, netdev, change: MacChange { mac, from, to, local } } => {
             message.vni = Some(vni.get());
             message.interface = Some(netdev.clone());
             message.mac = Some(mac.to_string());
             message.vtep = to.map(|vtep| vtep.to_string());
             message.previous_vtep = from.map(|vtep| vtep.to_string());
+            message.local = to.is_none().then_some(*local);
+        }
+        Event::Flapping { vni, netdev, mac, vtep, over } => {
+            message.vni = Some(vni.get());
+            message.interface = Some(netdev.clone());
+            message.mac = Some(mac.to_string());
+            message.vtep = vtep.map(|vtep| vtep.to_string());
+            message.moves = *over;
         }
         Event::Flood { vni, netdev, vtep, .. } => {
             message.vni = Some(vni.get());
@@ -104,7 +112,7 @@ mod tests {
         let vni = wire::Vni::try_from(10).unwrap();
         let mac = wire::MacAddr([2, 0, 0, 0, 0, 1]);
         let [one, two] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::Ipv4Addr::from);
-        let change = MacChange { mac, from: Some(one), to: Some(two) };
+        let change = MacChange { mac, from: Some(one), to: Some(two), local: false };
         let moved = told(Event::Mac { vni, netdev: "vx10".to_owned(), change });
         assert_eq!((moved.sequence, moved.time.as_str()), (7, "1970-01-01T00:00:01.500Z"));
         assert_eq!(moved.kind, "mac-moved");
@@ -115,6 +123,21 @@ mod tests {
         assert_eq!(
             (moved.vtep.as_deref(), moved.previous_vtep.as_deref()),
             (Some("10.0.0.2"), Some("10.0.0.1"))
+        );
+        let here = MacChange { to: None, local: true, ..change };
+        let here = told(Event::Mac { vni, netdev: "vx10".to_owned(), change: here });
+        assert_eq!((here.kind.as_str(), here.local, moved.local), ("mac-removed", Some(true), None));
+        assert!(
+            here.text.ends_with("is behind 10.0.0.1 no more: it is on a port of the bridge"),
+            "{}",
+            here.text
+        );
+        let flap =
+            |over| told(Event::Flapping { vni, netdev: "vx10".to_owned(), mac, vtep: Some(two), over });
+        assert_eq!((flap(None).kind.as_str(), flap(Some(9)).kind.as_str()), ("mac-flapping", "mac-settled"));
+        assert_eq!(
+            flap(Some(9)).text,
+            "02:00:00:00:00:01 in VNI 10 (vx10) has come to rest after 9 moves, and is behind 10.0.0.2"
         );
         let source = told(Event::Source { name: "fpm", state: SourceState::Live });
         assert_eq!((source.source.as_deref(), source.state.as_deref()), (Some("fpm"), Some("live")));

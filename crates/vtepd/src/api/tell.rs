@@ -168,7 +168,11 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             bytes: counted.bytes.get(),
         })
     });
-    let (steering, learning) = (shown.steering_counts(), shown.status.borrow().learning);
+    let steering = shown.steering_counts();
+    let (learning, moves) = {
+        let status = shown.status.borrow();
+        (status.learning, status.moves)
+    };
     v1::Counters {
         received_underlay: counters.underlay_received.get(),
         received_bridge: counters.bridge_received.get(),
@@ -201,6 +205,12 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             unreachable: learning.unreachable,
             refused: learning.refused,
             rate: counters.learn_limited.get(),
+            flapping: learning.flapping,
+        }),
+        moves: Some(v1::MoveCounters {
+            followed: moves.followed,
+            coalesced: moves.coalesced,
+            flapping: moves.flapping,
         }),
         worker_stalls: counters.stalls.get(),
     }

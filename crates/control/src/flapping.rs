@@ -1,0 +1,191 @@
+//! MAC addresses that move so often that something is wrong: a loop, one address on two hosts, or a host that two leaves
+//! both have.
+//!
+//! Whatever the kernel says is followed, however often; what it says several times between two publications is followed
+//! once. An address that moves more often in a [`WINDOW`] than the settings say is *flapping* until a whole window passes in
+//! which it does not: so long its moves are not told one by one, and from received frames it is moved no more often.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::time::{Duration, Instant};
+
+use tables::hash::TableHasher;
+use wire::MacAddr;
+
+/// What moves are counted in.
+pub const WINDOW: Duration = Duration::from_secs(1);
+/// Addresses whose moves are counted in a window. Where more move, a VTEP has failed, or a leaf: nobody flaps.
+pub const WATCHED: usize = 4096;
+
+/// What became of the moves of addresses from VTEP to VTEP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MoveCounts {
+    /// Moves that workers went by.
+    pub followed: u64,
+    /// Moves that the kernel told and that were over before workers could have gone by them.
+    pub coalesced: u64,
+    /// How often an address began to flap.
+    pub flapping: u64,
+}
+
+/// An address of a vxlan netdev, by the netdev's index.
+pub(crate) type Place = (u32, MacAddr);
+
+/// News of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flap {
+    /// The vxlan netdev.
+    pub ifindex: u32,
+    /// The address.
+    pub mac: MacAddr,
+    /// How often it moved while it flapped, if it does no more.
+    pub over: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Moves {
+    /// In this window.
+    now: u32,
+    /// Since it began to flap.
+    in_all: u64,
+    flapping: bool,
+}
+
+impl Moves {
+    fn flap(&mut self, (ifindex, mac): Place, news: &mut Vec<Flap>) {
+        if !std::mem::replace(&mut self.flapping, true) {
+            news.push(Flap { ifindex, mac, over: None });
+        }
+    }
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Flapping {
+    moves: HashMap<Place, Moves, BuildHasherDefault<TableHasher>>,
+    /// When the window ends; `None` while nobody has moved.
+    ends: Option<Instant>,
+    /// What nobody has been told yet.
+    news: Vec<Flap>,
+}
+
+impl Flapping {
+    /// An address moved, and it may do so `limit` times in a window. Says whether it flaps since before.
+    pub(crate) fn moved(&mut self, place: Place, limit: u32, now: Instant) -> bool {
+        if self.moves.len() >= WATCHED && !self.moves.contains_key(&place) {
+            return false;
+        }
+        self.ends.get_or_insert(now + WINDOW);
+        let moves = self.moves.entry(place).or_default();
+        moves.now += 1;
+        moves.in_all += 1;
+        let before = moves.flapping;
+        if moves.now > limit {
+            moves.flap(place, &mut self.news);
+        }
+        before
+    }
+
+    /// Whether an address may move once more in this window. If not, it flaps.
+    pub(crate) fn may_move(&mut self, place: Place, limit: u32) -> bool {
+        let Some(moves) = self.moves.get_mut(&place).filter(|moves| moves.now >= limit) else { return true };
+        moves.flap(place, &mut self.news);
+        false
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, limit: u32, now: Instant) {
+        if self.ends.is_none_or(|ends| now < ends) {
+            return;
+        }
+        let news = &mut self.news;
+        self.moves.retain(|&(ifindex, mac), moves| {
+            let stays = moves.flapping && moves.now >= limit;
+            if moves.flapping && !stays {
+                news.push(Flap { ifindex, mac, over: Some(moves.in_all) });
+            }
+            moves.now = 0;
+            stays
+        });
+        self.ends = (!self.moves.is_empty()).then(|| now + WINDOW);
+    }
+
+    /// When [`Flapping::tick`] has something to do.
+    pub(crate) const fn ends(&self) -> Option<Instant> {
+        self.ends
+    }
+
+    /// Who began to flap and who came to rest since the last call.
+    pub(crate) fn take_news(&mut self) -> Vec<Flap> {
+        std::mem::take(&mut self.news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u32 = 5;
+    const PLACE: Place = (7, MacAddr([2, 0, 0, 0, 0, 1]));
+
+    fn flap(over: Option<u64>) -> Flap {
+        Flap { ifindex: PLACE.0, mac: PLACE.1, over }
+    }
+
+    #[test]
+    fn an_address_flaps_from_too_many_moves_to_a_window_without() {
+        let (mut flapping, start) = (Flapping::default(), Instant::now());
+        assert_eq!(flapping.ends(), None);
+        for _ in 0..LIMIT {
+            assert!(!flapping.moved(PLACE, LIMIT, start));
+        }
+        assert_eq!(flapping.take_news(), []);
+        assert!(!flapping.moved(PLACE, LIMIT, start), "the first one too many is told");
+        assert!(flapping.moved(PLACE, LIMIT, start));
+        assert_eq!(flapping.take_news(), [flap(None)]);
+        // The next window is as bad, the one after is not.
+        flapping.tick(LIMIT, start + WINDOW);
+        (0..LIMIT).for_each(|_| assert!(flapping.moved(PLACE, LIMIT, start + WINDOW)));
+        flapping.tick(LIMIT, start + 2 * WINDOW);
+        assert!(flapping.moved(PLACE, LIMIT, start + 2 * WINDOW));
+        assert_eq!(flapping.take_news(), []);
+        flapping.tick(LIMIT, start + 3 * WINDOW - Duration::from_millis(1));
+        assert_eq!(flapping.take_news(), []);
+        flapping.tick(LIMIT, start + 3 * WINDOW);
+        assert_eq!(flapping.take_news(), [flap(Some(13))]);
+        assert_eq!(flapping.ends(), None, "nobody wakes up for nothing");
+        assert!(!flapping.moved(PLACE, LIMIT, start + 3 * WINDOW));
+    }
+
+    #[test]
+    fn who_may_move_no_more_flaps() {
+        let (mut flapping, mut now) = (Flapping::default(), Instant::now());
+        let mut moves = 0;
+        for step in 0..40 {
+            if flapping.may_move(PLACE, LIMIT) {
+                flapping.moved(PLACE, LIMIT, now);
+                moves += 1;
+            }
+            assert_eq!(flapping.take_news(), if step == LIMIT { vec![flap(None)] } else { vec![] });
+            now += WINDOW / 10;
+            flapping.tick(LIMIT, now);
+        }
+        assert_eq!(moves, 4 * LIMIT, "four seconds");
+    }
+
+    #[test]
+    fn who_moves_now_and_then_is_forgotten_and_a_mass_move_is_no_flapping() {
+        let (mut flapping, mut now) = (Flapping::default(), Instant::now());
+        for _ in 0..100 {
+            (0..LIMIT).for_each(|_| assert!(!flapping.moved(PLACE, LIMIT, now)));
+            now += WINDOW;
+            flapping.tick(LIMIT, now);
+            assert!(flapping.moves.is_empty());
+        }
+        for number in 0..100_000_u32 {
+            let [a, b, c, d] = number.to_be_bytes();
+            flapping.moved((7, MacAddr([2, 0, a, b, c, d])), LIMIT, now);
+        }
+        assert_eq!((flapping.moves.len(), flapping.take_news()), (WATCHED, vec![]));
+    }
+}

@@ -1,0 +1,232 @@
+//! MAC addresses that move, must not move, or move all the time.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vtepd_tests::capture::Captured;
+use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, PEER, PEER2, bridge, remote_mac, run};
+use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, wait_for};
+use wire::MacAddr;
+
+/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
+const EXPERIMENT: u16 = 0x88b5;
+/// Traffic follows the kernel's word within this time.
+const FOLLOWS: Duration = Duration::from_millis(100);
+
+fn learning(case: &str) -> Lab {
+    Lab::with(case, Setup { learning: true, ..Setup::default() })
+}
+
+fn experiments(from: MacAddr, to: MacAddr, count: u8) -> Vec<Vec<u8>> {
+    let anybody = std::net::Ipv4Addr::UNSPECIFIED;
+    let pair = Pair { from: (from, anybody), to: (to, anybody) };
+    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
+}
+
+/// Somebody says to everybody that he has this address.
+fn claim(who: &Host, mac: MacAddr) {
+    inject(&who.ns, ETH, &experiments(mac, MacAddr::BROADCAST, 1));
+}
+
+/// What the hosts get of frames to `mac`: next to the leaf's host, behind the peer, behind the other peer.
+struct Watch([Capture<Vec<Captured>>; 3]);
+
+impl Watch {
+    fn start(lab: &Lab, mac: MacAddr) -> Self {
+        let of = move |frame: &[u8]| frame.starts_with(&mac.0) && frame.get(12..14) == Some(&[0x88, 0xb5]);
+        Self([&lab.next, &lab.far, &lab.farther].map(|host| Capture::start(&host.ns, ETH, of)))
+    }
+
+    fn counts(&self) -> [usize; 3] {
+        self.0.each_ref().map(Capture::count)
+    }
+}
+
+/// Who gets ten frames from the leaf's host to this address.
+fn reached(lab: &Lab, mac: MacAddr) -> [usize; 3] {
+    let watch = Watch::start(lab, mac);
+    inject(&lab.host.ns, ETH, &experiments(lab.host.mac(), mac, 10));
+    wait_for("the frames", || watch.counts().iter().sum::<usize>() >= 10);
+    quiet();
+    watch.counts()
+}
+
+/// Sends frames to this address until the host at this place gets one; says how long that took.
+fn follows(lab: &Lab, mac: MacAddr, place: usize) -> Duration {
+    let watch = Watch::start(lab, mac);
+    let start = Instant::now();
+    wait_for("the traffic to follow", || {
+        inject(&lab.host.ns, ETH, &experiments(lab.host.mac(), mac, 1));
+        std::thread::sleep(Duration::from_millis(1));
+        watch.counts()[place] > 0
+    });
+    start.elapsed()
+}
+
+fn at(lab: &Lab, mac: MacAddr, port: &str) -> String {
+    let shown = run(&lab.leaf, &format!("bridge fdb show dev {port}"));
+    shown.lines().filter(|line| line.starts_with(&mac.to_string())).collect::<Vec<_>>().join("\n")
+}
+
+/// A sticky address on a port of the leaf stays there whoever else has it, one behind a VTEP stays there as well, written as FRR
+/// writes it: no frame moves either, with vtepd as without.
+#[test]
+fn sticky_macs_are_moved_by_no_frame() {
+    if !can_run("sticky_macs_are_moved_by_no_frame") {
+        return;
+    }
+    let lab = learning("sticky");
+    let (local, remote) = (lab.next.mac(), lab.far.mac());
+    bridge(
+        &lab.leaf,
+        &format!(
+            "fdb replace {local} dev hq10 master sticky static\n\
+             fdb replace {remote} dev vx10 dst {PEER} self sticky static\n\
+             fdb replace {remote} dev vx10 master sticky static\n"
+        ),
+    );
+    for takes_over in [false, true] {
+        let vtepd = takes_over.then(|| Vtepd::start(&lab.leaf, &[]));
+        // From another VTEP and from a port of the leaf: neither is believed.
+        claim(&lab.farther, local);
+        claim(&lab.farther, remote);
+        claim(&lab.next, remote);
+        claim(&lab.far, local);
+        // The peers believe everybody: so the owners speak last.
+        claim(&lab.next, local);
+        claim(&lab.far, remote);
+        quiet();
+        assert_eq!(reached(&lab, local), [10, 0, 0], "with vtepd: {takes_over}");
+        assert_eq!(reached(&lab, remote), [0, 10, 0], "with vtepd: {takes_over}");
+        assert!(at(&lab, local, "hq10").contains("sticky"), "{}", at(&lab, local, "hq10"));
+        let entries = at(&lab, remote, "vx10");
+        assert!(entries.contains(&format!("dst {PEER} self sticky static")), "{entries}");
+        if let Some(vtepd) = vtepd {
+            assert_eq!(vtepd.metrics().dropped("static_source"), 1, "{}", vtepd.metrics().0);
+            let fdb = vtepd.ask(&["fdb"]);
+            let known =
+                |mac: MacAddr| fdb.as_array().unwrap().iter().find(|row| row["mac"] == mac.to_string());
+            assert_eq!(known(remote).map(|row| &row["vtep"]), Some(&PEER.to_string().into()), "{fdb}");
+            assert_eq!(known(local), None, "{fdb}");
+        }
+    }
+
+    // Sticky no more, it is followed at once.
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    bridge(
+        &lab.leaf,
+        &format!("fdb replace {remote} dev vx10 dst {PEER} self dynamic\nfdb del {remote} dev vx10 master\n"),
+    );
+    vtepd.wait_for("the change", |_| !at(&lab, remote, "vx10").contains("static"));
+    quiet();
+    claim(&lab.farther, remote);
+    let took = follows(&lab, remote, 2);
+    assert!(took < FOLLOWS, "{took:?}");
+}
+
+/// The events of an address, by kind.
+fn told(vtepd: &Vtepd, mac: MacAddr, kind: &str) -> Vec<Value> {
+    let said = String::from_utf8(vtepd.ctl(&["events", "-o", "json"]).stdout).unwrap();
+    let events = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["mac"] == mac.to_string() && event["kind"] == kind).collect()
+}
+
+/// The kernel moves an address thousands of times as fast as it can: workers go by the last word at once, the moves that they
+/// never saw are counted, and the journal holds a handful of events.
+#[test]
+fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
+    const MOVES: u64 = 20_000;
+    if !can_run("a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time") {
+        return;
+    }
+    let lab = Lab::new("flapk");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    // The peers do not know it, and hand it to their hosts.
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x66]);
+    bridge(&lab.leaf, &remote_mac(mac, 10, PEER));
+    vtepd.wait_for("the address", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 3);
+    let counted = |of: &str| vtepd.metrics().get(&format!("vtepd_mac_moves_total{{moves=\"{of}\"}}"));
+    assert_eq!(reached(&lab, mac), [0, 10, 0]);
+    let write = |number: u64| {
+        let vtep = if number.is_multiple_of(2) { PEER2 } else { PEER };
+        format!("fdb replace {mac} dev vx10 dst {vtep} self extern_learn\n")
+    };
+    let start = Instant::now();
+    // The last one is to PEER, and then one more.
+    bridge(&lab.leaf, &(0..MOVES).map(write).collect::<String>());
+    let flapped = start.elapsed();
+    bridge(&lab.leaf, &write(MOVES));
+    let took = follows(&lab, mac, 2);
+    println!("flapping: {MOVES} moves in {flapped:?}, followed after {took:?}");
+    assert!(took < FOLLOWS, "{took:?}");
+    assert_eq!(reached(&lab, mac), [0, 0, 10]);
+    let (followed, coalesced) = (counted("followed"), counted("coalesced"));
+    println!("flapping: {followed} followed, {coalesced} coalesced");
+    assert_eq!(followed + coalesced, MOVES + 1, "every move of the kernel's is one or the other");
+    assert!(coalesced > 0 && followed >= 1, "{followed} and {coalesced}");
+    let settled = || told(&vtepd, mac, "mac-settled");
+    wait_for("it to come to rest", || !settled().is_empty());
+    let [settled] = settled().try_into().unwrap();
+    assert_eq!(settled["vtep"], PEER2.to_string());
+    assert!(settled["moves"].as_u64().unwrap() <= followed, "{settled}");
+    assert_eq!(told(&vtepd, mac, "mac-flapping").len(), 1);
+    // Five that are told before it is called flapping, and the one by which it is.
+    assert_eq!(told(&vtepd, mac, "mac-moved").len(), 6);
+    assert_eq!(vtepd.metrics().get("vtepd_flapping_addresses_total"), 1);
+    assert_eq!(vtepd.ask(&["counters"])["moves"]["flapping"], 1);
+    // Afterwards a move is a move again.
+    bridge(&lab.leaf, &remote_mac(mac, 10, PEER));
+    let took = follows(&lab, mac, 1);
+    assert!(took < FOLLOWS, "{took:?}");
+    assert_eq!(told(&vtepd, mac, "mac-moved").len(), 7);
+}
+
+/// Two hosts with one address, both talking: it is learned elsewhere a few times a second, what is refused is counted, and once only
+/// one of them talks it is found there.
+#[test]
+fn a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second() {
+    if !can_run("a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second") {
+        return;
+    }
+    let lab = learning("flapd");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x77]);
+    let learned =
+        |change: &str| vtepd.metrics().get(&format!("vtepd_learned_addresses_total{{change=\"{change}\"}}"));
+    let refused = || vtepd.metrics().get("vtepd_not_learned_addresses_total{reason=\"flapping\"}");
+    let (start, until) = (Instant::now(), Duration::from_secs(4));
+    while start.elapsed() < until {
+        for who in [&lab.far, &lab.farther] {
+            claim(who, mac);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let seconds = start.elapsed().as_secs() + 2;
+    let moved = learned("moved");
+    println!("flapping: moved {moved} times in {:?}, {} refused", start.elapsed(), refused());
+    assert!((5..=5 * seconds).contains(&moved), "{moved}\n{}", vtepd.metrics().0);
+    assert!(refused() > 10, "{}", refused());
+    assert_eq!(learned("new"), 1);
+    assert_eq!(told(&vtepd, mac, "mac-flapping").len(), 1);
+    wait_for("it to come to rest", || told(&vtepd, mac, "mac-settled").len() == 1);
+    // It is where somebody was heard last; and follows when somebody else speaks alone.
+    for (who, place) in [(&lab.far, 1), (&lab.farther, 2), (&lab.far, 1)] {
+        claim(who, mac);
+        let took = follows(&lab, mac, place);
+        assert!(took < FOLLOWS, "{took:?}");
+        quiet();
+        let expected = [0, usize::from(place == 1) * 10, usize::from(place == 2) * 10];
+        assert_eq!(reached(&lab, mac), expected);
+    }
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
+}
