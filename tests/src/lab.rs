@@ -294,6 +294,12 @@ impl Lab {
         bridge(leaf, &text);
     }
 
+    /// The leaf's entries, once more: what FRR would program when a vxlan netdev has lost them.
+    pub fn entries(&self, vni: u32) {
+        self.flood_list(&self.leaf, 1, vni);
+        self.static_fdb(&self.leaf, 1, vni);
+    }
+
     /// What FRR would program beside it: remote hosts in the FDB of bridge and vxlan netdev.
     fn static_fdb(&self, leaf: &Namespace, number: u8, vni: u32) {
         let mut text = String::new();

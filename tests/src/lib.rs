@@ -3,6 +3,7 @@
 //! - [`guard`]: one story at a time, as root
 //! - [`lab`]: the fabric; [`lab::Lab`] draws it
 //! - [`daemon`]: vtepd as a child, its metrics and its log
+//! - [`normal_form`]: vtepd's tables and the kernel's, to be compared entry by entry
 //! - [`frames`]: inner and outer frames, byte by byte
 //! - [`nftables`]: rules put in and taken out
 //! - [`programs`]: BPF programs of somebody else
@@ -28,6 +29,7 @@ pub mod frames;
 pub mod guard;
 pub mod lab;
 pub mod nftables;
+pub mod normal_form;
 pub mod outer;
 pub mod programs;
 pub mod sockets;
