@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use netlink::{Route, RouteTarget};
-use tables::hash::TableHasher;
+use tables::hash::{TableHasher, TableMap};
 
+use crate::shared::Shared;
 use crate::swept::Epoch;
 
 /// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default rules
@@ -32,7 +34,8 @@ pub(crate) struct FibRoute {
     pub(crate) priority: u32,
     pub(crate) route_type: u8,
     pub(crate) mtu: Option<u32>,
-    pub(crate) via: RouteTarget,
+    /// Shared by the routes that lead the same way.
+    pub(crate) via: Arc<RouteTarget>,
     epoch: Epoch,
 }
 
@@ -44,6 +47,7 @@ pub(crate) struct Fib {
     identity: Identity,
     /// By table and prefix length; lengths without routes are absent.
     lengths: BTreeMap<(u32, u8), Length>,
+    targets: Shared<RouteTarget>,
 }
 
 /// A route's table and prefix.
@@ -71,7 +75,7 @@ fn network(address: Ipv4Addr, length: u8) -> Ipv4Addr {
 
 impl Fib {
     pub(crate) fn new(identity: Identity) -> Self {
-        Self { identity, lengths: BTreeMap::new() }
+        Self { identity, lengths: BTreeMap::new(), targets: Shared::default() }
     }
 
     #[cfg(test)]
@@ -88,7 +92,7 @@ impl Fib {
             priority: route.priority,
             route_type: route.route_type,
             mtu: route.mtu,
-            via: route.via.clone(),
+            via: self.targets.share(&route.via),
             epoch,
         };
         if self.identity == Identity::Prefix {
@@ -127,7 +131,7 @@ impl Fib {
             let of_metric = |old: &FibRoute| old.priority == route.priority;
             let place = routes
                 .iter()
-                .position(|old| of_metric(old) && old.via == route.via)
+                .position(|old| of_metric(old) && *old.via == route.via)
                 .or_else(|| routes.iter().position(of_metric));
             if let Some(place) = place {
                 routes.remove(place);
@@ -152,12 +156,29 @@ impl Fib {
     /// this leaves without any: the kernel flushes those of IPv4 without a word (`fib_sync_down_dev()`). Returns the
     /// prefixes that have no route any more.
     pub(crate) fn interface_down(&mut self, ifindex: u32) -> Vec<Prefix> {
-        self.retain(|route| match &mut route.via {
-            RouteTarget::NextHops(hops) if hops.iter().any(|hop| hop.ifindex == ifindex) => {
-                hops.retain(|hop| hop.ifindex != ifindex);
-                !hops.is_empty()
+        let mut pruned = Vec::new();
+        // What no route leads by does not matter, and what one does keeps its place.
+        for target in self.targets.iter().filter(|target| Arc::strong_count(target) > 1) {
+            if let RouteTarget::NextHops(hops) = &**target
+                && hops.iter().any(|hop| hop.ifindex == ifindex)
+            {
+                let left: Vec<_> = hops.iter().filter(|hop| hop.ifindex != ifindex).cloned().collect();
+                pruned.push((Arc::as_ptr(target), left));
             }
-            _ => true,
+        }
+        let mut left =
+            |hops: Vec<_>| (!hops.is_empty()).then(|| self.targets.share(&RouteTarget::NextHops(hops)));
+        let pruned: TableMap<_, _> = pruned.into_iter().map(|(target, hops)| (target, left(hops))).collect();
+        if pruned.is_empty() {
+            return Vec::new();
+        }
+        self.retain(|route| match pruned.get(&Arc::as_ptr(&route.via)) {
+            None => true,
+            Some(None) => false,
+            Some(Some(left)) => {
+                route.via = Arc::clone(left);
+                true
+            }
         })
     }
 
@@ -254,7 +275,7 @@ mod tests {
     fn interfaces(fib: &Fib, address: &str) -> Vec<(u8, Vec<u32>)> {
         fib.matching(254, address.parse().unwrap())
             .map(|(length, routes)| {
-                let of = |route: &FibRoute| match &route.via {
+                let of = |route: &FibRoute| match &*route.via {
                     RouteTarget::NextHops(hops) => hops[0].ifindex,
                     RouteTarget::Object(id) => *id,
                 };

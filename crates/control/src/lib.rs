@@ -17,7 +17,7 @@
 //!
 //! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one source's routes),
 //! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `discover` (who is taken over, on which
-//! terms), `slots`, `fpm_session`, and `swept`, the mark-and-sweep table under most of them.
+//! terms), `slots`, `fpm_session`, and under most of them `swept`, the mark-and-sweep table, and `shared`, equal values kept once.
 
 pub mod change;
 mod discover;
@@ -35,6 +35,7 @@ pub mod publication;
 pub mod resolver;
 pub mod run;
 pub mod settings;
+mod shared;
 pub mod shortcut;
 mod slots;
 pub mod source;

@@ -24,7 +24,7 @@ use crate::resolver::{Adjacency, STALE, UNRESOLVED};
 use crate::shortcut::{self, PortDecision};
 use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
-use crate::underlay::Hop;
+use crate::underlay::{Hop, Survey};
 use crate::vteps::Known;
 
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
@@ -228,21 +228,22 @@ impl State {
             wanted.extend(self.vteps.iter().filter(|(_, known)| concerned(known)).map(|(index, _)| index));
         }
         let mut ways = Ways::default();
+        let mut vteps = std::mem::take(&mut self.vteps);
+        let mut survey = Survey::new(self.underlay());
         for index in wanted {
-            let Some(known) = self.vteps.get(index) else { continue };
-            let reach = self.underlay().reach(known.address);
-            if known.reach.as_deref() == Some(&reach) {
-                continue;
-            }
+            let Some(address) = vteps.get(index).map(|known| known.address) else { continue };
+            let reach = survey.reach(address, &mut vteps.ways);
+            let Some(known) = vteps.get_mut(index) else { continue };
             if let Some(before) = &known.reach {
+                if Arc::ptr_eq(before, &reach) {
+                    continue;
+                }
                 ways.changed |= known.is_taken();
                 ways.terms |= before.terms() != reach.terms();
             }
-            let reach = self.vteps.share(reach);
-            if let Some(known) = self.vteps.get_mut(index) {
-                known.reach = Some(reach);
-            }
+            known.reach = Some(reach);
         }
+        self.vteps = vteps;
         ways
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It watches before it dumps, and dumps again whenever events were lost, whenever zebra connects, and whenever the
 //! kernel may have changed something without an event. Bursts are drained before anything is built. A lone event is
-//! published at once; in a storm there is one publication each [`PACE`].
+//! published at once; in a storm there is one publication each [`PACE`], or fewer, so that they take half of the time at most.
 
 use std::collections::BTreeMap;
 use std::future;
@@ -30,7 +30,9 @@ use crate::status::{Status, Warning};
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
-/// How many batches of events are taken before something is built, whatever else waits.
+/// The longest time that anything waits because a publication took long.
+const LONGEST_PACE: Duration = Duration::from_millis(20);
+/// How many batches of events are taken before something is built that is due, whatever else waits.
 const DRAIN: usize = 256;
 /// Dumps that only verify take at most one part in this many of the time.
 const DUMP_SHARE: u32 = 8;
@@ -128,7 +130,7 @@ pub async fn run(
         answers: Vec::new(),
         failed: Vec::new(),
         dump_at: now,
-        published_at: now.checked_sub(PACE).unwrap_or(now),
+        publish_at: now,
         hazard: None,
         hazard_at: now,
         look_again: false,
@@ -154,8 +156,10 @@ pub async fn run(
             },
             () = sleep_until(wake) => {}
         }
-        let pace = task.published_at + PACE;
-        for _ in 0..DRAIN {
+        for taken in 0usize.. {
+            if taken >= DRAIN && Instant::now() >= task.publish_at {
+                break;
+            }
             tokio::select! {
                 biased;
                 // The kernel first: its events get lost, zebra waits.
@@ -164,7 +168,7 @@ pub async fn run(
                 request = requests.recv() => if task.serve(request).await.is_break() {
                     return Ok(());
                 },
-                () = not_before(pace) => break,
+                () = not_before(task.publish_at) => break,
             }
         }
         task.write_learned().await;
@@ -197,7 +201,8 @@ struct Task<P> {
     failed: Vec<(Dump, String)>,
     /// When dumps that only verify may be made again.
     dump_at: Instant,
-    published_at: Instant,
+    /// When there may be another publication.
+    publish_at: Instant,
     /// What the last look for a hazard found, and when to look again.
     hazard: Option<FpmHazard>,
     hazard_at: Instant,
@@ -383,12 +388,12 @@ impl<P: FnMut(&Update)> Task<P> {
         if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
             let places = self.state.take_places();
             let update = Update { places, ..self.state.published().clone() };
-            self.published_at = now;
             log(&self.published, &update);
             (self.publish)(&update);
             let before = std::mem::replace(&mut self.published, update);
             let macs = self.state.take_mac_changes(now);
             events::between(&before, &self.published, &macs, |event| self.journal.write(event));
+            self.publish_at = now + (2 * now.elapsed()).clamp(PACE, LONGEST_PACE);
         }
         for flap in self.state.take_flaps() {
             if let Some(event) = events::flapping(&self.published, &flap) {

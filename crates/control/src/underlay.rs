@@ -7,14 +7,18 @@
 //! `ignore_routes_with_linkdown` is set. A prefix whose next hops all lack carrier does not fall through to a shorter
 //! one, though, or the tunnels of a leaf that lost its fabric would leave by its management network.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use netlink::{NextHopKind, RouteNextHop, RouteTarget};
+use tables::hash::TableMap;
 
 use crate::fib::{Fib, FibRoute, Identity, TABLES};
 use crate::leave::Obstacle;
 use crate::links::{Links, is_up};
+use crate::shared::Shared;
 use crate::swept::Swept;
 
 /// `RTNH_F_DEAD` (`include/uapi/linux/rtnetlink.h`).
@@ -92,6 +96,57 @@ enum Verdict {
     Throw,
 }
 
+/// A route that may lead to an address.
+struct Candidate<'a> {
+    /// Place in [`TABLES`].
+    table: usize,
+    length: u8,
+    /// Place among the sources.
+    source: usize,
+    route: &'a FibRoute,
+}
+
+/// What decides how a candidate is followed.
+type Offer = (usize, u8, usize, u8, Option<u32>, *const RouteTarget);
+
+impl Candidate<'_> {
+    fn offer(&self) -> Offer {
+        let Self { table, length, source, route } = self;
+        (*table, *length, *source, route.route_type, route.mtu, Arc::as_ptr(&route.via))
+    }
+}
+
+/// The ways to many addresses at one moment. Where routes offer the same, they are followed once.
+pub(crate) struct Survey<'a> {
+    underlay: Underlay<'a>,
+    followed: TableMap<Vec<Offer>, Arc<Reach>>,
+}
+
+impl<'a> Survey<'a> {
+    pub(crate) fn new(underlay: Underlay<'a>) -> Self {
+        Self { underlay, followed: TableMap::default() }
+    }
+
+    /// How frames get to `address`: [`Underlay::reach`], shared with the others that are reached so.
+    pub(crate) fn reach(&mut self, address: Ipv4Addr, shared: &mut Shared<Reach>) -> Arc<Reach> {
+        let underlay = self.underlay;
+        if underlay.own.contains(&IpAddr::V4(address)) {
+            return shared.share(&underlay.reach(address));
+        }
+        let candidates = underlay.candidates(address);
+        let offers: Vec<Offer> = candidates.iter().map(Candidate::offer).collect();
+        if let Some(reach) = self.followed.get(&offers) {
+            return Arc::clone(reach);
+        }
+        let reach = shared.share(&underlay.try_each(&candidates, address, RECURSION));
+        // Otherwise it is a way to this address alone.
+        if !reach.recursive && reach.hops.iter().all(|hop| hop.gateway != IpAddr::V4(address)) {
+            self.followed.insert(offers, Arc::clone(&reach));
+        }
+        reach
+    }
+}
+
 impl Underlay<'_> {
     /// How frames get to `address`.
     pub(crate) fn reach(&self, address: Ipv4Addr) -> Reach {
@@ -102,29 +157,47 @@ impl Underlay<'_> {
         if self.own.contains(&IpAddr::V4(address)) {
             return Reach { obstacle: Some(Obstacle::OwnAddress), ..Reach::default() };
         }
-        let mut uplinks = BTreeSet::new();
-        let mut recursive = false;
-        for table in TABLES {
-            // By prefix length, longest first; the sources keep their order within a prefix.
-            let mut prefixes: BTreeMap<u8, Vec<(&Routes, &FibRoute)>> = BTreeMap::new();
-            for source in self.sources {
-                for (length, routes) in source.fib.matching(table, address) {
-                    prefixes.entry(length).or_default().extend(routes.iter().map(|route| (source, route)));
+        self.try_each(&self.candidates(address), address, depth)
+    }
+
+    /// All routes that match, in the order in which they are asked: by table, then the longest prefix; the sources keep their
+    /// order within a prefix.
+    fn candidates(&self, address: Ipv4Addr) -> Vec<Candidate<'_>> {
+        let mut candidates = Vec::new();
+        for (table, number) in TABLES.into_iter().enumerate() {
+            for (source, routes) in self.sources.into_iter().enumerate() {
+                for (length, routes) in routes.fib.matching(number, address) {
+                    candidates.extend(routes.iter().map(|route| Candidate { table, length, source, route }));
                 }
             }
-            'table: for routes in prefixes.into_values().rev() {
-                let mut down = false;
-                for (source, route) in routes {
-                    match self.follow(source, route, address, depth, &mut uplinks, &mut recursive) {
-                        Verdict::Reached(reach) => return Reach { uplinks, recursive, ..reach },
-                        Verdict::Down => down = true,
-                        Verdict::Dead => {}
-                        Verdict::Throw => break 'table,
+        }
+        candidates.sort_by_key(|candidate| (candidate.table, Reverse(candidate.length), candidate.source));
+        candidates
+    }
+
+    fn try_each(&self, candidates: &[Candidate<'_>], address: Ipv4Addr, depth: usize) -> Reach {
+        let mut uplinks = BTreeSet::new();
+        let mut recursive = false;
+        let mut thrown = None;
+        'prefix: for routes in candidates.chunk_by(|a, b| (a.table, a.length) == (b.table, b.length)) {
+            if routes.first().is_some_and(|first| thrown == Some(first.table)) {
+                continue;
+            }
+            let mut down = false;
+            for Candidate { table, source, route, .. } in routes {
+                let Some(source) = self.sources.get(*source) else { continue };
+                match self.follow(source, route, address, depth, &mut uplinks, &mut recursive) {
+                    Verdict::Reached(reach) => return Reach { uplinks, recursive, ..reach },
+                    Verdict::Down => down = true,
+                    Verdict::Dead => {}
+                    Verdict::Throw => {
+                        thrown = Some(*table);
+                        continue 'prefix;
                     }
                 }
-                if down {
-                    return Reach { uplinks, recursive, ..Reach::default() };
-                }
+            }
+            if down {
+                break;
             }
         }
         Reach { uplinks, recursive, ..Reach::default() }
@@ -154,7 +227,7 @@ impl Underlay<'_> {
             }
         }
         let mut named = Vec::new();
-        match &route.via {
+        match &*route.via {
             RouteTarget::NextHops(hops) => named.extend(hops.iter().map(|hop| (hop, u32::from(hop.weight)))),
             RouteTarget::Object(id) => {
                 if self.expand(source, *id, 1, RECURSION, &mut named) == Some(NextHopKind::Blackhole) {
@@ -254,4 +327,96 @@ fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
 
 const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink::{Link, LinkKind, Route};
+    use proptest::prelude::*;
+    use wire::MacAddr;
+
+    use super::*;
+    use crate::swept::Epoch;
+
+    fn link(ifindex: u32, flags: u32) -> Link {
+        Link {
+            ifindex,
+            name: format!("up{ifindex}"),
+            hardware_type: 1,
+            flags,
+            mtu: 1500 + ifindex,
+            mac: Some(MacAddr([2; 6])),
+            kind: LinkKind::Veth,
+            ..Link::default()
+        }
+    }
+
+    const fn address(last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 0, last)
+    }
+
+    /// Interface 0 is a gateway that has to be looked up.
+    fn hop() -> impl Strategy<Value = RouteNextHop> {
+        let gateway = prop::option::of((0u8..8).prop_map(|last| IpAddr::V4(address(last))));
+        (0u32..4, gateway, 1u16..3).prop_map(|(ifindex, gateway, weight)| RouteNextHop {
+            ifindex,
+            gateway,
+            weight,
+            flags: 0,
+            vni: None,
+        })
+    }
+
+    fn route() -> impl Strategy<Value = Route> {
+        let kind = prop_oneof![6 => Just(1u8), 1 => Just(2), 1 => Just(6), 1 => Just(9)];
+        let prefix = (0u8..8, prop_oneof![3 => Just(32u8), 1 => Just(30), 1 => Just(24), 1 => Just(0)]);
+        let table = prop_oneof![5 => Just(254u32), 1 => Just(253), 1 => Just(255)];
+        let via = prop::collection::vec(hop(), 0..3);
+        (prefix, table, kind, 0u32..2, prop::option::of(1200u32..1203), via).prop_map(
+            |((last, prefix_length), table, route_type, priority, mtu, via)| Route {
+                table,
+                destination: IpAddr::V4(address(last)),
+                prefix_length,
+                priority,
+                tos: 0,
+                route_type,
+                protocol: 3,
+                replace: false,
+                cloned: false,
+                mtu,
+                via: RouteTarget::NextHops(via),
+            },
+        )
+    }
+
+    proptest! {
+        /// What is found once for many addresses is what each would be told alone.
+        #[test]
+        fn a_survey_says_what_a_lookup_does(
+            kernel in prop::collection::vec(route(), 0..12),
+            fpm in prop::collection::vec(route(), 0..8),
+            flags in prop::array::uniform3(prop_oneof![4 => Just(0x1_0001u32), 1 => Just(1), 1 => Just(0)]),
+            own in 0u8..16,
+        ) {
+            let (mut links, epoch) = (Links::default(), Epoch::default());
+            for (ifindex, flags) in (1..).zip(flags) {
+                links.insert(link(ifindex, flags), epoch);
+            }
+            let routes = |identity, routes: &[Route]| {
+                let mut all = Routes::new(identity);
+                for route in routes {
+                    all.fib.insert(route, epoch);
+                }
+                all
+            };
+            let (kernel, fpm) = (routes(Identity::Metric, &kernel), routes(Identity::Prefix, &fpm));
+            let own = BTreeSet::from([IpAddr::V4(address(own))]);
+            let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel] };
+            let (mut survey, mut shared) = (Survey::new(underlay), Shared::default());
+            for last in 0..12 {
+                let reach = survey.reach(address(last), &mut shared);
+                prop_assert_eq!(&*reach, &underlay.reach(address(last)), "{}", address(last));
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The remote VTEPs that overlays name, each with an index that stays while it is named, and the way to it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tables::hash::TableHasher;
 use tables::{Paths, VtepIndex};
 
+use crate::shared::Shared;
 use crate::underlay::Reach;
 
 /// One remote VTEP.
@@ -38,7 +39,7 @@ pub(crate) struct Vteps {
     by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
     free: Vec<VtepIndex>,
     /// The ways to them.
-    ways: HashSet<Arc<Reach>>,
+    pub(crate) ways: Shared<Reach>,
     /// Named since they were last looked up.
     pub(crate) new: Vec<VtepIndex>,
     /// Whether any became, or ceased to be, one that an overlay that is taken over names, since this was last reset.
@@ -74,20 +75,6 @@ impl Vteps {
     /// All indices ever given, with who has them now.
     pub(crate) fn places(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
         (0..).map(VtepIndex).zip(self.entries.iter().map(Option::as_ref))
-    }
-
-    /// The same way as that of others, if there are any that are reached so.
-    pub(crate) fn share(&mut self, reach: Reach) -> Arc<Reach> {
-        if let Some(shared) = self.ways.get(&reach) {
-            return Arc::clone(shared);
-        }
-        // Those that nobody goes by any more are dropped when there are twice as many as VTEPs.
-        if self.ways.len() > 2 * self.entries.len() {
-            self.ways.retain(|way| Arc::strong_count(way) > 1);
-        }
-        let reach = Arc::new(reach);
-        self.ways.insert(Arc::clone(&reach));
-        reach
     }
 
     pub(crate) fn indices(&self) -> Vec<VtepIndex> {

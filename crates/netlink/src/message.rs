@@ -265,7 +265,7 @@ pub struct Route {
 }
 
 /// Where a route leads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RouteTarget {
     /// Next hops in the message itself (`RTA_OIF`, `RTA_GATEWAY`, `RTA_VIA`, `RTA_MULTIPATH`); empty for blackholes.
     NextHops(Vec<RouteNextHop>),
@@ -274,7 +274,7 @@ pub enum RouteTarget {
 }
 
 /// One next hop of a route.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteNextHop {
     /// `RTA_OIF`; 0 where absent (recursive, to be resolved).
     pub ifindex: u32,
