@@ -64,8 +64,8 @@ impl Report {
         let case = self.rows.iter().map(|row| row.case.chars().count()).max().unwrap_or(0).max(12);
         let _ = writeln!(
             table,
-            "{:14} {:case$} {:>10} {:10} {:>8}",
-            "benchmark", "case", "vtepd", "unit", "target"
+            "{:14} {:case$} {:>10} {:>10} {:10} {:>8}",
+            "benchmark", "case", "vtepd", "kernel", "unit", "target"
         );
         for row in &self.rows {
             let target = row.target.map_or(String::new(), |target| match row.better {
@@ -77,8 +77,9 @@ impl Report {
                 Some(false) => " MISSED",
                 None => "",
             };
+            let kernel = row.kernel.map_or(String::new(), |kernel| format!("{kernel:.2}"));
             let line = format!(
-                "{:14} {:case$} {:>10.2} {:10} {target:>8}{verdict}",
+                "{:14} {:case$} {:>10.2} {kernel:>10} {:10} {target:>8}{verdict}",
                 row.bench, row.case, row.vtepd, row.unit
             );
             let _ = writeln!(table, "{}", line.trim_end());

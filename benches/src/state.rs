@@ -1,16 +1,26 @@
 //! What it costs to know a large fabric and to follow its changes.
 //!
 //! - [`attach`]: many VNIs taken over and given back
+//! - [`daemon`]: vtepd as a child
 //! - [`fabric`]: a leaf of a large fabric, in messages
+//! - [`live`]: vtepd under a stream of frames: its start, its reactions, its gaps
 //! - [`memory`]: what one MAC address takes
 //! - [`publication`]: from an event to a snapshot
 //! - [`ingest`]: zebra's stream through a real socket, and a dump of the kernel
+//! - [`messages`]: rtnetlink messages byte by byte
+//! - [`probe`]: numbered frames, and when they arrive
+//! - [`site`]: a leaf in namespaces
 
 pub mod attach;
+pub mod daemon;
 pub mod fabric;
 pub mod ingest;
+pub mod live;
 pub mod memory;
+pub mod messages;
+pub mod probe;
 pub mod publication;
+pub mod site;
 
 use std::error::Error;
 use std::time::Duration;
@@ -26,6 +36,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = memory::measure();
     rows.extend(publication::measure(quick));
     rows.extend(ingest::measure(quick)?);
+    rows.extend(live::measure(quick)?);
     rows.extend(attach::measure(quick)?);
     Ok(rows)
 }

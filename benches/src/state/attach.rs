@@ -2,14 +2,11 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lab::Namespace;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
+use super::daemon::Daemon;
 use super::ingest::batch;
 use super::row;
 use crate::rows::{Better, Row};
@@ -46,34 +43,8 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 
 /// From the start to the log's word that so many are taken, and from SIGTERM to the end.
 fn one(namespace: &Namespace, hook: &str, vnis: u32) -> Result<[Duration; 2], Box<dyn Error>> {
-    let program = std::env::current_exe()?.with_file_name("vtepd");
-    let start = Instant::now();
-    let spawn = || {
-        let mut command = Command::new(&program);
-        command.args(["--hook", hook, "--no-fpm", "--metrics-listen", "127.0.0.1:0"]);
-        command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
-    };
-    let mut child = namespace.enter(spawn)?.map_err(|error| format!("{}: {error}", program.display()))?;
-    let taken = until_taken(&mut child, vnis);
-    let attached = start.elapsed();
-    let start = Instant::now();
-    kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?;
-    child.wait()?;
-    taken?;
-    Ok([attached, start.elapsed()])
-}
-
-fn until_taken(child: &mut Child, vnis: u32) -> Result<(), Box<dyn Error>> {
-    let stderr = child.stderr.take().ok_or("vtepd has no log")?;
-    let mut lines = BufReader::new(stderr).lines();
-    let (word, mut last) = (format!("taken={vnis} "), String::new());
-    for line in lines.by_ref() {
-        last = line?;
-        if last.contains(&word) {
-            // What it says later goes nowhere, and must not stop it.
-            std::thread::spawn(move || lines.for_each(drop));
-            return Ok(());
-        }
-    }
-    Err(format!("vtepd ended before it had taken {vnis} VNIs: {last}").into())
+    let mut daemon = Daemon::start(namespace, &["--hook", hook, "--no-fpm"])?;
+    let taken = daemon.until_taken(vnis);
+    let stopped = daemon.stop()?;
+    Ok([taken?, stopped])
 }

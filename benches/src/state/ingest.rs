@@ -14,6 +14,7 @@ use netlink::{Dump, Kernel, Requests};
 use tokio::sync::{mpsc, watch};
 
 use super::fabric::{LARGE, Scale, mac, vtep};
+use super::messages::{framed, message, route};
 use super::row;
 use crate::rows::{Better, Row};
 
@@ -61,53 +62,19 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// A netlink message with its attributes.
-fn message(kind: u16, flags: u16, body: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    let mut content = body.to_vec();
-    for (kind, payload) in attributes {
-        content.extend((payload.len() as u16 + 4).to_ne_bytes());
-        content.extend(kind.to_ne_bytes());
-        content.extend(*payload);
-        content.resize(content.len().next_multiple_of(4), 0);
-    }
-    let mut bytes = (content.len() as u32 + 16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend(content);
-    bytes
-}
-
-fn frame(message: &[u8], recording: &mut Vec<u8>) {
-    recording.extend([1, 1]);
-    recording.extend((message.len() as u16 + 4).to_be_bytes());
-    recording.extend(message);
-}
-
 /// `RTM_NEWNEIGH` as zebra 10.3 sends it for a remote MAC address.
 fn remote_mac(number: u32, at: u32, vxlan: u32, bridge: u32, recording: &mut Vec<u8>) {
     let [i0, i1, i2, i3] = vxlan.to_ne_bytes();
     let body = [7, 0, 0, 0, i0, i1, i2, i3, 0x40, 0, 0x16, 0];
     let attributes: [(u16, &[u8]); 4] =
         [(2, &mac(number).0), (1, &vtep(at).octets()), (9, &bridge.to_ne_bytes()), (11, &1u32.to_ne_bytes())];
-    frame(&message(28, 0x405, &body, &attributes), recording);
+    recording.extend(framed(&message(28, 0x405, &body, &attributes)));
 }
 
 /// `RTM_NEWROUTE` of a /32 with so many next hops through one interface.
 fn multipath(number: u32, hops: u8, uplink: u32, recording: &mut Vec<u8>) {
-    let mut next_hops = Vec::new();
-    for hop in 0..hops {
-        next_hops.extend(16u16.to_ne_bytes());
-        next_hops.extend([0, 0]);
-        next_hops.extend(uplink.to_ne_bytes());
-        next_hops.extend(8u16.to_ne_bytes());
-        next_hops.extend(5u16.to_ne_bytes());
-        next_hops.extend([10, 255, 0, hop + 1]);
-    }
-    let body = [2, 32, 0, 0, 254, 186, 0, 1, 0, 0, 0, 0];
-    let attributes: [(u16, &[u8]); 3] =
-        [(1, &vtep(number).octets()), (6, &20u32.to_ne_bytes()), (9, &next_hops)];
-    frame(&message(24, 0x501, &body, &attributes), recording);
+    let hops: Vec<_> = (0..hops).map(|hop| (uplink, Ipv4Addr::new(10, 255, 0, hop + 1))).collect();
+    recording.extend(framed(&route(vtep(number), &hops)));
 }
 
 /// Plays two recordings to a control task of its own: MAC messages/s and routes/s, until the snapshot has all of them.

@@ -50,7 +50,8 @@ pub struct Interface {
     pub mac: MacAddr,
     /// Its first IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
-    link: LinkAddr,
+    /// Its address as bind(2) takes it.
+    pub link: LinkAddr,
 }
 
 impl Interface {

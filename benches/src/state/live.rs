@@ -1,0 +1,257 @@
+//! The daemon itself, under a stream of probe frames: how soon it forwards, how soon it follows, and for how long it stands still.
+//!
+//! "Soon" counts from the moment before a netlink request or FPM's bytes are written, or for a lost link from the kernel's
+//! notification, to the kernel's time stamp of the first frame that arrives where it should then.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::time::Duration;
+
+use wire::MacAddr;
+
+use super::daemon::Daemon;
+use super::fabric::{LARGE, mac, vtep};
+use super::messages::{self, framed};
+use super::probe::{Arrival, Probe, now};
+use super::site::{Site, gateway_mac};
+use super::{median_and_worst, row};
+use crate::rows::{Better, Row};
+
+type Failure = Box<dyn Error>;
+
+/// Between two changes whose effect is timed. Each is alone, so none waits for the publication of another one.
+const APART: Duration = Duration::from_millis(5);
+/// Between two changes of the churn: 1,000 each second.
+const CHURN: u64 = 1_000_000;
+/// Frames under way at once when each MAC address gets one.
+const WINDOW: u32 = 128;
+/// A next-hop object's identifier.
+const OBJECT: u32 = 77;
+/// `RTNLGRP_LINK`.
+const LINK_GROUP: u32 = 1;
+
+/// Measures everything of the kind.
+///
+/// # Errors
+/// When namespaces or sockets cannot be had, or vtepd does not do what it is told.
+pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
+    let (count, time) = if quick { (10, Duration::from_secs(1)) } else { (100, Duration::from_secs(5)) };
+    let site = Site::new()?;
+    let mut probe = site.probe(mac(0))?;
+    let mut daemon = Daemon::start(&site.leaf, &[])?;
+    let mut rows = start(&mut probe)?;
+    daemon.until_taken(1)?;
+    let mut probe = site.probe(mac(0))?;
+    let gaps = still_and_churning(&site, &mut probe, time)?;
+    rows.extend(reactions(&site, &mut probe, count)?);
+    rows.extend(link_loss(&site, &mut probe, count.min(50))?);
+    daemon.stop()?;
+    let of_kernel = still_and_churning(&site, &mut probe, time)?;
+    for ((what, target, gap), (.., of_kernel)) in gaps.into_iter().zip(of_kernel) {
+        let row = row(&format!("longest gap at 10000 frames/s, {what}"), "ms", gap, target, Better::Lower);
+        rows.push(Row { kernel: Some(of_kernel), ..row });
+    }
+    Ok(rows)
+}
+
+/// From the start of vtepd to the first frame that it forwards, and to the last of one to each MAC address.
+fn start(probe: &mut Probe) -> Result<Vec<Row>, Failure> {
+    let start = now()?;
+    let first = probe.until("vtepd's first frame", |arrival| arrival.by_vtepd)?.at;
+    let (mut arrived, mut last, offset) = (0, first, probe.sent() as u64);
+    let mut see = |arrived: &mut u32, arrival: Arrival| {
+        let home = arrival.number.checked_sub(offset).map(|number| vtep(LARGE.home(number as u32)));
+        if arrival.by_vtepd && home == Some(arrival.vtep) {
+            *arrived += 1;
+            last = last.max(arrival.at);
+        }
+    };
+    let patient_until = now()? + 20_000_000_000;
+    for number in 0..LARGE.macs {
+        probe.send_to(mac(number))?;
+        while number.saturating_sub(arrived) > WINDOW && now()? < patient_until {
+            probe.receive(|arrival| see(&mut arrived, arrival))?;
+        }
+    }
+    let patient_until = now()? + 1_000_000_000;
+    while arrived < LARGE.macs && now()? < patient_until {
+        probe.receive(|arrival| see(&mut arrived, arrival))?;
+    }
+    let seconds = |time: u64| time.saturating_sub(start) as f64 / 1e9;
+    let row = |what: &str, unit: &str, figure, target| {
+        row(&format!("start with {} MACs: {what}", LARGE.macs), unit, figure, target, Better::Lower)
+    };
+    let lost = f64::from(LARGE.macs - arrived);
+    Ok(vec![
+        row("first frame forwarded", "s", seconds(first), None),
+        row("last of a frame to each forwarded", "s", seconds(last), None),
+        row("lost of a frame to each", "frames", lost, Some(0.0)),
+    ])
+}
+
+/// A case, its target in ms, and the longest time without a frame in it, in ms.
+type Gap = (&'static str, Option<f64>, f64);
+
+/// The longest time in which a frame was there to be forwarded and none arrived: while nothing changes, and while MAC addresses
+/// move and routes change.
+fn still_and_churning(site: &Site, probe: &mut Probe, time: Duration) -> Result<[Gap; 2], Failure> {
+    let still = gap(probe, time, |_| Ok(()))?;
+    let kernel = site.kernel(&[])?;
+    let churn = |number: u32| {
+        // The probe's own entry stays.
+        let message = if number.is_multiple_of(2) {
+            let moved = 1 + number % (LARGE.macs - 1);
+            messages::fdb(site.vxlan, mac(moved), vtep(number / 2 % LARGE.vteps))
+        } else {
+            let hops = [site.hop(1), site.hop(2)];
+            let hops = if number.is_multiple_of(4) { hops.get(1..) } else { hops.get(..) };
+            messages::route(vtep(1 + number % (LARGE.vteps - 1)), hops.unwrap_or_default())
+        };
+        Ok(kernel.ask(&message)?)
+    };
+    let churning = gap(probe, time, churn)?;
+    Ok([("nothing changes", None, still), ("1000 changes/s", Some(1.0), churning)])
+}
+
+fn gap(
+    probe: &mut Probe,
+    time: Duration,
+    mut change: impl FnMut(u32) -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    let start = now()?;
+    let end = start + time.as_nanos() as u64;
+    let (mut arrivals, mut changes) = (Vec::new(), 0u32);
+    loop {
+        let now = now()?;
+        if now >= end {
+            break;
+        }
+        if now >= start + u64::from(changes) * CHURN {
+            change(changes)?;
+            changes += 1;
+        }
+        probe.turn(|arrival| arrivals.push((arrival.at, arrival.number)))?;
+    }
+    arrivals.sort_unstable();
+    let mut longest = 0;
+    let mut before: Option<(u64, u64)> = None;
+    for (at, number) in arrivals {
+        if let Some((last, newest)) = before {
+            let awaited = probe.sent_at(newest + 1).max(last);
+            longest = longest.max(at.saturating_sub(awaited));
+        }
+        before = Some((at, before.map_or(number, |(_, newest)| newest.max(number))));
+    }
+    before.ok_or("no probe frame arrived")?;
+    Ok(longest as f64 / 1e6)
+}
+
+/// From a change to the first frame on the new path.
+fn reactions(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
+    let kernel = site.kernel(&[])?;
+    let mut rows = Vec::new();
+    let to = |round: u32| vtep(1 + round % 2);
+    let moved = |round| Ok(kernel.ask(&messages::fdb(site.vxlan, mac(0), to(round)))?);
+    let times = react(probe, count, moved, |round, arrival| arrival.vtep == to(round))?;
+    rows.extend(reaction("a MAC moves (netlink)", times));
+
+    // The next hop that the probe's flow has.
+    let uplink = probe.until("a frame", |_| true)?.uplink;
+    let mac_of = |round: u32| MacAddr([2, 0xee, 1, 0, (round >> 8) as u8, round as u8]);
+    let (ifindex, address) = site.hop(uplink);
+    let changed = |round| Ok(kernel.ask(&messages::neighbour(ifindex, address, mac_of(round)))?);
+    let times = react(probe, count, changed, |round, arrival| arrival.gateway == mac_of(round))?;
+    kernel.ask(&messages::neighbour(ifindex, address, gateway_mac(uplink)))?;
+    rows.extend(reaction("a gateway's MAC address changes (netlink)", times));
+
+    // zebra's word is taken before the kernel's once its replay has ended.
+    kernel.ask(&messages::fdb(site.vxlan, mac(0), vtep(1)))?;
+    let uplink = |round: u32| 1 + round as usize % 2;
+    let elsewhere = 3 - probe.until("a frame to the VTEP", |arrival| arrival.vtep == vtep(1))?.uplink;
+    let mut zebra = site.zebra()?;
+    zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(elsewhere)])))?;
+    probe.until("zebra's route", |arrival| arrival.uplink == elsewhere)?;
+    let shift = if elsewhere == 1 { 1 } else { 0 };
+    let by = |round: u32| uplink(round + shift);
+    let changed = |round| Ok(zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(by(round))])))?);
+    let times = react(probe, count, changed, |round, arrival| arrival.uplink == by(round))?;
+    rows.extend(reaction("a route changes (FPM)", times));
+
+    zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(2))))?;
+    zebra.write_all(&framed(&messages::route_by(vtep(1), OBJECT)))?;
+    probe.until("zebra's next hop", |arrival| arrival.uplink == 2)?;
+    let changed = |round| Ok(zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(uplink(round)))))?);
+    let times = react(probe, count, changed, |round, arrival| arrival.uplink == uplink(round))?;
+    rows.extend(reaction("a next-hop object changes (FPM)", times));
+    Ok(rows)
+}
+
+fn react(
+    probe: &mut Probe,
+    count: u32,
+    mut change: impl FnMut(u32) -> Result<(), Failure>,
+    new: impl Fn(u32, &Arrival) -> bool,
+) -> Result<Vec<Duration>, Failure> {
+    let mut times = Vec::new();
+    for round in 0..count {
+        // Not in step with the probe.
+        probe.pass(APART + Duration::from_micros(u64::from(round * 37 % 100)))?;
+        let start = now()?;
+        change(round)?;
+        let first =
+            probe.until("a frame on the new path", |arrival| arrival.at >= start && new(round, arrival))?;
+        times.push(Duration::from_nanos(first.at - start));
+    }
+    Ok(times)
+}
+
+fn reaction(what: &str, times: Vec<Duration>) -> [Row; 2] {
+    both(&format!("event to frame: {what}"), times, Some(2.0), None)
+}
+
+/// Median and worst, in ms.
+fn both(what: &str, times: Vec<Duration>, median: Option<f64>, worst: Option<f64>) -> [Row; 2] {
+    let (middle, longest) = median_and_worst(times);
+    [("median", middle, median), ("worst", longest, worst)].map(|(which, micros, target)| {
+        row(&format!("{what}, {which}"), "ms", micros / 1e3, target, Better::Lower)
+    })
+}
+
+/// The far end of the uplink that the probe's flow has goes down. Timed from the kernel's notification, and from the last frame
+/// that arrived there: between the two the kernel takes the far end down.
+fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
+    let events = site.kernel(&[LINK_GROUP])?;
+    let (mut reactions, mut gaps) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        probe.pass(APART)?;
+        let lost = probe.until("a frame", |_| true)?.uplink;
+        let _ = events.heard();
+        let (event, last, first) = std::thread::scope(|scope| -> Result<_, Failure> {
+            let down = scope.spawn(|| site.set_far_end(lost, false).map_err(|error| error.to_string()));
+            let (mut event, mut last, mut first) = (None, 0, None);
+            let patient_until = now()? + 5_000_000_000;
+            while (event.is_none() || first.is_none()) && now()? < patient_until {
+                if event.is_none() && events.heard() {
+                    event = Some(now()?);
+                }
+                probe.turn(|arrival| {
+                    if arrival.uplink == lost {
+                        last = last.max(arrival.at);
+                    } else if first.is_none() {
+                        first = Some(arrival.at);
+                    }
+                })?;
+            }
+            down.join().map_err(|_| "the thread panicked")??;
+            Ok((event.ok_or("the kernel says nothing")?, last, first.ok_or("no frame on the other uplink")?))
+        })?;
+        reactions.push(Duration::from_nanos(first.saturating_sub(event)));
+        gaps.push(Duration::from_nanos(first.saturating_sub(last)));
+        site.set_far_end(lost, true)?;
+        probe.until("the flow to come back", |arrival| arrival.uplink == lost)?;
+    }
+    let mut rows =
+        both("event to frame: an uplink loses its carrier", reactions, Some(10.0), Some(10.0)).to_vec();
+    rows.extend(both("an uplink loses its carrier: time without a frame", gaps, None, None));
+    Ok(rows)
+}
