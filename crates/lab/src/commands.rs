@@ -15,11 +15,15 @@ use lab::counters;
 use lab::daemon;
 use lab::demo;
 use lab::fabric::{Fabric, FabricError};
+use lab::overlay::Deployed;
 use lab::roce::{InnerPort, Limit, Sink, Source, connections};
 use lab::topology::Topology;
+use lab::verify;
 use serde::Serialize;
 
-use crate::{Cli, Command, Counters, Demo, Down, Exec, Output, Receive, Roce, Send, Up, Where, Which};
+use crate::{
+    Cli, Command, Counters, Demo, Down, Exec, Output, Receive, Roce, Send, Up, Verify, Where, Which,
+};
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
@@ -53,6 +57,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Send(arguments)) => send(&arguments, cli.output),
         Command::Roce(Roce::Receive(arguments)) => receive(&arguments, cli.output),
         Command::Demo(arguments) => show_demo(&arguments, cli.output),
+        Command::Verify(arguments) => verify(&arguments, cli.output),
     }
 }
 
@@ -374,6 +379,30 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     let code = show_outcome(&outcome, output)?;
     print_tour(&fabric.keep()?, &own)?;
     Ok(code)
+}
+
+fn verify(arguments: &Verify, output: Output) -> Outcome {
+    let deployed = Deployed::find(Topology::load(&arguments.file)?)?;
+    let settings = verify::Settings {
+        vtepd: !arguments.kernel,
+        queue_pairs: arguments.queue_pairs.into(),
+        rate: arguments.rate,
+        frames: arguments.frames,
+        limit: Duration::from_secs(arguments.timeout),
+    };
+    let progress = Progress::new();
+    let outcome = verify::run(&deployed, &settings, &|text| progress.report(text), interrupt())?;
+    drop(progress);
+    if let Some(path) = &arguments.json {
+        write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    if output == Output::Json {
+        print_json(&outcome)?;
+    } else {
+        print(&outcome)?;
+    }
+    Ok(if outcome.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes a file that belongs to the user who called sudo.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::netns::Namespace;
 use crate::node::{Node, NodeError};
 use crate::process::{Identity, wait_until};
 use crate::random::SEED;
@@ -128,19 +129,7 @@ impl Daemon {
     /// # Errors
     /// In words, if it does not answer.
     pub fn metrics(&self) -> Result<String, String> {
-        let get = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect_timeout(&METRICS, TIMEOUT)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer)
-        };
-        let namespace = self.node.namespace().map_err(|error| error.to_string())?;
-        namespace
-            .enter(get)
-            .map_err(|error| error.to_string())?
-            .map_err(|error| format!("no metrics: {error}"))
+        metrics(&self.node.namespace().map_err(|error| error.to_string())?)
     }
 
     /// Which process it is.
@@ -157,6 +146,19 @@ impl Daemon {
         let log = std::fs::read_to_string(self.node.log("vtepd")).unwrap_or_default();
         log.lines().last().unwrap_or("it wrote nothing").to_owned()
     }
+}
+
+/// The metrics of the vtepd that runs in a namespace.
+pub(crate) fn metrics(namespace: &Namespace) -> Result<String, String> {
+    let get = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&METRICS, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    namespace.enter(get).map_err(|error| error.to_string())?.map_err(|error| format!("no metrics: {error}"))
 }
 
 /// The configuration file of a node's vtepd.

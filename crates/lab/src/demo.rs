@@ -6,7 +6,7 @@ mod setup;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::counters::{self, CountersError};
@@ -14,8 +14,7 @@ use crate::daemon::{Daemon, DaemonError, Policy};
 use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::netns::NetnsError;
 use crate::node::NodeError;
-use crate::random::SEED;
-use crate::roce::{self, InnerPort, Limit, RoceError, Sink, Source, connections};
+use crate::roce::{End, Limit, RoceError, Stream};
 use crate::topology::{Endpoint, Topology, TopologyError};
 
 pub use report::{Outcome, PolicyOutcome};
@@ -27,11 +26,6 @@ pub const FABRIC: &str = "demo";
 /// The file of its fabric, in this repository.
 pub const TOPOLOGY: &str = "deploy/containerlab/scaleacross.clab.yml";
 
-/// One inner source port for all queue pairs: what older NICs and many traffic generators send.
-const INNER_PORT: u16 = 49152;
-/// A path MTU of 1024 bytes.
-pub(crate) const PAYLOAD: usize = 1024;
-const MARK: u64 = SEED;
 const SENDER: &str = "host1";
 const RECEIVER: &str = "host4";
 const RECEIVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 10, 4);
@@ -40,7 +34,6 @@ const HOST_INTERFACE: &str = "eth1";
 const VNIS: usize = 2;
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(90);
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
-const QUIET: Duration = Duration::from_secs(1);
 
 /// The demo could not be shown.
 #[derive(Debug, thiserror::Error)]
@@ -149,40 +142,31 @@ fn measure(
     interrupted: &AtomicBool,
 ) -> Result<PolicyOutcome, DemoError> {
     let name = policy.map_or_else(|| "kernel".to_owned(), |policy| policy.to_string());
-    let (sender, receiver) = (fabric.node(SENDER)?.namespace()?, fabric.node(RECEIVER)?.namespace()?);
-    // The receiver does not speak otherwise, and its leaf would forget it.
-    receiver.enter(|| roce::announce(HOST_INTERFACE))??;
-    let source = Source {
-        interface: HOST_INTERFACE.to_owned(),
-        destination: RECEIVER_ADDRESS,
-        connections: connections(SEED, settings.queue_pairs),
-        inner_port: InnerPort::Constant(INNER_PORT),
-        payload: PAYLOAD,
-        rate: settings.rate,
-        mark: MARK,
-        cpu: Some(0),
+    let end = |node: &str| {
+        Ok::<_, DemoError>(End {
+            namespace: fabric.node(node)?.namespace()?,
+            interface: HOST_INTERFACE.to_owned(),
+        })
     };
-    let mut sink = receiver.enter(|| Sink::open(HOST_INTERFACE, MARK))??;
+    let stream = Stream {
+        from: end(SENDER)?,
+        to: end(RECEIVER)?,
+        address: RECEIVER_ADDRESS,
+        queue_pairs: settings.queue_pairs,
+        rate: settings.rate,
+        limit: Limit::Frames(settings.frames),
+    };
     let before = loads(fabric, directions)?;
-    let progress = AtomicU64::new(0);
-    let sent = std::thread::scope(|scope| {
-        let sending = scope
-            .spawn(|| sender.enter(|| source.run(Limit::Frames(settings.frames), interrupted, &progress)));
-        let mut shown = 0;
-        while !sending.is_finished() {
-            sink.receive()?;
-            let percent = progress.load(Ordering::Relaxed) * 100 / settings.frames.max(1);
-            if percent >= shown + 10 {
-                shown = percent;
-                // An interrupt stops the source too.
-                let _ = report(&format!("{name}: {percent} % of {} frames sent", settings.frames));
-            }
+    let mut shown = 0;
+    let (_, arrived) = stream.run(interrupted, |frames| {
+        let percent = frames * 100 / settings.frames.max(1);
+        if percent < shown + 10 {
+            return Ok(());
         }
-        let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??;
-        Ok::<_, DemoError>(sent)
+        shown = percent;
+        Ok::<_, DemoError>(report(&format!("{name}: {percent} % of {} frames sent", settings.frames))?)
     })?;
-    sink.drain(&sent, QUIET)?;
-    report(&format!("{name}: {} frames received", sink.received()))?;
+    report(&format!("{name}: {} frames received", arrived.received()))?;
     let links = loads(fabric, directions)?
         .into_iter()
         .map(|(name, after)| {
@@ -195,7 +179,7 @@ fn measure(
         .filter(|direction| direction.between)
         .map(|direction| direction.name.to_string())
         .collect();
-    Ok(PolicyOutcome::new(name, links, &between, &sink.report_of(&sent, &source.connections)))
+    Ok(PolicyOutcome::new(name, links, &between, &arrived))
 }
 
 /// Frames that each link has carried in the traffic's direction.

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
+use crate::overlay::Deployed;
 use crate::process::{ancestry, command_line, wait_until};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
@@ -178,6 +179,12 @@ impl Fabric {
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// Its nodes' namespaces, without their processes.
+    #[must_use]
+    pub fn deployed(&self) -> Deployed {
+        Deployed::new(self.topology.clone(), prefix(&self.name))
     }
 
     /// A node.

@@ -13,12 +13,14 @@ pub mod demo;
 pub mod fabric;
 pub mod netns;
 pub mod node;
+pub mod overlay;
 pub mod packet;
 pub mod process;
 pub mod random;
 pub mod roce;
 pub mod state;
 pub mod topology;
+pub mod verify;
 
 pub use fabric::Fabric;
 pub use netns::Namespace;

@@ -61,6 +61,11 @@ enum Command {
     /// Show the same traffic through kernel VXLAN and through vtepd by each of its policies
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
     Demo(Demo),
+    /// Look whether a fabric that is up does what it should, ContainerLab's or lab's: reach, vtepd, balance, failover
+    #[command(
+        after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json seen.json\n\nThe exit status is 1 if something is not as it should be."
+    )]
+    Verify(Verify),
 }
 
 /// Which fabric.
@@ -207,6 +212,30 @@ struct Demo {
     /// The vtepd program; without it, the one beside lab
     #[arg(long)]
     vtepd: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Verify {
+    /// The ContainerLab topology file
+    file: PathBuf,
+    /// Write what was seen to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// No vtepd is expected: kernel VXLAN forwards
+    #[arg(long)]
+    kernel: bool,
+    /// Queue pairs between the two hosts
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    queue_pairs: u16,
+    /// Frames per second
+    #[arg(long, default_value_t = 10_000)]
+    rate: u32,
+    /// Frames for the balance
+    #[arg(long, default_value_t = 50_000)]
+    frames: u64,
+    /// Seconds until everybody reaches everybody
+    #[arg(long, default_value_t = 90)]
+    timeout: u64,
 }
 
 fn main() -> ExitCode {

@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::{PAYLOAD, Settings};
+use super::Settings;
 use crate::random::SEED;
+use crate::roce::PAYLOAD;
 
 /// See the module's description. What cannot be found out is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

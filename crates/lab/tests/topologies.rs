@@ -1,12 +1,14 @@
-//! The repository's own fabric is a valid ContainerLab file, and the one that the demo describes.
+//! The repository's topologies are valid ContainerLab files, and what they say they are.
 
 use std::path::{Path, PathBuf};
 
 use lab::topology::Topology;
 
-fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/containerlab/scaleacross.clab.yml")
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/containerlab/{name}.clab.yml"))
 }
+
+const ALL: [&str; 3] = ["minimal", "scaleacross", "wide"];
 
 fn violations(text: &str) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let schema = serde_json::from_str(include_str!("fixtures/clab.schema.json"))?;
@@ -16,16 +18,33 @@ fn violations(text: &str) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn scaleacross_is_valid_against_containerlabs_schema() {
-    let text = std::fs::read_to_string(file()).unwrap();
-    assert_eq!(violations(&text).unwrap(), Vec::<String>::new());
-    let wrong = text.replace("network-mode: none", "network-mode: nowhere");
-    assert_ne!(violations(&wrong).unwrap(), Vec::<String>::new(), "the schema must be able to refuse");
+fn each_is_valid_against_containerlabs_schema() {
+    for name in ALL {
+        let text = std::fs::read_to_string(file(name)).unwrap();
+        assert_eq!(violations(&text).unwrap(), Vec::<String>::new(), "{name}");
+        let wrong = text.replace("network-mode: none", "network-mode: nowhere");
+        assert_ne!(violations(&wrong).unwrap(), Vec::<String>::new(), "the schema must be able to refuse");
+    }
+}
+
+#[test]
+fn each_has_a_sidecar_for_every_leaf_and_all_its_files() {
+    for name in ALL {
+        let topology = Topology::load(&file(name)).unwrap();
+        assert_eq!(topology.name, name);
+        for leaf in topology.nodes.keys().filter(|node| node.starts_with("leaf")) {
+            let sidecar = &topology.nodes[&format!("vtepd-{leaf}")];
+            assert_eq!(sidecar.shares.as_deref(), Some(leaf.as_str()), "{name}");
+        }
+        for bind in topology.nodes.values().flat_map(|node| &node.binds) {
+            assert!(bind.source.is_file(), "{} is missing", bind.source.display());
+        }
+    }
 }
 
 #[test]
 fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
-    let topology = Topology::load(&file()).unwrap();
+    let topology = Topology::load(&file("scaleacross")).unwrap();
     let nodes = |prefix: &str| topology.nodes.keys().filter(|name| name.starts_with(prefix)).count();
     assert_eq!((nodes("spine"), nodes("leaf"), nodes("host")), (4, 6, 6));
     let between =
@@ -42,9 +61,4 @@ fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
         count += 1;
     }
     assert_eq!(count, 10);
-
-    let binds = topology.nodes.values().flat_map(|node| &node.binds);
-    for bind in binds {
-        assert!(bind.source.is_file(), "{} is missing", bind.source.display());
-    }
 }

@@ -1,0 +1,224 @@
+//! The overlay of a fabric that is up: its VXLAN netdevs and the hosts on their bridges, as the kernels have them.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use serde::Deserialize;
+
+use crate::fabric::FabricError;
+use crate::netns::{self, Namespace, NetnsError};
+use crate::packet::Interface;
+use crate::roce::announce;
+use crate::topology::{Endpoint, Topology};
+
+/// A fabric that is up, whoever brought it up: `lab`, or ContainerLab, which gives its containers' namespaces names as
+/// `ip netns` does.
+#[derive(Debug, Clone)]
+pub struct Deployed {
+    topology: Topology,
+    prefix: String,
+}
+
+/// A VXLAN netdev of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Tunnel {
+    pub(crate) node: String,
+    device: String,
+    vni: u32,
+    vtep: Ipv4Addr,
+}
+
+/// A host on a VXLAN bridge.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    /// Its own interface.
+    pub(crate) end: Endpoint,
+    pub(crate) address: Ipv4Addr,
+    mac: String,
+    pub(crate) vni: u32,
+    /// Of its leaf.
+    pub(crate) vtep: Ipv4Addr,
+    /// The node that the bridge is on.
+    pub(crate) leaf: String,
+}
+
+/// How much of something is there.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Count {
+    pub(crate) found: usize,
+    pub(crate) expected: usize,
+}
+
+impl Count {
+    pub(crate) fn see(&mut self, found: bool) {
+        self.found += usize::from(found);
+        self.expected += 1;
+    }
+
+    pub(crate) fn complete(&self) -> bool {
+        self.found == self.expected
+    }
+}
+
+/// What the overlay consists of.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overlay {
+    pub(crate) tunnels: Vec<Tunnel>,
+    pub(crate) hosts: Vec<Host>,
+}
+
+/// `ip -json -details link`, as far as it matters.
+#[derive(Deserialize)]
+struct Link {
+    ifname: String,
+    master: Option<String>,
+    linkinfo: Option<LinkInfo>,
+}
+
+#[derive(Deserialize)]
+struct LinkInfo {
+    info_kind: Option<String>,
+    info_data: Option<Vxlan>,
+}
+
+#[derive(Deserialize)]
+struct Vxlan {
+    id: Option<u32>,
+    local: Option<Ipv4Addr>,
+}
+
+/// `bridge -json fdb`, as far as it matters.
+#[derive(Deserialize)]
+struct FdbEntry {
+    mac: String,
+    dst: Option<Ipv4Addr>,
+    ifname: Option<String>,
+}
+
+impl Deployed {
+    /// A fabric whose namespaces are called `PREFIX` and the node's name.
+    #[must_use]
+    pub fn new(topology: Topology, prefix: String) -> Self {
+        Self { topology, prefix }
+    }
+
+    /// The fabric of this topology that is up: ContainerLab's, or `lab`'s.
+    ///
+    /// # Errors
+    /// [`FabricError::NotUp`].
+    pub fn find(topology: Topology) -> Result<Self, FabricError> {
+        let name = topology.name.clone();
+        for prefix in [format!("clab-{name}-"), format!("lab-{name}-")] {
+            let there = netns::list(&prefix);
+            let own = topology.nodes.iter().filter(|(_, node)| node.shares.is_none());
+            if own.clone().next().is_some()
+                && own.clone().all(|(node, _)| there.contains(&format!("{prefix}{node}")))
+            {
+                return Ok(Self::new(topology, prefix));
+            }
+        }
+        Err(FabricError::NotUp(name))
+    }
+
+    /// What it was built from.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Whether ContainerLab has it, or else `lab`.
+    #[must_use]
+    pub fn is_containerlab(&self) -> bool {
+        self.prefix.starts_with("clab-")
+    }
+
+    /// The namespace of a node.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn namespace(&self, node: &str) -> Result<Namespace, NetnsError> {
+        let shared = self.topology.nodes.get(node).and_then(|settings| settings.shares.as_deref());
+        Namespace::open(format!("{}{}", self.prefix, shared.unwrap_or(node)))
+    }
+
+    /// Asks each node for its VXLAN netdevs, and who is on their bridges.
+    pub(crate) fn overlay(&self) -> Result<Overlay, FabricError> {
+        let mut overlay = Overlay::default();
+        for node in self.topology.nodes.iter().filter(|(_, node)| node.shares.is_none()).map(|(name, _)| name)
+        {
+            let links: Vec<Link> =
+                json(&self.namespace(node)?, &["ip", "-json", "-details", "link", "show"])?;
+            for link in &links {
+                let info = link.linkinfo.as_ref().filter(|info| info.info_kind.as_deref() == Some("vxlan"));
+                let Some(Vxlan { id: Some(vni), local: Some(vtep) }) =
+                    info.and_then(|info| info.info_data.as_ref())
+                else {
+                    continue;
+                };
+                let (vni, vtep) = (*vni, *vtep);
+                overlay.tunnels.push(Tunnel { node: node.clone(), device: link.ifname.clone(), vni, vtep });
+                for port in links.iter().filter(|port| port.master.is_some() && port.master == link.master) {
+                    let near = Endpoint { node: node.clone(), interface: port.ifname.clone() };
+                    let Some(end) = self.topology.peer(&near).cloned() else { continue };
+                    let namespace = self.namespace(&end.node)?;
+                    let Ok(interface) = namespace.enter(|| Interface::find(&end.interface))? else {
+                        continue;
+                    };
+                    if let Some(address) = interface.ipv4 {
+                        let mac = interface.mac.to_string();
+                        overlay.hosts.push(Host { end, address, mac, vni, vtep, leaf: node.clone() });
+                    }
+                }
+            }
+        }
+        Ok(overlay)
+    }
+
+    /// Has every host say where it is.
+    pub(crate) fn announce(&self, hosts: &[Host]) -> Result<(), FabricError> {
+        for host in hosts {
+            // A host without an IPv4 address speaks when it likes.
+            let _ = self.namespace(&host.end.node)?.enter(|| announce(&host.end.interface))?;
+        }
+        Ok(())
+    }
+
+    /// How many flood entries and how many remote MAC addresses the kernels' forwarding databases hold.
+    pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), FabricError> {
+        const FLOOD: &str = "00:00:00:00:00:00";
+        let (mut floods, mut addresses) = (Count::default(), Count::default());
+        let mut databases: BTreeMap<&str, Vec<FdbEntry>> = BTreeMap::new();
+        for here in &overlay.tunnels {
+            if !databases.contains_key(here.node.as_str()) {
+                let fdb = json(&self.namespace(&here.node)?, &["bridge", "-json", "fdb", "show"])?;
+                databases.insert(&here.node, fdb);
+            }
+            let fdb = databases.get(here.node.as_str()).map(Vec::as_slice).unwrap_or_default();
+            let has = |mac: &str, vtep: Ipv4Addr| {
+                fdb.iter().any(|entry| {
+                    entry.mac == mac && entry.dst == Some(vtep) && entry.ifname.as_ref() == Some(&here.device)
+                })
+            };
+            for there in
+                overlay.tunnels.iter().filter(|there| there.vni == here.vni && there.vtep != here.vtep)
+            {
+                floods.see(has(FLOOD, there.vtep));
+            }
+            for host in overlay.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep) {
+                addresses.see(has(&host.mac, host.vtep));
+            }
+        }
+        Ok((floods, addresses))
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(namespace: &Namespace, command: &[&str]) -> Result<T, FabricError> {
+    parse(&namespace.run(command)?, &command.join(" "))
+}
+
+/// Reads what a command of iproute2 or FRR has printed as JSON.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str, command: &str) -> Result<T, FabricError> {
+    // Both tools print nothing at all where there is nothing to list.
+    let text = if text.trim().is_empty() { "[]" } else { text };
+    serde_json::from_str(text).map_err(|source| FabricError::Answer { command: command.to_owned(), source })
+}
