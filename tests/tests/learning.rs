@@ -8,14 +8,16 @@
     reason = "a test may panic"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
-use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, bridge, mac_of, run};
+use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, bridge, ip, mac_of, run};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
@@ -212,7 +214,7 @@ fn what_is_static_is_not_moved() {
     }
 }
 
-/// A host that sends stays, one that is silent goes, each by the netdev's own ageing time.
+/// A host that sends stays, one that is silent goes although it is sent to, each by the netdev's own ageing time.
 #[test]
 fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
     if !can_run("l9_who_sends_is_remembered_who_does_not_is_forgotten") {
@@ -226,6 +228,7 @@ fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
     let until = Duration::from_secs(15);
     while said.elapsed() < until {
         speak(&lab.far);
+        inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.farther), 1));
         std::thread::sleep(Duration::from_millis(200));
         if forgotten.is_none()
             && said.elapsed() > Duration::from_secs(1)
@@ -243,4 +246,205 @@ fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
     assert!((8..=40).contains(&count(&vtepd, "refreshed")), "{}", vtepd.metrics().0);
     // Forgotten, it is flooded to.
     assert_eq!(ways(&lab, lab.farther.mac(), 20), BTreeMap::from([(PEER, 10), (PEER2, 10)]));
+}
+
+/// The flood list as the kernel has it.
+fn kernel_flood(lab: &Lab) -> BTreeSet<Ipv4Addr> {
+    let shown = run(&lab.leaf, "bridge fdb show dev vx10");
+    let zero = |line: &&str| line.starts_with("00:00:00:00:00:00 ");
+    shown.lines().filter(zero).map(|line| line.split(' ').nth(2).unwrap().parse().unwrap()).collect()
+}
+
+/// An entry that is deleted is flooded to again; a netdev that does not learn any more learns nothing, and again once it does.
+#[test]
+fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
+    if !can_run("l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on") {
+        return;
+    }
+    let lab = lab("offon", "", "");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let (far, farther) = (lab.far.mac(), lab.farther.mac());
+    let (flood, known) = (BTreeMap::from([(PEER, 10), (PEER2, 10)]), BTreeMap::from([(PEER, 10)]));
+    let remote_macs = |wanted: u64| {
+        vtepd.wait_for("the entries", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == wanted);
+    };
+    speak(&lab.far);
+    learned(&lab, &vtepd, far, PEER);
+    assert_eq!(ways(&lab, far, 10), known);
+    bridge(&lab.leaf, &format!("fdb del {far} dev vx10 dst {PEER} self"));
+    remote_macs(0);
+    assert_eq!(ways(&lab, far, 20), flood, "deleted");
+    speak(&lab.far);
+    learned(&lab, &vtepd, far, PEER);
+    assert_eq!(ways(&lab, far, 10), known, "and learned again at once");
+
+    // Off: what was learned stays, what speaks now is not.
+    let learning = |on: bool| {
+        let word = if on { "learning" } else { "nolearning" };
+        ip(&lab.leaf, &format!("link set vx10 type vxlan id 10 {word}"));
+        wait_for(word, || vtepd.ask(&["vni"])[0]["taken"]["learning"] == on);
+    };
+    learning(false);
+    let at_host = Capture::start(&lab.host.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
+    speak(&lab.farther);
+    at_host.wait(1);
+    quiet();
+    assert_eq!(entry(&lab, farther), None);
+    assert_eq!((ways(&lab, farther, 20), ways(&lab, far, 10)), (flood.clone(), known.clone()));
+    learning(true);
+    assert_eq!(ways(&lab, farther, 20), flood);
+    speak(&lab.farther);
+    wait_for("the kernel to have it", || entry(&lab, farther).is_some());
+    remote_macs(2);
+    assert_eq!(ways(&lab, farther, 10), BTreeMap::from([(PEER2, 10)]));
+    assert_eq!(count(&vtepd, "new"), 3, "{}", vtepd.metrics().0);
+}
+
+/// The default `remote` becomes another one: every other flood entry stays, with vtepd as in the kernel.
+#[test]
+fn l17_changing_the_default_remote_loses_no_flood_entry() {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 4);
+    if !can_run("l17_changing_the_default_remote_loses_no_flood_entry") {
+        return;
+    }
+    let lab = lab("l17", "remote 10.0.0.2", "remote 10.0.0.1");
+    // A second address of the peer.
+    ip(&lab.peer, &format!("addr add {OTHER}/32 dev lo"));
+    for (router, number) in lab.routers.iter().zip(1..) {
+        ip(router, &format!("route add {OTHER}/32 via 10.2.{number}.1"));
+    }
+    ip(&lab.leaf, &format!("route add {OTHER}/32 src {LEAF} nexthop via 10.1.1.0 nexthop via 10.1.2.0"));
+    bridge(&lab.leaf, &format!("fdb append 00:00:00:00:00:00 dev vx10 dst {PEER2} self permanent"));
+    let all = MacAddr::BROADCAST;
+    let flooded = |to: [Ipv4Addr; 2]| {
+        assert_eq!(ways(&lab, all, 20), BTreeMap::from(to.map(|vtep| (vtep, 10))));
+        assert_eq!(kernel_flood(&lab), BTreeSet::from(to));
+    };
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    flooded([PEER, PEER2]);
+    let mut events = vtepd.events();
+    for (remote, to) in [(OTHER, [OTHER, PEER2]), (PEER, [PEER, PEER2]), (OTHER, [OTHER, PEER2])] {
+        ip(&lab.leaf, &format!("link set vx10 type vxlan id 10 remote {remote}"));
+        events.wait_for("the new remote", |event| {
+            event["kind"] == "flood-added" && event["vtep"] == remote.to_string()
+        });
+        flooded(to);
+        let shown = vtepd.ask(&["flood"]);
+        let shown =
+            shown.as_array().unwrap().iter().map(|row| row["vtep"].as_str().unwrap().parse().unwrap());
+        assert_eq!(shown.collect::<BTreeSet<Ipv4Addr>>(), BTreeSet::from(to));
+    }
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{log}");
+    flooded([OTHER, PEER2]);
+}
+
+/// What the kernel has of a vxlan netdev: addresses with a VTEP, without the flood list.
+fn kernel_macs(lab: &Lab, vni: u32) -> BTreeSet<String> {
+    let shown = run(&lab.leaf, &format!("bridge fdb show dev vx{vni}"));
+    let entries =
+        shown.lines().filter(|line| line.contains(" dst ") && !line.starts_with("00:00:00:00:00:00"));
+    entries.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+fn vtepd_macs(vtepd: &Vtepd, vni: u32) -> BTreeSet<String> {
+    let fdb = vtepd.ask(&["fdb", "--vni", &vni.to_string()]);
+    fdb.as_array().unwrap().iter().map(|row| row["mac"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Addresses that do not fit are not learned, whoever sets the limit: the netdev's `maxaddress`, the VNI's own or that of all.
+/// Flushed by VNI, by origin and by bridge port, tables are the kernel's, while two VNIs forward.
+#[test]
+fn v12_the_table_cap_holds_and_flushes_are_followed() {
+    const VNIS: [u32; 3] = [10, 20, 30];
+    if !can_run("v12_the_table_cap_holds_and_flushes_are_followed") {
+        return;
+    }
+    let lab = lab("v12", "maxaddress 12", "");
+    lab.overlay(20, "", "", "");
+    lab.overlay(30, "", "", "");
+    let file = std::env::temp_dir().join(format!("vtepd-story-v12-{}.toml", std::process::id()));
+    std::fs::write(&file, "[learning]\ntotal = 36\n[vni.20]\naddresses = 8\n").unwrap();
+    let vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);
+    let stream = |vni: u32| {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ending, host, to) = (Arc::clone(&stop), lab.host.ip_in(vni), lab.far.ip_in(vni));
+        let pinging = lab.host.ns.thread(move || {
+            let mut sent = 0;
+            while !ending.load(Ordering::Relaxed) || sent == 0 {
+                let mut command = std::process::Command::new("ping");
+                command.args([
+                    "-n",
+                    "-i",
+                    "0.01",
+                    "-c",
+                    "50",
+                    "-w",
+                    "20",
+                    "-I",
+                    &host.to_string(),
+                    &to.to_string(),
+                ]);
+                let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+                assert!(said.contains("50 packets transmitted, 50 received"), "{said}");
+                sent += 50;
+            }
+            sent
+        });
+        (stop, pinging.unwrap())
+    };
+    let streams = [10, 20].map(stream);
+    let claims = |vni: u32, numbers: std::ops::Range<u8>| {
+        for number in numbers {
+            let mac = MacAddr([2, 7, 0, 0, vni as u8, number]);
+            let pair = Pair { from: (mac, lab.far.ip()), to: (MacAddr::BROADCAST, lab.host.ip()) };
+            inject(&lab.far.ns, &format!("eth{vni}"), &[frames::ethernet(pair, EXPERIMENT, &[number; 50])]);
+        }
+    };
+    let refused = || vtepd.metrics().get("vtepd_not_learned_addresses_total{reason=\"too_many_addresses\"}");
+    VNIS.iter().for_each(|vni| claims(*vni, 0..40));
+    wait_for("addresses that do not fit", || refused() >= 80);
+    quiet();
+    // The flood list is one address.
+    let sizes = VNIS.map(|vni| kernel_macs(&lab, vni).len());
+    assert_eq!(sizes, [11, 7, 36 - 12 - 8 - 1], "{}", vtepd.metrics().0);
+    let same =
+        |vni: u32| wait_for("the kernel's table", || vtepd_macs(&vtepd, vni) == kernel_macs(&lab, vni));
+    VNIS.iter().for_each(|vni| same(*vni));
+
+    // By VNI: of one, all that was learned. The others keep theirs.
+    run(&lab.leaf, "bridge fdb flush dev vx20 self nopermanent");
+    wait_for("the flush", || !vtepd_macs(&vtepd, 20).iter().any(|mac| mac.starts_with("02:07")));
+    same(20);
+    assert_eq!([10, 30].map(|vni| vtepd_macs(&vtepd, vni).len()), [sizes[0], sizes[2]]);
+    claims(20, 40..42);
+    wait_for("what is learned in its place", || {
+        vtepd_macs(&vtepd, 20).iter().filter(|mac| mac.starts_with("02:07")).count() == 2
+    });
+    // By origin: what was learned goes, what somebody else keeps stays, and the other way round.
+    let external: BTreeSet<String> = ["02:09:00:00:00:01", "02:09:00:00:00:02"].map(str::to_owned).into();
+    let set = |mac: &String| format!("fdb add {mac} dev vx20 dst {PEER2} self extern_learn\n");
+    bridge(&lab.leaf, &external.iter().map(set).collect::<String>());
+    wait_for("entries of somebody else", || vtepd_macs(&vtepd, 20).is_superset(&external));
+    run(&lab.leaf, "bridge fdb flush dev vx20 self nopermanent noextern_learn");
+    wait_for("learned ones to go", || !vtepd_macs(&vtepd, 20).iter().any(|mac| mac.starts_with("02:07")));
+    assert!(vtepd_macs(&vtepd, 20).is_superset(&external));
+    claims(20, 42..44);
+    run(&lab.leaf, "bridge fdb flush dev vx20 self extern_learn");
+    wait_for("the others to go", || vtepd_macs(&vtepd, 20).is_disjoint(&external));
+    same(20);
+    // By port of the bridge: what it has behind a host's port, and behind vxlan.
+    run(&lab.leaf, "bridge fdb flush dev br30 brport vx30");
+    run(&lab.leaf, "bridge fdb flush dev br30 brport hp30");
+    assert_eq!(vtepd_macs(&vtepd, 30).len(), sizes[2], "the bridge's entries are not the tunnel's");
+    VNIS.iter().for_each(|vni| same(*vni));
+
+    for (stop, pinging) in streams {
+        stop.store(true, Ordering::Relaxed);
+        let sent = pinging.join().unwrap().unwrap();
+        assert!(sent >= 50);
+    }
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
+    std::fs::remove_file(file).unwrap();
 }

@@ -8,9 +8,16 @@
     reason = "a test may panic"
 )]
 
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+
+use vtepd_tests::frames::inject;
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, VNI, ip, run, sysctl};
-use vtepd_tests::{Capture, Host, Lab, Vtepd, sockets};
+use vtepd_tests::{Capture, Host, Lab, Vtepd, quiet, sockets};
+use wire::checksum::Sum;
+use wire::nd::{LinkLayerOption, Neighbor};
+use wire::{Arp, Ethernet, Ipv6, MacAddr, number};
 
 /// An ARP request to all, or a neighbour solicitation to many (RFC 4861 section 4.3). A check of a known neighbour is unicast, and
 /// forwarded, suppressed or not (`br_handle_frame_finish()`).
@@ -21,17 +28,24 @@ fn asks(frame: &[u8]) -> bool {
     frame[0] & 1 == 1 && (arp || solicitation)
 }
 
+/// Turns IPv6 on, without questions whether an address is taken already.
+fn ipv6(host: &Host) {
+    for (name, value) in [("dad_transmits", "0"), ("router_solicitations", "0"), ("disable_ipv6", "0")] {
+        sysctl(&host.ns, &format!("ipv6/conf/{ETH}/{name}"), value);
+    }
+}
+
 /// With `neigh_suppress` on the vxlan port the bridge answers for hosts that the SVI's neighbours know; the others are asked
 /// through the overlay, as with kernel VXLAN.
 #[test]
-fn the_bridge_answers_arp_and_nd_for_whom_it_knows() {
-    if !can_run("the_bridge_answers_arp_and_nd_for_whom_it_knows") {
+fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
+    if !can_run("l21_the_bridge_answers_arp_and_nd_for_whom_it_knows") {
         return;
     }
     let lab = Lab::new("nd");
     let six = |host: &Host| format!("fd00::{}", host.number);
     for host in [&lab.host, &lab.far, &lab.farther] {
-        sysctl(&host.ns, &format!("ipv6/conf/{ETH}/disable_ipv6"), "0");
+        ipv6(host);
         ip(&host.ns, &format!("addr add {}/64 dev {ETH} nodad", six(host)));
     }
     sysctl(&lab.leaf, "ipv6/conf/br10/disable_ipv6", "0");
@@ -108,4 +122,131 @@ fn the_leaf_routes_between_vnis_through_its_svis() {
     }
     // What stays on the leaf is no business of the overlay it came from.
     assert_eq!(metrics.vni_frames(VNI, "decapsulated"), 0, "{}", metrics.0);
+}
+
+/// How the host's question is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Question {
+    Arp,
+    UnicastArp,
+    Solicitation,
+    UnicastSolicitation,
+}
+
+use Question::{Arp as ArpRequest, Solicitation, UnicastArp, UnicastSolicitation};
+
+/// A question of `from` for the addresses of `whom`.
+fn question(kind: Question, from: &Host, whom: &Host) -> Vec<u8> {
+    let everybody = match kind {
+        ArpRequest => MacAddr::BROADCAST,
+        // The solicited-node address (RFC 4291 section 2.7.1), as a group (RFC 2464 section 7).
+        Solicitation => MacAddr([0x33, 0x33, 0xff, 0, 0, whom.number]),
+        UnicastArp | UnicastSolicitation => whom.mac(),
+    };
+    let address = |host: &Host| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host.number.into());
+    if matches!(kind, ArpRequest | UnicastArp) {
+        let mut arp = Arp::new(Arp::REQUEST);
+        arp.set_sender_mac(from.mac()).set_sender(from.ip()).set_target(whom.ip());
+        let ethernet = Ethernet::new(everybody, from.mac(), number::ETHERTYPE_ARP);
+        return [&ethernet.as_bytes()[..], arp.as_bytes(), &[0; 18]].concat();
+    }
+    let target = match kind {
+        Solicitation => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, whom.number.into()),
+        _ => address(whom),
+    };
+    let mut message = *Neighbor::zeroed().set_kind(Neighbor::SOLICITATION).set_target(address(whom));
+    let option = LinkLayerOption::new(LinkLayerOption::SOURCE, from.mac());
+    let length = message.as_bytes().len() + option.as_bytes().len();
+    let sum = Sum::new()
+        .pseudo_ipv6(address(from), target, number::PROTOCOL_ICMPV6, length as u32)
+        .bytes(message.as_bytes())
+        .bytes(option.as_bytes());
+    message.set_checksum(sum.checksum());
+    let mut ip = Ipv6::new(address(from), target, number::PROTOCOL_ICMPV6, length).unwrap();
+    ip.set_hop_limit(255);
+    let ethernet = Ethernet::new(everybody, from.mac(), number::ETHERTYPE_IPV6);
+    [&ethernet.as_bytes()[..], ip.as_bytes(), message.as_bytes(), option.as_bytes()].concat()
+}
+
+/// Whether a frame is a question for an address, ours or anybody's; or an answer.
+fn is_question(frame: &[u8]) -> bool {
+    let arp = frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
+    arp || frame.get(12..14) == Some(&[0x86, 0xdd])
+        && frame.get(20) == Some(&58)
+        && frame.get(54) == Some(&135)
+}
+
+fn is_answer(frame: &[u8]) -> bool {
+    let arp = frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2]);
+    arp || frame.get(12..14) == Some(&[0x86, 0xdd])
+        && frame.get(20) == Some(&58)
+        && frame.get(54) == Some(&136)
+}
+
+/// Each kind of question, with the bridge knowing the asked host's place, its neighbour entry, both or neither: who sees the question
+/// and how many answers come. With vtepd it is as without, and the bridge answers for whom it knows wholly and for nobody else.
+#[test]
+fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
+    if !can_run("l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known") {
+        return;
+    }
+    let lab = Lab::new("l21");
+    let six = |host: &Host| format!("fd00::{}", host.number);
+    for host in [&lab.host, &lab.far] {
+        ipv6(host);
+        ip(&host.ns, &format!("addr add {}/64 dev {ETH} nodad", six(host)));
+    }
+    ip(
+        &lab.far.ns,
+        &format!("neigh replace {} lladdr {} dev {ETH} nud permanent", six(&lab.host), lab.host.mac()),
+    );
+    sysctl(&lab.leaf, "ipv6/conf/br10/disable_ipv6", "0");
+    ip(&lab.leaf, "link set vx10 type bridge_slave neigh_suppress on");
+    let mac = lab.far.mac();
+    let outcomes = || {
+        let mut outcomes = BTreeMap::new();
+        for (fdb, neighbour) in [(true, true), (true, false), (false, true), (false, false)] {
+            let place = if fdb { "replace" } else { "del" };
+            // Without an entry there is nothing to delete.
+            let _ = lab.leaf.output(&[
+                "bridge",
+                "fdb",
+                place,
+                &mac.to_string(),
+                "dev",
+                "vx10",
+                "master",
+                "extern_learn",
+            ]);
+            for address in [lab.far.ip().to_string(), six(&lab.far)] {
+                let entry = format!("{address} lladdr {mac} dev br10 nud permanent");
+                let words: Vec<&str> = entry.split(' ').collect();
+                let change = if neighbour { "replace" } else { "del" };
+                let _ = lab.leaf.output(&[&["ip", "neigh", change], &words[..]].concat());
+            }
+            for kind in [ArpRequest, UnicastArp, Solicitation, UnicastSolicitation] {
+                let (asked, answered) = (
+                    Capture::start(&lab.far.ns, ETH, is_question),
+                    Capture::start(&lab.host.ns, ETH, is_answer),
+                );
+                inject(&lab.host.ns, ETH, &[question(kind, &lab.host, &lab.far)]);
+                answered.wait(1);
+                quiet();
+                outcomes.insert((kind, fdb, neighbour), (asked.stop().len(), answered.stop().len()));
+            }
+        }
+        outcomes
+    };
+    let without = outcomes();
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let with = outcomes();
+    assert_eq!(with, without);
+    for ((kind, fdb, neighbour), (asked, answered)) in with {
+        let by_bridge = fdb && neighbour && matches!(kind, ArpRequest | Solicitation);
+        println!("l21: {kind:?}, FDB {fdb}, neighbour {neighbour}: {asked} asked, {answered} answered");
+        if by_bridge || !fdb || !neighbour {
+            assert_eq!((asked, answered), (usize::from(!by_bridge), 1), "{kind:?} {fdb} {neighbour}");
+        }
+    }
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
 }

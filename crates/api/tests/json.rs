@@ -30,7 +30,7 @@ messages! {
     Source: "name overruns resyncs stale_seconds state",
     Resync: "dumped swept what",
     Vni: "left netdev taken vni",
-    Taken: "destination_port flood_vteps frame_limit local policy remote_macs strict_vtep",
+    Taken: "ageing_seconds destination_port flood_vteps frame_limit learning local policy remote_macs strict_vtep",
     Policy: "bins name seed source_ports",
     FdbEntry: "mac netdev vni vtep",
     FloodEntry: "netdev vni vtep",

@@ -133,9 +133,19 @@ pub async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, ton
 }
 
 /// The table of `vtepctl vni`.
-pub fn vnis(rows: &[v1::Vni]) -> Table<9> {
-    let headings =
-        ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "left to the kernel"];
+pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
+    let headings = [
+        "vni",
+        "netdev",
+        "local",
+        "port",
+        "policy",
+        "source ports",
+        "macs",
+        "flood",
+        "learning",
+        "left to the kernel",
+    ];
     let mut table = Table::new(headings);
     for row in rows {
         let (vni, netdev, left) =
@@ -155,6 +165,11 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<9> {
             policy.source_ports,
             of_taken(taken.remote_macs.to_string()),
             of_taken(taken.flood_vteps.to_string()),
+            of_taken(match (taken.learning, taken.ageing_seconds) {
+                (false, _) => "off".to_owned(),
+                (true, None) => "for good".to_owned(),
+                (true, Some(seconds)) => format!("{seconds} s"),
+            }),
             left,
         ]);
     }

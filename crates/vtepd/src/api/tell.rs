@@ -124,6 +124,8 @@ fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
         remote_macs: table.fdb.len() as u64,
         flood_vteps: table.flood.len() as u64,
         frame_limit,
+        learning: table.learning.is_some(),
+        ageing_seconds: table.learning.as_ref().and_then(|learning| Some(learning.ageing?.as_secs())),
     };
     v1::Vni { vni: table.tunnel.vni.get(), netdev: table.netdev.clone(), taken: Some(taken), left: None }
 }
