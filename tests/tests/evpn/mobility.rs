@@ -5,9 +5,12 @@ use std::time::{Duration, Instant};
 
 use lab::Namespace;
 use lab::netns;
+use lab::process::wait_until;
 use lab::roce::announce;
+use vtepd_tests::frames::{self, Pair, inject};
+use wire::MacAddr;
 
-use crate::fixture::{ScaleAcross, Vtepd, can_run};
+use crate::fixture::{PATIENCE, ScaleAcross, Vtepd, can_run};
 use crate::hosts::{Host, Transfer, host};
 use crate::stream::Stream;
 
@@ -109,4 +112,52 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
 
 fn decapsulated(vtepd: &Vtepd) -> u64 {
     vtepd.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"")
+}
+
+/// A sticky address of FRR's: leaf4 has it on a port, `sticky static`, and says so with its type-2 route. Leaf1 and leaf2 take it
+/// from nobody else: no frame of a host of theirs moves it, and the stream to it loses nothing.
+#[test]
+fn a_sticky_mac_of_frr_is_moved_by_nobody() {
+    if !can_run("a_sticky_mac_of_frr_is_moved_by_nobody") {
+        return;
+    }
+    let fabric = ScaleAcross::up("evpn-sticky");
+    let machine = virtual_machine(&fabric);
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
+    fabric.run("leaf4", &format!("bridge fdb replace {mac} dev vm1 master sticky static"));
+    machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
+    let leaves = ["leaf1", "leaf2"].map(|leaf| (leaf, fabric.vtepd(leaf)));
+    let entry = |leaf: &str| {
+        let shown = fabric.run(leaf, "bridge fdb show dev vx10010");
+        shown.lines().filter(|line| line.starts_with(&mac.to_string())).collect::<Vec<_>>().join("\n")
+    };
+    let home = |vtepd: &Vtepd| vtepd.ask(&["fdb", "--mac", &mac.to_string()])[0]["vtep"].clone();
+    for (leaf, vtepd) in &leaves {
+        let known = || entry(leaf).contains("self sticky static") && home(vtepd).is_string();
+        assert!(wait_until(PATIENCE, known), "{leaf}: {}", entry(leaf));
+    }
+    let (before, homes) = (["leaf1", "leaf2"].map(entry), leaves.each_ref().map(|(_, vtepd)| home(vtepd)));
+    assert_eq!(homes[0], homes[1]);
+    let sender = host(&fabric, "host1");
+    let stream = Stream::start(&sender.namespace, (&machine.namespace, ADDRESS), RATE);
+    stream.goes_on(u64::from(RATE) / 2);
+    // Hosts of both leaves claim it, to all and to each other.
+    let claim = Pair { from: (mac, ADDRESS), to: (MacAddr::BROADCAST, ADDRESS) };
+    let claim = vec![frames::ethernet(claim, 0x88b5, &[9; 50])];
+    for _ in 0..20 {
+        for name in ["host1", "host2"] {
+            inject(&host(&fabric, name).namespace, "eth1", &claim);
+        }
+        stream.goes_on(10);
+    }
+    stream.goes_on(u64::from(RATE) / 2);
+    stream.finish_whole("a_sticky_mac_of_frr");
+    assert_eq!(
+        (["leaf1", "leaf2"].map(entry), leaves.each_ref().map(|(_, vtepd)| home(vtepd))),
+        (before, homes)
+    );
+    for (_, vtepd) in &leaves {
+        assert_eq!(vtepd.metrics().find("vtepd_mac_moves_total{moves=\"followed\"}"), Some(0));
+        assert_eq!(vtepd.metrics().dropped(), 0, "{}", vtepd.metrics().0);
+    }
 }
