@@ -10,8 +10,9 @@ use std::time::Instant;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use entropy::{Entropy, Policy, Settings};
 use pipeline::{Batch, Counters, Pipeline};
-use tables::Snapshot;
+use tables::{Fdb, Snapshot, VtepIndex};
 use vtepd_benches::leaf::{self, BATCH, LENGTHS};
+use vtepd_benches::state::fabric;
 
 const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -83,6 +84,26 @@ fn encapsulate(criterion: &mut Criterion) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// One MAC address of so many, in no order: 64 in turn, as a batch has them.
+fn lookup(criterion: &mut Criterion) -> Result<(), Box<dyn Error>> {
+    let mut group = criterion.benchmark_group("lookup");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    for count in [8, 1000, 100_000] {
+        let fdb: Fdb = (0..count).map(|number| (fabric::mac(number), VtepIndex(number))).collect();
+        let keys: Vec<_> =
+            (0..1 << 16).map(|turn: u32| fabric::mac(turn.wrapping_mul(2_654_435_761) % count)).collect();
+        let mut turns = keys.chunks_exact(BATCH).cycle();
+        group.bench_function(format!("{count} MACs"), |bencher| {
+            bencher.iter(|| {
+                for mac in turns.next().unwrap_or_default() {
+                    black_box(fdb.get(black_box(mac)));
+                }
+            });
+        });
+    }
+    Ok(())
+}
+
 fn decapsulate(criterion: &mut Criterion) -> Result<(), Box<dyn Error>> {
     let here = leaf::snapshot(Policy::QpHash, LEAF_1, LEAF_2)?;
     let there = leaf::snapshot(Policy::QpHash, LEAF_2, LEAF_1)?;
@@ -106,7 +127,7 @@ fn decapsulate(criterion: &mut Criterion) -> Result<(), Box<dyn Error>> {
 }
 
 fn all(criterion: &mut Criterion) {
-    for bench in [dissect, policies, encapsulate, decapsulate] {
+    for bench in [dissect, policies, lookup, encapsulate, decapsulate] {
         if let Err(error) = bench(criterion) {
             eprintln!("micro: {error}");
             std::process::exit(1);

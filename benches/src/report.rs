@@ -103,7 +103,7 @@ fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
 /// Reads what criterion has left: `GROUP/CASE/new/{benchmark,estimates}.json`.
 fn rows(results: &Path) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    for group in ["dissect", "decide", "encapsulate", "decapsulate"] {
+    for group in ["dissect", "decide", "lookup", "encapsulate", "decapsulate"] {
         let path = results.join(group);
         let cases = std::fs::read_dir(&path).map_err(|error| Error::File(path.clone(), error))?;
         let mut of_group = Vec::new();

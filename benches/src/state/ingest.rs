@@ -43,6 +43,8 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
          link set up0 up\n\
          link set down0 up\n",
     )?;
+    // The VTEP is known, whoever is behind it.
+    batch(&namespace, "bridge", &format!("fdb append 00:00:00:00:00:00 dev vx0 dst {} self\n", vtep(1)))?;
     let repeat = if quick { 1 } else { 3 };
     let mut rows = Vec::new();
     let mut rates = [Vec::new(), Vec::new()];
@@ -57,7 +59,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
         rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
     });
     rows.push(row("FPM: MAC messages", "messages/s", macs, Some(200_000.0), Better::Higher));
-    rows.push(row("FPM: routes with 16 next hops", "routes/s", routes, None, Better::Higher));
+    rows.push(row("FPM: routes with 16 next hops", "routes/s", routes, Some(200_000.0), Better::Higher));
     rows.extend(dump(&namespace)?);
     Ok(rows)
 }
@@ -84,7 +86,7 @@ fn ingest() -> Result<[f64; 2], Failure> {
         Ok(requests.link(name)?.ok_or("the benchmark's interface is gone")?.ifindex)
     };
     let (vxlan, bridge, uplink) = (index("vx0")?, index("br0")?, index("up0")?);
-    let reached = Arc::new(AtomicUsize::new(0));
+    let reached = Arc::new([const { AtomicUsize::new(0) }; 2]);
     let seen = Arc::clone(&reached);
     // How many MAC addresses are at their second VTEP, and how many of the VTEP's next hops are known.
     let publish = move |update: &control::Update| {
@@ -95,7 +97,10 @@ fn ingest() -> Result<[f64; 2], Failure> {
         });
         let hops = snapshot.vteps().find(|known| known.address == vtep(1));
         let hops = hops.map_or(0, |known| known.paths.next_hops().len());
-        seen.store(usize::from(moved) + hops, Ordering::Release);
+        // The kernel confirms none of these addresses, so they do not stay for long.
+        for (seen, now) in seen.iter().zip([usize::from(moved), hops]) {
+            seen.fetch_max(now, Ordering::Release);
+        }
     };
     let (ask, asked) = mpsc::channel(1);
     let (started, ready) = std::sync::mpsc::channel();
@@ -125,17 +130,18 @@ fn ingest() -> Result<[f64; 2], Failure> {
         });
         // The first publication: it listens by now.
         let rates = ready.recv_timeout(PATIENCE).map_err(Failure::from).and_then(|()| {
+            let [moved, hops] = &*reached;
             let mut recording = Vec::new();
-            for at in [0, 1] {
-                (0..MACS).for_each(|number| remote_mac(number, at, vxlan, bridge, &mut recording));
-            }
-            let macs = f64::from(2 * MACS) / play(&recording, &reached, 1)?;
-            recording.clear();
             let Scale { routes, uplinks, .. } = LARGE;
             for number in (0..routes).rev() {
                 multipath(number, uplinks as u8, uplink, &mut recording);
             }
-            let routes = f64::from(routes) / play(&recording, &reached, 1 + uplinks as usize)?;
+            let routes = f64::from(routes) / play(&recording, hops, uplinks as usize)?;
+            recording.clear();
+            for at in [0, 1] {
+                (0..MACS).for_each(|number| remote_mac(number, at, vxlan, bridge, &mut recording));
+            }
+            let macs = f64::from(2 * MACS) / play(&recording, moved, 1)?;
             Ok([macs, routes])
         });
         let _ = ask.blocking_send(Request::Shutdown);

@@ -79,6 +79,8 @@ impl Probe {
     /// # Errors
     /// When sockets cannot be had.
     pub fn open(host: &Namespace, wire: &Namespace, from: MacAddr, to: MacAddr) -> Result<Self, Failure> {
+        // Sleep no longer than asked for.
+        nix::sys::prctl::set_timerslack(1)?;
         let sender = || PacketSocket::sender(&Interface::find("eth0")?);
         let receivers = || -> Result<_, String> { Ok([receiver("down1")?, receiver("down2")?]) };
         let mut frame = crate::leaf::roce(LENGTH, 0x100, 0)?;
@@ -116,18 +118,21 @@ impl Probe {
         usize::try_from(number).ok().and_then(|number| self.sent.get(number)).copied().unwrap_or(u64::MAX)
     }
 
-    /// Sends a frame if one is due, and hands over what has arrived.
+    /// Sends a frame if one is due, hands over what has arrived, and rests until the next one is due: whoever spins has a
+    /// processor to itself, and the kernel puts the worker that it wakes there.
     ///
     /// # Errors
     /// When an interface is gone.
     pub fn turn(&mut self, see: impl FnMut(Arrival)) -> Result<(), Failure> {
-        let now = now()?;
-        if now >= self.due {
-            // What was missed is not made up for: it would be a burst.
-            self.due = now.max(self.due + PERIOD);
+        let begun = now()?;
+        if begun >= self.due {
+            // More than that is not made up for: it would be a burst.
+            self.due = (self.due + PERIOD).max(begun.saturating_sub(10 * PERIOD));
             self.send()?;
         }
-        self.receive(see)
+        self.receive(see)?;
+        std::thread::sleep(Duration::from_nanos(self.due.saturating_sub(now()?)));
+        Ok(())
     }
 
     /// Hands over what has arrived.
