@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What each room may use of this project, as ARCHITECTURE.md's table says.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("wire", &[]),
     ("entropy", &["wire"]),
     ("tables", &["wire", "entropy"]),
@@ -27,10 +27,23 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("api", &[]),
     (
         "vtepd",
-        &["wire", "entropy", "tables", "pipeline", "ports", "netlink", "fpm", "control", "telemetry", "api"],
+        &[
+            "wire",
+            "entropy",
+            "tables",
+            "pipeline",
+            "ports",
+            "netlink",
+            "fpm",
+            "control",
+            "telemetry",
+            "api",
+            "manual",
+        ],
     ),
-    ("vtepctl", &["wire", "api"]),
+    ("vtepctl", &["wire", "api", "manual"]),
     ("lab", &["wire", "entropy"]),
+    ("manual", &[]),
 ];
 
 /// Crates that know time, sockets or the system; none of them where frames are decided about.

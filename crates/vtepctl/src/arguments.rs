@@ -115,6 +115,12 @@ pub enum Command {
     /// What would become of a frame: its outer source port, its next hop, and why
     #[command(after_help = EXPLAIN)]
     Explain(Explain),
+    /// Write vtepctl's man pages and shell completions into a folder
+    #[command(after_help = "Example: vtepctl manual /tmp/manual && man /tmp/manual/vtepctl.1")]
+    Manual {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 const EXPLAIN: &str = "\

@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, Write};
 
 use api::{Client, v1};
+use clap::CommandFactory;
 use serde::Serialize;
 use tonic::Streaming;
 
@@ -16,6 +17,9 @@ use crate::{events, explain, status};
 /// When there is no daemon, it says no, or nobody reads.
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { socket, output, command } = arguments;
+    if let Command::Manual { folder } = command {
+        return Ok(manual::write(Arguments::command(), &folder)?);
+    }
     let client = api::connect(&socket).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     Asking { client, output, out: &mut out }.answer(command).await?;
@@ -98,6 +102,7 @@ impl<W: Write> Asking<'_, W> {
                 let row = self.client.detach_vni(v1::DetachVniRequest { vni }).await?.into_inner();
                 self.print(&row, |out| writeln!(out, "VNI {vni} ({}) is the kernel's", row.netdev))
             }
+            Command::Manual { .. } => Ok(()),
             Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
     }

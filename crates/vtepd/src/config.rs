@@ -94,6 +94,9 @@ pub struct Arguments {
     /// Log lines as JSON
     #[arg(long)]
     pub log_json: bool,
+    /// Write vtepd's man page and shell completions into this folder, and end
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub manual: Option<PathBuf>,
 }
 
 /// How the steering programs are attached.

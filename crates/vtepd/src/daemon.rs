@@ -9,6 +9,7 @@ use control::{Event, Journal, Namespace, NoNetdev, Request, Settings, State, Sta
 use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
+use sd_notify::NotifyState;
 use tables::SteeringPlan;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -100,6 +101,7 @@ async fn run_until_replaced(
             ..update.clone()
         });
         let counts = (update.plan.vnis.len(), update.left.len());
+        tell_systemd(applied.is_ok(), counts);
         if applied.is_ok() && told.replace(counts) != Some(counts) {
             let (taken, left) = counts;
             tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
@@ -150,11 +152,26 @@ async fn run_until_replaced(
             }
         }
     };
+    tell(&[NotifyState::Stopping]);
     if shown.is_engaged() {
         tracing::info!("everything goes back to the kernel");
     }
     let stopped = shown.stop();
     ended.and(stopped.map_err(Into::into))
+}
+
+/// Ready is who has looked at the namespace once, also if there is nothing to take over yet.
+fn tell_systemd(applied: bool, (taken, left): (usize, usize)) {
+    let status = format!("{taken} VNIs taken over, {left} left to the kernel");
+    let states = [NotifyState::Status(&status), NotifyState::Ready];
+    tell(if applied { &states } else { &states[..1] });
+}
+
+/// Does nothing where no service manager waits for it (`NOTIFY_SOCKET`, sd_notify(3)).
+fn tell(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!("the service manager was not told: {error}");
+    }
 }
 
 /// Prints to standard output. A reader that has gone (`vtepd --dry-run | head -1`) has read enough, which is no error.

@@ -15,13 +15,19 @@ mod worker;
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
 use config::Arguments;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(folder) = &arguments.manual {
+        return match manual::write(Arguments::command(), folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&format!("{}: {error}", folder.display())),
+        };
+    }
     start_log(&arguments);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
