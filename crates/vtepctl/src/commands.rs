@@ -345,6 +345,7 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("steering: for a VNI that is gone", steering.splice_unknown_slot),
         ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),
         ("steering: from bridges, left to the kernel as the worker hung", steering.vxlan_stalled),
+        ("steering: from hosts, left to bridges as the worker hung", steering.port_stalled),
         ("times that the worker hung", counters.worker_stalls),
     ] {
         all.row([name.to_owned(), count.to_string()]);

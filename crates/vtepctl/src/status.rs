@@ -32,6 +32,10 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
             writeln!(out, "  last read: {}", read.join(", "))?;
         }
     }
+    write_addresses(out, status)?;
+    if status.worker_stalls > 0 {
+        writeln!(out, "The worker hung {} times, and the kernel forwarded meanwhile", status.worker_stalls)?;
+    }
     writeln!(out, "Taken over: {}", status.taken.len())?;
     if !status.taken.is_empty() {
         vnis(&status.taken).write(out, "  ")?;
@@ -58,6 +62,33 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     Ok(())
 }
 
+/// What was learned from received frames and how often addresses moved, if anything and ever.
+fn write_addresses(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
+    let (learning, moves) = (status.learning.unwrap_or_default(), status.moves.unwrap_or_default());
+    let refused = learning.too_many_addresses
+        + learning.too_many_vteps
+        + learning.unreachable
+        + learning.refused
+        + learning.rate
+        + learning.flapping;
+    if learning != v1::LearningCounters::default() {
+        writeln!(
+            out,
+            "Learned: {} new addresses, {} moved, {refused} times not (`vtepctl counters` says why)",
+            learning.new, learning.moved
+        )?;
+    }
+    if moves != v1::MoveCounters::default() {
+        write!(
+            out,
+            "Moves from VTEP to VTEP: {} followed, {} over at once",
+            moves.followed, moves.coalesced
+        )?;
+        writeln!(out, "; too many of an address: {} times", moves.flapping)?;
+    }
+    Ok(())
+}
+
 /// What was read last.
 fn read(resync: &v1::Resync) -> String {
     let what = match resync.dumped {
@@ -79,6 +110,24 @@ fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_learned_and_moved_shows_once_there_is_any() {
+        let written = |status: &v1::Status| {
+            let mut out = Vec::new();
+            write_addresses(&mut out, status).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written(&v1::Status::default()), "");
+        let learning = v1::LearningCounters { new: 3, moved: 2, rate: 4, flapping: 5, ..Default::default() };
+        let moves = v1::MoveCounters { followed: 7, coalesced: 8, flapping: 1 };
+        let status = v1::Status { learning: Some(learning), moves: Some(moves), ..v1::Status::default() };
+        assert_eq!(
+            written(&status),
+            "Learned: 3 new addresses, 2 moved, 9 times not (`vtepctl counters` says why)\n\
+             Moves from VTEP to VTEP: 7 followed, 8 over at once; too many of an address: 1 times\n"
+        );
+    }
 
     #[test]
     fn durations_have_two_units_at_most() {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::{LeftToKernel, NoNetdev, SourceState, Status};
-use pipeline::DropReason;
+use control::{LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
+use pipeline::{Counters, DropReason};
 use tables::VniTable;
 use telemetry::{PortFrames, PortView};
 
@@ -17,6 +17,7 @@ use crate::view;
 pub fn status(shown: &Shown) -> v1::Status {
     let status = shown.status.borrow();
     let (taken, left) = vnis(shown).into_iter().partition(|vni| vni.left.is_none());
+    let (learning, moves) = addresses(&status, &shown.counters);
     let missing = status.missing.iter().map(|vni| NoNetdev(*vni).to_string());
     v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -34,6 +35,9 @@ pub fn status(shown: &Shown) -> v1::Status {
         left,
         shortcut: Some(shortcut(shown)),
         warnings: missing.chain(status.warnings.iter().map(ToString::to_string)).collect(),
+        learning: Some(learning),
+        moves: Some(moves),
+        worker_stalls: shown.counters.stalls.get(),
     }
 }
 
@@ -139,6 +143,24 @@ pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
     v1::Drop { reason: reason.label().to_owned(), frames, sentence: reason.sentence().trim().to_owned() }
 }
 
+/// What was learned, and what became of moves.
+fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1::MoveCounters) {
+    let (learning, moves) = (status.learning, status.moves);
+    let learning = v1::LearningCounters {
+        new: learning.new,
+        moved: learning.moved,
+        refreshed: learning.refreshed,
+        too_many_addresses: learning.too_many_addresses,
+        too_many_vteps: learning.too_many_vteps,
+        unreachable: learning.unreachable,
+        refused: learning.refused,
+        rate: counters.learn_limited.get(),
+        flapping: learning.flapping,
+    };
+    let MoveCounts { followed, coalesced, flapping } = moves;
+    (learning, v1::MoveCounters { followed, coalesced, flapping })
+}
+
 /// Everything that is counted.
 pub fn counters(shown: &Shown) -> v1::Counters {
     let counters = &shown.counters;
@@ -171,10 +193,7 @@ pub fn counters(shown: &Shown) -> v1::Counters {
         })
     });
     let steering = shown.steering_counts();
-    let (learning, moves) = {
-        let status = shown.status.borrow();
-        (status.learning, status.moves)
-    };
+    let (learning, moves) = addresses(&shown.status.borrow(), counters);
     v1::Counters {
         received_underlay: counters.underlay_received.get(),
         received_bridge: counters.bridge_received.get(),
@@ -198,22 +217,8 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             port_passed: steering.port_passed,
             port_stalled: steering.port_stalled,
         }),
-        learning: Some(v1::LearningCounters {
-            new: learning.new,
-            moved: learning.moved,
-            refreshed: learning.refreshed,
-            too_many_addresses: learning.too_many_addresses,
-            too_many_vteps: learning.too_many_vteps,
-            unreachable: learning.unreachable,
-            refused: learning.refused,
-            rate: counters.learn_limited.get(),
-            flapping: learning.flapping,
-        }),
-        moves: Some(v1::MoveCounters {
-            followed: moves.followed,
-            coalesced: moves.coalesced,
-            flapping: moves.flapping,
-        }),
+        learning: Some(learning),
+        moves: Some(moves),
         worker_stalls: counters.stalls.get(),
     }
 }
