@@ -5,7 +5,7 @@
 //! (linear hashing; W. Litwin, VLDB 1980), so that no change pays for the whole table either. A chunk is an ordinary hash
 //! map, because its groups are searched without a branch for each entry: linear probing was half as fast at 100,000 addresses.
 
-use std::hash::{BuildHasher as _, BuildHasherDefault};
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use wire::MacAddr;
@@ -32,9 +32,12 @@ impl Default for Fdb {
     }
 }
 
-/// What chunks are told apart by: the middle of the hash whose ends a chunk is searched by.
+/// Another hash than that of the chunks: theirs spends its low bits on the place in a chunk.
 fn hash(mac: &MacAddr) -> u64 {
-    BuildHasherDefault::<TableHasher>::default().hash_one(mac) >> 32
+    let MacAddr([a, b, c, d, e, f]) = *mac;
+    let mut hasher = TableHasher::default();
+    hasher.write_u64(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
+    hasher.finish() >> 32
 }
 
 /// Which of `count` chunks a hash belongs to: its low bits, as many as the chunks that are there allow.

@@ -1,7 +1,6 @@
 //! Values that cannot be wrong: parsed once at the edge, carried without doubt afterwards.
 
 use core::fmt;
-use core::hash::{Hash, Hasher};
 use core::str::FromStr;
 
 /// A number or text that does not fit the type it was meant for.
@@ -19,16 +18,8 @@ pub enum TypeError {
 }
 
 /// An IEEE 802 MAC address.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MacAddr(pub [u8; 6]);
-
-impl Hash for MacAddr {
-    /// One word, where an array would be a length and bytes: tables are asked for one with every frame.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let [a, b, c, d, e, f] = self.0;
-        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
-    }
-}
 
 impl MacAddr {
     /// All zeros: in a VXLAN FDB, the entry that holds the flood list.
