@@ -1,4 +1,5 @@
-//! What a killed vtepd leaves on clsact hooks: filters that pass everything, but would stay for ever.
+//! What a killed vtepd leaves: on clsact hooks filters that pass everything, but would stay for ever; and, if it was killed while it
+//! attached many, short grace periods (`haste`).
 
 use std::io;
 
@@ -6,10 +7,12 @@ use aya::programs::TcAttachType;
 use aya::programs::tc::qdisc_detach_program;
 use netlink::{Direction, Requests};
 
+use crate::haste;
 use crate::steering::{CLSACT_PRIORITY, is_own};
 
 /// Removes vtepd's filters, told by priority and name, from every interface of the calling thread's namespace, whatever this vtepd
-/// will steer. Returns the interfaces that had some.
+/// will steer. Switches off, too, what only a vtepd that is dead wanted on. Returns the interfaces that had some, and the switch if it
+/// was on.
 ///
 /// To be called while no other vtepd runs in the namespace.
 ///
@@ -18,7 +21,7 @@ use crate::steering::{CLSACT_PRIORITY, is_own};
 pub fn remove() -> io::Result<Vec<String>> {
     let mut requests = Requests::open().map_err(io::Error::other)?;
     let interfaces = nix::net::if_::if_nameindex()?;
-    let mut cleaned = Vec::new();
+    let mut cleaned: Vec<String> = haste::clean().map(str::to_owned).into_iter().collect();
     for interface in &interfaces {
         let name = interface.name().to_string_lossy();
         let mut found = false;

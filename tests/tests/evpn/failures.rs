@@ -34,14 +34,9 @@ impl Drop for Frozen {
 
 /// leaf4 dies, first silently, then with its links: leaf1, which hears FPM, and leaf2, which does not, forget its hosts and
 /// no longer flood to it. Traffic to others does not suffer. When leaf4 is back, so is everything.
-#[test]
-fn vtep_death_and_return() {
-    if !can_run("vtep_death_and_return") {
-        return;
-    }
-    let fabric = ScaleAcross::up("evpn-death");
+fn vtep_death_and_return(fabric: &ScaleAcross) {
     let vtepds = ["leaf1", "leaf2"].map(|leaf| (leaf, fabric.vtepd(leaf), 1 + u64::from(leaf == "leaf2")));
-    let (near, far, bystander) = (host(&fabric, "host1"), host(&fabric, "host4"), host(&fabric, "host5"));
+    let (near, far, bystander) = (host(fabric, "host1"), host(fabric, "host4"), host(fabric, "host5"));
     let all_there = || {
         for (_, vtepd, stores) in &vtepds {
             vtepd.wait_for_peers(10010, 5, 5);
@@ -61,7 +56,7 @@ fn vtep_death_and_return() {
     all_there();
 
     let stream = Stream::start(&near.namespace, (&bystander.namespace, bystander.address), 1000);
-    let frozen = Frozen::new(&fabric, "leaf4");
+    let frozen = Frozen::new(fabric, "leaf4");
     gone("is silent", Instant::now());
     stream.goes_on(200);
     drop(frozen);
@@ -81,15 +76,10 @@ fn vtep_death_and_return() {
 }
 
 /// spine1 falls silent, its links stay up: only BFD can tell. What was on the way to it is lost, what follows takes spine2.
-#[test]
-fn uplink_failure_and_return() {
+fn uplink_failure_and_return(fabric: &ScaleAcross) {
     const RATE: u32 = 2000;
-    if !can_run("uplink_failure_and_return") {
-        return;
-    }
-    let fabric = ScaleAcross::up("evpn-uplink");
     let vtepd = fabric.vtepd("leaf1");
-    let (near, far) = (host(&fabric, "host1"), host(&fabric, "host4"));
+    let (near, far) = (host(fabric, "host1"), host(fabric, "host4"));
     let start = || Stream::start(&near.namespace, (&far.namespace, far.address), RATE);
     let sent = || {
         let metrics = vtepd.metrics();
@@ -154,4 +144,14 @@ fn uplink_failure_and_return() {
     stream.goes_on(1000);
     stream.finish_whole("uplink_failure_and_return, afterwards");
     assert_eq!(vtepd.metrics().dropped(), 0);
+}
+
+#[test]
+fn vteps_and_uplinks_fail_and_return() {
+    if !can_run("vteps_and_uplinks_fail_and_return") {
+        return;
+    }
+    let fabric = ScaleAcross::up("evpn-failures");
+    vtep_death_and_return(&fabric);
+    uplink_failure_and_return(&fabric);
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lab::daemon::{Daemon, Policy};
+use lab::daemon::{Daemon, Policy, configuration};
 use lab::fabric::FabricError;
 use lab::node::Node;
 use lab::process::{Identity, wait_until};
@@ -58,8 +58,14 @@ pub fn turn() -> MutexGuard<'static, ()> {
 impl ScaleAcross {
     /// The fabric under a name of its own, when all of FRR has converged.
     pub fn up(name: &str) -> Self {
+        Self::up_with(name, |_| ())
+    }
+
+    /// As [`ScaleAcross::up`], with a topology that differs.
+    pub fn up_with(name: &str, change: impl FnOnce(&mut Topology)) -> Self {
         let turn = turn();
         let mut topology = Topology::load(&topology()).unwrap();
+        change(&mut topology);
         for leaf in LEAVES {
             // What vtepd hears of, not only what it warns of.
             topology.nodes.get_mut(leaf).unwrap().env.insert("RUST_LOG".into(), "info".into());
@@ -185,6 +191,23 @@ impl Vtepd {
         let words = [&[program.to_str().unwrap()], arguments, &["-o", "json"]].concat();
         let text = self.node.run(&words).unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+
+    /// The events that it remembers after the one of this number.
+    pub fn events(&self, after: u64) -> Vec<serde_json::Value> {
+        let program = ctl_program();
+        let after = after.to_string();
+        let words = [program.to_str().unwrap(), "events", "--after", &after, "-o", "json"];
+        let text = self.node.run(&words).unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Has it read its configuration again, with this behind it.
+    pub fn reload_with(&self, text: &str) {
+        let path = configuration(&self.node);
+        let so_far = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{so_far}\n{text}")).unwrap();
+        self.daemon.identity().signal(Signal::SIGHUP).unwrap();
     }
 
     /// Ends it by this signal.

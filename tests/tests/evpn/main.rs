@@ -11,8 +11,10 @@
     reason = "a test may panic"
 )]
 
+mod dump;
 mod failures;
 mod fixture;
+mod graceful;
 mod hazard;
 mod hosts;
 mod mobility;
@@ -21,3 +23,4 @@ mod report;
 mod restarts;
 mod sources;
 mod stream;
+mod tables;

@@ -3,17 +3,14 @@
 use lab::process::wait_until;
 use lab::roce::announce;
 
+use crate::dump::{replayed, shown};
 use crate::fixture::{PATIENCE, ScaleAcross, can_run};
 use crate::hosts::host;
 use crate::stream::Stream;
+use crate::tables::agree;
 
 /// leaf1 offers FPM, leaf2 does not. Both know the same of the fabric; leaf2 says what it lacks and how to turn it on.
-#[test]
-fn sources_are_as_the_leaf_is_configured() {
-    if !can_run("sources_are_as_the_leaf_is_configured") {
-        return;
-    }
-    let fabric = ScaleAcross::up("evpn-sources");
+fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     let (with, without) = (fabric.vtepd("leaf1"), fabric.vtepd("leaf2"));
     for vtepd in [&with, &without] {
         assert!(vtepd.metrics().is_state("kernel", "live"));
@@ -25,7 +22,7 @@ fn sources_are_as_the_leaf_is_configured() {
     assert!(with.log().contains("FPM is connected"), "{}", with.log());
 
     // A MAC that is new comes to both, one by FPM and rtnetlink, the other by rtnetlink.
-    let speaker = host(&fabric, "host5");
+    let speaker = host(fabric, "host5");
     fabric.run("host5", "ip link set eth1 address 02:00:00:00:05:77");
     speaker.namespace.enter(|| announce("eth1")).unwrap().unwrap();
     with.wait_for_peers(10010, 6, 5);
@@ -33,8 +30,8 @@ fn sources_are_as_the_leaf_is_configured() {
 
     // Routes: both use both uplinks, by both spines, to the other data centre.
     for (vtepd, sender) in [(&with, "host1"), (&without, "host2")] {
-        let receiver = host(&fabric, "host4");
-        let sender = host(&fabric, sender);
+        let receiver = host(fabric, "host4");
+        let sender = host(fabric, sender);
         let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
         stream.goes_on(500);
         stream.finish_whole("both uplinks");
@@ -58,15 +55,21 @@ fn sources_are_as_the_leaf_is_configured() {
     assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
 }
 
+/// F13: what zebra replays to an FPM client is what it shows, next hop by next hop.
+fn the_replay_is_show_ip_route(fabric: &ScaleAcross) {
+    for (change, groups) in [("fpm use-next-hop-groups", true), ("no fpm use-next-hop-groups", false)] {
+        fabric.node("leaf1").run(&["vtysh", "-c", "configure terminal", "-c", change]).unwrap();
+        let (routes, objects) = replayed(fabric, "leaf1");
+        assert_eq!(objects, groups, "{change}");
+        assert_eq!(routes, shown(fabric, "leaf1"), "{change}");
+        assert!(routes.values().any(|gateways| gateways.len() == 2), "{routes:#?}");
+    }
+}
+
 /// zebra tells routes with next-hop groups, and then again without: the same way for the same frames, and when an uplink
 /// goes, the other one, which zebra's groups do not say.
-#[test]
-fn routes_come_with_and_without_next_hop_groups() {
-    if !can_run("routes_come_with_and_without_next_hop_groups") {
-        return;
-    }
-    let fabric = ScaleAcross::up("evpn-groups");
-    let (sender, receiver) = (host(&fabric, "host1"), host(&fabric, "host4"));
+fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
+    let (sender, receiver) = (host(fabric, "host1"), host(fabric, "host4"));
     let vtepd = fabric.vtepd("leaf1");
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     for change in ["fpm use-next-hop-groups", "no fpm use-next-hop-groups"] {
@@ -77,6 +80,7 @@ fn routes_come_with_and_without_next_hop_groups() {
         assert!(wait_until(PATIENCE, || connections(&vtepd.log()) > before), "{change}: {}", vtepd.log());
         vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
 
+        agree(fabric, "leaf1", &vtepd);
         let sent = || {
             let metrics = vtepd.metrics();
             (metrics.sent_by("up1"), metrics.sent_by("up2"))
@@ -97,4 +101,15 @@ fn routes_come_with_and_without_next_hop_groups() {
         stream.finish();
         fabric.converge();
     }
+}
+
+#[test]
+fn f13_sources_are_as_configured_and_the_replay_is_show_ip_route() {
+    if !can_run("f13_sources_are_as_configured_and_the_replay_is_show_ip_route") {
+        return;
+    }
+    let fabric = ScaleAcross::up("evpn-sources");
+    the_replay_is_show_ip_route(&fabric);
+    sources_are_as_the_leaf_is_configured(&fabric);
+    routes_come_with_and_without_next_hop_groups(&fabric);
 }
