@@ -200,8 +200,8 @@ impl fmt::Display for Event {
                     Some(moves) => write!(f, "has come to rest after {moves} moves")?,
                 }
                 match vtep {
-                    Some(vtep) => write!(f, ", and is behind {vtep}"),
-                    None => f.write_str(", and is behind nobody"),
+                    Some(vtep) => write!(f, "; it is behind {vtep}"),
+                    None => f.write_str("; it is behind nobody"),
                 }
             }
             Self::Flood { vni, netdev, vtep, added } => {

@@ -389,8 +389,10 @@ impl State {
         if let Some(bridge) = bridge {
             self.dirty.shortcut.addresses.extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
         }
-        self.moves.followed += settled.followed;
-        self.moves.coalesced += settled.moves.saturating_sub(settled.followed);
+        if self.publication.takes(ifindex) {
+            self.moves.followed += settled.followed;
+            self.moves.coalesced += settled.moves.saturating_sub(settled.followed);
+        }
         self.mac_changes.extend(overlay.changes.drain(..).map(|change| (ifindex, change)));
         settled
     }
@@ -401,7 +403,8 @@ impl State {
         let mut changes = std::mem::take(&mut self.mac_changes);
         let limit = self.settings.learning.moves;
         changes.retain(|(ifindex, change)| {
-            !change.is_move() || !self.flapping.moved((*ifindex, change.mac), limit, now)
+            let moved = change.is_move() && self.publication.takes(*ifindex);
+            !moved || !self.flapping.moved((*ifindex, change.mac), limit, now)
         });
         changes
     }

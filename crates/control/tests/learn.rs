@@ -244,6 +244,17 @@ fn moves_between_two_publications_are_one() {
     tell(&mut state, ["10.0.0.12", "10.0.0.13"].map(|vtep| remote(New, mac(1), vtep)));
     state.build();
     assert_eq!(state.move_counts(), control::MoveCounts { coalesced: 5, ..counts });
+
+    // Of a netdev that is left to the kernel it is the kernel's business.
+    tell(&mut state, [link(down(vxlan(VXLAN, BRIDGE, vxlan_of(VNI))))]);
+    state.build();
+    for vtep in ["10.0.0.12", "10.0.0.13"].into_iter().cycle().take(20) {
+        tell(&mut state, [remote(New, mac(1), vtep)]);
+        state.build();
+        state.take_mac_changes(Instant::now());
+    }
+    assert_eq!(state.move_counts(), control::MoveCounts { coalesced: 5, ..counts });
+    assert_eq!(state.take_flaps(), []);
 }
 
 #[test]

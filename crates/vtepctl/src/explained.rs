@@ -82,8 +82,10 @@ pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Res
     if let (Some(source), Some(destination)) = (&told.source, &told.destination) {
         write!(out, "Inner frame from {source} to {destination}")?;
         match (told.learning.as_deref(), &told.previous_vtep) {
-            (Some("new"), _) => write!(out, "; the source is new and is learned")?,
-            (Some("moved"), Some(before)) => write!(out, "; the source was behind {before} and is moved")?,
+            (Some("new"), _) => write!(out, "; the source is new, and is to be learned")?,
+            (Some("moved"), Some(before)) => {
+                write!(out, "; the source was behind {before}, and is to be moved")?
+            }
             (Some("known"), _) => write!(out, "; the source is known there")?,
             (Some("static"), _) => write!(out, "; the source has a static entry there")?,
             _ => {}

@@ -84,7 +84,7 @@ fn write_addresses(out: &mut impl Write, status: &v1::Status) -> io::Result<()> 
             "Moves from VTEP to VTEP: {} followed, {} over at once",
             moves.followed, moves.coalesced
         )?;
-        writeln!(out, "; too many of an address: {} times", moves.flapping)?;
+        writeln!(out, "; addresses that moved too often: {}", moves.flapping)?;
     }
     Ok(())
 }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(
             written(&status),
             "Learned: 3 new addresses, 2 moved, 9 times not (`vtepctl counters` says why)\n\
-             Moves from VTEP to VTEP: 7 followed, 8 over at once; too many of an address: 1 times\n"
+             Moves from VTEP to VTEP: 7 followed, 8 over at once; addresses that moved too often: 1\n"
         );
     }
 
