@@ -428,7 +428,8 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     }
     // The steering programs say the same as the worker: what they redirected has arrived.
     let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
-    assert_eq!(steered("vxlan_redirected"), metrics.get("vtepd_received_frames_total{from=\"bridge\"}"));
+    let from_hosts = steered("vxlan_redirected") + steered("port_shortcut");
+    assert_eq!(from_hosts, metrics.get("vtepd_received_frames_total{from=\"bridge\"}"));
     assert_eq!(steered("uplink_redirected"), metrics.get("vtepd_received_frames_total{from=\"underlay\"}"));
 }
 

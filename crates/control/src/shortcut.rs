@@ -73,6 +73,11 @@ pub enum NoShortcut {
     /// The bridge's entries age at once.
     #[error("its bridge remembers no addresses (its ageing time is 0)")]
     NoAgeing,
+    /// The bridge interface gets a copy of everything.
+    #[error(
+        "the bridge interface listens to all that is forwarded (promiscuous: a capture, or an interface on it)"
+    )]
+    Promiscuous,
     /// Rules of nftables for frames.
     #[error("nftables has rules that may see its frames (families bridge and netdev)")]
     FrameFilter,
@@ -206,6 +211,7 @@ impl State {
             (several, NoShortcut::SeveralNetdevs),
             (state != FORWARDING, NoShortcut::NetdevNotForwarding(state)),
             (attributes.ageing == 0, NoShortcut::NoAgeing),
+            (attributes.promiscuous, NoShortcut::Promiscuous),
             (frames, NoShortcut::FrameFilter),
             (ebtables, NoShortcut::Ebtables),
             (ip && (call_ip || attributes.calls_netfilter), NoShortcut::PacketFilter),

@@ -125,6 +125,7 @@ fn a_port_has_the_shortcut_unless_only_the_bridge_can_do_what_it_asks_for() {
     let blocked = Link { bridge_port: Some(BridgePort { state: 4, ..FORWARDING }), ..netdev() };
     assert_eq!(without_for([link(blocked)]), Some(NetdevNotForwarding(4)));
     assert_eq!(without_for([attribute(|bridge| bridge.ageing = 0)]), Some(NoAgeing));
+    assert_eq!(without_for([attribute(|bridge| bridge.promiscuous = true)]), Some(Promiscuous));
     assert_eq!(without_for([attribute(|bridge| bridge.calls_netfilter = true)]), None, "there are no tables");
     // A port whose options are not known is not forwarding for all we know.
     assert_eq!(without_for([link(port(ethernet(HOST, "hp1"), BRIDGE))]), Some(NotForwarding(0)));

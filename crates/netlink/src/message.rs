@@ -124,6 +124,8 @@ pub struct Bridge {
     pub ageing: u32,
     /// `IFLA_BR_NF_CALL_IPTABLES` or `_IP6TABLES`: what it forwards goes through the packet filters for IP.
     pub calls_netfilter: bool,
+    /// `IFLA_PROMISCUITY` is not 0: the bridge interface gets a copy of everything that the bridge forwards, as a capture on it wants.
+    pub promiscuous: bool,
 }
 
 /// A vxlan netdev's attributes (`IFLA_VXLAN_*`).

@@ -52,7 +52,7 @@ pub struct Arguments {
     /// Drop frames from VTEPs that no table names; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
-    /// Let hosts' frames for known remote addresses skip the kernel bridge where they can [default: off]
+    /// Let hosts' frames for known remote addresses skip the kernel bridge where they can [default]
     #[arg(long, overrides_with = "no_shortcut")]
     pub shortcut: bool,
     /// Send every frame of a host through the kernel bridge
@@ -150,7 +150,7 @@ struct TakeoverSection {
     exclude: Vec<u32>,
     hook: Option<HookChoice>,
     strict_vtep: bool,
-    shortcut: bool,
+    shortcut: Option<bool>,
     stall_limit_ms: Option<u64>,
 }
 
@@ -329,7 +329,8 @@ impl Configuration {
             Some(false) => Rebalance::Off,
             Some(true) | None => Rebalance::On,
         };
-        let shortcut = (file.takeover.shortcut || arguments.shortcut) && !arguments.no_shortcut;
+        let shortcut =
+            arguments.shortcut || (file.takeover.shortcut.unwrap_or(true) && !arguments.no_shortcut);
         let fpm_enabled =
             !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
         Ok(Self {
@@ -519,6 +520,22 @@ pub(crate) mod tests {
             (own.policy, own.bins.get(), own.source_ports.to_string().as_str()),
             (Policy::QpBins, 2, "50000-50009")
         );
+    }
+
+    #[test]
+    fn the_shortcut_is_on_unless_told_otherwise() {
+        let off = "[takeover]\nshortcut = false\n";
+        for (text, flags, on) in [
+            ("", &[][..], true),
+            (off, &[], false),
+            (off, &["--shortcut"], true),
+            ("", &["--no-shortcut"], false),
+            ("[takeover]\nshortcut = true\n", &["--no-shortcut"], false),
+            ("", &["--no-shortcut", "--shortcut"], true),
+            ("", &["--shortcut", "--no-shortcut"], false),
+        ] {
+            assert_eq!(load(text, flags).unwrap().settings.shortcut, on, "{text:?} {flags:?}");
+        }
     }
 
     #[test]

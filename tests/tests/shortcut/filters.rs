@@ -3,7 +3,7 @@
 use aya::programs::{SchedClassifier, TcAttachType};
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
-use vtepd_tests::lab::{ETH, run, sysctl};
+use vtepd_tests::lab::{ETH, ip, run, sysctl};
 use vtepd_tests::nftables::{self, BRIDGE, INET};
 use vtepd_tests::programs::somebody_else;
 use vtepd_tests::stream::Stream;
@@ -105,6 +105,28 @@ fn rules_drop_at_once_what_took_the_shortcut() {
     late.sort_unstable();
     println!("frames that the rule did not see, of {} in a second: {late:?}", RATE.frames);
     assert!(late[3] < u64::from(RATE.frames) / 10, "{late:?}");
+}
+
+/// A capture on the bridge interface sees what the bridge forwards, as ever.
+#[test]
+fn a_capture_on_the_bridge_sees_everything() {
+    if !can_run("a_capture_on_the_bridge_sees_everything") {
+        return;
+    }
+    let lab = Lab::new("sccapture");
+    let vtepd = start(&lab, "tcx");
+    let source = lab.host.mac().0;
+    assert!(ten_frames(&lab, &vtepd, 10));
+    ip(&lab.leaf, "link set br10 promisc on");
+    becomes(&vtepd, Err("promiscuous"));
+    let seen = Capture::start(&lab.leaf, "br10", move |frame| frame.get(6..12) == Some(&source[..]));
+    assert!(!ten_frames(&lab, &vtepd, 10));
+    seen.wait(10);
+    drop(seen.stop());
+    ip(&lab.leaf, "link set br10 promisc off");
+    becomes(&vtepd, Ok(()));
+    heard(&lab, &vtepd);
+    assert!(ten_frames(&lab, &vtepd, 10));
 }
 
 #[test]

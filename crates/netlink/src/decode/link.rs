@@ -19,6 +19,7 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
         bridge_port_only: family == AF_BRIDGE,
         ..Link::default()
     };
+    let mut promiscuous = false;
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -35,6 +36,7 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
                 link.kind = kind;
                 link.bridge_port = port.or(link.bridge_port);
             }
+            30 => promiscuous = attribute.u32()? != 0,
             33 => link.carrier = attribute.bool()?,
             43 => {
                 for inner in attribute.nested() {
@@ -45,6 +47,9 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
             }
             _ => {}
         }
+    }
+    if let LinkKind::Bridge(bridge) = &mut link.kind {
+        bridge.promiscuous = promiscuous;
     }
     Ok(link)
 }
