@@ -230,11 +230,12 @@ fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
     let (mut reactions, mut gaps) = (Vec::new(), Vec::new());
     for _ in 0..count {
         probe.pass(APART)?;
-        let lost = probe.until("a frame", |_| true)?.uplink;
+        let before = probe.until("a frame", |_| true)?;
+        let lost = before.uplink;
         let _ = events.heard();
         let (event, last, first) = std::thread::scope(|scope| -> Result<_, Failure> {
             let down = scope.spawn(|| site.set_far_end(lost, false).map_err(|error| error.to_string()));
-            let (mut event, mut last, mut first) = (None, 0, None);
+            let (mut event, mut last, mut first) = (None, before.at, None);
             let patient_until = now()? + 5_000_000_000;
             while (event.is_none() || first.is_none()) && now()? < patient_until {
                 if event.is_none() && events.heard() {
