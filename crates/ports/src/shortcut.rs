@@ -185,41 +185,55 @@ impl Shortcut {
         Ok(())
     }
 
-    /// Looks again whether programs of others are in the way at these interfaces.
+    /// All ports that may have the shortcut, whether programs of others are in the way or not.
+    fn candidates(&self) -> impl Iterator<Item = &ShortcutPort> {
+        self.ports.values().map(|attached| &attached.port).chain(self.refused.values().map(|(port, _)| port))
+    }
+
+    /// The ports at these interfaces, which are their own or their vxlan netdev's.
+    pub(crate) fn at(&self, interfaces: &BTreeSet<u32>) -> Vec<ShortcutPort> {
+        let concerns =
+            |port: &&ShortcutPort| interfaces.contains(&port.ifindex) || interfaces.contains(&port.netdev);
+        self.candidates().filter(concerns).cloned().collect()
+    }
+
+    /// The ports whose turn it is to be looked at again.
+    pub(crate) fn next(&mut self) -> Vec<ShortcutPort> {
+        let all: BTreeMap<u32, &ShortcutPort> = self.candidates().map(|port| (port.ifindex, port)).collect();
+        let after = all.range((Bound::Excluded(self.reviewed), Bound::Unbounded));
+        let turn = after.chain(all.range(..=self.reviewed)).take(AT_ONCE);
+        let turn: Vec<ShortcutPort> = turn.map(|(_, port)| (*port).clone()).collect();
+        self.reviewed = turn.last().map_or(0, |port| port.ifindex);
+        turn
+    }
+
+    /// Goes by what [`shortcut_obstacle`] has said of ports. What is not as it was then is left alone.
     pub(crate) fn review(
         &mut self,
         ebpf: &mut Ebpf,
         hook: Hook,
         entry: Entry,
-        interfaces: &BTreeSet<u32>,
+        found: Vec<(ShortcutPort, Option<String>)>,
     ) -> Result<(), SteeringError> {
-        let concerns =
-            |port: &ShortcutPort| interfaces.contains(&port.ifindex) || interfaces.contains(&port.netdev);
-        let mut refused = BTreeMap::new();
-        for port in self.ports.values().map(|attached| &attached.port).filter(|port| concerns(port)) {
-            if let Some(reason) = shortcut_obstacle(port, hook) {
-                refused.insert(port.ifindex, (port.clone(), reason));
+        let (mut refused, mut again) = (BTreeMap::new(), Vec::new());
+        for (port, obstacle) in found {
+            let attached = self.ports.get(&port.ifindex).is_some_and(|attached| attached.port == port);
+            let waits = self.refused.get(&port.ifindex).is_some_and(|(waits, _)| *waits == port);
+            match obstacle {
+                Some(reason) if attached || waits => {
+                    refused.insert(port.ifindex, (port, reason));
+                }
+                None if waits => {
+                    self.refused.remove(&port.ifindex);
+                    again.push(port);
+                }
+                _ => {}
             }
         }
         let gone: Vec<u32> = refused.keys().copied().collect();
         let taken = self.take(ebpf, &gone);
-        let mut again = Vec::new();
-        self.refused.retain(|_, (port, _)| {
-            let concerned = concerns(port);
-            again.extend(concerned.then(|| port.clone()));
-            !concerned
-        });
         self.refused.extend(refused);
         taken.and(self.give(ebpf, hook, entry, again))
-    }
-
-    /// The ports whose turn it is to be looked at again.
-    pub(crate) fn next(&mut self) -> BTreeSet<u32> {
-        let all: BTreeSet<u32> = self.ports.keys().chain(self.refused.keys()).copied().collect();
-        let after = all.range((Bound::Excluded(self.reviewed), Bound::Unbounded));
-        let turn: Vec<u32> = after.chain(all.range(..=self.reviewed)).take(AT_ONCE).copied().collect();
-        self.reviewed = turn.last().copied().unwrap_or_default();
-        turn.into_iter().collect()
     }
 
     /// Forgets the addresses that have left their places.

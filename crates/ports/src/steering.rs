@@ -10,7 +10,7 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use tables::{PlaceChange, SteeringPlan, TakenVni};
+use tables::{PlaceChange, ShortcutPort, SteeringPlan, TakenVni};
 
 use crate::haste::Haste;
 use crate::netns::PrivateNamespace;
@@ -392,21 +392,24 @@ impl Steering {
         self.shortcut.remember(&mut self.ebpf, changes)
     }
 
-    /// Looks again whether programs of others are in the way of the shortcut at these interfaces, ports or vxlan netdevs.
+    /// The ports that may have the shortcut at these interfaces, which are their own or their vxlan netdev's: for
+    /// [`crate::shortcut_obstacle`], which waits for the kernel.
+    #[must_use]
+    pub fn shortcut_ports_at(&self, interfaces: &BTreeSet<u32>) -> Vec<ShortcutPort> {
+        self.shortcut.at(interfaces)
+    }
+
+    /// Some of the ports that may have the shortcut, others each time.
+    pub fn next_shortcut_ports(&mut self) -> Vec<ShortcutPort> {
+        self.shortcut.next()
+    }
+
+    /// Goes by what [`crate::shortcut_obstacle`] has said of ports.
     ///
     /// # Errors
     /// When the kernel refuses; the rest is done all the same.
-    pub fn review(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
-        self.shortcut.review(&mut self.ebpf, self.hook, PORT, interfaces)
-    }
-
-    /// [`Self::review`] of some interfaces, of others each time.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn review_some(&mut self) -> Result<(), SteeringError> {
-        let some = self.shortcut.next();
-        self.review(&some)
+    pub fn review(&mut self, found: Vec<(ShortcutPort, Option<String>)>) -> Result<(), SteeringError> {
+        self.shortcut.review(&mut self.ebpf, self.hook, PORT, found)
     }
 
     /// How the shortcut is used.

@@ -11,10 +11,10 @@ use std::time::Duration;
 use control::{Filters, NoShortcut, PortDecision, Request};
 use netlink::{FilterChanges, FilterMonitor};
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::shown::Shown;
-use crate::takeover::Takeover;
 
 /// How often is looked for what the kernel does not tell of.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -39,22 +39,22 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
             continue;
         }
         if changes.as_ref().is_none_or(|changes| changes.rules) {
-            let filters = Filters::read();
+            // The kernel answers under a lock that others may hold for long. It fails only where the runtime ends.
+            let Ok(filters) = spawn_blocking(Filters::read).await else { continue };
             if known.replace(filters) != Some(filters) {
                 // If nobody takes it, all is about to end.
                 let _ = requests.send(Request::Filters(filters)).await;
             }
         }
         let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
-            look(&shown, Takeover::review_some);
+            review(&shown, None).await;
             continue;
         };
         let anywhere =
             anywhere.then(|| shown.status.borrow().ports.iter().map(|port| port.ifindex).collect());
-        // One by one: requests are answered in between.
+        // One by one, so that the first does not wait for the last.
         for interface in anywhere.unwrap_or(interfaces) {
-            look(&shown, |takeover| takeover.review(&BTreeSet::from([interface])));
-            tokio::task::yield_now().await;
+            review(&shown, Some(BTreeSet::from([interface]))).await;
         }
         sleep(PACE).await;
     }
@@ -73,8 +73,8 @@ async fn changed(monitor: &mut Option<FilterMonitor>) -> FilterChanges {
     }
 }
 
-fn look(shown: &Shown, look: impl FnOnce(&mut Takeover) -> Result<(), ports::SteeringError>) {
-    if let Err(error) = shown.review(look) {
+async fn review(shown: &Shown, interfaces: Option<BTreeSet<u32>>) {
+    if let Err(error) = shown.review(interfaces).await {
         tracing::error!("{error}; its frames go by the bridge");
     }
 }

@@ -1,5 +1,6 @@
 //! The running takeover, as the control task changes it and as metrics and the API show it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -7,8 +8,9 @@ use std::time::Instant;
 use control::{Status, Update};
 use pipeline::Counters;
 use ports::{Hook, ShortcutState, SteeringCounts, SteeringError};
-use tables::Snapshot;
+use tables::{ShortcutPort, Snapshot};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use crate::takeover::{Takeover, TakeoverError};
 use crate::view;
@@ -102,15 +104,26 @@ impl Shown {
         state.unwrap_or_default()
     }
 
-    /// Has steering look again whether programs of others are in the way of the shortcut.
+    /// Looks again whether programs of others are in the way of the shortcut: at these interfaces, or without any at some,
+    /// others each time. The kernel answers under a lock that others may hold for long, so a thread of its own asks, and
+    /// nothing waits for it.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn review(
-        &self,
-        look: impl FnOnce(&mut Takeover) -> Result<(), SteeringError>,
-    ) -> Result<(), SteeringError> {
-        self.takeover().as_mut().map_or(Ok(()), look)
+    pub async fn review(&self, interfaces: Option<BTreeSet<u32>>) -> Result<(), SteeringError> {
+        let ports = self.takeover().as_mut().map(|takeover| takeover.shortcut_ports(interfaces.as_ref()));
+        let (hook, ports) = (self.hook, ports.unwrap_or_default());
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let look = move |port: ShortcutPort| {
+            let obstacle = ports::shortcut_obstacle(&port, hook);
+            (port, obstacle)
+        };
+        let found = spawn_blocking(move || ports.into_iter().map(look).collect()).await;
+        // It fails only where the runtime ends.
+        let Ok(found) = found else { return Ok(()) };
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.review(found))
     }
 
     /// One more configuration was taken over.

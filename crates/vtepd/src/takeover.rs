@@ -11,6 +11,7 @@ use ports::{
     Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering, SteeringCounts,
     SteeringError, leftovers,
 };
+use tables::ShortcutPort;
 use tokio::sync::mpsc;
 
 use crate::worker::{Sockets, Worker};
@@ -133,20 +134,20 @@ impl Takeover {
         self.engaged
     }
 
-    /// Looks again whether programs of others are in the way of the shortcut at these interfaces.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn review(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
-        self.steering.review(interfaces)
+    /// The ports that may have the shortcut at these interfaces; without any, some, and others each time.
+    pub fn shortcut_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<ShortcutPort> {
+        match interfaces {
+            Some(interfaces) => self.steering.shortcut_ports_at(interfaces),
+            None => self.steering.next_shortcut_ports(),
+        }
     }
 
-    /// [`Self::review`] of some interfaces, of others each time.
+    /// Goes by what [`ports::shortcut_obstacle`] has said of ports.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn review_some(&mut self) -> Result<(), SteeringError> {
-        self.steering.review_some()
+    pub fn review(&mut self, found: Vec<(ShortcutPort, Option<String>)>) -> Result<(), SteeringError> {
+        self.steering.review(found)
     }
 
     /// How the shortcut is used.

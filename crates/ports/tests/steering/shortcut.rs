@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pipeline::VlanTag;
-use ports::{Hook, PacketSocket, Patience, Steering, SteeringCounts, Waiting};
+use ports::{Hook, PacketSocket, Patience, Steering, SteeringCounts, Waiting, shortcut_obstacle};
 use tables::{Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
 use wire::MacAddr;
 
@@ -101,7 +101,17 @@ impl Port {
     }
 
     fn review(&mut self, interface: u32) {
-        self.leaf.leaf.enter(|| self.steering.review(&BTreeSet::from([interface])).unwrap()).unwrap();
+        let ports = self.steering.shortcut_ports_at(&BTreeSet::from([interface]));
+        self.look(ports);
+    }
+
+    fn look(&mut self, ports: Vec<ShortcutPort>) {
+        let look = |port: ShortcutPort| {
+            let obstacle = shortcut_obstacle(&port, Hook::Tcx);
+            (port, obstacle)
+        };
+        let steering = &mut self.steering;
+        self.leaf.leaf.enter(|| steering.review(ports.into_iter().map(look).collect()).unwrap()).unwrap();
     }
 
     fn shortcuts(&mut self, frame: &[u8], why: &str) {
@@ -297,7 +307,8 @@ fn a_port_with_a_filter_of_somebody_else_has_no_shortcut() {
         assert_eq!(has(&port).as_deref(), Some(found), "it is still there");
         tc(&port, &format!("filter del dev {interface} {way}"));
         // In turn.
-        port.leaf.leaf.enter(|| port.steering.review_some().unwrap()).unwrap();
+        let turn = port.steering.next_shortcut_ports();
+        port.look(turn);
         assert_eq!(has(&port), None);
         port.shortcuts(&udp(FAR, HOST), "it has gone");
     }
