@@ -39,7 +39,7 @@ mod tests {
         names.sort();
         let page = std::fs::read_to_string(folder.join("prog-show.1")).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(names, ["_prog", "prog-help.1", "prog-show.1", "prog.1", "prog.bash", "prog.fish"]);
+        assert_eq!(names, ["_prog", "prog-show.1", "prog.1", "prog.bash", "prog.fish"]);
         assert!(page.contains("Shows it"), "{page}");
     }
 }
