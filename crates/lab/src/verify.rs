@@ -130,12 +130,25 @@ fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<
     loop {
         let overlay = deployed.overlay()?;
         let (floods, addresses) = deployed.entries(&overlay)?;
+        let leaves = leaves(deployed, &overlay)?;
+        let without: Vec<&str> = leaves
+            .iter()
+            .filter(|leaf| settings.vtepd && !leaf.forwards)
+            .map(|leaf| leaf.node.as_str())
+            .collect();
+        let missing = match without.as_slice() {
+            [] => String::new(),
+            nodes => format!(
+                ", no vtepd that forwards yet on {} (none is expected with --kernel)",
+                nodes.join(", ")
+            ),
+        };
         report(&format!(
-            "flood entries {}/{}, remote MACs {}/{}",
+            "flood entries {}/{}, remote MACs {}/{}{missing}",
             floods.found, floods.expected, addresses.found, addresses.expected
         ))?;
         let complete = floods.expected > 0 && floods.complete() && addresses.complete();
-        let ready = !settings.vtepd || leaves(deployed, &overlay)?.iter().all(|leaf| leaf.forwards);
+        let ready = without.is_empty();
         // What is missing is said at the end, with everything else.
         if (complete && ready && start.elapsed() >= POLL) || start.elapsed() >= settings.limit {
             return Ok(overlay);

@@ -273,6 +273,15 @@ impl Outer {
         Ok(())
     }
 
+    /// Whether the UDP checksum is the pseudo header's sum alone: what a capture shows of a frame whose sender left the rest to
+    /// its link, as veth's do. On receiving, the kernel says so beside the frame; the bytes do not.
+    pub(crate) fn is_unfinished(&self, frame: &Frame<'_>) -> bool {
+        let field = frame.data.get(UDP_AT + usize::from(UDP_CHECKSUM)..).and_then(<[u8]>::first_chunk::<2>);
+        let length = (self.end - UDP_AT) as u16;
+        let pseudo = Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
+        field.is_some_and(|field| u16::from_be_bytes(*field) == !pseudo.checksum())
+    }
+
     /// What is behind the UDP header.
     pub(crate) fn payload<'a>(&self, frame: &Frame<'a>) -> Result<&'a [u8], DropReason> {
         frame.data.get(VXLAN_AT..self.end).ok_or(DropReason::Truncated)

@@ -161,6 +161,21 @@ fn the_outer_udp_checksum_is_checked_where_it_is_there() {
     assert!(fate(Owned::plain(frame).partial(UDP_AT, 6)).is_ok());
 }
 
+/// A capture of what veth carries: the sender has left the sum to a link that has none to make.
+#[test]
+fn a_checksum_that_was_never_completed_is_told_from_a_wrong_one() {
+    let snapshot = Leaf::two().snapshot();
+    let told = |frame: &[u8]| explain_received(&Owned::plain(frame.to_vec()).frame(), &snapshot).fate;
+    let mut frame = outer(0, &roce(1, 1));
+    let length = u16::try_from(frame.len() - UDP_AT).unwrap();
+    let pseudo = [&frame[26..34], &[0, 17], &length.to_be_bytes()].concat();
+    let unfinished = !wire::checksum::checksum(&pseudo);
+    frame[40..42].copy_from_slice(&unfinished.to_be_bytes());
+    assert!(matches!(told(&frame), Fate::Bridge(_)), "{:?}", told(&frame));
+    frame[40..42].copy_from_slice(&unfinished.wrapping_add(1).to_be_bytes());
+    assert_eq!(told(&frame), Fate::Dropped(DropReason::OuterUdpChecksum));
+}
+
 #[test]
 fn unknown_vteps_are_counted_and_strictness_drops_them() {
     let mut frame = outer(0, &roce(1, 1));

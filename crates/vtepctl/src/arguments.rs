@@ -90,7 +90,7 @@ pub enum Command {
         /// Go on with what happens from now on
         #[arg(short, long)]
         follow: bool,
-        /// Leave out what happened before
+        /// Leave out what happened before; needs --follow
         #[arg(long, requires = "follow", conflicts_with = "after")]
         new: bool,
         /// Only events after the one of this number
@@ -125,8 +125,8 @@ pub enum Command {
 
 const EXPLAIN: &str = "\
 Examples:
-  vtepctl explain --vni 10010 --src 10.1.0.1 --dst 10.1.0.2 --qp 0x11
-  vtepctl explain --vni 10010 --dst-mac 02:00:00:00:00:02 --src 10.1.0.1 --dst 10.1.0.2 --proto tcp --sport 40000 --dport 80
+  vtepctl explain --vni 10010 --dst-mac 02:00:00:00:00:02 --src 10.1.0.1 --dst 10.1.0.2 --qp 0x11
+  vtepctl explain --vni 10010 --src 10.1.0.1 --dst 10.1.0.2 --proto tcp --sport 40000 --dport 80    where the leaf knows the host
   vtepctl explain --vni 10010 --pcap host.pcap --frame 3      a frame as the host sent it
   vtepctl explain --pcap uplink.pcap                          a VXLAN packet: the frame in it, and the port it was sent by
   vtepctl explain --received --pcap uplink.pcap               a VXLAN packet that an uplink got: what becomes of it

@@ -51,8 +51,9 @@ async fn run_until_replaced(
         let update = control::survey(&mut state, &kernel).await?;
         let running = instance::running().map(|pid| {
             format!(
-                "a vtepd (process {pid}) runs in this network namespace already, by settings of its own: this is what \
-                 another one would do once that is stopped"
+                "a vtepd ({}) runs in this network namespace already, by settings of its own: this is what another one \
+                 would do once that is stopped",
+                instance::process(pid)
             )
         });
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());

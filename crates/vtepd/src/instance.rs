@@ -32,15 +32,15 @@ pub struct Instance(UnixListener);
 pub enum InstanceError {
     /// Somebody has it.
     #[error(
-        "another vtepd (process {pid}) has this network namespace already; take over from it with --replace, stop it first, or \
-         run in another namespace"
+        "another vtepd ({}) has this network namespace already; take over from it with --replace, stop it first, or run in \
+         another namespace", process(*.pid)
     )]
     Running {
         /// Process id, as this process's PID namespace numbers it; 0 where it cannot be seen from here.
         pid: i32,
     },
     /// The one that was to be replaced stays.
-    #[error("the running vtepd (process {pid}) was asked to end and has not; stop it first: kill {pid}")]
+    #[error("the running vtepd ({}) was asked to end and has not; stop it first", process(*.pid))]
     Stays {
         /// As above.
         pid: i32,
@@ -48,6 +48,11 @@ pub enum InstanceError {
     /// The system refused.
     #[error("the lock of this network namespace (abstract socket @vtepd) cannot be had: {0}")]
     System(#[from] io::Error),
+}
+
+/// How a process is called that may be in another PID namespace, as another container's is.
+pub fn process(pid: i32) -> String {
+    if pid == 0 { "in another container".to_owned() } else { format!("process {pid}") }
 }
 
 impl Instance {
@@ -91,7 +96,7 @@ impl Instance {
             Err(InstanceError::Running { pid }) => pid,
             other => return other,
         };
-        tracing::info!(pid, "the running vtepd is asked to end");
+        tracing::info!("the running vtepd ({}) is asked to end", process(pid));
         let stream = StdStream::connect_addr(&address()?)?;
         stream.set_nonblocking(true)?;
         let mut stream = UnixStream::from_std(stream)?;

@@ -246,7 +246,7 @@ impl fmt::Display for Outcome {
         if let Some(Failover { uplink, share, lost, returned, returned_after_seconds }) = &self.failover {
             writeln!(
                 f,
-                "  failover  {uplink} with {:.0} % of the frames lost: {} frames, {:.1} ms of its share",
+                "  failover  {uplink}, which carried {:.0} %, goes down: {} frames lost, {:.1} ms of its share",
                 share * 100.0,
                 lost.lost,
                 lost.milliseconds
@@ -255,7 +255,7 @@ impl fmt::Display for Outcome {
                 || "not used again".to_owned(),
                 |seconds| format!("used again after {seconds:.1} s"),
             );
-            writeln!(f, "            returned: {} frames lost, {after}", returned.lost)?;
+            writeln!(f, "            comes back: {} frames lost, {after}", returned.lost)?;
         }
         if self.faults.is_empty() {
             return writeln!(f, "  verdict   all is well");
