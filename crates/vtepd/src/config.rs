@@ -52,7 +52,7 @@ pub struct Arguments {
     /// Drop frames from VTEPs that no table names; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
-    /// Let hosts' frames for known remote addresses skip the kernel bridge where they can [default]
+    /// Let hosts' frames for known remote addresses skip the kernel bridge where they can [default: off]
     #[arg(long, overrides_with = "no_shortcut")]
     pub shortcut: bool,
     /// Send every frame of a host through the kernel bridge
@@ -330,7 +330,7 @@ impl Configuration {
             Some(true) | None => Rebalance::On,
         };
         let shortcut =
-            arguments.shortcut || (file.takeover.shortcut.unwrap_or(true) && !arguments.no_shortcut);
+            arguments.shortcut || (file.takeover.shortcut.unwrap_or(false) && !arguments.no_shortcut);
         let fpm_enabled =
             !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
         Ok(Self {
@@ -523,14 +523,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_shortcut_is_on_unless_told_otherwise() {
-        let off = "[takeover]\nshortcut = false\n";
+    fn the_shortcut_is_off_unless_told_otherwise() {
+        let on = "[takeover]\nshortcut = true\n";
         for (text, flags, on) in [
-            ("", &[][..], true),
-            (off, &[], false),
-            (off, &["--shortcut"], true),
-            ("", &["--no-shortcut"], false),
-            ("[takeover]\nshortcut = true\n", &["--no-shortcut"], false),
+            ("", &[][..], false),
+            (on, &[], true),
+            (on, &["--no-shortcut"], false),
+            ("", &["--shortcut"], true),
+            ("[takeover]\nshortcut = false\n", &["--shortcut"], true),
             ("", &["--no-shortcut", "--shortcut"], true),
             ("", &["--shortcut", "--no-shortcut"], false),
         ] {
