@@ -103,3 +103,21 @@ fn an_idle_worker_sleeps() {
     }
     assert!(undisturbed, "the lab is never quiet");
 }
+
+/// Nor does the rest of it wake up for nothing: no clock ticks while nothing happens.
+#[test]
+fn an_idle_daemon_sleeps() {
+    const IDLE: Duration = Duration::from_secs(2);
+    if !can_run("an_idle_daemon_sleeps") {
+        return;
+    }
+    let lab = Lab::new("idled");
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    // The hosts and the kernel's neighbours say things by themselves: two seconds without any are waited for.
+    let sleeps = (0..20).any(|_| {
+        let before = wake_ups(vtepd.pid(), "vtepd");
+        std::thread::sleep(IDLE);
+        wake_ups(vtepd.pid(), "vtepd") == before
+    });
+    assert!(sleeps, "it wakes up in every {IDLE:?}");
+}

@@ -28,16 +28,17 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
         .ok();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut known = None;
+    let (mut status, mut known) = (shown.status.clone(), None);
     loop {
+        // It is off for all ports or for none.
+        let on = |port: &PortDecision| port.reason != Some(NoShortcut::Off);
+        let used = status.borrow_and_update().ports.first().is_some_and(on);
         let changes = tokio::select! {
             changes = changed(&mut monitor) => Some(changes),
-            _ = ticks.tick() => None,
+            _ = ticks.tick(), if used => None,
+            // Where nobody has the shortcut, nobody wakes up for it.
+            Ok(()) = status.changed(), if !used => continue,
         };
-        let off = |port: &PortDecision| port.reason == Some(NoShortcut::Off);
-        if changes.is_none() && shown.status.borrow().ports.iter().all(off) {
-            continue;
-        }
         if changes.as_ref().is_none_or(|changes| changes.rules) {
             // The kernel answers under a lock that others may hold for long. It fails only where the runtime ends.
             let Ok(filters) = spawn_blocking(Filters::read).await else { continue };
