@@ -43,6 +43,7 @@ pub fn snapshot(
         destination_mac: Some(MacAddr([2, 2, 0, 0, 0, uplink])),
         mtu: 9500,
         weight: 1,
+        by_default: false,
         path: u16::from(uplink),
     });
     let tunnel = Tunnel {

@@ -216,6 +216,11 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
         events.wait_for_kind("reload");
         // Changes are answered once everything before them is in force.
         assert_eq!(vtepd.ask(&["policy", "set", "20", "qp-hash"])["taken"], Value::Null);
+        let said = String::from_utf8(vtepd.ctl(&["policy", "set", "20", "qp-hash"]).stdout).unwrap();
+        assert!(
+            said.contains("VNI 20 (vx20) is left to the kernel: ") && said.contains("in force once"),
+            "{said}"
+        );
         assert!(!vtepd.metrics().has_vni(10), "still detached");
         assert_eq!(vtepd.ask(&["attach", "10"])["left"], Value::Null);
         let before = vtepd.metrics().vni_frames(10, "encapsulated");
@@ -347,6 +352,8 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     for (arguments, says) in [
         (&["qp-spray"][..], "'qp-spray' is no policy"),
         (&["qp-bins", "--bins", "101"], "101 bins do not fit"),
+        (&["qp-bins", "--bins", "0"], "'0' is no number of bins (expected 1 to 65535)"),
+        (&["qp-bins", "--bins", "70000"], "'70000' is no number of bins (expected 1 to 65535)"),
         (&["--bins", "2"], "only qp-bins has bins"),
         (&[], "nothing to change"),
     ] {

@@ -60,6 +60,9 @@ fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
         assert!(passed > 6000, "{decision}: {passed}");
     }
     vtepd.wait_for_log("the worker was not run for longer than frames may wait");
+    let event = vtepd.events().wait_for_kind("worker-stalled");
+    let said = event["text"].as_str().unwrap();
+    assert!(said.starts_with("the worker hung, and the kernel forwarded meanwhile: "), "{said}");
 
     let mut lost = 0;
     for stream in streams {

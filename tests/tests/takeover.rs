@@ -295,6 +295,11 @@ fn what_is_not_taken_is_named_and_keeps_working() {
         assert_eq!(left.unwrap_or_else(|| panic!("{dry:#}"))["reason"], reason.as_str());
         assert!(table.lines().any(|line| line.contains(&netdev) && line.contains(word)), "{table}");
     }
+    let of_external = r#"{netdev="vx70",vni="external","#;
+    assert!(table.contains("vx70             external  'external' is on"), "{table}");
+    assert!(metrics.0.contains(of_external), "{}", metrics.0);
+    let status = String::from_utf8(vtepd.ctl(&["status"]).stdout).unwrap();
+    assert!(status.contains("vx70 (external): 'external' is on"), "{status}");
     assert_eq!(dry["taken"].as_array().unwrap().len(), 1);
     assert_eq!((&dry["taken"][0]["vni"], &dry["taken"][0]["netdev"]), (&10.into(), &"vx10".into()));
     assert_eq!(dry["uplinks"], serde_json::json!(["up1", "up2"]));

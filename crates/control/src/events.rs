@@ -8,7 +8,7 @@ use std::fmt;
 use std::iter::repeat;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tables::{Snapshot, TakenVni, VniTable};
 use tokio::sync::watch;
@@ -41,14 +41,7 @@ pub enum Event {
         netdev: String,
     },
     /// A vxlan netdev stays with the kernel, for this reason from now on.
-    Left {
-        /// The VNI, 0 for devices without one.
-        vni: u32,
-        /// The netdev.
-        netdev: String,
-        /// Why, the end of a sentence.
-        reason: String,
-    },
+    Left(LeftToKernel),
     /// A source of facts is in another state.
     Source {
         /// `kernel` or `fpm`.
@@ -102,6 +95,20 @@ pub enum Event {
         /// Whether it is new.
         up: bool,
     },
+    /// Nothing better than a default route leads to a VTEP, or that is over.
+    ByDefault {
+        /// The VTEP.
+        vtep: Ipv4Addr,
+        /// Whether it is so from now on.
+        begins: bool,
+    },
+    /// The worker was away for so long that the kernel took over.
+    Stalled {
+        /// For how long frames had waited.
+        waited: Duration,
+        /// How many of them were dropped.
+        dropped: u64,
+    },
     /// The configuration was read again.
     Reloaded,
     /// Something that the user should know.
@@ -135,7 +142,7 @@ impl Event {
         match self {
             Self::Attached { .. } => "attached",
             Self::Detached { .. } => "detached",
-            Self::Left { .. } => "left",
+            Self::Left(_) => "left",
             Self::Source { .. } => "source",
             Self::Resynced(_) => "resync",
             Self::FpmSwept(_) => "swept",
@@ -148,6 +155,9 @@ impl Event {
             Self::Flood { added: false, .. } => "flood-removed",
             Self::NextHop { up: true, .. } => "next-hop-up",
             Self::NextHop { up: false, .. } => "next-hop-down",
+            Self::ByDefault { begins: true, .. } => "default-route",
+            Self::ByDefault { begins: false, .. } => "own-route",
+            Self::Stalled { .. } => "worker-stalled",
             Self::Reloaded => "reload",
             Self::Warning(_) => "warning",
         }
@@ -159,8 +169,11 @@ impl fmt::Display for Event {
         match self {
             Self::Attached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over"),
             Self::Detached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over no more"),
-            Self::Left { vni, netdev, reason } => {
-                write!(f, "VNI {vni} ({netdev}) is left to the kernel: {reason}")
+            Self::Left(LeftToKernel { name, reason, .. }) if reason.is_external() => {
+                write!(f, "{name} (external) is left to the kernel: {reason}")
+            }
+            Self::Left(LeftToKernel { name, vni, reason, .. }) => {
+                write!(f, "VNI {vni} ({name}) is left to the kernel: {reason}")
             }
             Self::Source { name, state } => write!(f, "source {name} is {state}"),
             Self::Resynced(dumps) => {
@@ -214,6 +227,17 @@ impl fmt::Display for Event {
             Self::NextHop { uplink, gateway, up } => {
                 write!(f, "next hop {gateway} on {uplink} is {}", if *up { "used" } else { "used no more" })
             }
+            Self::ByDefault { vtep, begins: true } => {
+                write!(f, "nothing better than the default route leads to VTEP {vtep}")
+            }
+            Self::ByDefault { vtep, begins: false } => {
+                write!(f, "VTEP {vtep} is not reached by the default route any more")
+            }
+            Self::Stalled { waited, dropped } => write!(
+                f,
+                "the worker hung, and the kernel forwarded meanwhile: {dropped} frames, which had waited for {waited:.1?}, \
+                 were dropped"
+            ),
             Self::Reloaded => f.write_str("the configuration was read again"),
             Self::Warning(text) => f.write_str(text),
         }
@@ -246,11 +270,15 @@ pub(crate) fn between(
         let known: HashMap<u32, &LeftToKernel> =
             before.left.iter().map(|left| (left.ifindex, left)).collect();
         for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            let (netdev, reason) = (left.name.clone(), left.reason.to_string());
-            write(Event::Left { vni: left.vni, netdev, reason });
+            write(Event::Left(left.clone()));
         }
     }
     next_hops(before, after, &mut write);
+    if !Arc::ptr_eq(&before.by_default, &after.by_default) {
+        let mut tell = |vtep: &Ipv4Addr, begins| write(Event::ByDefault { vtep: *vtep, begins });
+        before.by_default.difference(&after.by_default).for_each(|vtep| tell(vtep, false));
+        after.by_default.difference(&before.by_default).for_each(|vtep| tell(vtep, true));
+    }
     floods(&before.snapshot, &after.snapshot, &mut write);
     for (ifindex, change) in macs {
         if let (Some(_), Some(vni)) = (old.get(ifindex), new.get(ifindex)) {

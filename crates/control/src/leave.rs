@@ -20,7 +20,28 @@ pub struct LeftToKernel {
 
 impl fmt::Display for LeftToKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (VNI {}) stays with kernel VXLAN: {}", self.name, self.vni, self.reason)
+        let Self { name, vni, reason, .. } = self;
+        if reason.is_external() {
+            write!(f, "{name} (external) stays with kernel VXLAN: {reason}")
+        } else {
+            write!(f, "{name} (VNI {vni}) stays with kernel VXLAN: {reason}")
+        }
+    }
+}
+
+impl LeftToKernel {
+    /// Its VNI, or `external` where packets bring theirs.
+    #[must_use]
+    pub fn vni_text(&self) -> String {
+        if self.reason.is_external() { "external".to_owned() } else { self.vni.to_string() }
+    }
+}
+
+impl LeaveReason {
+    /// Whether the netdev has no VNI of its own.
+    #[must_use]
+    pub const fn is_external(&self) -> bool {
+        matches!(self, Self::External | Self::VniFilter)
     }
 }
 

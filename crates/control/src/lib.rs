@@ -58,4 +58,4 @@ pub use settings::{Filters, LearnLimits, Namespace, Settings, StaleTime, VniSett
 pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;
 pub use state::{FpmHazard, FpmSweep, Resync, State};
-pub use status::{Status, Warning};
+pub use status::{ByDefault, Status, Warning};

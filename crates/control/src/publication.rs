@@ -43,6 +43,8 @@ pub struct Update {
     pub left: Arc<[LeftToKernel]>,
     /// VNIs that the settings name to be taken over and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
+    /// VTEPs of taken VNIs that no better route than a default route leads to.
+    pub by_default: Arc<BTreeSet<Ipv4Addr>>,
     /// The ports of taken VNIs' bridges, and whether they have the shortcut.
     pub ports: Arc<[PortDecision]>,
     /// Addresses that came to places that the shortcut goes by, or left them, since the publication before.
@@ -423,6 +425,7 @@ impl State {
                 mtu: hop.mtu,
                 weight: hop.weight,
                 path: self.publication.paths.get(adjacency),
+                by_default: hop.by_default,
             })
         };
         alive.filter_map(next_hop).collect()
@@ -489,8 +492,10 @@ impl State {
             }
         }
         publication.changed.clear();
+        let mut news = Vec::new();
         for (index, known) in self.vteps.places() {
             let published = before.vtep(index);
+            let was = || published.filter(|vtep| vtep.paths.by_default()).map(|vtep| (vtep.address, false));
             match known.filter(|known| known.is_taken()) {
                 Some(Known { address, paths, .. }) => {
                     let same = published.is_some_and(|vtep| {
@@ -499,13 +504,18 @@ impl State {
                     });
                     if !same {
                         let paths = paths.clone().unwrap_or_default();
+                        news.extend(was().into_iter().chain(paths.by_default().then_some((*address, true))));
                         snapshot.vtep(index, Vtep { address: *address, paths });
                     }
                 }
-                None if published.is_some() => snapshot.remove_vtep(index),
+                None if published.is_some() => {
+                    news.extend(was());
+                    snapshot.remove_vtep(index);
+                }
                 None => {}
             }
         }
+        by_default(&mut publication.last.by_default, &news);
         publication.last.snapshot = Arc::new(snapshot.build());
     }
 
@@ -539,6 +549,21 @@ impl State {
                 None => Some((*adjacency, UNRESOLVED)),
             }
         })
+    }
+}
+
+/// These VTEPs are reached by a default route no more, and then those are.
+fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
+    if news.is_empty() {
+        return;
+    }
+    let mut now = BTreeSet::clone(known);
+    for (vtep, _) in news.iter().filter(|(_, is)| !is) {
+        now.remove(vtep);
+    }
+    now.extend(news.iter().filter(|(_, is)| *is).map(|(vtep, _)| *vtep));
+    if now != **known {
+        *known = Arc::new(now);
     }
 }
 

@@ -26,7 +26,7 @@ use crate::settings::{Filters, Namespace, Settings};
 use crate::shortcut::{NoShortcut, PortDecision};
 use crate::source::SourceState;
 use crate::state::{FpmHazard, State};
-use crate::status::{Status, Warning};
+use crate::status::{ByDefault, Status, Warning};
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
@@ -77,6 +77,13 @@ pub enum Request {
     Learn(Learned),
     /// A worker misses this neighbour's MAC address.
     Resolve(Adjacency),
+    /// A worker was away for so long that the kernel took over.
+    Stalled {
+        /// For how long frames had waited.
+        waited: Duration,
+        /// How many of them were dropped.
+        dropped: u64,
+    },
     /// Change this, and say when it is in force, or why it cannot be.
     Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
     /// Say which hosts are known.
@@ -289,6 +296,9 @@ impl<P: FnMut(&Update)> Task<P> {
             Some(Request::Hosts(answer)) => drop(answer.send(self.state.hosts().collect())),
             Some(Request::Learn(learned)) => self.learn(learned),
             Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,
+            Some(Request::Stalled { waited, dropped }) => {
+                self.journal.write(Event::Stalled { waited, dropped })
+            }
             Some(Request::Shutdown) | None => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
@@ -451,6 +461,7 @@ impl<P: FnMut(&Update)> Task<P> {
             status.plan.clone_from(&published.plan);
             status.left.clone_from(&published.left);
             status.missing.clone_from(&published.missing);
+            status.by_default.clone_from(&published.by_default);
             status.ports.clone_from(&published.ports);
             status.warnings = warnings;
         });
@@ -563,11 +574,17 @@ fn log(before: &Update, after: &Update) {
     for vni in after.missing.difference(&before.missing) {
         tracing::warn!("{}", NoNetdev(*vni));
     }
+    if !Arc::ptr_eq(&before.by_default, &after.by_default) {
+        let new = after.by_default.difference(&before.by_default).copied().collect();
+        if let Some(warning) = ByDefault::of(&new) {
+            tracing::warn!("{warning}");
+        }
+    }
     if !Arc::ptr_eq(&before.left, &after.left) {
         let known: BTreeMap<u32, &LeftToKernel> =
             before.left.iter().map(|left| (left.ifindex, left)).collect();
         for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            tracing::info!(vni = left.vni, netdev = left.name, reason = %left.reason, "left to the kernel");
+            tracing::info!(vni = left.vni_text(), netdev = left.name, reason = %left.reason, "left to the kernel");
         }
     }
     if !Arc::ptr_eq(&before.ports, &after.ports) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,6 +43,8 @@ pub struct Status {
     pub left: Arc<[LeftToKernel]>,
     /// VNIs that the settings name to be taken over and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
+    /// VTEPs of taken VNIs that nothing better than a default route leads to.
+    pub by_default: Arc<BTreeSet<Ipv4Addr>>,
     /// The ports of taken VNIs' bridges, and whether they have the shortcut.
     pub ports: Arc<[PortDecision]>,
     /// What the user should know.
@@ -55,6 +58,38 @@ pub struct Swept {
     pub kernel: u64,
     /// By zebra's replays, and because it stayed away.
     pub fpm: u64,
+}
+
+/// VTEPs that nothing better than a default route leads to, as a sentence.
+#[derive(Debug, Clone, Copy)]
+pub struct ByDefault<'a>(&'a BTreeSet<Ipv4Addr>);
+
+impl<'a> ByDefault<'a> {
+    /// How many of them the sentence names.
+    const NAMED: usize = 8;
+
+    /// The sentence, if there are any.
+    #[must_use]
+    pub fn of(vteps: &'a BTreeSet<Ipv4Addr>) -> Option<Self> {
+        (!vteps.is_empty()).then_some(Self(vteps))
+    }
+}
+
+impl fmt::Display for ByDefault<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named: Vec<String> = self.0.iter().take(Self::NAMED).map(ToString::to_string).collect();
+        let more = self.0.len() - named.len();
+        f.write_str("nothing better than the default route leads to ")?;
+        f.write_str(if self.0.len() == 1 { "VTEP " } else { "VTEPs " })?;
+        f.write_str(&named.join(", "))?;
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        f.write_str(
+            ": frames leave by it, as by kernel VXLAN, and are counted (`vtepctl peer`). If it is a management network's, \
+             see why the fabric's routing has no route of its own (`ip route get VTEP`)",
+        )
+    }
 }
 
 /// Something that the user should know, each a sentence.
@@ -119,5 +154,21 @@ impl fmt::Display for Warning {
             Self::FpmNotBound(error) => f.write_str(error),
             Self::DumpFailed { what, error } => write!(f, "the kernel's {what} could not be read: {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_reached_by_the_default_route_is_named_as_far_as_there_is_room() {
+        let vteps =
+            |count: u8| (1..=count).map(|last| Ipv4Addr::new(10, 0, 0, last)).collect::<BTreeSet<_>>();
+        let sentence = |count| ByDefault::of(&vteps(count)).map(|warning| warning.to_string());
+        assert_eq!(sentence(0), None);
+        assert!(sentence(1).unwrap().contains("leads to VTEP 10.0.0.1: frames"));
+        assert!(sentence(2).unwrap().contains("leads to VTEPs 10.0.0.1, 10.0.0.2: frames"));
+        assert!(sentence(100).unwrap().contains("10.0.0.7, 10.0.0.8 and 92 more: frames"));
     }
 }

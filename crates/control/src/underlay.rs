@@ -4,8 +4,21 @@
 //! skipped. Two things go beyond them. zebra's version of a prefix comes before the kernel's while zebra is there,
 //! and the kernel's before nothing when all next hops of zebra's are dead. And a next hop without carrier is not used:
 //! with next-hop groups zebra 10.3 keeps naming one after its carrier went, and so does the kernel unless
-//! `ignore_routes_with_linkdown` is set. A prefix whose next hops all lack carrier does not fall through to a shorter
-//! one, though, or the tunnels of a leaf that lost its fabric would leave by its management network.
+//! `ignore_routes_with_linkdown` is set.
+//!
+//! A default route is a route like any other, also one through a management network: the kernel's VXLAN takes it, so
+//! do we. [`Hop::by_default`] marks what leaves by one, to be counted and warned about. When it is a VTEP's turn:
+//!
+//! | the VTEP's own route | kernel VXLAN | here |
+//! |---|---|---|
+//! | there never was one, or zebra took it away | the default route | the same |
+//! | its interfaces are down or gone: the kernel flushes it, or marks its next hops dead | the default route | the same |
+//! | it stands, and no interface has carrier | sent there all the same, and lost | `no_route` |
+//! | the same, with `ignore_routes_with_linkdown` | the default route | `no_route` |
+//!
+//! The last line is the only difference, and on purpose: zebra takes the route away a moment later if there is no other
+//! way (`fib_lookup_good_nhc()`, `net/ipv4/fib_trie.c`), and until then a leaf that lost its fabric would pour its
+//! tunnels into its management network.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,6 +95,8 @@ pub(crate) struct Hop {
     pub(crate) weight: u16,
     /// The interface's MTU, or the route's where that is smaller.
     pub(crate) mtu: u32,
+    /// Whether a default route (`0.0.0.0/0`) leads here, and no better one.
+    pub(crate) by_default: bool,
 }
 
 /// What one route has to offer.
@@ -184,10 +199,13 @@ impl Underlay<'_> {
                 continue;
             }
             let mut down = false;
-            for Candidate { table, source, route, .. } in routes {
+            for Candidate { table, length, source, route } in routes {
                 let Some(source) = self.sources.get(*source) else { continue };
                 match self.follow(source, route, address, depth, &mut uplinks, &mut recursive) {
-                    Verdict::Reached(reach) => return Reach { uplinks, recursive, ..reach },
+                    Verdict::Reached(mut reach) => {
+                        reach.hops.iter_mut().for_each(|hop| hop.by_default |= *length == 0);
+                        return Reach { uplinks, recursive, ..reach };
+                    }
                     Verdict::Down => down = true,
                     Verdict::Dead => {}
                     Verdict::Throw => {
@@ -273,7 +291,8 @@ impl Underlay<'_> {
             reach.obstacle = reach.obstacle.or(obstacle);
             let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
             let gateway = hop.gateway.unwrap_or(IpAddr::V4(address));
-            weighted.push((weight, Hop { ifindex: hop.ifindex, gateway, weight: 1, mtu }));
+            let adjacency = Hop { ifindex: hop.ifindex, gateway, weight: 1, mtu, by_default: false };
+            weighted.push((weight, adjacency));
         }
         if weighted.is_empty() && reach.obstacle.is_none() {
             return if down { Verdict::Down } else { Verdict::Dead };
@@ -308,20 +327,28 @@ impl Underlay<'_> {
 /// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions as well as that
 /// allows, and sorts: equal hops in equal order give every flow the same choice.
 fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
-    let mut sums: BTreeMap<(u32, IpAddr), (u64, u32)> = BTreeMap::new();
+    let mut sums: BTreeMap<(u32, IpAddr), (u64, u32, bool)> = BTreeMap::new();
     for (weight, hop) in weighted {
-        let (sum, mtu) = sums.entry((hop.ifindex, hop.gateway)).or_insert((0, hop.mtu));
+        let (sum, mtu, by_default) =
+            sums.entry((hop.ifindex, hop.gateway)).or_insert((0, hop.mtu, hop.by_default));
         *sum += u64::from(weight);
         *mtu = hop.mtu.min(*mtu);
+        *by_default &= hop.by_default;
     }
-    let divisor = sums.values().map(|(sum, _)| *sum).fold(0, greatest_common_divisor).max(1);
-    let largest = sums.values().map(|(sum, _)| sum / divisor).max().unwrap_or(1);
+    let divisor = sums.values().map(|(sum, ..)| *sum).fold(0, greatest_common_divisor).max(1);
+    let largest = sums.values().map(|(sum, ..)| sum / divisor).max().unwrap_or(1);
     let fit = |sum: u64| {
         let weight = sum / divisor;
         let fitting = if largest > WEIGHT { weight.saturating_mul(WEIGHT) / largest } else { weight };
         u16::try_from(fitting.clamp(1, WEIGHT)).unwrap_or(1)
     };
-    let hop = |((ifindex, gateway), (sum, mtu))| Hop { ifindex, gateway, weight: fit(sum), mtu };
+    let hop = |((ifindex, gateway), (sum, mtu, by_default))| Hop {
+        ifindex,
+        gateway,
+        weight: fit(sum),
+        mtu,
+        by_default,
+    };
     sums.into_iter().map(hop).collect()
 }
 

@@ -140,6 +140,39 @@ fn a_leaf_that_lost_its_fabric_does_not_leave_by_its_management_network() {
     assert!(reached_by(&mut state).is_empty());
 }
 
+/// The default route is followed like any other, and what it leads to is told apart, also where it leads only to a gateway.
+#[test]
+fn what_only_a_default_route_leads_to_is_known() {
+    let by_default = |state: &mut State| {
+        let update = state.build();
+        let hops = paths(&update, VTEP).next_hops().iter();
+        let hops = hops.map(|hop| (hop.ifindex, hop.by_default)).collect::<Vec<_>>();
+        (hops, update.by_default.iter().copied().collect::<Vec<_>>())
+    };
+    let mut state = towards_vtep([add_route("0.0.0.0/0", &[via(UP2, "192.0.2.1")])]);
+    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
+    assert_eq!(uplinks(&mut state), [UP2], "what comes from there is taken, too");
+    // A route of its own, however short, and its end.
+    let own = [via(UP1, "10.1.0.1")];
+    tell(&mut state, [add_route("0.0.0.0/1", &own)]);
+    assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
+    tell(&mut state, [del_route("0.0.0.0/1", &own)]);
+    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
+    // A gateway that is looked up in turn, and found by the default route alone.
+    let recursive = [via(0, "10.9.0.1"), via(UP1, "10.1.0.1")];
+    tell(&mut state, [add_route("10.0.0.0/24", &recursive)]);
+    assert_eq!(by_default(&mut state), (vec![(UP1, false), (UP2, true)], vec![v4(VTEP)]));
+    tell(&mut state, [del_route("10.0.0.0/24", &recursive)]);
+    // The interface is down: the kernel flushes the route to the VTEP, and takes the default route.
+    tell(&mut state, [add_route("10.0.0.0/24", &own)]);
+    assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
+    tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
+    assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
+    // Nobody names the VTEP any more.
+    tell(&mut state, [remote(Delete, mac(1), VTEP), flood(Delete, VTEP)]);
+    assert!(state.build().by_default.is_empty());
+}
+
 #[test]
 fn zebras_version_of_a_prefix_is_preferred_while_it_is_live() {
     let mut state = towards_vtep([add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])]);

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::net::Ipv4Addr;
 
-use tables::VtepIndex;
+use tables::{NextHop, VtepIndex};
 
 use crate::frame::{Frame, Offload, VlanTag};
 
@@ -113,9 +113,18 @@ pub enum Destination {
         ifindex: u32,
         /// Index of the next hop's counters.
         path: u16,
+        /// Whether a default route leads there.
+        by_default: bool,
     },
     /// The bridge, through its splice.
     Bridge,
+}
+
+impl Destination {
+    /// The uplink of this next hop.
+    pub(crate) const fn uplink(hop: &NextHop) -> Self {
+        Self::Uplink { ifindex: hop.ifindex, path: hop.path, by_default: hop.by_default }
+    }
 }
 
 /// Longest head: outer headers, then the inner headers of one segment.

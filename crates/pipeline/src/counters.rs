@@ -76,15 +76,16 @@ pub struct PeerCounters {
     pub sent: Traffic,
     /// Received from it, decapsulated and handed to the bridge.
     pub received: Traffic,
+    /// Of the frames sent, those that left by a default route.
+    pub by_default: Counter,
 }
 
 impl PeerCounters {
     /// These counters, from zero if they were another VTEP's. Only the thread that owns them may call this.
     pub(crate) fn of(&self, vtep: Ipv4Addr) -> &Self {
         if self.address.load(Ordering::Relaxed) != vtep.to_bits() {
-            for counter in [&self.sent, &self.received].into_iter().flat_map(|t| [&t.frames, &t.bytes]) {
-                counter.reset();
-            }
+            let both = [&self.sent, &self.received].into_iter().flat_map(|t| [&t.frames, &t.bytes]);
+            both.chain([&self.by_default]).for_each(Counter::reset);
             // Who reads the new address reads none of the old counts.
             self.address.store(vtep.to_bits(), Ordering::Release);
         }
@@ -107,6 +108,8 @@ pub struct Counters {
     pub copies: Counter,
     /// Frames handed to a port, which accepted them.
     pub sent: Counter,
+    /// Frames sent, each copy and segment, to VTEPs that nothing better than a default route leads to.
+    pub by_default: Counter,
     /// Frames that wait for their next hop now.
     pub held: Counter,
     /// How often the worker was away for so long that the kernel took over.
@@ -142,6 +145,7 @@ impl Counters {
             bridge_received: Counter::default(),
             copies: Counter::default(),
             sent: Counter::default(),
+            by_default: Counter::default(),
             held: Counter::default(),
             stalls: Counter::default(),
             learn_limited: Counter::default(),

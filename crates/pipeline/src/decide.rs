@@ -4,7 +4,7 @@
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr};
 
-use tables::{NextHop, Snapshot, VniTable, VtepIndex};
+use tables::{NextHop, Paths, Snapshot, VniTable, VtepIndex};
 use wire::{Dissection, Roce};
 
 use crate::drop_reason::DropReason;
@@ -122,8 +122,8 @@ pub struct Path<'a> {
     pub remote: Ipv4Addr,
     /// The hash that chose the next hop.
     pub hash: u64,
-    /// Next hops there were to choose from.
-    pub choices: usize,
+    /// The next hops there were to choose from.
+    pub paths: &'a Paths,
     /// The one chosen.
     pub hop: &'a NextHop,
     /// Length of the outer IPv4 packet in bytes.
@@ -156,6 +156,6 @@ impl<'a> Path<'a> {
         if u32::from(l3_length) > hop.mtu {
             return Err(DropReason::TooBig);
         }
-        Ok(Self { remote: vtep.address, hash, choices: vtep.paths.next_hops().len(), hop, l3_length })
+        Ok(Self { remote: vtep.address, hash, paths: &vtep.paths, hop, l3_length })
     }
 }

@@ -103,7 +103,7 @@ impl Pipeline {
         if vni.tunnel.udp_checksum {
             offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
-        let to = Destination::Uplink { ifindex: hop.ifindex, path: hop.path };
+        let to = Destination::uplink(hop);
         let body = Body::Received { frame: *index, range: range.clone() };
         // Built where it stays: moving it costs more than all of the rest.
         out.push(Transmit::new(to, vni.slot.get(), body, offload));

@@ -86,11 +86,15 @@ impl Pipeline {
         let segments = u64::from(transmit.segments);
         let peer = transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index.0)?.of(vtep)));
         match transmit.to {
-            Destination::Uplink { path, .. } => {
+            Destination::Uplink { path, by_default, .. } => {
                 self.counters.path(path).inspect(|path| path.add(segments, bytes));
                 let inner = bytes.saturating_sub(OVERHEAD as u64);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.sent.add(segments, inner));
+                if by_default {
+                    self.counters.by_default.add(segments);
+                    peer.inspect(|peer| peer.by_default.add(segments));
+                }
             }
             Destination::Bridge => {
                 let inner = bytes.saturating_sub(TAG_LENGTH as u64);

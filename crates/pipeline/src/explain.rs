@@ -73,6 +73,10 @@ pub struct Route {
     pub hash: u64,
     /// Next hops there were to choose from, at least one.
     pub choices: usize,
+    /// The bucket that the hash names ([`tables::paths::BUCKETS`]); `None` where there is a single next hop.
+    pub bucket: Option<usize>,
+    /// Weight of the next hop, and of all together.
+    pub weights: (u32, u32),
     /// Interface index of the uplink.
     pub uplink: u32,
     /// The gateway, or the VTEP itself where it is on-link.
@@ -81,6 +85,8 @@ pub struct Route {
     pub source_mac: MacAddr,
     /// The gateway's MAC address; `None` while the kernel is asked for it and the frame waits.
     pub destination_mac: Option<MacAddr>,
+    /// Whether nothing better than a default route leads there.
+    pub by_default: bool,
 }
 
 /// Tells what encapsulation would do with a frame from the bridge of the VNI in `slot`, and why.
@@ -139,11 +145,17 @@ impl Route {
             dont_fragment,
             length: path.l3_length,
             hash: path.hash,
-            choices: path.choices,
+            choices: path.paths.next_hops().len(),
+            bucket: (path.paths.next_hops().len() > 1).then(|| tables::paths::bucket(path.hash)),
+            weights: (
+                path.hop.weight.into(),
+                path.paths.next_hops().iter().map(|hop| u32::from(hop.weight)).sum(),
+            ),
             uplink: path.hop.ifindex,
             gateway: path.hop.gateway,
             source_mac: path.hop.source_mac,
             destination_mac: path.hop.destination_mac,
+            by_default: path.hop.by_default,
         }
     }
 }
@@ -210,9 +222,10 @@ impl fmt::Display for CopyFate {
             None => write!(f, "(MAC address not known yet: it waits)")?,
         }
         match route.choices {
-            1 => write!(f, ", the only next hop"),
-            choices => write!(f, ", one of {choices} next hops by path hash {:#018x}", route.hash),
+            1 => write!(f, ", the only next hop")?,
+            choices => write!(f, ", one of {choices} next hops by path hash {:#018x}", route.hash)?,
         }
+        if route.by_default { f.write_str("; by the default route") } else { Ok(()) }
     }
 }
 

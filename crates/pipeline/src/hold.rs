@@ -131,7 +131,7 @@ impl Hold {
                     for (to, from) in held.transmit.head_mut().iter_mut().zip(addresses) {
                         *to = from;
                     }
-                    held.transmit.to = Destination::Uplink { ifindex: hop.ifindex, path: hop.path };
+                    held.transmit.to = Destination::uplink(hop);
                     out.push(held.transmit);
                 }
                 Fate::GiveUp(reason) => give_up(reason, held.transmit.slot),

@@ -204,7 +204,7 @@ fn frames_wait_for_their_next_hop_and_leave_in_order() {
     assert_eq!(sequences(&sent), [0, 1, 2, 3]);
     for (sent, transmit) in sent.iter().zip(&worker.out) {
         assert_eq!(sent[..12], [hop(3).destination_mac.unwrap().0, hop(3).source_mac.0].concat());
-        assert_eq!(transmit.to, Destination::Uplink { ifindex: 3, path: 3 });
+        assert_eq!(transmit.to, Destination::Uplink { ifindex: 3, path: 3, by_default: false });
         open(sent);
     }
     assert!(!worker.pipeline.holds());
@@ -229,7 +229,12 @@ fn frames_that_waited_follow_a_route_that_moved() {
     worker.batch.clear();
     worker.pipeline.release(&back.snapshot(), now, &mut worker.out);
     assert_eq!(sequences(&worker.bytes()), [0, 1]);
-    assert!(worker.out.iter().all(|transmit| transmit.to == Destination::Uplink { ifindex: 3, path: 3 }));
+    assert!(
+        worker
+            .out
+            .iter()
+            .all(|transmit| transmit.to == Destination::Uplink { ifindex: 3, path: 3, by_default: false })
+    );
     worker.assert_balance(2);
 }
 
@@ -335,6 +340,22 @@ fn traffic_is_counted_where_it_belongs() {
         (vni.dropped.get(), counters.dropped(DropReason::TransmitBusy), counters.sent.get()),
         (1, 1, 1)
     );
+}
+
+/// What leaves by a default route is counted as such, of the VTEP and of all.
+#[test]
+fn frames_by_a_default_route_are_counted() {
+    let mut leaf = Leaf::one();
+    let mut worker = Worker::new();
+    for by_default in [true, false] {
+        leaf.vteps[0].1.iter_mut().for_each(|hop| hop.by_default = by_default);
+        worker.encapsulate(&[Owned::tagged(roce(1, 1)), Owned::tagged(roce(1, 2))], &leaf.snapshot());
+        worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
+        let counters = worker.pipeline.counters();
+        let peer = counters.peer(0, LEAF_2).unwrap();
+        assert_eq!((counters.by_default.get(), peer.by_default.get()), (2, 2));
+    }
+    assert_eq!(worker.pipeline.counters().peer(0, LEAF_2).unwrap().sent.frames.get(), 4);
 }
 
 /// What goes to a VTEP and comes from it is counted as its own, in inner frames and bytes; who gets its index starts at zero.

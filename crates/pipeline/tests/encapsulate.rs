@@ -81,7 +81,7 @@ fn v2_encap_fields() {
             assert_eq!(opened.ip.destination, [10, 0, 0, 2]);
             assert_eq!((opened.ip.time_to_live, opened.ip.dont_fragment), (64, false));
             assert_eq!(opened.udp.destination_port, port);
-            let Destination::Uplink { ifindex, path } = transmit.to else { panic!("{:?}", transmit.to) };
+            let Destination::Uplink { ifindex, path, .. } = transmit.to else { panic!("{:?}", transmit.to) };
             assert_eq!(u32::from(path), ifindex);
             let hop = hop(ifindex);
             assert_eq!(sent[..12], [hop.destination_mac.unwrap().0, hop.source_mac.0].concat());

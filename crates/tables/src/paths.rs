@@ -30,6 +30,8 @@ pub struct NextHop {
     pub weight: u16,
     /// Index of this adjacency's counters, stable while the adjacency lives.
     pub path: u16,
+    /// Whether nothing better than a default route (`0.0.0.0/0`) leads here: what leaves by it is counted.
+    pub by_default: bool,
 }
 
 /// What tells next hops apart, whatever else changes about them.
@@ -120,7 +122,7 @@ impl Paths {
         match self.next_hops.as_slice() {
             [] => None,
             [only] => Some(only),
-            next_hops => next_hops.get(usize::from(*self.buckets.get(entropy::choose(hash, BUCKETS))?)),
+            next_hops => next_hops.get(usize::from(*self.buckets.get(bucket(hash))?)),
         }
     }
 
@@ -129,6 +131,18 @@ impl Paths {
     pub fn next_hops(&self) -> &[NextHop] {
         &self.next_hops
     }
+
+    /// Whether a default route leads here.
+    #[must_use]
+    pub fn by_default(&self) -> bool {
+        self.next_hops.iter().any(|hop| hop.by_default)
+    }
+}
+
+/// The bucket that a flow's hash names.
+#[must_use]
+pub fn bucket(hash: u64) -> usize {
+    entropy::choose(hash, BUCKETS)
 }
 
 /// How many buckets each next hop is due: the bounds of the shares are rounded, so that they add up
@@ -211,6 +225,7 @@ mod tests {
             mtu: 1500,
             weight,
             path: 0,
+            by_default: false,
         }
     }
 

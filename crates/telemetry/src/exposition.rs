@@ -126,7 +126,7 @@ impl Everything {
         let left = view.left.iter().map(|left| {
             let labels = vec![
                 ("netdev", left.netdev.clone()),
-                ("vni", left.vni.to_string()),
+                ("vni", left.vni.clone()),
                 ("reason", left.reason.clone()),
             ];
             (labels, 1)
@@ -229,7 +229,19 @@ impl Everything {
             "Inner frames sent to each VTEP and received from it",
             each(|t| t.frames.get()),
         )?;
-        counters(encoder, "vtepd_peer_bytes", "Bytes of those inner frames", each(|t| t.bytes.get()))
+        counters(encoder, "vtepd_peer_bytes", "Bytes of those inner frames", each(|t| t.bytes.get()))?;
+        gauge(
+            encoder,
+            "vtepd_default_route_vteps",
+            "VTEPs that nothing better than a default route leads to",
+            self.view.by_default as u64,
+        )?;
+        counter(
+            encoder,
+            "vtepd_default_route_frames",
+            "Inner frames sent to such VTEPs",
+            self.counters.by_default.get(),
+        )
     }
 
     fn learning(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -19,6 +19,8 @@ pub struct View {
     pub paths: Vec<PathView>,
     /// Remote VTEPs, by the index of their counters.
     pub peers: Vec<(u32, Ipv4Addr)>,
+    /// Remote VTEPs that nothing better than a default route leads to.
+    pub by_default: usize,
     /// vxlan netdevs left to the kernel.
     pub left: Vec<LeftView>,
     /// The ports of bridges, and whether they have the shortcut.
@@ -76,8 +78,8 @@ pub struct PathView {
 pub struct LeftView {
     /// Its name.
     pub netdev: String,
-    /// Its VNI, as the netdev has it.
-    pub vni: u32,
+    /// Its VNI, or `external` where packets bring theirs.
+    pub vni: String,
     /// Why.
     pub reason: String,
 }

@@ -155,7 +155,7 @@ pub enum PolicyCommand {
         policy: Option<String>,
         /// Number of source ports that qp-bins deals queue pairs over
         #[arg(long)]
-        bins: Option<u16>,
+        bins: Option<u32>,
         /// Outer source ports of qp-hash and qp-bins
         #[arg(long, value_name = "MIN-MAX")]
         source_ports: Option<String>,

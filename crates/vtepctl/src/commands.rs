@@ -89,10 +89,9 @@ impl<W: Write> Asking<'_, W> {
                 self.print(&rows, |out| policies(&rows).write(out, ""))
             }
             Command::Policy(PolicyCommand::Set { vni, policy, bins, source_ports }) => {
-                let bins = bins.map(Into::into);
                 let request = v1::SetPolicyRequest { vni, policy, bins, source_ports };
                 let row = self.client.set_policy(request).await?.into_inner();
-                self.print(&row, |out| policies(std::slice::from_ref(&row)).write(out, ""))
+                self.print(&row, |out| policy_set(out, &row))
             }
             Command::Attach { vni } => {
                 let row = self.client.attach_vni(v1::AttachVniRequest { vni }).await?.into_inner();
@@ -137,6 +136,16 @@ pub async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, ton
     Ok(rows)
 }
 
+/// The VNI of a vxlan netdev, if it has one of its own.
+pub fn number(row: &v1::Vni) -> String {
+    if row.external { "external".to_owned() } else { row.vni.to_string() }
+}
+
+/// How a VTEP can be reached, and whether that is by a default route.
+fn state(state: &str, default_route: bool) -> String {
+    if default_route { format!("{state}, by default route") } else { state.to_owned() }
+}
+
 /// The table of `vtepctl vni`.
 pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
     let headings = [
@@ -153,8 +162,7 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
     ];
     let mut table = Table::new(headings);
     for row in rows {
-        let (vni, netdev, left) =
-            (row.vni.to_string(), row.netdev.clone(), row.left.clone().unwrap_or_default());
+        let (vni, netdev, left) = (number(row), row.netdev.clone(), row.left.clone().unwrap_or_default());
         let taken = row.taken.clone().unwrap_or_default();
         let policy = taken.policy.unwrap_or_default();
         let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
@@ -179,6 +187,18 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
         ]);
     }
     table
+}
+
+/// The policy that is in force now, or why the one that was set is not.
+fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
+    match &row.left {
+        None => policies(std::slice::from_ref(row)).write(out, ""),
+        Some(reason) => writeln!(
+            out,
+            "VNI {} ({}) is left to the kernel: {reason}. The change is noted, and in force once vtepd takes the VNI over",
+            row.vni, row.netdev
+        ),
+    }
 }
 
 fn policies(rows: &[v1::Vni]) -> Table<6> {
@@ -226,7 +246,7 @@ fn neighbours(rows: &[v1::Neighbour]) -> Table<5> {
 fn routes(rows: &[v1::Route]) -> Table<7> {
     let mut table = Table::new(["vtep", "state", "uplink", "gateway", "mac", "weight", "mtu"]);
     for row in rows {
-        let start = || (row.vtep.clone(), row.state.clone());
+        let start = || (row.vtep.clone(), state(&row.state, row.default_route));
         for hop in &row.next_hops {
             let (vtep, state) = start();
             let mac = hop.mac.clone().unwrap_or_default();
@@ -244,7 +264,7 @@ fn routes(rows: &[v1::Route]) -> Table<7> {
 
 /// What goes to and fro, and what is behind each in each VNI.
 fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
-    let headings = ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes"];
+    let headings = ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes", "by default route"];
     let mut traffic = Table::new(headings);
     let mut behind = Table::new(["vtep", "vni", "macs", "flood"]);
     for row in rows {
@@ -253,12 +273,13 @@ fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
         };
         traffic.row([
             row.vtep.clone(),
-            row.state.clone(),
+            state(&row.state, row.default_route),
             row.next_hops.to_string(),
             counted(|traffic| traffic.sent_frames),
             counted(|traffic| traffic.sent_bytes),
             counted(|traffic| traffic.received_frames),
             counted(|traffic| traffic.received_bytes),
+            counted(|traffic| traffic.default_route_frames),
         ]);
         for vni in &row.vnis {
             let flood = if vni.flood { "yes" } else { "no" };
@@ -336,6 +357,7 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("received from bridges", counters.received_bridge),
         ("copied (flood lists, segments)", counters.copied),
         ("sent", counters.sent),
+        ("sent by a default route (inner frames)", counters.default_route_frames),
         ("dropped", counters.dropped),
         ("held for a next hop", counters.held),
         ("steering: redirected from uplinks", steering.uplink_redirected),

@@ -47,7 +47,16 @@ fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
     write!(out, "leaves by {}, gateway {} ({mac}), ", route.uplink, route.gateway)?;
     match route.choices {
         1 => writeln!(out, "the only next hop")?,
-        choices => writeln!(out, "one of {choices} next hops by path hash {}", route.path_hash)?,
+        choices => {
+            write!(out, "one of {choices} next hops by path hash {}", route.path_hash)?;
+            if let Some(bucket) = route.bucket {
+                write!(out, " (bucket {bucket} of 1024; weight {} of {})", route.weight, route.weights)?;
+            }
+            writeln!(out)?;
+        }
+    }
+    if route.default_route {
+        writeln!(out, "  nothing better than the default route leads there")?;
     }
     writeln!(
         out,

@@ -42,7 +42,8 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     }
     writeln!(out, "Left to the kernel: {}", status.left.len())?;
     for left in &status.left {
-        writeln!(out, "  {} (VNI {}): {}", left.netdev, left.vni, left.left.as_deref().unwrap_or_default())?;
+        let vni = if left.external { "external".to_owned() } else { format!("VNI {}", left.vni) };
+        writeln!(out, "  {} ({vni}): {}", left.netdev, left.left.as_deref().unwrap_or_default())?;
     }
     if let Some(shortcut) = &status.shortcut {
         let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;

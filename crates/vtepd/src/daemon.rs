@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
-use control::{Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
+use control::{ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
 use ports::Hook;
 use ports::foreign::{self, Foreign};
@@ -58,7 +58,12 @@ async fn run_until_replaced(
         });
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
         let foreign = foreign(&update.plan, hook);
-        let notes = running.into_iter().chain(missing).chain(foreign.iter().map(ToString::to_string));
+        let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
+        let notes = running
+            .into_iter()
+            .chain(missing)
+            .chain(by_default)
+            .chain(foreign.iter().map(ToString::to_string));
         return print(&dry_run::report(&update, hook, notes.collect(), arguments.output));
     }
     let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };

@@ -27,6 +27,8 @@ struct Taken {
 struct Left {
     netdev: String,
     vni: u32,
+    /// It has no VNI of its own.
+    external: bool,
     reason: String,
 }
 
@@ -68,6 +70,7 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
     let left = update.left.iter().map(|left| Left {
         netdev: left.name.clone(),
         vni: left.vni,
+        external: left.reason.is_external(),
         reason: left.reason.to_string(),
     });
     let ports = update.ports.iter().map(|port| {
@@ -120,7 +123,8 @@ fn table(report: &Report) -> String {
     }
     let _ = writeln!(text, "Would stay with the kernel: {}", report.left.len());
     for l in &report.left {
-        let _ = writeln!(text, "  {:<16} {:>8}  {}", l.netdev, l.vni, l.reason);
+        let vni = if l.external { "external".to_owned() } else { l.vni.to_string() };
+        let _ = writeln!(text, "  {:<16} {vni:>8}  {}", l.netdev, l.reason);
     }
     for port in &report.ports {
         let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));

@@ -53,7 +53,7 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
     });
     let left = status.left.iter().map(|left| LeftView {
         netdev: left.name.clone(),
-        vni: left.vni,
+        vni: left.vni_text(),
         reason: left.reason.to_string(),
     });
     let learning = status.learning;
@@ -66,6 +66,7 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
             .vteps()
             .filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?.0, vtep.address)))
             .collect(),
+        by_default: status.by_default.len(),
         left: left.collect(),
         ports: ports(status, shortcut),
         shortcut_addresses: [shortcut.places, shortcut.waiting],

@@ -222,6 +222,8 @@ impl Engine {
         counters.drop_frames(DropReason::WaitedTooLong, 0, dropped);
         counters.stalls.add(1);
         let waited = underlay.max(bridge).unwrap_or_default();
+        // When control is that far behind, the count has to do.
+        let _ = self.requests.try_send(Request::Stalled { waited, dropped });
         tracing::warn!(
             ?waited,
             dropped,

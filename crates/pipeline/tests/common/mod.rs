@@ -49,6 +49,7 @@ pub fn hop(ifindex: u32) -> NextHop {
         mtu: 9_500,
         weight: 1,
         path: ifindex as u16,
+        by_default: false,
     }
 }
 

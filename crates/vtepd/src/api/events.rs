@@ -53,9 +53,9 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
             message.vni = Some(vni.get());
             message.interface = Some(netdev.clone());
         }
-        Event::Left { vni, netdev, .. } => {
-            message.vni = Some(*vni);
-            message.interface = Some(netdev.clone());
+        Event::Left(left) => {
+            message.vni = (!left.reason.is_external()).then_some(left.vni);
+            message.interface = Some(left.name.clone());
         }
         Event::Source { name, state } => {
             message.source = Some((*name).to_owned());
@@ -86,7 +86,8 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
             message.gateway = Some(gateway.to_string());
         }
         Event::FpmSwept(_) => message.source = Some("fpm".to_owned()),
-        Event::Resynced(_) | Event::Reloaded | Event::Warning(_) => {}
+        Event::ByDefault { vtep, .. } => message.vtep = Some(vtep.to_string()),
+        Event::Stalled { .. } | Event::Resynced(_) | Event::Reloaded | Event::Warning(_) => {}
     }
     message
 }

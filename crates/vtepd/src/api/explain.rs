@@ -94,6 +94,10 @@ fn route(route: &Route, uplinks: &Uplinks) -> v1::CopyRoute {
         gateway: route.gateway.to_string(),
         source_mac: route.source_mac.to_string(),
         destination_mac: route.destination_mac.map(|mac| mac.to_string()),
+        default_route: route.by_default,
+        bucket: route.bucket.and_then(|bucket| u32::try_from(bucket).ok()),
+        weight: route.weights.0,
+        weights: route.weights.1,
     }
 }
 

@@ -229,8 +229,8 @@ impl Vtepd for Service {
         let vni = vni(number)?;
         let policy = parse::<Policy>("policy", policy.as_deref())?;
         let bins = bins.map(|bins| {
-            let bins = u16::try_from(bins).map_err(|_| Status::invalid_argument("bins: 1 to 65535"))?;
-            Bins::try_from(bins).map_err(|error| Status::invalid_argument(format!("bins: {error}")))
+            let parsed: Result<Bins, _> = bins.to_string().parse();
+            parsed.map_err(|error| Status::invalid_argument(format!("bins: {error}")))
         });
         let bins = bins.transpose()?;
         let source_ports = parse::<SourcePortRange>("source_ports", source_ports.as_deref())?;

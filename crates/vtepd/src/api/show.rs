@@ -109,6 +109,7 @@ pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
         vtep: vtep.address.to_string(),
         state: state(vtep).to_owned(),
         next_hops: vtep.paths.next_hops().iter().map(hop).collect(),
+        default_route: vtep.paths.by_default(),
     }
 }
 
@@ -125,6 +126,7 @@ fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::Pee
         sent_bytes: counted.sent.bytes.get(),
         received_frames: counted.received.frames.get(),
         received_bytes: counted.received.bytes.get(),
+        default_route_frames: counted.by_default.get(),
     })
 }
 
@@ -150,6 +152,7 @@ pub fn peers(snapshot: &Snapshot, counters: &Counters) -> Vec<v1::Peer> {
         next_hops: u32::try_from(vtep.paths.next_hops().len()).unwrap_or(u32::MAX),
         vnis: behind.range((vtep.address, 0)..=(vtep.address, u32::MAX)).map(|(_, row)| *row).collect(),
         traffic: traffic(index, vtep, counters),
+        default_route: vtep.paths.by_default(),
     };
     let indexed = snapshot.vteps().filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?, vtep)));
     let vteps: BTreeMap<Ipv4Addr, (VtepIndex, &Vtep)> =

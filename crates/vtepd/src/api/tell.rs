@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::{LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
+use control::{ByDefault, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
 use pipeline::{Counters, DropReason};
 use tables::VniTable;
 use telemetry::{PortFrames, PortView};
@@ -19,6 +19,7 @@ pub fn status(shown: &Shown) -> v1::Status {
     let (taken, left) = vnis(shown).into_iter().partition(|vni| vni.left.is_none());
     let (learning, moves) = addresses(&status, &shown.counters);
     let missing = status.missing.iter().map(|vni| NoNetdev(*vni).to_string());
+    let by_default = ByDefault::of(&status.by_default).map(|warning| warning.to_string());
     v1::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -34,7 +35,7 @@ pub fn status(shown: &Shown) -> v1::Status {
         taken,
         left,
         shortcut: Some(shortcut(shown)),
-        warnings: missing.chain(status.warnings.iter().map(ToString::to_string)).collect(),
+        warnings: missing.chain(by_default).chain(status.warnings.iter().map(ToString::to_string)).collect(),
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: shown.counters.stalls.get(),
@@ -131,11 +132,22 @@ fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
         learning: table.learning.is_some(),
         ageing_seconds: table.learning.as_ref().and_then(|learning| Some(learning.ageing?.as_secs())),
     };
-    v1::Vni { vni: table.tunnel.vni.get(), netdev: table.netdev.clone(), taken: Some(taken), left: None }
+    v1::Vni {
+        vni: table.tunnel.vni.get(),
+        netdev: table.netdev.clone(),
+        taken: Some(taken),
+        ..v1::Vni::default()
+    }
 }
 
 fn left(left: &LeftToKernel) -> v1::Vni {
-    v1::Vni { vni: left.vni, netdev: left.name.clone(), taken: None, left: Some(left.reason.to_string()) }
+    v1::Vni {
+        vni: left.vni,
+        netdev: left.name.clone(),
+        taken: None,
+        left: Some(left.reason.to_string()),
+        external: left.reason.is_external(),
+    }
 }
 
 /// A reason to drop, with its count.
@@ -220,5 +232,6 @@ pub fn counters(shown: &Shown) -> v1::Counters {
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
+        default_route_frames: counters.by_default.get(),
     }
 }
