@@ -70,6 +70,16 @@ impl ScaleAcross {
             // What vtepd hears of, not only what it warns of.
             topology.nodes.get_mut(leaf).unwrap().env.insert("RUST_LOG".into(), "info".into());
         }
+        Self::deploy(topology, name, turn)
+    }
+
+    /// Another fabric than ScaleAcross.
+    pub fn other(name: &str, file: &Path) -> Self {
+        let turn = turn();
+        Self::deploy(Topology::load(file).unwrap(), name, turn)
+    }
+
+    fn deploy(topology: Topology, name: &str, turn: MutexGuard<'static, ()>) -> Self {
         let fabric = Fabric::up(topology, Some(name), &quiet).unwrap_or_else(|error| panic!("{error}"));
         let all = Self { fabric, _turn: turn };
         all.converge();

@@ -69,7 +69,7 @@ pub fn all_reach_each_other(fabric: &ScaleAcross) {
 }
 
 /// Three requests, all answered, once each. Without `-w` ping waits for two round trips only, which a busy machine exceeds.
-fn ping(from: &Host, to: &Host, size: &str) {
+pub fn ping(from: &Host, to: &Host, size: &str) {
     let to = to.address.to_string();
     let output =
         from.namespace.output(&["ping", "-n", "-c", "3", "-i", "0.2", "-w", "10", "-s", size, &to]).unwrap();

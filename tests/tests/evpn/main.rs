@@ -22,5 +22,6 @@ mod reach;
 mod report;
 mod restarts;
 mod sources;
+mod stranger;
 mod stream;
 mod tables;

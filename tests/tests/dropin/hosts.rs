@@ -1,0 +1,71 @@
+//! Hosts' links go and come again while vtepd runs, under the same name or another, on the same leaf or another.
+
+use lab::Namespace;
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, VNI, ip};
+use vtepd_tests::{Host, Lab, Setup, Vtepd, sockets, wait_for};
+
+/// Gives the host a new link to a leaf, as ContainerLab or a hypervisor would.
+fn plug(lab: &Lab, host: &Host, leaf: &Namespace, port: &str) {
+    let (mtu, mac) = (lab.setup.overlay_mtu, host.mac());
+    let netns = host.ns.name();
+    ip(
+        leaf,
+        &format!(
+            "link add {port} mtu {mtu} type veth peer name {ETH} mtu {mtu} address {mac} netns {netns}\n\
+             link set {port} master br{VNI} up"
+        ),
+    );
+    ip(&host.ns, &format!("addr add {}/24 dev {ETH}\nlink set {ETH} up", host.ip()));
+}
+
+/// Both ways; who is not known any more asks and is asked by ARP.
+fn reaches(from: &Host, to: &Host) {
+    sockets::ping(from, to.ip(), 3, 1000, &[]);
+    sockets::ping(to, from.ip(), 3, 1000, &[]);
+}
+
+#[test]
+fn a_hosts_link_goes_and_comes_again_here_or_on_another_leaf() {
+    if !can_run("a_hosts_link_goes_and_comes_again_here_or_on_another_leaf") {
+        return;
+    }
+    let lab = Lab::with("plug", Setup { learning: true, ..Setup::default() });
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    let host = &lab.host;
+    let ports = || {
+        let rows = vtepd.ask(&["port"]);
+        let mut names: Vec<String> =
+            rows.as_array().unwrap().iter().map(|row| row["port"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    let is_remote = || {
+        let mac = host.mac().to_string();
+        vtepd.ask(&["fdb"]).as_array().unwrap().iter().any(|row| row["mac"] == mac.as_str())
+    };
+    reaches(host, &lab.far);
+    let mut port = "hp10";
+    for next in ["hp10", "gpu7"] {
+        ip(&lab.leaf, &format!("link del {port}"));
+        wait_for("the port to go", || ports() == ["hq10"]);
+        plug(&lab, host, &lab.leaf, next);
+        wait_for("the port", || ports().contains(&next.to_owned()));
+        [&lab.far, &lab.next].into_iter().for_each(|other| reaches(host, other));
+        assert!(!is_remote());
+        port = next;
+    }
+    // To the peer's leaf and back, twice; the leaf's other host and the third leaf's go on talking to it.
+    for _ in 0..2 {
+        ip(&lab.leaf, &format!("link del {port}"));
+        plug(&lab, host, &lab.peer, "gpu7");
+        [&lab.next, &lab.farther].into_iter().for_each(|other| reaches(host, other));
+        wait_for("the host to be remote", is_remote);
+        ip(&lab.peer, "link del gpu7");
+        plug(&lab, host, &lab.leaf, port);
+        [&lab.next, &lab.far, &lab.farther].into_iter().for_each(|other| reaches(host, other));
+        wait_for("the host to be local", || !is_remote());
+    }
+    let metrics = vtepd.metrics();
+    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+}

@@ -1,0 +1,39 @@
+//! A management network as ContainerLab makes one: a bridge with an address, outside all nodes, and each node's `eth0` on it with
+//! the only default route.
+
+use lab::Namespace;
+use lab::netns::veth;
+use vtepd_tests::Lab;
+use vtepd_tests::lab::{ip, sysctl};
+
+/// The bridge's namespace, and what is on its own side of it.
+pub struct Management {
+    pub ns: Namespace,
+}
+
+/// The bridge's address, which is every node's gateway.
+pub const GATEWAY: &str = "172.20.20.1";
+/// Ports of the bridge, as it calls them.
+pub const TO_LEAF: &str = "leaf";
+
+impl Management {
+    /// Connects the leaf (172.20.20.2) and the peer (172.20.20.3).
+    pub fn of(lab: &Lab, case: &str) -> Self {
+        let ns = Namespace::create(format!("vtt-{case}-mgmt")).unwrap();
+        sysctl(&ns, "ipv4/ip_forward", "1");
+        sysctl(&ns, "ipv4/conf/all/rp_filter", "0");
+        ip(&ns, &format!("link add clab type bridge\naddr add {GATEWAY}/24 dev clab\nlink set clab up"));
+        for (leaf, port, last) in [(&lab.leaf, TO_LEAF, 2), (&lab.peer, "peer", 3)] {
+            veth((leaf, "eth0"), (&ns, port), lab.setup.underlay_mtu).unwrap();
+            ip(
+                &ns,
+                &format!(
+                    "link set {port} master clab\nroute add 10.0.0.{}/32 via 172.20.20.{last}",
+                    last - 1
+                ),
+            );
+            ip(leaf, &format!("addr add 172.20.20.{last}/24 dev eth0\nroute add default via {GATEWAY}"));
+        }
+        Self { ns }
+    }
+}

@@ -1,0 +1,135 @@
+//! Labs without FRR, each other than the others in what strangers' labs differ in: who fills the tables, how many bridges, SVIs,
+//! tagged hosts, MTUs, a management interface. In each the same happens.
+
+use serde_json::json;
+use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, Host, VNI, ip, run};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets};
+
+use crate::management::{GATEWAY, Management};
+
+const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
+/// A VLAN of the hosts' own, with a priority: the overlay carries it as it is.
+const TAG: u16 = 0x6064;
+/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
+const EXPERIMENT: u16 = 0x88b5;
+
+/// Every two hosts of these VNIs ping each other with the largest packets that fit, without fragments, and send each other TCP; a
+/// tagged frame from each to each arrives once, as it was sent.
+fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
+    let hosts = [&lab.host, &lab.next, &lab.far, &lab.farther];
+    let size = lab.setup.overlay_mtu - 28;
+    std::thread::scope(|scope| {
+        for (place, from) in hosts.into_iter().enumerate() {
+            for to in &hosts[place + 1..] {
+                for &vni in vnis {
+                    scope.spawn(move || sockets::ping(from, to.ip_in(vni), 2, size, &["-M", "do"]));
+                }
+                scope.spawn(move || sockets::tcp_both_ways(from, to, 50_000));
+            }
+        }
+    });
+    // The tag has its place within the largest frame.
+    let largest = usize::try_from(lab.setup.overlay_mtu).unwrap() - 4;
+    for to in hosts {
+        let others: Vec<&Host> = hosts.into_iter().filter(|from| from.number != to.number).collect();
+        let mut sent: Vec<Vec<u8>> = Vec::new();
+        let is_ours = |frame: &[u8]| frame.get(12..14) == Some(&EXPERIMENT.to_be_bytes());
+        let arrived = Capture::start(&to.ns, ETH, is_ours);
+        for from in others {
+            let of = |length| frames::ethernet(Pair::of(from, to), EXPERIMENT, &sockets::bytes(7, length));
+            let frames = [46, largest].map(|length| frames::tagged(&of(length), 0x8100, TAG));
+            inject(&from.ns, ETH, &frames);
+            sent.extend(frames);
+        }
+        arrived.wait(sent.len());
+        quiet();
+        let mut arrived: Vec<Vec<u8>> = arrived.stop().into_iter().map(|frame| frame.bytes).collect();
+        arrived.sort();
+        sent.sort();
+        assert!(arrived == sent, "{} tagged frames of {} arrived, or others", arrived.len(), sent.len());
+    }
+}
+
+/// vtepctl says of these VNIs, and of no other netdev, that they are taken over.
+fn is_taken(vtepd: &Vtepd, vnis: &[u32]) {
+    let status = vtepd.ask(&["status"]);
+    let taken: Vec<_> = status["taken"].as_array().unwrap().iter().map(|row| row["vni"].clone()).collect();
+    assert_eq!((json!(taken), &status["left"]), (json!(vnis), &json!([])), "{status}");
+}
+
+/// vtepd comes to the leaf, to all leaves, and goes again, under a stream each way.
+fn drop_in(lab: &Lab, vnis: &[u32]) {
+    all_reach_each_other(lab, vnis);
+    let streams =
+        [Stream::start(&lab.host, &lab.far, RATE, 0xa1), Stream::start(&lab.farther, &lab.next, RATE, 0xa2)];
+    let pass = || streams.iter().for_each(|stream| stream.pass(100));
+    pass();
+    let leaf = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    is_taken(&leaf, vnis);
+    pass();
+    all_reach_each_other(lab, vnis);
+    let others = [&lab.peer, &lab.peer2].map(|leaf| Vtepd::start(leaf, &["--no-fpm"]));
+    others.iter().for_each(|vtepd| is_taken(vtepd, vnis));
+    pass();
+    all_reach_each_other(lab, vnis);
+    let mut all: Vec<Vtepd> = others.into_iter().chain([leaf]).collect();
+    for vtepd in &all {
+        let metrics = vtepd.metrics();
+        assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+        for way in ["encapsulated", "decapsulated"] {
+            assert!(vnis.iter().all(|vni| metrics.vni_frames(*vni, way) >= 4), "{}", metrics.0);
+        }
+    }
+    while let Some(vtepd) = all.pop() {
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{status}: {log}");
+        pass();
+    }
+    for stream in streams {
+        let (sent, report) = stream.finish();
+        let fate = (report.lost(), report.duplicated(), report.corrupted());
+        assert_eq!(fate, (0, 0, 0), "lost, doubled and damaged of {}", sent.frames);
+    }
+    all_reach_each_other(lab, vnis);
+}
+
+/// Static entries for every remote host, two bridges, an underlay of 1500 bytes, and a management interface.
+#[test]
+fn static_remotes_two_bridges_mtu_1500_and_a_management_interface() {
+    if !can_run("static_remotes_two_bridges_mtu_1500_and_a_management_interface") {
+        return;
+    }
+    let lab = Lab::with("static", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
+    lab.overlay(20, "nolearning", "nolearning", "");
+    let _management = Management::of(&lab, "static");
+    let route = run(&lab.leaf, "ip -4 route show dev eth0");
+    drop_in(&lab, &[VNI, 20]);
+    // The interface is as it was.
+    assert_eq!(run(&lab.leaf, "ip -4 route show dev eth0"), route);
+    assert!(!run(&lab.leaf, "tc qdisc show dev eth0").contains("clsact"));
+    run(&lab.leaf, &format!("ping -n -c 1 -w 10 {GATEWAY}"));
+}
+
+/// The kernel's defaults: leaves learn from what they receive, hosts ask by ARP, nothing is programmed but who is flooded to. Jumbo
+/// frames, and a leaf that is its hosts' gateway.
+#[test]
+fn learning_arp_svi_and_mtu_9500() {
+    if !can_run("learning_arp_svi_and_mtu_9500") {
+        return;
+    }
+    let setup = Setup { underlay_mtu: 9500, overlay_mtu: 9450, learning: true, ..Setup::default() };
+    let lab = Lab::with("learn", setup);
+    for host in [&lab.host, &lab.next, &lab.far, &lab.farther] {
+        run(&host.ns, &format!("ip neigh flush dev {ETH} nud permanent"));
+    }
+    ip(&lab.leaf, "addr add 192.168.10.254/24 dev br10");
+    let gateway = "192.168.10.254".parse().unwrap();
+    sockets::ping(&lab.far, gateway, 2, 9000, &[]);
+    drop_in(&lab, &[VNI]);
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    sockets::ping(&lab.far, gateway, 3, 9000, &["-M", "do"]);
+    assert!(vtepd.metrics().vni_frames(VNI, "decapsulated") >= 3);
+}

@@ -1,0 +1,94 @@
+//! A lab that nobody made for vtepd: see `stranger/stranger.clab.yml`.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::fixture::{ScaleAcross, Vtepd, can_run};
+use crate::hosts::{Host, Transfer, ping, tcp_both_ways};
+use crate::stream::Stream;
+
+const HOSTS: [(&str, [u8; 4]); 4] = [
+    ("host1", [10, 100, 0, 1]),
+    ("host2", [10, 100, 0, 2]),
+    ("store1", [10, 200, 0, 1]),
+    ("store2", [10, 200, 0, 2]),
+];
+const RATE: u32 = 2000;
+
+fn host(fabric: &ScaleAcross, index: usize) -> Host {
+    let (name, address) = HOSTS[index];
+    Host { namespace: fabric.namespace(name), address: Ipv4Addr::from(address) }
+}
+
+/// Within each VNI, and routed by the leaves' SVIs from one to the other; with the largest packets, too.
+fn all_reach_each_other(fabric: &ScaleAcross) {
+    std::thread::scope(|scope| {
+        for a in 0..HOSTS.len() {
+            for b in a + 1..HOSTS.len() {
+                scope.spawn(move || {
+                    let (a, b) = (host(fabric, a), host(fabric, b));
+                    ["56", "9422"].iter().for_each(|size| ping(&a, &b, size));
+                    tcp_both_ways(&a, &b, 100_000);
+                });
+            }
+        }
+    });
+}
+
+fn is_taken_over(vtepd: &Vtepd) {
+    let status = vtepd.ask(&["status"]);
+    let taken: Vec<_> = status["taken"].as_array().unwrap().iter().map(|row| row["netdev"].clone()).collect();
+    assert_eq!((json!(taken), &status["left"]), (json!(["vni100", "vni200"]), &json!([])), "{status}");
+    // The fabric's links, and not the management's.
+    assert_eq!(status["steering"]["uplinks"], json!(["eth1", "eth2"]));
+}
+
+/// vtepd comes to one leaf, to both, and goes, under numbered frames and TCP routed between VNIs: none is lost or doubled.
+#[test]
+fn a_strangers_lab_goes_on_whoever_forwards() {
+    if !can_run("a_strangers_lab_goes_on_whoever_forwards") {
+        return;
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/evpn/stranger/stranger.clab.yml");
+    let fabric = ScaleAcross::other("evpn-stranger", &file);
+    all_reach_each_other(&fabric);
+    let [near, far, store] = [0, 1, 2].map(|index| host(&fabric, index));
+    let stream = Stream::start(&near.namespace, (&far.namespace, far.address), RATE);
+    let routed = Transfer::start(&store, &far);
+    let goes_on = || {
+        stream.goes_on(u64::from(RATE) / 10);
+        routed.goes_on();
+    };
+    goes_on();
+    let first = fabric.vtepd("leaf1");
+    is_taken_over(&first);
+    goes_on();
+    all_reach_each_other(&fabric);
+    let second = fabric.vtepd("leaf2");
+    is_taken_over(&second);
+    goes_on();
+    all_reach_each_other(&fabric);
+    for (leaf, vtepd) in [("leaf1", first), ("leaf2", second)] {
+        let metrics = vtepd.metrics();
+        assert_eq!(
+            (metrics.dropped(), metrics.find("vtepd_default_route_vteps")),
+            (0, Some(0)),
+            "{}",
+            metrics.0
+        );
+        for vni in [100, 200] {
+            for way in ["encapsulated", "decapsulated"] {
+                let series = format!("vtepd_vni_frames_total{{vni=\"{vni}\",direction=\"{way}\"}}");
+                assert!(metrics.find(&series) > Some(20), "{}", metrics.0);
+            }
+        }
+        fabric.run(leaf, "ping -n -c 1 -w 10 172.20.20.1");
+        vtepd.stop();
+        goes_on();
+    }
+    stream.finish_whole("vtepd came and went in a stranger's lab");
+    routed.finish();
+    all_reach_each_other(&fabric);
+}
