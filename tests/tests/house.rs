@@ -42,7 +42,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual"]),
-    ("lab", &["wire", "entropy"]),
+    ("lab", &["wire", "entropy", "pipeline"]),
     ("manual", &[]),
 ];
 

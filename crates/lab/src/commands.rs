@@ -1,5 +1,7 @@
 //! What each subcommand does: arguments to library calls, results to the terminal.
 
+mod wan;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -58,6 +60,7 @@ pub(crate) fn run(cli: Cli) -> Outcome {
         Command::Roce(Roce::Receive(arguments)) => receive(&arguments, cli.output),
         Command::Demo(arguments) => show_demo(&arguments, cli.output),
         Command::Verify(arguments) => verify(&arguments, cli.output),
+        Command::Wan(arguments) => wan::run(&arguments, cli.output),
     }
 }
 

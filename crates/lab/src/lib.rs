@@ -21,6 +21,7 @@ pub mod roce;
 pub mod state;
 pub mod topology;
 pub mod verify;
+pub mod wan;
 
 pub use fabric::Fabric;
 pub use netns::Namespace;

@@ -5,6 +5,7 @@ mod commands;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -66,6 +67,15 @@ enum Command {
         after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json seen.json\n\nThe exit status is 1 if something is not as it should be."
     )]
     Verify(Verify),
+    /// Circuits between interfaces of this namespace, with delay, jitter, loss and rate; ends on Ctrl-C or SIGTERM
+    ///
+    /// Frames go from one interface of a pair to the other, both ways, in their order, each way with a delay of its own. The delay
+    /// wanders: every 10 ms (or four jitters) one is drawn, uniform in delay ± jitter, in between it changes evenly. Interfaces that
+    /// are not there are waited for. Counters are printed at the end and on SIGUSR1 (-o json for programs).
+    #[command(
+        after_help = "Example:\n  lab wan a1:b1 a2:b2 --delay 5ms --jitter 1ms\n\n--delay, --jitter, --loss and --rate are those of `containerlab tools netem set`."
+    )]
+    Wan(Wan),
 }
 
 /// Which fabric.
@@ -236,6 +246,59 @@ struct Verify {
     /// Seconds until everybody reaches everybody
     #[arg(long, default_value_t = 90)]
     timeout: u64,
+}
+
+#[derive(Args)]
+struct Wan {
+    /// The two interfaces of each circuit
+    #[arg(required = true, value_name = "A:B")]
+    circuits: Vec<lab::wan::Circuit>,
+    /// How long a frame is on its way, each way: 5ms, 300us, 1s
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    delay: Duration,
+    /// How far the delay goes from that, up and down
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    jitter: Duration,
+    /// Frames that are lost, in percent
+    #[arg(long, default_value_t = 0.0, value_parser = percent)]
+    loss: f64,
+    /// Kilobits per second; 0 for as many as there are
+    #[arg(long, default_value_t = 0)]
+    rate: u64,
+    /// Bytes that may wait for the rate
+    #[arg(long, default_value_t = 1 << 20)]
+    queue: u64,
+    /// Draws jitter and loss
+    #[arg(long, default_value_t = lab::random::SEED)]
+    seed: u64,
+    /// The far end loses its carrier when the near end has (a wavelength); without, it does not notice (a carrier's Ethernet)
+    #[arg(long)]
+    carrier: bool,
+}
+
+/// A number with its unit: `5ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err("expected a number with ns, us, ms or s, such as 5ms".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("'{number}' is no number"))?;
+    // An hour is more than anybody's circuit has.
+    Some(number * scale)
+        .filter(|seconds| (0.0..=3600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected 0 s to 3600 s".to_owned())
+}
+
+/// 0 to 100, as a share of 1.
+fn percent(text: &str) -> Result<f64, String> {
+    let percent: f64 = text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
+    if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err("expected 0 to 100".to_owned()) }
 }
 
 fn main() -> ExitCode {

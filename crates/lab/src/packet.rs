@@ -172,6 +172,6 @@ impl PacketSocket {
     }
 }
 
-fn io_error(action: &'static str, interface: &str, errno: Errno) -> PacketError {
+pub(crate) fn io_error(action: &'static str, interface: &str, errno: Errno) -> PacketError {
     PacketError::Io { action, interface: interface.to_owned(), source: errno.into() }
 }

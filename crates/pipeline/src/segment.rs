@@ -130,6 +130,16 @@ impl<'a> Segmenter<'a> {
         payload.div_ceil(usize::from(self.gso.size)).max(1)
     }
 
+    /// Segment `index` as a frame of its own, with all checksums.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] if the headers turn out inconsistent.
+    pub fn frame(&self, index: usize) -> Result<Vec<u8>, DropReason> {
+        let mut head = InnerHead::default();
+        let payload = self.segment(index, &mut head)?;
+        Ok([head.as_slice(), self.frame.get(payload).unwrap_or_default()].concat())
+    }
+
     /// Writes the headers of segment `index` to `head`, and returns the payload's place in the frame.
     ///
     /// # Errors

@@ -1,0 +1,56 @@
+//! `lab wan`: circuits until somebody ends them.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lab::wan::{self, Impairment, Settings};
+
+use super::{Outcome, interrupted, print, print_json};
+use crate::{Output, Wan};
+
+pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
+    if arguments.jitter > arguments.delay {
+        return Err("--jitter is more than --delay: frames would have to leave before they came".into());
+    }
+    let asked = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))?;
+    let mut wan = wan::Wan::new(&Settings {
+        circuits: arguments.circuits.clone(),
+        impairment: Impairment {
+            delay: arguments.delay,
+            jitter: arguments.jitter,
+            loss: arguments.loss,
+            rate: (arguments.rate > 0).then_some(arguments.rate.saturating_mul(1000)),
+            queue: arguments.queue,
+        },
+        seed: arguments.seed,
+        carrier: arguments.carrier,
+    })?;
+    let mut missing = None;
+    while !interrupted() {
+        let now = wan.missing().join(", ");
+        if missing.as_ref() != Some(&now) {
+            // Nobody may be there to read it.
+            let _ = match now.as_str() {
+                "" => writeln!(io::stderr(), "lab: all circuits are joined"),
+                names => writeln!(io::stderr(), "lab: waiting for {names}"),
+            };
+            missing = Some(now);
+        }
+        if asked.swap(false, Ordering::Relaxed) {
+            show(&mut wan, output)?;
+        }
+        wan.turn()?;
+    }
+    show(&mut wan, output)
+}
+
+fn show(wan: &mut wan::Wan, output: Output) -> Outcome {
+    let report = wan.report();
+    if output == Output::Json {
+        return print_json(&report);
+    }
+    print(report)?;
+    Ok(std::process::ExitCode::SUCCESS)
+}

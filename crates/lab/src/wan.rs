@@ -1,0 +1,419 @@
+//! A circuit between two sites: frames from one interface to another and back, each later by a delay with jitter, some lost, as
+//! many as a rate lets through, in their order. For kernels without netem, and the same on those that have it.
+//!
+//! Arrivals are dated by the kernel, so being looked at late does not delay a frame; nothing leaves before its time.
+
+mod frame;
+mod links;
+mod report;
+mod schedule;
+mod socket;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use crate::packet::PacketError;
+use crate::random::Random;
+use frame::Frame;
+use links::{Link, Watch};
+use report::Lateness;
+use schedule::{Fate, Schedule};
+use socket::{Sending, Socket};
+
+pub use report::{Counts, DirectionReport, Report};
+pub use schedule::Impairment;
+
+/// Bytes that may be on their way in one direction.
+const ON_THE_WAY: usize = 64 << 20;
+/// Frames that follow each other sooner leave together, those that are due first that much late.
+const TICK: Duration = Duration::from_micros(100);
+/// While there is traffic, interfaces are looked at so often, or four times in the least delay.
+const LOOK: Duration = Duration::from_micros(500);
+/// A turn ends after so long, whatever happens.
+const TURN: Duration = Duration::from_millis(500);
+/// Batches that are fetched from one interface before the others have their turn.
+const BATCHES: usize = 8;
+
+/// A circuit could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum WanError {
+    /// An interface.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// The kernel did not tell about interfaces, or could not wait.
+    #[error("cannot {action}")]
+    Io {
+        /// What was to be done.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// No circuits, or two with the same interface.
+    #[error("{0}")]
+    Circuits(String),
+}
+
+/// Two interfaces that a circuit joins, `A:B`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Circuit(pub [String; 2]);
+
+impl FromStr for Circuit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some((a, b)) if !a.is_empty() && !b.is_empty() && a != b && !b.contains(':') => {
+                Ok(Self([a.to_owned(), b.to_owned()]))
+            }
+            _ => Err("expected two interfaces with a colon between, such as eth1:eth2".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Circuit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0[0], self.0[1])
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The circuits; no interface is in two.
+    pub circuits: Vec<Circuit>,
+    /// What each direction of each does.
+    pub impairment: Impairment,
+    /// What jitter and loss are drawn from.
+    pub seed: u64,
+    /// Whether the far end of a circuit loses its carrier when the near end has, as on a wavelength between optical
+    /// transponders; otherwise it does not notice, as on a carrier's Ethernet service.
+    pub carrier: bool,
+}
+
+/// An interface and the socket on it, if it is there.
+#[derive(Debug)]
+struct Port {
+    name: String,
+    socket: Option<Socket>,
+    index: usize,
+}
+
+/// Who knows about a circuit's carrier; sides are 0 and 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    /// Both sides have it.
+    Through,
+    /// This side has lost it, so the other one was set down.
+    Lost(usize),
+    /// That side is set up again, and may take a while.
+    Returning(usize),
+}
+
+/// One direction of a circuit; ports by their number.
+#[derive(Debug)]
+struct Direction {
+    from: usize,
+    to: usize,
+    schedule: Schedule,
+    /// With the time when each leaves, in order.
+    waiting: VecDeque<(Duration, Frame)>,
+    held: usize,
+    counts: Counts,
+    lateness: Lateness,
+}
+
+/// Circuits that run, in the namespace of the thread that made them.
+#[derive(Debug)]
+pub struct Wan {
+    start: Instant,
+    ports: Vec<Port>,
+    directions: Vec<Direction>,
+    carriers: Option<Vec<Carrier>>,
+    watch: Watch,
+    /// How often interfaces are looked at while there is traffic.
+    look: Duration,
+    /// Nobody looks before.
+    next_look: Duration,
+}
+
+impl Wan {
+    /// Joins the interfaces. One that is not there yet is waited for while the circuits run; one that goes and comes back is joined
+    /// again.
+    ///
+    /// # Errors
+    /// [`WanError::Circuits`], or without CAP_NET_RAW and CAP_NET_ADMIN.
+    pub fn new(settings: &Settings) -> Result<Self, WanError> {
+        let names: Vec<&String> = settings.circuits.iter().flat_map(|circuit| &circuit.0).collect();
+        if let Some(twice) =
+            names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|n| n == *name))
+        {
+            return Err(WanError::Circuits(format!("interface '{}' is in two circuits", twice.1)));
+        }
+        let ports: Vec<Port> =
+            names.iter().map(|name| Port { name: (*name).clone(), socket: None, index: 0 }).collect();
+        if ports.is_empty() {
+            return Err(WanError::Circuits("no circuits; name two interfaces, such as eth1:eth2".to_owned()));
+        }
+        let mut random = Random::new(settings.seed);
+        let directions = (0..ports.len()).map(|from| Direction {
+            from,
+            to: from ^ 1,
+            schedule: Schedule::new(settings.impairment, Random::new(random.next())),
+            waiting: VecDeque::new(),
+            held: 0,
+            counts: Counts::default(),
+            lateness: Lateness::new(),
+        });
+        let least = settings.impairment.delay.saturating_sub(settings.impairment.jitter);
+        let mut wan = Self {
+            start: Instant::now(),
+            directions: directions.collect(),
+            ports,
+            carriers: settings.carrier.then(|| vec![Carrier::Through; settings.circuits.len()]),
+            watch: Watch::open().map_err(io_error("watch interfaces"))?,
+            look: LOOK.min(least / 4),
+            next_look: Duration::ZERO,
+        };
+        wan.find_ports()?;
+        Ok(wan)
+    }
+
+    /// Interfaces that are not there.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&str> {
+        self.ports.iter().filter(|port| port.socket.is_none()).map(|port| port.name.as_str()).collect()
+    }
+
+    /// What has become of the frames so far.
+    #[must_use]
+    pub fn report(&mut self) -> Report {
+        let name = |index: usize| self.ports.get(index).map_or("", |port| &port.name).to_owned();
+        let report = |direction: &mut Direction| {
+            let overruns = self.ports.get(direction.from).and_then(|port| port.socket.as_ref());
+            direction.counts.overruns += overruns.map_or(0, Socket::overruns);
+            direction.counts.waiting = direction.waiting.len() as u64;
+            DirectionReport {
+                from: name(direction.from),
+                to: name(direction.to),
+                counts: direction.counts,
+                late_median_us: direction.lateness.quantile(0.5),
+                late_p99_us: direction.lateness.quantile(0.99),
+            }
+        };
+        Report(self.directions.iter_mut().map(report).collect())
+    }
+
+    /// Waits until something has arrived or is due, or a signal or half a second has come, and does what is to be done.
+    ///
+    /// # Errors
+    /// If the kernel refuses what it should not.
+    pub fn turn(&mut self) -> Result<(), WanError> {
+        self.wait()?;
+        if self.watch.heard() {
+            self.find_ports()?;
+        }
+        if self.start.elapsed() >= self.next_look {
+            let found = self.fetch()?;
+            self.next_look = if found { self.start.elapsed() + self.look } else { Duration::ZERO };
+        }
+        self.send()
+    }
+
+    fn wait(&self) -> Result<(), WanError> {
+        let now = self.start.elapsed();
+        let due =
+            self.directions.iter().filter_map(|direction| direction.waiting.front()).map(|(at, _)| *at).min();
+        let mut until = due.map_or(now + TURN, |due| due.max(now + TICK).min(now + TURN));
+        let mut descriptors = Vec::new();
+        if now < self.next_look {
+            until = until.min(self.next_look);
+        } else {
+            let sockets = self.ports.iter().filter_map(|port| port.socket.as_ref().map(Socket::as_fd));
+            let all = sockets.chain([self.watch.as_fd()]);
+            descriptors = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        }
+        match ppoll(&mut descriptors, Some(TimeSpec::from(until.saturating_sub(now))), None) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(io_error("wait for frames")(errno.into())),
+        }
+    }
+
+    /// Takes what has arrived. Returns whether anything had.
+    fn fetch(&mut self) -> Result<bool, WanError> {
+        let mut found = false;
+        for direction in &mut self.directions {
+            let Some(port) = self.ports.get_mut(direction.from) else { continue };
+            let Some(socket) = &mut port.socket else { continue };
+            for _ in 0..BATCHES {
+                let received = match socket.receive() {
+                    Ok(received) => received,
+                    // It is gone, and word of that on its way.
+                    Err(_) => {
+                        port.socket = None;
+                        break;
+                    }
+                };
+                let now = self.start.elapsed();
+                direction.counts.unreadable += received.unreadable;
+                if received.frames.is_empty() && received.unreadable == 0 {
+                    break;
+                }
+                found = true;
+                for (frame, age) in received.frames {
+                    direction.take(frame, now.saturating_sub(age));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sends what is due.
+    fn send(&mut self) -> Result<(), WanError> {
+        for direction in &mut self.directions {
+            let socket = self.ports.get(direction.to).and_then(|port| port.socket.as_ref());
+            loop {
+                let now = self.start.elapsed();
+                let due = direction.waiting.iter().take_while(|(at, _)| *at <= now).map(|(_, frame)| frame);
+                if direction.waiting.front().is_none_or(|(at, _)| *at > now) {
+                    break;
+                }
+                let sent = match socket {
+                    Some(socket) => socket.send(due)?,
+                    None => Sending::Refused,
+                };
+                match sent {
+                    Sending::Later => break,
+                    Sending::Refused => {
+                        direction.gone(1, now, false);
+                    }
+                    Sending::Sent(count) => direction.gone(count, now, true),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins interfaces that have come, lets go of those that have gone, and tells the one side of what happened to the other.
+    fn find_ports(&mut self) -> Result<(), WanError> {
+        let links = links::all().map_err(io_error("list interfaces"))?;
+        for port in &mut self.ports {
+            match links.get(&port.name) {
+                None => port.socket = None,
+                Some(link) => {
+                    let index = link.interface.link.ifindex();
+                    if port.socket.is_none() || port.index != index {
+                        port.socket = Some(Socket::open(&link.interface)?);
+                        port.index = index;
+                    }
+                }
+            }
+        }
+        self.tell_carrier(&links)
+    }
+
+    fn tell_carrier(&mut self, links: &BTreeMap<String, Link>) -> Result<(), WanError> {
+        let set = |port: &Port, up: bool| {
+            let link = links.get(&port.name).filter(|link| link.up != up);
+            link.map_or(Ok(()), |link| links::set(&link.interface, up).map_err(io_error("set an interface")))
+        };
+        for (sides, carrier) in self.ports.chunks_exact(2).zip(self.carriers.iter_mut().flatten()) {
+            let [a, b] = sides else { continue };
+            let lit = [a, b].map(|port| links.get(&port.name).is_some_and(|link| link.carrier));
+            let changed = match (*carrier, lit) {
+                (Carrier::Through, [false, _]) => Carrier::Lost(0),
+                (Carrier::Through, [_, false]) => Carrier::Lost(1),
+                (Carrier::Lost(0), [true, _]) => Carrier::Returning(1),
+                (Carrier::Lost(1), [_, true]) => Carrier::Returning(0),
+                (Carrier::Returning(0), [_, false]) => Carrier::Lost(1),
+                (Carrier::Returning(1), [false, _]) => Carrier::Lost(0),
+                (Carrier::Returning(_), [true, true]) => Carrier::Through,
+                (same, _) => same,
+            };
+            if changed == *carrier {
+                continue;
+            }
+            *carrier = changed;
+            match changed {
+                Carrier::Lost(side) => set(if side == 0 { b } else { a }, false)?,
+                Carrier::Returning(side) => set(if side == 0 { a } else { b }, true)?,
+                Carrier::Through => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Wan {
+    /// What it has set down it sets up again.
+    fn drop(&mut self) {
+        let lost =
+            self.carriers.iter().flatten().enumerate().filter_map(|(circuit, carrier)| match carrier {
+                Carrier::Lost(side) => Some(2 * circuit + (1 - side)),
+                _ => None,
+            });
+        let Ok(links) = links::all() else { return };
+        for port in lost.filter_map(|index| self.ports.get(index)) {
+            if let Some(Err(error)) = links.get(&port.name).map(|link| links::set(&link.interface, true)) {
+                eprintln!("lab: {} stays down: {error}", port.name);
+            }
+        }
+    }
+}
+
+impl Direction {
+    fn take(&mut self, frame: Frame, arrived: Duration) {
+        let bytes = frame.wire_bytes();
+        self.counts.frames += 1;
+        self.counts.bytes += bytes;
+        if self.held + frame.size() > ON_THE_WAY {
+            self.counts.buffer_full += 1;
+            return;
+        }
+        match self.schedule.fate(arrived, bytes) {
+            Fate::Leaves(at) => {
+                self.held += frame.size();
+                self.waiting.push_back((at, frame));
+            }
+            Fate::Lost => self.counts.lost += 1,
+            Fate::QueueFull => self.counts.queue_full += 1,
+        }
+    }
+
+    /// The first frames have left, or never will.
+    fn gone(&mut self, count: usize, now: Duration, sent: bool) {
+        for (at, frame) in self.waiting.drain(..count.min(self.waiting.len())) {
+            self.held -= frame.size();
+            if sent {
+                self.counts.sent += 1;
+                self.lateness.see(now.saturating_sub(at));
+            } else {
+                self.counts.refused += 1;
+            }
+        }
+    }
+}
+
+fn io_error(action: &'static str) -> impl Fn(io::Error) -> WanError {
+    move |source| WanError::Io { action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_circuit_is_two_interfaces() {
+        assert_eq!("a1:b1".parse::<Circuit>().unwrap(), Circuit(["a1".into(), "b1".into()]));
+        for wrong in ["a1", "a1:", ":b1", "a:a", "a:b:c", ""] {
+            wrong.parse::<Circuit>().unwrap_err();
+        }
+    }
+}
