@@ -234,8 +234,15 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     // And goes to another port, which is none of the shortcut's.
     tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), false)]);
-    tell(&mut state, [bridged(Delete, HOST, mac(1)), remote(Delete, mac(2), "10.0.0.12")]);
-    assert_eq!(changes(&mut state), [(here(1), false), (there(2), false)]);
+    // FRR says late that one is behind a VTEP which is here: until the bridge knows better, it has no place here.
+    tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(here(1), false), (there(1), true)]);
+    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    assert_eq!(changes(&mut state), [(here(1), true), (there(1), false)]);
+    tell(&mut state, [bridged(Delete, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(here(1), false)]);
+    tell(&mut state, [remote(Delete, mac(2), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(there(2), false)]);
     // There and gone between two looks: gone, which does no harm.
     tell(&mut state, [bridged(New, HOST, mac(7))]);
     state.build();

@@ -55,6 +55,47 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     }
 }
 
+/// Somebody else's word about a host that is here and talks by the shortcut alone: it is behind a VTEP (as FRR says that is late), it is
+/// nowhere, or it is on another port. Its next frame after that goes by the bridge, which knows better at once: long before it would have
+/// been shown a frame in any case.
+#[test]
+fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
+    if !can_run("the_bridge_hears_at_once_of_a_host_that_it_has_lost") {
+        return;
+    }
+    let lab = Lab::new("sclost");
+    let vtepd = start(&lab, "tcx");
+    let host = lab.host.mac();
+    let there = Stream::start(&lab.host, &lab.far, RATE, 0x92);
+    let back = Stream::start(&lab.far, &lab.host, RATE, 0x93);
+    let mut late = Vec::new();
+    for round in 0..8 {
+        for word in [
+            remote_mac(host, VNI, PEER),
+            format!("fdb del {host} dev hp10 master"),
+            format!("fdb replace {host} dev hq10 master dynamic"),
+        ] {
+            there.pass(300);
+            let before = steering(&vtepd.metrics(), "port_shortcut");
+            bridge(&lab.leaf, &word);
+            let begun = Instant::now();
+            wait_for("the bridge to learn", || in_fdb(&lab, "hp10", host));
+            late.push(begun.elapsed());
+            back.pass(100);
+            // And soon it has the shortcut again.
+            vtepd.wait_for("the shortcut", |m| steering(m, "port_shortcut") > before + 100);
+            assert!(in_fdb(&lab, "hp10", host), "round {round}: {word}");
+        }
+    }
+    late.sort_unstable();
+    println!("the bridge has the host again after {late:?}");
+    // Looking takes milliseconds; a refresh would have taken half a second on the average.
+    assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
+    let (sent, report) = there.finish();
+    assert_eq!((report.lost(), report.duplicated(), report.corrupted()), (0, 0, 0), "of {}", sent.frames);
+    let _ = back.finish();
+}
+
 /// With an ageing time of three seconds: who talks by the shortcut alone is remembered, who is silent is forgotten.
 #[test]
 fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
