@@ -220,6 +220,28 @@ impl Vtepd {
         self.daemon.identity().signal(Signal::SIGHUP).unwrap();
     }
 
+    /// Where the leaf's bridges, zebra and vtepd have addresses, and which of vtepd's counters move: for a story that failed. What cannot
+    /// be had any more is left out.
+    fn show_evidence(&self) {
+        let program = ctl_program();
+        let program = program.to_str().unwrap_or_default();
+        for words in [
+            &["bridge", "-s", "fdb", "show", "dynamic"][..],
+            &["vtysh", "-c", "show evpn mac vni all"],
+            &[program, "fdb"],
+            &[program, "port"],
+            &[program, "drops"],
+        ] {
+            let said = self.node.run(words).unwrap_or_else(|error| error.to_string());
+            eprintln!("--- {} on {}:\n{said}", words.join(" "), self.node.name());
+        }
+        let Ok(before) = self.daemon.metrics() else { return };
+        std::thread::sleep(Duration::from_millis(500));
+        let Ok(after) = self.daemon.metrics() else { return };
+        let moved: Vec<&str> = after.lines().filter(|line| !before.lines().any(|old| old == *line)).collect();
+        eprintln!("--- counters that moved on {} within 0.5 s:\n{}\n---", self.node.name(), moved.join("\n"));
+    }
+
     /// Ends it by this signal.
     pub fn end_by(self, signal: Signal) {
         self.daemon.identity().signal(signal).unwrap();
@@ -237,6 +259,7 @@ impl Drop for Vtepd {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- log of vtepd on {}:\n{}---", self.node.name(), self.log());
+            self.show_evidence();
         }
         let _ = self.daemon.identity().stop(GRACE);
     }

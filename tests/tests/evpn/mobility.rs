@@ -23,6 +23,19 @@ fn on(fabric: &ScaleAcross, leaf: &str, rest: &str) {
     fabric.run(leaf, &format!("ip link set vm1 {rest}"));
 }
 
+/// Puts the machine's port into the bridge. zebra 10.3 hears of ports in one thread and of addresses in another, and forgets an address
+/// on a port of which it has not heard yet, for good: so it is to know the port before anything comes in there.
+fn plug_in(fabric: &ScaleAcross, leaf: &str) {
+    on(fabric, leaf, "down");
+    on(fabric, leaf, "master br10010");
+    let known = || {
+        let shown = fabric.node(leaf).run(&["vtysh", "-c", "show interface vm1"]);
+        shown.is_ok_and(|text| text.contains("Slave Type Bridge"))
+    };
+    assert!(wait_until(PATIENCE, known), "zebra on {leaf} does not know the machine's port");
+    on(fabric, leaf, "up");
+}
+
 /// A virtual machine behind leaf4, on a port of its own.
 fn virtual_machine(fabric: &ScaleAcross) -> Host {
     // What a killed run left.
@@ -32,7 +45,7 @@ fn virtual_machine(fabric: &ScaleAcross) -> Host {
     for command in ["ip link set eth1 address 02:00:00:00:00:99", "ip addr add 192.168.10.99/24 dev eth1"] {
         namespace.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
     }
-    on(fabric, "leaf4", "master br10010");
+    plug_in(fabric, "leaf4");
     Host { namespace, address: ADDRESS }
 }
 
@@ -67,7 +80,7 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
         let streams = start();
         let decapsulated = decapsulated(&two);
         on(&fabric, from, &format!("netns {}", fabric.namespace(to).name()));
-        on(&fabric, to, "master br10010 up");
+        plug_in(&fabric, to);
         machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
         let moved = Instant::now();
         for stream in &streams {
