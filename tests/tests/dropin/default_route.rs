@@ -116,5 +116,5 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     ip(&lab.leaf, "route del 10.0.0.2/32");
     wait_for("the default route", || by_default(&vtepd).0 == 1);
     sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
-    assert!(seen.count() >= 3 && by_default(&vtepd).1 >= 3);
+    wait_for("the frames of three pings", || seen.count() >= 3 && by_default(&vtepd).1 >= 3);
 }

@@ -2,7 +2,7 @@
 
 use lab::Namespace;
 use vtepd_tests::guard::can_run;
-use vtepd_tests::lab::{ETH, VNI, ip};
+use vtepd_tests::lab::{ETH, VNI, ip, run};
 use vtepd_tests::{Host, Lab, Setup, Vtepd, sockets, wait_for};
 
 /// Gives the host a new link to a leaf, as ContainerLab or a hypervisor would.
@@ -17,6 +17,10 @@ fn plug(lab: &Lab, host: &Host, leaf: &Namespace, port: &str) {
         ),
     );
     ip(&host.ns, &format!("addr add {}/24 dev {ETH}\nlink set {ETH} up", host.ip()));
+    // The bridge hears of the carrier up to a second later (`linkwatch`).
+    wait_for("the port to forward", || {
+        run(leaf, &format!("bridge link show dev {port}")).contains("state forwarding")
+    });
 }
 
 /// Both ways; who is not known any more asks and is asked by ARP.
