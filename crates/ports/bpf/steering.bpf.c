@@ -111,6 +111,10 @@ struct {
 const volatile __u32 underlay_splice = 0;
 const volatile __u32 bridge_splice = 0;
 
+// Whether frames from uplinks pass the splice's transmit queue, which cuts super-frames that the worker's socket could not read
+// (Linux before 6.2: UDP); set before loading. All of them, or those that need no cutting would overtake the others.
+const volatile __u32 through_queue = 0;
+
 // Since when frames wait in a splice: nanoseconds of CLOCK_MONOTONIC_COARSE; 0 where the worker has looked since. The worker
 // writes it too, by mmap(2). The lowest bit says that the worker was called.
 enum { UNDERLAY = 0, BRIDGE = 1 };
@@ -254,7 +258,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 		return PASS;
 	}
 	count(COUNT_UPLINK_REDIRECTED);
-	return bpf_redirect_peer(underlay_splice, 0);
+	return through_queue ? bpf_redirect(underlay_splice, 0) : bpf_redirect_peer(underlay_splice, 0);
 }
 
 // Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not understood.

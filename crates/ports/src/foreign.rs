@@ -5,9 +5,9 @@
 //! accepted, is the kernel's; what they pass on is steered. So with tcx, vtepd stands before all clsact filters, which do not see
 //! what it takes; with clsact it stands behind everything of others.
 
-use std::{fmt, io};
+use std::fmt;
 
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{SchedClassifier, TcAttachType};
 use netlink::{Direction, Requests};
 
 use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
@@ -72,20 +72,4 @@ pub fn find(ifindex: u32, direction: Direction, own: Hook) -> Vec<Foreign> {
         }
     }
     found
-}
-
-/// Whether the kernel has tcx links (Linux 6.6): it can be asked what hangs there.
-///
-/// # Errors
-/// `EPERM` where that cannot be found out for want of privileges.
-pub fn has_tcx() -> io::Result<bool> {
-    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
-        Ok(_) => Ok(true),
-        Err(ProgramError::SyscallError(error))
-            if error.io_error.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            Err(error.io_error)
-        }
-        Err(_) => Ok(false),
-    }
 }

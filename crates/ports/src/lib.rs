@@ -2,15 +2,18 @@
 //!
 //! - [`packet`]: AF_PACKET sockets, batched both ways
 //! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
+//! - [`features`]: what the running kernel can do
 //! - [`foreign`]: programs of others on the same hooks
 //! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
 //! - [`patience`]: what has them give up a worker that hangs
+//! - `segmentation`: which super-frames an interface takes whole
 //! - `haste`: short grace periods while there are many hooks to change
 //! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
 
+pub mod features;
 pub mod foreign;
 mod haste;
 pub mod leftovers;
@@ -18,10 +21,12 @@ pub mod netns;
 pub mod packet;
 pub mod patience;
 mod port_counts;
+mod segmentation;
 mod shortcut;
 pub mod splice;
 pub mod steering;
 
+pub use features::Features;
 pub use netns::PrivateNamespace;
 pub use packet::PacketSocket;
 pub use patience::{Patience, Waiting};

@@ -7,13 +7,19 @@ use std::time::{Duration, Instant};
 
 use netlink::{LinkChange, Requests, Veth, VethEnd};
 
+use crate::features::Features;
 use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
+use crate::segmentation;
 
 /// MTU of both ends in bytes: whatever the kernel hands over fits.
 const MTU: u32 = 65_535;
 /// Bytes of received frames that may wait for the worker.
 const RECEIVE_BUFFER: usize = 32 << 20;
+/// Super-frames that a virtio-net header cannot describe on any kernel: they would be lost on the far end's socket.
+const INDESCRIBABLE: [&str; 2] = ["tx-sctp-segmentation", "tx-gso-list"];
+/// And what it cannot describe on some.
+const UDP: &str = "tx-udp-segmentation";
 /// `IF_OPER_UP` (RFC 2863, `include/uapi/linux/if.h`).
 const OPERATIONAL: u8 = 6;
 /// How long an end may take to become operational.
@@ -43,9 +49,11 @@ impl Splice {
     /// until [`Self::up`], so that steering can be attached before a frame passes. A link of that name is taken away first: the
     /// kernel takes its time with the namespaces of processes that were killed, and with the links into them.
     ///
+    /// What the worker's socket could not read as a super-frame, the near end does not transmit as one.
+    ///
     /// # Errors
     /// When a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
-    pub fn create(name: &str, private: &PrivateNamespace) -> Result<Self, SpliceError> {
+    pub fn create(name: &str, private: &PrivateNamespace, features: Features) -> Result<Self, SpliceError> {
         let failed = |step| move |source| SpliceError { name: name.to_owned(), step, source };
         let mut requests = Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
         if let Ok(Some(leftover)) = requests.link(name) {
@@ -57,6 +65,9 @@ impl Splice {
         let veth = Veth { near: near_end, far: far_end, mtu: MTU, transmit_queue_length: 1000 };
         requests.create_veth(&veth).map_err(io::Error::other).map_err(failed("create the veth pair"))?;
         let near = quiet(&mut requests, name).map_err(failed("set up the near end"))?;
+        let udp = (!features.udp_super_frames).then_some(UDP);
+        let off: Vec<&str> = INDESCRIBABLE.into_iter().chain(udp).collect();
+        segmentation::switch_off(name, &off).map_err(failed("have super-frames cut"))?;
         let mut splice = Self { name: name.to_owned(), near, socket: None };
         let socket = private
             .enter(|| {

@@ -12,6 +12,7 @@ use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::{PlaceChange, ShortcutPort, SteeringPlan, TakenVni};
 
+use crate::features::Features;
 use crate::haste::Haste;
 use crate::netns::PrivateNamespace;
 use crate::patience::Patience;
@@ -200,7 +201,8 @@ const STEERS: [(u32, &str); 4] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER
 
 impl Steering {
     /// Loads the programs. Nothing is attached or redirected yet. `stall_limit` is how long frames may wait for the worker before
-    /// the kernel forwards what follows.
+    /// the kernel forwards what follows. Where `features` lack UDP super-frames, frames from uplinks take the way by which the splice cuts
+    /// them, too.
     ///
     /// # Errors
     /// When the kernel refuses them.
@@ -209,13 +211,16 @@ impl Steering {
         underlay_splice: u32,
         bridge_splice: u32,
         stall_limit: Duration,
+        features: Features,
     ) -> Result<Self, SteeringError> {
+        let through_queue = u32::from(!features.udp_super_frames);
         let limit = u64::try_from(stall_limit.as_nanos()).unwrap_or(u64::MAX >> 1);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
         let mut ebpf = EbpfLoader::new()
             .override_global("underlay_splice", &underlay_splice, true)
             .override_global("bridge_splice", &bridge_splice, true)
             .override_global("stall_limit", &limit, true)
+            .override_global("through_queue", &through_queue, true)
             .load(object)?;
         for program in ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program)) {
             classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;

@@ -18,7 +18,7 @@ use lab::netns::{Namespace, veth};
 use netlink::Direction;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::Batch;
-use ports::{Hook, PacketSocket, Patience, PrivateNamespace, Splice, Steering, Waiting};
+use ports::{Features, Hook, PacketSocket, Patience, PrivateNamespace, Splice, Steering, Waiting};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
@@ -138,9 +138,11 @@ fn steer(
 ) -> (Steering, [Splice; 2], PrivateNamespace) {
     leaf.enter(|| {
         let private = PrivateNamespace::create().unwrap();
-        let splices = ["vtepd-underlay", "vtepd-bridge"].map(|name| Splice::create(name, &private).unwrap());
+        let splices = ["vtepd-underlay", "vtepd-bridge"]
+            .map(|name| Splice::create(name, &private, Features::ALL).unwrap());
         let mut steering =
-            Steering::load(hook, splices[0].near().0, splices[1].near().0, stall_limit).unwrap();
+            Steering::load(hook, splices[0].near().0, splices[1].near().0, stall_limit, Features::ALL)
+                .unwrap();
         steering.close(&splices[0], &splices[1], &private).unwrap();
         splices.iter().for_each(|splice| splice.up(&private).unwrap());
         steering.shrink(plan).unwrap();

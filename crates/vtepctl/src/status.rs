@@ -17,6 +17,9 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     let steering = status.steering.clone().unwrap_or_default();
     let uplinks = if steering.uplinks.is_empty() { "none".to_owned() } else { steering.uplinks.join(" ") };
     writeln!(out, "Steering by {}; uplinks: {uplinks}", steering.hook)?;
+    for lack in &steering.lacks {
+        writeln!(out, "  this kernel: {lack}")?;
+    }
     writeln!(out, "Publication {}, configuration {}", status.generation, status.configuration)?;
     for source in &status.sources {
         write!(out, "Source {}: {}", source.name, source.state)?;

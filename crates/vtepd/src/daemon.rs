@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use control::{ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
-use ports::Hook;
 use ports::foreign::{self, Foreign};
+use ports::{Features, Hook};
 use sd_notify::NotifyState;
 use tables::SteeringPlan;
 use tokio::net::UnixStream;
@@ -44,7 +44,11 @@ async fn run_until_replaced(
     successor: &mut Option<UnixStream>,
 ) -> Result<(), Failure> {
     let mut configuration = Configuration::load(arguments)?;
-    let hook = hook(configuration.hook)?;
+    let features = Features::probe().map_err(|error| {
+        format!("what this kernel can do cannot be found out: {error}; vtepd needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and \
+                 CAP_SYS_ADMIN (root)")
+    })?;
+    let hook = hook(configuration.hook, features)?;
     let kernel = Kernel::open()?;
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
     if arguments.dry_run {
@@ -63,9 +67,11 @@ async fn run_until_replaced(
             .into_iter()
             .chain(missing)
             .chain(by_default)
+            .chain(lacks(features))
             .chain(foreign.iter().map(ToString::to_string));
         return print(&dry_run::report(&update, hook, notes.collect(), arguments.output));
     }
+    lacks(features).for_each(|lack| tracing::warn!("{lack}"));
     let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
     let metrics = telemetry::bind(metrics_address).await?;
@@ -76,9 +82,11 @@ async fn run_until_replaced(
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let takeover =
-        Takeover::prepare(hook, configuration.stall_limit, requests.clone(), move || drop(worker_ends))?;
+        Takeover::prepare(hook, features, configuration.stall_limit, requests.clone(), move || {
+            drop(worker_ends)
+        })?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, hook, seen));
+    let shown = Arc::new(Shown::new(takeover, hook, features, seen));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
@@ -194,24 +202,20 @@ async fn hung_up(signal: &mut Signal) {
     }
 }
 
-fn hook(choice: HookChoice) -> Result<Hook, Failure> {
-    let tcx = foreign::has_tcx().map_err(|error| {
-        format!("whether this kernel has tcx links cannot be found out: {error}; vtepd needs CAP_BPF and CAP_NET_ADMIN (root)")
-    })?;
+fn hook(choice: HookChoice, features: Features) -> Result<Hook, Failure> {
     match choice {
-        HookChoice::Tcx if !tcx => {
+        HookChoice::Tcx if !features.tcx => {
             Err("this kernel has no tcx links (Linux 6.6 brought them); use --hook clsact or --hook auto"
                 .into())
         }
-        HookChoice::Auto if !tcx => {
-            tracing::warn!(
-                "this kernel has no tcx links: clsact filters are used, which stay (empty) if vtepd is killed"
-            );
-            Ok(Hook::Clsact)
-        }
+        HookChoice::Auto if !features.tcx => Ok(Hook::Clsact),
         HookChoice::Tcx | HookChoice::Auto => Ok(Hook::Tcx),
         HookChoice::Clsact => Ok(Hook::Clsact),
     }
+}
+
+fn lacks(features: Features) -> impl Iterator<Item = String> {
+    features.lacks().into_iter().map(|lack| format!("this kernel: {lack}"))
 }
 
 /// The new settings; `None` where the file is wrong, and then everything stays as it is.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use control::{Status, Update};
 use pipeline::Counters;
-use ports::{Hook, ShortcutState, SteeringCounts, SteeringError};
+use ports::{Features, Hook, ShortcutState, SteeringCounts, SteeringError};
 use tables::{ShortcutPort, Snapshot};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -27,13 +27,15 @@ pub struct Shown {
     pub status: watch::Receiver<Status>,
     /// How programs are attached.
     pub hook: Hook,
+    /// What the kernel can do.
+    pub features: Features,
     /// When the daemon was started.
     pub start: Instant,
 }
 
 impl Shown {
     /// Nothing is published yet.
-    pub fn new(takeover: Takeover, hook: Hook, status: watch::Receiver<Status>) -> Self {
+    pub fn new(takeover: Takeover, hook: Hook, features: Features, status: watch::Receiver<Status>) -> Self {
         Self {
             counters: takeover.counters(),
             takeover: Mutex::new(Some(takeover)),
@@ -41,6 +43,7 @@ impl Shown {
             configurations: AtomicU64::new(1),
             status,
             hook,
+            features,
             start: Instant::now(),
         }
     }

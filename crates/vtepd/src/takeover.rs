@@ -8,8 +8,8 @@ use std::time::Duration;
 use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering, SteeringCounts,
-    SteeringError, leftovers,
+    Features, Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering,
+    SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
 use tokio::sync::mpsc;
@@ -59,6 +59,7 @@ impl Takeover {
     /// When a privilege or a kernel feature is missing; what was made is taken away again.
     pub fn prepare(
         hook: Hook,
+        features: Features,
         stall_limit: Duration,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
@@ -71,9 +72,9 @@ impl Takeover {
             Err(error) => tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}"),
         }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
-        let mut underlay = Splice::create(UNDERLAY_SPLICE, &private)?;
-        let mut bridge = Splice::create(BRIDGE_SPLICE, &private)?;
-        let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0, stall_limit)?;
+        let mut underlay = Splice::create(UNDERLAY_SPLICE, &private, features)?;
+        let mut bridge = Splice::create(BRIDGE_SPLICE, &private, features)?;
+        let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0, stall_limit, features)?;
         steering.close(&underlay, &bridge, &private)?;
         for splice in [&underlay, &bridge] {
             splice.up(&private)?;

@@ -30,6 +30,7 @@ pub fn status(shown: &Shown) -> v1::Status {
         steering: Some(v1::Steering {
             hook: shown.hook.to_string(),
             uplinks: status.plan.uplinks.iter().map(|uplink| uplink.name.clone()).collect(),
+            lacks: shown.features.lacks(),
         }),
         sources: sources(&status),
         taken,

@@ -1,0 +1,84 @@
+//! What the running kernel can do, found out by trying: distributions carry features to other versions than those that brought them.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use netlink::{LinkChange, Requests};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt};
+use pipeline::{Batch, GsoKind};
+
+use crate::netns::PrivateNamespace;
+use crate::packet::PacketSocket;
+
+/// See the module's description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// tcx links (Linux 6.6).
+    pub tcx: bool,
+    /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Where it does not, they are lost to whoever reads
+    /// with `PACKET_VNET_HDR` (`virtio_net_hdr_from_skb()` in `include/linux/virtio_net.h`).
+    pub udp_super_frames: bool,
+}
+
+impl Features {
+    /// What there is to be had.
+    pub const ALL: Self = Self { tcx: true, udp_super_frames: true };
+
+    /// Tries everything, in namespaces of its own.
+    ///
+    /// # Errors
+    /// Where that cannot be found out for want of privileges (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
+    pub fn probe() -> io::Result<Self> {
+        Ok(Self { tcx: has_tcx()?, udp_super_frames: describes_udp_super_frames()? })
+    }
+
+    /// What the kernel lacks and what is lost by that, each a sentence.
+    #[must_use]
+    pub fn lacks(self) -> Vec<String> {
+        let tcx = "no tcx links (Linux 6.6): clsact filters are used, which stay (empty) if vtepd is killed, until the next \
+                   start removes them";
+        let udp = "AF_PACKET cannot describe UDP super-frames (Linux 6.2): the kernel cuts those of local senders before \
+                   vtepd reads them; nothing is lost but CPU time";
+        let lacks = [(!self.tcx, tcx), (!self.udp_super_frames, udp)];
+        lacks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, text)| text.to_owned()).collect()
+    }
+}
+
+/// It can be asked what hangs there. Loading a program for the hook would succeed on any kernel.
+fn has_tcx() -> io::Result<bool> {
+    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+        Ok(_) => Ok(true),
+        Err(ProgramError::SyscallError(error))
+            if error.io_error.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Err(error.io_error)
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// Sends one to itself on a loopback that nobody else has, and sees how it is told.
+fn describes_udp_super_frames() -> io::Result<bool> {
+    const SEGMENT: i32 = 100;
+    PrivateNamespace::create()?.enter(|| {
+        let mut requests = Requests::open().map_err(io::Error::other)?;
+        let loopback = requests.link("lo").map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?.ifindex;
+        let up = LinkChange { up: Some(true), ..LinkChange::default() };
+        requests.set_link(loopback, &up).map_err(io::Error::other)?;
+        let mut tap = PacketSocket::open(loopback, 1 << 20)?;
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        setsockopt(&socket, sockopt::UdpGsoSegment, &SEGMENT)?;
+        socket.send_to(&[0; 3 * SEGMENT as usize], socket.local_addr()?)?;
+        let timeout = PollTimeout::try_from(Duration::from_secs(1)).unwrap_or(PollTimeout::MAX);
+        // It is there already: a loopback delivers before the call returns, or just after.
+        poll(&mut [PollFd::new(tap.as_fd(), PollFlags::POLLIN)], timeout)?;
+        let mut batch = Batch::new(4);
+        let lost = tap.receive(&mut batch)?;
+        let whole = |gso: Option<pipeline::Gso>| gso.is_some_and(|gso| gso.kind == GsoKind::Udp);
+        Ok(lost == 0 && batch.frames().any(|frame| whole(frame.offload.gso)))
+    })
+}

@@ -1,0 +1,80 @@
+//! Which super-frames an interface takes whole: what is off here, the kernel cuts into frames before it transmits them
+//! (`validate_xmit_skb()` in net/core/dev.c). As `ethtool -K` (`include/uapi/linux/ethtool.h`).
+
+use std::ffi::CStr;
+use std::mem::zeroed;
+use std::os::fd::AsRawFd;
+use std::{io, ptr};
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const GET_STRINGS: u32 = 0x1b;
+const SET_FEATURES: u32 = 0x3b;
+const FEATURE_NAMES: u32 = 4;
+/// What `SET_FEATURES` returns beside errors: not supported, and wished only.
+const NOT_DONE: libc::c_int = 1 | 2;
+
+/// More names and words of features than any kernel has.
+const NAMES: usize = 512;
+
+/// `struct ethtool_gstrings`.
+#[repr(C)]
+struct Strings {
+    command: u32,
+    set: u32,
+    count: u32,
+    names: [[u8; 32]; NAMES],
+}
+
+/// `struct ethtool_sfeatures`.
+#[repr(C)]
+struct SetFeatures {
+    command: u32,
+    words: u32,
+    /// Which are meant, and how they shall be.
+    wanted: [[u32; 2]; NAMES / 32],
+}
+
+/// Switches off features of an interface of the calling thread's namespace, by the names that `ethtool -k` shows. Those that the kernel
+/// does not know are off.
+///
+/// # Errors
+/// When the kernel refuses, or does not do it.
+pub(crate) fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
+    let mut strings =
+        Box::new(Strings { command: GET_STRINGS, set: FEATURE_NAMES, count: 0, names: [[0; 32]; NAMES] });
+    ethtool(interface, ptr::from_mut(&mut *strings).cast())?;
+    let count = strings.count as usize;
+    let words = count.div_ceil(32) as u32;
+    let mut set = SetFeatures { command: SET_FEATURES, words, wanted: [[0; 2]; NAMES / 32] };
+    for (bit, name) in strings.names.iter().take(count).enumerate() {
+        let name = CStr::from_bytes_until_nul(name).map(CStr::to_bytes).unwrap_or_default();
+        if features.iter().any(|feature| feature.as_bytes() == name)
+            && let Some([meant, _]) = set.wanted.get_mut(bit / 32)
+        {
+            *meant |= 1 << (bit % 32);
+        }
+    }
+    match ethtool(interface, ptr::from_mut(&mut set).cast())? & NOT_DONE {
+        0 => Ok(()),
+        _ => Err(io::Error::other(format!("the kernel keeps {} on", features.join(", ")))),
+    }
+}
+
+/// Makes the request that `command` points at, which the kernel may write to as far as the request says.
+fn ethtool(interface: &str, command: *mut libc::c_char) -> io::Result<libc::c_int> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: ifreq is plain data for which zero bytes are a valid value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    // The last octet stays zero.
+    let room = request.ifr_name.len() - 1;
+    for (octet, letter) in request.ifr_name.iter_mut().take(room).zip(interface.bytes()) {
+        *octet = letter as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = command;
+    // SAFETY: the request is whole. Both callers' structures outlive the call and are larger than what the kernel reads or writes:
+    // as many names, and words of features, as it has, which is less than `NAMES`.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
+        result if result < 0 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    }
+}

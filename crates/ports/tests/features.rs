@@ -1,0 +1,77 @@
+//! What the kernel lacks is made up for: what the splice's socket could not read whole comes cut. Needs root.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::time::{Duration, Instant};
+
+use lab::netns::Namespace;
+use pipeline::{Batch, Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
+use ports::{Features, PacketSocket, PrivateNamespace, Splice};
+
+const SEGMENT: usize = 100;
+const SEGMENTS: usize = 3;
+
+/// A UDP super-frame, with its checksum left to do.
+fn super_frame() -> Vec<u8> {
+    let udp_length = u8::try_from(8 + SEGMENT).unwrap();
+    let total = u16::try_from(28 + SEGMENTS * SEGMENT).unwrap().to_be_bytes();
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0];
+    let mut ip = vec![0x45, 0, total[0], total[1], 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let sum = wire::checksum::checksum(&ip).to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    frame.extend(ip);
+    frame.extend([0xc0, 0, 0x12, 0xb7, 0, udp_length, 0, 0]);
+    frame.extend((0..SEGMENTS).flat_map(|segment| [segment as u8; SEGMENT]));
+    frame
+}
+
+/// The lengths of what the far end gets of a super-frame that the near end transmits.
+fn received(features: Features, tag: &str) -> Vec<usize> {
+    let leaf = Namespace::create(format!("vtp-{tag}-{}", std::process::id())).unwrap();
+    let receive = || {
+        let private = PrivateNamespace::create().unwrap();
+        let mut splice = Splice::create("vtepd-test", &private, features).unwrap();
+        splice.up(&private).unwrap();
+        let mut far = splice.take_socket().unwrap();
+        let mut near = PacketSocket::open(splice.near().0, 1 << 20).unwrap();
+        let offload = Offload {
+            checksum: Checksum::Partial { start: 34, offset: 6 },
+            gso: Some(Gso { kind: GsoKind::Udp, size: SEGMENT as u16, ecn: false }),
+        };
+        let body = Body::Owned(super_frame().into());
+        let mut batch = Batch::new(8);
+        let transmit = Transmit::new(Destination::Bridge, 0, body, offload);
+        near.transmit(&batch, &[transmit], |_, outcome| outcome.unwrap());
+        let (start, mut lengths) = (Instant::now(), Vec::new());
+        while lengths.is_empty() && start.elapsed() < Duration::from_secs(2) {
+            assert_eq!(far.receive(&mut batch).unwrap(), 0, "a frame that could not be described");
+            lengths.extend(batch.frames().map(|frame| frame.data.len()));
+        }
+        lengths
+    };
+    leaf.enter(receive).unwrap()
+}
+
+#[test]
+fn udp_super_frames_come_whole_or_cut() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED udp_super_frames_come_whole_or_cut: network namespaces need root");
+        return;
+    }
+    let features = Features::probe().unwrap();
+    println!("{features:?}");
+    assert_eq!(features.lacks().is_empty(), features == Features::ALL);
+    if !features.udp_super_frames {
+        // Such a kernel does not take them from a packet socket either, so there is nothing to send; `any_kernel.rs` does it.
+        return;
+    }
+    assert_eq!(received(features, "whole"), [42 + SEGMENTS * SEGMENT]);
+    let lacking = Features { udp_super_frames: false, ..features };
+    assert_eq!(received(lacking, "cut"), [42 + SEGMENT; SEGMENTS]);
+}

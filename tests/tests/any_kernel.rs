@@ -1,0 +1,140 @@
+//! What vtepd must do on whatever kernel it finds: run here with all other tests, and on other kernels by `tests/linux-vm`, in an
+//! emulated machine that may be many times slower, beside others. So rates are low, and limits are times that only a kernel that does not
+//! carry on would miss.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use lab::roce::Report;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{VNI, run};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
+
+const RATE: Rate = Rate { frames: 300, queue_pairs: 4, payload: 64 };
+
+/// Streams each way, and what was seen of them at the last look.
+struct Streams {
+    streams: [(&'static str, Stream); 2],
+    lost: [u64; 2],
+}
+
+impl Streams {
+    fn start(lab: &Lab) -> Self {
+        let streams = [
+            ("out", Stream::start(&lab.host, &lab.far, RATE, 0x61)),
+            ("in", Stream::start(&lab.far, &lab.host, RATE, 0x62)),
+        ];
+        Self { streams, lost: [0; 2] }
+    }
+
+    /// Lets frames pass each way; prints what was lost since the last look and holds it to what may be: of as many
+    /// milliseconds. Never does a frame come twice.
+    fn settle(&mut self, step: &str, milliseconds: u64) {
+        self.streams.iter().for_each(|(_, stream)| stream.pass(100));
+        for ((way, stream), lost) in self.streams.iter().zip(&mut self.lost) {
+            let report: Report = stream.report();
+            let now = report.lost().saturating_sub(*lost);
+            *lost = report.lost();
+            println!("{step}, {way}: {now} lost, {} doubled", report.duplicated());
+            let limit = u64::from(RATE.frames) * milliseconds / 1000;
+            assert!(now <= limit, "{step}, {way}: {now} frames lost, {limit} may be");
+            assert_eq!((report.duplicated(), report.corrupted()), (0, 0), "{step}, {way}");
+        }
+    }
+}
+
+/// A vtepd whose worker may take its time: an emulated machine does not run it for longer than the usual limit.
+fn patient(lab: &Lab) -> Vtepd {
+    let file = std::env::temp_dir().join(format!("vtepd-any-kernel-{}.toml", std::process::id()));
+    std::fs::write(&file, "[takeover]\nstall-limit-ms = 3000\n").unwrap();
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--config", file.to_str().unwrap()]);
+    std::fs::remove_file(&file).unwrap();
+    vtepd
+}
+
+/// It comes, is killed, comes again, hangs, and goes, under a stream each way to and from a kernel VXLAN peer.
+#[test]
+fn the_minimal_takeover() {
+    if !can_run("the_minimal_takeover") {
+        return;
+    }
+    let lab = Lab::new("anyk");
+    let start = || {
+        let vtepd = patient(&lab);
+        vtepd.wait_for("frames through vtepd both ways", |metrics| {
+            ["encapsulated", "decapsulated"].iter().all(|way| metrics.vni_frames(VNI, way) > 50)
+        });
+        vtepd
+    };
+    let filters = || run(&lab.leaf, "tc filter show dev up1 ingress");
+    let mut streams = Streams::start(&lab);
+    streams.settle("kernel VXLAN", 0);
+
+    let vtepd = start();
+    let hook = vtepd.ask(&["status"])["steering"]["hook"].as_str().unwrap().to_owned();
+    println!("steering by {hook}");
+    // Adding the clsact qdisc stops each interface for a moment.
+    streams.settle("attach", 20);
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0);
+
+    vtepd.kill();
+    streams.settle("SIGKILL", 500);
+    wait_for("the splices to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
+    assert_eq!(filters().contains("vtepd_uplink"), hook == "clsact", "what is left: {}", filters());
+
+    let vtepd = start();
+    streams.settle("restart", 0);
+    assert_eq!(filters().matches("handle 0x1 vtepd_uplink").count(), usize::from(hook == "clsact"));
+
+    let pid = Pid::from_raw(vtepd.pid());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    streams.settle("SIGSTOP", 8000);
+    kill(pid, Signal::SIGCONT).unwrap();
+    let before = vtepd.metrics().vni_frames(VNI, "decapsulated");
+    vtepd.wait_for("frames through it again", |metrics| metrics.vni_frames(VNI, "decapsulated") > before);
+    streams.settle("SIGCONT", 8000);
+
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{status}: {log}");
+    streams.settle("detach", 0);
+    assert!(!filters().contains("vtepd"), "{}", filters());
+    sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+}
+
+/// What local senders leave to somebody below arrives, every byte: UDP super-frames (`UDP_SEGMENT`) also where the kernel cannot tell
+/// vtepd of them, which says so.
+#[test]
+fn super_frames_of_local_senders_arrive() {
+    const DATAGRAMS: usize = 100;
+    if !can_run("super_frames_of_local_senders_arrive") {
+        return;
+    }
+    let lab = Lab::with("anyudp", Setup { overlay_mtu: 1500, underlay_mtu: 1550, ..Setup::default() });
+    let vtepd = patient(&lab);
+    let status = vtepd.ask(&["status"]);
+    let lacks: Vec<&str> =
+        status["steering"]["lacks"].as_array().unwrap().iter().map(|lack| lack.as_str().unwrap()).collect();
+    println!("this kernel lacks: {lacks:?}");
+    let lacks = |what: &str| lacks.iter().any(|lack| lack.contains(what));
+    assert_eq!(lacks("tcx"), status["steering"]["hook"] == "clsact");
+    assert_eq!(vtepd.log().contains("UDP super-frames"), lacks("UDP super-frames"), "{}", vtepd.log());
+    for size in [1472, 600] {
+        sockets::udp(&lab.host, &lab.far, DATAGRAMS, size, true);
+        sockets::udp(&lab.far, &lab.host, DATAGRAMS, size, true);
+    }
+    let metrics = vtepd.wait_until_idle();
+    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+    let cut = metrics.sum("vtepd_received_frames_total") >= 4 * DATAGRAMS as u64;
+    assert_eq!(cut, lacks("UDP super-frames"), "{}", metrics.0);
+    sockets::tcp_both_ways(&lab.host, &lab.far, 300_000);
+    sockets::tcp_both_ways(&lab.far, &lab.host, 300_000);
+    assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
+}
