@@ -69,7 +69,7 @@ pub(crate) struct Underlay<'a> {
 /// How an address is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Reach {
-    /// The live next hops, sorted by interface and gateway. Empty: no frame gets there, not through the kernel either.
+    /// The live next hops, sorted by the interface's name and the gateway. Empty: no frame gets there, not through the kernel either.
     pub(crate) hops: Vec<Hop>,
     /// The Ethernet interfaces of all next hops, those without carrier too.
     pub(crate) uplinks: BTreeSet<u32>,
@@ -298,7 +298,13 @@ impl Underlay<'_> {
             return if down { Verdict::Down } else { Verdict::Dead };
         }
         reach.hops = balance(weighted);
+        // By name, for indices are others each time that the links are made.
+        reach.hops.sort_by(|a, b| self.name(a.ifindex).cmp(self.name(b.ifindex)));
         Verdict::Reached(reach)
+    }
+
+    fn name(&self, ifindex: u32) -> &str {
+        self.links.get(ifindex).map_or("", |link| &link.name)
     }
 
     /// The next hops behind an object, each with its weight; the object itself if there are none.
@@ -325,7 +331,7 @@ impl Underlay<'_> {
 }
 
 /// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions as well as that
-/// allows, and sorts: equal hops in equal order give every flow the same choice.
+/// allows.
 fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
     let mut sums: BTreeMap<(u32, IpAddr), (u64, u32, bool)> = BTreeMap::new();
     for (weight, hop) in weighted {
@@ -414,6 +420,39 @@ mod tests {
                 via: RouteTarget::NextHops(via),
             },
         )
+    }
+
+    #[test]
+    fn next_hops_are_in_the_order_of_their_links_names() {
+        let (mut links, epoch) = (Links::default(), Epoch::default());
+        for (ifindex, name) in [(5, "up2"), (7, "up1")] {
+            links.insert(Link { name: name.into(), ..link(ifindex, 0x1_0001) }, epoch);
+        }
+        let hops = [5, 7].map(|ifindex| RouteNextHop {
+            ifindex,
+            gateway: Some(IpAddr::V4(address(9))),
+            weight: 1,
+            flags: 0,
+            vni: None,
+        });
+        let mut kernel = Routes::new(Identity::Metric);
+        let route = Route {
+            table: 254,
+            destination: IpAddr::V4(address(1)),
+            prefix_length: 32,
+            priority: 0,
+            tos: 0,
+            route_type: 1,
+            protocol: 186,
+            replace: false,
+            cloned: false,
+            mtu: None,
+            via: RouteTarget::NextHops(hops.into()),
+        };
+        kernel.fib.insert(&route, epoch);
+        let (own, fpm) = (BTreeSet::new(), Routes::new(Identity::Prefix));
+        let reach = Underlay { links: &links, own: &own, sources: [&fpm, &kernel] }.reach(address(1));
+        assert_eq!(reach.hops.iter().map(|hop| hop.ifindex).collect::<Vec<_>>(), [7, 5]);
     }
 
     proptest! {

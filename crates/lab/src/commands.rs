@@ -391,6 +391,8 @@ fn verify(arguments: &Verify, output: Output) -> Outcome {
         queue_pairs: arguments.queue_pairs.into(),
         rate: arguments.rate,
         frames: arguments.frames,
+        failover: !arguments.no_failover,
+        figures: arguments.figures.as_deref().map(demo::Figures::load).transpose()?,
         limit: Duration::from_secs(arguments.timeout),
     };
     let progress = Progress::new();

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::fabric::{Fabric, FabricError, OnProgress};
-use crate::node::{Node, NodeError};
+use crate::node::Node;
 use crate::overlay::{Count, parse};
 
 /// How long every route must have stayed as it is. A session's first BFD exchange can take it down once more.
-const CALM: Duration = Duration::from_secs(1);
+pub(crate) const CALM: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(100);
 /// Hosts say again where they are if their addresses have not spread after so long.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ impl Fabric {
             );
             report(&text)?;
             if sessions.complete() && floods.complete() && addresses.complete() {
-                let routes: Vec<String> = nodes.iter().map(routes).collect::<Result<_, NodeError>>()?;
+                let routes = deployed.routes()?;
                 match &calm {
                     Some((since, before)) if *before == routes => {
                         if since.elapsed() >= CALM {
@@ -94,8 +94,4 @@ fn sessions<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<Count, FabricEr
         }
     }
     Ok(count)
-}
-
-fn routes(node: &Node) -> Result<String, NodeError> {
-    Ok(node.namespace()?.run(&["ip", "route", "show"])?)
 }

@@ -1,22 +1,24 @@
 //! The same traffic through kernel VXLAN and through vtepd by each of its policies, on one fabric that stays up.
 
+mod figures;
 mod report;
 mod setup;
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::counters::{self, CountersError};
+use crate::counters::CountersError;
 use crate::daemon::{Daemon, DaemonError, Policy};
 use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::netns::NetnsError;
 use crate::node::NodeError;
-use crate::roce::{End, Limit, RoceError, Stream};
-use crate::topology::{Endpoint, Topology, TopologyError};
+use crate::overlay::{Deployed, Host};
+use crate::roce::{Limit, RoceError, Stream};
+use crate::topology::{Topology, TopologyError};
+use crate::way::{self, Way};
 
+pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};
 pub use setup::Setup;
 
@@ -26,10 +28,8 @@ pub const FABRIC: &str = "demo";
 /// The file of its fabric, in this repository.
 pub const TOPOLOGY: &str = "deploy/containerlab/scaleacross.clab.yml";
 
-const SENDER: &str = "host1";
-const RECEIVER: &str = "host4";
-const RECEIVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 168, 10, 4);
-const HOST_INTERFACE: &str = "eth1";
+/// What the figures without vtepd are called.
+pub(crate) const KERNEL: &str = "kernel";
 /// VNIs on each leaf.
 const VNIS: usize = 2;
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(90);
@@ -59,6 +59,9 @@ pub enum DemoError {
     /// The counters.
     #[error(transparent)]
     Counters(#[from] CountersError),
+    /// There is nobody to send to.
+    #[error("the fabric has no two hosts of one VNI at different leaves")]
+    NoHosts,
 }
 
 /// What to show.
@@ -78,15 +81,12 @@ pub struct Settings {
     pub frames: u64,
 }
 
-/// A link of the topology, in the direction of the traffic: from the first data centre to the second.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Direction {
-    /// `node:interface` of the end that is named after what it is: a leaf's uplink, or a spine's `dci` of the sender's side.
-    name: Endpoint,
-    /// Whether frames leave there, or arrive.
-    sends: bool,
-    /// Between the data centres?
-    between: bool,
+/// Who sends to whom, and which way.
+struct Traffic<'a> {
+    deployed: &'a Deployed,
+    from: &'a Host,
+    to: &'a Host,
+    way: &'a Way,
 }
 
 /// Brings the fabric up and shows every policy. The caller keeps the fabric or lets it go.
@@ -101,8 +101,12 @@ pub fn run(
     let setup = Setup::of(settings);
     let fabric = Fabric::up(Topology::load(&settings.topology)?, Some(&settings.fabric), report)?;
     fabric.converge(CONVERGENCE_LIMIT, report)?;
-    let directions = directions(fabric.topology());
-    let mut policies = vec![measure(&fabric, settings, &directions, None, report, interrupted)?];
+    let deployed = fabric.deployed();
+    let overlay = deployed.overlay()?;
+    let (from, to) = way::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;
+    let way = Way::new(fabric.topology(), &from.leaf, &to.leaf);
+    let traffic = Traffic { deployed: &deployed, from, to, way: &way };
+    let mut policies = vec![measure(&traffic, settings, None, report, interrupted)?];
 
     let mut daemons: Vec<Daemon> = Vec::new();
     for policy in [Policy::FiveTuple, Policy::QpBins, Policy::QpHash] {
@@ -119,13 +123,12 @@ pub fn run(
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
         }
         report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
-        policies.push(measure(&fabric, settings, &directions, Some(policy), report, interrupted)?);
+        policies.push(measure(&traffic, settings, Some(policy), report, interrupted)?);
     }
-    let between = directions.iter().filter(|direction| direction.between);
     let outcome = Outcome {
         setup,
-        between: between.map(|direction| direction.name.to_string()).collect(),
-        on_the_way: on_the_way(&directions, fabric.topology()),
+        between: way.widest(),
+        on_the_way: way.tiers(),
         hash_seeds: fabric.hash_seeds(),
         policies,
     };
@@ -134,29 +137,17 @@ pub fn run(
 
 /// Sends the frames once and reads what each link carried meanwhile.
 fn measure(
-    fabric: &Fabric,
+    traffic: &Traffic<'_>,
     settings: &Settings,
-    directions: &[Direction],
     policy: Option<Policy>,
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<PolicyOutcome, DemoError> {
-    let name = policy.map_or_else(|| "kernel".to_owned(), |policy| policy.to_string());
-    let end = |node: &str| {
-        Ok::<_, DemoError>(End {
-            namespace: fabric.node(node)?.namespace()?,
-            interface: HOST_INTERFACE.to_owned(),
-        })
-    };
-    let stream = Stream {
-        from: end(SENDER)?,
-        to: end(RECEIVER)?,
-        address: RECEIVER_ADDRESS,
-        queue_pairs: settings.queue_pairs,
-        rate: settings.rate,
-        limit: Limit::Frames(settings.frames),
-    };
-    let before = loads(fabric, directions)?;
+    let name = policy.map_or_else(|| KERNEL.to_owned(), |policy| policy.to_string());
+    let Traffic { deployed, from, to, way } = traffic;
+    let limit = Limit::Frames(settings.frames);
+    let stream = Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
+    let before = way.loads(deployed)?;
     let mut shown = 0;
     let (_, arrived) = stream.run(interrupted, |frames| {
         let percent = frames * 100 / settings.frames.max(1);
@@ -167,67 +158,6 @@ fn measure(
         Ok::<_, DemoError>(report(&format!("{name}: {percent} % of {} frames sent", settings.frames))?)
     })?;
     report(&format!("{name}: {} frames received", arrived.received()))?;
-    let links = loads(fabric, directions)?
-        .into_iter()
-        .map(|(name, after)| {
-            let carried = after - before.get(&name).copied().unwrap_or_default();
-            (name, carried)
-        })
-        .collect();
-    let between: Vec<String> = directions
-        .iter()
-        .filter(|direction| direction.between)
-        .map(|direction| direction.name.to_string())
-        .collect();
-    Ok(PolicyOutcome::new(name, links, &between, &arrived))
-}
-
-/// Frames that each link has carried in the traffic's direction.
-fn loads(fabric: &Fabric, directions: &[Direction]) -> Result<BTreeMap<String, u64>, DemoError> {
-    let mut loads = BTreeMap::new();
-    for direction in directions {
-        let counters = counters::read(&fabric.node(&direction.name.node)?.namespace()?)?;
-        let interface = counters.get(&direction.name.interface).copied().unwrap_or_default();
-        let frames = if direction.sends { interface.tx_packets } else { interface.rx_packets };
-        loads.insert(direction.name.to_string(), frames);
-    }
-    Ok(loads)
-}
-
-/// All uplinks and all links between the data centres. The sender's data centre is the one whose spines the links
-/// between name first.
-fn directions(topology: &Topology) -> Vec<Direction> {
-    let ends = |prefix: &'static str| {
-        topology.links.iter().filter_map(move |link| {
-            let [a, b] = &link.ends;
-            (a.interface.starts_with(prefix)).then_some((a, b))
-        })
-    };
-    let first_spines: Vec<&str> = ends("dci").map(|(a, _)| a.node.as_str()).collect();
-    let uplinks = ends("up").map(|(leaf, spine)| Direction {
-        name: leaf.clone(),
-        sends: first_spines.contains(&spine.node.as_str()),
-        between: false,
-    });
-    let between = ends("dci").map(|(spine, _)| Direction { name: spine.clone(), sends: true, between: true });
-    uplinks.chain(between).collect()
-}
-
-/// The names of the links that the traffic can take, in its order, in groups that share it.
-fn on_the_way(directions: &[Direction], topology: &Topology) -> Vec<Vec<String>> {
-    let leaf_of = |host: &str| {
-        let end = Endpoint { node: host.to_owned(), interface: HOST_INTERFACE.to_owned() };
-        topology.peer(&end).map(|end| end.node.clone()).unwrap_or_default()
-    };
-    let uplinks = |leaf: String| {
-        let of_leaf =
-            directions.iter().filter(move |direction| direction.name.node == leaf && !direction.between);
-        of_leaf.map(|direction| direction.name.to_string()).collect::<Vec<_>>()
-    };
-    let between = directions.iter().filter(|direction| direction.between);
-    vec![
-        uplinks(leaf_of(SENDER)),
-        between.map(|direction| direction.name.to_string()).collect(),
-        uplinks(leaf_of(RECEIVER)),
-    ]
+    let spread = way.spread(&before, &way.loads(deployed)?, &arrived);
+    Ok(PolicyOutcome { name, spread })
 }

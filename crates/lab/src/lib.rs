@@ -22,6 +22,7 @@ pub mod state;
 pub mod topology;
 pub mod verify;
 pub mod wan;
+pub mod way;
 
 pub use fabric::Fabric;
 pub use netns::Namespace;

@@ -243,6 +243,12 @@ struct Verify {
     /// Frames for the balance
     #[arg(long, default_value_t = 50_000)]
     frames: u64,
+    /// Take no uplink down
+    #[arg(long)]
+    no_failover: bool,
+    /// The balance must equal the demo's figures in this file (lab demo --json)
+    #[arg(long, value_name = "FILE")]
+    figures: Option<PathBuf>,
     /// Seconds until everybody reaches everybody
     #[arg(long, default_value_t = 90)]
     timeout: u64,

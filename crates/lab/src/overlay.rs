@@ -34,7 +34,7 @@ pub(crate) struct Host {
     /// Its own interface.
     pub(crate) end: Endpoint,
     pub(crate) address: Ipv4Addr,
-    mac: String,
+    pub(crate) mac: String,
     pub(crate) vni: u32,
     /// Of its leaf.
     pub(crate) vtep: Ipv4Addr,
@@ -139,6 +139,12 @@ impl Deployed {
     pub fn namespace(&self, node: &str) -> Result<Namespace, NetnsError> {
         let shared = self.topology.nodes.get(node).and_then(|settings| settings.shares.as_deref());
         Namespace::open(format!("{}{}", self.prefix, shared.unwrap_or(node)))
+    }
+
+    /// The routes of each node.
+    pub(crate) fn routes(&self) -> Result<Vec<String>, NetnsError> {
+        let own = self.topology.nodes.iter().filter(|(_, node)| node.shares.is_none());
+        own.map(|(name, _)| self.namespace(name)?.run(&["ip", "route", "show"])).collect()
     }
 
     /// Asks each node for its VXLAN netdevs, and who is on their bridges.

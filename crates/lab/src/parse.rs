@@ -31,6 +31,8 @@ type Result<T> = core::result::Result<T, TopologyError>;
 #[derive(Debug, Clone, Default)]
 struct Settings {
     kind: Option<String>,
+    /// Whether the image is to run something else.
+    cmd: bool,
     node: Node,
 }
 
@@ -99,6 +101,7 @@ fn settings(place: &str, value: &Value, directory: &Path) -> Result<Settings> {
             "kind" => settings.kind = Some(string(&place, value)?),
             "group" => node.group = Some(string(&place, value)?),
             "network-mode" => node.shares = network_mode(&place, &string(&place, value)?)?,
+            "cmd" => settings.cmd = !string(&place, value)?.is_empty(),
             "env" => node.env = strings(&place, value)?,
             "sysctls" => {
                 node.sysctls = strings(&place, value)?;
@@ -158,6 +161,12 @@ fn inherit(
         node.sysctls.extend(level.sysctls);
         node.binds.retain(|bind| level.binds.iter().all(|newer| newer.target != bind.target));
         node.binds.extend(level.binds);
+    }
+    // Nothing is started for a node that shares another's namespace.
+    let cmd =
+        [Some(defaults), kinds.get("linux"), group, Some(&own)].into_iter().flatten().any(|level| level.cmd);
+    if cmd && node.shares.is_none() {
+        return Err(unsupported(&format!("topology.nodes.{name}.cmd"), ""));
     }
     node.group = group_name;
     Ok(node)

@@ -18,7 +18,7 @@ use crate::random::Random;
 pub use frame::{Addresses, FrameTemplate, PAYLOAD_MAX, PAYLOAD_MIN, Seen, see};
 pub use sink::{QueuePairReport, Report, Sink};
 pub use source::{Limit, Sent, Source};
-pub(crate) use stream::{End, PAYLOAD, Stream};
+pub(crate) use stream::{PAYLOAD, Stream};
 
 /// Traffic could not be sent or received.
 #[derive(Debug, thiserror::Error)]

@@ -5,21 +5,26 @@
 
 mod report;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::balance::{RandomPlacement, mmr};
+use crate::balance::RandomPlacement;
+use crate::converge::CALM;
 use crate::counters::{self, CountersError};
 use crate::daemon;
+use crate::demo::{Figures, KERNEL};
 use crate::fabric::{FabricError, OnProgress};
 use crate::netns::NetnsError;
-use crate::overlay::{Deployed, Host, Overlay};
-use crate::roce::{End, Limit, Report, RoceError, Sent, Stream};
+use crate::overlay::{Deployed, Overlay};
+use crate::roce::{Limit, Report, RoceError, Sent, Stream};
 use crate::topology::Endpoint;
+use crate::way::{self, Way};
 
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach};
 
+/// How long every route must have stayed as it is where the sending leaf has an uplink that it does not use (yet).
+const SETTLE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(200);
 /// How long the uplink is down, and how long it is watched on its return at most.
 const DOWN: Duration = Duration::from_secs(3);
@@ -58,6 +63,10 @@ pub struct Settings {
     pub rate: u32,
     /// Frames for the balance.
     pub frames: u64,
+    /// Whether an uplink is taken down and up again under traffic.
+    pub failover: bool,
+    /// The demo's figures, which the balance must equal.
+    pub figures: Option<Figures>,
     /// How long the fabric may take until everybody reaches everybody.
     pub limit: Duration,
 }
@@ -78,55 +87,56 @@ pub fn run(
     report(&format!("{reached} of {} pairs of hosts reach each other", reach.len()))?;
     let leaves = leaves(deployed, &overlay)?;
 
-    let (from, to) = ends(&overlay)?;
+    let (from, to) = way::ends(deployed.topology(), &overlay).ok_or_else(|| {
+        VerifyError::Nothing("no two hosts of one VNI at different leaves were found".into())
+    })?;
     report(&format!("{} queue pairs from {} to {}", settings.queue_pairs, from.end.node, to.end.node))?;
-    let uplinks = uplinks(deployed, &overlay, &from.leaf);
-    let sending = |limit| {
-        Ok::<_, VerifyError>(Stream {
-            from: End {
-                namespace: deployed.namespace(&from.end.node)?,
-                interface: from.end.interface.clone(),
-            },
-            to: End { namespace: deployed.namespace(&to.end.node)?, interface: to.end.interface.clone() },
-            address: to.address,
-            queue_pairs: settings.queue_pairs,
-            rate: settings.rate,
-            limit,
-        })
-    };
-    let before = sent_frames(deployed, &uplinks)?;
+    let way = Way::new(deployed.topology(), &from.leaf, &to.leaf);
+    let sending = |limit| Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit);
+    let before = way.loads(deployed)?;
     let (sent, arrived) =
         sending(Limit::Frames(settings.frames))?.run(interrupted, |_| Ok::<_, VerifyError>(()))?;
-    let shares = shares(&before, &sent_frames(deployed, &uplinks)?);
+    let spread = way.spread(&before, &way.loads(deployed)?, &arrived);
+    let (uplinks, tier) = (way.uplinks(), way.widest());
+    let names: Vec<String> = uplinks.iter().map(Endpoint::to_string).collect();
+    let chance = RandomPlacement::new(settings.queue_pairs, tier.len());
     let balance = Balance {
         from: from.end.node.clone(),
         to: to.end.node.clone(),
+        policy: policy(&leaves),
         queue_pairs: settings.queue_pairs,
         frames: sent.frames,
-        lost: arrived.lost(),
-        reordered: arrived.reordered(),
-        duplicated: arrived.duplicated(),
-        mmr: mmr(&shares.values().map(|share| (share * 1e6) as u64).collect::<Vec<_>>()),
-        random_mmr: RandomPlacement::new(settings.queue_pairs, uplinks.len()).expected_mmr(),
-        random_mmr_at_most: RandomPlacement::new(settings.queue_pairs, uplinks.len()).quantile_mmr(0.999),
-        uplinks: shares.iter().map(|(end, share)| (end.to_string(), *share)).collect(),
+        random_mmr: chance.expected_mmr(),
+        random_mmr_at_most: chance.quantile_mmr(0.999),
+        uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),
+        spread,
     };
-    let failover = match shares.iter().max_by(|a, b| a.1.total_cmp(b.1)) {
-        Some((uplink, share)) if uplinks.len() > 1 => {
+    let fullest = uplinks
+        .iter()
+        .map(|uplink| (uplink, balance.uplinks.get(&uplink.to_string()).copied().unwrap_or_default()))
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    let failover = match fullest {
+        Some((uplink, share)) if settings.failover && uplinks.len() > 1 => {
             report(&format!("{uplink} is lost, and returns"))?;
-            Some(failover(deployed, uplink, *share, settings.rate, &sending, interrupted)?)
+            Some(failover(deployed, uplink, share, settings.rate, &sending, interrupted)?)
         }
         _ => None,
     };
     if interrupted.load(Ordering::Relaxed) {
         return Err(FabricError::Interrupted.into());
     }
-    Ok(Outcome::new(deployed, settings.vtepd, reach, leaves, balance, failover))
+    let differences = settings.figures.as_ref().map_or_else(Vec::new, |figures| {
+        figures.differences(&balance.policy, settings.queue_pairs, &balance.spread, &tier)
+    });
+    let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, failover);
+    outcome.faults.extend(differences);
+    Ok(outcome)
 }
 
-/// Waits until the kernels of all leaves know all other leaves and hosts.
+/// Waits until the kernels of all leaves know all other leaves and hosts, and no route changes any more.
 fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<Overlay, VerifyError> {
     let start = Instant::now();
+    let mut calm = (start, Vec::new());
     loop {
         let overlay = deployed.overlay()?;
         let (floods, addresses) = deployed.entries(&overlay)?;
@@ -149,8 +159,13 @@ fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<
         ))?;
         let complete = floods.expected > 0 && floods.complete() && addresses.complete();
         let ready = without.is_empty();
+        let routes = deployed.routes()?;
+        if routes != calm.1 {
+            calm = (Instant::now(), routes);
+        }
         // What is missing is said at the end, with everything else.
-        if (complete && ready && start.elapsed() >= POLL) || start.elapsed() >= settings.limit {
+        let patience = if on_all_uplinks(deployed, &overlay)? { CALM } else { SETTLE };
+        if (complete && ready && calm.0.elapsed() >= patience) || start.elapsed() >= settings.limit {
             return Ok(overlay);
         }
         deployed.announce(&overlay.hosts)?;
@@ -158,23 +173,40 @@ fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<
     }
 }
 
-/// Every host asks every other of its VNI.
+/// Whether the sending leaf's kernel has all its uplinks on the shortest ways in its route.
+fn on_all_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<bool, VerifyError> {
+    let Some((from, to)) = way::ends(deployed.topology(), overlay) else { return Ok(true) };
+    let route = deployed.namespace(&from.leaf)?.run(&["ip", "route", "show", &to.vtep.to_string()])?;
+    let words: Vec<&str> = route.split_whitespace().collect();
+    let uplinks = Way::new(deployed.topology(), &from.leaf, &to.leaf).uplinks();
+    Ok(uplinks.iter().all(|uplink| words.contains(&uplink.interface.as_str())))
+}
+
+/// Every host asks every other of its VNI, all at once.
 fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyError> {
-    let mut found = Vec::new();
-    for from in &overlay.hosts {
-        for to in overlay.hosts.iter().filter(|to| to.vni == from.vni && to.end != from.end) {
-            let address = to.address.to_string();
-            let ping = ["ping", "-q", "-c", "3", "-i", "0.2", "-W", "1", &address];
-            let output = deployed.namespace(&from.end.node)?.output(&ping)?;
-            found.push(Reach {
-                from: from.end.node.clone(),
-                to: to.end.node.clone(),
-                vni: from.vni,
-                reached: output.status.success(),
-            });
-        }
-    }
-    Ok(found)
+    let pairs = overlay.hosts.iter().flat_map(|from| {
+        let others = overlay.hosts.iter().filter(|to| to.vni == from.vni && to.end != from.end);
+        others.map(move |to| (from, to))
+    });
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = pairs
+            .map(|(from, to)| {
+                scope.spawn(move || {
+                    let address = to.address.to_string();
+                    let ping = ["ping", "-q", "-c", "3", "-i", "0.2", "-W", "1", &address];
+                    let output = deployed.namespace(&from.end.node)?.output(&ping)?;
+                    Ok(Reach {
+                        from: from.end.node.clone(),
+                        to: to.end.node.clone(),
+                        vni: from.vni,
+                        reached: output.status.success(),
+                    })
+                })
+            })
+            .collect();
+        let answers = asking.into_iter();
+        answers.map(|asked| asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
 }
 
 /// What the vtepd of each leaf says.
@@ -186,47 +218,20 @@ fn leaves(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Leaf>, VerifyErr
         .collect()
 }
 
-/// The first host, and the last of its VNI that is at another leaf.
-fn ends(overlay: &Overlay) -> Result<(&Host, &Host), VerifyError> {
-    let from = overlay.hosts.first();
-    from.and_then(|from| {
-        let to = overlay.hosts.iter().rev().find(|to| to.vni == from.vni && to.vtep != from.vtep)?;
-        Some((from, to))
-    })
-    .ok_or_else(|| VerifyError::Nothing("no two hosts of one VNI at different leaves were found".into()))
-}
-
-/// The leaf's links to nodes that are no hosts.
-fn uplinks(deployed: &Deployed, overlay: &Overlay, leaf: &str) -> Vec<(Endpoint, Endpoint)> {
-    let is_host = |end: &Endpoint| overlay.hosts.iter().any(|host| host.end == *end);
-    let both = deployed.topology().links.iter().flat_map(|link| {
-        let [a, b] = &link.ends;
-        [(a.clone(), b.clone()), (b.clone(), a.clone())]
-    });
-    both.filter(|(near, far)| near.node == leaf && !is_host(far)).collect()
-}
-
-fn sent_frames(
-    deployed: &Deployed,
-    uplinks: &[(Endpoint, Endpoint)],
-) -> Result<BTreeMap<Endpoint, u64>, VerifyError> {
-    let mut frames = BTreeMap::new();
-    for (near, _) in uplinks {
-        let counters = counters::read(&deployed.namespace(&near.node)?)?;
-        let sent = counters.get(&near.interface).map_or(0, |counters| counters.tx_packets);
-        frames.insert(near.clone(), sent);
+/// What all leaves do, where they do the same.
+fn policy(leaves: &[Leaf]) -> String {
+    let policies: BTreeSet<&str> =
+        leaves.iter().flat_map(|leaf| leaf.policies.values().map(String::as_str)).collect();
+    match Vec::from_iter(policies).as_slice() {
+        [] => KERNEL.to_owned(),
+        [policy] => (*policy).to_owned(),
+        _ => "mixed".to_owned(),
     }
-    Ok(frames)
 }
 
-/// What each uplink carried of all that was sent in between, 0 to 1.
-fn shares(before: &BTreeMap<Endpoint, u64>, after: &BTreeMap<Endpoint, u64>) -> BTreeMap<Endpoint, f64> {
-    let sent = |end: &Endpoint| {
-        let count = |frames: &BTreeMap<Endpoint, u64>| frames.get(end).copied().unwrap_or_default();
-        count(after).saturating_sub(count(before)) as f64
-    };
-    let all = after.keys().map(sent).sum::<f64>().max(1.0);
-    after.keys().map(|end| (end.clone(), sent(end) / all)).collect()
+fn sent_frames(deployed: &Deployed, uplink: &Endpoint) -> Result<u64, VerifyError> {
+    let counters = counters::read(&deployed.namespace(&uplink.node)?)?;
+    Ok(counters.get(&uplink.interface).map_or(0, |counters| counters.tx_packets))
 }
 
 /// Takes the uplink's far end down under traffic, and brings it up again.
@@ -235,7 +240,7 @@ fn failover(
     uplink: &Endpoint,
     share: f64,
     rate: u32,
-    sending: &impl Fn(Limit) -> Result<Stream, VerifyError>,
+    sending: &impl Fn(Limit) -> Result<Stream, NetnsError>,
     interrupted: &AtomicBool,
 ) -> Result<Failover, VerifyError> {
     let far = deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
@@ -261,8 +266,7 @@ fn failover(
     // Whatever happened meanwhile, it does not stay down.
     let lost = lost.inspect_err(|_| drop(set("up")))?;
 
-    let before = sent_frames(deployed, &[(uplink.clone(), far.clone())])?;
-    let begin = before.values().sum::<u64>();
+    let begin = sent_frames(deployed, uplink)?;
     let (start, stop) = (Instant::now(), AtomicBool::new(false));
     let (mut is_up, mut back, mut ended) = (false, None, None);
     let stream = sending(Limit::Time(RETURN))?;
@@ -271,7 +275,7 @@ fn failover(
             is_up = true;
             set("up")?;
         }
-        let now: u64 = sent_frames(deployed, &[(uplink.clone(), far.clone())])?.values().sum();
+        let now = sent_frames(deployed, uplink)?;
         let enough = (f64::from(rate) * USED) as u64;
         if is_up && back.is_none() && now.saturating_sub(begin) > enough.max(20) {
             back = Some(start.elapsed().saturating_sub(DOWN / 3));

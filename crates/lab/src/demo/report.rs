@@ -1,13 +1,12 @@
 //! What the demo found: as a table with a verdict for people, as JSON for programs.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::balance::{RandomPlacement, expected_mmr_of_bins, jain, mmr};
+use crate::balance::{RandomPlacement, expected_mmr_of_bins};
 use crate::daemon::BINS;
-use crate::roce;
+use crate::way::Spread;
 
 use super::Setup;
 
@@ -39,49 +38,18 @@ pub struct Outcome {
 }
 
 /// What one policy did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyOutcome {
     /// `kernel`, `five-tuple`, `qp-bins` or `qp-hash`.
     pub name: String,
-    /// Over the links between the data centres.
-    pub mmr: f64,
-    /// Over the links between the data centres.
-    pub jain: f64,
-    /// Frames that arrived after a later one of their queue pair.
-    pub reordered: u64,
-    /// Frames that did not arrive, or arrived damaged.
-    pub lost: u64,
-    /// Frames that each link carried in the direction of the traffic, whatever they were.
-    pub links: BTreeMap<String, u64>,
+    /// Balance is over the links between the data centres.
+    #[serde(flatten)]
+    pub spread: Spread,
 }
 
 impl PolicyOutcome {
-    pub(super) fn new(
-        name: String,
-        links: BTreeMap<String, u64>,
-        between: &[String],
-        arrived: &roce::Report,
-    ) -> Self {
-        let loads: Vec<u64> = between.iter().filter_map(|link| links.get(link).copied()).collect();
-        Self {
-            name,
-            mmr: mmr(&loads),
-            jain: jain(&loads),
-            reordered: arrived.reordered(),
-            lost: arrived.lost(),
-            links,
-        }
-    }
-
-    /// What this link carried of all that its group carried, 0 to 1.
-    fn share(&self, link: &str, group: &[String]) -> f64 {
-        let load = |name: &str| self.links.get(name).copied().unwrap_or_default() as f64;
-        let all: f64 = group.iter().map(|name| load(name)).sum();
-        if all == 0.0 { 0.0 } else { load(link) / all }
-    }
-
     fn used(&self, group: &[String]) -> usize {
-        group.iter().filter(|link| self.share(link, group) >= USED).count()
+        group.iter().filter(|link| self.spread.share(link, group) >= USED).count()
     }
 }
 
@@ -127,30 +95,32 @@ impl Outcome {
             "Kernel VXLAN hashes the inner addresses and ports, which are the same for all {queue_pairs} queue pairs: they \
              share {} of {paths} paths (MMR {:.2}, the worst is {paths}). five-tuple does the same in vtepd.",
             used(kernel),
-            kernel.mmr,
+            kernel.spread.mmr,
         )?;
         writeln!(
             f,
             "qp-bins deals the queue pairs over {BINS} source ports, and these fell on {} of {paths} paths (MMR {:.2}).",
             used(bins),
-            bins.mmr,
+            bins.spread.mmr,
         )?;
         let chance = RandomPlacement::new(queue_pairs, paths);
         let (low, high) = (chance.quantile_mmr(0.025), chance.quantile_mmr(0.975));
-        let fits =
-            if (low - 0.01..=high + 0.01).contains(&hash.mmr) { "as it should" } else { "NOT as it should" };
+        let fits = if (low - 0.01..=high + 0.01).contains(&hash.spread.mmr) {
+            "as it should"
+        } else {
+            "NOT as it should"
+        };
         writeln!(
             f,
             "qp-hash gives each queue pair a port of its own: {} of {paths} paths, MMR {:.2}, {fits}: a perfect random hash \
              gives {:.2} on average and {low:.2} to {high:.2} in 95 of 100 draws.",
             used(hash),
-            hash.mmr,
+            hash.spread.mmr,
             chance.expected_mmr(),
         )?;
-        let (lost, reordered) = self
-            .policies
-            .iter()
-            .fold((0, 0), |(lost, reordered), policy| (lost + policy.lost, reordered + policy.reordered));
+        let (lost, reordered) = self.policies.iter().fold((0, 0), |(lost, reordered), policy| {
+            (lost + policy.spread.lost, reordered + policy.spread.reordered)
+        });
         if lost + reordered == 0 {
             writeln!(f, "Nothing was lost and nothing was reordered under any of them.")
         } else {
@@ -171,21 +141,24 @@ impl fmt::Display for Outcome {
         self.row(f, "", |policy| {
             if policy.name == "kernel" { "kernel VXLAN".into() } else { format!("vtepd {}", policy.name) }
         })?;
-        let titles =
-            ["uplinks of the sending leaf", "between the data centres", "uplinks of the receiving leaf"];
-        for (title, group) in titles.into_iter().zip(&self.on_the_way) {
+        let groups = [
+            ("uplinks of the sending leaf", self.on_the_way.first()),
+            ("between the data centres", Some(&self.between)),
+            ("uplinks of the receiving leaf", self.on_the_way.last()),
+        ];
+        for (title, group) in groups.into_iter().filter_map(|(title, group)| Some((title, group?))) {
             writeln!(f, "  {title}")?;
             for link in group {
-                self.row(f, &format!("  {link}"), |policy| bar(policy.share(link, group)))?;
+                self.row(f, &format!("  {link}"), |policy| bar(policy.spread.share(link, group)))?;
             }
         }
         writeln!(f, "  balance between the data centres")?;
-        self.row(f, "  MMR (1 is even)", |policy| format!("{:.2}", policy.mmr))?;
+        self.row(f, "  MMR (1 is even)", |policy| format!("{:.2}", policy.spread.mmr))?;
         self.row(f, "    of a random hash", |policy| format!("{:.2}", self.expected_mmr(&policy.name)))?;
-        self.row(f, "  Jain's index (1 is even)", |policy| format!("{:.2}", policy.jain))?;
-        self.row(f, "frames reordered", |policy| policy.reordered.to_string())?;
-        self.row(f, "frames lost", |policy| policy.lost.to_string())?;
-        writeln!(f, "  The uplinks of the other leaves carry none of this traffic.\n")?;
+        self.row(f, "  Jain's index (1 is even)", |policy| format!("{:.2}", policy.spread.jain))?;
+        self.row(f, "frames reordered", |policy| policy.spread.reordered.to_string())?;
+        self.row(f, "frames lost", |policy| policy.spread.lost.to_string())?;
+        writeln!(f)?;
         self.verdict(f)?;
         writeln!(
             f,
@@ -216,22 +189,13 @@ fn bar(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::balance::{jain, mmr};
 
     fn policy(name: &str, loads: [u64; 4], lost: u64) -> PolicyOutcome {
-        let between = ["a", "b", "c", "d"].map(str::to_owned);
-        let links = between.iter().cloned().zip(loads).collect();
-        let arrived = roce::Report {
-            queue_pairs: vec![roce::QueuePairReport {
-                queue_pair: 5,
-                received: 1,
-                lost,
-                reordered: 0,
-                duplicated: 0,
-                corrupted: 0,
-            }],
-            foreign: 0,
-        };
-        PolicyOutcome::new(name.into(), links, &between, &arrived)
+        let links = ["a", "b", "c", "d"].map(str::to_owned).into_iter().zip(loads).collect();
+        let spread =
+            Spread { mmr: mmr(&loads), jain: jain(&loads), reordered: 0, lost, duplicated: 0, links };
+        PolicyOutcome { name: name.into(), spread }
     }
 
     fn outcome(hash: [u64; 4], lost: u64) -> Outcome {

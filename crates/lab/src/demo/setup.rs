@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Settings;
 use crate::random::SEED;
 use crate::roce::PAYLOAD;
 
 /// See the module's description. What cannot be found out is empty.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
     /// When the measurement began, in seconds since 1970 (UTC).
     pub unix_time: u64,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{InnerPort, Limit, Report, RoceError, Sent, Sink, Source, announce, connections};
 use crate::netns::{Namespace, NetnsError};
+use crate::overlay::{Deployed, Host};
 use crate::random::SEED;
 
 /// How long nothing may come before no more is waited for.
@@ -17,24 +18,40 @@ const INNER_PORT: u16 = 49152;
 
 /// A host that takes part: its namespace, and its interface there.
 #[derive(Debug)]
-pub(crate) struct End {
-    pub(crate) namespace: Namespace,
-    pub(crate) interface: String,
+struct End {
+    namespace: Namespace,
+    interface: String,
 }
 
 /// Frames of many queue pairs from one host to another, all with one inner source port.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) from: End,
-    pub(crate) to: End,
-    pub(crate) address: Ipv4Addr,
-    pub(crate) queue_pairs: usize,
+    from: End,
+    to: End,
+    address: Ipv4Addr,
+    queue_pairs: usize,
     /// Frames per second.
-    pub(crate) rate: u32,
-    pub(crate) limit: Limit,
+    rate: u32,
+    limit: Limit,
 }
 
 impl Stream {
+    /// From one host to another.
+    pub(crate) fn between(
+        deployed: &Deployed,
+        from: &Host,
+        to: &Host,
+        queue_pairs: usize,
+        rate: u32,
+        limit: Limit,
+    ) -> Result<Self, NetnsError> {
+        let end = |host: &Host| {
+            let namespace = deployed.namespace(&host.end.node)?;
+            Ok::<_, NetnsError>(End { namespace, interface: host.end.interface.clone() })
+        };
+        Ok(Self { from: end(from)?, to: end(to)?, address: to.address, queue_pairs, rate, limit })
+    }
+
     /// Sends to the limit, or until `stop` is set, and receives. `meanwhile` is called about every 20 ms with the frames sent.
     pub(crate) fn run<E: From<RoceError> + From<NetnsError>>(
         &self,

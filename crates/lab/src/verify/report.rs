@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::overlay::Deployed;
+use crate::way::Spread;
 
 /// A lost uplink may cost this long, in milliseconds, where vtepd forwards.
 const OUTAGE_MAX: f64 = 100.0;
@@ -23,7 +24,7 @@ pub struct Outcome {
     pub leaves: Vec<Leaf>,
     /// Of one stream, over the uplinks of its leaf.
     pub balance: Balance,
-    /// `null` where a leaf has one uplink only.
+    /// `null` where it was not asked for, or a leaf has one uplink only.
     pub failover: Option<Failover>,
     /// What is not as it should be, in words; nothing if all is well.
     pub faults: Vec<String>,
@@ -66,20 +67,17 @@ pub struct Balance {
     pub from: String,
     /// The receiving host.
     pub to: String,
+    /// What the leaves do: a policy of vtepd, `kernel`, or `mixed`.
+    pub policy: String,
     /// All with one inner UDP source port.
     pub queue_pairs: usize,
     /// Frames sent.
     pub frames: u64,
-    /// Frames that did not arrive.
-    pub lost: u64,
-    /// Frames that arrived after a later one of their queue pair.
-    pub reordered: u64,
-    /// Frames that arrived twice.
-    pub duplicated: u64,
     /// Share of each uplink of the sending leaf, 0 to 1.
     pub uplinks: BTreeMap<String, f64>,
-    /// The fullest uplink over the mean.
-    pub mmr: f64,
+    /// What became of them.
+    #[serde(flatten)]
+    pub spread: Spread,
     /// What a perfect random hash of the queue pairs gives on average.
     pub random_mmr: f64,
     /// What it stays within in 999 of 1000 draws.
@@ -167,7 +165,7 @@ impl Outcome {
                 faults.push(format!("vtepd runs on {}, where none is expected", leaf.node));
             }
         }
-        let Balance { lost, reordered, duplicated, .. } = balance;
+        let Spread { lost, reordered, duplicated, mmr, .. } = balance.spread;
         if lost + reordered + duplicated > 0 {
             faults.push(format!(
                 "of {} frames {lost} were lost, {reordered} reordered, {duplicated} doubled",
@@ -175,10 +173,10 @@ impl Outcome {
             ));
         }
         let hashes = |leaf: &Leaf| leaf.policies.values().all(|policy| policy == "qp-hash");
-        if vtepd && leaves.iter().all(hashes) && balance.mmr > balance.random_mmr_at_most + 0.01 {
+        if vtepd && leaves.iter().all(hashes) && mmr > balance.random_mmr_at_most + 0.01 {
             faults.push(format!(
-                "the queue pairs are spread worse than chance allows: MMR {:.2}, chance {:.2} at most",
-                balance.mmr, balance.random_mmr_at_most
+                "the queue pairs are spread worse than chance allows: MMR {mmr:.2}, chance {:.2} at most",
+                balance.random_mmr_at_most
             ));
         }
         if vtepd && let Some(failover) = &failover {
@@ -229,7 +227,8 @@ impl fmt::Display for Outcome {
             };
             writeln!(f, "  {node:<9} {state}{left}")?;
         }
-        let Balance { from, to, queue_pairs, frames, lost, reordered, .. } = &self.balance;
+        let Balance { from, to, queue_pairs, frames, spread, .. } = &self.balance;
+        let Spread { mmr, jain, lost, reordered, .. } = spread;
         writeln!(
             f,
             "  balance   {queue_pairs} queue pairs from {from} to {to}, {frames} frames: {lost} lost, {reordered} reordered"
@@ -240,8 +239,8 @@ impl fmt::Display for Outcome {
         }
         writeln!(
             f,
-            "            MMR {:.2} (1 is even; a random hash gives {:.2} on average)",
-            self.balance.mmr, self.balance.random_mmr
+            "            MMR {mmr:.2} (1 is even; a random hash gives {:.2} on average), Jain's index {jain:.2}",
+            self.balance.random_mmr
         )?;
         if let Some(Failover { uplink, share, lost, returned, returned_after_seconds }) = &self.failover {
             writeln!(

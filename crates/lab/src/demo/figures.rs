@@ -1,0 +1,122 @@
+//! The demo's figures, read again: whoever measures the same fabric must find the same.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{PolicyOutcome, Setup};
+use crate::way::Spread;
+
+/// What BGP and BFD add to the frames of a link may change a share, an MMR or an index by so much.
+const NOISE: f64 = 0.02;
+
+/// What `lab demo --json` writes.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Figures {
+    /// What it was measured with.
+    pub setup: Setup,
+    /// What each policy did.
+    pub policies: Vec<PolicyOutcome>,
+}
+
+/// The file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{} does not hold the demo's figures (lab demo --json)", .path.display())]
+pub struct FiguresError {
+    path: PathBuf,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Figures {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`FiguresError`] if it is not there, or is something else.
+    pub fn load(path: &Path) -> Result<Self, FiguresError> {
+        let error =
+            |source: Box<dyn std::error::Error + Send + Sync>| FiguresError { path: path.to_owned(), source };
+        let text = std::fs::read(path).map_err(|cause| error(cause.into()))?;
+        serde_json::from_slice(&text).map_err(|cause| error(cause.into()))
+    }
+
+    /// How a policy's figures differ from these, in words; which of the links side by side (`tier`) has which share does
+    /// not matter.
+    #[must_use]
+    pub fn differences(
+        &self,
+        policy: &str,
+        queue_pairs: usize,
+        spread: &Spread,
+        tier: &[String],
+    ) -> Vec<String> {
+        if queue_pairs != self.setup.queue_pairs {
+            let own = self.setup.queue_pairs;
+            return vec![format!("the demo's figures are of {own} queue pairs, not of {queue_pairs}")];
+        }
+        let Some(PolicyOutcome { spread: demo, .. }) =
+            self.policies.iter().find(|outcome| outcome.name == policy)
+        else {
+            return vec![format!("the demo has no figures of {policy}")];
+        };
+        let differ = |a: f64, b: f64| (a - b).abs() > NOISE;
+        let mut found = Vec::new();
+        for (name, own, other) in [("MMR", spread.mmr, demo.mmr), ("Jain's index", spread.jain, demo.jain)] {
+            if differ(own, other) {
+                found.push(format!("{policy}: {name} {own:.2}, the demo's is {other:.2}"));
+            }
+        }
+        let (own, other) = (shares(spread, tier), shares(demo, tier));
+        if own.iter().zip(&other).any(|(own, other)| differ(*own, *other)) {
+            let text = |shares: &[f64]| {
+                shares.iter().map(|share| format!("{:.0} %", share * 100.0)).collect::<Vec<_>>().join(", ")
+            };
+            let links = tier.join(", ");
+            found.push(format!(
+                "{policy}: shares of {links} are {}, the demo's {}",
+                text(&own),
+                text(&other)
+            ));
+        }
+        found
+    }
+}
+
+/// The largest first.
+fn shares(spread: &Spread, tier: &[String]) -> Vec<f64> {
+    let mut shares: Vec<f64> = tier.iter().map(|link| spread.share(link, tier)).collect();
+    shares.sort_by(|a, b| b.total_cmp(a));
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::balance::{jain, mmr};
+
+    fn spread(loads: [u64; 4]) -> Spread {
+        let links = tier().into_iter().zip(loads).collect();
+        Spread { mmr: mmr(&loads), jain: jain(&loads), reordered: 0, lost: 0, duplicated: 0, links }
+    }
+
+    fn tier() -> Vec<String> {
+        ["a", "b", "c", "d"].map(str::to_owned).into()
+    }
+
+    #[test]
+    fn the_same_but_for_noise_and_order() {
+        let file =
+            format!("{}/../../deploy/containerlab/scaleacross/figures.json", env!("CARGO_MANIFEST_DIR"));
+        let mut figures = Figures::load(file.as_ref()).unwrap();
+        assert_eq!(figures.setup.seed, crate::random::SEED);
+        let policies: Vec<&str> = figures.policies.iter().map(|policy| policy.name.as_str()).collect();
+        assert_eq!(policies, ["kernel", "five-tuple", "qp-bins", "qp-hash"]);
+        figures.policies = vec![PolicyOutcome { name: "x".into(), spread: spread([310, 310, 90, 280]) }];
+        let of =
+            |policy, queue_pairs, loads| figures.differences(policy, queue_pairs, &spread(loads), &tier());
+        assert_eq!(of("x", 32, [90, 311, 309, 283]), [""; 0]);
+        assert_eq!(of("x", 32, [250, 250, 250, 250]).len(), 3, "MMR, Jain's index and shares");
+        assert_eq!(of("x", 32, [330, 310, 70, 280]).len(), 3);
+        assert!(of("x", 16, [310, 310, 90, 280])[0].contains("of 32 queue pairs, not of 16"));
+        assert!(of("y", 32, [310, 310, 90, 280])[0].contains("no figures of y"));
+    }
+}
