@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use lab::Namespace;
 use serde_json::json;
 
 use crate::fixture::{ScaleAcross, Vtepd, can_run};
@@ -90,5 +91,31 @@ fn a_strangers_lab_goes_on_whoever_forwards() {
     }
     stream.finish_whole("vtepd came and went in a stranger's lab");
     routed.finish();
-    all_reach_each_other(&fabric);
+    an_uplink_is_made_again(&fabric);
+}
+
+/// An uplink goes and comes again as another interface, with vtepd there: it is followed as far as FRR has the kernel use it. (8.4.4
+/// may leave it out.)
+fn an_uplink_is_made_again(fabric: &ScaleAcross) {
+    let vtepd = fabric.vtepd("leaf2");
+    let ways = || vtepd.ask(&["route", "--vtep", "10.0.0.1"])[0]["next_hops"].as_array().unwrap().len();
+    let in_kernel = || fabric.run("leaf2", "ip route show 10.0.0.1").matches("dev eth").count();
+    assert_eq!((ways(), in_kernel()), (2, 2));
+    let (leaf, spine) = (fabric.namespace("leaf2"), fabric.namespace("spine1"));
+    let run = |node: &Namespace, command: &str| {
+        node.run(&command.split(' ').collect::<Vec<_>>()).unwrap_or_else(|error| panic!("{error}"));
+    };
+    run(&leaf, "ip link del eth1");
+    vtepd.wait_for("one way less", |_| ways() == 1);
+    all_reach_each_other(fabric);
+    let peer = format!("peer name eth3 mtu 9500 netns {}", spine.name());
+    run(&leaf, &format!("ip link add eth1 mtu 9500 type veth {peer}"));
+    for (node, interface, address) in [(&leaf, "eth1", "10.2.1.1/31"), (&spine, "eth3", "10.2.1.0/31")] {
+        run(node, &format!("ip addr add {address} dev {interface}"));
+        run(node, &format!("ip link set {interface} up"));
+    }
+    fabric.converge();
+    vtepd.wait_for("the ways that the kernel has", |_| ways() == in_kernel());
+    println!("after an uplink was made again: {} ways of 2", ways());
+    all_reach_each_other(fabric);
 }
