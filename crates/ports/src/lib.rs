@@ -8,6 +8,7 @@
 //! - [`patience`]: what has them give up a worker that hangs
 //! - `segmentation`: which super-frames an interface takes whole
 //! - `haste`: short grace periods while there are many hooks to change
+//! - [`scheduling`]: a worker that is run at once
 //! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
 //! - [`steering`]: the programs that redirect frames into the splices
 
@@ -21,6 +22,7 @@ pub mod netns;
 pub mod packet;
 pub mod patience;
 mod port_counts;
+pub mod scheduling;
 mod segmentation;
 mod shortcut;
 pub mod splice;
@@ -31,6 +33,7 @@ pub use netns::PrivateNamespace;
 pub use packet::PacketSocket;
 pub use patience::{Patience, Waiting};
 pub use port_counts::PortCounts;
+pub use scheduling::Scheduling;
 pub use shortcut::{ShortcutState, shortcut_obstacle};
 pub use splice::{Splice, SpliceError};
 pub use steering::{Hook, Steering, SteeringCounts, SteeringError};

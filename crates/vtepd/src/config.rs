@@ -152,6 +152,7 @@ struct TakeoverSection {
     strict_vtep: bool,
     shortcut: Option<bool>,
     stall_limit_ms: Option<u64>,
+    realtime: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -221,6 +222,8 @@ pub struct Configuration {
     pub hook: HookChoice,
     /// How long frames may wait for a worker that hangs before the kernel forwards what follows.
     pub stall_limit: Duration,
+    /// Whether the worker may run before ordinary threads.
+    pub realtime: bool,
     /// Where FPM is expected.
     pub fpm: FpmListener,
     /// Where metrics are served.
@@ -348,6 +351,7 @@ impl Configuration {
             },
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
             stall_limit: stall_limit(&file)?,
+            realtime: file.takeover.realtime.unwrap_or(true),
             fpm: FpmListener {
                 address: fpm_enabled
                     .then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)),

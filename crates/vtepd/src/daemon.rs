@@ -81,10 +81,10 @@ async fn run_until_replaced(
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
-    let takeover =
-        Takeover::prepare(hook, features, configuration.stall_limit, requests.clone(), move || {
-            drop(worker_ends)
-        })?;
+    let Configuration { stall_limit, realtime, .. } = configuration;
+    let takeover = Takeover::prepare(hook, features, stall_limit, realtime, requests.clone(), move || {
+        drop(worker_ends)
+    })?;
     let (status, seen) = watch::channel(Status::default());
     let shown = Arc::new(Shown::new(takeover, hook, features, seen));
 

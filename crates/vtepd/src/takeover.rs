@@ -61,6 +61,7 @@ impl Takeover {
         hook: Hook,
         features: Features,
         stall_limit: Duration,
+        realtime: bool,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> Result<Self, TakeoverError> {
@@ -85,6 +86,7 @@ impl Takeover {
             bridge: bridge.take_socket().ok_or_else(taken)?,
             uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
             patience: steering.take_patience().ok_or_else(taken)?,
+            realtime,
         };
         let worker = Worker::start(sockets, requests, stopped).map_err(TakeoverError::Worker)?;
         Ok(Self { steering, worker, engaged: false, _splices: [underlay, bridge], _private: private })

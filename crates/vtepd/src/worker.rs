@@ -12,7 +12,7 @@ use control::{Adjacency, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, DropReason, Pipeline, Transmit};
-use ports::{PacketSocket, Patience, Waiting};
+use ports::{PacketSocket, Patience, Scheduling, Waiting};
 use tables::Snapshot;
 use tokio::sync::mpsc;
 
@@ -33,6 +33,8 @@ pub struct Sockets {
     pub uplinks: PacketSocket,
     /// By which the steering programs know that the worker is alive.
     pub patience: Patience,
+    /// Whether the worker may run before ordinary threads.
+    pub realtime: bool,
 }
 
 /// What a worker shares with the rest of the daemon.
@@ -75,6 +77,7 @@ impl Worker {
             out: Vec::new(),
             requests,
             generation: 0,
+            scheduling: Scheduling::fair(),
         };
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let result = engine.run();
@@ -125,17 +128,30 @@ struct Engine {
     requests: mpsc::Sender<Request>,
     /// Of the snapshot that was forwarded by last.
     generation: u64,
+    scheduling: Scheduling,
 }
 
 impl Engine {
     fn run(&mut self) -> io::Result<()> {
+        if self.sockets.realtime {
+            match Scheduling::prompt() {
+                Ok(scheduling) => self.scheduling = scheduling,
+                Err(error) => tracing::info!(
+                    "the worker is scheduled like any thread, so frames may wait some milliseconds on a busy machine: {error} \
+                     (CAP_SYS_NICE would help)"
+                ),
+            }
+        }
         let mut quiet_since = None;
         loop {
-            let moved = self.turn()?;
+            let now = Instant::now();
+            let moved = self.turn(now)?;
             if moved {
                 quiet_since = None;
+                self.scheduling.work(now);
                 continue;
             }
+            self.scheduling.rest(now);
             self.count_overruns();
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
             if stopping && quiet_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
@@ -152,9 +168,8 @@ impl Engine {
     }
 
     /// One batch each way. Returns whether there was anything.
-    fn turn(&mut self) -> io::Result<bool> {
+    fn turn(&mut self, now: Instant) -> io::Result<bool> {
         let snapshot = self.shared.snapshot.load();
-        let now = Instant::now();
         if self.generation != snapshot.generation() || self.pipeline.holds() {
             self.generation = snapshot.generation();
             self.pipeline.release(&snapshot, now, &mut self.out);

@@ -1,0 +1,147 @@
+//! A worker that is run at once while it has little to do, and in its turn while it has much.
+//!
+//! Kernel VXLAN forwards in softirqs, which run before every thread; a worker that is scheduled like any thread waits for others
+//! instead: up to a tick (4 ms) behind the daemon's own control thread, 10 ms and more on a busy machine. So a worker that
+//! sleeps often is scheduled as `SCHED_FIFO`, before all ordinary threads. One that has been awake for [`LONGEST`], or is woken more
+//! than [`WAKES`] times a millisecond, is an ordinary thread until that has passed: the first could starve the machine (the
+//! kernel hands softirqs to ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the second
+//! would run for every single frame, where waiting a little for more is cheaper for all.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long a worker may be awake before all others.
+const LONGEST: Duration = Duration::from_millis(2);
+/// How often its load is looked at.
+const WINDOW: Duration = Duration::from_millis(1);
+/// Wake-ups in a millisecond that are few.
+const WAKES: u32 = 20;
+
+/// How a thread is scheduled (sched(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    /// `SCHED_FIFO`, the lowest priority of it.
+    Prompt,
+    /// `SCHED_OTHER`.
+    Fair,
+}
+
+/// See the module's description. Belongs to the thread that it was made in.
+#[derive(Debug)]
+pub struct Scheduling {
+    policy: Policy,
+    /// Of now and before: whether anything is changed at all.
+    allowed: bool,
+    /// Since when the worker has not slept.
+    awake_since: Option<Instant>,
+    /// The start of the window, and wake-ups since.
+    window: Option<Instant>,
+    wakes: u32,
+}
+
+impl Scheduling {
+    /// Leaves the calling thread as it is, an ordinary one, for good.
+    #[must_use]
+    pub const fn fair() -> Self {
+        Self { policy: Policy::Fair, allowed: false, awake_since: None, window: None, wakes: 0 }
+    }
+
+    /// Has the calling thread run at once from here on.
+    ///
+    /// # Errors
+    /// When the kernel refuses it (`EPERM`: without CAP_SYS_NICE, or in a control group without real-time share).
+    pub fn prompt() -> io::Result<Self> {
+        set(Policy::Prompt)?;
+        Ok(Self { policy: Policy::Prompt, allowed: true, ..Self::fair() })
+    }
+
+    /// The worker has moved frames, and goes on.
+    pub fn work(&mut self, now: Instant) {
+        let since = *self.awake_since.get_or_insert(now);
+        if self.policy == Policy::Prompt && now.saturating_duration_since(since) >= LONGEST {
+            self.change(Policy::Fair);
+        }
+    }
+
+    /// The worker goes to sleep.
+    pub fn rest(&mut self, now: Instant) {
+        self.awake_since = None;
+        self.wakes = self.wakes.saturating_add(1);
+        let passed = now.saturating_duration_since(*self.window.get_or_insert(now));
+        if passed >= WINDOW {
+            let few = f64::from(self.wakes) <= f64::from(WAKES) * passed.as_secs_f64() / WINDOW.as_secs_f64();
+            (self.window, self.wakes) = (Some(now), 0);
+            self.change(if few { Policy::Prompt } else { Policy::Fair });
+        }
+    }
+
+    fn change(&mut self, policy: Policy) {
+        if self.allowed && self.policy != policy {
+            // What was allowed once may not be any more; then it stays as it is.
+            self.allowed = set(policy).is_ok();
+            self.policy = policy;
+        }
+    }
+}
+
+fn set(policy: Policy) -> io::Result<()> {
+    let (policy, priority) = match policy {
+        Policy::Prompt => (libc::SCHED_FIFO, 1),
+        Policy::Fair => (libc::SCHED_OTHER, 0),
+    };
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameters live through the call; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel says of the calling thread.
+    fn policy() -> i32 {
+        // SAFETY: no memory is involved.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn a_worker_with_much_to_do_waits_its_turn_and_one_with_little_does_not() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIPPED a_worker_with_much_to_do…: SCHED_FIFO needs root");
+            return;
+        }
+        let start = Instant::now();
+        let at = |micros: u64| start + Duration::from_micros(micros);
+        let mut scheduling = Scheduling::prompt().unwrap();
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        // Awake for too long, however the others are.
+        scheduling.work(at(0));
+        scheduling.work(at(1_999));
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        scheduling.work(at(2_000));
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        // A new window has few.
+        scheduling.rest(at(2_010));
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        scheduling.rest(at(3_010));
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        // 10,000 a second are few, 50,000 are not.
+        (0..50).for_each(|wake| scheduling.rest(at(3_110 + wake * 100)));
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        (0..200).for_each(|wake| scheduling.rest(at(8_100 + wake * 20)));
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        scheduling.work(at(12_100));
+        // A second later.
+        scheduling.rest(at(1_012_100));
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        let mut scheduling = Scheduling::fair();
+        assert_eq!(policy(), libc::SCHED_FIFO, "it leaves a thread as it is");
+        set(Policy::Fair).unwrap();
+        scheduling.rest(at(0));
+        scheduling.rest(at(10_000));
+        assert_eq!(policy(), libc::SCHED_OTHER);
+    }
+}
