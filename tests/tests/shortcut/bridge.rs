@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lab::{Namespace, netns};
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, PEER, VNI, bridge, ip, remote_mac};
@@ -201,4 +202,70 @@ fn a_port_with_a_feature_of_the_bridge_has_no_shortcut() {
     speak(&lab.host);
     vtepd.wait_for("the host", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") >= 3);
     goes(true, true, "back again");
+}
+
+/// A host that has been talked to here goes to another leaf and takes its port along, as a virtual machine does, before or after
+/// FRR says so: whoever talks to it goes on there.
+#[test]
+fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
+    if !can_run("a_host_that_takes_its_port_along_is_reached_behind_its_vtep") {
+        return;
+    }
+    let lab = Lab::new("scgone");
+    let _vtepd = start(&lab, "tcx");
+    let mover = MacAddr([2, 0, 0, 0, 0, 0x66]);
+    let machine = Namespace::create(format!("{}-mv", lab.leaf.name())).unwrap();
+    let to_mover = frames::udp(Pair::of(&lab.host, &lab.far).to_mac(mover), (1, 2), b"where are you");
+    let hello = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.next) };
+    let hello = frames::ethernet(hello.to_mac(MacAddr::BROADCAST), 0x88b5, &[0; 50]);
+    let arrivals = |ns: &Namespace, interface: &str| {
+        Capture::start(ns, interface, move |frame| frame.get(..6) == Some(&mover.0[..]))
+    };
+    let mut late = Vec::new();
+    for round in 0..9 {
+        netns::veth((&machine, "eth1"), (&lab.leaf, "mv10"), 1500).unwrap();
+        ip(&lab.leaf, "link set mv10 master br10");
+        wait_for("the bridge to learn", || {
+            inject(&machine, "eth1", std::slice::from_ref(&hello));
+            in_fdb(&lab, "mv10", mover)
+        });
+        let here = arrivals(&machine, "eth1");
+        inject(&lab.host.ns, ETH, &vec![to_mover.clone(); 10]);
+        here.wait(10);
+        drop(here.stop());
+
+        let goes = match round % 3 {
+            0 => "link del mv10".to_owned(),
+            _ => format!("link set mv10 netns {}", lab.peer.name()),
+        };
+        let said = remote_mac(mover, VNI, PEER);
+        if round % 2 == 0 {
+            ip(&lab.leaf, &goes);
+            bridge(&lab.leaf, &said);
+        } else {
+            bridge(&lab.leaf, &said);
+            ip(&lab.leaf, &goes);
+        }
+        let there = arrivals(&lab.far.ns, ETH);
+        let begun = Instant::now();
+        wait_for(&format!("a frame there, in round {round}"), || {
+            inject(&lab.host.ns, ETH, std::slice::from_ref(&to_mover));
+            there.count() > 0
+        });
+        late.push(begun.elapsed());
+        quiet();
+        // And there alone.
+        let (before, elsewhere) = (there.count(), arrivals(&lab.farther.ns, ETH));
+        inject(&lab.host.ns, ETH, &vec![to_mover.clone(); 10]);
+        there.wait(before + 10);
+        drop(there.stop());
+        assert_eq!(elsewhere.stop().len(), 0, "round {round}");
+        bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 self\nfdb del {mover} dev vx10 master"));
+        if round % 3 != 0 {
+            ip(&lab.peer, "link del mv10");
+        }
+    }
+    late.sort_unstable();
+    println!("reached there after at most {:?}, median {:?}", late[late.len() - 1], late[late.len() / 2]);
+    assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
 }
