@@ -121,6 +121,10 @@ fn open(name: Option<&str>) -> Result<Fabric, Box<dyn Error>> {
 
 fn up(arguments: &Up, output: Output) -> Outcome {
     let topology = Topology::load(&arguments.file)?;
+    for note in &topology.notes {
+        // Nobody may be there to read it.
+        let _ = writeln!(io::stderr(), "lab: {note}");
+    }
     let progress = Progress::new();
     let report = |text: &str| progress.report(text);
     let fabric = Fabric::up(topology, arguments.name.as_deref(), &report)?;

@@ -1,18 +1,18 @@
 //! A topology brought up in network namespaces, and taken down again.
 
 use std::io;
-use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::bring_up::bring_up;
+use crate::frr_root;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
 use crate::overlay::Deployed;
 use crate::process::{ancestry, command_line, wait_until};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
-use crate::{frr, frr_root};
 
 /// How long a process may take to end when asked, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -119,7 +119,7 @@ impl Fabric {
         }
         state.create(&topology)?;
         let fabric = Self { name, topology, state, lock: Some(lock) };
-        fabric.build(report)?;
+        bring_up(&fabric, report)?;
         Ok(fabric)
     }
 
@@ -226,36 +226,6 @@ impl Fabric {
         let asked = self.topology.nodes.values().any(|node| node.sysctls.contains_key(HASH_SEED));
         !asked || sysctl_path(HASH_SEED).exists()
     }
-
-    fn build(&self, report: OnProgress) -> Result<(), FabricError> {
-        for (name, settings) in &self.topology.nodes {
-            if settings.shares.is_none() {
-                let _kept = Namespace::create(format!("{}{name}", prefix(&self.name)))?.keep();
-            }
-        }
-        report("namespaces made")?;
-        let nodes = self.nodes();
-        for node in &nodes {
-            node.prepare()?;
-            set_sysctls(node)?;
-        }
-        for link in &self.topology.links {
-            let [a, b] = &link.ends;
-            let namespace =
-                |end: &crate::topology::Endpoint| Ok::<_, FabricError>(self.node(&end.node)?.namespace()?);
-            netns::veth((&namespace(a)?, &a.interface), (&namespace(b)?, &b.interface), link.mtu)?;
-        }
-        report("links joined")?;
-        at_once(&nodes, frr::start)?;
-        report("FRR started")?;
-        at_once(&nodes, |node| {
-            node.settings.exec.iter().try_for_each(|words| {
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                node.run(&words).map(drop)
-            })
-        })?;
-        report("nodes configured")
-    }
 }
 
 impl Drop for Fabric {
@@ -268,21 +238,6 @@ impl Drop for Fabric {
     }
 }
 
-/// Runs `work` for all nodes at the same time. Returns the first error, once all have ended.
-fn at_once<T: Send>(
-    nodes: &[Node],
-    work: impl Fn(&Node) -> Result<T, NodeError> + Sync,
-) -> Result<Vec<T>, FabricError> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| work(node))).collect();
-        let results: Vec<_> = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect();
-        Ok(results.into_iter().collect::<Result<_, _>>()?)
-    })
-}
-
 fn prefix(name: &str) -> String {
     format!("lab-{name}-")
 }
@@ -291,7 +246,7 @@ fn sysctl_path(name: &str) -> std::path::PathBuf {
     std::path::Path::new("/proc/sys").join(name.replace('.', "/"))
 }
 
-fn set_sysctls(node: &Node) -> Result<(), FabricError> {
+pub(crate) fn set_sysctls(node: &Node) -> Result<(), FabricError> {
     let set = || {
         for (name, value) in &node.settings.sysctls {
             let path = sysctl_path(name);

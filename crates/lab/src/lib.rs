@@ -1,10 +1,12 @@
 //! Topologies in network namespaces from ContainerLab files, FRR, hosts, RoCE workloads, reports.
 
+mod bring_up;
 mod converge;
 mod environment;
 mod frr;
 mod frr_root;
 mod parse;
+mod stages;
 
 pub mod balance;
 pub mod counters;

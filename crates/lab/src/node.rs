@@ -74,6 +74,24 @@ pub enum NodeError {
     /// This machine lacks a program.
     #[error("{0} is not installed")]
     NotInstalled(String),
+    /// What `entrypoint` and `cmd` ask for has ended, and nobody waits for that.
+    #[error("{node}: {program} has ended: {said}")]
+    Ended {
+        /// The node.
+        node: String,
+        /// The program.
+        program: String,
+        /// The last line of its log.
+        said: String,
+    },
+    /// Its health check has failed as often as it may.
+    #[error("{node}: is not healthy: '{test}' fails")]
+    Sick {
+        /// The node.
+        node: String,
+        /// The test.
+        test: String,
+    },
     /// The configuration was refused by FRR, or a daemon did not come up.
     #[error("{node}: FRR did not start: {reason}")]
     Frr {
@@ -198,7 +216,7 @@ impl Node {
     }
 
     /// Runs `f` in a thread of its own that sees what the node's processes see.
-    fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NodeError> {
+    pub(crate) fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NodeError> {
         self.namespace()?.enter(|| {
             self.mount_view()?;
             Ok(f())

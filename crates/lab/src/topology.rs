@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{environment, parse};
+use crate::wan::Circuit;
+use crate::{environment, parse, stages};
 
 /// The MTU of a link that gives none, in bytes: ContainerLab's.
 pub const LINK_MTU: u32 = 9500;
@@ -64,6 +66,14 @@ pub enum TopologyError {
         /// The name.
         node: String,
     },
+    /// Nodes wait for each other.
+    #[error("{place}: waits for itself: {circle}")]
+    Circle {
+        /// Where in the file.
+        place: String,
+        /// Who waits for whom.
+        circle: String,
+    },
     /// Two links end at the same interface.
     #[error("{place}: interface '{interface}' is used twice")]
     Twice {
@@ -72,6 +82,11 @@ pub enum TopologyError {
         /// `node:interface`.
         interface: String,
     },
+}
+
+/// Whether a program of a file is this one, wherever its image has it.
+pub(crate) fn is_lab(program: &str) -> bool {
+    Path::new(program).file_name().is_some_and(|name| name == "lab")
 }
 
 fn reason(why: &str) -> String {
@@ -87,11 +102,27 @@ pub struct Topology {
     pub nodes: BTreeMap<String, Node>,
     /// In the order of the file.
     pub links: Vec<Link>,
+    /// What the file asks for that is left out here, in words for its author.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// What a node is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// `linux`: whatever its files and commands make of it.
+    #[default]
+    Linux,
+    /// `bridge`: one bridge, called as the node, with all its links in it.
+    Bridge,
 }
 
 /// A node: a network namespace, and what runs in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Node {
+    /// `kind:`.
+    pub kind: Kind,
     /// `group:`, which has no effect of its own.
     pub group: Option<String>,
     /// The node whose namespace this one shares (`network-mode: container:NODE`).
@@ -100,7 +131,16 @@ pub struct Node {
     pub binds: Vec<Bind>,
     /// Commands, in words, run once all links are there and FRR has started.
     pub exec: Vec<Vec<String>>,
-    /// Environment of every command of the node.
+    /// A program and its arguments (`entrypoint:` and `cmd:`), started once the node's links are there; it ends with the fabric.
+    /// Empty for none. One that is called `lab` is this very program.
+    pub program: Vec<String>,
+    /// `startup-delay:`, in seconds, before the node's links are made and anything runs.
+    pub startup_delay: u64,
+    /// `stages:`; those without settings are absent.
+    pub stages: BTreeMap<Stage, StageSettings>,
+    /// `healthcheck:`; it is run where a node waits for this one to be healthy.
+    pub healthcheck: Option<Healthcheck>,
+    /// Environment of every command of the node; `env-files` and `env`.
     pub env: BTreeMap<String, String>,
     /// Kernel parameters of the namespace; all begin with `net.`.
     pub sysctls: BTreeMap<String, String>,
@@ -119,13 +159,102 @@ pub struct Bind {
     pub read_only: bool,
 }
 
+/// Where a node is on its way, in this order (`stages:`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Its namespace is there.
+    Create,
+    /// Its links are there, and its processes run.
+    CreateLinks,
+    /// Its `exec` has been run.
+    Configure,
+    /// Its health check has passed.
+    Healthy,
+    /// Its program has ended.
+    Exit,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Create, Self::CreateLinks, Self::Configure, Self::Healthy, Self::Exit];
+
+    /// As files call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::CreateLinks => "create-links",
+            Self::Configure => "configure",
+            Self::Healthy => "healthy",
+            Self::Exit => "exit",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    }
+}
+
+/// One stage of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSettings {
+    /// Nodes that must have completed a stage before this one begins.
+    pub wait_for: Vec<(String, Stage)>,
+    /// Commands, in words, when it begins.
+    pub on_enter: Vec<Vec<String>>,
+    /// Commands, in words, when it is complete.
+    pub on_exit: Vec<Vec<String>>,
+}
+
+/// How it is found out that a node is healthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Healthcheck {
+    /// A command in words; 0 is healthy.
+    pub test: Vec<String>,
+    /// Between two tests.
+    pub interval: Duration,
+    /// How long one test may take.
+    pub timeout: Duration,
+    /// So many failures in a row are a sick node.
+    pub retries: u64,
+    /// Failures in the beginning that do not count.
+    pub start_period: Duration,
+}
+
+impl Default for Healthcheck {
+    /// Docker's.
+    fn default() -> Self {
+        let half_a_minute = Duration::from_secs(30);
+        Self {
+            test: Vec::new(),
+            interval: half_a_minute,
+            timeout: half_a_minute,
+            retries: 3,
+            start_period: Duration::ZERO,
+        }
+    }
+}
+
 /// A veth pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// Its two ends.
     pub ends: [Endpoint; 2],
+    /// What is set at each.
+    #[serde(default)]
+    pub settings: [EndSettings; 2],
     /// In bytes.
     pub mtu: u32,
+}
+
+/// What is set at one end of a link.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndSettings {
+    /// The MAC address, if it is not to be drawn.
+    pub mac: Option<String>,
+    /// IPv4 and IPv6 addresses with their prefix lengths.
+    pub addresses: Vec<String>,
 }
 
 /// One end of a link.
@@ -165,8 +294,9 @@ impl Topology {
         directory: &Path,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, TopologyError> {
-        let topology =
-            parse::topology(&serde_norway::from_str(&environment::expand(text, lookup)?)?, directory)?;
+        let mut file: serde_norway::Value = serde_norway::from_str(&environment::expand(text, lookup)?)?;
+        file.apply_merge()?;
+        let topology = parse::topology(&file, directory)?;
         topology.check()?;
         Ok(topology)
     }
@@ -178,6 +308,19 @@ impl Topology {
             [a, b] if a == end => Some(b),
             [a, b] if b == end => Some(a),
             _ => None,
+        })
+    }
+
+    /// The circuits that `lab wan` runs on a node, each by its two ends; none where it does not.
+    pub fn circuits(&self) -> impl Iterator<Item = [Endpoint; 2]> {
+        let wans = self.nodes.iter().filter_map(|(name, node)| {
+            let (_, words) = node.program.split_first().filter(|(program, _)| is_lab(program))?;
+            let (_, words) = words.split_first().filter(|(command, _)| *command == "wan")?;
+            Some((name, words))
+        });
+        wans.flat_map(|(name, words)| {
+            let circuits = words.iter().filter_map(|word| word.parse::<Circuit>().ok());
+            circuits.map(|Circuit(ends)| ends.map(|interface| Endpoint { node: name.clone(), interface }))
         })
     }
 
@@ -196,6 +339,7 @@ impl Topology {
                 Some(_) => {}
             }
         }
+        stages::check(self)?;
         let mut ends = BTreeSet::new();
         for (index, link) in self.links.iter().enumerate() {
             let place = || format!("topology.links[{index}]");

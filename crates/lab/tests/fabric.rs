@@ -90,3 +90,67 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     std::fs::remove_dir_all(directory).unwrap();
     assert!(!std::path::Path::new("/run/vtepd-lab").join(&name).exists());
 }
+
+const STAGED: &str = "
+name: staged
+topology:
+  defaults: {kind: linux}
+  nodes:
+    lan: {kind: bridge}
+    first:
+      entrypoint: sh -c
+      cmd: '\"sleep 1; touch $READY; sleep 1000\"'
+      env: {READY: DIRECTORY/ready}
+      healthcheck: {test: [CMD, test, -e, DIRECTORY/ready], interval: 1, retries: 20}
+    second:
+      stages:
+        create-links: {wait-for: [{node: first, stage: healthy}]}
+        configure: {exec: {on-enter: ['ls DIRECTORY/ready'], on-exit: ['touch DIRECTORY/left']}}
+    near: {entrypoint: /usr/bin/lab, cmd: 'wan a1:b1 --delay 5ms'}
+  links:
+    - {endpoints: ['first:eth1', 'lan:p1'], ipv4: [192.0.2.1/24]}
+    - {endpoints: ['second:eth1', 'near:a1'], ipv4: [192.0.2.2/24]}
+    - endpoints: ['near:b1', 'lan:p2']
+";
+
+#[test]
+fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED nodes_wait_for_each_other_and_a_circuit_runs_through_one: needs root");
+        return;
+    }
+    let name = format!("staged{}", std::process::id());
+    let directory = std::env::temp_dir().join(&name);
+    std::fs::create_dir_all(&directory).unwrap();
+    let text = STAGED.replace("DIRECTORY", directory.to_str().unwrap());
+    let topology = Topology::parse(&text, &directory, |variable| Some(format!("${variable}"))).unwrap();
+    let report = |_: &str| Ok(());
+    let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
+    assert!(directory.join("left").exists(), "the last stage's commands have run");
+    // From one host through the circuit and the bridge to the other, 5 ms each way.
+    let second = fabric.node("second").unwrap();
+    let answered = lab::process::wait_until(std::time::Duration::from_secs(20), || {
+        second.run(&["ping", "-c", "1", "-W", "1", "192.0.2.1"]).is_ok()
+    });
+    assert!(answered, "{}", std::fs::read_to_string(fabric.node("near").unwrap().log("lab")).unwrap());
+    let said = second.run(&["ping", "-c", "1", "-W", "5", "192.0.2.1"]).unwrap();
+    let (_, time) = said.split_once("time=").unwrap();
+    assert!(time.split_once(' ').unwrap().0.parse::<f64>().unwrap() >= 10.0, "{said}");
+    let mut running: Vec<_> = fabric.processes().unwrap().into_iter().map(|process| process.name).collect();
+    running.sort();
+    assert_eq!(running, ["lab", "sh"]);
+    fabric.down().unwrap();
+
+    // What a node asks for and cannot have ends it all, by name.
+    for (old, new, named) in [
+        ("--delay 5ms", "--delay five", "near: lab has ended"),
+        ("interval: 1, retries: 20", "interval: 0, retries: 2", "first: is not healthy"),
+    ] {
+        let _ = std::fs::remove_file(directory.join("ready"));
+        let topology = Topology::parse(&text.replace(old, new), &directory, |name| Some(format!("${name}")));
+        let error = Fabric::up(topology.unwrap(), Some(&name), &report).unwrap_err().to_string();
+        assert!(error.starts_with(named), "{error}");
+        assert_eq!(netns::list(&format!("lab-{name}-")), Vec::<String>::new());
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}

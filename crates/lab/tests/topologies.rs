@@ -47,9 +47,16 @@ fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
     let topology = Topology::load(&file("scaleacross")).unwrap();
     let nodes = |prefix: &str| topology.nodes.keys().filter(|name| name.starts_with(prefix)).count();
     assert_eq!((nodes("spine"), nodes("leaf"), nodes("host")), (4, 6, 6));
-    let between =
-        topology.links.iter().filter(|link| link.ends.iter().all(|end| end.interface.starts_with("dci")));
-    assert_eq!(between.count(), 4);
+    // Each spine of one data centre is joined to each of the other by a circuit of its own.
+    let spines = topology.circuits().map(|ends| {
+        let [near, far] = ends.map(|end| topology.peer(&end).unwrap().clone());
+        assert!(near.interface.starts_with("dci") && far.interface.starts_with("dci"), "{near} {far}");
+        (near.node, far.node)
+    });
+    let pairs = [("spine1", "spine3"), ("spine1", "spine4"), ("spine2", "spine3"), ("spine2", "spine4")];
+    assert_eq!(spines.collect::<Vec<_>>(), pairs.map(|(near, far)| (near.to_owned(), far.to_owned())));
+    let cmd = topology.nodes["wan"].program.join(" ");
+    assert!(cmd.ends_with("--delay 5ms --jitter 1ms"), "{cmd}");
 
     // Drawn from the one seed, in the order of the names: nobody has chosen them.
     let mut random = lab::random::Random::new(lab::random::SEED);

@@ -1,0 +1,189 @@
+//! The settings of one level of a node: of the file's defaults, its kind, its group, or its own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_norway::Value;
+
+use super::stages::{healthcheck, stages};
+use super::value::{
+    Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
+};
+use crate::topology::{Bind, Node, TopologyError};
+
+/// Keys of a node that describe its container and change nothing that a namespace has.
+const HARMLESS: [&str; 25] = [
+    "aliases",
+    "auto-remove",
+    "cap-add",
+    "cgroup-parent",
+    "cgroupns-mode",
+    "cpu",
+    "cpu-set",
+    "credentials",
+    "devices",
+    "dns",
+    "hostname",
+    "image",
+    "image-pull-policy",
+    "labels",
+    "memory",
+    "pid-mode",
+    "privileged",
+    "restart-policy",
+    "runtime",
+    "security-opts",
+    "shm-size",
+    "suppress-startup-config",
+    "enforce-startup-config",
+    "tmpfs",
+    "type",
+];
+
+/// Keys that ContainerLab has and namespaces cannot have, with what to do.
+const REFUSED: [(&str, &str); 9] = [
+    ("startup-config", "a linux node has none; bind the file where its program looks for it"),
+    ("config", "there is no configuration engine; write what it would make"),
+    ("license", "only nodes of kind linux and bridge are supported, and they need none"),
+    ("certificate", "make it beforehand and bind it"),
+    ("ports", "nodes are reached by 'lab exec NODE -- …', not by ports of this machine; take it out"),
+    ("user", "commands are run as root"),
+    ("volumes", "give them as binds, source:target"),
+    ("extras", "a linux node has none"),
+    (
+        "impairments",
+        "ContainerLab has no such key either; put a node between that runs 'lab wan' (see scaleacross.clab.yml)",
+    ),
+];
+
+/// What one level says.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settings {
+    pub(super) kind: Option<String>,
+    pub(super) node: Node,
+    /// `network-mode`, if it is given.
+    pub(super) network: Option<Option<String>>,
+    pub(super) entrypoint: Option<Vec<String>>,
+    pub(super) cmd: Option<Vec<String>>,
+    pub(super) startup_delay: Option<u64>,
+    pub(super) env_files: Vec<PathBuf>,
+    pub(super) management: bool,
+}
+
+pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<Settings> {
+    let mut settings = Settings::default();
+    if value.is_null() {
+        return Ok(settings);
+    }
+    for (key, value) in entries(place, mapping(place, value)?)? {
+        let place = format!("{place}.{key}");
+        let node = &mut settings.node;
+        match key {
+            "kind" => settings.kind = Some(string(&place, value)?),
+            "group" => node.group = Some(string(&place, value)?),
+            "network-mode" => settings.network = Some(network_mode(&place, &string(&place, value)?)?),
+            "entrypoint" => settings.entrypoint = Some(words(&place, &string(&place, value)?)?),
+            "cmd" => settings.cmd = Some(words(&place, &string(&place, value)?)?),
+            "startup-delay" => settings.startup_delay = Some(number(&place, value)?),
+            "env" => node.env = strings(&place, value)?,
+            "env-files" => {
+                for value in sequence(&place, value)? {
+                    settings.env_files.push(directory.join(string(&place, value)?));
+                }
+            }
+            "sysctls" => {
+                node.sysctls = strings(&place, value)?;
+                if let Some(name) = node.sysctls.keys().find(|name| !name.starts_with("net.")) {
+                    return Err(unsupported(
+                        &format!("{place}.{name}"),
+                        "it is the machine's, not a namespace's",
+                    ));
+                }
+            }
+            "exec" => {
+                for value in sequence(&place, value)? {
+                    node.exec.push(words(&place, &string(&place, value)?)?);
+                }
+            }
+            "binds" => {
+                for value in sequence(&place, value)? {
+                    node.binds.push(bind(&place, &string(&place, value)?, directory)?);
+                }
+            }
+            "stages" => node.stages = stages(&place, value)?,
+            "healthcheck" => node.healthcheck = Some(healthcheck(&place, value)?),
+            "mgmt-ipv4" | "mgmt-ipv6" => settings.management = true,
+            key if HARMLESS.contains(&key) => {}
+            key => {
+                let why = REFUSED.iter().find(|(name, _)| *name == key).map_or("", |(_, why)| why);
+                return Err(unsupported(&place, why));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+fn network_mode(place: &str, mode: &str) -> Result<Option<String>> {
+    match mode.split_once(':') {
+        None if mode == "none" || mode == "bridge" => Ok(None),
+        Some(("container", node)) if !node.is_empty() => Ok(Some(node.to_owned())),
+        _ => Err(unsupported(place, "none and container:NODE are")),
+    }
+}
+
+/// `source:target`, with options of which only `ro` means something here.
+fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
+    const FORM: &str = "source:target[:ro]";
+    let mut parts = text.split(':');
+    let (Some(source), Some(target), options, None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(expected(place, FORM));
+    };
+    let mut read_only = false;
+    for option in options.into_iter().flat_map(|options| options.split(',')) {
+        match option {
+            "ro" => read_only = true,
+            // Labels of SELinux, and who sees mounts below: there is one mount namespace for each process here.
+            "rw" | "z" | "Z" | "rshared" | "rslave" | "rprivate" | "shared" | "slave" | "private" => {}
+            _ => return Err(expected(place, FORM)),
+        }
+    }
+    if !target.starts_with('/') {
+        return Err(expected(place, "an absolute path behind the colon"));
+    }
+    if source.replace(NODE_NAME, "").contains("__clab") {
+        return Err(unsupported(&format!("{place}: {text}"), "there is no directory of the deployed lab"));
+    }
+    let source = match (source.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(below), Some(home)) => home.join(below),
+        _ => directory.join(source),
+    };
+    Ok(Bind { source, target: target.into(), read_only })
+}
+
+/// Stands for the node's name in a bind.
+const NODE_NAME: &str = "__clabNodeName__";
+
+/// The binds as they are for the node of this name.
+pub(super) fn binds_of(name: &str, binds: Vec<Bind>) -> Vec<Bind> {
+    let named = |path: &Path| PathBuf::from(path.to_string_lossy().replace(NODE_NAME, name));
+    let own = |bind: Bind| Bind { source: named(&bind.source), target: named(&bind.target), ..bind };
+    binds.into_iter().map(own).collect()
+}
+
+/// Files of lines `NAME=value`, as Docker reads them: `#` begins a comment line, quotes are part of the value.
+pub(super) fn environment(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
+    let mut environment = BTreeMap::new();
+    for path in files {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| TopologyError::Read { path: path.clone(), source })?;
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (name, value) = line
+                .split_once('=')
+                .ok_or_else(|| expected(&path.display().to_string(), "lines of NAME=value"))?;
+            environment.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    Ok(environment)
+}

@@ -1,0 +1,251 @@
+//! What is understood, what is ignored, and what is refused in which words.
+
+use super::*;
+use crate::topology::{Bind, Endpoint, LINK_MTU};
+
+fn parsed(text: &str) -> core::result::Result<Topology, String> {
+    Topology::parse(text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
+}
+
+fn node(settings: &str) -> core::result::Result<Topology, String> {
+    parsed(&format!("name: x\ntopology:\n  nodes:\n    r1:\n      kind: linux\n      {settings}\n"))
+}
+
+#[test]
+fn levels_join_lists_and_replace_single_values() {
+    let text = "
+name: x
+prefix: ''
+topology:
+  defaults: {kind: linux, image: a, env: {A: 1, B: 1}}
+  kinds: {linux: {exec: [first]}}
+  groups:
+    router: {sysctls: {net.ipv4.ip_forward: 1}, binds: ['all:/etc/frr/daemons', 'v:/etc/frr/vtysh.conf']}
+  nodes:
+    r1: {group: router, env: {B: 2}, exec: ['sh -c \"echo a b\"'], binds: ['own:/etc/frr/daemons:ro']}
+    h1:
+    s1: {network-mode: 'container:r1'}
+  links:
+    - endpoints: ['r1:up1', 'h1:eth1']
+    - {type: veth, mtu: 1500, endpoints: [{node: r1, interface: up2}, {node: h1, interface: eth2}]}
+";
+    let topology = parsed(text).unwrap();
+    let r1 = &topology.nodes["r1"];
+    assert_eq!(r1.exec, [vec!["first"], vec!["sh", "-c", "echo a b"]]);
+    assert_eq!((r1.env["A"].as_str(), r1.env["B"].as_str()), ("1", "2"));
+    assert_eq!(r1.sysctls["net.ipv4.ip_forward"], "1");
+    let bind = |source: &str, target: &str, read_only| Bind {
+        source: Path::new("/labs").join(source),
+        target: target.into(),
+        read_only,
+    };
+    assert_eq!(r1.binds, [bind("v", "/etc/frr/vtysh.conf", false), bind("own", "/etc/frr/daemons", true)]);
+    assert_eq!(
+        topology.nodes["h1"],
+        Node {
+            exec: vec![vec!["first".into()]],
+            env: [("A", "1"), ("B", "1")].map(|(a, b)| (a.into(), b.into())).into(),
+            ..Node::default()
+        }
+    );
+    assert_eq!(topology.nodes["s1"].shares.as_deref(), Some("r1"));
+    assert_eq!(topology.links.iter().map(|link| link.mtu).collect::<Vec<_>>(), [LINK_MTU, 1500]);
+    let up2 = Endpoint { node: "r1".into(), interface: "up2".into() };
+    assert_eq!(topology.peer(&up2).unwrap().to_string(), "h1:eth2");
+}
+
+#[test]
+fn what_namespaces_cannot_do_is_refused_by_name() {
+    for (settings, named) in [
+        ("startup-config: a.cfg", "topology.nodes.r1.startup-config: not supported"),
+        ("cmd: --metrics-listen 0.0.0.0:9472", "topology.nodes.r1.cmd: not supported"),
+        ("impairments: {delay: 5ms}", "topology.nodes.r1.impairments: not supported"),
+        ("ports: ['80:80']", "topology.nodes.r1.ports: not supported"),
+        ("stages: {started: {}}", "topology.nodes.r1.stages.started: expected create"),
+        (
+            "stages: {create: {exec: [{command: ls, target: host, phase: on-enter}]}}",
+            "topology.nodes.r1.stages.create.exec.target: host: not supported",
+        ),
+        ("healthcheck: {interval: 5}", "topology.nodes.r1.healthcheck: expected a test"),
+        ("healthcheck: {test: [ls]}", "topology.nodes.r1.healthcheck.test: expected CMD and words"),
+        ("startup-delay: soon", "topology.nodes.r1.startup-delay: expected a number"),
+        ("env-files: [none]", "cannot read /labs/none"),
+        ("nonsense: 1", "topology.nodes.r1.nonsense: not supported"),
+        ("sysctls: {vm.swappiness: 1}", "topology.nodes.r1.sysctls.vm.swappiness: not supported"),
+        ("network-mode: host", "topology.nodes.r1.network-mode: not supported"),
+        ("network-mode: container:r9", "topology.nodes.r1.network-mode: no node 'r9'"),
+        ("binds: ['/a']", "topology.nodes.r1.binds: expected source:target"),
+        ("binds: ['__clabNodeDir__/a:/b']", "topology.nodes.r1.binds: __clabNodeDir__/a:/b: not supported"),
+        ("exec: ['echo \"']", "topology.nodes.r1.exec: expected a command with closed quotes"),
+        ("exec: echo", "topology.nodes.r1.exec: expected a list"),
+    ] {
+        let error = node(settings).unwrap_err();
+        assert!(error.starts_with(named), "{settings}: {error}");
+    }
+    let srl = parsed("{name: x, topology: {nodes: {r1: {kind: nokia_srlinux}}}}").unwrap_err();
+    assert!(srl.starts_with("topology.nodes.r1.kind: not supported"), "{srl}");
+    assert_eq!(
+        parsed("{name: x, topology: {nodes: {r1: }}}").unwrap_err(),
+        "topology.nodes.r1.kind: missing"
+    );
+    assert!(parsed("{name: x, settings: {}, topology: {nodes: {}}}").unwrap_err().starts_with("settings:"));
+    assert_eq!(parsed("{topology: {nodes: {}}}").unwrap_err(), "name: missing");
+}
+
+#[test]
+fn links_that_lead_nowhere_are_refused() {
+    for (link, named) in [
+        ("endpoints: ['r1:a']", "topology.links[0].endpoints: expected two endpoints"),
+        ("endpoints: ['r1:a', 'r2:b']", "topology.links[0]: no node 'r2'"),
+        (
+            "endpoints: ['r1:a', 'host:b']",
+            "topology.links[0].endpoints: host:b: not supported by lab (a link joins two nodes",
+        ),
+        ("endpoints: ['r1:a', 'r1:a']", "topology.links[0]: interface 'r1:a' is used twice"),
+        ("endpoints: ['r1:a', 'r1:sixteencharacter']", "topology.links[0]: expected an interface name"),
+        ("type: mgmt-net", "topology.links[0].type: mgmt-net: not supported"),
+        ("mtu: 9", "topology.links[0].mtu: expected 68 to 65535"),
+        ("vars: {}", "topology.links[0].vars: not supported"),
+    ] {
+        let text = format!("{{name: x, topology: {{nodes: {{r1: {{kind: linux}}}}, links: [{{{link}}}]}}}}");
+        let error = parsed(&text).unwrap_err();
+        assert!(error.starts_with(named), "{link}: {error}");
+    }
+}
+
+/// The shapes that labs of FRR have; ContainerLab takes each of them as it is.
+mod labs_of_others {
+    use super::*;
+    use crate::topology::{Kind, Stage};
+
+    #[test]
+    fn a_clos_with_a_management_network_kinds_and_binds_by_name() {
+        let topology = parsed(
+            "
+name: clos
+mgmt: {network: statics, ipv4-subnet: 172.20.20.0/24}
+topology:
+  kinds:
+    linux:
+      image: quay.io/frrouting/frr:10.3.1
+      binds:
+        - conf/__clabNodeName__/frr.conf:/etc/frr/frr.conf:ro,z
+        - conf/daemons:/etc/frr/daemons:Z
+  defaults: {kind: linux, labels: {owner: me}}
+  nodes:
+    spine1: {mgmt-ipv4: 172.20.20.11, labels: {tier: spine}}
+    leaf1: {mgmt-ipv4: 172.20.20.21}
+  links:
+    - endpoints: ['spine1:eth1', 'leaf1:eth1']
+",
+        )
+        .unwrap();
+        let binds = &topology.nodes["leaf1"].binds;
+        assert_eq!(binds[0].source, Path::new("/labs/conf/leaf1/frr.conf"));
+        assert!(binds[0].read_only && !binds[1].read_only);
+        assert_eq!(topology.notes.len(), 2);
+        assert!(topology.notes[1].ends_with("leaf1, spine1"), "{:?}", topology.notes);
+    }
+
+    #[test]
+    fn hosts_whose_container_only_stays_and_addresses_at_the_links() {
+        let topology = parsed(
+            "
+name: hosts
+topology:
+  nodes:
+    r1: {kind: linux, image: frr, cmd: 'sleep infinity', memory: 1Gb, cpu: 1, cap-add: [NET_ADMIN]}
+    h1:
+      kind: linux
+      image: alpine:3.20
+      entrypoint: sh -c
+      cmd: '\"ip route add default via 10.0.0.1; sleep infinity\"'
+  links:
+    - {endpoints: ['r1:eth1', 'h1:eth1'], ipv4: [10.0.0.1/24, 10.0.0.2/24], ipv6: ['', '2001:db8::2/64']}
+    - type: veth
+      endpoints:
+        - {node: r1, interface: eth2, mac: '02:00:00:00:00:01', ipv4: 10.0.1.1/31}
+        - {node: h1, interface: eth2}
+",
+        )
+        .unwrap();
+        assert_eq!(topology.nodes["r1"].program, ["sleep", "infinity"]);
+        let script = "ip route add default via 10.0.0.1; sleep infinity";
+        assert_eq!(topology.nodes["h1"].program, ["sh", "-c", script]);
+        let [link, extended] = &topology.links[..] else { panic!("two links") };
+        assert_eq!(link.settings[0].addresses, ["10.0.0.1/24"]);
+        assert_eq!(link.settings[1].addresses, ["10.0.0.2/24", "2001:db8::2/64"]);
+        assert_eq!(extended.settings[0].mac.as_deref(), Some("02:00:00:00:00:01"));
+        assert_eq!(extended.settings[0].addresses, ["10.0.1.1/31"]);
+    }
+
+    #[test]
+    fn a_bridge_between_and_yaml_that_repeats_itself() {
+        let topology = parsed(
+            "
+name: shared
+topology:
+  nodes:
+    r1: &router {kind: linux, image: frr, sysctls: {net.ipv4.ip_forward: 1}}
+    r2: {<<: *router, env: {SITE: two}}
+    lan: {kind: bridge}
+  links:
+    - endpoints: ['r1:eth1', 'lan:p1']
+    - endpoints: ['r2:eth1', 'lan:p2']
+",
+        )
+        .unwrap();
+        assert_eq!(topology.nodes["lan"].kind, Kind::Bridge);
+        assert_eq!(topology.nodes["r2"].sysctls["net.ipv4.ip_forward"], "1");
+        assert_eq!(topology.nodes["r2"].env["SITE"], "two");
+        for kind in ["ovs-bridge", "host", "nokia_srlinux"] {
+            let error =
+                parsed(&format!("{{name: x, topology: {{nodes: {{b: {{kind: {kind}}}}}}}}}")).unwrap_err();
+            assert!(error.starts_with("topology.nodes.b.kind: not supported"), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_after_the_other_with_health_checks_and_environment_files() {
+        let directory = std::env::temp_dir().join(format!("lab-parse-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("site.env"), "# of the site\nSITE=one\nASN=65001\n").unwrap();
+        let text = "
+name: staged
+topology:
+  defaults: {kind: linux, env-files: [site.env]}
+  nodes:
+    controller:
+      healthcheck: {test: [CMD-SHELL, 'test -e /tmp/ready'], interval: 1, retries: 9, start-period: 2}
+    leaf1:
+      env: {ASN: 65011}
+      startup-delay: 3
+      stages:
+        create: {wait-for: [{node: controller, stage: healthy}]}
+        configure:
+          exec: {on-enter: ['ip link set eth1 up'], on-exit: ['echo \"done now\"']}
+    leaf2:
+      stages:
+        create-links:
+          wait-for: [{node: leaf1, stage: configure}]
+          exec: [{command: ip link, target: container, phase: on-exit}]
+  links:
+    - endpoints: ['leaf1:eth1', 'leaf2:eth1']
+";
+        // Its links wait for leaf2, which waits for it.
+        let error = Topology::parse(text, &directory, |_| None).unwrap_err().to_string();
+        assert!(error.contains("waits for itself"), "{error}");
+        let text = text.replace("stage: configure}]", "stage: create}]");
+        let topology = Topology::parse(&text, &directory, |_| None).unwrap();
+        std::fs::remove_dir_all(directory).unwrap();
+        let leaf1 = &topology.nodes["leaf1"];
+        assert_eq!((leaf1.env["SITE"].as_str(), leaf1.env["ASN"].as_str()), ("one", "65011"));
+        assert_eq!(leaf1.startup_delay, 3);
+        assert_eq!(leaf1.stages[&Stage::Create].wait_for, [("controller".to_owned(), Stage::Healthy)]);
+        assert_eq!(leaf1.stages[&Stage::Configure].on_exit, [["echo", "done now"]]);
+        assert_eq!(topology.nodes["leaf2"].stages[&Stage::CreateLinks].on_exit, [["ip", "link"]]);
+        let check = topology.nodes["controller"].healthcheck.as_ref().unwrap();
+        assert_eq!(check.test, ["sh", "-c", "test -e /tmp/ready"]);
+        assert_eq!((check.retries, check.interval.as_secs(), check.start_period.as_secs()), (9, 1, 2));
+    }
+}

@@ -1,0 +1,63 @@
+//! YAML values as what is expected at a place.
+
+use std::collections::BTreeMap;
+
+use serde_norway::{Mapping, Value};
+
+use crate::topology::TopologyError;
+
+pub(super) type Result<T> = core::result::Result<T, TopologyError>;
+
+pub(super) fn unsupported(place: &str, why: &'static str) -> TopologyError {
+    TopologyError::Unsupported { place: place.to_owned(), why }
+}
+
+pub(super) fn expected(place: &str, expected: &'static str) -> TopologyError {
+    TopologyError::Expected { place: place.to_owned(), expected }
+}
+
+pub(super) fn mapping<'a>(place: &str, value: &'a Value) -> Result<&'a Mapping> {
+    value.as_mapping().ok_or_else(|| expected(place, "a mapping"))
+}
+
+pub(super) fn sequence<'a>(place: &str, value: &'a Value) -> Result<&'a [Value]> {
+    value.as_sequence().map(Vec::as_slice).ok_or_else(|| expected(place, "a list"))
+}
+
+pub(super) fn entries<'a>(
+    place: &str,
+    mapping: &'a Mapping,
+) -> Result<impl Iterator<Item = (&'a str, &'a Value)> + use<'a>> {
+    if mapping.keys().any(|key| !key.is_string()) {
+        return Err(expected(place, "keys that are text"));
+    }
+    Ok(mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))))
+}
+
+/// Text, or a number or truth value that stands for text.
+pub(super) fn string(place: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(truth) => Ok(truth.to_string()),
+        _ => Err(expected(place, "text")),
+    }
+}
+
+pub(super) fn strings(place: &str, value: &Value) -> Result<BTreeMap<String, String>> {
+    entries(place, mapping(place, value)?)?
+        .map(|(key, value)| Ok((key.to_owned(), string(&format!("{place}.{key}"), value)?)))
+        .collect()
+}
+
+/// A whole number that is not negative.
+pub(super) fn number(place: &str, value: &Value) -> Result<u64> {
+    value.as_u64().ok_or_else(|| expected(place, "a number, 0 or more"))
+}
+
+/// A command in words, as a shell splits it.
+pub(super) fn words(place: &str, text: &str) -> Result<Vec<String>> {
+    shlex::split(text)
+        .filter(|words| !words.is_empty())
+        .ok_or_else(|| expected(place, "a command with closed quotes"))
+}

@@ -1,0 +1,360 @@
+//! Nodes come up at the same time, each through its stages, and wait for each other where the file says so.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::fabric::{FabricError, OnProgress};
+use crate::topology::{Stage, Topology, TopologyError};
+
+/// How often whoever waits looks whether somebody wants to stop.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often it is said what is being waited for.
+const SAY: Duration = Duration::from_secs(1);
+
+/// How far everybody is.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The last stage that each node has completed.
+    done: BTreeMap<String, Stage>,
+    /// Nodes whose links may be made.
+    ready: BTreeMap<String, bool>,
+    /// Links that are made, by their place in the file.
+    made: Vec<bool>,
+    /// Nobody goes on.
+    stopped: bool,
+}
+
+/// Where nodes tell how far they are, and wait for others.
+#[derive(Debug)]
+pub(crate) struct Board<'a> {
+    topology: &'a Topology,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl<'a> Board<'a> {
+    /// Nobody has begun. Links between nodes that wait for nothing can be made at once.
+    pub(crate) fn new(topology: &'a Topology) -> Self {
+        let at_once = |node: &str| {
+            topology.nodes.get(node).is_some_and(|node| {
+                let begin = [Stage::Create, Stage::CreateLinks];
+                node.startup_delay == 0 && begin.iter().all(|stage| !node.stages.contains_key(stage))
+            })
+        };
+        let ready = topology.nodes.keys().map(|node| (node.clone(), at_once(node))).collect();
+        let made = vec![false; topology.links.len()];
+        let progress = Mutex::new(Progress { ready, made, ..Progress::default() });
+        Self { topology, progress, changed: Condvar::new() }
+    }
+
+    pub(crate) fn topology(&self) -> &'a Topology {
+        self.topology
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is so. `false` if nobody goes on.
+    fn wait(&self, limit: Option<Instant>, so: impl Fn(&Progress) -> bool) -> bool {
+        let mut progress = self.lock();
+        loop {
+            if progress.stopped {
+                return false;
+            }
+            if so(&progress) || limit.is_some_and(|limit| Instant::now() >= limit) {
+                return true;
+            }
+            let result = self.changed.wait_timeout(progress, LOOK);
+            progress = result.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits for what the node's stage waits for. `false` if nobody goes on.
+    pub(crate) fn enter(&self, node: &str, stage: Stage) -> bool {
+        let waits = self.topology.nodes.get(node).and_then(|node| node.stages.get(&stage));
+        let waits = waits.map(|stage| stage.wait_for.as_slice()).unwrap_or_default();
+        self.wait(None, |progress| {
+            waits.iter().all(|(node, stage)| progress.done.get(node).is_some_and(|done| done >= stage))
+        })
+    }
+
+    /// The node has completed a stage.
+    pub(crate) fn done(&self, node: &str, stage: Stage) {
+        self.change(|progress| {
+            progress.done.insert(node.to_owned(), stage);
+        });
+    }
+
+    /// The node's links may be made; waits until they are, or those of the node whose namespace it shares. `false` if nobody goes on.
+    pub(crate) fn await_links(&self, node: &str) -> bool {
+        self.change(|progress| {
+            progress.ready.insert(node.to_owned(), true);
+        });
+        let shared = self.topology.nodes.get(node).and_then(|node| node.shares.as_deref());
+        let node = shared.unwrap_or(node);
+        self.wait(None, |progress| {
+            let links = self.topology.links.iter().zip(&progress.made);
+            links.into_iter().all(|(link, made)| *made || link.ends.iter().all(|end| end.node != node))
+        })
+    }
+
+    /// Lets time pass. `false` if nobody goes on.
+    pub(crate) fn pause(&self, time: Duration) -> bool {
+        self.wait(Some(Instant::now() + time), |_| false)
+    }
+
+    /// Nobody goes on.
+    pub(crate) fn stop(&self) {
+        self.change(|progress| progress.stopped = true);
+    }
+
+    /// Makes links as soon as both their ends are ready, in the order of the file, and reports what all nodes have done, until
+    /// `ended` says that they have ended.
+    pub(crate) fn oversee(
+        &self,
+        make: impl Fn(usize) -> Result<(), FabricError>,
+        ended: impl Fn() -> bool,
+        report: OnProgress,
+    ) -> Result<(), FabricError> {
+        let mut milestones = [
+            (None, "links joined"),
+            (Some(Stage::CreateLinks), "FRR started"),
+            (Some(Stage::Configure), "nodes configured"),
+        ]
+        .into_iter()
+        .peekable();
+        let mut said = Instant::now();
+        loop {
+            let next = |progress: &Progress| {
+                let ready = |node: &str| progress.ready.get(node).is_some_and(|ready| *ready);
+                let links = self.topology.links.iter().zip(&progress.made);
+                links
+                    .into_iter()
+                    .position(|(link, made)| !made && link.ends.iter().all(|end| ready(&end.node)))
+            };
+            let reached = |progress: &Progress, stage: Option<Stage>| match stage {
+                None => progress.made.iter().all(|made| *made),
+                Some(stage) => self
+                    .topology
+                    .nodes
+                    .keys()
+                    .all(|node| progress.done.get(node).is_some_and(|done| *done >= stage)),
+            };
+            let link = next(&self.lock());
+            if let Some(link) = link {
+                make(link)?;
+                self.change(|progress| {
+                    progress.made.iter_mut().skip(link).take(1).for_each(|made| *made = true)
+                });
+                continue;
+            }
+            while let Some((_, text)) = milestones.next_if(|(stage, _)| reached(&self.lock(), *stage)) {
+                report(text)?;
+            }
+            if ended() {
+                return Ok(());
+            }
+            let milestone = milestones.peek().map(|(stage, _)| *stage);
+            let goes_on = self.wait(Some(Instant::now() + LOOK), |progress| {
+                next(progress).is_some() || milestone.is_some_and(|stage| reached(progress, stage))
+            });
+            if !goes_on {
+                std::thread::sleep(LOOK);
+            }
+            if said.elapsed() >= SAY {
+                said = Instant::now();
+                let configured = self.lock().done.values().filter(|done| **done >= Stage::Configure).count();
+                report(&format!("{configured} of {} nodes configured", self.topology.nodes.len()))?;
+            }
+        }
+    }
+}
+
+/// Whether somebody waits for this stage of the node, or has something to do in it.
+pub(crate) fn is_asked_for(topology: &Topology, node: &str, stage: Stage) -> bool {
+    let own = topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
+    let waits =
+        topology.nodes.values().flat_map(|node| node.stages.values()).flat_map(|stage| &stage.wait_for);
+    own || waits.into_iter().any(|(waited, of)| waited == node && *of >= stage)
+}
+
+/// Whether all that is waited for can come.
+pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
+    for (name, node) in &topology.nodes {
+        for (stage, settings) in &node.stages {
+            let place = format!("topology.nodes.{name}.stages.{}.wait-for", stage.name());
+            for (waited, _) in &settings.wait_for {
+                if !topology.nodes.contains_key(waited) {
+                    return Err(TopologyError::NoSuchNode { place, node: waited.clone() });
+                }
+            }
+        }
+        for (stage, place, has) in [
+            (Stage::Healthy, "healthcheck", node.healthcheck.is_some()),
+            (Stage::Exit, "cmd", !node.program.is_empty()),
+        ] {
+            // Exit is after healthy, but a node without a health check can end all the same.
+            let asked = is_asked_for(topology, name, stage)
+                && (stage == Stage::Exit || !is_asked_for(topology, name, Stage::Exit));
+            if asked && !has {
+                return Err(TopologyError::Missing { place: format!("topology.nodes.{name}.{place}") });
+            }
+        }
+    }
+    let mut known = BTreeMap::new();
+    for name in topology.nodes.keys() {
+        follow(topology, (name, Stage::Exit), &mut Vec::new(), &mut known)?;
+    }
+    Ok(())
+}
+
+/// Looks for circles from a stage of a node on. `known` are those that lead into none.
+fn follow<'a>(
+    topology: &'a Topology,
+    at: (&'a str, Stage),
+    way: &mut Vec<(&'a str, Stage)>,
+    known: &mut BTreeMap<(&'a str, Stage), ()>,
+) -> Result<(), TopologyError> {
+    if known.contains_key(&at) {
+        return Ok(());
+    }
+    let (name, stage) = at;
+    if way.contains(&at) {
+        let circle: Vec<String> = way
+            .iter()
+            .chain([&at])
+            .skip_while(|step| **step != at)
+            .map(|(node, stage)| format!("{node} ({})", stage.name()))
+            .collect();
+        let place = format!("topology.nodes.{name}.stages");
+        return Err(TopologyError::Circle { place, circle: circle.join(" after ") });
+    }
+    way.push(at);
+    for before in before(topology, name, stage) {
+        follow(topology, before, way, known)?;
+    }
+    way.pop();
+    known.insert(at, ());
+    Ok(())
+}
+
+/// What must be complete before this stage of the node is.
+fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a str, Stage)> {
+    let waits = |name: &str, stage: Stage| {
+        let settings = topology.nodes.get(name).and_then(|node| node.stages.get(&stage));
+        let waits = settings.map(|settings| settings.wait_for.as_slice()).unwrap_or_default();
+        waits.iter().map(|(node, stage)| (node.as_str(), *stage))
+    };
+    let previous = Stage::ALL.into_iter().rev().find(|earlier| *earlier < stage);
+    let mut all: Vec<(&str, Stage)> =
+        previous.map(|previous| (name, previous)).into_iter().chain(waits(name, stage)).collect();
+    if stage == Stage::CreateLinks {
+        // A link is made when its other end may have it, too.
+        for link in topology.links.iter().filter(|link| link.ends.iter().any(|end| end.node == name)) {
+            for end in link.ends.iter().filter(|end| end.node != name) {
+                all.push((&end.node, Stage::Create));
+                all.extend(waits(&end.node, Stage::CreateLinks));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn parsed(nodes: &str) -> Result<Topology, String> {
+        let text = format!("{{name: x, topology: {{defaults: {{kind: linux}}, nodes: {nodes}}}}}");
+        Topology::parse(&text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn who_waits_for_what_never_comes_is_refused() {
+        let wait = |node: &str, stage: &str| format!("wait-for: [{{node: {node}, stage: {stage}}}]");
+        for (nodes, named) in [
+            (
+                format!("{{a: {{stages: {{configure: {{{}}}}}}}}}", wait("b", "create")),
+                "topology.nodes.a.stages.configure.wait-for: no node 'b'",
+            ),
+            (
+                format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "healthy")),
+                "topology.nodes.a.healthcheck: missing",
+            ),
+            (
+                format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "exit")),
+                "topology.nodes.a.cmd: missing",
+            ),
+            (
+                format!(
+                    "{{a: {{stages: {{create: {{{}}}}}}}, b: {{stages: {{create-links: {{{}}}}}}}}}",
+                    wait("b", "configure"),
+                    wait("a", "create")
+                ),
+                "topology.nodes.a.stages: waits for itself: a (create) after b (configure) after b (create-links) after a (create)",
+            ),
+        ] {
+            let error = parsed(&nodes).unwrap_err();
+            assert!(error.starts_with(named), "{nodes}: {error}");
+        }
+        parsed(&format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "configure"))).unwrap();
+    }
+
+    #[test]
+    fn links_wait_for_both_ends_and_nodes_for_each_other() {
+        let mut topology =
+            parsed("{a: , b: {stages: {create-links: {wait-for: [{node: c, stage: configure}]}}}, c: }")
+                .unwrap();
+        let end = |node: &str, interface: &str| crate::topology::Endpoint {
+            node: node.into(),
+            interface: interface.into(),
+        };
+        let link = |ends| crate::topology::Link { ends, settings: Default::default(), mtu: 1500 };
+        topology.links = vec![link([end("a", "x"), end("b", "x")]), link([end("a", "y"), end("c", "y")])];
+        let board = Board::new(&topology);
+        let events = Mutex::new(Vec::new());
+        let say = |text: String| events.lock().unwrap().push(text);
+        std::thread::scope(|scope| {
+            let nodes: Vec<_> = ["a", "b", "c"]
+                .into_iter()
+                .map(|node| {
+                    let (board, say) = (&board, &say);
+                    scope.spawn(move || {
+                        assert!(board.enter(node, Stage::CreateLinks));
+                        assert!(board.await_links(node));
+                        say(format!("{node} has links"));
+                        board.done(node, Stage::CreateLinks);
+                        assert!(board.enter(node, Stage::Configure));
+                        say(format!("{node} configured"));
+                        board.done(node, Stage::Configure);
+                    })
+                })
+                .collect();
+            let make = |link| {
+                say(format!("link {link}"));
+                Ok(())
+            };
+            board.oversee(make, || nodes.iter().all(|node| node.is_finished()), &|_| Ok(())).unwrap();
+        });
+        let events = events.into_inner().unwrap();
+        let at = |text: &str| events.iter().position(|event| event == text).unwrap();
+        assert!(at("link 1") < at("c has links") && at("c configured") < at("link 0"), "{events:?}");
+        assert!(at("link 0") < at("a has links") && at("link 0") < at("b has links"), "{events:?}");
+
+        // Whoever waits when nobody goes on does not wait any more.
+        let board = Board::new(&topology);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| board.await_links("b"));
+            board.stop();
+            assert!(!waiting.join().unwrap());
+        });
+    }
+}
