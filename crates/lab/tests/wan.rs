@@ -105,10 +105,17 @@ fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     let received = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| {
             let mut received = Vec::new();
-            listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+            let mut stream = listener.accept().unwrap().0;
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.read_to_end(&mut received).unwrap();
             received
         });
-        from.enter(|| TcpStream::connect((address, port)).unwrap().write_all(&sent).unwrap()).unwrap();
+        let send = || {
+            let mut stream = TcpStream::connect((address, port)).unwrap();
+            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(&sent).unwrap();
+        };
+        from.enter(send).unwrap();
         receiving.join().unwrap()
     });
     assert!(received == sent, "{} of {bytes} bytes arrived, or others", received.len());
