@@ -23,7 +23,7 @@ macro_rules! messages {
 
 messages! {
     Status: "configuration generation learning left moves pid ready shortcut sources steering taken uptime_seconds version warnings worker_stalls",
-    Steering: "hook uplinks",
+    Steering: "hook lacks uplinks",
     Shortcut: "addresses capacity no_room no_room_total other_ports ports",
     Port: "bridge frames port reason shortcut vni",
     PortFrames: "passed refreshed shortcut stalled",
