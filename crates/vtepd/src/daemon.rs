@@ -44,10 +44,22 @@ async fn run_until_replaced(
     successor: &mut Option<UnixStream>,
 ) -> Result<(), Failure> {
     let mut configuration = Configuration::load(arguments)?;
-    let features = Features::probe().map_err(|error| {
-        format!("what this kernel can do cannot be found out: {error}; vtepd needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and \
-                 CAP_SYS_ADMIN (root)")
-    })?;
+    let (features, untried) = match Features::probe() {
+        Ok(features) => (features, None),
+        Err(error) if arguments.dry_run => {
+            let note = format!(
+                "what this kernel can do could not be tried ({error}): this supposes that it can do everything"
+            );
+            (Features::ALL, Some(note))
+        }
+        Err(error) => {
+            return Err(format!(
+                "what this kernel can do cannot be found out: {error}; vtepd needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and \
+                 CAP_SYS_ADMIN (root), and /proc"
+            )
+            .into());
+        }
+    };
     let hook = hook(configuration.hook, features)?;
     let kernel = Kernel::open()?;
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
@@ -65,6 +77,7 @@ async fn run_until_replaced(
         let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
         let notes = running
             .into_iter()
+            .chain(untried)
             .chain(missing)
             .chain(by_default)
             .chain(lacks(features))
