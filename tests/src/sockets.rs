@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSock
 use std::time::Duration;
 
 use ::lab::random::Random;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
+use nix::unistd::Pid;
 
 use crate::PATIENCE;
 use crate::lab::Host;
@@ -63,13 +65,15 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
         setsockopt(&sender, sockopt::UdpGsoSegment, &i32::try_from(size).unwrap()).expect("UDP_SEGMENT");
     }
     let all = bytes(size as u64, datagrams * size);
-    for (number, chunk) in all.chunks(per_send * size).enumerate() {
-        sender.send(chunk).expect("UDP takes it");
-        // A receiver that is not scheduled has room for so much.
-        if number % 16 == 15 {
-            std::thread::yield_now();
+    on_one_cpu(|| {
+        for (number, chunk) in all.chunks(per_send * size).enumerate() {
+            sender.send(chunk).expect("UDP takes it");
+            // A receiver that is not scheduled has room for so much.
+            if number % 16 == 15 {
+                std::thread::yield_now();
+            }
         }
-    }
+    });
     let mut buffer = vec![0; 65_536];
     for (number, expected) in all.chunks(size).enumerate() {
         let length =
@@ -79,6 +83,18 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
             "datagram {number} of {size} bytes has {length} bytes, or others"
         );
     }
+}
+
+/// Each CPU has a queue of its own for what a veth is given: a sender that moves to another one may overtake itself.
+fn on_one_cpu(send: impl FnOnce()) {
+    let this = Pid::from_raw(0);
+    let all = sched_getaffinity(this).unwrap();
+    let mut one = CpuSet::new();
+    let first = (0..CpuSet::count()).find(|cpu| all.is_set(*cpu).unwrap_or(false)).expect("a CPU");
+    one.set(first).unwrap();
+    sched_setaffinity(this, &one).unwrap();
+    send();
+    sched_setaffinity(this, &all).unwrap();
 }
 
 /// Pings a host: so many requests of so many bytes, each of which must be answered. `options` are those of ping.
