@@ -250,7 +250,7 @@ struct Verify {
     #[arg(long, value_name = "FILE")]
     figures: Option<PathBuf>,
     /// Seconds until everybody reaches everybody
-    #[arg(long, default_value_t = 90)]
+    #[arg(long, default_value_t = 120)]
     timeout: u64,
 }
 

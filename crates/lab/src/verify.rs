@@ -23,8 +23,9 @@ use crate::way::{self, Way};
 
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach};
 
-/// How long every route must have stayed as it is where the sending leaf has an uplink that it does not use (yet).
-const SETTLE: Duration = Duration::from_secs(10);
+/// How long every route must have stayed as it is where the sending leaf has an uplink that is in no route (yet): FRR that was up
+/// before its links were may take a minute.
+const SETTLE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
 /// How long the uplink is down, and how long it is watched on its return at most.
 const DOWN: Duration = Duration::from_secs(3);
@@ -81,7 +82,7 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, VerifyError> {
-    let overlay = wait(deployed, settings, report)?;
+    let (overlay, unused) = wait(deployed, settings, report)?;
     let reach = reach(deployed, &overlay)?;
     let reached = reach.iter().filter(|reach| reach.reached).count();
     report(&format!("{reached} of {} pairs of hosts reach each other", reach.len()))?;
@@ -130,11 +131,17 @@ pub fn run(
     });
     let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, failover);
     outcome.faults.extend(differences);
+    outcome.faults.extend(unused.iter().map(|uplink| format!("no route to the other leaf goes by {uplink}")));
     Ok(outcome)
 }
 
-/// Waits until the kernels of all leaves know all other leaves and hosts, and no route changes any more.
-fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<Overlay, VerifyError> {
+/// Waits until the kernels of all leaves know all other leaves and hosts, and no route changes any more. Returns the sending leaf's
+/// uplinks that are in none, too.
+fn wait(
+    deployed: &Deployed,
+    settings: &Settings,
+    report: OnProgress,
+) -> Result<(Overlay, Vec<String>), VerifyError> {
     let start = Instant::now();
     let mut calm = (start, Vec::new());
     loop {
@@ -153,8 +160,11 @@ fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<
                 nodes.join(", ")
             ),
         };
+        let unused = unused_uplinks(deployed, &overlay)?;
+        let by =
+            if unused.is_empty() { String::new() } else { format!(", no route by {}", unused.join(", ")) };
         report(&format!(
-            "flood entries {}/{}, remote MACs {}/{}{missing}",
+            "flood entries {}/{}, remote MACs {}/{}{missing}{by}",
             floods.found, floods.expected, addresses.found, addresses.expected
         ))?;
         let complete = floods.expected > 0 && floods.complete() && addresses.complete();
@@ -164,22 +174,23 @@ fn wait(deployed: &Deployed, settings: &Settings, report: OnProgress) -> Result<
             calm = (Instant::now(), routes);
         }
         // What is missing is said at the end, with everything else.
-        let patience = if on_all_uplinks(deployed, &overlay)? { CALM } else { SETTLE };
+        let patience = if unused.is_empty() { CALM } else { SETTLE };
         if (complete && ready && calm.0.elapsed() >= patience) || start.elapsed() >= settings.limit {
-            return Ok(overlay);
+            return Ok((overlay, unused));
         }
         deployed.announce(&overlay.hosts)?;
         std::thread::sleep(POLL);
     }
 }
 
-/// Whether the sending leaf's kernel has all its uplinks on the shortest ways in its route.
-fn on_all_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<bool, VerifyError> {
-    let Some((from, to)) = way::ends(deployed.topology(), overlay) else { return Ok(true) };
+/// The sending leaf's uplinks on the shortest ways that its kernel has not in its route.
+fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, VerifyError> {
+    let Some((from, to)) = way::ends(deployed.topology(), overlay) else { return Ok(Vec::new()) };
     let route = deployed.namespace(&from.leaf)?.run(&["ip", "route", "show", &to.vtep.to_string()])?;
     let words: Vec<&str> = route.split_whitespace().collect();
     let uplinks = Way::new(deployed.topology(), &from.leaf, &to.leaf).uplinks();
-    Ok(uplinks.iter().all(|uplink| words.contains(&uplink.interface.as_str())))
+    let unused = uplinks.iter().filter(|uplink| !words.contains(&uplink.interface.as_str()));
+    Ok(unused.map(ToString::to_string).collect())
 }
 
 /// Every host asks every other of its VNI, all at once.
