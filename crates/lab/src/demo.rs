@@ -32,7 +32,7 @@ pub const TOPOLOGY: &str = "deploy/containerlab/scaleacross.clab.yml";
 pub(crate) const KERNEL: &str = "kernel";
 /// VNIs on each leaf.
 const VNIS: usize = 2;
-const CONVERGENCE_LIMIT: Duration = Duration::from_secs(90);
+const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
 
 /// The demo could not be shown.

@@ -16,7 +16,7 @@ use vtepd_tests::daemon::{ctl_program, program};
 /// How long anything that has to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long FRR may take to converge after something came back. BGP tries again every second, BFD slows down meanwhile.
-pub const CONVERGENCE: Duration = Duration::from_secs(60);
+pub const CONVERGENCE: Duration = Duration::from_secs(240);
 /// A process that ends when asked does so sooner.
 const GRACE: Duration = Duration::from_secs(5);
 
