@@ -60,6 +60,19 @@ impl Vtepd {
         vtepd
     }
 
+    /// As [`Self::start`], with a configuration file that is gone once it has been read.
+    #[must_use]
+    pub fn start_configured(namespace: &Namespace, configuration: &str, arguments: &[&str]) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let file = std::env::temp_dir().join(format!("vtepd-story-{}-{number}.toml", std::process::id()));
+        std::fs::write(&file, configuration).expect("a file for vtepd's configuration");
+        let path = file.to_str().expect("a path of UTF-8");
+        let vtepd = Self::start(namespace, &[arguments, &["--config", path]].concat());
+        std::fs::remove_file(&file).expect("the configuration file");
+        vtepd
+    }
+
     /// Starts vtepd and returns at once.
     #[must_use]
     pub fn spawn(namespace: &Namespace, arguments: &[&str]) -> Self {

@@ -91,6 +91,13 @@ impl Stream {
         });
     }
 
+    /// As [`Self::finish`]; every frame must have arrived, once and as it was sent.
+    pub fn finish_whole(self) {
+        let (sent, report) = self.finish();
+        let fate = (report.lost(), report.duplicated(), report.corrupted());
+        assert_eq!(fate, (0, 0, 0), "lost, doubled and damaged of {}", sent.frames);
+    }
+
     /// Stops sending, waits for what is under way, and says what became of all.
     #[must_use]
     pub fn finish(self) -> (Sent, Report) {

@@ -53,11 +53,7 @@ impl Streams {
 
 /// A vtepd whose worker may take its time: an emulated machine does not run it for longer than the usual limit.
 fn patient(lab: &Lab) -> Vtepd {
-    let file = std::env::temp_dir().join(format!("vtepd-any-kernel-{}.toml", std::process::id()));
-    std::fs::write(&file, "[takeover]\nstall-limit-ms = 3000\n").unwrap();
-    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--config", file.to_str().unwrap()]);
-    std::fs::remove_file(&file).unwrap();
-    vtepd
+    Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 3000\n", &["--no-fpm"])
 }
 
 /// It comes, is killed, comes again, hangs, and goes, under a stream each way to and from a kernel VXLAN peer.

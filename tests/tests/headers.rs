@@ -73,15 +73,12 @@ fn l4_the_ttl_of_the_namespace_and_of_the_configuration() {
     let lab = Lab::new("l4d");
     sysctl(&lab.leaf, "ipv4/ip_default_ttl", "77");
     assert_eq!(outer_of(&lab, 0, 5, false).ttl, 77);
-    let file = std::env::temp_dir().join("vtepd-story-l4d.toml");
-    std::fs::write(&file, "[vni.10]\nttl = 9\n").unwrap();
     {
         let _vtepd = Vtepd::start(&lab.leaf, &[]);
         assert_eq!(outer_of(&lab, 0, 5, false).ttl, 77);
     }
-    let _vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);
+    let _vtepd = Vtepd::start_configured(&lab.leaf, "[vni.10]\nttl = 9\n", &[]);
     assert_eq!(outer_of(&lab, 0, 5, false).ttl, 9);
-    std::fs::remove_file(file).unwrap();
 }
 
 /// L5 and L6: TOS inherited or fixed, ECN copied; inner CE becomes ECT(0) outside, as Linux does it.

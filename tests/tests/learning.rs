@@ -364,9 +364,8 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
     let lab = lab("v12", "maxaddress 12", "");
     lab.overlay(20, "", "", "");
     lab.overlay(30, "", "", "");
-    let file = std::env::temp_dir().join(format!("vtepd-story-v12-{}.toml", std::process::id()));
-    std::fs::write(&file, "[learning]\ntotal = 36\n[vni.20]\naddresses = 8\n").unwrap();
-    let vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);
+    let limits = "[learning]\ntotal = 36\n[vni.20]\naddresses = 8\n";
+    let vtepd = Vtepd::start_configured(&lab.leaf, limits, &[]);
     let stream = |vni: u32| {
         let stop = Arc::new(AtomicBool::new(false));
         let (ending, host, to) = (Arc::clone(&stop), lab.host.ip_in(vni), lab.far.ip_in(vni));
@@ -446,5 +445,4 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
         assert!(sent >= 50);
     }
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
-    std::fs::remove_file(file).unwrap();
 }

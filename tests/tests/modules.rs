@@ -17,11 +17,7 @@ fn lab(case: &str) -> Lab {
 }
 
 fn start(lab: &Lab) -> Vtepd {
-    let file = std::env::temp_dir().join(format!("vtepd-modules-{}.toml", std::process::id()));
-    std::fs::write(&file, "[takeover]\nstall-limit-ms = 5000\n").unwrap();
-    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--config", file.to_str().unwrap()]);
-    std::fs::remove_file(&file).unwrap();
-    vtepd
+    Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 5000\n", &["--no-fpm"])
 }
 
 /// The leaf takes the tag off: `hp10.100` is in the bridge, not `hp10`.
