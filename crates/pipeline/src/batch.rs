@@ -10,13 +10,10 @@ use crate::frame::{Frame, Offload, VlanTag};
 /// Bytes that one received frame may have: an IPv4 packet of 65,535 bytes behind an Ethernet header and two tags.
 pub const FRAME_CAPACITY: usize = 65_535 + 14 + 8;
 
-/// Distance between two frames of a batch, in bytes: the capacity, rounded up to whole cache lines.
-const STRIDE: usize = FRAME_CAPACITY.next_multiple_of(64);
-
 /// What is known of one received frame beside its bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Received {
-    /// Length in bytes, at most [`FRAME_CAPACITY`].
+    /// Length in bytes, at most the room for one frame.
     pub length: usize,
     /// See [`Frame::vlan`].
     pub vlan: Option<VlanTag>,
@@ -30,16 +27,30 @@ pub struct Batch {
     memory: Box<[u8]>,
     received: Vec<Received>,
     capacity: usize,
+    /// Bytes that one frame may have.
+    room: usize,
+    /// Distance between two frames in bytes: their room, rounded up to whole cache lines.
+    stride: usize,
 }
 
 impl Batch {
     /// Room for `capacity` frames.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
+        Self::with_room(capacity, FRAME_CAPACITY)
+    }
+
+    /// Room for `capacity` frames of `room` bytes at most.
+    #[must_use]
+    pub fn with_room(capacity: usize, room: usize) -> Self {
+        let room = room.clamp(1, FRAME_CAPACITY);
+        let stride = room.next_multiple_of(64);
         Self {
-            memory: vec![0; capacity * STRIDE].into_boxed_slice(),
+            memory: vec![0; capacity * stride].into_boxed_slice(),
             received: Vec::with_capacity(capacity),
             capacity,
+            room,
+            stride,
         }
     }
 
@@ -64,7 +75,7 @@ impl Batch {
     #[must_use]
     pub fn frame(&self, index: usize) -> Option<Frame<'_>> {
         let about = self.received.get(index)?;
-        let start = index * STRIDE;
+        let start = index * self.stride;
         let data = self.memory.get(start..start + about.length)?;
         Some(Frame { data, vlan: about.vlan, offload: about.offload })
     }
@@ -76,13 +87,14 @@ impl Batch {
 
     /// Memory for the whole batch, one frame's worth each: a port writes here, then calls [`Self::push`] in order.
     pub fn room(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.memory.as_chunks_mut::<STRIDE>().0.iter_mut().filter_map(|chunk| chunk.get_mut(..FRAME_CAPACITY))
+        let room = self.room;
+        self.memory.chunks_exact_mut(self.stride).filter_map(move |chunk| chunk.get_mut(..room))
     }
 
     /// Takes the next frame, whose bytes stand in [`Self::room`] already. Ignored once the batch is full.
     pub fn push(&mut self, received: Received) {
         if self.received.len() < self.capacity {
-            let length = received.length.min(FRAME_CAPACITY);
+            let length = received.length.min(self.room);
             self.received.push(Received { length, ..received });
         }
     }
@@ -92,10 +104,11 @@ impl Batch {
     /// Returns whether there was room for it.
     pub fn copy(&mut self, frame: Frame<'_>) -> bool {
         let index = self.received.len();
-        if index >= self.capacity || frame.data.len() > FRAME_CAPACITY {
+        if index >= self.capacity || frame.data.len() > self.room {
             return false;
         }
-        let Some(room) = self.memory.get_mut(index * STRIDE..index * STRIDE + frame.data.len()) else {
+        let Some(room) = self.memory.get_mut(index * self.stride..index * self.stride + frame.data.len())
+        else {
             return false;
         };
         room.copy_from_slice(frame.data);

@@ -1,0 +1,9 @@
+//! RoCE frames of a leaf's hosts, and the stages that each passes in memory, without sockets.
+//!
+//! - [`leaf`]: a leaf's forwarding state, and the frames that come to it
+//! - [`stage`]: parse, decide, encapsulate, decapsulate, each by itself
+//! - [`counting`]: an allocator that counts
+
+pub mod counting;
+pub mod leaf;
+pub mod stage;

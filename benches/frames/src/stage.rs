@@ -1,0 +1,141 @@
+//! What one batch of frames passes, each stage by itself.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use entropy::{Entropy, Policy, Settings};
+use pipeline::{Batch, Counters, Pipeline, Transmit};
+
+use crate::leaf::Leaf;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A part of what is done for each frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Headers to fields.
+    Parse,
+    /// Fields to the key that a frame is hashed by.
+    Key,
+    /// Fields to the outer source port.
+    Decide(Policy),
+    /// From the bridge to the underlay; the frame stays where it was received.
+    Encapsulate,
+    /// The same, and the whole frame copied into one piece.
+    EncapsulateCopied,
+    /// From the underlay to the bridge; the frame stays where it was received.
+    Decapsulate,
+    /// The same, and the whole frame copied into one piece.
+    DecapsulateCopied,
+    /// Counting a frame that was sent.
+    Account,
+}
+
+impl Stage {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Parse,
+        Self::Key,
+        Self::Decide(Policy::FiveTuple),
+        Self::Decide(Policy::QpHash),
+        Self::Decide(Policy::QpBins),
+        Self::Encapsulate,
+        Self::EncapsulateCopied,
+        Self::Decapsulate,
+        Self::DecapsulateCopied,
+        Self::Account,
+    ];
+
+    /// The name in one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Parse => "parse",
+            Self::Key => "key",
+            Self::Decide(policy) => policy.name(),
+            Self::Encapsulate => "encapsulate",
+            Self::EncapsulateCopied => "encapsulate-copied",
+            Self::Decapsulate => "decapsulate",
+            Self::DecapsulateCopied => "decapsulate-copied",
+            Self::Account => "account",
+        }
+    }
+
+    /// Whether it looks at the frames' bytes.
+    #[must_use]
+    pub const fn reads_frames(self) -> bool {
+        !matches!(self, Self::Key | Self::Decide(_) | Self::Account)
+    }
+
+    /// Makes batches of a leaf's frames. What is returned does this stage for the batch of a number, taken modulo `batches`.
+    ///
+    /// # Errors
+    /// If the length is too small.
+    pub fn prepare(
+        self,
+        leaf: &Leaf,
+        length: usize,
+        batches: usize,
+    ) -> Result<Box<dyn FnMut(usize)>, Failure> {
+        let snapshot = leaf.snapshot()?;
+        let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
+        let inwards = matches!(self, Self::Decapsulate | Self::DecapsulateCopied);
+        let frames =
+            if inwards { leaf.from_underlay(length, batches)? } else { leaf.from_bridge(length, batches)? };
+        let (mut out, now, mut room) = (Vec::new(), Instant::now(), Vec::new());
+        if let Self::Key | Self::Decide(_) = self {
+            let policy = if let Self::Decide(policy) = self { policy } else { Policy::QpHash };
+            let entropy = Entropy::new(Settings { policy, ..Settings::default() })?;
+            let dissect =
+                |batch: &Batch| batch.frames().filter_map(|frame| wire::dissect(frame.data)).collect();
+            let dissected: Vec<Vec<_>> = frames.iter().map(dissect).collect();
+            return Ok(Box::new(move |number| {
+                for frame in dissected.get(number % batches).into_iter().flatten() {
+                    if self == Self::Key {
+                        black_box(entropy.explain(black_box(frame)).key);
+                    } else {
+                        black_box(entropy.decide(black_box(frame)).source_port);
+                    }
+                }
+            }));
+        }
+        if self == Self::Account {
+            for batch in &frames {
+                pipeline.encapsulate(batch, &snapshot, now, &mut out);
+            }
+            let sent: Vec<Vec<Transmit>> = out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
+            return Ok(Box::new(move |number| {
+                for transmit in sent.get(number % batches).into_iter().flatten() {
+                    pipeline.account(black_box(transmit), Ok(()));
+                }
+            }));
+        }
+        Ok(Box::new(move |number| {
+            let Some(batch) = frames.get(number % batches) else { return };
+            let batch = black_box(batch);
+            out.clear();
+            match self {
+                Self::Encapsulate | Self::EncapsulateCopied => {
+                    pipeline.encapsulate(batch, &snapshot, now, &mut out);
+                }
+                Self::Decapsulate | Self::DecapsulateCopied => {
+                    pipeline.decapsulate(batch, &snapshot, now, &mut out);
+                }
+                _ => {
+                    for frame in batch.frames() {
+                        black_box(&wire::dissect(black_box(frame.data)));
+                    }
+                }
+            }
+            if matches!(self, Self::EncapsulateCopied | Self::DecapsulateCopied) {
+                room.clear();
+                for transmit in &out {
+                    room.extend_from_slice(transmit.head());
+                    room.extend_from_slice(transmit.body(batch));
+                }
+            }
+            black_box((&out, &room));
+        }))
+    }
+}
