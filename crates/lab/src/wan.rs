@@ -39,6 +39,8 @@ const TICK: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_micros(500);
 /// A turn ends after so long, whatever happens.
 const TURN: Duration = Duration::from_millis(500);
+/// How long an interface that refuses is left alone before it is opened again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Batches that are fetched from one interface before the others have their turn.
 const BATCHES: usize = 8;
 
@@ -103,7 +105,8 @@ pub struct Settings {
 struct Port {
     name: String,
     socket: Option<Socket>,
-    index: usize,
+    /// Why there is none, where the interface is there.
+    trouble: Option<PacketError>,
 }
 
 /// Who knows about a circuit's carrier; sides are 0 and 1.
@@ -138,6 +141,9 @@ pub struct Wan {
     directions: Vec<Direction>,
     carriers: Option<Vec<Carrier>>,
     watch: Watch,
+    /// When interfaces were listed last, and when they are next, whether there is word of them or not.
+    listed: Duration,
+    list_again: Option<Duration>,
     /// How often interfaces are looked at while there is traffic.
     look: Duration,
     /// Nobody looks before.
@@ -158,7 +164,7 @@ impl Wan {
             return Err(WanError::Circuits(format!("interface '{}' is in two circuits", twice.1)));
         }
         let ports: Vec<Port> =
-            names.iter().map(|name| Port { name: (*name).clone(), socket: None, index: 0 }).collect();
+            names.iter().map(|name| Port { name: (*name).clone(), socket: None, trouble: None }).collect();
         if ports.is_empty() {
             return Err(WanError::Circuits("no circuits; name two interfaces, such as eth1:eth2".to_owned()));
         }
@@ -179,6 +185,8 @@ impl Wan {
             ports,
             carriers: settings.carrier.then(|| vec![Carrier::Through; settings.circuits.len()]),
             watch: Watch::open().map_err(io_error("watch interfaces"))?,
+            listed: Duration::ZERO,
+            list_again: None,
             look: LOOK.min(least / 4),
             next_look: Duration::ZERO,
         };
@@ -186,10 +194,17 @@ impl Wan {
         Ok(wan)
     }
 
-    /// Interfaces that are not there.
+    /// Interfaces that are not there, or that refuse, with what they say.
     #[must_use]
-    pub fn missing(&self) -> Vec<&str> {
-        self.ports.iter().filter(|port| port.socket.is_none()).map(|port| port.name.as_str()).collect()
+    pub fn missing(&self) -> Vec<String> {
+        let missing = self.ports.iter().filter(|port| port.socket.is_none());
+        let say = |port: &Port| match &port.trouble {
+            Some(PacketError::Io { action, source, .. }) => {
+                format!("{} (cannot {action}: {source})", port.name)
+            }
+            _ => port.name.clone(),
+        };
+        missing.map(say).collect()
     }
 
     /// What has become of the frames so far.
@@ -217,14 +232,18 @@ impl Wan {
     /// If the kernel refuses what it should not.
     pub fn turn(&mut self) -> Result<(), WanError> {
         self.wait()?;
-        if self.watch.heard() {
+        if self.watch.heard() || self.list_again.is_some_and(|at| self.start.elapsed() >= at) {
             self.find_ports()?;
         }
         if self.start.elapsed() >= self.next_look {
-            let found = self.fetch()?;
+            let found = self.fetch();
             self.next_look = if found { self.start.elapsed() + self.look } else { Duration::ZERO };
         }
-        self.send()
+        self.send();
+        if self.ports.iter().any(|port| port.trouble.is_some()) {
+            self.list_again = Some(self.listed + AGAIN);
+        }
+        Ok(())
     }
 
     fn wait(&self) -> Result<(), WanError> {
@@ -232,6 +251,7 @@ impl Wan {
         let due =
             self.directions.iter().filter_map(|direction| direction.waiting.front()).map(|(at, _)| *at).min();
         let mut until = due.map_or(now + TURN, |due| due.max(now + TICK).min(now + TURN));
+        until = self.list_again.map_or(until, |again| until.min(again));
         let mut descriptors = Vec::new();
         if now < self.next_look {
             until = until.min(self.next_look);
@@ -247,7 +267,7 @@ impl Wan {
     }
 
     /// Takes what has arrived. Returns whether anything had.
-    fn fetch(&mut self) -> Result<bool, WanError> {
+    fn fetch(&mut self) -> bool {
         let mut found = false;
         for direction in &mut self.directions {
             let Some(port) = self.ports.get_mut(direction.from) else { continue };
@@ -255,9 +275,8 @@ impl Wan {
             for _ in 0..BATCHES {
                 let received = match socket.receive() {
                     Ok(received) => received,
-                    // It is gone, and word of that on its way.
-                    Err(_) => {
-                        port.socket = None;
+                    Err(error) => {
+                        port.lose(error);
                         break;
                     }
                 };
@@ -272,23 +291,24 @@ impl Wan {
                 }
             }
         }
-        Ok(found)
+        found
     }
 
     /// Sends what is due.
-    fn send(&mut self) -> Result<(), WanError> {
+    fn send(&mut self) {
         for direction in &mut self.directions {
-            let socket = self.ports.get(direction.to).and_then(|port| port.socket.as_ref());
+            let Some(port) = self.ports.get_mut(direction.to) else { continue };
             loop {
                 let now = self.start.elapsed();
                 let due = direction.waiting.iter().take_while(|(at, _)| *at <= now).map(|(_, frame)| frame);
                 if direction.waiting.front().is_none_or(|(at, _)| *at > now) {
                     break;
                 }
-                let sent = match socket {
-                    Some(socket) => socket.send(due)?,
-                    None => Sending::Refused,
-                };
+                let sent = port.socket.as_ref().map_or(Ok(Sending::Refused), |socket| socket.send(due));
+                let sent = sent.unwrap_or_else(|error| {
+                    port.lose(error);
+                    Sending::Refused
+                });
                 match sent {
                     Sending::Later => break,
                     Sending::Refused => {
@@ -298,31 +318,24 @@ impl Wan {
                 }
             }
         }
-        Ok(())
     }
 
     /// Joins interfaces that have come, lets go of those that have gone, and tells the one side of what happened to the other.
     fn find_ports(&mut self) -> Result<(), WanError> {
         let links = links::all().map_err(io_error("list interfaces"))?;
-        for port in &mut self.ports {
-            match links.get(&port.name) {
-                None => port.socket = None,
-                Some(link) => {
-                    let index = link.interface.link.ifindex();
-                    if port.socket.is_none() || port.index != index {
-                        port.socket = Some(Socket::open(&link.interface)?);
-                        port.index = index;
-                    }
-                }
-            }
-        }
+        (self.listed, self.list_again) = (self.start.elapsed(), None);
+        self.ports.iter_mut().try_for_each(|port| port.find(links.get(&port.name)))?;
         self.tell_carrier(&links)
     }
 
     fn tell_carrier(&mut self, links: &BTreeMap<String, Link>) -> Result<(), WanError> {
         let set = |port: &Port, up: bool| {
             let link = links.get(&port.name).filter(|link| link.up != up);
-            link.map_or(Ok(()), |link| links::set(&link.interface, up).map_err(io_error("set an interface")))
+            match link.map_or(Ok(()), |link| links::set(&link.interface, up)) {
+                // It has gone meanwhile, and word of that is on its way.
+                Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(()),
+                set => set.map_err(io_error("set an interface")),
+            }
         };
         for (sides, carrier) in self.ports.chunks_exact(2).zip(self.carriers.iter_mut().flatten()) {
             let [a, b] = sides else { continue };
@@ -368,6 +381,33 @@ impl Drop for Wan {
     }
 }
 
+impl Port {
+    /// Opens the interface where that is to be done. One that refuses is asked again later: it may have gone since it was listed.
+    fn find(&mut self, link: Option<&Link>) -> Result<(), WanError> {
+        let Some(link) = link else {
+            (self.socket, self.trouble) = (None, None);
+            return Ok(());
+        };
+        if self.socket.as_ref().is_some_and(|socket| socket.is_on(&link.interface)) {
+            return Ok(());
+        }
+        match Socket::open(&link.interface) {
+            Ok(socket) => (self.socket, self.trouble) = (Some(socket), None),
+            Err(PacketError::Io { action, interface, source })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                return Err(PacketError::Io { action, interface, source }.into());
+            }
+            Err(error) => self.lose(error),
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, error: PacketError) {
+        (self.socket, self.trouble) = (None, Some(error));
+    }
+}
+
 impl Direction {
     fn take(&mut self, frame: Frame, arrived: Duration) {
         let bytes = frame.wire_bytes();
@@ -406,14 +446,4 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> WanError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_circuit_is_two_interfaces() {
-        assert_eq!("a1:b1".parse::<Circuit>().unwrap(), Circuit(["a1".into(), "b1".into()]));
-        for wrong in ["a1", "a1:", ":b1", "a:a", "a:b:c", ""] {
-            wrong.parse::<Circuit>().unwrap_err();
-        }
-    }
-}
+mod tests;

@@ -248,4 +248,17 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     veth((a, "eth1"), (&site.between, "a1"), 9500).unwrap();
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
     assert!(wait_until(PATIENCE, || !site.ping(1).is_empty()));
+
+    // The same, by the same number, while nobody looks.
+    let text = site.between.run(&["ip", "-o", "link", "show", "a1"]).unwrap();
+    let index = text.split_once(':').unwrap().0;
+    site.wan.signal(Signal::SIGSTOP).unwrap();
+    a.run(&["ip", "link", "del", "eth1"]).unwrap();
+    let add = ["ip", "link", "add", "a1", "mtu", "9500", "index", index, "type", "veth", "peer", "eth1"];
+    site.between.run(&[&add[..], &["mtu", "9500", "netns", a.name()]].concat()).unwrap();
+    site.between.run(&["ip", "link", "set", "a1", "up"]).unwrap();
+    set(a, "up");
+    a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
+    site.wan.signal(Signal::SIGCONT).unwrap();
+    assert!(wait_until(PATIENCE, || !site.ping(1).is_empty()));
 }

@@ -50,6 +50,11 @@ impl Watch {
         Ok(Self(netlink(SockFlag::SOCK_NONBLOCK, group)?))
     }
 
+    #[cfg(test)]
+    pub(super) fn deaf() -> io::Result<Self> {
+        Ok(Self(netlink(SockFlag::SOCK_NONBLOCK, 0)?))
+    }
+
     /// Whether there was word since the last call.
     pub(super) fn heard(&self) -> bool {
         let mut buffer = [0; 8192];

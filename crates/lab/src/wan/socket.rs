@@ -10,7 +10,7 @@ use nix::libc;
 use nix::sys::socket::sockopt::{self, GetStruct, SetBool, SetStruct};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockFlag, SockProtocol, SockType,
-    bind, getsockopt, recvmmsg, sendmmsg, setsockopt, socket,
+    SockaddrStorage, bind, getsockname, getsockopt, recvmmsg, sendmmsg, setsockopt, socket,
 };
 
 use super::frame::{Frame, VNET_HEADER};
@@ -113,6 +113,19 @@ impl Socket {
             }
         }
         Ok(socket)
+    }
+
+    /// Whether this is still the interface. The kernel lets go of one that is removed, and another may come by its number.
+    pub(super) fn is_on(&self, interface: &Interface) -> bool {
+        // Not `LinkAddr`: the kernel's answer is shorter than that, by what an Ethernet address does not fill.
+        let own = getsockname::<SockaddrStorage>(self.descriptor.as_raw_fd()).ok();
+        let own = own.as_ref().and_then(SockaddrStorage::as_link_addr);
+        own.is_some_and(|own| own.ifindex() == interface.link.ifindex())
+    }
+
+    #[cfg(test)]
+    pub(super) fn replace(&mut self, descriptor: OwnedFd) {
+        self.descriptor = descriptor;
     }
 
     /// What has arrived, at most one batch; does not wait.
