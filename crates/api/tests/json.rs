@@ -32,7 +32,7 @@ messages! {
     Vni: "external left netdev taken vni",
     Taken: "ageing_seconds destination_port flood_vteps frame_limit learning local policy remote_macs strict_vtep",
     Policy: "bins name seed source_ports",
-    FdbEntry: "mac netdev vni vtep",
+    FdbEntry: "mac netdev port silent_seconds vni vtep",
     FloodEntry: "netdev vni vtep",
     Neighbour: "address interface kind mac vni",
     Route: "default_route next_hops state vtep",

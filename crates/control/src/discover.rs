@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use entropy::{Entropy, SourcePortRange};
 use netlink::{Link, LinkKind, Vxlan};
+use tables::steering::FIRST_VIRTUAL;
 use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
 
@@ -53,13 +54,19 @@ impl Discovery<'_> {
         if vxlan.vni_filter {
             return Err(LeaveReason::VniFilter);
         }
+        let is_virtual = link.ifindex >= FIRST_VIRTUAL;
+        if !is_virtual && !self.settings.standalone.is_empty() {
+            return Err(LeaveReason::Standalone);
+        }
         let vni = Vni::try_from(vxlan.id).map_err(|_| LeaveReason::VniZero)?;
         self.wanted(vni)?;
         let local = supported(vxlan, self.links)?;
         if !link.is_operational() {
             return Err(LeaveReason::Down);
         }
-        self.bridged(link)?;
+        if !is_virtual {
+            self.bridged(link)?;
+        }
         if let Some(other) = self.twin(link.ifindex, vxlan) {
             return Err(LeaveReason::Duplicate { other });
         }
@@ -97,7 +104,8 @@ impl Discovery<'_> {
             },
             udp_checksum: vxlan.udp_checksum,
         };
-        let strict_vtep = settings.strict_vtep;
+        // Where nobody learns of VTEPs, those that the configuration names are all there are.
+        let strict_vtep = settings.strict_vtep || is_virtual;
         let ageing = Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (link.name.clone(), link.mac);

@@ -62,6 +62,9 @@ impl fmt::Display for NoNetdev {
 /// Why a VNI is left to the kernel. Each reads as the end of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaveReason {
+    /// The configuration describes VNIs of its own.
+    #[error("vtepd runs standalone, on the VNIs that its configuration describes")]
+    Standalone,
     /// The configuration names other VNIs.
     #[error("the configuration does not include it")]
     NotIncluded,

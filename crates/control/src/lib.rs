@@ -6,6 +6,7 @@
 //! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
 //! - [`flapping`]: addresses that move too often
 //! - [`shortcut`]: which bridge ports have the shortcut, and which addresses it goes by
+//! - [`standalone`]: VNIs that the configuration describes, without netdevs
 //! - [`source`]: the sources of facts, and how far each is to be believed
 //! - [`publication`]: from what is known to what workers and steering go by
 //! - [`run`]: the one task that owns everything
@@ -39,6 +40,7 @@ mod shared;
 pub mod shortcut;
 mod slots;
 pub mod source;
+pub mod standalone;
 pub mod state;
 pub mod status;
 mod swept;
@@ -57,5 +59,6 @@ pub use run::{FpmListener, Request, RunError, run, survey};
 pub use settings::{Filters, LearnLimits, Namespace, Settings, StaleTime, VniSettings};
 pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;
+pub use standalone::StandaloneVni;
 pub use state::{FpmHazard, FpmSweep, Resync, State};
 pub use status::{ByDefault, Status, Warning};

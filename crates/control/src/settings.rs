@@ -7,6 +7,8 @@ use entropy::{Bins, Policy, SourcePortRange};
 use tables::Rebalance;
 use wire::Vni;
 
+use crate::standalone::StandaloneVni;
+
 /// The user's wishes. The default takes every VNI over and follows the netdevs in everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
@@ -26,6 +28,8 @@ pub struct Settings {
     pub stale_time: StaleTime,
     /// How much may be learned from received frames.
     pub learning: LearnLimits,
+    /// VNIs without netdevs. Where there are any, netdevs stay with the kernel.
+    pub standalone: Vec<StandaloneVni>,
     /// For the VNIs without settings of their own.
     pub default: VniSettings,
     /// Settings of single VNIs, complete: nothing is inherited from `default`.

@@ -21,6 +21,7 @@ use crate::resolver::Resolver;
 use crate::settings::{Filters, Namespace, Settings};
 use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
+use crate::standalone;
 use crate::swept::{Epoch, Swept};
 use crate::underlay::{Routes, Underlay};
 use crate::vteps::Vteps;
@@ -176,10 +177,12 @@ impl State {
         }
     }
 
-    /// Takes new settings; the next [`State::build`] follows them. VNIs that were detached stay so.
+    /// Takes new settings; the next [`State::build`] follows them. VNIs that were detached stay so, and those
+    /// without netdevs are as they were.
     pub fn reload(&mut self, settings: Settings, namespace: Namespace) {
         let detached = std::mem::take(&mut self.settings.detached);
-        self.settings = Settings { detached, ..settings };
+        let standalone = std::mem::take(&mut self.settings.standalone);
+        self.settings = Settings { detached, standalone, ..settings };
         self.namespace = namespace;
         self.dirty.all = true;
     }
@@ -206,7 +209,7 @@ impl State {
         };
         epoch.advance();
         let epoch = *epoch;
-        for message in dump {
+        for message in dump.into_iter().chain(standalone::messages(&self.settings.standalone, what)) {
             self.apply_kernel(message);
         }
         let swept = match what {

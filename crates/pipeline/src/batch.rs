@@ -5,10 +5,14 @@ use std::net::Ipv4Addr;
 
 use tables::{NextHop, VtepIndex};
 
-use crate::frame::{Frame, Offload, VlanTag};
+use crate::frame::{Checksum, Frame, Offload, VlanTag};
 
 /// Bytes that one received frame may have: an IPv4 packet of 65,535 bytes behind an Ethernet header and two tags.
 pub const FRAME_CAPACITY: usize = 65_535 + 14 + 8;
+
+/// Bytes of both addresses, and of a tag.
+const MACS: usize = 12;
+const TAG: usize = 4;
 
 /// What is known of one received frame beside its bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -99,6 +103,25 @@ impl Batch {
         }
     }
 
+    /// Puts the tags that the kernel took out of the frames back into them. A frame that has no room for its tag is left empty.
+    pub fn insert_tags(&mut self) {
+        for (about, chunk) in self.received.iter_mut().zip(self.memory.chunks_exact_mut(self.stride)) {
+            let Some(tag) = about.vlan.take() else { continue };
+            let length = about.length + TAG;
+            if about.length < MACS || length > self.room {
+                about.length = 0;
+                continue;
+            }
+            chunk.copy_within(MACS..about.length, MACS + TAG);
+            let bytes = tag.tpid.to_be_bytes().into_iter().chain(tag.tci.to_be_bytes());
+            chunk.iter_mut().skip(MACS).zip(bytes).for_each(|(place, byte)| *place = byte);
+            about.length = length;
+            if let Checksum::Partial { start, .. } = &mut about.offload.checksum {
+                *start = start.saturating_add(TAG as u16);
+            }
+        }
+    }
+
     /// Copies a frame in: for tests, replay and in-memory ports.
     ///
     /// Returns whether there was room for it.
@@ -131,6 +154,8 @@ pub enum Destination {
     },
     /// The bridge, through its splice.
     Bridge,
+    /// An access port, by its number.
+    Port(u16),
 }
 
 impl Destination {

@@ -58,6 +58,8 @@ pub struct VniCounters {
     pub encapsulated: Traffic,
     /// Decapsulated and handed to the bridge.
     pub decapsulated: Traffic,
+    /// Handed from access port to access port.
+    pub switched: Traffic,
     /// Frames from the bridge that were replicated to the flood list.
     pub flooded: Counter,
     /// Frames from VTEPs that no table names.
@@ -93,6 +95,19 @@ impl PeerCounters {
     }
 }
 
+/// What the bridge of our own learned, and what not.
+#[derive(Debug, Default)]
+pub struct StationCounters {
+    /// Stations that were not known.
+    pub new: Counter,
+    /// Stations that were known elsewhere.
+    pub moved: Counter,
+    /// Frames whose source found no room.
+    pub too_many: Counter,
+    /// Frames whose source moves too often.
+    pub flapping: Counter,
+}
+
 /// Everything a worker counts.
 #[derive(Debug)]
 pub struct Counters {
@@ -116,6 +131,8 @@ pub struct Counters {
     pub stalls: Counter,
     /// Frames whose source address was to be reported, which too many others were.
     pub learn_limited: Counter,
+    /// See there.
+    pub stations: StationCounters,
 }
 
 impl Default for Counters {
@@ -149,6 +166,7 @@ impl Counters {
             held: Counter::default(),
             stalls: Counter::default(),
             learn_limited: Counter::default(),
+            stations: StationCounters::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
 use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::bridge::{Place, Way};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::TPID;
 use crate::frame::{Checksum, Frame, Gso, GsoKind, Offload};
@@ -49,6 +50,9 @@ impl Pipeline {
     /// Decapsulates a batch that came from the underlay splice; what is to be sent is appended to `out`.
     pub fn decapsulate(&mut self, batch: &Batch, snapshot: &Snapshot, now: Instant, out: &mut Vec<Transmit>) {
         self.learner.set_time(now);
+        if let Some(bridge) = &mut self.bridge {
+            bridge.set_time(now);
+        }
         self.counters.underlay_received.add(batch.len() as u64);
         for (frame, index) in batch.frames().zip(0u32..) {
             let received = Outer::parse(&frame).and_then(|outer| {
@@ -102,9 +106,28 @@ impl Pipeline {
             let heard = (source, outer.source);
             self.learner.hear(heard, (table, learning), snapshot, limited).map_err(whole)?;
         }
-        to_bridge(inner, (index, piece.end), table, (outer.tos, offload), out).map_err(whole)?;
-        if let Some(transmit) = out.last_mut() {
-            transmit.vtep = vtep.map(|index| (index, outer.source));
+        let vtep = vtep.map(|index| (index, outer.source));
+        let received = (index, piece.end, vtep);
+        let Some(bridge) = &mut self.bridge else {
+            let to = Destination::Bridge;
+            return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
+        };
+        if let Some((index, address)) = vtep {
+            bridge.learn(table, source, Place::Vtep(index, address), &self.counters).map_err(whole)?;
+        }
+        let destination = inner.first_chunk().map(|address| MacAddr(*address)).unwrap_or_default();
+        let ports: &[u16] = match &bridge.way(table, destination, snapshot) {
+            Way::To(Place::Port(port)) => &[*port],
+            // Split horizon.
+            Way::To(Place::Vtep(..)) => return Err((DropReason::SamePort, slot)),
+            Way::Flood => bridge.ports_of(table.tunnel.vni),
+        };
+        self.counters.copies.add((ports.len() as u64).saturating_sub(1));
+        for port in ports {
+            let to = Destination::Port(*port);
+            if let Err(reason) = inside(inner, received, table, to, (outer.tos, offload), out) {
+                self.counters.drop_frames(reason, slot, 1);
+            }
         }
         Ok(())
     }
@@ -147,11 +170,13 @@ pub(crate) fn congestion(outer_tos: u8, dissection: &Dissection) -> Result<Optio
     if ecn == Some(Egress::Drop) { Err(DropReason::EcnNotCapable) } else { Ok(ecn) }
 }
 
-/// Builds the frame for the bridge splice. `index`, `end`: the received frame, and where the inner one ends in it.
-fn to_bridge(
+/// Builds the frame for the bridge splice, with its tag, or for an access port. `index`, `end`, `vtep`: the received frame, where
+/// the inner one ends in it, and whom it is from.
+fn inside(
     inner: &[u8],
-    (index, end): (u32, usize),
+    (index, end, vtep): (u32, usize, Option<(VtepIndex, Ipv4Addr)>),
     table: &VniTable,
+    to: Destination,
     (outer_tos, offload): (u8, Offload),
     out: &mut Vec<Transmit>,
 ) -> Result<(), DropReason> {
@@ -166,7 +191,8 @@ fn to_bridge(
         },
         _ => (ETHERNET, None),
     };
-    let (offload, checksum) = inner_offload(inner, dissection, offload)?;
+    let tag = if to == Destination::Bridge { TAG_LENGTH } else { 0 };
+    let (offload, checksum) = inner_offload(inner, dissection, offload, tag)?;
     if let Some(checksum) = &checksum {
         copied = copied.max(checksum.end());
     }
@@ -176,19 +202,21 @@ fn to_bridge(
     let body = Body::Received { frame: index, range: start as u32..end as u32 };
     let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
     // Built where it stays: moving it costs more than all of the rest.
-    out.push(Transmit::new(Destination::Bridge, table.slot.get(), body, offload));
+    out.push(Transmit::new(to, table.slot.get(), body, offload));
     let written = out.last_mut().and_then(|transmit| {
         transmit.segments = segments;
+        transmit.vtep = vtep;
         let fits = transmit.extend_head(addresses)
-            && transmit.extend_head(&TPID.to_be_bytes())
-            && transmit.extend_head(&table.slot.get().to_be_bytes())
+            && (tag == 0
+                || (transmit.extend_head(&TPID.to_be_bytes())
+                    && transmit.extend_head(&table.slot.get().to_be_bytes())))
             && transmit.extend_head(behind);
         if let Some(codepoint) = codepoint {
-            let ip = transmit.head_mut().get_mut(l3 + TAG_LENGTH..)?;
+            let ip = transmit.head_mut().get_mut(l3 + tag..)?;
             wire::ecn::set(ip, codepoint).then_some(())?;
         }
         if let Some(checksum) = checksum {
-            checksum.write(transmit.head_mut().get_mut(TAG_LENGTH..)?)?;
+            checksum.write(transmit.head_mut().get_mut(tag..)?)?;
         }
         fits.then_some(())
     });
@@ -199,11 +227,12 @@ fn to_bridge(
     Ok(())
 }
 
-/// What is left to whoever is below the tagged frame, and a checksum that it could not complete.
+/// What is left to whoever is below the frame with its tag, and a checksum that it could not complete.
 fn inner_offload(
     inner: &[u8],
     dissection: &Dissection,
     offload: Offload,
+    tag: usize,
 ) -> Result<(Offload, Option<Completed>), DropReason> {
     let Checksum::Partial { start, offset } = offload.checksum else { return Ok((offload, None)) };
     if usize::from(start) + usize::from(offset) + 2 > inner.len() {
@@ -214,12 +243,12 @@ fn inner_offload(
         let checksum = Completed::of(inner, dissection, start, offset).ok_or(DropReason::BadOffload)?;
         return Ok((Offload::default(), Some(checksum)));
     }
-    let start = start.checked_add(TAG_LENGTH as u16).ok_or(DropReason::BadOffload)?;
+    let start = start.checked_add(tag as u16).ok_or(DropReason::BadOffload)?;
     Ok((Offload { checksum: Checksum::Partial { start, offset }, ..offload }, None))
 }
 
 /// Frames that a super-frame stands for.
-fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Result<u16, DropReason> {
+pub(crate) fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Result<u16, DropReason> {
     let headers = dissection.gso_header_length(inner).ok_or(DropReason::BadOffload)?;
     let payload = inner.len() - headers;
     u16::try_from(payload.div_ceil(usize::from(gso.size.max(1))).max(1)).map_err(|_| DropReason::BadOffload)

@@ -54,6 +54,17 @@ impl<'a> Plan<'a> {
         Ok(Self { vni, dissection, remotes, flooded: known.is_none(), frame })
     }
 
+    /// A frame that goes to these VTEPs, of which there is at least one.
+    pub const fn to(
+        frame: &'a Frame<'a>,
+        dissection: &'a Dissection,
+        vni: &'a VniTable,
+        remotes: &'a [VtepIndex],
+        flooded: bool,
+    ) -> Self {
+        Self { vni, dissection, remotes, flooded, frame }
+    }
+
     /// What cuts the frame, if it is a super-frame.
     ///
     /// # Errors

@@ -53,6 +53,10 @@ drop_reasons! {
     EcnNotCapable => "ecn_not_capable",
     /// No VTEP is known for the destination and the flood list is empty.
     NoRemote => "no_remote",
+    /// The destination is where the frame came from: behind the same access port, or behind a VTEP for a frame from a VTEP.
+    SamePort => "same_port",
+    /// The destination is an address that no bridge forwards to (01:80:c2:00:00:00 to 0f).
+    ReservedGroup => "reserved_group",
     /// There is no live route to the VTEP.
     NoRoute => "no_route",
     /// The next hop's MAC address did not become known in time.

@@ -50,7 +50,22 @@ impl Pipeline {
         let dissection = wire::dissect(frame.data);
         let dissection = dissection.as_ref().ok_or((DropReason::Truncated, slot))?;
         let plan = Plan::of(frame, dissection, vni).map_err(whole)?;
-        let segmenter = plan.segmenter().map_err(whole)?;
+        self.tunnel(batch, index, &plan, snapshot, now, out).map_err(whole)
+    }
+
+    /// Sends each VTEP its copy of the frame at this index, in as many pieces as it has. An error is the fate of the whole frame.
+    #[inline]
+    pub(crate) fn tunnel(
+        &mut self,
+        batch: &Batch,
+        index: u32,
+        plan: &Plan<'_>,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut Vec<Transmit>,
+    ) -> Result<(), DropReason> {
+        let slot = plan.vni.slot.get();
+        let segmenter = plan.segmenter()?;
         if plan.flooded {
             self.counters.vni(slot).inspect(|counters| counters.flooded.add(1));
         }
@@ -68,7 +83,7 @@ impl Pipeline {
             let body = (index, piece.body.start as u32..piece.body.end as u32);
             for &remote in plan.remotes {
                 let copy = (remote, source_port, &body);
-                if let Err(reason) = self.send_copy(batch, &plan, copy, snapshot, now, out) {
+                if let Err(reason) = self.send_copy(batch, plan, copy, snapshot, now, out) {
                     self.counters.drop_frames(reason, slot, 1);
                 }
             }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use tables::{Learned, Snapshot};
 
 use crate::batch::{Destination, Transmit};
+use crate::bridge::Bridge;
 use crate::counters::Counters;
 use crate::decapsulate::TAG_LENGTH;
 use crate::drop_reason::DropReason;
@@ -20,6 +21,8 @@ pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
     pub(crate) hold: Hold,
     pub(crate) learner: Learner,
+    /// Where there is no kernel bridge.
+    pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identification of the last outer packet.
     pub(crate) identification: u16,
     /// Where inner headers are rewritten, one frame at a time.
@@ -34,6 +37,7 @@ impl Pipeline {
             counters,
             hold: Hold::default(),
             learner: Learner::default(),
+            bridge: None,
             identification: 0,
             inner: InnerHead::default(),
         }
@@ -96,8 +100,12 @@ impl Pipeline {
                     peer.inspect(|peer| peer.by_default.add(segments));
                 }
             }
-            Destination::Bridge => {
-                let inner = bytes.saturating_sub(TAG_LENGTH as u64);
+            Destination::Port(_) if transmit.vtep.is_none() => {
+                self.counters.vni(transmit.slot).inspect(|vni| vni.switched.add(segments, bytes));
+            }
+            Destination::Bridge | Destination::Port(_) => {
+                let tag = if transmit.to == Destination::Bridge { TAG_LENGTH as u64 } else { 0 };
+                let inner = bytes.saturating_sub(tag);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.decapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.received.add(segments, inner));
             }

@@ -3,6 +3,7 @@
 //! - [`frame`], [`batch`]: what comes in and what goes out
 //! - [`engine`]: one worker's state, and the accounts it keeps
 //! - [`encapsulate`], [`decapsulate`]: the two directions
+//! - [`bridge`]: a bridge of our own, where there is none of the kernel's
 //! - `decide`: where a frame goes, asked by [`encapsulate`] and by [`mod@explain`]
 //! - [`mod@explain`], [`mod@explain_received`]: what would become of a frame, either way
 //! - `outer`: the outer headers' bytes
@@ -12,6 +13,7 @@
 //! - [`drop_reason`], [`counters`]: what became of every frame
 
 pub mod batch;
+pub mod bridge;
 pub mod counters;
 pub mod decapsulate;
 pub mod drop_reason;
@@ -30,6 +32,7 @@ mod outer;
 mod partial;
 
 pub use batch::{Batch, Body, Destination, FRAME_CAPACITY, Received, Transmit};
+pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use drop_reason::DropReason;
 pub use engine::Pipeline;

@@ -43,11 +43,11 @@ static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 #define IPPROTO_UDP 17
 
 // The places of `kill_switch`.
-enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2, HOOK_PORT = 3 };
+enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2, HOOK_PORT = 3, HOOK_ACCESS = 4 };
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
-	UINT(max_entries, 4);
+	UINT(max_entries, 5);
 	TYPE(key, __u32);
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
@@ -194,6 +194,12 @@ SEC("classifier") int vtepd_port(struct __sk_buff *skb)
 	return PASS;
 }
 
+SEC("classifier") int vtepd_access(struct __sk_buff *skb)
+{
+	steer(skb, HOOK_ACCESS);
+	return PASS;
+}
+
 // The near end of the bridge splice speaks to nobody but us: what is not redirected must not reach the leaf's stack.
 SEC("classifier") int vtepd_splice(struct __sk_buff *skb)
 {
@@ -335,6 +341,12 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 }
 
 #include "shortcut.bpf.h"
+
+// An access port's ingress: AF_PACKET has seen the frame before this runs; the stack is not to see it after.
+SEC("classifier") int steer_access(struct __sk_buff *skb)
+{
+	return DROP;
+}
 
 // Bridge splice, near end ingress: by the tag, into the vxlan netdev, as if the kernel had decapsulated it.
 SEC("classifier") int steer_splice(struct __sk_buff *skb)

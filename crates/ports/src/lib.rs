@@ -1,5 +1,6 @@
 //! AF_PACKET and in-memory ports, splices and steering programs: the only room with unsafe code.
 //!
+//! - [`access`], [`tap`]: ports of VNIs without a kernel bridge
 //! - [`packet`]: AF_PACKET sockets, batched both ways
 //! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
 //! - [`features`]: what the running kernel can do
@@ -14,6 +15,7 @@
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
 
+pub mod access;
 pub mod features;
 pub mod foreign;
 mod haste;
@@ -27,7 +29,9 @@ mod segmentation;
 mod shortcut;
 pub mod splice;
 pub mod steering;
+pub mod tap;
 
+pub use access::AccessPort;
 pub use features::Features;
 pub use netns::PrivateNamespace;
 pub use packet::PacketSocket;
@@ -37,3 +41,4 @@ pub use scheduling::Scheduling;
 pub use shortcut::{ShortcutState, shortcut_obstacle};
 pub use splice::{Splice, SpliceError};
 pub use steering::{Hook, Steering, SteeringCounts, SteeringError};
+pub use tap::TapTerms;

@@ -16,13 +16,38 @@ pub const BATCH: usize = 64;
 /// `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte order.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-struct VnetHeader {
+pub(crate) struct VnetHeader {
     flags: u8,
     gso_type: u8,
     header_length: u16,
     gso_size: u16,
     checksum_start: u16,
     checksum_offset: u16,
+}
+
+impl VnetHeader {
+    /// As it lies in memory.
+    pub(crate) const fn bytes(&self) -> [u8; size_of::<Self>()] {
+        let [a, b] = self.header_length.to_ne_bytes();
+        let [c, d] = self.gso_size.to_ne_bytes();
+        let [e, f] = self.checksum_start.to_ne_bytes();
+        let [g, h] = self.checksum_offset.to_ne_bytes();
+        [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
+    }
+
+    /// From how it lies in memory.
+    pub(crate) const fn from_bytes(
+        [flags, gso_type, a, b, c, d, e, f, g, h]: [u8; size_of::<Self>()],
+    ) -> Self {
+        Self {
+            flags,
+            gso_type,
+            header_length: u16::from_ne_bytes([a, b]),
+            gso_size: u16::from_ne_bytes([c, d]),
+            checksum_start: u16::from_ne_bytes([e, f]),
+            checksum_offset: u16::from_ne_bytes([g, h]),
+        }
+    }
 }
 
 const NEEDS_CSUM: u8 = 1;
@@ -97,6 +122,18 @@ impl PacketSocket {
             )
         };
         if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    }
+
+    /// Has the interface hand over what is for others than itself, too (`PACKET_MR_PROMISC`).
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn listen_to_all(&self) -> io::Result<()> {
+        // SAFETY: packet_mreq is plain data for which zero bytes are a valid value.
+        let mut request: libc::packet_mreq = unsafe { zeroed() };
+        request.mr_ifindex = self.ifindex as i32;
+        request.mr_type = libc::PACKET_MR_PROMISC as u16;
+        self.option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
     /// A socket that sends to interfaces of the calling thread's namespace and receives nothing.
@@ -243,7 +280,7 @@ impl PacketSocket {
         Ok(0)
     }
 
-    /// Sends frames, each to its own destination ([`Destination::Bridge`] is the interface that the socket is bound to). `outcome`
+    /// Sends frames, each to its own destination ([`Destination::Bridge`] and [`Destination::Port`] are the interface that the socket is bound to). `outcome`
     /// is told what became of each, in order.
     pub fn transmit(
         &mut self,
@@ -294,7 +331,7 @@ impl PacketSocket {
         {
             let ifindex = match frame.to {
                 Destination::Uplink { ifindex, .. } => ifindex,
-                Destination::Bridge => self.ifindex,
+                Destination::Bridge | Destination::Port(_) => self.ifindex,
             };
             *header = vnet_header(&frame.offload);
             address.sll_family = libc::AF_PACKET as u16;
@@ -338,7 +375,7 @@ const fn refusal(error: Option<i32>) -> DropReason {
 }
 
 /// What the header says; `None` for a kind of segmentation that is not known here.
-fn offload(header: &VnetHeader) -> Option<Offload> {
+pub(crate) fn offload(header: &VnetHeader) -> Option<Offload> {
     let checksum = if header.flags & NEEDS_CSUM != 0 {
         Checksum::Partial { start: header.checksum_start, offset: header.checksum_offset }
     } else if header.flags & DATA_VALID != 0 {
@@ -357,7 +394,7 @@ fn offload(header: &VnetHeader) -> Option<Offload> {
     Some(Offload { checksum, gso: Some(gso) })
 }
 
-fn vnet_header(offload: &Offload) -> VnetHeader {
+pub(crate) fn vnet_header(offload: &Offload) -> VnetHeader {
     let mut header = VnetHeader::default();
     if let Checksum::Partial { start, offset } = offload.checksum {
         header.flags = NEEDS_CSUM;

@@ -10,6 +10,7 @@ use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use tables::steering::FIRST_VIRTUAL;
 use tables::{PlaceChange, ShortcutPort, SteeringPlan, TakenVni};
 
 use crate::features::Features;
@@ -186,7 +187,8 @@ const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Eg
 const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
 const SPLICE: Entry = Entry { program: "vtepd_splice", direction: TcAttachType::Ingress };
 const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
-const ENTRIES: [Entry; 5] = [UPLINK, VXLAN, PORT, SPLICE, FAR_END];
+const ACCESS: Entry = Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
+const ENTRIES: [Entry; 6] = [UPLINK, VXLAN, PORT, SPLICE, FAR_END, ACCESS];
 
 /// Descriptors for 4,094 hooks and for everything else.
 const DESCRIPTORS: u64 = 8192;
@@ -196,8 +198,9 @@ const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
 const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
 const STEER_PORT: (u32, &str) = (3, "steer_port");
+const STEER_ACCESS: (u32, &str) = (4, "steer_access");
 /// In the order in which they are put there: what is redirected can come back from the start.
-const STEERS: [(u32, &str); 4] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER_PORT];
+const STEERS: [(u32, &str); 5] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
 impl Steering {
     /// Loads the programs. Nothing is attached or redirected yet. `stall_limit` is how long frames may wait for the worker before
@@ -281,6 +284,17 @@ impl Steering {
         Ok(())
     }
 
+    /// Keeps what arrives on an access port from the namespace's stack, while the kill switch is filled: who reads the port has it
+    /// already.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn shut(&mut self, ifindex: u32) -> Result<(), SteeringError> {
+        let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ACCESS)?;
+        self.splices.push(link);
+        Ok(())
+    }
+
     /// Fills the kill switch: from now on the plan rules.
     ///
     /// # Errors
@@ -300,7 +314,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
-        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0] {
+        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, STEER_ACCESS.0] {
             self.kill_switch
                 .clear_index(&place)
                 .or_else(absent)
@@ -426,12 +440,17 @@ impl Steering {
     }
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
-        if !self.netdevs.contains_key(&vni.ifindex) {
+        let is_virtual = vni.ifindex >= FIRST_VIRTUAL;
+        if !is_virtual && !self.netdevs.contains_key(&vni.ifindex) {
             let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
             self.netdevs.insert(vni.ifindex, link);
         }
         let slot = u32::from(vni.slot.get());
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
+        if is_virtual {
+            let tunnels = self.tunnels_map()?.insert(TunnelEnd::of(vni), 1, 0);
+            return tunnels.map_err(|e| SteeringError::Map("taken_tunnels", e));
+        }
         self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         self.tunnels_map()?
             .insert(TunnelEnd::of(vni), 1, 0)

@@ -8,6 +8,9 @@ use wire::Vni;
 use crate::shortcut::ShortcutPort;
 use crate::snapshot::Slot;
 
+/// Interface indices from here on are no interface's (the kernel's are positive `int`s): those of VNIs without netdev.
+pub const FIRST_VIRTUAL: u32 = 1 << 31;
+
 /// An Ethernet interface outside the bridges that a route to a VTEP uses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uplink {

@@ -220,7 +220,8 @@ fn policies(rows: &[v1::Vni]) -> Table<6> {
 fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
     let mut table = Table::new(["vni", "netdev", "mac", "vtep"]);
     for row in rows {
-        table.row([row.vni.to_string(), row.netdev.clone(), row.mac.clone(), row.vtep.clone()]);
+        let behind = row.port.as_ref().map_or_else(|| row.vtep.clone(), |port| format!("port {port}"));
+        table.row([row.vni.to_string(), row.netdev.clone(), row.mac.clone(), behind]);
     }
     table
 }

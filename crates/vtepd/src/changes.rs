@@ -44,6 +44,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
                 "fpm.listen",
                 "fpm.unsafe",
                 "metrics.",
+                "standalone",
                 "api.",
             ]
             .iter()
@@ -57,7 +58,8 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
 
 /// All values by key; the same keys for the same VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
-    let Configuration { settings, hook, stall_limit, realtime, fpm, metrics, api } = configuration;
+    let Configuration { settings, standalone, hook, stall_limit, realtime, fpm, metrics, api } =
+        configuration;
     let list = |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
     let mut values = BTreeMap::from(
@@ -76,6 +78,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("fpm.listen", fpm.address.map_or_else(off, |address| address.to_string())),
             ("fpm.stale-time", settings.stale_time.0.as_secs().to_string()),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
+            ("standalone", standalone.to_string()),
             ("metrics.listen", metrics.to_string()),
             ("api.listen", api.as_ref().map_or_else(off, ToString::to_string)),
         ]

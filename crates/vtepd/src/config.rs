@@ -13,6 +13,8 @@ use serde::Deserialize;
 use tables::Rebalance;
 use wire::Vni;
 
+use crate::standalone::{self, Standalone};
+
 const EXAMPLES: &str = "\
 Examples:
   vtepd                                take over every VNI of this network namespace
@@ -138,6 +140,7 @@ struct File {
     learning: LearningSection,
     underlay: UnderlaySection,
     vni: BTreeMap<String, VniSection>,
+    standalone: Vec<standalone::Section>,
     fpm: FpmSection,
     metrics: MetricsSection,
     api: ApiSection,
@@ -218,6 +221,8 @@ struct ApiSection {
 pub struct Configuration {
     /// For the control room.
     pub settings: Settings,
+    /// VNIs with ports of their own.
+    pub standalone: Standalone,
     /// How programs are attached.
     pub hook: HookChoice,
     /// How long frames may wait for a worker that hangs before the kernel forwards what follows.
@@ -268,6 +273,8 @@ pub const METRICS_DEFAULT: SocketAddr =
 /// How long frames may wait for a worker that hangs, unless told otherwise; and what may be told. A busy machine keeps a thread
 /// waiting for tens of milliseconds.
 pub const STALL_LIMIT: Duration = Duration::from_millis(200);
+/// Without netdevs, there is no kernel forwarding to fall back to.
+const NOBODY_ELSE: Duration = Duration::from_secs(1 << 32);
 const STALL_LIMITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(10);
 
 /// How long what zebra said over a lost FPM connection may be kept, in seconds: what FRR allows for its own restart.
@@ -334,8 +341,12 @@ impl Configuration {
         };
         let shortcut =
             arguments.shortcut || (file.takeover.shortcut.unwrap_or(false) && !arguments.no_shortcut);
-        let fpm_enabled =
-            !arguments.no_fpm && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
+        let standalone = Standalone::parse(&file.standalone)
+            .map_err(|(key, problem)| ConfigurationError::Value { place: file.place(&key), problem })?;
+        // Without netdevs, zebra has nothing to say.
+        let fpm_enabled = standalone.is_empty()
+            && !arguments.no_fpm
+            && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
         Ok(Self {
             settings: Settings {
                 include,
@@ -346,11 +357,13 @@ impl Configuration {
                 shortcut,
                 stale_time: stale_time(&file)?,
                 learning,
+                standalone: standalone.vnis.clone(),
                 default,
                 vnis,
             },
+            stall_limit: if standalone.is_empty() { stall_limit(&file)? } else { NOBODY_ELSE },
+            standalone,
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
-            stall_limit: stall_limit(&file)?,
             realtime: file.takeover.realtime.unwrap_or(true),
             fpm: FpmListener {
                 address: fpm_enabled

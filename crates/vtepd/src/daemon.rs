@@ -94,12 +94,15 @@ async fn run_until_replaced(
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
+    let access = configuration.standalone.open(&configuration.settings)?;
+    let ports = configuration.standalone.port_names();
     let Configuration { stall_limit, realtime, .. } = configuration;
-    let takeover = Takeover::prepare(hook, features, stall_limit, realtime, requests.clone(), move || {
-        drop(worker_ends)
-    })?;
+    let takeover =
+        Takeover::prepare(hook, features, stall_limit, realtime, access, requests.clone(), move || {
+            drop(worker_ends)
+        })?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, hook, features, seen));
+    let shown = Arc::new(Shown::new(takeover, ports, hook, features, seen));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();

@@ -8,6 +8,7 @@ mod dry_run;
 mod instance;
 mod onlookers;
 mod shown;
+mod standalone;
 mod takeover;
 mod view;
 mod worker;

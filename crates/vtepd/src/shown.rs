@@ -12,6 +12,7 @@ use tables::{ShortcutPort, Snapshot};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
+use crate::standalone::Stations;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::view;
 
@@ -21,6 +22,8 @@ pub struct Shown {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
     configurations: AtomicU64,
+    /// Names of access ports, by their numbers.
+    pub access: Vec<String>,
     /// What the worker counts.
     pub counters: Arc<Counters>,
     /// What the control room says of itself.
@@ -35,12 +38,19 @@ pub struct Shown {
 
 impl Shown {
     /// Nothing is published yet.
-    pub fn new(takeover: Takeover, hook: Hook, features: Features, status: watch::Receiver<Status>) -> Self {
+    pub fn new(
+        takeover: Takeover,
+        access: Vec<String>,
+        hook: Hook,
+        features: Features,
+        status: watch::Receiver<Status>,
+    ) -> Self {
         Self {
             counters: takeover.counters(),
             takeover: Mutex::new(Some(takeover)),
             snapshot: Mutex::default(),
             configurations: AtomicU64::new(1),
+            access,
             status,
             hook,
             features,
@@ -79,6 +89,19 @@ impl Shown {
     /// What workers forward by.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The stations that the worker's own bridge has learned; none without such a bridge.
+    pub async fn stations(&self) -> Stations {
+        if self.access.is_empty() {
+            return Stations::new();
+        }
+        let answer = self.takeover().as_ref().map(Takeover::stations);
+        match answer {
+            // It fails only where the worker ends, or somebody else has asked meanwhile.
+            Some(answer) => answer.await.unwrap_or_default(),
+            None => Stations::new(),
+        }
     }
 
     /// Whether frames are redirected.
@@ -144,8 +167,13 @@ impl Shown {
     /// # Errors
     /// As [`telemetry::render`].
     pub fn render(&self) -> Result<String, std::fmt::Error> {
-        let mut view =
-            view::view(&self.status.borrow(), &self.snapshot(), self.steering_counts(), &self.shortcut());
+        let mut view = view::view(
+            &self.status.borrow(),
+            &self.snapshot(),
+            self.steering_counts(),
+            &self.shortcut(),
+            &self.counters.stations,
+        );
         view.ready = self.is_engaged();
         view.configuration = self.configurations();
         telemetry::render(&self.counters, view)

@@ -8,12 +8,13 @@ use std::time::Duration;
 use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    Features, Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering,
+    AccessPort, Features, Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering,
     SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
+use crate::standalone::{Access, Stations};
 use crate::worker::{Sockets, Worker};
 
 /// Near end of the splice that uplinks redirect to.
@@ -62,6 +63,7 @@ impl Takeover {
         features: Features,
         stall_limit: Duration,
         realtime: bool,
+        access: Access,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> Result<Self, TakeoverError> {
@@ -88,7 +90,10 @@ impl Takeover {
             patience: steering.take_patience().ok_or_else(taken)?,
             realtime,
         };
-        let worker = Worker::start(sockets, requests, stopped).map_err(TakeoverError::Worker)?;
+        for ifindex in access.ports.iter().filter_map(AccessPort::shared_interface) {
+            steering.shut(ifindex)?;
+        }
+        let worker = Worker::start(sockets, access, requests, stopped).map_err(TakeoverError::Worker)?;
         Ok(Self { steering, worker, engaged: false, _splices: [underlay, bridge], _private: private })
     }
 
@@ -165,6 +170,11 @@ impl Takeover {
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         self.worker.counters()
+    }
+
+    /// As [`Worker::stations`].
+    pub fn stations(&self) -> oneshot::Receiver<Stations> {
+        self.worker.stations()
     }
 
     /// What the steering programs decided.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use control::{PortDecision, SourceState, Status};
+use pipeline::counters::StationCounters;
 use ports::{PortCounts, ShortcutState, SteeringCounts};
 use tables::Snapshot;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
@@ -31,7 +32,13 @@ pub fn ports(status: &Status, shortcut: &ShortcutState) -> Vec<PortView> {
 }
 
 /// Joins what the control room says of itself with what is forwarded by.
-pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortcut: &ShortcutState) -> View {
+pub fn view(
+    status: &Status,
+    snapshot: &Snapshot,
+    counts: SteeringCounts,
+    shortcut: &ShortcutState,
+    stations: &StationCounters,
+) -> View {
     let vnis = snapshot.vnis().map(|table| VniView {
         slot: table.slot.get(),
         vni: table.tunnel.vni,
@@ -89,13 +96,17 @@ pub fn view(status: &Status, snapshot: &Snapshot, counts: SteeringCounts, shortc
             ("port_passed", counts.port_passed),
             ("port_stalled", counts.port_stalled),
         ],
-        learned: vec![("new", learning.new), ("moved", learning.moved), ("refreshed", learning.refreshed)],
+        learned: vec![
+            ("new", learning.new + stations.new.get()),
+            ("moved", learning.moved + stations.moved.get()),
+            ("refreshed", learning.refreshed),
+        ],
         not_learned: vec![
-            ("too_many_addresses", learning.too_many_addresses),
+            ("too_many_addresses", learning.too_many_addresses + stations.too_many.get()),
             ("too_many_vteps", learning.too_many_vteps),
             ("unreachable", learning.unreachable),
             ("refused", learning.refused),
-            ("flapping", learning.flapping),
+            ("flapping", learning.flapping + stations.flapping.get()),
         ],
         moves: vec![("followed", status.moves.followed), ("coalesced", status.moves.coalesced)],
         flapping: status.moves.flapping,

@@ -1,9 +1,10 @@
 //! The worker: one thread that moves frames from the splices through the pipeline to the ports, run to completion.
 
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,11 @@ use control::{Adjacency, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, DropReason, Pipeline, Transmit};
-use ports::{PacketSocket, Patience, Scheduling, Waiting};
+use ports::{AccessPort, PacketSocket, Patience, Scheduling, Waiting};
 use tables::Snapshot;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::standalone::{Access, Stations};
 
 /// Frames that wait for a next hop are looked at this often, beside each new snapshot.
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,11 +42,22 @@ pub struct Sockets {
 
 /// What a worker shares with the rest of the daemon.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     snapshot: ArcSwap<Snapshot>,
     counters: Arc<Counters>,
     wake: EventFd,
     stopping: AtomicBool,
+    /// Who wants to know the stations; looked at where there is a bridge.
+    asker: Mutex<Option<oneshot::Sender<Stations>>>,
+    asked: AtomicBool,
+}
+
+impl Shared {
+    /// Who wants to know the stations.
+    pub(crate) fn take_asker(&self) -> Option<oneshot::Sender<Stations>> {
+        let asked = self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire);
+        if asked { self.asker.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None }
+    }
 }
 
 /// A running worker.
@@ -60,6 +74,7 @@ impl Worker {
     /// When the thread or its wake-up descriptor cannot be made.
     pub fn start(
         sockets: Sockets,
+        access: Access,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
@@ -68,10 +83,15 @@ impl Worker {
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
+            asker: Mutex::default(),
+            asked: AtomicBool::new(false),
         });
+        let Access { ports, bridge, claims } = access;
         let mut engine = Engine {
             shared: Arc::clone(&shared),
             sockets,
+            access: ports,
+            _claims: claims,
             pipeline: Pipeline::new(Arc::clone(&shared.counters)),
             batch: Batch::new(ports::packet::BATCH),
             out: Vec::new(),
@@ -79,6 +99,7 @@ impl Worker {
             generation: 0,
             scheduling: Scheduling::fair(),
         };
+        bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let result = engine.run();
             stopped();
@@ -91,6 +112,15 @@ impl Worker {
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.counters)
+    }
+
+    /// The stations that the worker's own bridge has learned, as soon as it is asked; none without such a bridge.
+    pub fn stations(&self) -> oneshot::Receiver<Stations> {
+        let (asker, answer) = oneshot::channel();
+        *self.shared.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(asker);
+        self.shared.asked.store(true, Ordering::Release);
+        self.wake();
+        answer
     }
 
     /// Lets the worker forward by this snapshot from its next batch on.
@@ -119,12 +149,15 @@ impl Worker {
 }
 
 /// The thread's own state.
-struct Engine {
-    shared: Arc<Shared>,
-    sockets: Sockets,
-    pipeline: Pipeline,
-    batch: Batch,
-    out: Vec<Transmit>,
+pub(crate) struct Engine {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) sockets: Sockets,
+    /// Without a kernel bridge.
+    pub(crate) access: Vec<AccessPort>,
+    _claims: Vec<UdpSocket>,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) batch: Batch,
+    pub(crate) out: Vec<Transmit>,
     requests: mpsc::Sender<Request>,
     /// Of the snapshot that was forwarded by last.
     generation: u64,
@@ -189,27 +222,37 @@ impl Engine {
             counters.drop_frames(DropReason::ReceiveUnreadable, 0, unreadable);
         }
         self.pipeline.decapsulate(&self.batch, &snapshot, now, &mut self.out);
-        flush(&mut self.sockets.bridge, &self.batch, &mut self.out, &self.pipeline);
+        if self.access.is_empty() {
+            flush(&mut self.sockets.bridge, &self.batch, &mut self.out, &self.pipeline);
+        } else {
+            self.deliver();
+        }
         for learned in self.pipeline.learned() {
             // What finds no room is reported again soon.
             if self.requests.try_send(Request::Learn(learned)).is_err() {
-                counters.learn_limited.add(1);
+                self.shared.counters.learn_limited.add(1);
             }
         }
 
         let unreadable_too = self.sockets.bridge.receive(&mut self.batch)?;
         let from_bridge = self.batch.len();
-        if unreadable_too > 0 {
-            counters.bridge_received.add(unreadable_too);
-            counters.drop_frames(DropReason::ReceiveUnreadable, 0, unreadable_too);
-        }
+        self.count_unreadable(unreadable_too);
         self.pipeline.encapsulate(&self.batch, &snapshot, now, &mut self.out);
         flush(&mut self.sockets.uplinks, &self.batch, &mut self.out, &self.pipeline);
+        let from_ports = !self.access.is_empty() && self.turn_ports(&snapshot, now)?;
         for (ifindex, address) in self.pipeline.resolve_requests() {
             // When control is that far behind, the next request will do.
             let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
         }
-        Ok(from_underlay + from_bridge > 0 || unreadable + unreadable_too > 0)
+        Ok(from_ports || from_underlay + from_bridge > 0 || unreadable + unreadable_too > 0)
+    }
+
+    /// Frames from hosts that the kernel could not hand over.
+    pub(crate) fn count_unreadable(&self, frames: u64) {
+        if frames > 0 {
+            self.shared.counters.bridge_received.add(frames);
+            self.shared.counters.drop_frames(DropReason::ReceiveUnreadable, 0, frames);
+        }
     }
 
     /// The worker was away for so long that the kernel has taken over: what still waits is older than what the kernel has forwarded
@@ -252,11 +295,13 @@ impl Engine {
     /// Frames that the kernel could not queue, looked up before each sleep: a worker without work has lost none.
     fn count_overruns(&self) {
         let counters = &self.shared.counters;
-        for (socket, received) in [
-            (&self.sockets.underlay, &counters.underlay_received),
-            (&self.sockets.bridge, &counters.bridge_received),
-        ] {
-            if let Ok(lost) = socket.overruns()
+        let splices = [
+            (self.sockets.underlay.overruns(), &counters.underlay_received),
+            (self.sockets.bridge.overruns(), &counters.bridge_received),
+        ];
+        let ports = self.access.iter().map(|port| (port.overruns(), &counters.bridge_received));
+        for (lost, received) in splices.into_iter().chain(ports) {
+            if let Ok(lost) = lost
                 && lost > 0
             {
                 received.add(lost);
@@ -268,12 +313,14 @@ impl Engine {
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout =
             timeout.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from).unwrap_or(PollTimeout::ZERO);
-        let mut descriptors = [
+        let mut descriptors = vec![
             PollFd::new(self.sockets.underlay.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets.bridge.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets.patience.as_fd(), PollFlags::POLLIN),
         ];
+        let ports = self.access.iter().flat_map(AccessPort::descriptors);
+        descriptors.extend(ports.map(|port| PollFd::new(port, PollFlags::POLLIN)));
         match poll(&mut descriptors, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),

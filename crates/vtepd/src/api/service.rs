@@ -134,7 +134,8 @@ impl Vtepd for Service {
         let mac = parse::<MacAddr>("mac", mac.as_deref())?;
         let snapshot = self.shown.snapshot();
         let tables = self.tables(&snapshot, vni)?;
-        Ok(rows(show::fdb(snapshot, tables, mac)))
+        let learned = show::stations(self.shown.stations().await, &tables, mac, &self.shown.access);
+        Ok(rows(show::fdb(snapshot, tables, mac).chain(learned)))
     }
 
     async fn list_flood(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::v1;
 use control::{Host, Status};
-use pipeline::Counters;
+use pipeline::{Counters, Place, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
 use wire::MacAddr;
 
@@ -46,8 +46,35 @@ pub fn fdb(
             netdev: table.netdev.clone(),
             mac: mac.to_string(),
             vtep: vtep_address(&snapshot, vtep),
+            ..v1::FdbEntry::default()
         })
     })
+}
+
+/// Stations of these VNIs that vtepd's own bridge has learned: all, or one. `ports` are the names of access ports, by their numbers.
+pub fn stations(
+    stations: Vec<Station>,
+    tables: &[Arc<VniTable>],
+    mac: Option<MacAddr>,
+    ports: &[String],
+) -> Vec<v1::FdbEntry> {
+    let wanted = |station: &Station| mac.is_none_or(|mac| mac == station.mac);
+    let row = |station: Station| {
+        let table = tables.iter().find(|table| table.tunnel.vni == station.vni)?;
+        let (vtep, port) = match station.place {
+            Place::Vtep(_, address) => (address.to_string(), None),
+            Place::Port(number) => (String::new(), ports.get(usize::from(number)).cloned()),
+        };
+        Some(v1::FdbEntry {
+            vni: station.vni.get(),
+            netdev: table.netdev.clone(),
+            mac: station.mac.to_string(),
+            vtep,
+            port,
+            silent_seconds: Some(station.silent.as_secs()),
+        })
+    };
+    stations.into_iter().filter(wanted).filter_map(row).collect()
 }
 
 /// The flood lists of these VNIs.

@@ -160,15 +160,15 @@ pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
 fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1::MoveCounters) {
     let (learning, moves) = (status.learning, status.moves);
     let learning = v1::LearningCounters {
-        new: learning.new,
-        moved: learning.moved,
+        new: learning.new + counters.stations.new.get(),
+        moved: learning.moved + counters.stations.moved.get(),
         refreshed: learning.refreshed,
-        too_many_addresses: learning.too_many_addresses,
+        too_many_addresses: learning.too_many_addresses + counters.stations.too_many.get(),
         too_many_vteps: learning.too_many_vteps,
         unreachable: learning.unreachable,
         refused: learning.refused,
         rate: counters.learn_limited.get(),
-        flapping: learning.flapping,
+        flapping: learning.flapping + counters.stations.flapping.get(),
     };
     let MoveCounts { followed, coalesced, flapping } = moves;
     (learning, v1::MoveCounters { followed, coalesced, flapping })

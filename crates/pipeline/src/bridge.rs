@@ -1,0 +1,379 @@
+//! A bridge of our own, for VNIs without a kernel bridge: access ports, and stations that are learned and forgotten.
+//!
+//! It goes by IEEE 802.1Q-2022 clause 8.7 and 8.8, without VLANs: a frame's source address is where it came from, a frame for a
+//! known address goes there, anything else to every other port and to all remote VTEPs. What came from a VTEP never
+//! goes to a VTEP (split horizon), for those are a full mesh (RFC 7348 section 4.2).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use tables::{Snapshot, VniTable, VtepIndex};
+use wire::{MacAddr, Vni};
+
+use crate::Pipeline;
+use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::counters::Counters;
+use crate::decapsulate::{segments, station};
+use crate::decide::Plan;
+use crate::drop_reason::DropReason;
+use crate::frame::{Checksum, Frame, Offload};
+use crate::partial::{Completed, is_sctp};
+
+/// Aged stations are removed at most this often, and only to make room: until then nobody goes by them.
+const SWEEP: Duration = Duration::from_secs(1);
+/// What moves of a station are counted over.
+const SECOND: u64 = 1000;
+/// 01-80-C2-00-00-00 to -0F: no bridge forwards what is for these (IEEE 802.1Q-2022 table 8-1).
+const RESERVED: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
+
+/// An access port: which VNI's frames it sends and gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccessTerms {
+    /// The VNI.
+    pub vni: Vni,
+    /// The VNI's local VTEP address.
+    pub local: Ipv4Addr,
+    /// The VNI's UDP port.
+    pub destination_port: u16,
+    /// Stations of the VNI that may be learned.
+    pub stations: usize,
+    /// How long a station of the VNI that is silent is remembered; `None`: for ever.
+    pub ageing: Option<Duration>,
+}
+
+/// How much is learned in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeLimits {
+    /// Stations of all VNIs.
+    pub total: usize,
+    /// Moves of one station in a second; one that moves more often stays where it is.
+    pub moves: u32,
+}
+
+/// Where a station is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Behind this access port, by its number.
+    Port(u16),
+    /// Behind this VTEP. (An index alone may be another VTEP's by now.)
+    Vtep(VtepIndex, Ipv4Addr),
+}
+
+/// A station that was learned, for who wants to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Station {
+    /// In which VNI.
+    pub vni: Vni,
+    /// Its address.
+    pub mac: MacAddr,
+    /// Where it is.
+    pub place: Place,
+    /// Since when it is silent.
+    pub silent: Duration,
+}
+
+/// What is remembered of a station. Times are in milliseconds since the first frame.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    place: Place,
+    last: u64,
+    /// When the moves began to be counted, and how many they are.
+    moving: u64,
+    moves: u32,
+}
+
+/// One VNI.
+#[derive(Debug)]
+struct Segment {
+    vni: Vni,
+    /// The ports' numbers.
+    ports: Vec<u16>,
+    /// How many stations may be learned.
+    limit: usize,
+    ageing: Option<Duration>,
+    /// With a hash that nobody foresees: whoever sends frames makes the keys.
+    stations: HashMap<MacAddr, Heard>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Bridge {
+    ports: Vec<AccessTerms>,
+    segments: Vec<Segment>,
+    limits: BridgeLimits,
+    stations: usize,
+    start: Option<Instant>,
+    now: u64,
+    swept: u64,
+}
+
+/// Where a frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    To(Place),
+    /// Everywhere.
+    Flood,
+}
+
+impl Bridge {
+    /// A bridge with these access ports, numbered from 0. Those of one VNI agree on all terms.
+    #[must_use]
+    pub fn new(ports: Vec<AccessTerms>, limits: BridgeLimits) -> Self {
+        let mut segments: Vec<Segment> = Vec::new();
+        for (terms, number) in ports.iter().zip(0u16..) {
+            let place = segments.iter().position(|segment| segment.vni == terms.vni);
+            let place = place.unwrap_or_else(|| {
+                let AccessTerms { vni, stations: limit, ageing, .. } = *terms;
+                segments.push(Segment { vni, ports: Vec::new(), limit, ageing, stations: HashMap::new() });
+                segments.len() - 1
+            });
+            if let Some(segment) = segments.get_mut(place) {
+                segment.ports.push(number);
+            }
+        }
+        Self { ports, segments, limits, stations: 0, start: None, now: 0, swept: 0 }
+    }
+
+    /// All stations that are not forgotten.
+    pub fn stations(&mut self, now: Instant) -> impl Iterator<Item = Station> + '_ {
+        self.set_time(now);
+        let now = self.now;
+        self.segments.iter().flat_map(move |segment| {
+            let alive = segment.stations.iter().filter(move |(_, heard)| !heard.is_aged(now, segment.ageing));
+            alive.map(move |(mac, heard)| Station {
+                vni: segment.vni,
+                mac: *mac,
+                place: heard.place,
+                silent: Duration::from_millis(now.saturating_sub(heard.last)),
+            })
+        })
+    }
+
+    pub(crate) fn set_time(&mut self, now: Instant) {
+        let start = *self.start.get_or_insert(now);
+        self.now = u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// The numbers of a VNI's ports.
+    pub(crate) fn ports_of(&self, vni: Vni) -> &[u16] {
+        self.segments.iter().find(|segment| segment.vni == vni).map_or(&[], |segment| &segment.ports)
+    }
+
+    /// A frame from this address came from there.
+    ///
+    /// # Errors
+    /// [`DropReason::StaticSource`].
+    pub(crate) fn learn(
+        &mut self,
+        table: &VniTable,
+        mac: MacAddr,
+        place: Place,
+        counters: &Counters,
+    ) -> Result<(), DropReason> {
+        if let Some(owner) = table.fdb.get(&mac) {
+            // The tables have what the configuration fixes.
+            return match place {
+                Place::Vtep(index, _) if index == *owner => Ok(()),
+                _ => Err(DropReason::StaticSource),
+            };
+        }
+        let (now, limits) = (self.now, self.limits);
+        let full = self.stations >= limits.total;
+        let Some(segment) = self.segments.iter_mut().find(|segment| segment.vni == table.tunnel.vni) else {
+            return Ok(());
+        };
+        let full = full || segment.stations.len() >= segment.limit;
+        let ageing = segment.ageing;
+        match segment.stations.entry(mac) {
+            Entry::Occupied(mut entry) => {
+                let heard = entry.get_mut();
+                if heard.place != place {
+                    if now.saturating_sub(heard.moving) >= SECOND {
+                        (heard.moving, heard.moves) = (now, 0);
+                    }
+                    if heard.moves >= limits.moves && !heard.is_aged(now, ageing) {
+                        counters.stations.flapping.add(1);
+                        return Ok(());
+                    }
+                    heard.moves += 1;
+                    heard.place = place;
+                    counters.stations.moved.add(1);
+                }
+                heard.last = now;
+            }
+            Entry::Vacant(_) if full => {
+                if self.sweep() {
+                    return self.learn(table, mac, place, counters);
+                }
+                counters.stations.too_many.add(1);
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Heard { place, last: now, moving: now, moves: 0 });
+                self.stations += 1;
+                counters.stations.new.add(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes stations that are aged. Says whether there were any.
+    fn sweep(&mut self) -> bool {
+        let now = self.now;
+        if self.swept != 0 && now.saturating_sub(self.swept) < SWEEP.as_millis() as u64 {
+            return false;
+        }
+        self.swept = now.max(1);
+        for segment in &mut self.segments {
+            let ageing = segment.ageing;
+            segment.stations.retain(|_, heard| !heard.is_aged(now, ageing));
+        }
+        let before = self.stations;
+        self.stations = self.segments.iter().map(|segment| segment.stations.len()).sum();
+        self.stations < before
+    }
+
+    /// Where a frame for this address goes.
+    pub(crate) fn way(&self, table: &VniTable, to: MacAddr, snapshot: &Snapshot) -> Way {
+        let fixed = table.fdb.get(&to).and_then(|index| Some((*index, snapshot.vtep(*index)?.address)));
+        if let Some((index, address)) = fixed {
+            return Way::To(Place::Vtep(index, address));
+        }
+        let segment = self.segments.iter().find(|segment| segment.vni == table.tunnel.vni);
+        let heard = segment.and_then(|segment| Some((segment.stations.get(&to)?, segment.ageing)));
+        match heard.filter(|(heard, ageing)| !heard.is_aged(self.now, *ageing)).map(|(heard, _)| heard.place)
+        {
+            Some(Place::Vtep(index, address))
+                if snapshot.vtep(index).is_none_or(|vtep| vtep.address != address) =>
+            {
+                Way::Flood
+            }
+            Some(place) => Way::To(place),
+            None => Way::Flood,
+        }
+    }
+}
+
+impl Heard {
+    fn is_aged(&self, now: u64, ageing: Option<Duration>) -> bool {
+        ageing.is_some_and(|ageing| u128::from(now.saturating_sub(self.last)) >= ageing.as_millis())
+    }
+}
+
+impl Pipeline {
+    /// Has the pipeline forward to and from access ports by a bridge of its own.
+    pub fn set_bridge(&mut self, bridge: Bridge) {
+        self.bridge = Some(Box::new(bridge));
+    }
+
+    /// All stations that the bridge has learned.
+    pub fn stations(&mut self, now: Instant) -> Vec<Station> {
+        self.bridge.as_mut().map(|bridge| bridge.stations(now).collect()).unwrap_or_default()
+    }
+
+    /// Forwards a batch that came from the access port with this number; what is to be sent is appended to `out`. Tags must be in
+    /// the frames' bytes ([`Batch::insert_tags`]).
+    pub fn switch(
+        &mut self,
+        batch: &Batch,
+        port: u16,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut Vec<Transmit>,
+    ) {
+        self.counters.bridge_received.add(batch.len() as u64);
+        let Some(mut bridge) = self.bridge.take() else { return };
+        bridge.set_time(now);
+        let terms = bridge.ports.get(usize::from(port)).copied();
+        let table = terms.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
+        for (frame, index) in batch.frames().zip(0u32..) {
+            let received = (index, &frame, port);
+            let switched = match table {
+                Some(table) => self
+                    .switch_one(&mut bridge, batch, received, table, (snapshot, now), out)
+                    .map_err(|reason| (reason, table.slot.get())),
+                None => Err((DropReason::UnknownVni, 0)),
+            };
+            if let Err((reason, slot)) = switched {
+                self.counters.drop_frames(reason, slot, 1);
+            }
+        }
+        self.bridge = Some(bridge);
+    }
+
+    /// An error is the fate of the whole frame.
+    fn switch_one(
+        &mut self,
+        bridge: &mut Bridge,
+        batch: &Batch,
+        (index, frame, port): (u32, &Frame<'_>, u16),
+        table: &VniTable,
+        (snapshot, now): (&Snapshot, Instant),
+        out: &mut Vec<Transmit>,
+    ) -> Result<(), DropReason> {
+        if frame.data.is_empty() {
+            return Err(DropReason::ReceiveUnreadable);
+        }
+        let dissection = wire::dissect(frame.data);
+        let dissection = dissection.as_ref().ok_or(DropReason::Truncated)?;
+        let source = station(frame.data, table)?;
+        let to = dissection.destination;
+        if to.0.starts_with(&RESERVED) && to.0.last().is_some_and(|last| *last < 16) {
+            return Err(DropReason::ReservedGroup);
+        }
+        bridge.learn(table, source, Place::Port(port), &self.counters)?;
+        let (ports, remotes): (&[u16], &[VtepIndex]) = match &bridge.way(table, to, snapshot) {
+            Way::To(Place::Port(other)) if *other == port => return Err(DropReason::SamePort),
+            Way::To(Place::Port(other)) => (&[*other], &[]),
+            Way::To(Place::Vtep(vtep, _)) => (&[], &[*vtep]),
+            Way::Flood => (bridge.ports_of(table.tunnel.vni), table.flood.as_slice()),
+        };
+        let others = || ports.iter().filter(|other| **other != port);
+        let pieces = others().count() + usize::from(!remotes.is_empty());
+        if pieces == 0 {
+            return Err(DropReason::NoRemote);
+        }
+        self.counters.copies.add(pieces as u64 - 1);
+        let slot = table.slot.get();
+        for other in others() {
+            match local(index, frame, dissection, (*other, slot)) {
+                Ok(transmit) => out.push(transmit),
+                Err(reason) => self.counters.drop_frames(reason, slot, 1),
+            }
+        }
+        if remotes.is_empty() {
+            return Ok(());
+        }
+        let flooded = ports.len() + remotes.len() > 1;
+        let plan = Plan::to(frame, dissection, table, remotes, flooded);
+        self.tunnel(batch, index, &plan, snapshot, now, out)
+    }
+}
+
+/// The frame as it is, super-frame or not, for another port.
+fn local(
+    index: u32,
+    frame: &Frame<'_>,
+    dissection: &wire::Dissection,
+    (port, slot): (u16, u16),
+) -> Result<Transmit, DropReason> {
+    let length = frame.data.len();
+    let body = |start: usize| Body::Received { frame: index, range: start as u32..length as u32 };
+    let to = Destination::Port(port);
+    if let Checksum::Partial { start, offset } = frame.offload.checksum
+        && is_sctp(dissection, start.into(), offset.into())
+    {
+        // A virtio-net header cannot say that this is no Internet checksum.
+        let checksum = Completed::of(frame.data, dissection, start, offset).ok_or(DropReason::BadOffload)?;
+        let mut transmit = Transmit::new(to, slot, body(checksum.end()), Offload::default());
+        let headers = frame.data.get(..checksum.end()).ok_or(DropReason::BadOffload)?;
+        let written = transmit.extend_head(headers) && checksum.write(transmit.head_mut()).is_some();
+        return if written { Ok(transmit) } else { Err(DropReason::TooBig) };
+    }
+    let mut transmit = Transmit::new(to, slot, body(0), frame.offload);
+    if let Some(gso) = frame.offload.gso {
+        transmit.segments = segments(frame.data, dissection, gso)?;
+    }
+    Ok(transmit)
+}

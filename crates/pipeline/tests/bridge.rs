@@ -1,0 +1,265 @@
+//! The bridge of our own: where frames go, what is learned and forgotten, and that nothing is lost uncounted.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leave_to_card, open, tcp};
+use etherparse::PacketBuilder;
+use pipeline::{
+    AccessTerms, Bridge, BridgeLimits, Checksum, Destination, DropReason, GsoKind, Offload, Place, Transmit,
+    VlanTag,
+};
+use proptest::prelude::*;
+use tables::{Snapshot, VtepIndex};
+use wire::{MacAddr, Vni};
+
+const AGEING: Duration = Duration::from_secs(10);
+const BROADCAST: [u8; 6] = [0xff; 6];
+const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+
+fn mac(number: u8) -> [u8; 6] {
+    [2, 7, 0, 0, 0, number]
+}
+
+fn frame(to: [u8; 6], from: [u8; 6]) -> Owned {
+    Owned::plain([&to[..], &from, &EXPERIMENT, &[7; 46]].concat())
+}
+
+/// A frame that leaf 2 sends to leaf 1.
+fn tunnelled(to: [u8; 6], from: [u8; 6]) -> Owned {
+    let [_, v @ ..] = VNI.to_be_bytes();
+    let payload = [&[8, 0, 0, 0, v[0], v[1], v[2], 0][..], &frame(to, from).data].concat();
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2([1; 6], [2; 6])
+        .ipv4(LEAF_2.octets(), LEAF_1.octets(), 64)
+        .udp(50_000, 4789)
+        .write(&mut bytes, &payload)
+        .unwrap();
+    bytes[40..42].fill(0);
+    Owned::plain(bytes)
+}
+
+/// Leaf 1 with three access ports, at a time.
+struct Switch {
+    worker: Worker,
+    snapshot: Snapshot,
+    now: Instant,
+}
+
+impl Switch {
+    fn with(leaf: &Leaf, stations: usize, moves: u32) -> Self {
+        let terms = AccessTerms {
+            vni: Vni::try_from(VNI).unwrap(),
+            local: LEAF_1,
+            destination_port: 4789,
+            stations,
+            ageing: Some(AGEING),
+        };
+        let mut worker = Worker::new();
+        worker.pipeline.set_bridge(Bridge::new(vec![terms; 3], BridgeLimits { total: 100, moves }));
+        Self { worker, snapshot: leaf.snapshot(), now: Instant::now() }
+    }
+
+    fn new() -> Self {
+        Self::with(&Leaf { fdb: Vec::new(), strict: true, ..Leaf::one() }, 50, 5)
+    }
+
+    /// What becomes of frames from a port: the ports that get them, and the last numbers of the VTEPs.
+    fn port_sends(&mut self, port: u16, frames: &[Owned]) -> (Vec<u16>, Vec<u8>) {
+        self.worker.batch.clear();
+        self.worker.out.clear();
+        for frame in frames {
+            assert!(self.worker.batch.copy(frame.frame()));
+        }
+        self.worker.batch.insert_tags();
+        let Worker { pipeline, batch, out } = &mut self.worker;
+        pipeline.switch(batch, port, &self.snapshot, self.now, out);
+        self.settled()
+    }
+
+    fn leaf_2_sends(&mut self, frame: Owned) -> (Vec<u16>, Vec<u8>) {
+        self.worker.decapsulate_at(&[frame], &self.snapshot, self.now);
+        self.settled()
+    }
+
+    fn settled(&mut self) -> (Vec<u16>, Vec<u8>) {
+        self.worker.assert_balance(self.worker.out.len());
+        let (mut ports, mut vteps) = (Vec::new(), Vec::new());
+        for transmit in &self.worker.out {
+            match transmit.to {
+                Destination::Port(port) => ports.push(port),
+                Destination::Uplink { .. } => {
+                    vteps.push(open(&transmit.to_vec(&self.worker.batch)).ip.destination[3]);
+                }
+                Destination::Bridge => panic!("there is no bridge splice"),
+            }
+            self.worker.pipeline.account(transmit, Ok(()));
+        }
+        (ports, vteps)
+    }
+
+    fn place(&mut self, station: [u8; 6]) -> Option<Place> {
+        let stations = self.worker.pipeline.stations(self.now);
+        stations.into_iter().find(|known| known.mac == MacAddr(station)).map(|known| known.place)
+    }
+
+    fn count(&self, count: fn(&pipeline::counters::StationCounters) -> u64) -> u64 {
+        count(&self.worker.pipeline.counters().stations)
+    }
+}
+
+#[test]
+fn what_nobody_knows_goes_everywhere_but_back_and_never_from_vtep_to_vtep() {
+    let mut switch = Switch::new();
+    for to in [mac(2), BROADCAST] {
+        assert_eq!(switch.port_sends(1, &[frame(to, mac(1))]), (vec![0, 2], vec![2, 3]));
+        assert_eq!(switch.leaf_2_sends(tunnelled(to, mac(9))), (vec![0, 1, 2], vec![]));
+    }
+    assert_eq!(switch.worker.pipeline.counters().dropped_in_all(), 0);
+}
+
+#[test]
+fn a_station_is_where_it_was_heard_last() {
+    let mut switch = Switch::new();
+    switch.port_sends(1, &[frame(BROADCAST, mac(1))]);
+    assert_eq!(switch.place(mac(1)), Some(Place::Port(1)));
+    assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1], vec![]));
+    assert_eq!(switch.leaf_2_sends(tunnelled(mac(1), mac(3))), (vec![1], vec![]));
+    // From here to a VTEP and back.
+    assert_eq!(switch.port_sends(0, &[frame(mac(3), mac(2))]), (vec![], vec![2]));
+    switch.leaf_2_sends(tunnelled(BROADCAST, mac(1)));
+    assert_eq!(switch.place(mac(1)), Some(Place::Vtep(VtepIndex(0), LEAF_2)));
+    assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![], vec![2]));
+    // For where it comes from.
+    assert_eq!(switch.leaf_2_sends(tunnelled(mac(3), mac(1))), (vec![], vec![]));
+    assert_eq!(switch.port_sends(0, &[frame(mac(2), mac(4))]), (vec![], vec![]));
+    assert_eq!(switch.worker.dropped(DropReason::SamePort), 2);
+}
+
+#[test]
+fn a_silent_station_is_forgotten() {
+    let mut switch = Switch::new();
+    switch.port_sends(1, &[frame(BROADCAST, mac(1))]);
+    switch.now += AGEING - Duration::from_millis(1);
+    assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1], vec![]));
+    switch.now += Duration::from_millis(1);
+    assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1, 2], vec![2, 3]));
+    assert_eq!(switch.place(mac(1)), None);
+}
+
+#[test]
+fn made_up_addresses_find_no_room_until_others_are_forgotten() {
+    let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 3, 5);
+    for number in 1..=5 {
+        assert_eq!(
+            switch.port_sends(0, &[frame(BROADCAST, mac(number))]).0,
+            [1, 2],
+            "forwarded all the same"
+        );
+    }
+    assert_eq!((switch.count(|c| c.new.get()), switch.count(|c| c.too_many.get())), (3, 2));
+    assert_eq!(switch.worker.pipeline.stations(switch.now).len(), 3);
+    switch.now += AGEING;
+    switch.port_sends(0, &[frame(BROADCAST, mac(9))]);
+    assert_eq!(switch.place(mac(9)), Some(Place::Port(0)));
+    assert_eq!(switch.worker.pipeline.stations(switch.now).len(), 1);
+}
+
+#[test]
+fn an_address_that_moves_too_often_stays_until_the_second_is_over() {
+    let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 50, 2);
+    for port in [0, 1, 0, 1, 2] {
+        switch.port_sends(port, &[frame(BROADCAST, mac(1))]);
+    }
+    assert_eq!(switch.place(mac(1)), Some(Place::Port(0)), "the second move was the last");
+    assert_eq!((switch.count(|c| c.moved.get()), switch.count(|c| c.flapping.get())), (2, 2));
+    switch.now += Duration::from_secs(1);
+    switch.port_sends(2, &[frame(BROADCAST, mac(1))]);
+    assert_eq!(switch.place(mac(1)), Some(Place::Port(2)));
+}
+
+#[test]
+fn what_the_configuration_fixes_nobody_else_may_be() {
+    let mut switch = Switch::with(&Leaf::one(), 50, 5);
+    assert_eq!(switch.port_sends(0, &[frame(HOST, mac(1))]), (vec![], vec![2]));
+    assert_eq!(switch.port_sends(0, &[frame(BROADCAST, HOST)]), (vec![], vec![]));
+    assert_eq!(switch.worker.dropped(DropReason::StaticSource), 1);
+    assert_eq!(switch.leaf_2_sends(tunnelled(BROADCAST, HOST)).0, [0, 1, 2]);
+    assert_eq!(switch.place(HOST), None, "not learned");
+}
+
+#[test]
+fn what_no_bridge_forwards_goes_nowhere() {
+    let mut switch = Switch::new();
+    let reserved = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
+    assert_eq!(switch.port_sends(0, &[frame(reserved, mac(1))]), (vec![], vec![]));
+    assert_eq!(switch.worker.dropped(DropReason::ReservedGroup), 1);
+    for source in [BROADCAST, [0; 6]] {
+        assert_eq!(switch.port_sends(0, &[frame(BROADCAST, source)]), (vec![], vec![]));
+    }
+    assert_eq!(switch.worker.dropped(DropReason::InvalidSource), 2);
+}
+
+#[test]
+fn a_strangers_frames_are_dropped() {
+    let mut switch = Switch::new();
+    let mut strange = tunnelled(BROADCAST, mac(1));
+    strange.data[26..30].copy_from_slice(&[10, 0, 0, 99]);
+    let sum = wire::checksum::checksum(&{
+        strange.data[24..26].fill(0);
+        strange.data[14..34].to_vec()
+    });
+    strange.data[24..26].copy_from_slice(&sum.to_be_bytes());
+    assert_eq!(switch.leaf_2_sends(strange), (vec![], vec![]));
+    assert_eq!(switch.worker.dropped(DropReason::UnknownVtep), 1);
+}
+
+#[test]
+fn a_super_frame_is_whole_for_ports_and_cut_for_vteps() {
+    let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 50, 5);
+    let mut data = tcp(false, 0, &[5; 2500]);
+    leave_to_card(&mut data, UDP_AT, 16);
+    let whole = Owned::plain(data).partial(UDP_AT, 16).gso(GsoKind::TcpV4, 1000);
+    let (ports, vteps) = switch.port_sends(0, std::slice::from_ref(&whole));
+    assert_eq!((ports, vteps.len()), (vec![1, 2], 6));
+    let to_ports: Vec<&Transmit> = switch.worker.out.iter().take(2).collect();
+    for transmit in to_ports {
+        assert_eq!(transmit.to_vec(&switch.worker.batch), whole.data);
+        assert_eq!((transmit.offload, transmit.segments), (whole.offload, 3));
+    }
+}
+
+#[test]
+fn a_tag_that_the_kernel_took_out_is_in_the_frame_again() {
+    let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 50, 5);
+    let mut tagged = frame(BROADCAST, mac(1)).partial(UDP_AT, 0);
+    tagged.vlan = Some(VlanTag { tpid: 0x8100, tci: 0x2005 });
+    let whole = [&tagged.data[..12], &[0x81, 0, 0x20, 5], &tagged.data[12..]].concat();
+    switch.port_sends(0, &[tagged]);
+    let first = &switch.worker.out[0];
+    assert_eq!(first.to_vec(&switch.worker.batch), whole);
+    let checksum = Checksum::Partial { start: UDP_AT as u16 + 4, offset: 0 };
+    assert_eq!(first.offload, Offload { checksum, gso: None });
+}
+
+proptest! {
+    /// Whatever comes from wherever, to whomever: no frame goes where it came from, or is lost uncounted, and no more is learned than
+    /// there is room for.
+    #[test]
+    fn the_accounts_are_even(steps in prop::collection::vec((0u16..4, 0u8..8, 0u8..8, 0u64..4000), 1..60)) {
+        let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 4, 3);
+        for (port, to, from, later) in steps {
+            switch.now += Duration::from_millis(later);
+            let to = if to == 0 { BROADCAST } else { mac(to) };
+            let (ports, vteps) = match port {
+                3 => switch.leaf_2_sends(tunnelled(to, mac(from))),
+                port => switch.port_sends(port, &[frame(to, mac(from))]),
+            };
+            prop_assert!(!ports.contains(&port));
+            prop_assert!(port != 3 || vteps.is_empty());
+            prop_assert!(switch.worker.pipeline.stations(switch.now).len() <= 4);
+        }
+    }
+}

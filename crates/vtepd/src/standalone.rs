@@ -1,0 +1,379 @@
+//! Standalone: VNIs with access ports of their own, as the configuration file describes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use control::{Settings, StandaloneVni};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::unistd::User;
+use pipeline::{AccessTerms, Bridge, BridgeLimits, Station, Transmit};
+use ports::{AccessPort, TapTerms};
+use serde::Deserialize;
+use wire::{MacAddr, Vni};
+
+/// The UDP port of VXLAN (RFC 7348 section 5).
+const UDP_PORT: u16 = 4789;
+/// How long a silent station is remembered unless told otherwise: IEEE 802.1Q-2022 table 8-6, and the kernel's bridge.
+const AGEING: Duration = Duration::from_secs(300);
+/// MTU of a TAP unless told otherwise: what fits an underlay of 1500 bytes.
+const TAP_MTU: u32 = 1450;
+/// Queues that a TAP may have (`MAX_TAP_QUEUES`, `drivers/net/tun.c`).
+const QUEUES: std::ops::RangeInclusive<u16> = 1..=256;
+/// `IFNAMSIZ`, with the zero at the end.
+const NAME: usize = 16;
+
+/// One `[[standalone]]` table of the file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Section {
+    vni: u32,
+    local: Ipv4Addr,
+    udp_port: Option<u16>,
+    #[serde(default)]
+    remotes: BTreeSet<Ipv4Addr>,
+    #[serde(default)]
+    macs: BTreeMap<String, Ipv4Addr>,
+    ageing: Option<u64>,
+    ports: Vec<PortSection>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct PortSection {
+    interface: Option<String>,
+    tap: Option<String>,
+    owner: Option<Owner>,
+    persistent: Option<bool>,
+    queues: Option<u16>,
+    mtu: Option<u32>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Owner {
+    Id(u32),
+    Name(String),
+}
+
+/// What the configuration file describes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standalone {
+    /// The VNIs, for the control room.
+    pub vnis: Vec<StandaloneVni>,
+    ports: Vec<Port>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Port {
+    vni: Vni,
+    ageing: Option<Duration>,
+    kind: PortKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PortKind {
+    Interface(String),
+    Tap(TapTerms),
+}
+
+impl PortKind {
+    fn name(&self) -> &str {
+        match self {
+            Self::Interface(name) => name,
+            Self::Tap(terms) => &terms.name,
+        }
+    }
+}
+
+impl Standalone {
+    /// Makes sense of the file's tables.
+    ///
+    /// # Errors
+    /// The key that is wrong, and why.
+    pub fn parse(sections: &[Section]) -> Result<Self, (String, String)> {
+        let mut standalone = Self::default();
+        for (section, index) in sections.iter().zip(1..) {
+            let vni = Vni::try_from(section.vni)
+                .map_err(|error| (format!("standalone {index}: vni"), error.to_string()))?;
+            let wrong = |key: &str, problem: String| (format!("standalone VNI {vni}: {key}"), problem);
+            if standalone.vnis.iter().any(|other| other.vni == vni) {
+                return Err(wrong("vni", "another table has it already".to_owned()));
+            }
+            if !is_station(section.local) {
+                return Err(wrong("local", format!("{} is no address of a VTEP", section.local)));
+            }
+            let targets = section.remotes.iter().chain(section.macs.values());
+            if let Some(remote) = targets.into_iter().find(|ip| !is_station(**ip) || **ip == section.local) {
+                return Err(wrong("remotes", format!("{remote} is no remote VTEP's address")));
+            }
+            let mut macs = BTreeMap::new();
+            for (text, remote) in &section.macs {
+                let mac: MacAddr =
+                    text.parse().map_err(|_| wrong("macs", format!("'{text}' is no MAC address")))?;
+                if mac.is_group() || mac == MacAddr::ZERO {
+                    return Err(wrong("macs", format!("{mac} is no station's address")));
+                }
+                macs.insert(mac, *remote);
+            }
+            if section.ports.is_empty() {
+                return Err(wrong("ports", "without a port nobody is reached".to_owned()));
+            }
+            let ageing = section.ageing.map_or(AGEING, Duration::from_secs);
+            for port in &section.ports {
+                let kind = port.kind().map_err(|problem| wrong("ports", problem))?;
+                if standalone.ports.iter().any(|other| other.kind.name() == kind.name()) {
+                    return Err(wrong("ports", format!("{} is a port already", kind.name())));
+                }
+                let ageing = Some(ageing).filter(|ageing| !ageing.is_zero());
+                standalone.ports.push(Port { vni, ageing, kind });
+            }
+            standalone.vnis.push(StandaloneVni {
+                vni,
+                local: section.local,
+                destination_port: section.udp_port.unwrap_or(UDP_PORT),
+                remotes: section.remotes.clone(),
+                macs,
+            });
+        }
+        Ok(standalone)
+    }
+
+    /// Whether the file describes none: netdevs are taken over.
+    pub const fn is_empty(&self) -> bool {
+        self.vnis.is_empty()
+    }
+
+    /// Names of the ports, by their numbers, for who shows stations.
+    pub fn port_names(&self) -> Vec<String> {
+        self.ports.iter().map(|port| port.kind.name().to_owned()).collect()
+    }
+
+    /// Opens the ports and claims the UDP ports, in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// When an interface or an address is not there, somebody else has it, or a privilege is missing.
+    pub fn open(&self, settings: &Settings) -> Result<Access, AccessError> {
+        let mut access = Access::default();
+        if self.is_empty() {
+            return Ok(access);
+        }
+        let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
+        for (local, port) in ends {
+            access.claims.push(claim(local, port)?);
+        }
+        let mut terms = Vec::new();
+        for port in &self.ports {
+            let vni = port.vni;
+            let opened = match &port.kind {
+                PortKind::Interface(name) => vacant(name).and_then(|()| AccessPort::interface(name)),
+                PortKind::Tap(terms) => AccessPort::tap(terms),
+            };
+            let name = port.kind.name().to_owned();
+            access.ports.push(opened.map_err(|source| AccessError::Port { vni, name, source })?);
+            let of = self.vnis.iter().find(|of| of.vni == vni);
+            terms.extend(of.map(|of| AccessTerms {
+                vni,
+                local: of.local,
+                destination_port: of.destination_port,
+                stations: settings.of(vni).addresses,
+                ageing: port.ageing,
+            }));
+        }
+        let limits = BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
+        access.bridge = Some(Bridge::new(terms, limits));
+        Ok(access)
+    }
+}
+
+impl fmt::Display for Standalone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("off");
+        }
+        for (vni, place) in self.vnis.iter().zip(0..) {
+            let StandaloneVni { vni: number, local, destination_port, remotes, macs } = vni;
+            let separator = if place > 0 { "; " } else { "" };
+            write!(
+                f,
+                "{separator}VNI {number} of {local}:{destination_port} to {remotes:?}, {} fixed",
+                macs.len()
+            )?;
+            for Port { kind, ageing, .. } in self.ports.iter().filter(|port| port.vni == *number) {
+                write!(f, ", {} ({} s)", kind.name(), ageing.unwrap_or_default().as_secs())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PortSection {
+    fn kind(&self) -> Result<PortKind, String> {
+        let Self { interface, tap, owner, persistent, queues, mtu } = self;
+        let fits = |name: &String| {
+            let good = !name.is_empty() && name.len() < NAME && !name.contains(['/', ' ', '%']);
+            if good { Ok(name.clone()) } else { Err(format!("'{name}' is no name of an interface")) }
+        };
+        match (interface, tap) {
+            (Some(name), None) => {
+                if owner.is_some() || persistent.is_some() || queues.is_some() || mtu.is_some() {
+                    return Err(format!("{name}: only a tap has an owner, persistent, queues or an mtu"));
+                }
+                Ok(PortKind::Interface(fits(name)?))
+            }
+            (None, Some(name)) => {
+                let queues = queues.unwrap_or(1);
+                if !QUEUES.contains(&queues) {
+                    return Err(format!("{name}: a TAP has 1 to 256 queues"));
+                }
+                let mtu = mtu.unwrap_or(TAP_MTU);
+                if !(68..=65_521).contains(&mtu) {
+                    return Err(format!("{name}: an MTU is 68 to 65521"));
+                }
+                let owner = owner.as_ref().map(Owner::id).transpose()?;
+                let persistent = persistent.unwrap_or(false);
+                Ok(PortKind::Tap(TapTerms { name: fits(name)?, owner, persistent, queues, mtu }))
+            }
+            _ => Err("a port is { interface = \"NAME\" } or { tap = \"NAME\" }".to_owned()),
+        }
+    }
+}
+
+impl Owner {
+    fn id(&self) -> Result<u32, String> {
+        let name = match self {
+            Self::Id(id) => return Ok(*id),
+            Self::Name(name) => name,
+        };
+        match User::from_name(name) {
+            Ok(Some(user)) => Ok(user.uid.as_raw()),
+            Ok(None) => Err(format!("there is no user '{name}'")),
+            Err(error) => Err(format!("the user '{name}' cannot be looked up: {error}")),
+        }
+    }
+}
+
+fn is_station(address: Ipv4Addr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
+}
+
+/// The access ports could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A port.
+    #[error("standalone VNI {vni}: port {name}: {source}")]
+    Port {
+        /// Whose.
+        vni: Vni,
+        /// Its name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The UDP port.
+    #[error("UDP port {port} of {local} cannot be had: {problem}")]
+    Claim {
+        /// The address.
+        local: Ipv4Addr,
+        /// The port.
+        port: u16,
+        /// Why, and what to do.
+        problem: String,
+    },
+}
+
+/// Takes a UDP port that vtepd's steering programs receive from. The socket gets only what they do not want, and nobody reads it: without it
+/// the kernel would answer that with "port unreachable", and a vxlan netdev could have the port as well.
+fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
+    let failed = |error: io::Error| {
+        AccessError::Claim {
+        local,
+        port,
+        problem: match error.kind() {
+            io::ErrorKind::AddrNotAvailable => format!(
+                "no interface of this network namespace has the address; add it first: ip address add {local}/32 dev lo"
+            ),
+            io::ErrorKind::AddrInUse => {
+                "somebody has it, perhaps a vxlan netdev; delete that, or leave out [[standalone]] to take it over".to_owned()
+            }
+            _ => error.to_string(),
+        },
+    }
+    };
+    let socket = UdpSocket::bind((local, port)).map_err(failed)?;
+    setsockopt(&socket, sockopt::RcvBuf, &0).map_err(|error| failed(error.into()))?;
+    Ok(socket)
+}
+
+/// What arrives on an access port goes to the overlay alone: an interface that somebody is reached by must not become one.
+fn vacant(name: &str) -> io::Result<()> {
+    let addresses = getifaddrs()?;
+    let of = |found: nix::ifaddrs::InterfaceAddress| {
+        let address = found.address.filter(|_| found.interface_name == name)?;
+        let address = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        address.filter(|address| !address.is_unspecified())
+    };
+    match addresses.into_iter().find_map(of) {
+        Some(address) => Err(io::Error::other(format!(
+            "it has the address {address}, but what arrives on an access port goes to the overlay alone; remove the address, or \
+             name another interface"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// What a worker without a kernel bridge reads and writes, and goes by.
+#[derive(Debug, Default)]
+pub struct Access {
+    /// By their numbers.
+    pub ports: Vec<AccessPort>,
+    /// What forwards between them.
+    pub bridge: Option<Bridge>,
+    /// See [`claim`].
+    pub claims: Vec<UdpSocket>,
+}
+
+impl crate::worker::Engine {
+    /// One batch of each access port. Returns whether there was anything.
+    pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> io::Result<bool> {
+        let mut moved = false;
+        for number in 0..self.access.len() {
+            let Some(port) = self.access.get_mut(number) else { break };
+            let unreadable = port.receive(&mut self.batch)?;
+            self.count_unreadable(unreadable);
+            moved |= unreadable > 0 || !self.batch.is_empty();
+            if !self.batch.is_empty() {
+                self.pipeline.switch(&self.batch, number as u16, snapshot, now, &mut self.out);
+                self.deliver();
+            }
+        }
+        if let Some(asker) = self.shared.take_asker() {
+            // Who asked may be gone.
+            let _ = asker.send(self.pipeline.stations(now));
+        }
+        Ok(moved)
+    }
+
+    /// Sends what the pipeline has made: each run of frames for the same port, or for uplinks, at once.
+    pub(crate) fn deliver(&mut self) {
+        use pipeline::Destination::Port;
+        let number = |frame: &Transmit| if let Port(number) = frame.to { Some(number) } else { None };
+        for run in self.out.chunk_by_mut(|one, next| number(one) == number(next)) {
+            let account = |frame: &Transmit, outcome| self.pipeline.account(frame, outcome);
+            match run.first().and_then(number) {
+                Some(port) => {
+                    if let Some(port) = self.access.get_mut(usize::from(port)) {
+                        port.transmit(&self.batch, run, account);
+                    }
+                }
+                None => self.sockets.uplinks.transmit(&self.batch, run, account),
+            }
+        }
+        self.out.clear();
+    }
+}
+
+/// Stations, as they are shown.
+pub type Stations = Vec<Station>;
