@@ -1,8 +1,10 @@
-//! What the benchmarks share: a leaf, its frames, and the form in which results are written.
+//! The benchmarks, and what they share: a leaf, its frames, and the form in which results are written.
 
 pub mod clock;
 pub mod micro;
+pub mod plot;
 pub mod rows;
+pub mod scale;
 pub mod state;
 
 pub use frames::leaf;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use frames::counting::Counting;
+use vtepd_benches::plot;
 use vtepd_benches::rows::{Report, Row};
 
 #[global_allocator]
@@ -28,7 +29,17 @@ enum Bench {
         /// Repeat less: rough figures.
         #[arg(long)]
         quick: bool,
-        /// Also write the figures to this file.
+        /// Also write the figures to this file, and a drawing of them beside it.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// What one frame costs inside the worker as tables grow, in memory.
+    #[command(after_help = "Example:\n  benches/run scale --json scale.json")]
+    Scale {
+        /// Repeat less; the sizes stay.
+        #[arg(long)]
+        quick: bool,
+        /// Also write the figures to this file, and a drawing of them beside it.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
@@ -38,7 +49,7 @@ enum Bench {
         /// Repeat less; the sizes stay.
         #[arg(long)]
         quick: bool,
-        /// Also write the figures to this file.
+        /// Also write the figures to this file, and a drawing of them beside it.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
@@ -56,6 +67,7 @@ enum Error {
 fn main() -> ExitCode {
     let (rows, json) = match Arguments::parse().bench {
         Bench::Micro { quick, json } => (vtepd_benches::micro::run(quick).map_err(Error::Bench), json),
+        Bench::Scale { quick, json } => (vtepd_benches::scale::run(quick).map_err(Error::Bench), json),
         Bench::State { quick, json } => (vtepd_benches::state::run(quick).map_err(Error::Bench), json),
     };
     match rows.and_then(|rows| report(rows, json.as_deref())) {
@@ -74,7 +86,9 @@ fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
     if let Some(path) = json {
         let mut text = serde_json::to_string_pretty(&report).unwrap_or_default();
         text.push('\n');
-        std::fs::write(path, text).map_err(|error| Error::File(path.to_owned(), error))?;
+        for (path, text) in [(path.to_owned(), text), (path.with_extension("svg"), plot::svg(&report))] {
+            std::fs::write(&path, text).map_err(|error| Error::File(path, error))?;
+        }
     }
     Ok(())
 }
