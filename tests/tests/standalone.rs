@@ -9,8 +9,13 @@
 )]
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
 
+use ::lab::netns::Namespace;
+use pipeline::{Batch, Body, Destination, Offload, Transmit};
+use ports::{AccessPort, TapTerms};
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
@@ -162,6 +167,175 @@ fn hosts_talk_to_hosts_here_and_behind_kernel_vxlan() {
     sockets::udp(&lab.next, &lab.far, 50, 1200, true);
     let metrics = vtepd.wait_until_idle();
     assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+    let counted = vtepd.ask(&["counters"]);
+    let switched = metrics.get("vtepd_vni_switched_frames_total{vni=\"10\"}");
+    assert!(switched > 500 && counted["vnis"][0]["switched_frames"] == switched, "{counted}");
+    let ports = vtepd.ask(&["port", "--vni", "10"]);
+    assert_eq!([&ports[0]["port"], &ports[1]["port"]], ["hp10", "hq10"]);
     let [received, copies, sent, dropped, held] = metrics.passed();
     assert_eq!(received + copies, sent + dropped + held, "{}", metrics.0);
+}
+
+/// A host that is the leaf's own stack, by the interface of a TAP: it has the number after those of the lab's hosts.
+fn on_a_tap(lab: &Lab) -> Host {
+    let host = Host { ns: Namespace::open(lab.leaf.name()).unwrap(), number: 5 };
+    ip(&lab.leaf, &format!("addr add {}/24 dev tap10\n", host.ip()));
+    host
+}
+
+/// How the kernel describes an interface of the leaf; `None` where it is gone.
+fn described(lab: &Lab, interface: &str) -> Option<String> {
+    let output = lab.leaf.output(&["ip", "-d", "link", "show", interface]).unwrap();
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The leaf's own stack on a TAP: streams come to vtepd as super-frames, which it cuts for kernel VXLAN and hands on whole to the other port.
+/// The TAP is as the configuration says, and stays if it says so.
+#[test]
+fn a_stack_on_a_tap_talks_to_everybody() {
+    if !can_run("a_stack_on_a_tap_talks_to_everybody") {
+        return;
+    }
+    let lab = lab("alonetap");
+    let configuration = TWO_PORTS.replace(
+        r#"{ interface = "hq10" }"#,
+        r#"{ tap = "tap10", owner = "nobody", persistent = true, queues = 2, mtu = 8950 }"#,
+    );
+    let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
+    let host = on_a_tap(&lab);
+    let tap = described(&lab, "tap10").expect("the TAP");
+    for word in ["mtu 8950", "tun type tap", "vnet_hdr on", "persist on", "user nobody", "multi_queue"] {
+        assert!(tap.contains(word), "no {word} in\n{tap}");
+    }
+    sockets::ping(&host, lab.far.ip(), 5, 8000, &[]);
+    sockets::ping(&lab.host, host.ip(), 5, 8000, &[]);
+    let before = vtepd.wait_until_idle();
+    sockets::tcp_both_ways(&host, &lab.far, 3_000_000);
+    let after = vtepd.wait_until_idle();
+    let [[_, copies_before, sent_before, ..], [_, copies, sent, ..]] = [before.passed(), after.passed()];
+    let (cut, sent) = (copies - copies_before, sent - sent_before);
+    // Of the 340 that are sent from here; those that come the other way are whole.
+    assert!(cut > 170, "most of {sent} frames come in super-frames, of which {cut} more were cut");
+    sockets::tcp_both_ways(&lab.host, &host, 3_000_000);
+    sockets::udp(&lab.far, &host, 50, 1200, true);
+    sockets::udp(&host, &lab.host, 50, 1200, true);
+    let metrics = vtepd.wait_until_idle();
+    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{log}");
+    assert!(described(&lab, "tap10").is_some(), "it is persistent");
+    let vtepd = Vtepd::start_configured(&lab.leaf, &configuration.replace("persistent = true, ", ""), &[]);
+    sockets::ping(&host, lab.far.ip(), 3, 1000, &[]);
+    drop(vtepd);
+    wait_for("the TAP to go", || described(&lab, "tap10").is_none());
+}
+
+/// A virtual machine, which has a TAP open whose interface is the access port; here the story is the machine.
+#[test]
+fn a_virtual_machines_tap_is_an_interface_like_any_other() {
+    if !can_run("a_virtual_machines_tap_is_an_interface_like_any_other") {
+        return;
+    }
+    let lab = lab("alonevm");
+    let terms = TapTerms { name: "vm0".to_owned(), owner: None, persistent: false, queues: 1, mtu: 1450 };
+    let mut machine = lab.leaf.enter(|| AccessPort::tap(&terms)).unwrap().unwrap();
+    let vtepd = Vtepd::start_configured(&lab.leaf, &TWO_PORTS.replace("hq10", "vm0"), &[]);
+    let mac = MacAddr([2, 0, 0, 0, 10, 6]);
+    let pair = Pair { from: (mac, Ipv4Addr::new(192, 168, 10, 6)), ..Pair::of(&lab.far, &lab.far) };
+    let at_far = Capture::start(&lab.far.ns, ETH, is_experiment);
+    let mut batch = Batch::new(64);
+    let mut say = |frame: Vec<u8>, batch: &Batch| {
+        let body = Body::Owned(frame.into());
+        let transmit = Transmit::new(Destination::Port(0), 0, body, Offload::default());
+        machine.transmit(batch, &mut [transmit], |_, outcome| outcome.unwrap());
+    };
+    say(experiments(pair, 1).remove(0), &batch);
+    at_far.wait(1);
+    wait_for("the machine to be learned", || place(&vtepd, mac).as_deref() == Some("vm0"));
+    // A tag of the machine's own is none of the VNI's business.
+    say(frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5), &batch);
+    let answer = experiments(Pair::of(&lab.far, &lab.host).to_mac(mac), 1);
+    inject(&lab.far.ns, ETH, &answer);
+    wait_for("the answer", || {
+        machine.receive(&mut batch).unwrap();
+        batch.frames().any(|frame| frame.data == answer[0])
+    });
+    assert_eq!(vtepd.wait_until_idle().dropped_in_all(), 0);
+}
+
+/// vtepd on both leaves.
+#[test]
+fn vtepd_talks_to_vtepd() {
+    if !can_run("vtepd_talks_to_vtepd") {
+        return;
+    }
+    let lab = lab("alonetwo");
+    ip(&lab.peer, "link del vx10\nlink del br10\n");
+    let theirs = r#"
+[[standalone]]
+vni = 10
+local = "10.0.0.2"
+remotes = ["10.0.0.1"]
+ports = [{ interface = "hp10" }]
+"#;
+    let vtepds = [(&lab.leaf, TWO_PORTS), (&lab.peer, theirs)]
+        .map(|(leaf, text)| Vtepd::start_configured(leaf, text, &[]));
+    sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
+    sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
+    sockets::udp(&lab.far, &lab.next, 50, 1200, true);
+    // A leaf that nobody named is nobody: the third one has the second in its flood list, not the other way round.
+    let said = sockets::try_ping(&lab.farther, lab.far.ip(), 3, 100, &[]);
+    assert!(said.contains(" 0 received"), "{said}");
+    let metrics = vtepds[0].wait_until_idle();
+    assert_eq!(
+        metrics.dropped_in_all(),
+        metrics.dropped("same_port"),
+        "for a host behind another VTEP: {}",
+        metrics.0
+    );
+    let metrics = vtepds[1].wait_for("strangers' frames", |m| m.dropped("unknown_vtep") >= 3);
+    assert_eq!(metrics.dropped_in_all(), metrics.dropped("unknown_vtep"), "{}", metrics.0);
+}
+
+/// What it cannot have it names, and says what to do; and the UDP port is taken, so the kernel answers nobody there.
+#[test]
+fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
+    if !can_run("what_is_not_there_is_named_and_the_kernel_answers_nobody") {
+        return;
+    }
+    let lab = Lab::with("aloneno", Setup { learning: true, ..Setup::default() });
+    let file = std::env::temp_dir().join(format!("vtepd-alone-{}.toml", std::process::id()));
+    let refused = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = Vtepd::output(&lab.leaf, &["--config", file.to_str().unwrap()]);
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = refused(TWO_PORTS);
+    assert!(
+        said.contains("UDP port 4789 of 10.0.0.1") && said.contains("vxlan netdev; delete that"),
+        "{said}"
+    );
+    ip(&lab.leaf, "link del vx10\nlink del br10\n");
+    let said = refused(&TWO_PORTS.replace("10.0.0.1", "10.0.0.9"));
+    assert!(said.contains("ip address add 10.0.0.9/32 dev lo"), "{said}");
+    let said = refused(&TWO_PORTS.replace("hq10", "hr10"));
+    assert!(said.contains("VNI 10: port hr10: there is no such interface"), "{said}");
+    let said = refused(&TWO_PORTS.replace("hq10", "up1"));
+    assert!(said.contains("port up1: it has the address 10.1.1.1"), "{said}");
+    std::fs::remove_file(&file).unwrap();
+
+    let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
+    let answer = |port: u16| {
+        let socket = lab.peer.enter(|| UdpSocket::bind((PEER, 0))).unwrap().unwrap();
+        socket.connect((LEAF, port)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        socket.send(&[0; 16]).unwrap();
+        socket.recv(&mut [0; 16]).unwrap_err().kind()
+    };
+    assert_eq!(answer(4790), ErrorKind::ConnectionRefused, "where nobody listens");
+    assert_eq!(answer(4789), ErrorKind::WouldBlock);
+    drop(vtepd);
+    wait_for("the port to be free", || answer(4789) == ErrorKind::ConnectionRefused);
 }

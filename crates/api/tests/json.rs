@@ -43,7 +43,7 @@ messages! {
     Counters: "copied default_route_frames dropped drops held learning moves paths received_bridge received_underlay sent steering vnis worker_stalls",
     LearningCounters: "flapping moved new rate refreshed refused too_many_addresses too_many_vteps unreachable",
     MoveCounters: "coalesced flapping followed",
-    VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev unknown_vtep vni",
+    VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev switched_bytes switched_frames unknown_vtep vni",
     PathCounters: "bytes frames gateway uplink",
     Drop: "frames reason sentence",
     SteeringCounters: "port_passed port_refreshed port_shortcut port_stalled splice_returned splice_unknown_slot uplink_redirected uplink_stalled vxlan_redirected vxlan_stalled vxlan_too_big",

@@ -28,7 +28,13 @@ impl AccessPort {
     /// When there is none of that name, or as [`PacketSocket::open`].
     pub fn interface(name: &str) -> io::Result<Self> {
         let link = Requests::open().and_then(|mut requests| requests.link(name)).map_err(io::Error::other)?;
-        let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
+        let missing = || {
+            let text = format!(
+                "there is no such interface; make it first, or have vtepd make a TAP: {{ tap = \"{name}\" }}"
+            );
+            io::Error::new(io::ErrorKind::NotFound, text)
+        };
+        let ifindex = link.ok_or_else(missing)?.ifindex;
         let socket = PacketSocket::open(ifindex, RECEIVE_BUFFER)?;
         socket.listen_to_all()?;
         Ok(Self::Interface(socket))

@@ -84,14 +84,18 @@ impl Tap {
         self.turn = (self.turn + 1) % self.queues.len().max(1);
         let (later, first) = self.queues.split_at(self.turn);
         let mut received: [Option<Received>; BATCH] = [None; BATCH];
-        let mut places = received.iter_mut().zip(batch.room());
-        for queue in first.iter().chain(later) {
-            for (place, room) in places.by_ref() {
-                let Some(about) = read(queue, room).map_err(|error| self.lost(&error))? else { break };
-                *place = Some(about);
+        let mut queues = first.iter().chain(later);
+        let mut queue = queues.next();
+        for (place, room) in received.iter_mut().zip(batch.room()) {
+            // A queue that is empty leaves its room to the next.
+            while let Some(current) = queue {
+                *place = read(current, room).map_err(|error| self.lost(&error))?;
+                if place.is_some() {
+                    break;
+                }
+                queue = queues.next();
             }
         }
-        drop(places);
         received.into_iter().flatten().for_each(|about| batch.push(about));
         Ok(())
     }
@@ -133,8 +137,8 @@ fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<Received>> {
 
 /// One queue of the interface, which is made with the first.
 fn queue(terms: &TapTerms) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+    let file = file.map_err(|error| io::Error::new(error.kind(), format!("/dev/net/tun: {error}")))?;
     let many = if terms.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | many;
     // SAFETY: ifreq is plain data for which zero bytes are a valid value.
@@ -154,11 +158,25 @@ fn queue(terms: &TapTerms) -> io::Result<File> {
         }
     };
     if done < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(explained(io::Error::last_os_error()));
     }
     control(&file, TUNSETOFFLOAD, TCP_OFFLOADS | UDP_OFFLOADS)
         .or_else(|_| control(&file, TUNSETOFFLOAD, TCP_OFFLOADS))?;
     Ok(file)
+}
+
+/// Why there is no TAP of that name for us, with what the error's number alone does not say.
+fn explained(error: io::Error) -> io::Error {
+    let text = match error.raw_os_error() {
+        Some(libc::EBUSY) => "another process has this TAP open",
+        Some(libc::EINVAL) => {
+            "an interface of this name is there and no TAP, or a TAP with one queue where many are wanted or the reverse; \
+             delete it first, or give it another name"
+        }
+        Some(libc::EPERM) => "vtepd needs CAP_NET_ADMIN for a TAP",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), text)
 }
 
 /// A request whose argument is a number.

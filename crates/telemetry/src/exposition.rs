@@ -177,6 +177,12 @@ impl Everything {
         };
         counters(
             encoder,
+            "vtepd_vni_switched_frames",
+            "Frames handed from access port to access port",
+            one(|c| c.switched.frames.get()),
+        )?;
+        counters(
+            encoder,
             "vtepd_vni_flooded_frames",
             "Frames replicated to the flood list",
             one(|c| c.flooded.get()),

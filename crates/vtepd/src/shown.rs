@@ -11,6 +11,7 @@ use ports::{Features, Hook, ShortcutState, SteeringCounts, SteeringError};
 use tables::{ShortcutPort, Snapshot};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use wire::Vni;
 
 use crate::standalone::Stations;
 use crate::takeover::{Takeover, TakeoverError};
@@ -22,8 +23,8 @@ pub struct Shown {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
     configurations: AtomicU64,
-    /// Names of access ports, by their numbers.
-    pub access: Vec<String>,
+    /// Access ports with their VNIs, by their numbers.
+    pub access: Vec<(Vni, String)>,
     /// What the worker counts.
     pub counters: Arc<Counters>,
     /// What the control room says of itself.
@@ -40,7 +41,7 @@ impl Shown {
     /// Nothing is published yet.
     pub fn new(
         takeover: Takeover,
-        access: Vec<String>,
+        access: Vec<(Vni, String)>,
         hook: Hook,
         features: Features,
         status: watch::Receiver<Status>,

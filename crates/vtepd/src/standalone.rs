@@ -146,9 +146,9 @@ impl Standalone {
         self.vnis.is_empty()
     }
 
-    /// Names of the ports, by their numbers, for who shows stations.
-    pub fn port_names(&self) -> Vec<String> {
-        self.ports.iter().map(|port| port.kind.name().to_owned()).collect()
+    /// VNIs and names of the ports, by their numbers.
+    pub fn port_names(&self) -> Vec<(Vni, String)> {
+        self.ports.iter().map(|port| (port.vni, port.kind.name().to_owned())).collect()
     }
 
     /// Opens the ports and claims the UDP ports, in the calling thread's namespace.
@@ -324,6 +324,9 @@ fn vacant(name: &str) -> io::Result<()> {
     }
 }
 
+/// Stations, as they are shown.
+pub type Stations = Vec<Station>;
+
 /// What a worker without a kernel bridge reads and writes, and goes by.
 #[derive(Debug, Default)]
 pub struct Access {
@@ -375,5 +378,60 @@ impl crate::worker::Engine {
     }
 }
 
-/// Stations, as they are shown.
-pub type Stations = Vec<Station>;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::load;
+
+    const PORTS: &str = "ports = [{ interface = \"eth1\" }, { tap = \"tap0\", owner = 7, queues = 2 }]\n";
+
+    fn table(more: &str) -> String {
+        format!("[[standalone]]\nvni = 10\nlocal = \"10.0.0.1\"\n{more}")
+    }
+
+    #[test]
+    fn tables_become_vnis_and_ports() {
+        let macs = "macs = { \"02:00:00:00:00:07\" = \"10.0.0.3\" }\n";
+        let text = table(&format!("remotes = [\"10.0.0.2\"]\nageing = 0\n{macs}{PORTS}"));
+        let configuration = load(&text, &[]).unwrap();
+        let [vni] = configuration.settings.standalone.as_slice() else { panic!("{configuration:?}") };
+        assert_eq!((vni.vni.get(), vni.destination_port), (10, 4789));
+        assert_eq!(vni.remotes, BTreeSet::from([Ipv4Addr::new(10, 0, 0, 2)]));
+        assert_eq!(vni.macs, BTreeMap::from([(MacAddr([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(10, 0, 0, 3))]));
+        assert_eq!(configuration.fpm.address, None, "nobody has anything to say of netdevs");
+        let Standalone { ports, .. } = &configuration.standalone;
+        assert!(ports.iter().all(|port| port.ageing.is_none()), "0 is never");
+        let terms =
+            TapTerms { name: "tap0".to_owned(), owner: Some(7), persistent: false, queues: 2, mtu: TAP_MTU };
+        assert_eq!(ports[1].kind, PortKind::Tap(terms));
+        assert_eq!(load(&table(PORTS), &[]).unwrap().standalone.ports[0].ageing, Some(AGEING));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let twice = format!("{}{}", table(PORTS), table("ports = [{ interface = \"eth2\" }]\n"));
+        for (text, words) in [
+            (table(""), "missing field `ports`"),
+            (table("ports = []\n"), "standalone VNI 10: ports: without a port"),
+            (table("ports = [{}]\n"), "a port is { interface"),
+            (table("ports = [{ interface = \"a\", tap = \"b\" }]\n"), "a port is { interface"),
+            (table("ports = [{ interface = \"a\", mtu = 9000 }]\n"), "only a tap has"),
+            (table("ports = [{ tap = \"a\", queues = 0 }]\n"), "1 to 256 queues"),
+            (table("ports = [{ tap = \"a\", mtu = 67 }]\n"), "an MTU is 68"),
+            (table("ports = [{ tap = \"sixteen-letters-\" }]\n"), "no name of an interface"),
+            (
+                table("ports = [{ tap = \"a\", owner = \"no such user\" }]\n"),
+                "there is no user 'no such user'",
+            ),
+            (table("ports = [{ tap = \"a\" }, { interface = \"a\" }]\n"), "a is a port already"),
+            (table(&format!("remotes = [\"10.0.0.1\"]\n{PORTS}")), "10.0.0.1 is no remote VTEP's"),
+            (table(&format!("macs = {{ \"x\" = \"10.0.0.2\" }}\n{PORTS}")), "'x' is no MAC address"),
+            (table(PORTS).replace("vni = 10", "vni = 0"), "standalone 1: vni"),
+            (table(PORTS).replace("10.0.0.1", "239.1.1.1"), "239.1.1.1 is no address of a VTEP"),
+            (twice, "another table has it"),
+        ] {
+            let error = load(&text, &[]).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

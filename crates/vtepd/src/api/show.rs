@@ -8,7 +8,7 @@ use api::v1;
 use control::{Host, Status};
 use pipeline::{Counters, Place, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
-use wire::MacAddr;
+use wire::{MacAddr, Vni};
 
 /// Names of the uplinks, by interface index.
 pub struct Uplinks(BTreeMap<u32, String>);
@@ -51,19 +51,21 @@ pub fn fdb(
     })
 }
 
-/// Stations of these VNIs that vtepd's own bridge has learned: all, or one. `ports` are the names of access ports, by their numbers.
+/// Stations of these VNIs that vtepd's own bridge has learned: all, or one. `ports` are the access ports, by their numbers.
 pub fn stations(
     stations: Vec<Station>,
     tables: &[Arc<VniTable>],
     mac: Option<MacAddr>,
-    ports: &[String],
+    ports: &[(Vni, String)],
 ) -> Vec<v1::FdbEntry> {
     let wanted = |station: &Station| mac.is_none_or(|mac| mac == station.mac);
     let row = |station: Station| {
         let table = tables.iter().find(|table| table.tunnel.vni == station.vni)?;
         let (vtep, port) = match station.place {
             Place::Vtep(_, address) => (address.to_string(), None),
-            Place::Port(number) => (String::new(), ports.get(usize::from(number)).cloned()),
+            Place::Port(number) => {
+                (String::new(), ports.get(usize::from(number)).map(|(_, name)| name.clone()))
+            }
         };
         Some(v1::FdbEntry {
             vni: station.vni.get(),

@@ -57,7 +57,7 @@ fn shortcut(shown: &Shown) -> v1::Shortcut {
     }
 }
 
-/// The ports of bridges, by VNI and name.
+/// The ports of bridges, and access ports, by VNI and name.
 pub fn ports(shown: &Shown) -> Vec<v1::Port> {
     let port = |port: PortView| v1::Port {
         port: port.port,
@@ -73,7 +73,13 @@ pub fn ports(shown: &Shown) -> Vec<v1::Port> {
         }),
     };
     let views = view::ports(&shown.status.borrow(), &shown.shortcut());
-    let mut ports: Vec<v1::Port> = views.into_iter().map(port).collect();
+    let access = shown.access.iter().map(|(vni, name)| v1::Port {
+        port: name.clone(),
+        vni: vni.get(),
+        reason: Some("it needs none: vtepd reads the port itself".to_owned()),
+        ..v1::Port::default()
+    });
+    let mut ports: Vec<v1::Port> = views.into_iter().map(port).chain(access).collect();
     ports.sort_by(|a, b| (a.vni, &a.port).cmp(&(b.vni, &b.port)));
     ports
 }
@@ -191,6 +197,8 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             flooded: counted.flooded.get(),
             unknown_vtep: counted.unknown_vtep.get(),
             dropped: counted.dropped.get(),
+            switched_frames: counted.switched.frames.get(),
+            switched_bytes: counted.switched.bytes.get(),
         })
     });
     let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
