@@ -243,7 +243,7 @@ struct Verify {
     /// Frames for the balance
     #[arg(long, default_value_t = 50_000)]
     frames: u64,
-    /// Take no uplink down
+    /// Take no uplink down, and cut no circuit
     #[arg(long)]
     no_failover: bool,
     /// The balance must equal the demo's figures in this file (lab demo --json)

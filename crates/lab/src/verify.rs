@@ -1,8 +1,10 @@
 //! Whether a fabric that is up does what it should: everybody reaches everybody, vtepd forwards on each leaf, queue pairs
-//! spread over the uplinks, and a lost uplink costs milliseconds.
+//! spread over the uplinks, a lost uplink costs milliseconds, and a circuit that fails silently what BFD needs.
 //!
 //! It works from outside, by the namespaces of the nodes: the images need no tools.
 
+mod bfd;
+mod failover;
 mod report;
 
 use std::collections::BTreeSet;
@@ -11,27 +13,22 @@ use std::time::{Duration, Instant};
 
 use crate::balance::RandomPlacement;
 use crate::converge::CALM;
-use crate::counters::{self, CountersError};
+use crate::counters::CountersError;
 use crate::daemon;
 use crate::demo::{Figures, KERNEL};
 use crate::fabric::{FabricError, OnProgress};
 use crate::netns::NetnsError;
 use crate::overlay::{Deployed, Overlay};
-use crate::roce::{Limit, Report, RoceError, Sent, Stream};
+use crate::roce::{Limit, RoceError, Stream};
 use crate::topology::Endpoint;
 use crate::way::{self, Way};
 
-pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach};
+pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
 
 /// How long every route must have stayed as it is where the sending leaf has an uplink that is in no route (yet): FRR that was up
 /// before its links were may take a minute.
 const SETTLE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
-/// How long the uplink is down, and how long it is watched on its return at most.
-const DOWN: Duration = Duration::from_secs(3);
-const RETURN: Duration = Duration::from_secs(20);
-/// An uplink with this share of the frames is in use.
-const USED: f64 = 0.02;
 
 /// The fabric could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +61,7 @@ pub struct Settings {
     pub rate: u32,
     /// Frames for the balance.
     pub frames: u64,
-    /// Whether an uplink is taken down and up again under traffic.
+    /// Whether an uplink is taken down and up again under traffic, and a circuit cut and joined, where there are some.
     pub failover: bool,
     /// The demo's figures, which the balance must equal.
     pub figures: Option<Figures>,
@@ -112,24 +109,39 @@ pub fn run(
         uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),
         spread,
     };
-    let fullest = uplinks
-        .iter()
-        .map(|uplink| (uplink, balance.uplinks.get(&uplink.to_string()).copied().unwrap_or_default()))
-        .max_by(|a, b| a.1.total_cmp(&b.1));
-    let failover = match fullest {
-        Some((uplink, share)) if settings.failover && uplinks.len() > 1 => {
-            report(&format!("{uplink} is lost, and returns"))?;
-            Some(failover(deployed, uplink, share, settings.rate, &sending, interrupted)?)
-        }
-        _ => None,
+    let traffic = failover::Traffic { deployed, rate: settings.rate, sending: &sending, interrupted };
+    let shares = |links: &[Endpoint]| {
+        let names: Vec<String> = links.iter().map(Endpoint::to_string).collect();
+        let shares = links.iter().map(|link| (link.clone(), balance.spread.share(&link.to_string(), &names)));
+        shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| settings.failover && links.len() > 1)
     };
+    let mut failover = None;
+    if let Some((uplink, share)) = shares(&uplinks) {
+        report(&format!("{uplink} is lost, and returns"))?;
+        failover = Some(traffic.lose_uplink(&uplink, share)?);
+    }
+    let mut wide_area = None;
+    let circuits = way.circuits(deployed.topology());
+    let near: Vec<Endpoint> = circuits.keys().cloned().collect();
+    if let Some((near, share)) = shares(&near)
+        && let Some(port) = circuits.get(&near)
+    {
+        report(&format!("the circuit at {port} fails silently, and returns"))?;
+        wide_area = match traffic.lose_circuit(&near, port, share) {
+            Err(VerifyError::Netns(NetnsError::Failed { stderr, .. })) if stderr.contains("busy") => {
+                report("it is left alone: this kernel renames no interface that is up (Linux 6.2 does)")?;
+                None
+            }
+            cut => Some(cut?),
+        };
+    }
     if interrupted.load(Ordering::Relaxed) {
         return Err(FabricError::Interrupted.into());
     }
     let differences = settings.figures.as_ref().map_or_else(Vec::new, |figures| {
         figures.differences(&balance.policy, settings.queue_pairs, &balance.spread, &tier)
     });
-    let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, failover);
+    let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, (failover, wide_area));
     outcome.faults.extend(differences);
     outcome.faults.extend(unused.iter().map(|uplink| format!("no route to the other leaf goes by {uplink}")));
     Ok(outcome)
@@ -238,71 +250,4 @@ fn policy(leaves: &[Leaf]) -> String {
         [policy] => (*policy).to_owned(),
         _ => "mixed".to_owned(),
     }
-}
-
-fn sent_frames(deployed: &Deployed, uplink: &Endpoint) -> Result<u64, VerifyError> {
-    let counters = counters::read(&deployed.namespace(&uplink.node)?)?;
-    Ok(counters.get(&uplink.interface).map_or(0, |counters| counters.tx_packets))
-}
-
-/// Takes the uplink's far end down under traffic, and brings it up again.
-fn failover(
-    deployed: &Deployed,
-    uplink: &Endpoint,
-    share: f64,
-    rate: u32,
-    sending: &impl Fn(Limit) -> Result<Stream, NetnsError>,
-    interrupted: &AtomicBool,
-) -> Result<Failover, VerifyError> {
-    let far = deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
-    let namespace = deployed.namespace(&far.node)?;
-    let set = |state: &str| namespace.run(&["ip", "link", "set", &far.interface, state]);
-    let on_affected = f64::from(rate) * share;
-    let outage = |sent: Sent, arrived: &Report| Outage {
-        frames: sent.frames,
-        lost: arrived.lost(),
-        reordered: arrived.reordered(),
-        milliseconds: if on_affected > 0.0 { arrived.lost() as f64 / on_affected * 1e3 } else { 0.0 },
-    };
-
-    let start = Instant::now();
-    let mut is_down = false;
-    let lost = sending(Limit::Time(DOWN))?.run(interrupted, |_| {
-        if !is_down && start.elapsed() >= DOWN / 3 {
-            is_down = true;
-            set("down")?;
-        }
-        Ok::<_, VerifyError>(())
-    });
-    // Whatever happened meanwhile, it does not stay down.
-    let lost = lost.inspect_err(|_| drop(set("up")))?;
-
-    let begin = sent_frames(deployed, uplink)?;
-    let (start, stop) = (Instant::now(), AtomicBool::new(false));
-    let (mut is_up, mut back, mut ended) = (false, None, None);
-    let stream = sending(Limit::Time(RETURN))?;
-    let returned = stream.run(&stop, |_| {
-        if !is_up && start.elapsed() >= DOWN / 3 {
-            is_up = true;
-            set("up")?;
-        }
-        let now = sent_frames(deployed, uplink)?;
-        let enough = (f64::from(rate) * USED) as u64;
-        if is_up && back.is_none() && now.saturating_sub(begin) > enough.max(20) {
-            back = Some(start.elapsed().saturating_sub(DOWN / 3));
-            ended = Some(Instant::now());
-        }
-        // A while longer: returning must not cost anything either.
-        let done = ended.is_some_and(|at| at.elapsed() >= DOWN / 3);
-        stop.fetch_or(done || interrupted.load(Ordering::Relaxed), Ordering::Relaxed);
-        Ok::<_, VerifyError>(())
-    });
-    let returned = returned.inspect_err(|_| drop(set("up")))?;
-    Ok(Failover {
-        uplink: uplink.to_string(),
-        share,
-        lost: outage(lost.0, &lost.1),
-        returned: outage(returned.0, &returned.1),
-        returned_after_seconds: back.map(|time: Duration| time.as_secs_f64()),
-    })
 }

@@ -98,6 +98,15 @@ impl Way {
         self.tiers.first().into_iter().flatten().map(|counter| counter.end.clone()).collect()
     }
 
+    /// The links on it that lead into a circuit, each with the circuit's own interface.
+    pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
+        let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();
+        let sending = self.tiers.iter().flatten().filter(|counter| counter.sends);
+        let into =
+            sending.filter_map(|counter| Some((counter.end.clone(), topology.peer(&counter.end)?.clone())));
+        into.filter(|(_, port)| ports.contains(port)).collect()
+    }
+
     /// Frames that each link has carried in the traffic's direction.
     pub(crate) fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
         let mut loads = BTreeMap::new();
@@ -189,6 +198,12 @@ mod tests {
         assert_eq!(tiers[1], ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
         assert_eq!(tiers[2..], [["leaf4:up1", "leaf4:up2"]], "a circuit is one link");
         assert_eq!(way.widest(), tiers[1]);
+        let circuits = way.circuits(&scaleacross);
+        let circuits: Vec<String> = circuits.iter().map(|(near, port)| format!("{near} {port}")).collect();
+        assert_eq!(
+            circuits,
+            ["spine1:dci1 wan:a1", "spine1:dci2 wan:a2", "spine2:dci1 wan:a3", "spine2:dci2 wan:a4"]
+        );
         assert!(!way.tiers.last().unwrap()[0].sends && way.tiers[1][0].sends);
         let near = Way::new(&scaleacross, "leaf1", "leaf2");
         assert_eq!(near.tiers(), [["leaf1:up1", "leaf1:up2"], ["leaf2:up1", "leaf2:up2"]]);

@@ -10,6 +10,8 @@ use crate::way::Spread;
 
 /// A lost uplink may cost this long, in milliseconds, where vtepd forwards.
 const OUTAGE_MAX: f64 = 100.0;
+/// A circuit that fails silently may: BFD notices after three times 300 ms, on a machine that does much else; BGP does the rest.
+const SILENT_OUTAGE_MAX: f64 = 4000.0;
 
 /// What was seen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +28,8 @@ pub struct Outcome {
     pub balance: Balance,
     /// `null` where it was not asked for, or a leaf has one uplink only.
     pub failover: Option<Failover>,
+    /// `null` where it was not asked for, or no circuits lie on the way.
+    pub wide_area: Option<WideAreaFailover>,
     /// What is not as it should be, in words; nothing if all is well.
     pub faults: Vec<String>,
 }
@@ -82,6 +86,18 @@ pub struct Balance {
     pub random_mmr: f64,
     /// What it stays within in 999 of 1000 draws.
     pub random_mmr_at_most: f64,
+}
+
+/// What it cost that a circuit between two sites passed nothing on any more, while the routers at both its ends kept their carrier.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WideAreaFailover {
+    /// The interface that the circuit was cut at, `node:interface`.
+    pub circuit: String,
+    /// When the sending router's BFD gave its session up; `null` if it did not.
+    pub detected_after_milliseconds: Option<f64>,
+    /// The rest; `uplink` is the sending router's, and what was lost is also how long it took until traffic was whole again.
+    #[serde(flatten)]
+    pub failover: Failover,
 }
 
 /// What the loss and the return of an uplink cost.
@@ -144,6 +160,32 @@ impl Leaf {
     }
 }
 
+impl Failover {
+    /// What is not as it should be; its loss may cost so many milliseconds.
+    fn faults(&self, outage_max: f64) -> Vec<String> {
+        let Self { uplink, lost, returned, returned_after_seconds, .. } = self;
+        let mut faults = Vec::new();
+        if lost.milliseconds > outage_max {
+            faults.push(format!("the loss of {uplink} cost {:.0} ms", lost.milliseconds));
+        }
+        if returned.lost > 0 {
+            faults.push(format!("the return of {uplink} cost {} frames", returned.lost));
+        }
+        if returned_after_seconds.is_none() {
+            faults.push(format!("{uplink} is not used again after its return"));
+        }
+        faults
+    }
+
+    fn write_return(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let after = self.returned_after_seconds.map_or_else(
+            || "not used again".to_owned(),
+            |seconds| format!("used again after {seconds:.1} s"),
+        );
+        writeln!(f, "            comes back: {} frames lost, {after}", self.returned.lost)
+    }
+}
+
 impl Outcome {
     pub(super) fn new(
         deployed: &Deployed,
@@ -151,7 +193,7 @@ impl Outcome {
         reach: Vec<Reach>,
         leaves: Vec<Leaf>,
         balance: Balance,
-        failover: Option<Failover>,
+        (failover, wide_area): (Option<Failover>, Option<WideAreaFailover>),
     ) -> Self {
         let mut faults = Vec::new();
         for pair in reach.iter().filter(|pair| !pair.reached) {
@@ -179,20 +221,10 @@ impl Outcome {
                 balance.random_mmr_at_most
             ));
         }
-        if vtepd && let Some(failover) = &failover {
-            let Outage { milliseconds, .. } = failover.lost;
-            if milliseconds > OUTAGE_MAX {
-                faults.push(format!("the loss of {} cost {milliseconds:.0} ms", failover.uplink));
-            }
-            if failover.returned.lost > 0 {
-                faults.push(format!(
-                    "the return of {} cost {} frames",
-                    failover.uplink, failover.returned.lost
-                ));
-            }
-            if failover.returned_after_seconds.is_none() {
-                faults.push(format!("{} is not used again after its return", failover.uplink));
-            }
+        if vtepd {
+            faults.extend(failover.iter().flat_map(|failover| failover.faults(OUTAGE_MAX)));
+            let silent = wide_area.iter().map(|wide_area| &wide_area.failover);
+            faults.extend(silent.flat_map(|failover| failover.faults(SILENT_OUTAGE_MAX)));
         }
         Self {
             topology: deployed.topology().name.clone(),
@@ -201,6 +233,7 @@ impl Outcome {
             leaves,
             balance,
             failover,
+            wide_area,
             faults,
         }
     }
@@ -242,7 +275,8 @@ impl fmt::Display for Outcome {
             "            MMR {mmr:.2} (1 is even; a random hash gives {:.2} on average), Jain's index {jain:.2}",
             self.balance.random_mmr
         )?;
-        if let Some(Failover { uplink, share, lost, returned, returned_after_seconds }) = &self.failover {
+        if let Some(failover) = &self.failover {
+            let Failover { uplink, share, lost, .. } = failover;
             writeln!(
                 f,
                 "  failover  {uplink}, which carried {:.0} %, goes down: {} frames lost, {:.1} ms of its share",
@@ -250,11 +284,22 @@ impl fmt::Display for Outcome {
                 lost.lost,
                 lost.milliseconds
             )?;
-            let after = returned_after_seconds.map_or_else(
-                || "not used again".to_owned(),
-                |seconds| format!("used again after {seconds:.1} s"),
+            failover.write_return(f)?;
+        }
+        if let Some(WideAreaFailover { circuit, detected_after_milliseconds, failover }) = &self.wide_area {
+            let Failover { uplink, share, lost, .. } = failover;
+            let detected = detected_after_milliseconds.map_or_else(
+                || "not noticed by BFD".to_owned(),
+                |milliseconds| format!("BFD says so after {milliseconds:.0} ms"),
             );
-            writeln!(f, "            comes back: {} frames lost, {after}", returned.lost)?;
+            writeln!(
+                f,
+                "  wide area {circuit}, to which {uplink} sent {:.0} %, falls silent: {detected}, whole after {:.0} ms, {} frames lost",
+                share * 100.0,
+                lost.milliseconds,
+                lost.lost
+            )?;
+            failover.write_return(f)?;
         }
         if self.faults.is_empty() {
             return writeln!(f, "  verdict   all is well");

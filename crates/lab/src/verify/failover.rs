@@ -1,0 +1,165 @@
+//! Links that fail under traffic: an uplink, which both its ends notice, and a circuit between two sites, which only BFD notices.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::VerifyError;
+use super::bfd::Bfd;
+use super::report::{Failover, Outage, WideAreaFailover};
+use crate::counters;
+use crate::netns::NetnsError;
+use crate::overlay::Deployed;
+use crate::roce::{Limit, Report, Sent, Stream};
+use crate::topology::Endpoint;
+
+/// How long traffic runs before a link fails, and before it returns.
+const BEFORE: Duration = Duration::from_secs(1);
+/// How long a link is down at least, and at most where frames are still sent to it.
+const DOWN: Duration = Duration::from_secs(2);
+const DOWN_AT_MOST: Duration = Duration::from_secs(10);
+/// A link that nothing is sent to for so long is out of use.
+const QUIET: Duration = Duration::from_millis(500);
+/// How long a link is watched on its return at most.
+const RETURN: Duration = Duration::from_secs(20);
+/// A link with this share of the frames is in use.
+const USED: f64 = 0.02;
+/// What an interface of a circuit is called while the circuit is cut.
+const CUT: &str = "lab-cut";
+
+/// What is sent meanwhile.
+pub(super) struct Traffic<'a> {
+    pub(super) deployed: &'a Deployed,
+    /// Frames per second.
+    pub(super) rate: u32,
+    pub(super) sending: &'a dyn Fn(Limit) -> Result<Stream, NetnsError>,
+    pub(super) interrupted: &'a AtomicBool,
+}
+
+/// A link that can be broken, and is whole again at the end, whatever happens meanwhile.
+struct Link<'a> {
+    set: &'a dyn Fn(bool) -> Result<(), VerifyError>,
+    whole: bool,
+}
+
+impl Link<'_> {
+    fn set(&mut self, whole: bool) -> Result<(), VerifyError> {
+        if self.whole != whole {
+            (self.set)(whole)?;
+            self.whole = whole;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        if !self.whole
+            && let Err(error) = (self.set)(true)
+        {
+            eprintln!("lab: a link that was broken stays so: {error}");
+        }
+    }
+}
+
+impl Traffic<'_> {
+    /// Takes an uplink's far end down, and brings it up again.
+    pub(super) fn lose_uplink(&self, uplink: &Endpoint, share: f64) -> Result<Failover, VerifyError> {
+        let far = self.deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
+        let namespace = self.deployed.namespace(&far.node)?;
+        let set = |whole| {
+            let state = if whole { "up" } else { "down" };
+            Ok(namespace.run(&["ip", "link", "set", &far.interface, state]).map(drop)?)
+        };
+        self.lose(uplink, share, Link { set: &set, whole: true })
+    }
+
+    /// Cuts the circuit that `near` sends to at its end `port`: `lab wan`, which finds it by its name, passes nothing on any more, in
+    /// either direction, while both routers keep their carrier.
+    pub(super) fn lose_circuit(
+        &self,
+        near: &Endpoint,
+        port: &Endpoint,
+        share: f64,
+    ) -> Result<WideAreaFailover, VerifyError> {
+        let namespace = self.deployed.namespace(&port.node)?;
+        let cut = Cell::new(None);
+        let set = |whole| {
+            let (from, to) = if whole { (CUT, &*port.interface) } else { (&*port.interface, CUT) };
+            let now = Instant::now();
+            namespace.run(&["ip", "link", "set", from, "name", to])?;
+            cut.set(cut.get().or(Some(now)));
+            Ok(())
+        };
+        let bfd = Bfd::hear(&namespace, &port.interface)?;
+        let failover = self.lose(near, share, Link { set: &set, whole: true })?;
+        let down = bfd.down()?.zip(cut.get());
+        Ok(WideAreaFailover {
+            circuit: port.to_string(),
+            detected_after_milliseconds: down
+                .map(|(down, cut)| down.saturating_duration_since(cut).as_secs_f64() * 1e3),
+            failover,
+        })
+    }
+
+    /// Breaks a link that `near` sends to, and mends it, under traffic.
+    fn lose(&self, near: &Endpoint, share: f64, mut link: Link<'_>) -> Result<Failover, VerifyError> {
+        let on_affected = f64::from(self.rate) * share;
+        let outage = |(sent, arrived): (Sent, Report)| Outage {
+            frames: sent.frames,
+            lost: arrived.lost(),
+            reordered: arrived.reordered(),
+            milliseconds: if on_affected > 0.0 { arrived.lost() as f64 / on_affected * 1e3 } else { 0.0 },
+        };
+        let namespace = self.deployed.namespace(&near.node)?;
+        let sent = || {
+            let counters = counters::read(&namespace)?;
+            Ok::<_, VerifyError>(counters.get(&near.interface).map_or(0, |counters| counters.tx_packets))
+        };
+        let in_use = |frames: u64, time: Duration| {
+            frames as f64 > (f64::from(self.rate) * USED * time.as_secs_f64()).max(20.0)
+        };
+        let stop = AtomicBool::new(false);
+        let stop_if =
+            |done| stop.fetch_or(done || self.interrupted.load(Ordering::Relaxed), Ordering::Relaxed);
+
+        let start = Instant::now();
+        let mut quiet = (start, sent()?);
+        let lost = (self.sending)(Limit::Time(BEFORE + DOWN_AT_MOST))?.run(&stop, |_| {
+            if start.elapsed() >= BEFORE {
+                link.set(false)?;
+            }
+            if quiet.0.elapsed() >= QUIET {
+                let now = (Instant::now(), sent()?);
+                let used = in_use(now.1.saturating_sub(quiet.1), QUIET);
+                quiet = now;
+                stop_if(!used && start.elapsed() >= BEFORE + DOWN);
+            }
+            stop_if(false);
+            Ok::<_, VerifyError>(())
+        })?;
+
+        stop.store(false, Ordering::Relaxed);
+        let (start, begin) = (Instant::now(), sent()?);
+        let (mut back, mut ended) = (None, None);
+        let returned = (self.sending)(Limit::Time(RETURN))?.run(&stop, |_| {
+            if start.elapsed() >= BEFORE {
+                link.set(true)?;
+            }
+            if link.whole && back.is_none() && in_use(sent()?.saturating_sub(begin), Duration::from_secs(1)) {
+                back = Some(start.elapsed().saturating_sub(BEFORE));
+                ended = Some(Instant::now());
+            }
+            // A while longer: returning must not cost anything either.
+            stop_if(ended.is_some_and(|at| at.elapsed() >= BEFORE));
+            Ok::<_, VerifyError>(())
+        })?;
+        Ok(Failover {
+            uplink: near.to_string(),
+            share,
+            lost: outage(lost),
+            returned: outage(returned),
+            returned_after_seconds: back.map(|time: Duration| time.as_secs_f64()),
+        })
+    }
+}
