@@ -27,7 +27,7 @@ const fn fold(a: u64, b: u64) -> u64 {
 
 /// Hashes `words` under `seed`. The number of words is part of the type: keys of different shape must differ
 /// in a word, not in length.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
     let mut state = fold(seed ^ K0, K1);

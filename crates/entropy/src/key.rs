@@ -220,7 +220,7 @@ impl Key {
 
 /// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair they
 /// would be IPv6.
-#[inline]
+#[inline(always)]
 pub(crate) fn hash_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
     let mapped = |address: IpAddr| match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -234,6 +234,7 @@ impl Transmit {
     /// Appends to the head.
     ///
     /// Returns whether there was room for it.
+    #[inline]
     #[must_use]
     pub fn extend_head(&mut self, bytes: &[u8]) -> bool {
         let start = usize::from(self.head_length);
@@ -246,6 +247,16 @@ impl Transmit {
             }
             None => false,
         }
+    }
+
+    /// Appends so many bytes to the head, to be written now; `None` if there is no room for them.
+    #[inline]
+    #[must_use]
+    pub fn append_head<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
+        let start = usize::from(self.head_length);
+        let room = self.head.get_mut(start..)?.first_chunk_mut()?;
+        self.head_length = (start + N) as u16;
+        Some(room)
     }
 
     /// The head's bytes, to be patched.

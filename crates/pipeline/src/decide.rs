@@ -17,6 +17,7 @@ use crate::segment::Segmenter;
 const L3_OVERHEAD: usize = OVERHEAD - 14;
 
 /// What becomes of a frame from the bridge: to whom, and in how many pieces. Borrows rather than holds: it is made for every frame.
+#[derive(Clone, Copy)]
 pub struct Plan<'a> {
     pub vni: &'a VniTable,
     pub dissection: &'a Dissection,
@@ -40,7 +41,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// [`DropReason::NoRemote`].
-    #[inline]
+    #[inline(always)]
     pub fn of(
         frame: &'a Frame<'a>,
         dissection: &'a Dissection,
@@ -63,6 +64,18 @@ impl<'a> Plan<'a> {
         flooded: bool,
     ) -> Self {
         Self { vni, dissection, remotes, flooded, frame }
+    }
+
+    /// Whether its sender left nothing of the frame to somebody below.
+    #[inline]
+    pub const fn is_finished(&self) -> bool {
+        self.frame.offload.gso.is_none() && !matches!(self.frame.offload.checksum, Checksum::Partial { .. })
+    }
+
+    /// All of the frame's bytes.
+    #[inline]
+    pub const fn whole(&self) -> Range<usize> {
+        0..self.frame.data.len()
     }
 
     /// What cuts the frame, if it is a super-frame.
@@ -110,10 +123,10 @@ impl<'a> Plan<'a> {
         Ok(checksum.end()..frame.len())
     }
 
-    /// The outer source port of a piece.
-    #[inline]
-    pub fn source_port(&self, piece: &Piece) -> u16 {
-        match piece.roce {
+    /// The outer source port of a piece; `None` is the whole frame.
+    #[inline(always)]
+    pub fn source_port(&self, piece: Option<&Piece>) -> u16 {
+        match piece.and_then(|piece| piece.roce) {
             None => self.vni.entropy.decide(self.dissection).source_port,
             Some(roce) => self.vni.entropy.decide(&Dissection { roce, ..*self.dissection }).source_port,
         }
@@ -146,7 +159,7 @@ impl<'a> Path<'a> {
     ///
     /// # Errors
     /// Why this copy goes no further.
-    #[inline]
+    #[inline(always)]
     pub fn of(
         vni: &VniTable,
         remote: VtepIndex,

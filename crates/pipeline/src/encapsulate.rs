@@ -54,7 +54,7 @@ impl Pipeline {
     }
 
     /// Sends each VTEP its copy of the frame at this index, in as many pieces as it has. An error is the fate of the whole frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tunnel(
         &mut self,
         batch: &Batch,
@@ -64,34 +64,67 @@ impl Pipeline {
         now: Instant,
         out: &mut Vec<Transmit>,
     ) -> Result<(), DropReason> {
-        let slot = plan.vni.slot.get();
-        let segmenter = plan.segmenter()?;
         if plan.flooded {
-            self.counters.vni(slot).inspect(|counters| counters.flooded.add(1));
+            self.counters.vni(plan.vni.slot.get()).inspect(|counters| counters.flooded.add(1));
         }
+        if !plan.is_finished() {
+            return self.tunnel_pieces(batch, index, *plan, snapshot, now, out);
+        }
+        // Almost all frames: on a way of their own, without what the others need, they take a tenth fewer instructions.
+        self.counters.copies.add(plan.remotes.len() as u64 - 1);
+        self.inner.clear();
+        let source_port = plan.source_port(None);
+        self.send_copies(batch, plan, (source_port, index, plan.whole()), snapshot, now, out);
+        Ok(())
+    }
+
+    /// The same for a frame whose sender left its checksum or its segmentation to somebody below.
+    #[inline(never)]
+    fn tunnel_pieces(
+        &mut self,
+        batch: &Batch,
+        index: u32,
+        plan: Plan<'_>,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut Vec<Transmit>,
+    ) -> Result<(), DropReason> {
+        let segmenter = plan.segmenter()?;
         let (segments, copies) = (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
         self.counters.copies.add((segments * copies - 1) as u64);
         for segment in 0..segments {
-            let piece = match plan.piece(segmenter.as_ref(), segment, &mut self.inner) {
-                Ok(piece) => piece,
-                Err(reason) => {
-                    self.counters.drop_frames(reason, slot, copies as u64);
-                    continue;
+            match plan.piece(segmenter.as_ref(), segment, &mut self.inner) {
+                Ok(piece) => {
+                    let source_port = plan.source_port(Some(&piece));
+                    self.send_copies(batch, &plan, (source_port, index, piece.body), snapshot, now, out);
                 }
-            };
-            let source_port = plan.source_port(&piece);
-            let body = (index, piece.body.start as u32..piece.body.end as u32);
-            for &remote in plan.remotes {
-                let copy = (remote, source_port, &body);
-                if let Err(reason) = self.send_copy(batch, plan, copy, snapshot, now, out) {
-                    self.counters.drop_frames(reason, slot, 1);
-                }
+                Err(reason) => self.counters.drop_frames(reason, plan.vni.slot.get(), copies as u64),
             }
         }
         Ok(())
     }
 
-    #[inline]
+    /// Sends one piece, whose rewritten headers are in `inner`, to each remote VTEP.
+    #[inline(always)]
+    fn send_copies(
+        &mut self,
+        batch: &Batch,
+        plan: &Plan<'_>,
+        (source_port, index, range): (u16, u32, Range<usize>),
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut Vec<Transmit>,
+    ) {
+        let body = (index, range.start as u32..range.end as u32);
+        for &remote in plan.remotes {
+            if let Err(reason) = self.send_copy(batch, plan, (remote, source_port, &body), snapshot, now, out)
+            {
+                self.counters.drop_frames(reason, plan.vni.slot.get(), 1);
+            }
+        }
+    }
+
+    #[inline(always)]
     fn send_copy(
         &mut self,
         batch: &Batch,
@@ -122,13 +155,29 @@ impl Pipeline {
         let body = Body::Received { frame: *index, range: range.clone() };
         // Built where it stays: moving it costs more than all of the rest.
         out.push(Transmit::new(to, vni.slot.get(), body, offload));
-        let fits = out.last_mut().is_some_and(|transmit| {
-            transmit.vtep = Some((remote, path.remote));
-            transmit.extend_head(&outer.bytes()) && transmit.extend_head(inner)
-        });
+        let Some(transmit) = out.last_mut() else { return Err(DropReason::TooBig) };
+        transmit.vtep = Some((remote, path.remote));
+        let mut fits = false;
+        if let Some(headers) = transmit.append_head() {
+            outer.write(headers);
+            fits = inner.is_empty() || transmit.extend_head(inner);
+        }
         if fits && hop.destination_mac.is_some() {
             return Ok(());
         }
+        self.hold_last(fits, batch, (path, remote), now, out)
+    }
+
+    /// Takes back the frame that was appended last: it waits for its next hop, if its headers fit.
+    #[cold]
+    fn hold_last(
+        &mut self,
+        fits: bool,
+        batch: &Batch,
+        (path, remote): (Path<'_>, VtepIndex),
+        now: Instant,
+        out: &mut Vec<Transmit>,
+    ) -> Result<(), DropReason> {
         let Some(transmit) = out.pop().filter(|_| fits) else { return Err(DropReason::TooBig) };
         self.hold.push(transmit, batch, (&path, remote), now)?;
         self.counters.held.add(1);

@@ -4,8 +4,9 @@ use std::net::Ipv4Addr;
 
 use tables::{DontFragment, NextHop, Tos, Ttl, Tunnel};
 use wire::Network;
-use wire::checksum::{Sum, checksum};
+use wire::checksum::Sum;
 use wire::ecn::Ingress;
+use wire::number::{ETHERTYPE_IPV4, PROTOCOL_UDP};
 
 /// Ethernet, IPv4, UDP and VXLAN header in bytes.
 pub const OVERHEAD: usize = 14 + 20 + 8 + 8;
@@ -64,35 +65,43 @@ pub struct Outer<'a> {
 }
 
 impl Outer<'_> {
-    /// The headers. A next hop that is not resolved gets the MAC address 00:00:00:00:00:00, for now.
-    pub fn bytes(&self) -> [u8; OVERHEAD] {
+    /// Writes the headers. A next hop that is not resolved gets the MAC address 00:00:00:00:00:00, for now.
+    ///
+    /// Word by word, and where they stay: byte by byte, as one array, it took half as long as all of the rest.
+    #[inline]
+    pub fn write(&self, headers: &mut [u8; OVERHEAD]) {
         let Self { tunnel, hop, remote, inherited: Inherited { tos, ttl, dont_fragment }, .. } = *self;
-        let [d0, d1, d2, d3, d4, d5] = hop.destination_mac.unwrap_or_default().0;
-        let [s0, s1, s2, s3, s4, s5] = hop.source_mac.0;
-        let [l0, l1] = self.l3_length.to_be_bytes();
-        let [i0, i1] = self.identification.to_be_bytes();
-        let flags = if dont_fragment { 0x40 } else { 0 };
-        let [a0, a1, a2, a3] = tunnel.local.octets();
-        let [r0, r1, r2, r3] = remote.octets();
-        let ip = [0x45, tos, l0, l1, i0, i1, flags, 0, ttl, 17, 0, 0, a0, a1, a2, a3, r0, r1, r2, r3];
-        let [c0, c1] = checksum(&ip).to_be_bytes();
+        let flags = if dont_fragment { 0x4000 } else { 0 };
         let udp_length = self.l3_length.saturating_sub(20);
-        let [u0, u1] = udp_length.to_be_bytes();
-        let [p0, p1] = self.source_port.to_be_bytes();
-        let [q0, q1] = tunnel.destination_port.to_be_bytes();
-        let [_, v0, v1, v2] = tunnel.vni.get().to_be_bytes();
-        let [k0, k1] = if tunnel.udp_checksum {
+        let first = u16::from_be_bytes([0x45, tos]);
+        let time = u16::from_be_bytes([ttl, PROTOCOL_UDP]);
+        let addresses = Sum::new().long(tunnel.local.to_bits()).long(remote.to_bits());
+        let sum = addresses.word(first).word(self.l3_length).word(self.identification).word(flags).word(time);
+        let udp_checksum = if tunnel.udp_checksum {
             // What CHECKSUM_PARTIAL expects in the field: the pseudo header's sum, not complemented.
-            Sum::new().pseudo_ipv4(tunnel.local, remote, 17, udp_length).fold().to_be_bytes()
+            addresses.word(PROTOCOL_UDP.into()).word(udp_length).fold()
         } else {
-            [0, 0]
+            0
         };
-        [
-            d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, 0x08, 0x00, // Ethernet
-            0x45, tos, l0, l1, i0, i1, flags, 0, ttl, 17, c0, c1, a0, a1, a2, a3, r0, r1, r2,
-            r3, // IPv4
-            p0, p1, q0, q1, u0, u1, k0, k1, // UDP
-            0x08, 0, 0, 0, v0, v1, v2, 0, // VXLAN
-        ]
+        let pair = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be_bytes();
+        let mut rest = headers.as_mut_slice();
+        let mut put = |bytes: &[u8]| {
+            if let Some((place, behind)) = std::mem::take(&mut rest).split_at_mut_checked(bytes.len()) {
+                place.copy_from_slice(bytes);
+                rest = behind;
+            }
+        };
+        put(&hop.destination_mac.unwrap_or_default().0);
+        put(&hop.source_mac.0);
+        put(&ETHERTYPE_IPV4.to_be_bytes());
+        put(&pair(first, self.l3_length));
+        put(&pair(self.identification, flags));
+        put(&pair(time, sum.checksum()));
+        put(&tunnel.local.octets());
+        put(&remote.octets());
+        put(&pair(self.source_port, tunnel.destination_port));
+        put(&pair(udp_length, udp_checksum));
+        put(&[0x08, 0, 0, 0]);
+        put(&(tunnel.vni.get() << 8).to_be_bytes());
     }
 }

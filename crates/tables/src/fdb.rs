@@ -5,7 +5,7 @@
 //! (linear hashing; W. Litwin, VLDB 1980), so that no change pays for the whole table either. A chunk is an ordinary hash
 //! map, because its groups are searched without a branch for each entry: linear probing was half as fast at 100,000 addresses.
 
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use wire::MacAddr;
@@ -32,11 +32,12 @@ impl Default for Fdb {
     }
 }
 
-/// Another hash than that of the chunks: theirs spends its low bits on the place in a chunk.
+/// The upper half of the hash that chunks use: they spend its low bits on the place, and its highest seven on telling entries
+/// apart.
+#[inline]
 fn hash(mac: &MacAddr) -> u64 {
-    let MacAddr([a, b, c, d, e, f]) = *mac;
     let mut hasher = TableHasher::default();
-    hasher.write_u64(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
+    mac.hash(&mut hasher);
     hasher.finish() >> 32
 }
 

@@ -17,6 +17,7 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 pub struct TableHasher(u64);
 
 impl TableHasher {
+    #[inline]
     fn mix(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word ^ MULTIPLIER) * u128::from(MULTIPLIER);
         // Folding the halves lets high input bits reach the low output bits that a table indexes by.
@@ -25,36 +26,44 @@ impl TableHasher {
 }
 
 impl Hasher for TableHasher {
+    #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
 
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0u8; 8];
-            for (to, from) in word.iter_mut().zip(chunk) {
-                *to = *from;
-            }
-            self.mix(u64::from_le_bytes(word));
+        // An IPv4 address is four bytes.
+        let (words, rest) = bytes.as_chunks::<4>();
+        for word in words {
+            self.mix(u64::from(u32::from_le_bytes(*word)));
+        }
+        for byte in rest {
+            self.mix(u64::from(*byte));
         }
     }
 
+    #[inline]
     fn write_u8(&mut self, word: u8) {
         self.mix(u64::from(word));
     }
 
+    #[inline]
     fn write_u16(&mut self, word: u16) {
         self.mix(u64::from(word));
     }
 
+    #[inline]
     fn write_u32(&mut self, word: u32) {
         self.mix(u64::from(word));
     }
 
+    #[inline]
     fn write_u64(&mut self, word: u64) {
         self.mix(word);
     }
 
+    #[inline]
     fn write_usize(&mut self, word: usize) {
         self.mix(word as u64);
     }
