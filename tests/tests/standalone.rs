@@ -19,7 +19,7 @@ use ports::{AccessPort, TapTerms};
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
-use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, ip};
+use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, ip, run};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
@@ -240,7 +240,8 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     let lab = lab("alonevm");
     let terms = TapTerms { name: "vm0".to_owned(), owner: None, persistent: false, queues: 1, mtu: 1450 };
     let mut machine = lab.leaf.enter(|| AccessPort::tap(&terms)).unwrap().unwrap();
-    let vtepd = Vtepd::start_configured(&lab.leaf, &TWO_PORTS.replace("hq10", "vm0"), &[]);
+    let configuration = TWO_PORTS.replace("hq10", "vm0").replace("vni = 10", "vni = 10\nageing = 2");
+    let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
     let mac = MacAddr([2, 0, 0, 0, 10, 6]);
     let pair = Pair { from: (mac, Ipv4Addr::new(192, 168, 10, 6)), ..Pair::of(&lab.far, &lab.far) };
     let at_far = Capture::start(&lab.far.ns, ETH, is_experiment);
@@ -262,6 +263,9 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
         batch.frames().any(|frame| frame.data == answer[0])
     });
     assert_eq!(vtepd.wait_until_idle().dropped_in_all(), 0);
+    let row = &vtepd.ask(&["vni"])[0]["taken"];
+    assert!(row["learning"] == true && row["ageing_seconds"] == 2, "{row}");
+    wait_for("the silent machine to be forgotten", || place(&vtepd, mac).is_none());
 }
 
 /// vtepd on both leaves.
@@ -326,7 +330,17 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     assert!(said.contains("port up1: it has the address 10.1.1.1"), "{said}");
     std::fs::remove_file(&file).unwrap();
 
+    // The leaf's stack answers for any address of its own, on any interface; on an access port it does not hear the question.
+    ip(&lab.host.ns, &format!("route add {LEAF} dev {ETH}\n"));
+    let answered = || {
+        let _ = sockets::try_ping(&lab.host, LEAF, 3, 100, &[]);
+        let known = run(&lab.host.ns, &format!("ip neigh show {LEAF} dev {ETH}")).contains("lladdr");
+        ip(&lab.host.ns, &format!("neigh flush dev {ETH} to {LEAF}\n"));
+        known
+    };
+    assert!(answered(), "so far it is an interface like any other");
     let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
+    assert!(!answered(), "vtepd has it alone");
     let answer = |port: u16| {
         let socket = lab.peer.enter(|| UdpSocket::bind((PEER, 0))).unwrap().unwrap();
         socket.connect((LEAF, port)).unwrap();

@@ -21,6 +21,7 @@ Examples:
   vtepd --dry-run                      show what would be taken over, and why the rest would not
   vtepd --vni 10010 --policy qp-bins   take over one VNI, with queue pairs dealt over four source ports
   ip netns exec leaf1 vtepd --config leaf1.toml
+  vtepd --config alone.toml            standalone, where the file has [[standalone]] tables: VNIs with ports of their own
 
 Signals: SIGHUP reads the configuration file again, SIGTERM or SIGINT gives everything back to the kernel and ends.";
 

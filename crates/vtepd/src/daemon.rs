@@ -95,7 +95,7 @@ async fn run_until_replaced(
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let access = configuration.standalone.open(&configuration.settings)?;
-    let ports = configuration.standalone.port_names();
+    let ports = configuration.standalone.shown();
     let Configuration { stall_limit, realtime, .. } = configuration;
     let takeover =
         Takeover::prepare(hook, features, stall_limit, realtime, access, requests.clone(), move || {
@@ -184,7 +184,14 @@ async fn run_until_replaced(
     };
     tell(&[NotifyState::Stopping]);
     if shown.is_engaged() {
-        tracing::info!("everything goes back to the kernel");
+        tracing::info!(
+            "{}",
+            if shown.access.is_empty() {
+                "everything goes back to the kernel"
+            } else {
+                "the access ports are let go"
+            }
+        );
     }
     let stopped = shown.stop();
     ended.and(stopped.map_err(Into::into))

@@ -11,9 +11,8 @@ use ports::{Features, Hook, ShortcutState, SteeringCounts, SteeringError};
 use tables::{ShortcutPort, Snapshot};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use wire::Vni;
 
-use crate::standalone::Stations;
+use crate::standalone::{ShownPort, Stations};
 use crate::takeover::{Takeover, TakeoverError};
 use crate::view;
 
@@ -23,8 +22,8 @@ pub struct Shown {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
     configurations: AtomicU64,
-    /// Access ports with their VNIs, by their numbers.
-    pub access: Vec<(Vni, String)>,
+    /// Access ports, by their numbers.
+    pub access: Vec<ShownPort>,
     /// What the worker counts.
     pub counters: Arc<Counters>,
     /// What the control room says of itself.
@@ -41,7 +40,7 @@ impl Shown {
     /// Nothing is published yet.
     pub fn new(
         takeover: Takeover,
-        access: Vec<(Vni, String)>,
+        access: Vec<ShownPort>,
         hook: Hook,
         features: Features,
         status: watch::Receiver<Status>,

@@ -73,6 +73,17 @@ struct Port {
     kind: PortKind,
 }
 
+/// An access port, for who shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownPort {
+    /// Whose it is.
+    pub vni: Vni,
+    /// How long silent stations of the VNI are remembered; `None`: for ever.
+    pub ageing: Option<Duration>,
+    /// The interface's name.
+    pub name: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PortKind {
     Interface(String),
@@ -146,9 +157,11 @@ impl Standalone {
         self.vnis.is_empty()
     }
 
-    /// VNIs and names of the ports, by their numbers.
-    pub fn port_names(&self) -> Vec<(Vni, String)> {
-        self.ports.iter().map(|port| (port.vni, port.kind.name().to_owned())).collect()
+    /// The ports as they are shown, by their numbers.
+    pub fn shown(&self) -> Vec<ShownPort> {
+        let shown =
+            |port: &Port| ShownPort { vni: port.vni, ageing: port.ageing, name: port.kind.name().to_owned() };
+        self.ports.iter().map(shown).collect()
     }
 
     /// Opens the ports and claims the UDP ports, in the calling thread's namespace.

@@ -8,7 +8,9 @@ use api::v1;
 use control::{Host, Status};
 use pipeline::{Counters, Place, Station};
 use tables::{NextHop, Snapshot, VniTable, Vtep, VtepIndex};
-use wire::{MacAddr, Vni};
+use wire::MacAddr;
+
+use crate::standalone::ShownPort;
 
 /// Names of the uplinks, by interface index.
 pub struct Uplinks(BTreeMap<u32, String>);
@@ -56,7 +58,7 @@ pub fn stations(
     stations: Vec<Station>,
     tables: &[Arc<VniTable>],
     mac: Option<MacAddr>,
-    ports: &[(Vni, String)],
+    ports: &[ShownPort],
 ) -> Vec<v1::FdbEntry> {
     let wanted = |station: &Station| mac.is_none_or(|mac| mac == station.mac);
     let row = |station: Station| {
@@ -64,7 +66,7 @@ pub fn stations(
         let (vtep, port) = match station.place {
             Place::Vtep(_, address) => (address.to_string(), None),
             Place::Port(number) => {
-                (String::new(), ports.get(usize::from(number)).map(|(_, name)| name.clone()))
+                (String::new(), ports.get(usize::from(number)).map(|port| port.name.clone()))
             }
         };
         Some(v1::FdbEntry {

@@ -11,6 +11,7 @@ use telemetry::{PortFrames, PortView};
 
 use crate::api::show::Uplinks;
 use crate::shown::Shown;
+use crate::standalone::ShownPort;
 use crate::view;
 
 /// Everything that `GetStatus` tells.
@@ -73,9 +74,9 @@ pub fn ports(shown: &Shown) -> Vec<v1::Port> {
         }),
     };
     let views = view::ports(&shown.status.borrow(), &shown.shortcut());
-    let access = shown.access.iter().map(|(vni, name)| v1::Port {
-        port: name.clone(),
-        vni: vni.get(),
+    let access = shown.access.iter().map(|port| v1::Port {
+        port: port.name.clone(),
+        vni: port.vni.get(),
         reason: Some("it needs none: vtepd reads the port itself".to_owned()),
         ..v1::Port::default()
     });
@@ -115,9 +116,20 @@ pub fn vnis(shown: &Shown) -> Vec<v1::Vni> {
     let limits: BTreeMap<_, u32> =
         status.plan.vnis.values().map(|taken| (taken.slot, taken.frame_limit)).collect();
     let taken = snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
+    let taken = taken.map(|row| learning(row, &shown.access));
     let mut vnis: Vec<v1::Vni> = taken.chain(status.left.iter().map(left)).collect();
     vnis.sort_by(|a, b| (a.vni, &a.netdev).cmp(&(b.vni, &b.netdev)));
     vnis
+}
+
+/// Where there are access ports, a bridge learns.
+fn learning(mut row: v1::Vni, ports: &[ShownPort]) -> v1::Vni {
+    let port = ports.iter().find(|port| port.vni.get() == row.vni);
+    if let (Some(port), Some(taken)) = (port, &mut row.taken) {
+        taken.learning = true;
+        taken.ageing_seconds = port.ageing.map(|ageing| ageing.as_secs());
+    }
+    row
 }
 
 fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
