@@ -47,12 +47,13 @@ impl Fabric {
         let mut announced: Option<Instant> = None;
         let mut calm: Option<(Instant, Vec<String>)> = None;
         loop {
-            let sessions = sessions(nodes.iter().filter(|node| speakers.contains(node.name())))?;
+            let (sessions, away) = sessions(nodes.iter().filter(|node| speakers.contains(node.name())))?;
             let (floods, addresses) = deployed.entries(&overlay)?;
             let text = format!(
-                "BGP sessions {}/{}, flood entries {}/{}, remote MACs {}/{}",
+                "BGP sessions {}/{}{}, flood entries {}/{}, remote MACs {}/{}",
                 sessions.found,
                 sessions.expected,
+                few(&away),
                 floods.found,
                 floods.expected,
                 addresses.found,
@@ -84,14 +85,27 @@ impl Fabric {
     }
 }
 
-fn sessions<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<Count, FabricError> {
-    let mut count = Count::default();
+/// How many sessions are up, and which are not.
+fn sessions<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(Count, BTreeSet<String>), FabricError> {
+    let (mut count, mut away) = (Count::default(), BTreeSet::new());
     for node in nodes {
         let text = node.run(&["vtysh", "-c", "show bgp summary json"])?;
         let families: BTreeMap<String, AddressFamily> = parse(&text, "show bgp summary json")?;
-        for peer in families.values().flat_map(|family| family.peers.values()) {
-            count.see(peer.state == "Established");
+        for (name, peer) in families.values().flat_map(|family| &family.peers) {
+            let established = peer.state == "Established";
+            count.see(established);
+            if !established {
+                away.insert(format!("{} to {name} is {}", node.name(), peer.state));
+            }
         }
     }
-    Ok(count)
+    Ok((count, away))
+}
+
+/// By name, where they are so few that somebody may look for why.
+fn few(away: &BTreeSet<String>) -> String {
+    match away.len() {
+        1..=4 => format!(" ({})", Vec::from_iter(away.iter().map(String::as_str)).join(", ")),
+        _ => String::new(),
+    }
 }

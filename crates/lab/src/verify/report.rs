@@ -226,6 +226,12 @@ impl Outcome {
             let silent = wide_area.iter().map(|wide_area| &wide_area.failover);
             faults.extend(silent.flat_map(|failover| failover.faults(SILENT_OUTAGE_MAX)));
         }
+        if let Some(cut) = wide_area.iter().find(|cut| cut.failover.lost.lost == 0) {
+            faults.push(format!(
+                "the circuit at {} was cut, and no frame was lost: it is not the way",
+                cut.circuit
+            ));
+        }
         Self {
             topology: deployed.topology().name.clone(),
             runtime: if deployed.is_containerlab() { "containerlab" } else { "lab" },
