@@ -6,5 +6,6 @@ pub mod plot;
 pub mod rows;
 pub mod scale;
 pub mod state;
+pub mod system;
 
 pub use frames::leaf;

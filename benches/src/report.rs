@@ -53,6 +53,16 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// vtepd beside kernel VXLAN over veth links, in turns. Needs root, for network namespaces.
+    #[command(after_help = "Example:\n  sudo benches/run system --quick")]
+    System {
+        /// Fewer and shorter turns.
+        #[arg(long)]
+        quick: bool,
+        /// Also write the figures to this file.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
 }
 
 /// Why there are no figures.
@@ -69,6 +79,7 @@ fn main() -> ExitCode {
         Bench::Micro { quick, json } => (vtepd_benches::micro::run(quick).map_err(Error::Bench), json),
         Bench::Scale { quick, json } => (vtepd_benches::scale::run(quick).map_err(Error::Bench), json),
         Bench::State { quick, json } => (vtepd_benches::state::run(quick).map_err(Error::Bench), json),
+        Bench::System { quick, json } => (vtepd_benches::system::run(quick).map_err(Error::Bench), json),
     };
     match rows.and_then(|rows| report(rows, json.as_deref())) {
         Ok(()) => ExitCode::SUCCESS,

@@ -251,6 +251,56 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0);
 }
 
+/// With `--gso`, frames of one queue pair leave together, and arrive each by itself, in order, byte by byte: at a kernel peer and at
+/// another vtepd.
+#[test]
+fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
+    if !can_run("v1_q1_super_frames_leave_together_and_arrive_one_by_one") {
+        return;
+    }
+    const QUEUE_PAIRS: u32 = 4;
+    let lab = Lab::new("gso");
+    lab.without_bridge_netfilter();
+    let vtepd = Vtepd::start(&lab.leaf, &["--gso"]);
+    let pair = Pair::of(&lab.host, &lab.far);
+    // In bursts, of more than one length.
+    let frame = |number: u32| {
+        let payload = if number % 96 < 64 { 1024 } else { 16 };
+        Roce { sequence: number, payload, ..Roce::to(number / 16 % QUEUE_PAIRS) }.frame(pair)
+    };
+    let sent: Vec<_> = (0..6_400).map(frame).collect();
+    let queue_pair = |frame: &[u8]| frame.get(47..50).map(<[u8]>::to_vec);
+    let by_queue_pair = |frames: &[Vec<u8>]| -> Vec<Vec<Vec<u8>>> {
+        let of = |number: u32| Some(number.to_be_bytes()[1..].to_vec());
+        let all = |number| frames.iter().filter(move |frame| queue_pair(frame) == of(number)).cloned();
+        (0..QUEUE_PAIRS).map(|number| all(number).collect()).collect()
+    };
+    for peer in [None, Some(())] {
+        let peer = peer.map(|()| Vtepd::start(&lab.peer, &[]));
+        let uplinks = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", lab.setup.port));
+        let source = lab.host.mac();
+        let capture = Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
+        let before = vtepd.metrics().vni_frames(VNI, "encapsulated");
+        inject(&lab.host.ns, ETH, &sent);
+        wait_for_all(&capture, sent.len());
+        let received: Vec<Vec<u8>> = capture.stop().into_iter().map(|frame| frame.bytes).collect();
+        assert_eq!(received.len(), sent.len());
+        assert_eq!(by_queue_pair(&received), by_queue_pair(&sent), "bytes or order");
+        let left: Vec<Captured> = uplinks.into_iter().flat_map(Capture::stop).collect();
+        let together = left.iter().filter(|frame| frame.gso.is_some()).count();
+        println!("{} frames left in {} pieces, {together} of them super-frames", sent.len(), left.len());
+        assert!(together > 10 && left.len() < sent.len() / 2, "they left in {} pieces", left.len());
+        // Counted are frames, not pieces.
+        let metrics = vtepd.metrics();
+        assert_eq!(metrics.vni_frames(VNI, "encapsulated") - before, sent.len() as u64);
+        assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+        if let Some(peer) = peer {
+            let metrics = peer.metrics();
+            assert_eq!(metrics.vni_frames(VNI, "decapsulated"), sent.len() as u64, "{}", metrics.0);
+        }
+    }
+}
+
 #[test]
 fn v2_outer_headers_are_right_and_ten_flows_use_nine_ports() {
     if !can_run("v2_outer_headers_are_right_and_ten_flows_use_nine_ports") {

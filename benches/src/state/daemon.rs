@@ -33,6 +33,12 @@ impl Daemon {
         Ok(Self { child, started })
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the log's word that so many VNIs are taken over. Returns the time since the start.
     ///
     /// # Errors

@@ -10,8 +10,10 @@
 //! - [`segment`], `partial`, `crc32c`: what senders left to somebody below
 //! - [`hold`]: frames whose next hop is not resolved yet
 //! - [`learn`]: which VTEP a source address came from, where the data plane is to learn it
+//! - [`aggregate`]: frames of one flow that leave as one
 //! - [`drop_reason`], [`counters`]: what became of every frame
 
+pub mod aggregate;
 pub mod batch;
 pub mod bridge;
 pub mod counters;

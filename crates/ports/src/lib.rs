@@ -2,6 +2,7 @@
 //!
 //! - [`access`], [`tap`]: ports of VNIs without a kernel bridge
 //! - [`packet`]: AF_PACKET sockets, batched both ways
+//! - `outbox`: frames on their way into a socket
 //! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
 //! - [`features`]: what the running kernel can do
 //! - [`foreign`]: programs of others on the same hooks
@@ -21,6 +22,7 @@ pub mod foreign;
 mod haste;
 pub mod leftovers;
 pub mod netns;
+mod outbox;
 pub mod packet;
 pub mod patience;
 mod port_counts;

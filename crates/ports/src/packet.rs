@@ -3,12 +3,10 @@
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use pipeline::{
-    Batch, Checksum, Destination, DropReason, Gso, GsoKind, Offload, Received, Transmit, VlanTag,
-};
+use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, Received, Transmit, VlanTag};
+
+use crate::outbox::Outbox;
 
 /// Frames that one system call moves at most.
 pub const BATCH: usize = 64;
@@ -17,12 +15,12 @@ pub const BATCH: usize = 64;
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct VnetHeader {
-    flags: u8,
-    gso_type: u8,
-    header_length: u16,
-    gso_size: u16,
-    checksum_start: u16,
-    checksum_offset: u16,
+    pub(crate) flags: u8,
+    pub(crate) gso_type: u8,
+    pub(crate) header_length: u16,
+    pub(crate) gso_size: u16,
+    pub(crate) checksum_start: u16,
+    pub(crate) checksum_offset: u16,
 }
 
 impl VnetHeader {
@@ -50,14 +48,14 @@ impl VnetHeader {
     }
 }
 
-const NEEDS_CSUM: u8 = 1;
+pub(crate) const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-const GSO_UDP_L4: u8 = 5;
+pub(crate) const GSO_TCPV4: u8 = 1;
+pub(crate) const GSO_TCPV6: u8 = 4;
+pub(crate) const GSO_UDP_L4: u8 = 5;
 /// TCP with ECN, and with accurate ECN, which repeats CWR in every segment (Linux 6.18).
-const GSO_ECN: u8 = 0x80;
+pub(crate) const GSO_ECN: u8 = 0x80;
 const GSO_ACCECN: u8 = 0x10;
 
 const VLAN_VALID: u32 = libc::TP_STATUS_VLAN_VALID;
@@ -75,8 +73,8 @@ pub struct PacketSocket {
     headers: Vec<VnetHeader>,
     controls: Vec<Control>,
     vectors: Vec<libc::iovec>,
-    addresses: Vec<libc::sockaddr_ll>,
     messages: Vec<libc::mmsghdr>,
+    outbox: Box<Outbox>,
 }
 
 // SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the kernel reads them, and
@@ -136,12 +134,15 @@ impl PacketSocket {
         self.option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// A socket that sends to interfaces of the calling thread's namespace and receives nothing.
+    /// A socket that sends to interfaces of the calling thread's namespace and receives nothing. With `super_frames`, encapsulated
+    /// frames of one outer flow leave together ([`pipeline::aggregate`]).
     ///
     /// # Errors
     /// As socket(2) and setsockopt(2): without CAP_NET_RAW.
-    pub fn open_sender() -> io::Result<Self> {
-        Self::with_protocol(0)
+    pub fn open_sender(super_frames: bool) -> io::Result<Self> {
+        let mut socket = Self::with_protocol(0)?;
+        socket.outbox.together = super_frames;
+        Ok(socket)
     }
 
     fn with_protocol(ifindex: u32) -> io::Result<Self> {
@@ -155,15 +156,15 @@ impl PacketSocket {
             OwnedFd::from_raw_fd(fd)
         };
         // SAFETY: all of these are plain data for which zero bytes are a valid value.
-        let (vector, address, message) = unsafe { (zeroed(), zeroed(), zeroed()) };
+        let (vector, message) = unsafe { (zeroed(), zeroed()) };
         let socket = Self {
             fd,
             ifindex,
             headers: vec![VnetHeader::default(); BATCH],
             controls: vec![Control([0; 64]); BATCH],
-            vectors: vec![vector; 3 * BATCH],
-            addresses: vec![address; BATCH],
+            vectors: vec![vector; 2 * BATCH],
             messages: vec![message; BATCH],
+            outbox: Box::new(Outbox::new()),
         };
         let on: libc::c_int = 1;
         socket.option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
@@ -229,7 +230,7 @@ impl PacketSocket {
             else {
                 break;
             };
-            let Some(vectors) = self.vectors.get_mut(3 * index..3 * index + 2) else { break };
+            let Some(vectors) = self.vectors.get_mut(2 * index..2 * index + 2) else { break };
             let [first, second] = vectors else { break };
             *first = libc::iovec { iov_base: (&raw mut *header).cast(), iov_len: size_of::<VnetHeader>() };
             *second = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -280,97 +281,15 @@ impl PacketSocket {
         Ok(0)
     }
 
-    /// Sends frames, each to its own destination ([`Destination::Bridge`] and [`Destination::Port`] are the interface that the socket is bound to). `outcome`
-    /// is told what became of each, in order.
+    /// Sends frames, each to its own destination ([`pipeline::Destination::Bridge`] and [`pipeline::Destination::Port`] are the
+    /// interface that the socket is bound to). `outcome` is told what became of each. The frames of one outer flow keep their order.
     pub fn transmit(
         &mut self,
         batch: &Batch,
-        frames: &[Transmit],
-        mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
+        frames: &mut [Transmit],
+        outcome: impl FnMut(&Transmit, Result<(), DropReason>),
     ) {
-        for frames in frames.chunks(BATCH) {
-            self.prepare(batch, frames);
-            let mut sent = 0;
-            let mut patience = 4;
-            while let Some(frame) = frames.get(sent) {
-                // SAFETY: messages `sent..frames.len()` point at memory of `self`, `batch` and `frames` that outlives the call.
-                let done = unsafe {
-                    let first = self.messages.as_mut_ptr().add(sent);
-                    libc::sendmmsg(
-                        self.fd.as_raw_fd(),
-                        first,
-                        (frames.len() - sent) as u32,
-                        libc::MSG_DONTWAIT,
-                    )
-                };
-                if done > 0 {
-                    for frame in frames.iter().skip(sent).take(done as usize) {
-                        outcome(frame, Ok(()));
-                    }
-                    sent += done as usize;
-                    continue;
-                }
-                match io::Error::last_os_error().raw_os_error() {
-                    Some(libc::EINTR) => continue,
-                    Some(libc::EAGAIN) if patience > 0 => {
-                        patience -= 1;
-                        self.wait_for_room();
-                        continue;
-                    }
-                    error => outcome(frame, Err(refusal(error))),
-                }
-                sent += 1;
-            }
-        }
-    }
-
-    fn prepare(&mut self, batch: &Batch, frames: &[Transmit]) {
-        let places = self.messages.iter_mut().zip(&mut self.headers).zip(&mut self.addresses);
-        for ((frame, ((message, header), address)), vectors) in
-            frames.iter().zip(places).zip(self.vectors.chunks_exact_mut(3))
-        {
-            let ifindex = match frame.to {
-                Destination::Uplink { ifindex, .. } => ifindex,
-                Destination::Bridge | Destination::Port(_) => self.ifindex,
-            };
-            *header = vnet_header(&frame.offload);
-            address.sll_family = libc::AF_PACKET as u16;
-            address.sll_ifindex = ifindex as i32;
-            address.sll_halen = 6;
-            let (head, body) = (frame.head(), frame.body(batch));
-            let pieces = [
-                ((&raw const *header).cast::<u8>(), size_of::<VnetHeader>()),
-                (head.as_ptr(), head.len()),
-                (body.as_ptr(), body.len()),
-            ];
-            for (vector, (base, length)) in vectors.iter_mut().zip(pieces) {
-                *vector = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: length };
-            }
-            message.msg_hdr.msg_name = (&raw mut *address).cast();
-            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-            message.msg_hdr.msg_iov = vectors.as_mut_ptr();
-            message.msg_hdr.msg_iovlen = 3;
-            message.msg_hdr.msg_control = std::ptr::null_mut();
-            message.msg_hdr.msg_controllen = 0;
-            message.msg_hdr.msg_flags = 0;
-        }
-    }
-
-    /// Waits a little until the socket's send buffer has room again.
-    fn wait_for_room(&self) {
-        let timeout = PollTimeout::try_from(Duration::from_millis(2)).unwrap_or(PollTimeout::ZERO);
-        // Whatever it answers, the next attempt to send finds out.
-        let _ = nix::poll::poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)], timeout);
-    }
-}
-
-/// Why the kernel did not take a frame.
-const fn refusal(error: Option<i32>) -> DropReason {
-    match error {
-        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::LinkDown,
-        Some(libc::EMSGSIZE) => DropReason::TooBig,
-        Some(libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM) => DropReason::TransmitBusy,
-        _ => DropReason::TransmitError,
+        self.outbox.send((self.fd.as_fd(), self.ifindex), batch, frames, outcome);
     }
 }
 
@@ -392,27 +311,6 @@ pub(crate) fn offload(header: &VnetHeader) -> Option<Offload> {
     };
     let gso = Gso { kind, size: header.gso_size, ecn: header.gso_type & GSO_ECN != 0 };
     Some(Offload { checksum, gso: Some(gso) })
-}
-
-pub(crate) fn vnet_header(offload: &Offload) -> VnetHeader {
-    let mut header = VnetHeader::default();
-    if let Checksum::Partial { start, offset } = offload.checksum {
-        header.flags = NEEDS_CSUM;
-        header.checksum_start = start;
-        header.checksum_offset = offset;
-    }
-    if let Some(gso) = offload.gso {
-        let (kind, transport) = match gso.kind {
-            GsoKind::TcpV4 => (GSO_TCPV4, 20),
-            GsoKind::TcpV6 => (GSO_TCPV6, 20),
-            GsoKind::Udp => (GSO_UDP_L4, 8),
-        };
-        header.gso_type = kind | if gso.ecn { GSO_ECN } else { 0 };
-        header.gso_size = gso.size;
-        // What the kernel copies into the linear part: the headers, at least.
-        header.header_length = header.checksum_start + transport;
-    }
-    header
 }
 
 /// The tag that the kernel took out of the frame, from `PACKET_AUXDATA`.

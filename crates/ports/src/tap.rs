@@ -10,7 +10,8 @@ use netlink::{LinkChange, Requests};
 use nix::sys::uio::{readv, writev};
 use pipeline::{Batch, DropReason, Received, Transmit};
 
-use crate::packet::{BATCH, VnetHeader, offload, vnet_header};
+use crate::outbox::vnet_header;
+use crate::packet::{BATCH, VnetHeader, offload};
 
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
 const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;

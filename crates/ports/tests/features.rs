@@ -47,7 +47,7 @@ fn received(features: Features, tag: &str) -> Vec<usize> {
         let body = Body::Owned(super_frame().into());
         let mut batch = Batch::new(8);
         let transmit = Transmit::new(Destination::Bridge, 0, body, offload);
-        near.transmit(&batch, &[transmit], |_, outcome| outcome.unwrap());
+        near.transmit(&batch, &mut [transmit], |_, outcome| outcome.unwrap());
         let (start, mut lengths) = (Instant::now(), Vec::new());
         while lengths.is_empty() && start.elapsed() < Duration::from_secs(2) {
             assert_eq!(far.receive(&mut batch).unwrap(), 0, "a frame that could not be described");

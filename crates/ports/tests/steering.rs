@@ -103,7 +103,7 @@ fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let body = pipeline::Body::Owned(frame.into());
     let transmit = pipeline::Transmit::new(to, 0, body, pipeline::Offload::default());
     batch.clear();
-    socket.transmit(&batch, &[transmit], |_, outcome| outcome.unwrap());
+    socket.transmit(&batch, &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
 /// Whatever matches that arrives within the time.
@@ -198,7 +198,7 @@ fn redirects_what_is_taken(hook: Hook) {
     let body = pipeline::Body::Owned(inner.clone().into());
     let to = pipeline::Destination::Bridge;
     let transmit = pipeline::Transmit::new(to, 9, body, pipeline::Offload::default());
-    bridge.transmit(&Batch::new(1), &[transmit], |_, outcome| outcome.unwrap());
+    bridge.transmit(&Batch::new(1), &mut [transmit], |_, outcome| outcome.unwrap());
     assert_eq!(receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4), 1);
 
     assert_eq!(

@@ -40,6 +40,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
             at_next_start: [
                 "takeover.hook",
                 "takeover.stall-limit-ms",
+                "takeover.gso",
                 "takeover.realtime",
                 "fpm.listen",
                 "fpm.unsafe",
@@ -58,8 +59,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
 
 /// All values by key; the same keys for the same VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
-    let Configuration { settings, standalone, hook, stall_limit, realtime, fpm, metrics, api } =
-        configuration;
+    let Configuration { settings, standalone, hook, stall_limit, worker, fpm, metrics, api } = configuration;
     let list = |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
     let mut values = BTreeMap::from(
@@ -69,7 +69,8 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.shortcut", settings.shortcut.to_string()),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
-            ("takeover.realtime", realtime.to_string()),
+            ("takeover.gso", worker.gso.to_string()),
+            ("takeover.realtime", worker.realtime.to_string()),
             ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),
             ("entropy.seed", settings.seed.to_string()),
             ("learning.total", settings.learning.total.to_string()),

@@ -14,6 +14,7 @@ use tables::Rebalance;
 use wire::Vni;
 
 use crate::standalone::{self, Standalone};
+use crate::worker::WorkerOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,6 +62,12 @@ pub struct Arguments {
     /// Send every frame of a host through the kernel bridge
     #[arg(long)]
     pub no_shortcut: bool,
+    /// Send frames of one queue pair together, as UDP super-frames, where the kernel can [default: off]
+    #[arg(long, overrides_with = "no_gso")]
+    pub gso: bool,
+    /// Send every frame by itself
+    #[arg(long)]
+    pub no_gso: bool,
     /// How the steering programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
@@ -157,6 +164,7 @@ struct TakeoverSection {
     shortcut: Option<bool>,
     stall_limit_ms: Option<u64>,
     realtime: Option<bool>,
+    gso: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -228,8 +236,8 @@ pub struct Configuration {
     pub hook: HookChoice,
     /// How long frames may wait for a worker that hangs before the kernel forwards what follows.
     pub stall_limit: Duration,
-    /// Whether the worker may run before ordinary threads.
-    pub realtime: bool,
+    /// How the worker works.
+    pub worker: WorkerOptions,
     /// Where FPM is expected.
     pub fpm: FpmListener,
     /// Where metrics are served.
@@ -365,7 +373,10 @@ impl Configuration {
             stall_limit: if standalone.is_empty() { stall_limit(&file)? } else { NOBODY_ELSE },
             standalone,
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
-            realtime: file.takeover.realtime.unwrap_or(true),
+            worker: WorkerOptions {
+                realtime: file.takeover.realtime.unwrap_or(true),
+                gso: arguments.gso || (!arguments.no_gso && file.takeover.gso.unwrap_or(false)),
+            },
             fpm: FpmListener {
                 address: fpm_enabled
                     .then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)),

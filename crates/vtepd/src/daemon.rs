@@ -96,9 +96,9 @@ async fn run_until_replaced(
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let access = configuration.standalone.open(&configuration.settings)?;
     let ports = configuration.standalone.shown();
-    let Configuration { stall_limit, realtime, .. } = configuration;
+    let Configuration { stall_limit, worker, .. } = configuration;
     let takeover =
-        Takeover::prepare(hook, features, stall_limit, realtime, access, requests.clone(), move || {
+        Takeover::prepare(hook, features, stall_limit, worker, access, requests.clone(), move || {
             drop(worker_ends)
         })?;
     let (status, seen) = watch::channel(Status::default());

@@ -15,7 +15,7 @@ use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::standalone::{Access, Stations};
-use crate::worker::{Sockets, Worker};
+use crate::worker::{Sockets, Worker, WorkerOptions};
 
 /// Near end of the splice that uplinks redirect to.
 const UNDERLAY_SPLICE: &str = "vtepd-underlay";
@@ -62,7 +62,7 @@ impl Takeover {
         hook: Hook,
         features: Features,
         stall_limit: Duration,
-        realtime: bool,
+        options: WorkerOptions,
         access: Access,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
@@ -86,9 +86,10 @@ impl Takeover {
         let sockets = Sockets {
             underlay: underlay.take_socket().ok_or_else(taken)?,
             bridge: bridge.take_socket().ok_or_else(taken)?,
-            uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
+            uplinks: PacketSocket::open_sender(options.gso && features.udp_super_frames)
+                .map_err(TakeoverError::Socket)?,
             patience: steering.take_patience().ok_or_else(taken)?,
-            realtime,
+            options,
         };
         for ifindex in access.ports.iter().filter_map(AccessPort::shared_interface) {
             steering.shut(ifindex)?;

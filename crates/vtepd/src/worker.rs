@@ -36,8 +36,17 @@ pub struct Sockets {
     pub uplinks: PacketSocket,
     /// By which the steering programs know that the worker is alive.
     pub patience: Patience,
-    /// Whether the worker may run before ordinary threads.
+    /// How it goes about it.
+    pub options: WorkerOptions,
+}
+
+/// What the configuration says of the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// Whether it may run before ordinary threads.
     pub realtime: bool,
+    /// Whether frames of one outer flow may leave together, where the kernel can.
+    pub gso: bool,
 }
 
 /// What a worker shares with the rest of the daemon.
@@ -166,7 +175,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     fn run(&mut self) -> io::Result<()> {
-        if self.sockets.realtime {
+        if self.sockets.options.realtime {
             match Scheduling::prompt() {
                 Ok(scheduling) => self.scheduling = scheduling,
                 Err(error) => tracing::info!(

@@ -1,0 +1,140 @@
+//! Frames that leave together: nothing is lost, doubled or overtaken, and what the kernel cuts are the frames that went in.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use pipeline::aggregate::{Aggregator, Train};
+use pipeline::{Batch, Body, Checksum, Destination, GsoKind, Offload, Transmit};
+use proptest::prelude::*;
+use wire::checksum::{Sum, checksum};
+
+/// An encapsulated frame of a flow, its inner frame filled with `mark`, `length` bytes of it.
+fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: bool) -> Transmit {
+    let l3 = (20 + 8 + 8 + length) as u16;
+    let mut ip = vec![0x45, 0, 0, 0, 7, mark, 0, 0, ttl, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    ip[2..4].copy_from_slice(&l3.to_be_bytes());
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut head = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0];
+    head.extend(ip);
+    head.extend(port.to_be_bytes());
+    head.extend(4789u16.to_be_bytes());
+    head.extend((l3 - 20).to_be_bytes());
+    head.extend([0, 0, 8, 0, 0, 0, 0, 0, mark, 0]);
+    let mut offload = Offload::default();
+    if partial {
+        offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+    }
+    let to = Destination::Uplink { ifindex: uplink, path: uplink as u16, by_default: false };
+    let mut transmit = Transmit::new(to, 1, Body::Owned(vec![mark; length].into()), offload);
+    assert!(transmit.extend_head(&head));
+    transmit
+}
+
+/// What is handed to the kernel for a train, as one piece.
+fn coupled(aggregator: &Aggregator, train: &Train, frames: &mut [Transmit]) -> (Vec<u8>, Offload) {
+    let batch = Batch::new(1);
+    let offload = train.couple(&mut frames[train.first()]);
+    let mut whole = Vec::new();
+    for (place, index) in aggregator.members(train).enumerate() {
+        let bytes = frames[index].to_vec(&batch);
+        whole.extend_from_slice(&bytes[if place == 0 { 0 } else { Train::SHARED }..]);
+    }
+    (whole, offload)
+}
+
+/// As `__udp_gso_segment()` and `inet_gso_segment()` cut it: the payloads, for all headers but lengths and sums are alike.
+fn cut(whole: &[u8], offload: Offload) -> Vec<Vec<u8>> {
+    let (head, payload) = whole.split_at(Train::SHARED);
+    let size = offload.gso.map_or(payload.len(), |gso| usize::from(gso.size));
+    payload.chunks(size).map(|payload| [head, payload].concat()).collect()
+}
+
+/// Without what each frame of a super-frame gets anew: lengths, sums, and the identification.
+fn without_lengths(frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    for at in [16..20, 24..26, 38..42] {
+        frame[at].fill(0);
+    }
+    frame
+}
+
+fn assembled(frames: &[Transmit], together: bool) -> Vec<Vec<usize>> {
+    let mut aggregator = Aggregator::default();
+    let trains = aggregator.assemble(frames, together).to_vec();
+    trains.iter().map(|train| aggregator.members(train).collect()).collect()
+}
+
+#[test]
+fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
+    let flow = |port| (3, port, 64);
+    let of = |port, length| frame(flow(port), length, 0, false);
+    let frames = [of(1, 100), of(2, 100), of(1, 100), of(1, 60), of(1, 100), of(2, 100), of(1, 120)];
+    assert_eq!(assembled(&frames, true), [vec![0, 2, 3], vec![1, 5], vec![4], vec![6]]);
+    assert_eq!(assembled(&frames, false).len(), 7);
+    let other = [of(1, 100), frame((4, 1, 64), 100, 0, false), frame((3, 1, 63), 100, 0, false)];
+    assert_eq!(assembled(&other, true).len(), 3, "another uplink, another TTL");
+    let many: Vec<_> = (0..130).map(|_| of(1, 100)).collect();
+    assert_eq!(assembled(&many, true).iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 2]);
+    let large: Vec<_> = (0..10).map(|_| of(1, 9000)).collect();
+    assert_eq!(assembled(&large, true).iter().map(Vec::len).collect::<Vec<_>>(), [7, 3], "65,000 bytes");
+}
+
+#[test]
+fn the_first_headers_speak_for_all() {
+    let mut frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, false)).collect();
+    let mut aggregator = Aggregator::default();
+    let train = aggregator.assemble(&frames, true)[0];
+    let (whole, offload) = coupled(&aggregator, &train, &mut frames);
+    let gso = offload.gso.unwrap();
+    assert_eq!((gso.kind, gso.size, whole.len()), (GsoKind::Udp, 208, 42 + 5 * 208));
+    assert_eq!(offload.checksum, Checksum::Partial { start: 34, offset: 6 });
+    let word = |at: usize| u16::from_be_bytes([whole[at], whole[at + 1]]);
+    assert_eq!((word(16), word(38)), (20 + 8 + 5 * 208, 8 + 5 * 208));
+    assert_eq!(checksum(&whole[14..34]), 0, "the IPv4 header's sum");
+    let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    assert_eq!(word(40), Sum::new().pseudo_ipv4(source, destination, 17, word(38)).fold());
+}
+
+proptest! {
+    #[test]
+    fn what_is_cut_is_what_went_in(
+        frames in prop::collection::vec((3u32..5, 1u16..4, 60usize..64, any::<bool>()), 0..200),
+    ) {
+        let mut frames: Vec<_> = frames
+            .into_iter()
+            .zip(0u8..)
+            .map(|((uplink, port, length, partial), mark)| frame((uplink, port, 64), length, mark, partial))
+            .collect();
+        let batch = Batch::new(1);
+        let flow = |frame: &[u8]| (frame[34..36].to_vec(), frame.len());
+        let before: Vec<_> = frames.iter().map(|frame| (frame.to, frame.to_vec(&batch))).collect();
+        let mut aggregator = Aggregator::default();
+        let trains = aggregator.assemble(&frames, true).to_vec();
+        let mut after = Vec::new();
+        for train in &trains {
+            let to = frames[train.first()].to;
+            let (whole, offload) = coupled(&aggregator, train, &mut frames);
+            after.extend(cut(&whole, offload).into_iter().map(|frame| (to, frame)));
+        }
+        prop_assert_eq!(after.len(), before.len());
+        // Of each flow, all sizes together: the same frames in the same order.
+        for port in 1u16..4 {
+            for uplink in 3u32..5 {
+                let of = |frames: &[(Destination, Vec<u8>)]| -> Vec<Vec<u8>> {
+                    let mine = |(to, frame): &&(Destination, Vec<u8>)| {
+                        matches!(to, Destination::Uplink { ifindex, .. } if *ifindex == uplink)
+                            && flow(frame).0 == port.to_be_bytes()
+                    };
+                    frames.iter().filter(mine).map(|(_, frame)| without_lengths(frame)).collect()
+                };
+                prop_assert_eq!(of(&after), of(&before));
+            }
+        }
+    }
+}
