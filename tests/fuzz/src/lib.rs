@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use fpm::{Frame as FpmFrame, Framer};
+use frames::leaf;
 use pipeline::{
     Batch, Checksum, Counters, Explanation, Frame, Gso, GsoKind, Offload, Pipeline, Transmit, VlanTag,
     explain,
 };
 use tables::{Slot, Snapshot};
-use vtepd_benches::leaf;
 
 const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -199,7 +199,7 @@ mod tests {
     /// A frame of every kind passes through every target.
     #[test]
     fn the_targets_accept_ordinary_input() {
-        let frame = vtepd_benches::leaf::roce(64, 0x11, 1).unwrap();
+        let frame = frames::leaf::roce(64, 0x11, 1).unwrap();
         super::dissect(&frame);
         for header in [[0; 10], [2, 0, 34, 0, 6, 0, 0, 0, 0, 0], [2, 0, 34, 0, 6, 3, 0, 12, 0, 0]] {
             super::encapsulate(&[&header[..], &frame].concat());
