@@ -84,7 +84,10 @@ impl Leaf {
     }
 
     /// What the first of its peers forwards by: everything is behind the leaf.
-    fn peer(&self) -> Result<Snapshot, Failure> {
+    ///
+    /// # Errors
+    /// As [`Leaf::snapshot`].
+    pub fn peer(&self) -> Result<Snapshot, Failure> {
         self.forwarding(vtep(0), &[LOCAL])
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use fpm::{Frame as FpmFrame, Framer};
-use frames::leaf;
+use frames::leaf::Leaf;
 use pipeline::{
     Batch, Checksum, Counters, Explanation, Frame, Gso, GsoKind, Offload, Pipeline, Transmit, VlanTag,
     explain,
@@ -18,10 +18,12 @@ use pipeline::{
 use tables::{Slot, Snapshot};
 
 const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
+/// Of the leaves' only VNI.
+const SLOT: u16 = 1;
 
-static HERE: LazyLock<Snapshot> = LazyLock::new(|| leaf::snapshot(Policy::QpHash, LEAF_1, LEAF_2).unwrap());
-static THERE: LazyLock<Snapshot> = LazyLock::new(|| leaf::snapshot(Policy::QpHash, LEAF_2, LEAF_1).unwrap());
+static HERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().snapshot().unwrap());
+static THERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().peer().unwrap());
 
 /// Every offset lies within the frame, and every policy decides within its range.
 pub fn dissect(data: &[u8]) {
@@ -89,11 +91,11 @@ pub fn encapsulate(data: &[u8]) {
     if data.len() > 0xffff {
         return;
     }
-    let vlan = Some(VlanTag { tpid: 0x88a8, tci: leaf::SLOT });
+    let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
     let frame = Frame { data, vlan, offload };
     let sent = run(frame, |pipeline, batch, out| pipeline.encapsulate(batch, &HERE, Instant::now(), out));
     let ports: Vec<_> = sent.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
-    let told: Vec<_> = match explain(&frame, Slot::new(leaf::SLOT).unwrap(), &HERE) {
+    let told: Vec<_> = match explain(&frame, Slot::new(SLOT).unwrap(), &HERE) {
         Explanation::Dropped(_) => Vec::new(),
         Explanation::Forwarded(forwarded) => forwarded
             .copies
