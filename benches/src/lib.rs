@@ -1,11 +1,10 @@
 //! The benchmarks, and what they share: a leaf, its frames, and the form in which results are written.
 
-pub mod clock;
 pub mod micro;
 pub mod plot;
-pub mod rows;
 pub mod scale;
 pub mod state;
 pub mod system;
 
-pub use frames::leaf;
+pub use frames::{clock, leaf};
+pub use rig::rows;

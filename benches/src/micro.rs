@@ -7,7 +7,7 @@ use frames::leaf::{BATCH, LENGTHS, Leaf};
 use frames::stage::Stage;
 
 use crate::clock::{Cold, hot};
-use crate::rows::{Better, Row};
+use crate::rows::Row;
 
 /// Batches whose frames are in no cache when their turn comes.
 const COLD: usize = 64;
@@ -50,5 +50,5 @@ fn target(stage: Stage, length: usize, cold: bool) -> Option<f64> {
 
 fn row(bench: &str, case: &str, unit: &str, vtepd: f64, target: Option<f64>) -> Row {
     let (bench, case, unit) = (bench.to_owned(), case.to_owned(), unit.to_owned());
-    Row { bench, case, unit, vtepd, kernel: None, ratio: None, target, better: Better::Lower }
+    Row { bench, case, unit, vtepd, target, ..Row::default() }
 }

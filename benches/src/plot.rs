@@ -192,11 +192,10 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::Better;
 
     fn row(bench: &str, case: &str, vtepd: f64, kernel: Option<f64>) -> Row {
         let (bench, case, unit) = (bench.into(), case.into(), "ns/frame".into());
-        Row { bench, case, unit, vtepd, kernel, ratio: None, target: None, better: Better::Lower }
+        Row { bench, case, unit, vtepd, kernel, ..Row::default() }
     }
 
     fn drawn(rows: Vec<Row>) -> String {

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use frames::counting::Counting;
 use vtepd_benches::plot;
-use vtepd_benches::rows::{Report, Row};
+use vtepd_benches::rows::{Report, Row, machine};
+use vtepd_benches::system::Part;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -53,12 +54,15 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// vtepd beside kernel VXLAN over veth links, in turns. Needs root, for network namespaces.
+    /// vtepd beside kernel VXLAN, and Open vSwitch and testpmd where they are installed, over veth links, in turns. Needs root, for network namespaces.
     #[command(after_help = "Example:\n  sudo benches/run system --quick")]
     System {
         /// Fewer and shorter turns.
         #[arg(long)]
         quick: bool,
+        /// Only this part; may be repeated [default: all but profile, with --quick nor standalone]
+        #[arg(long, value_enum, value_name = "PART")]
+        part: Vec<Part>,
         /// Also write the figures to this file.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -79,7 +83,9 @@ fn main() -> ExitCode {
         Bench::Micro { quick, json } => (vtepd_benches::micro::run(quick).map_err(Error::Bench), json),
         Bench::Scale { quick, json } => (vtepd_benches::scale::run(quick).map_err(Error::Bench), json),
         Bench::State { quick, json } => (vtepd_benches::state::run(quick).map_err(Error::Bench), json),
-        Bench::System { quick, json } => (vtepd_benches::system::run(quick).map_err(Error::Bench), json),
+        Bench::System { quick, part, json } => {
+            (vtepd_benches::system::run(quick, &part).map_err(Error::Bench), json)
+        }
     };
     match rows.and_then(|rows| report(rows, json.as_deref())) {
         Ok(()) => ExitCode::SUCCESS,
@@ -102,15 +108,4 @@ fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Processor, number of CPUs and kernel.
-fn machine() -> String {
-    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, name)| name);
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    let kernel = nix::sys::utsname::uname();
-    let release = kernel.as_ref().map_or("?".into(), |kernel| kernel.release().to_string_lossy());
-    format!("{}, {count} CPUs, Linux {release}", model.unwrap_or("unknown processor"))
 }

@@ -6,7 +6,7 @@ use frames::leaf::Leaf;
 use frames::stage::Stage;
 
 use crate::clock::in_turn;
-use crate::rows::{Better, Row};
+use crate::rows::Row;
 
 /// Batches that come in turn, so that each of them finds another part of the tables.
 const BATCHES: usize = 512;
@@ -41,10 +41,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
                     case: format!("{size} {axis}"),
                     unit: "ns/frame".to_owned(),
                     vtepd: figure,
-                    kernel: None,
-                    ratio: None,
-                    target: None,
-                    better: Better::Lower,
+                    ..Row::default()
                 });
             }
         }

@@ -12,7 +12,6 @@
 //! - [`site`]: a leaf in namespaces
 
 pub mod attach;
-pub mod daemon;
 pub mod fabric;
 pub mod ingest;
 pub mod live;
@@ -44,7 +43,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 /// A figure without a kernel's beside it.
 pub(crate) fn row(case: &str, unit: &str, vtepd: f64, target: Option<f64>, better: Better) -> Row {
     let (bench, case, unit) = ("state".to_owned(), case.to_owned(), unit.to_owned());
-    Row { bench, case, unit, vtepd, kernel: None, ratio: None, target, better }
+    Row { bench, case, unit, vtepd, target, better, ..Row::default() }
 }
 
 /// The median and the largest of some times, in microseconds.

@@ -285,6 +285,15 @@ impl Lab {
         }
     }
 
+    /// Waits until all host ports of an overlay forward: a bridge hears of a carrier up to a second later (`linkwatch`).
+    pub fn wait_for_ports(&self, vni: u32) {
+        for (_, leaf, port) in self.hosts() {
+            crate::wait_for("the port to forward", || {
+                run(leaf, &format!("bridge link show dev {port}{vni}")).contains("state forwarding")
+            });
+        }
+    }
+
     /// All other leaves.
     fn flood_list(&self, leaf: &Namespace, number: u8, vni: u32) {
         let mut text = String::new();

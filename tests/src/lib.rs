@@ -25,6 +25,7 @@
 pub mod capture;
 pub mod cycles;
 pub mod daemon;
+pub mod experiments;
 pub mod frames;
 pub mod guard;
 pub mod lab;

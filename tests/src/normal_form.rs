@@ -104,6 +104,43 @@ pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Line
     lines
 }
 
+/// What the shortcut goes by, against what the kernel has: addresses that bridges have on ports with the shortcut, or behind one of these
+/// vxlan netdevs, each with its bridge, which are all that are taken over. Nothing where vtepd knows as many.
+pub fn shortcut_differences(
+    ask: impl Fn(&[&str]) -> Value,
+    run: impl Fn(&str) -> String,
+    netdevs: &[(&str, &str)],
+) -> Option<String> {
+    let rows = |answer: Value| answer.as_array().cloned().unwrap_or_default();
+    let json = |command: &str| rows(serde_json::from_str(&run(command)).unwrap_or_default());
+    let ports: BTreeSet<String> = rows(ask(&["port"]))
+        .iter()
+        .filter(|port| port["shortcut"] == true)
+        .map(|port| format!("{} {}", text(&port["bridge"]), text(&port["port"])))
+        .collect();
+    let mut places = BTreeSet::new();
+    for (netdev, bridge) in netdevs {
+        let remote: BTreeSet<String> = json(&format!("bridge -j fdb show dev {netdev}"))
+            .iter()
+            .filter(|entry| entry["dst"].is_string())
+            .map(|entry| text(&entry["mac"]).to_owned())
+            .collect();
+        let used = ports.iter().any(|port| port.starts_with(&format!("{bridge} ")));
+        for entry in json(&format!("bridge -j fdb show br {bridge}")) {
+            let (mac, on) = (text(&entry["mac"]), text(&entry["ifname"]));
+            let place = match on == *netdev {
+                true => used && remote.contains(mac),
+                false => ports.contains(&format!("{bridge} {on}")),
+            };
+            if place && entry["master"] == *bridge && entry["state"] != "permanent" {
+                places.insert(format!("{bridge} {on} {mac}"));
+            }
+        }
+    }
+    let known = ask(&["status"])["shortcut"]["addresses"].clone();
+    (known != places.len()).then(|| format!("the shortcut goes by {known} addresses, not by {places:?}"))
+}
+
 /// The VTEPs that entries name.
 #[must_use]
 pub fn vteps(lines: &Lines) -> BTreeSet<String> {

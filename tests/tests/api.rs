@@ -266,6 +266,9 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     for arguments in settings {
         if !arguments.is_empty() {
             assert_eq!(vtepd.ask(&[&["policy", "set", "10"], arguments].concat())["vni"], 10);
+            let events = String::from_utf8(vtepd.ctl(&["events"]).stdout).unwrap();
+            let last = events.lines().rfind(|line| line.contains("  policy  ")).unwrap();
+            assert!(last.contains(arguments.last().unwrap()), "{last}");
         }
         for queue_pair in [0x11_u32, 0x22, 0x33] {
             let (frame, mac) = (roce(pair, queue_pair), lab.far.mac().to_string());

@@ -21,11 +21,19 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Outer, Vtepd, quiet, wait_for};
 use wire::roce::opcode;
 
+/// How many frames are on their way at once: what the kernel's backlog of a veth link holds (`netdev_max_backlog`, 1,000),
+/// and the ring behind it, with the worker not running.
+const AT_ONCE: usize = 500;
+
 /// Sends frames from the host and returns their outer headers, by uplink.
 fn encapsulate(lab: &Lab, sent: &[Vec<u8>]) -> [Vec<Outer>; 2] {
     let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
-    inject(&lab.host.ns, ETH, sent);
-    wait_for("all frames on the uplinks", || up[0].count() + up[1].count() >= sent.len());
+    let mut so_far = 0;
+    for some in sent.chunks(AT_ONCE) {
+        inject(&lab.host.ns, ETH, some);
+        so_far += some.len();
+        wait_for("all frames on the uplinks", || up[0].count() + up[1].count() >= so_far);
+    }
     let outers = |frames: Vec<Captured>| frames.iter().map(|frame| frame.outer(4789).unwrap()).collect();
     up.map(|capture| outers(capture.stop()))
 }

@@ -13,24 +13,14 @@ use std::time::{Duration, Instant};
 use lab::random::{Random, SEED};
 use pipeline::Frame;
 use vtepd_tests::capture::Captured;
+use vtepd_tests::experiments::{EXPERIMENT, experiments, is_experiment};
 use vtepd_tests::frames::{self, Pair, Roce, Tunnelled, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, VNI, bridge, ip, mac_of, run};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
-/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
-const EXPERIMENT: u16 = 0x88b5;
 const UNKNOWN: MacAddr = MacAddr([2, 0xff, 0, 0, 0, 9]);
-
-fn is_experiment(frame: &[u8]) -> bool {
-    frame.get(12..14) == Some(&EXPERIMENT.to_be_bytes())
-}
-
-/// Numbered frames of an EtherType that only the stories use.
-fn experiments(pair: Pair, count: u8) -> Vec<Vec<u8>> {
-    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
-}
 
 /// Captures of the experiments at the three other hosts.
 fn watch(lab: &Lab) -> [Capture<Vec<Captured>>; 3] {
@@ -251,8 +241,8 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0);
 }
 
-/// With `--gso`, frames of one queue pair leave together, and arrive each by itself, in order, byte by byte: at a kernel peer and at
-/// another vtepd.
+/// Frames of one queue pair leave together, and arrive each by itself, in order, byte by byte: at a kernel peer and at another vtepd.
+/// Over uplinks that somebody impairs each leaves by itself.
 #[test]
 fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     if !can_run("v1_q1_super_frames_leave_together_and_arrive_one_by_one") {
@@ -261,7 +251,7 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     const QUEUE_PAIRS: u32 = 4;
     let lab = Lab::new("gso");
     lab.without_bridge_netfilter();
-    let vtepd = Vtepd::start(&lab.leaf, &["--gso"]);
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
     let pair = Pair::of(&lab.host, &lab.far);
     // In bursts, of more than one length.
     let frame = |number: u32| {
@@ -275,12 +265,30 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
         let all = |number| frames.iter().filter(move |frame| queue_pair(frame) == of(number)).cloned();
         (0..QUEUE_PAIRS).map(|number| all(number).collect()).collect()
     };
-    for peer in [None, Some(())] {
-        let peer = peer.map(|()| Vtepd::start(&lab.peer, &[]));
-        let uplinks = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", lab.setup.port));
+    for (with_peer, impaired) in [(false, false), (true, false), (false, true), (false, false)] {
+        let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
+        for uplink in ["up1", "up2"] {
+            // Nothing of it delays, and what is there does not end it.
+            let kind = if impaired { "pfifo limit 10000" } else { "noqueue" };
+            run(&lab.leaf, &format!("tc qdisc replace dev {uplink} root {kind}"));
+        }
+        quiet();
+        let status = vtepd.ask(&["status"]);
+        let expected: &[&str] = if impaired { &["up1", "up2"] } else { &[] };
+        assert!(
+            status["super_frames"] == "on" && status["impaired_uplinks"] == serde_json::json!(expected),
+            "{status}"
+        );
+        let pieces = lab.routers.each_ref().map(|router| {
+            Capture::fold(router, "leaf", Vec::new(), |pieces: &mut Vec<bool>, frame: &Frame<'_>| {
+                if frame.data.get(36..38) == Some(&4789u16.to_be_bytes()) {
+                    pieces.push(frame.offload.gso.is_some());
+                }
+            })
+        });
         let source = lab.host.mac();
         let capture = Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
-        let before = vtepd.metrics().vni_frames(VNI, "encapsulated");
+        let before = vtepd.metrics();
         // No more at once than a kernel's backlog takes on a machine that is busy with something else.
         let mut so_far = 0;
         for burst in sent.chunks(640) {
@@ -292,18 +300,34 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
         let received: Vec<Vec<u8>> = capture.stop().into_iter().map(|frame| frame.bytes).collect();
         assert_eq!(received.len(), sent.len());
         assert_eq!(by_queue_pair(&received), by_queue_pair(&sent), "bytes or order");
-        let left: Vec<Captured> = uplinks.into_iter().flat_map(Capture::stop).collect();
-        let together = left.iter().filter(|frame| frame.gso.is_some()).count();
+        let left: Vec<bool> = pieces.into_iter().flat_map(Capture::stop).collect();
+        let together = left.iter().filter(|&&super_frame| super_frame).count();
         println!("{} frames left in {} pieces, {together} of them super-frames", sent.len(), left.len());
-        assert!(together > 10 && left.len() < sent.len() / 2, "they left in {} pieces", left.len());
+        if impaired {
+            assert_eq!((together, left.len()), (0, sent.len()));
+        } else {
+            assert!(together > 10 && left.len() < sent.len() / 2, "they left in {} pieces", left.len());
+        }
         // Counted are frames, not pieces.
         let metrics = vtepd.metrics();
-        assert_eq!(metrics.vni_frames(VNI, "encapsulated") - before, sent.len() as u64);
+        let counted = |name: &str| metrics.get(name) - before.get(name);
+        assert_eq!(
+            metrics.vni_frames(VNI, "encapsulated") - before.vni_frames(VNI, "encapsulated"),
+            sent.len() as u64
+        );
+        let (pieces, in_them) =
+            (counted("vtepd_sent_super_frames_total"), counted("vtepd_sent_in_super_frames_total"));
+        assert_eq!(pieces as usize, together);
+        assert_eq!(in_them as usize - together, sent.len() - left.len());
         assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
         if let Some(peer) = peer {
             let metrics = peer.metrics();
             assert_eq!(metrics.vni_frames(VNI, "decapsulated"), sent.len() as u64, "{}", metrics.0);
         }
+    }
+    let said = String::from_utf8(vtepd.ctl(&["events"]).stdout).unwrap();
+    for kind in ["uplink-impaired", "uplink-restored"] {
+        assert_eq!(said.lines().filter(|line| line.contains(kind)).count(), 2, "{said}");
     }
 }
 
@@ -407,8 +431,11 @@ fn q16_super_frames_and_partial_checksums_from_plain_veth() {
     for (overlay_mtu, underlay_mtu) in [(1500, 1550), (1500, 9000), (9000, 9050)] {
         let lab = Lab::with("q16", Setup { overlay_mtu, underlay_mtu, ..Setup::default() });
         let vtepd = Vtepd::start(&lab.leaf, &[]);
-        let sizes = Capture::fold(&lab.far.ns, ETH, 0, |largest: &mut usize, frame: &Frame<'_>| {
-            *largest = (*largest).max(frame.data.len());
+        let sizes = lab.routers.each_ref().map(|router| {
+            Capture::fold(router, "leaf", 0, |largest: &mut usize, frame: &Frame<'_>| {
+                let whole = frame.data.len() - 50;
+                *largest = (*largest).max(frame.offload.gso.map_or(whole, |gso| usize::from(gso.size) - 8));
+            })
         });
         sockets::tcp_both_ways(&lab.host, &lab.far, 4_000_000);
         sockets::tcp_both_ways(&lab.farther, &lab.host, 4_000_000);
@@ -419,8 +446,10 @@ fn q16_super_frames_and_partial_checksums_from_plain_veth() {
             sockets::udp(&lab.host, &lab.far, 10, size, false);
             sockets::udp(&lab.far, &lab.host, 10, size, false);
         }
-        // Segments, not super-frames, leave the leaf: the far host sees nothing above its MTU from us.
-        assert!(sizes.stop() <= overlay_mtu as usize + 14);
+        // Super-frames of the host are cut before they leave the leaf, however many segments leave together.
+        for largest in sizes.map(Capture::stop) {
+            assert!(largest <= overlay_mtu as usize + 14, "a frame of {largest} bytes");
+        }
         let metrics = vtepd.metrics();
         assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
         assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"vxlan_too_big\"}"), 0);

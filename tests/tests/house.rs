@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What each room may use of this project, as ARCHITECTURE.md's table says.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("wire", &[]),
     ("entropy", &["wire"]),
     ("tables", &["wire", "entropy"]),
@@ -41,8 +41,9 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "manual",
         ],
     ),
-    ("vtepctl", &["wire", "api", "manual"]),
+    ("vtepctl", &["wire", "api", "manual", "rig"]),
     ("lab", &["wire", "entropy", "pipeline"]),
+    ("rig", &["wire", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];
 

@@ -14,53 +14,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use vtepd_tests::capture::Captured;
+use vtepd_tests::experiments::{EXPERIMENT, Uplinks, experiments};
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, bridge, ip, mac_of, run};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
-/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
-const EXPERIMENT: u16 = 0x88b5;
-/// What comes before the inner EtherType in a frame between leaves.
-const INNER_TYPE: usize = 50 + 12;
-
 fn lab(case: &str, vxlan: &'static str, peers: &'static str) -> Lab {
     Lab::with(case, Setup { learning: true, vxlan, peers, ..Setup::default() })
-}
-
-fn experiments(pair: Pair, count: u8) -> Vec<Vec<u8>> {
-    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
 }
 
 /// A host says something to everybody.
 fn speak(host: &Host) {
     inject(&host.ns, ETH, &experiments(Pair::of(host, host).to_mac(MacAddr::BROADCAST), 1));
-}
-
-/// The leaf's frames on its uplinks, as the routers get them.
-struct Uplinks([Capture<Vec<Captured>>; 2]);
-
-impl Uplinks {
-    fn watch(lab: &Lab) -> Self {
-        let of = |frame: &[u8]| frame.get(INNER_TYPE..INNER_TYPE + 2) == Some(&EXPERIMENT.to_be_bytes());
-        Self([&lab.routers[0], &lab.routers[1]].map(|router| Capture::start(router, "leaf", of)))
-    }
-
-    /// How many frames the leaf sent to each VTEP, once at least `count` have been seen and no more come.
-    fn sent(self, count: usize) -> BTreeMap<Ipv4Addr, usize> {
-        wait_for("the leaf's frames", || self.0.iter().map(Capture::count).sum::<usize>() >= count);
-        quiet();
-        let mut sent = BTreeMap::new();
-        for captured in self.0.into_iter().flat_map(Capture::stop) {
-            let outer = captured.outer(4789).expect("VXLAN");
-            if outer.source == LEAF {
-                *sent.entry(outer.destination).or_default() += 1;
-            }
-        }
-        sent
-    }
 }
 
 /// Where ten frames from the leaf's host to this address go.
@@ -144,6 +111,7 @@ fn what_the_kernel_had_learned_stays() {
         return;
     }
     let lab = lab("had", "", "");
+    lab.wait_for_ports(10);
     let far = lab.far.mac();
     speak(&lab.far);
     let wanted = format!("{far} dst {PEER} self");

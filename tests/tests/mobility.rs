@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use vtepd_tests::capture::Captured;
-use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::frames::{Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, PEER, PEER2, bridge, remote_mac, run};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, wait_for};
 use wire::MacAddr;
 
-/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
-const EXPERIMENT: u16 = 0x88b5;
 /// Traffic follows the kernel's word within this time.
 const FOLLOWS: Duration = Duration::from_millis(100);
 
@@ -29,8 +27,7 @@ fn learning(case: &str) -> Lab {
 
 fn experiments(from: MacAddr, to: MacAddr, count: u8) -> Vec<Vec<u8>> {
     let anybody = std::net::Ipv4Addr::UNSPECIFIED;
-    let pair = Pair { from: (from, anybody), to: (to, anybody) };
-    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
+    vtepd_tests::experiments::experiments(Pair { from: (from, anybody), to: (to, anybody) }, count)
 }
 
 /// Somebody says to everybody that he has this address.

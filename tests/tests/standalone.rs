@@ -16,17 +16,14 @@ use std::time::Duration;
 use ::lab::netns::Namespace;
 use pipeline::{Batch, Body, Destination, Offload, Transmit};
 use ports::{AccessPort, TapTerms};
+use serde_json::Value;
 use vtepd_tests::capture::Captured;
+use vtepd_tests::experiments::{Uplinks, experiments, is_experiment};
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, ip, run};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
-
-/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
-const EXPERIMENT: u16 = 0x88b5;
-/// What comes before the inner EtherType in a frame between leaves.
-const INNER_TYPE: usize = 50 + 12;
 
 /// Both hosts of the leaf on one VNI, with both remote leaves.
 const TWO_PORTS: &str = r#"
@@ -44,42 +41,22 @@ fn lab(case: &str) -> Lab {
     lab
 }
 
-fn experiments(pair: Pair, count: u8) -> Vec<Vec<u8>> {
-    (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
-}
-
-fn is_experiment(frame: &[u8]) -> bool {
-    frame.get(12..14) == Some(&EXPERIMENT.to_be_bytes())
-}
-
 /// What of the hosts' experiments gets where.
 struct Watch {
-    uplinks: [Capture<Vec<Captured>>; 2],
+    uplinks: Uplinks,
     next: Capture<Vec<Captured>>,
 }
 
 impl Watch {
     fn start(lab: &Lab) -> Self {
-        let of = |frame: &[u8]| frame.get(INNER_TYPE..INNER_TYPE + 2) == Some(&EXPERIMENT.to_be_bytes());
-        Self {
-            uplinks: [&lab.routers[0], &lab.routers[1]].map(|router| Capture::start(router, "leaf", of)),
-            next: Capture::start(&lab.next.ns, ETH, is_experiment),
-        }
+        Self { uplinks: Uplinks::watch(lab), next: Capture::start(&lab.next.ns, ETH, is_experiment) }
     }
 
     /// How many frames got to each VTEP, and to the other host (whose place is LEAF), once there are so many and no more come.
     fn got(self, count: usize) -> BTreeMap<Ipv4Addr, usize> {
-        wait_for("the frames", || {
-            self.uplinks.iter().map(Capture::count).sum::<usize>() + self.next.count() >= count
-        });
+        wait_for("the frames", || self.uplinks.count() + self.next.count() >= count);
         quiet();
-        let mut got = BTreeMap::new();
-        for captured in self.uplinks.into_iter().flat_map(Capture::stop) {
-            let outer = captured.outer(4789).expect("VXLAN");
-            if outer.source == LEAF {
-                *got.entry(outer.destination).or_default() += 1;
-            }
-        }
+        let mut got = self.uplinks.stop();
         let next = self.next.stop().len();
         if next > 0 {
             got.insert(LEAF, next);
@@ -107,6 +84,17 @@ fn place(vtepd: &Vtepd, mac: MacAddr) -> Option<String> {
     row["port"].as_str().or(row["vtep"].as_str()).map(str::to_owned)
 }
 
+/// What vtepctl says of a frame from the first host to this address: whether it floods, which VTEPs get it, and which ports.
+fn explained(lab: &Lab, vtepd: &Vtepd, to: MacAddr) -> (bool, Vec<String>, Vec<String>) {
+    let (from, to) = (lab.host.mac().to_string(), to.to_string());
+    let answer = vtepd.ask(&["explain", "--vni", "10", "--src-mac", &from, "--dst-mac", &to]);
+    assert_eq!(answer["dropped"], Value::Null, "{answer}");
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let copies = answer["copies"].as_array().unwrap().iter().map(|copy| text(&copy["vtep"])).collect();
+    let ports = answer["ports"].as_array().unwrap().iter().map(text).collect();
+    (answer["flooded"] == true, copies, ports)
+}
+
 /// Frames for nobody known go everywhere but back, those for a host that has spoken go there, on whichever side it is, and follow it.
 #[test]
 fn frames_flood_until_their_host_has_spoken() {
@@ -117,6 +105,8 @@ fn frames_flood_until_their_host_has_spoken() {
     let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
     let everywhere = BTreeMap::from([(LEAF, 10), (PEER, 10), (PEER2, 10)]);
     assert_eq!(ways(&lab, lab.far.mac(), 30), everywhere, "nobody knows the host");
+    let vteps = [PEER, PEER2].map(|vtep| vtep.to_string()).to_vec();
+    assert_eq!(explained(&lab, &vtepd, lab.far.mac()), (true, vteps, vec!["hq10".to_owned()]));
 
     let at_farther = Capture::start(&lab.farther.ns, ETH, is_experiment);
     speak(&lab.far);
@@ -125,12 +115,18 @@ fn frames_flood_until_their_host_has_spoken() {
     assert_eq!(at_farther.stop().len(), 1, "from its own leaf alone: never from VTEP to VTEP");
     assert_eq!(ways(&lab, lab.far.mac(), 10), BTreeMap::from([(PEER, 10)]));
     assert_eq!(ways(&lab, MacAddr::BROADCAST, 30), everywhere);
+    assert_eq!(explained(&lab, &vtepd, lab.far.mac()), (false, vec![PEER.to_string()], vec![]));
+    assert_eq!(vtepd.ask(&["vni"])[0]["taken"]["remote_macs"], 1, "what was learned counts");
+    let peers = vtepd.ask(&["peer"]);
+    assert_eq!([&peers[0]["vnis"][0]["macs"], &peers[1]["vnis"][0]["macs"]], [1, 0], "{peers}");
 
     // Local hosts among themselves: no leaf hears of it.
     speak(&lab.next);
     wait_for("the port to be learned", || place(&vtepd, lab.next.mac()).as_deref() == Some("hq10"));
     assert_eq!(ways(&lab, lab.next.mac(), 10), BTreeMap::from([(LEAF, 10)]));
     assert_eq!(place(&vtepd, lab.host.mac()).as_deref(), Some("hp10"));
+    assert_eq!(vtepd.ask(&["fdb", "--mac", &lab.host.mac().to_string()])[0]["vtep"], Value::Null);
+    assert_eq!(explained(&lab, &vtepd, lab.next.mac()), (false, vec![], vec!["hq10".to_owned()]));
 
     // The remote host turns up behind the other leaf, and then here.
     let moved = Pair { from: (lab.far.mac(), lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
@@ -148,6 +144,32 @@ fn frames_flood_until_their_host_has_spoken() {
     assert_eq!(metrics.dropped_in_all(), 3, "{}", metrics.0);
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
+}
+
+/// Detached, a VNI of the configuration is nobody's, for there is no kernel VXLAN to take it: whoever detaches it is told so.
+#[test]
+fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
+    if !can_run("a_detached_vni_is_nobodys_and_an_attached_one_forwards_again") {
+        return;
+    }
+    let lab = lab("alonedet");
+    let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
+    let said = |words: &[&str]| String::from_utf8(vtepd.ctl(words).stdout).unwrap();
+    let detached = said(&["detach", "10"]);
+    assert!(detached.contains("by nobody: its frames are dropped until `vtepctl attach 10`"), "{detached}");
+    let status = said(&["status"]);
+    assert!(status.contains("Forwarded by nobody: 1\n  VNI 10: it was detached"), "{status}");
+    assert!(status.contains("Source fpm: off (zebra is not expected)"), "{status}");
+    let row = &vtepd.ask(&["vni"])[0];
+    assert!(row["standalone"] == true && row["left"].is_string(), "{row}");
+    let dropped = vtepd.metrics().dropped("unknown_vni");
+    inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far), 3));
+    vtepd.wait_for("the frames to be dropped", |m| m.dropped("unknown_vni") >= dropped + 3);
+    assert!(said(&["drops"]).contains("unknown_vni") && !said(&["drops"]).contains("no_route"));
+    assert!(said(&["attach", "10"]).contains("VNI 10 is forwarded between"));
+    sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
+    let events = said(&["events"]);
+    assert!(events.contains("VNI 10 (vni10) is forwarded by nobody: it was detached"), "{events}");
 }
 
 /// Real stacks among each other: echoes, streams and datagrams, hosts of the leaf and hosts behind kernel VXLAN.
@@ -245,21 +267,20 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     let mac = MacAddr([2, 0, 0, 0, 10, 6]);
     let pair = Pair { from: (mac, Ipv4Addr::new(192, 168, 10, 6)), ..Pair::of(&lab.far, &lab.far) };
     let at_far = Capture::start(&lab.far.ns, ETH, is_experiment);
-    let mut batch = Batch::new(64);
-    let mut say = |frame: Vec<u8>, batch: &Batch| {
+    let say = |machine: &mut AccessPort, frame: Vec<u8>| {
         let body = Body::Owned(frame.into());
         let transmit = Transmit::new(Destination::Port(0), 0, body, Offload::default());
-        machine.transmit(batch, &mut [transmit], |_, outcome| outcome.unwrap());
+        machine.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
     };
-    say(experiments(pair, 1).remove(0), &batch);
+    say(&mut machine, experiments(pair, 1).remove(0));
     at_far.wait(1);
     wait_for("the machine to be learned", || place(&vtepd, mac).as_deref() == Some("vm0"));
     // A tag of the machine's own is none of the VNI's business.
-    say(frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5), &batch);
+    say(&mut machine, frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5));
     let answer = experiments(Pair::of(&lab.far, &lab.host).to_mac(mac), 1);
     inject(&lab.far.ns, ETH, &answer);
     wait_for("the answer", || {
-        machine.receive(&mut batch).unwrap();
+        let batch = machine.receive().unwrap();
         batch.frames().any(|frame| frame.data == answer[0])
     });
     assert_eq!(vtepd.wait_until_idle().dropped_in_all(), 0);

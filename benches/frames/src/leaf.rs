@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
-use pipeline::{Batch, Counters, Frame, Offload, Pipeline, VlanTag};
+use pipeline::{Batch, Counters, Frame, Offload, Outgoing, Pipeline, VlanTag};
 use tables::{
-    DontFragment, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable, Vtep,
+    DontFragment, Fdb, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable, Vtep,
     VtepIndex,
 };
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
@@ -100,6 +100,7 @@ impl Leaf {
             mtu: 9500,
             weight: 1,
             by_default: false,
+            impaired: false,
             path: u16::from(uplink),
         });
         let mut builder = SnapshotBuilder::new(1);
@@ -122,6 +123,7 @@ impl Leaf {
                 tunnel,
                 entropy: Entropy::new(Settings { policy: self.policy, ..Settings::default() })?,
                 fdb: hosts.map(|host_of| (host(host_of), VtepIndex(host_of / self.vnis % count))).collect(),
+                hosts: Fdb::default(),
                 flood: vec![VtepIndex(0)],
                 strict_vtep: false,
                 learning: None,
@@ -139,14 +141,15 @@ impl Leaf {
     ///
     /// # Errors
     /// If the length is too small.
-    pub fn from_bridge(&self, length: usize, batches: usize) -> Result<Vec<Batch>, Failure> {
+    pub fn from_bridge(&self, length: usize, batches: usize) -> Result<Vec<Batch<'static>>, Failure> {
         let mut numbers = shuffled(self.macs).zip(shuffled(self.queue_pairs).skip(7)).zip(0..);
-        let mut batch_of = || -> Result<Batch, Failure> {
-            let mut batch = Batch::with_room(BATCH, length);
+        let mut batch_of = || -> Result<Batch<'static>, Failure> {
+            let mut batch = Batch::new(BATCH);
             for ((to, queue_pair), sequence) in numbers.by_ref().take(BATCH) {
                 let data = roce_to(host(to), length, 0x100 + queue_pair, sequence)?;
                 let vlan = Some(VlanTag { tpid: ETHERTYPE_SERVICE_VLAN, tci: (to % self.vnis) as u16 + 1 });
-                batch.copy(Frame { data: &data, vlan, offload: Offload::default() });
+                // They stay until the program ends.
+                batch.push(Frame { data: data.leak(), vlan, offload: Offload::default() });
             }
             Ok(batch)
         };
@@ -157,20 +160,20 @@ impl Leaf {
     ///
     /// # Errors
     /// As [`Leaf::from_bridge`].
-    pub fn from_underlay(&self, length: usize, batches: usize) -> Result<Vec<Batch>, Failure> {
+    pub fn from_underlay(&self, length: usize, batches: usize) -> Result<Vec<Batch<'static>>, Failure> {
         let (peer, mut vteps) = (self.peer()?, shuffled(self.vteps));
         let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
-        let mut out = Vec::new();
+        let mut out = Outgoing::new();
         let mut received = Vec::new();
         for batch in self.from_bridge(length, batches)? {
             out.clear();
             pipeline.encapsulate(&batch, &peer, Instant::now(), &mut out);
-            let mut encapsulated = Batch::with_room(BATCH, length + pipeline::encapsulate::OVERHEAD);
+            let mut encapsulated = Batch::new(BATCH);
             for transmit in &out {
                 let mut data = transmit.to_vec(&batch);
                 let source = vtep(vteps.next().unwrap_or(0));
                 send_from(&mut data, source).ok_or("no outer header")?;
-                encapsulated.copy(Frame { data: &data, vlan: None, offload: Offload::default() });
+                encapsulated.push(Frame { data: data.leak(), vlan: None, offload: Offload::default() });
             }
             received.push(encapsulated);
         }

@@ -8,14 +8,21 @@ use frames::stage::Stage;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (name, turns) = (arguments.next().unwrap_or_default(), arguments.next());
+    let macs = arguments.next().and_then(|macs| macs.parse().ok());
     let stage = Stage::ALL.into_iter().find(|stage| stage.name() == name);
     let turns = turns.and_then(|turns| turns.parse::<usize>().ok());
     let (Some(stage), Some(turns)) = (stage, turns) else {
-        eprintln!("usage: stage NAME BATCHES   (batches of {BATCH} frames)");
+        eprintln!(
+            "usage: stage NAME BATCHES [MACS]   (batches of {BATCH} frames; with MACS, 512 batches to so many hosts in turn)"
+        );
         eprintln!("names: {}", Stage::ALL.map(Stage::name).join(" "));
         return ExitCode::from(2);
     };
-    let mut run = match stage.prepare(&Leaf::default(), 64, 1) {
+    let (leaf, batches) = match macs {
+        Some(macs) => (Leaf { macs, ..Leaf::default() }, 512),
+        None => (Leaf::default(), 1),
+    };
+    let mut run = match stage.prepare(&leaf, 64, batches) {
         Ok(run) => run,
         Err(error) => {
             eprintln!("stage: {error}");

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
-use pipeline::{Batch, Counters, Pipeline, Transmit};
+use pipeline::aggregate::Aggregator;
+use pipeline::{Batch, Counters, Outgoing, Pipeline, Transmit};
+
+use tables::SnapshotBuilder;
 
 use crate::leaf::Leaf;
 
@@ -22,8 +25,12 @@ pub enum Stage {
     Decide(Policy),
     /// From the bridge to the underlay; the frame stays where it was received.
     Encapsulate,
-    /// The same, and the whole frame copied into one piece.
+    /// The same when the flow of each frame is new: after every change of what the leaf forwards by.
+    EncapsulateNew,
+    /// As [`Self::Encapsulate`], and the whole frame copied into one piece.
     EncapsulateCopied,
+    /// Dealing encapsulated frames over super-frames.
+    Aggregate,
     /// From the underlay to the bridge; the frame stays where it was received.
     Decapsulate,
     /// The same, and the whole frame copied into one piece.
@@ -34,14 +41,16 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Parse,
         Self::Key,
         Self::Decide(Policy::FiveTuple),
         Self::Decide(Policy::QpHash),
         Self::Decide(Policy::QpBins),
         Self::Encapsulate,
+        Self::EncapsulateNew,
         Self::EncapsulateCopied,
+        Self::Aggregate,
         Self::Decapsulate,
         Self::DecapsulateCopied,
         Self::Account,
@@ -55,7 +64,9 @@ impl Stage {
             Self::Key => "key",
             Self::Decide(policy) => policy.name(),
             Self::Encapsulate => "encapsulate",
+            Self::EncapsulateNew => "encapsulate-new",
             Self::EncapsulateCopied => "encapsulate-copied",
+            Self::Aggregate => "aggregate",
             Self::Decapsulate => "decapsulate",
             Self::DecapsulateCopied => "decapsulate-copied",
             Self::Account => "account",
@@ -65,7 +76,7 @@ impl Stage {
     /// Whether it looks at the frames' bytes.
     #[must_use]
     pub const fn reads_frames(self) -> bool {
-        !matches!(self, Self::Key | Self::Decide(_) | Self::Account)
+        !matches!(self, Self::Key | Self::Decide(_) | Self::Aggregate | Self::Account)
     }
 
     /// Makes batches of a leaf's frames. What is returned does this stage for the batch of a number, taken modulo `batches`.
@@ -83,12 +94,12 @@ impl Stage {
         let inwards = matches!(self, Self::Decapsulate | Self::DecapsulateCopied);
         let frames =
             if inwards { leaf.from_underlay(length, batches)? } else { leaf.from_bridge(length, batches)? };
-        let (mut out, now, mut room) = (Vec::new(), Instant::now(), Vec::new());
+        let (mut out, now, mut room) = (Outgoing::new(), Instant::now(), Vec::new());
         if let Self::Key | Self::Decide(_) = self {
             let policy = if let Self::Decide(policy) = self { policy } else { Policy::QpHash };
             let entropy = Entropy::new(Settings { policy, ..Settings::default() })?;
             let dissect =
-                |batch: &Batch| batch.frames().filter_map(|frame| wire::dissect(frame.data)).collect();
+                |batch: &Batch<'_>| batch.frames().filter_map(|frame| wire::dissect(frame.data)).collect();
             let dissected: Vec<Vec<_>> = frames.iter().map(dissect).collect();
             return Ok(Box::new(move |number| {
                 for frame in dissected.get(number % batches).into_iter().flatten() {
@@ -100,22 +111,39 @@ impl Stage {
                 }
             }));
         }
-        if self == Self::Account {
+        if matches!(self, Self::Aggregate | Self::Account) {
             for batch in &frames {
                 pipeline.encapsulate(batch, &snapshot, now, &mut out);
             }
-            let sent: Vec<Vec<Transmit>> = out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
+            let mut sent: Vec<Vec<Transmit>> = out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
+            if self == Self::Aggregate {
+                let (mut aggregator, none) = (Aggregator::default(), Batch::none());
+                return Ok(Box::new(move |number| {
+                    let Some(frames) = sent.get_mut(number % batches) else { return };
+                    for train in aggregator.assemble(&none, black_box(frames), true, false) {
+                        black_box(frames.get_mut(train.first()).map(|first| train.couple(first, &none)));
+                    }
+                }));
+            }
             return Ok(Box::new(move |number| {
                 for transmit in sent.get(number % batches).into_iter().flatten() {
                     pipeline.account(black_box(transmit), Ok(()));
                 }
             }));
         }
+        let others = [(); 8].map(|()| SnapshotBuilder::after(&snapshot).build());
+        let mut turn = 0;
         Ok(Box::new(move |number| {
             let Some(batch) = frames.get(number % batches) else { return };
             let batch = black_box(batch);
             out.clear();
             match self {
+                Self::EncapsulateNew => {
+                    // More than flows are remembered of.
+                    turn = (turn + 1) % others.len();
+                    let Some(another) = others.get(turn) else { return };
+                    pipeline.encapsulate(batch, another, now, &mut out);
+                }
                 Self::Encapsulate | Self::EncapsulateCopied => {
                     pipeline.encapsulate(batch, &snapshot, now, &mut out);
                 }

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lab::Namespace;
+use rig::Daemon;
+use rig::bed::batch;
+use rig::daemon::beside_this_program;
 
-use super::daemon::Daemon;
-use super::ingest::batch;
 use super::row;
 use crate::rows::{Better, Row};
 
@@ -43,7 +44,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 
 /// From the start to the log's word that so many are taken, and from SIGTERM to the end.
 fn one(namespace: &Namespace, hook: &str, vnis: u32) -> Result<[Duration; 2], Box<dyn Error>> {
-    let mut daemon = Daemon::start(namespace, &["--hook", hook, "--no-fpm"])?;
+    let mut daemon = Daemon::start(&beside_this_program()?, namespace, &["--hook", hook, "--no-fpm"])?;
     let taken = daemon.until_taken(vnis);
     let stopped = daemon.stop()?;
     Ok([taken?, stopped])

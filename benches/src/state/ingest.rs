@@ -1,9 +1,7 @@
 //! zebra's stream through a real socket and the whole control task, and a dump of what the kernel holds.
 
 use std::error::Error;
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +9,7 @@ use std::time::{Duration, Instant};
 use control::{FpmListener, Request, Settings, State, Status};
 use lab::Namespace;
 use netlink::{Dump, Kernel, Requests};
+use rig::bed::batch;
 use tokio::sync::{mpsc, watch};
 
 use super::fabric::{LARGE, Scale, mac, vtep};
@@ -202,27 +201,5 @@ fn dump(namespace: &Namespace) -> Result<Vec<Row>, Box<dyn Error>> {
 }
 
 fn ip(namespace: &Namespace, lines: &str) -> Result<(), Box<dyn Error>> {
-    batch(namespace, "ip", lines)
-}
-
-/// Runs the lines of a batch of `ip` or `bridge`.
-pub(crate) fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Box<dyn Error>> {
-    let run = || -> std::io::Result<std::process::Output> {
-        let mut command = Command::new(tool);
-        let mut child = command
-            .args(["-batch", "-"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()?;
-        if let Some(mut input) = child.stdin.take() {
-            input.write_all(lines.as_bytes())?;
-        }
-        child.wait_with_output()
-    };
-    let output = namespace.enter(run)??;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{tool}: {}", String::from_utf8_lossy(&output.stderr)).into())
+    Ok(batch(namespace, "ip", lines)?)
 }

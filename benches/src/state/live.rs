@@ -7,9 +7,10 @@ use std::error::Error;
 use std::io::Write as _;
 use std::time::Duration;
 
+use rig::Daemon;
+use rig::daemon::beside_this_program;
 use wire::MacAddr;
 
-use super::daemon::Daemon;
 use super::fabric::{LARGE, mac, vtep};
 use super::messages::{self, framed};
 use super::probe::{Arrival, Probe, now};
@@ -38,7 +39,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let (count, time) = if quick { (10, Duration::from_secs(1)) } else { (100, Duration::from_secs(5)) };
     let site = Site::new()?;
     let mut probe = site.probe(mac(0))?;
-    let mut daemon = Daemon::start(&site.leaf, &[])?;
+    let mut daemon = Daemon::start(&beside_this_program()?, &site.leaf, &[])?;
     let mut rows = start(&mut probe)?;
     daemon.until_taken(1)?;
     let mut probe = site.probe(mac(0))?;

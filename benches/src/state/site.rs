@@ -11,10 +11,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use lab::Namespace;
 use netlink::Requests;
+use rig::bed::batch;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};
-use super::ingest::batch;
 use super::messages::{self, Kernel};
 use super::probe::Probe;
 

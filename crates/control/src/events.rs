@@ -3,13 +3,14 @@
 //! The control task writes it down and keeps the last [`CAPACITY`] events in a [`Journal`], from which any number of readers
 //! read at their own pace. Nobody waits for a reader: one that is too slow is told how many events it lost.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::iter::repeat;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use entropy::Entropy;
 use tables::{Snapshot, TakenVni, VniTable};
 use tokio::sync::watch;
 use wire::{MacAddr, Vni};
@@ -86,6 +87,15 @@ pub enum Event {
         /// Whether it is new.
         added: bool,
     },
+    /// Another policy, or one with other settings, chooses the outer source ports of a VNI.
+    Policy {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// What it goes by from now on.
+        entropy: Entropy,
+    },
     /// Frames may leave by another next hop, or by one less.
     NextHop {
         /// The uplink's name.
@@ -99,6 +109,13 @@ pub enum Event {
     ByDefault {
         /// The VTEP.
         vtep: Ipv4Addr,
+        /// Whether it is so from now on.
+        begins: bool,
+    },
+    /// Frames leave one by one over an uplink, or do no more.
+    Impaired {
+        /// The uplink's name.
+        uplink: String,
         /// Whether it is so from now on.
         begins: bool,
     },
@@ -153,10 +170,13 @@ impl Event {
             Self::Flapping { .. } => "mac-settled",
             Self::Flood { added: true, .. } => "flood-added",
             Self::Flood { added: false, .. } => "flood-removed",
+            Self::Policy { .. } => "policy",
             Self::NextHop { up: true, .. } => "next-hop-up",
             Self::NextHop { up: false, .. } => "next-hop-down",
             Self::ByDefault { begins: true, .. } => "default-route",
             Self::ByDefault { begins: false, .. } => "own-route",
+            Self::Impaired { begins: true, .. } => "uplink-impaired",
+            Self::Impaired { begins: false, .. } => "uplink-restored",
             Self::Stalled { .. } => "worker-stalled",
             Self::Reloaded => "reload",
             Self::Warning(_) => "warning",
@@ -171,6 +191,9 @@ impl fmt::Display for Event {
             Self::Detached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over no more"),
             Self::Left(LeftToKernel { name, reason, .. }) if reason.is_external() => {
                 write!(f, "{name} (external) is left to the kernel: {reason}")
+            }
+            Self::Left(left) if left.is_standalone() => {
+                write!(f, "VNI {} ({}) is forwarded by nobody: {}", left.vni, left.name, left.reason)
             }
             Self::Left(LeftToKernel { name, vni, reason, .. }) => {
                 write!(f, "VNI {vni} ({name}) is left to the kernel: {reason}")
@@ -224,6 +247,13 @@ impl fmt::Display for Event {
                     if *added { "joined" } else { "left" }
                 )
             }
+            Self::Policy { vni, netdev, entropy } => {
+                write!(f, "policy of VNI {vni} ({netdev}): {}", entropy.policy())?;
+                if let Some(bins) = entropy.bins() {
+                    write!(f, " with {} bins", bins.get())?;
+                }
+                write!(f, ", outer source ports {}", entropy.range())
+            }
             Self::NextHop { uplink, gateway, up } => {
                 write!(f, "next hop {gateway} on {uplink} is {}", if *up { "used" } else { "used no more" })
             }
@@ -232,6 +262,14 @@ impl fmt::Display for Event {
             }
             Self::ByDefault { vtep, begins: false } => {
                 write!(f, "VTEP {vtep} is not reached by the default route any more")
+            }
+            Self::Impaired { uplink, begins: true } => write!(
+                f,
+                "uplink {uplink} is impaired: its queueing discipline does something to single packets, so frames leave one by \
+                 one there"
+            ),
+            Self::Impaired { uplink, begins: false } => {
+                write!(f, "uplink {uplink} is impaired no more: frames may leave together there")
             }
             Self::Stalled { waited, dropped } => write!(
                 f,
@@ -279,7 +317,7 @@ pub(crate) fn between(
         before.by_default.difference(&after.by_default).for_each(|vtep| tell(vtep, false));
         after.by_default.difference(&before.by_default).for_each(|vtep| tell(vtep, true));
     }
-    floods(&before.snapshot, &after.snapshot, &mut write);
+    tables(&before.snapshot, &after.snapshot, &mut write);
     for (ifindex, change) in macs {
         if let (Some(_), Some(vni)) = (old.get(ifindex), new.get(ifindex)) {
             write(Event::Mac { vni: vni.vni, netdev: vni.name.clone(), change: *change });
@@ -306,28 +344,42 @@ fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {
     if new.has_vteps_of(old) {
         return;
     }
-    let hops = |snapshot: &Snapshot| -> BTreeSet<(u32, IpAddr)> {
+    let hops = |snapshot: &Snapshot| -> (BTreeSet<(u32, IpAddr)>, BTreeMap<u32, bool>) {
         let mut seen = HashSet::new();
         let paths = snapshot.vteps().map(|vtep| &vtep.paths).filter(|paths| seen.insert(Arc::as_ptr(paths)));
-        paths.flat_map(|paths| paths.next_hops()).map(|hop| (hop.ifindex, hop.gateway)).collect()
+        let hops = paths.flat_map(|paths| paths.next_hops());
+        hops.map(|hop| ((hop.ifindex, hop.gateway), (hop.ifindex, hop.impaired))).unzip()
     };
-    let (old, new) = (hops(old), hops(new));
+    let ((old, old_uplinks), (new, uplinks)) = (hops(old), hops(new));
+    let name = |ifindex: u32, update: &Update| {
+        let found = update.plan.uplinks.iter().find(|uplink| uplink.ifindex == ifindex);
+        found.map_or_else(|| ifindex.to_string(), |uplink| uplink.name.clone())
+    };
     let mut tell = |(ifindex, gateway): (u32, IpAddr), update: &Update, up| {
-        let name = update.plan.uplinks.iter().find(|uplink| uplink.ifindex == ifindex);
-        let uplink = name.map_or_else(|| ifindex.to_string(), |uplink| uplink.name.clone());
-        write(Event::NextHop { uplink, gateway, up });
+        write(Event::NextHop { uplink: name(ifindex, update), gateway, up });
     };
     old.difference(&new).for_each(|hop| tell(*hop, before, false));
     new.difference(&old).for_each(|hop| tell(*hop, after, true));
+    for (ifindex, impaired) in uplinks {
+        // One that nothing has left by so far was not.
+        if impaired != old_uplinks.get(&ifindex).copied().unwrap_or_default() {
+            write(Event::Impaired { uplink: name(ifindex, after), begins: impaired });
+        }
+    }
 }
 
-fn floods(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
+/// Policies and flood lists.
+fn tables(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
     for new in after.vnis() {
         let Some(old) = before.vni(new.slot.get()).filter(|old| old.tunnel.vni == new.tunnel.vni) else {
             continue;
         };
         if Arc::ptr_eq(old, new) {
             continue;
+        }
+        if old.entropy != new.entropy {
+            let (vni, netdev) = (new.tunnel.vni, new.netdev.clone());
+            write(Event::Policy { vni, netdev, entropy: new.entropy });
         }
         let addresses = |table: &VniTable, snapshot: &Snapshot| -> BTreeSet<Ipv4Addr> {
             table.flood.iter().filter_map(|index| snapshot.vtep(*index)).map(|vtep| vtep.address).collect()

@@ -36,6 +36,14 @@ impl State {
                 let changed = next_hop(&mut self.kernel, operation, hop, self.epochs.next_hops);
                 self.dirty.underlay |= changed;
             }
+            Message::Qdisc(operation, qdisc) => {
+                let kind = if operation == Operation::New { qdisc.kind } else { String::new() };
+                if self.links.set_qdisc(qdisc.ifindex, kind, self.epochs.links) {
+                    self.dirty.underlay = true;
+                    let master = self.links.get(qdisc.ifindex).and_then(|link| link.master);
+                    self.dirty.shortcut.bridges.extend(master);
+                }
+            }
             Message::Other(_) => {}
         }
     }
@@ -57,7 +65,11 @@ impl State {
                 self.dirty.underlay |= next_hop(&mut self.fpm, operation, hop, epoch);
             }
             // zebra never tells of these; the kernel does.
-            Message::Link(..) | Message::Address(..) | Message::Neighbour(..) | Message::Other(_) => {}
+            Message::Link(..)
+            | Message::Address(..)
+            | Message::Neighbour(..)
+            | Message::Qdisc(..)
+            | Message::Other(_) => {}
         }
     }
 
@@ -182,28 +194,24 @@ impl State {
             return;
         }
         let ports = self.bridges.entry(bridge).or_default();
+        let elsewhere = ports.get(&entry.mac).is_some_and(|port| port.ifindex != entry.ifindex);
         let changed = match operation {
-            Operation::New => {
-                let port = Port {
-                    ifindex: entry.ifindex,
-                    permanent: entry.state & NUD_PERMANENT != 0,
-                    locked: entry.flags & NTF_EXT_LOCKED != 0,
-                };
-                ports.insert(entry.mac, port, self.epochs.fdb)
-            }
+            Operation::New => ports.insert(entry.mac, Port::of(entry), self.epochs.fdb),
             // A late delete of where it was before is none.
-            Operation::Delete if ports.get(&entry.mac).is_some_and(|port| port.ifindex == entry.ifindex) => {
-                ports.remove(&entry.mac).is_some()
-            }
-            Operation::Delete => false,
+            Operation::Delete if elsewhere => false,
+            Operation::Delete => ports.remove(&entry.mac).is_some(),
         };
+        if elsewhere {
+            // Also where no vxlan netdev is in the bridge: one may come.
+            self.moved.insert((bridge, entry.mac));
+        }
         if changed {
             self.touch(bridge, std::iter::once(entry.mac));
         }
     }
 
     /// A bridge said something about these addresses.
-    fn touch(&mut self, bridge: u32, macs: impl Iterator<Item = MacAddr>) {
+    pub(crate) fn touch(&mut self, bridge: u32, macs: impl Iterator<Item = MacAddr>) {
         for mac in macs {
             if self.settings.shortcut {
                 self.dirty.shortcut.addresses.push((bridge, mac));
@@ -326,6 +334,17 @@ impl State {
     /// it is newer, the kernel says so next.
     pub(crate) fn orphan(&mut self, prefixes: impl IntoIterator<Item = Prefix>) -> bool {
         prefixes.into_iter().fold(false, |changed, prefix| self.fpm.fib.remove_prefix(prefix) | changed)
+    }
+}
+
+impl Port {
+    /// Where an entry of a bridge's has its address.
+    pub(crate) const fn of(entry: &FdbEntry) -> Self {
+        Self {
+            ifindex: entry.ifindex,
+            permanent: entry.state & NUD_PERMANENT != 0,
+            locked: entry.flags & NTF_EXT_LOCKED != 0,
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use tables::steering::FIRST_VIRTUAL;
 use wire::{MacAddr, Vni};
 
 /// A vxlan netdev that is left to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftToKernel {
-    /// Its interface index.
+    /// Its interface index; one of the configuration's own has one that no interface has.
     pub ifindex: u32,
     /// Its name.
     pub name: String,
@@ -23,6 +24,8 @@ impl fmt::Display for LeftToKernel {
         let Self { name, vni, reason, .. } = self;
         if reason.is_external() {
             write!(f, "{name} (external) stays with kernel VXLAN: {reason}")
+        } else if self.is_standalone() {
+            write!(f, "{name} (VNI {vni}) is forwarded by nobody: {reason}")
         } else {
             write!(f, "{name} (VNI {vni}) stays with kernel VXLAN: {reason}")
         }
@@ -30,6 +33,12 @@ impl fmt::Display for LeftToKernel {
 }
 
 impl LeftToKernel {
+    /// Whether it is one of the configuration's own: there is no netdev, and the kernel knows nothing of it.
+    #[must_use]
+    pub const fn is_standalone(&self) -> bool {
+        self.ifindex >= FIRST_VIRTUAL
+    }
+
     /// Its VNI, or `external` where packets bring theirs.
     #[must_use]
     pub fn vni_text(&self) -> String {

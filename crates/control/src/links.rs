@@ -89,6 +89,13 @@ impl Links {
         master
     }
 
+    /// The root queueing discipline of an interface has changed. Returns whether that changes [`impairs`].
+    pub(crate) fn set_qdisc(&mut self, ifindex: u32, kind: String, epoch: Epoch) -> bool {
+        let Some(link) = self.get(ifindex).filter(|link| link.qdisc != kind) else { return false };
+        let link = Link { qdisc: kind, ..link.clone() };
+        self.insert(link, epoch).relevant
+    }
+
     /// The vxlan netdevs with this VNI.
     pub(crate) fn vxlans_of(&self, vni: u32) -> impl Iterator<Item = u32> {
         self.by_vni.get(&vni).into_iter().flatten().copied()
@@ -194,10 +201,16 @@ pub(crate) const fn is_up(link: &Link) -> bool {
     link.flags & IFF_UP != 0
 }
 
+/// Whether a queueing discipline of the interface does something to single packets (netem, tbf, htb and so on): those that
+/// are there by default do not.
+pub(crate) fn impairs(link: &Link) -> bool {
+    !["", "noqueue", "noop", "mq", "pfifo_fast", "fq_codel", "fq", "cake"].contains(&link.qdisc.as_str())
+}
+
 /// The part of a link that forwarding depends on.
 fn forwarding(link: &Link) -> impl PartialEq + '_ {
     (
         (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),
-        (link.mac, link.master, link.link, &link.kind, link.bridge_port),
+        (link.mac, link.master, link.link, &link.kind, link.bridge_port, impairs(link)),
     )
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder, SteeringPlan,
+    Fdb, Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder, SteeringPlan,
     TakenVni, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
@@ -94,6 +94,16 @@ impl Publication {
         }
         if self.last.ports != decided {
             self.last.ports = decided;
+        }
+    }
+
+    /// Frames for these addresses may skip this netdev's bridge, if it is taken over.
+    pub(crate) fn set_hosts(&mut self, ifindex: u32, hosts: Fdb<u32>) {
+        if let Some(Decision::Taken { slot, table, .. }) = self.decisions.get_mut(&ifindex)
+            && !(table.hosts.is_empty() && hosts.is_empty())
+        {
+            Arc::make_mut(table).hosts = hosts;
+            self.changed.insert(*slot);
         }
     }
 
@@ -320,18 +330,18 @@ impl State {
         let Some(overlay) = self.overlays.get_mut(&ifindex) else { return false };
         let publication = &mut self.publication;
         let held = match publication.decisions.get(&ifindex) {
-            Some(Decision::Taken { slot, terms: before, .. }) => {
+            Some(Decision::Taken { slot, terms: before, table }) => {
                 if *before == terms && !entries_changed {
                     return false;
                 }
-                Some((*slot, *before != terms))
+                Some((*slot, *before != terms, table.hosts.clone()))
             }
             _ => None,
         };
-        let (slot, changed) = match held {
+        let (slot, changed, hosts) = match held {
             Some(held) => held,
             None => match publication.slots.take() {
-                Some(slot) => (slot, true),
+                Some(slot) => (slot, true, Fdb::default()),
                 None => {
                     let reason = LeaveReason::SlotsExhausted;
                     let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
@@ -343,7 +353,7 @@ impl State {
         if changed {
             self.dirty.shortcut.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
         }
-        let table = Arc::new(table(slot, ifindex, &terms, overlay));
+        let table = Arc::new(table(slot, ifindex, &terms, overlay, hosts));
         publication.changed.insert(slot);
         publication.waiting.remove(&ifindex);
         publication.decisions.insert(ifindex, Decision::Taken { slot, terms, table });
@@ -426,6 +436,7 @@ impl State {
                 weight: hop.weight,
                 path: self.publication.paths.get(adjacency),
                 by_default: hop.by_default,
+                impaired: hop.impaired,
             })
         };
         alive.filter_map(next_hop).collect()
@@ -567,7 +578,7 @@ fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
     }
 }
 
-fn table(slot: Slot, ifindex: u32, terms: &Terms, overlay: &Overlay) -> VniTable {
+fn table(slot: Slot, ifindex: u32, terms: &Terms, overlay: &Overlay, hosts: Fdb<u32>) -> VniTable {
     let learning = terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
     VniTable {
         slot,
@@ -576,6 +587,7 @@ fn table(slot: Slot, ifindex: u32, terms: &Terms, overlay: &Overlay) -> VniTable
         tunnel: terms.tunnel.clone(),
         entropy: terms.entropy,
         fdb: overlay.fdb.clone(),
+        hosts,
         flood: overlay.flooding.values().copied().collect::<Vec<VtepIndex>>(),
         strict_vtep: terms.strict_vtep,
         learning,

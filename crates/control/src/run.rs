@@ -38,6 +38,8 @@ const DRAIN: usize = 256;
 const DUMP_SHARE: u32 = 8;
 /// When a failed dump is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How many moved addresses the kernel is asked for before events are heard again; each takes it some microseconds.
+const MOVED_AT_ONCE: usize = 256;
 /// How long the kernel gets to resolve the next hops before anything is taken over. A dead one takes it 3 s to give up.
 const FIRST_RESOLUTION: Duration = Duration::from_millis(500);
 /// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
@@ -184,6 +186,7 @@ pub async fn run(
         task.publish_what_follows(now);
         task.ask_neighbours(now).await;
         // After the publication: what an event said is not delayed by what it leaves in doubt.
+        task.verify_moved().await;
         task.verify(now).await;
     }
 }
@@ -333,6 +336,34 @@ impl<P: FnMut(&Update)> Task<P> {
                 event = self.kernel.next() => self.hear_kernel(event?).await,
                 () = tokio::time::sleep_until(until.into()) => return Ok(()),
             }
+        }
+    }
+
+    /// Asks the kernel where addresses are that have moved.
+    async fn verify_moved(&mut self) {
+        let moved = self.state.take_moved(MOVED_AT_ONCE);
+        if moved.is_empty() {
+            return;
+        }
+        let asked = self.kernel.request(move |kernel| {
+            Ok(moved
+                .into_iter()
+                .map(|(bridge, mac)| (bridge, mac, kernel.bridge_entry(bridge, mac)))
+                .collect())
+        });
+        let answers: Vec<_> = match asked.await {
+            Ok(answers) => answers,
+            Err(error) => return tracing::debug!(%error, "the kernel cannot be asked for FDB entries"),
+        };
+        for (bridge, mac, entry) in answers {
+            match entry {
+                Ok(entry) => self.state.bridge_has(bridge, mac, entry.as_ref()),
+                // The bridge may be gone by now.
+                Err(error) => tracing::debug!(bridge, %mac, %error, "an FDB entry cannot be read"),
+            }
+        }
+        if self.state.is_dirty() {
+            self.publish_what_follows(Instant::now());
         }
     }
 
@@ -532,7 +563,8 @@ impl<P: FnMut(&Update)> Task<P> {
         let dump = pending.then_some(self.dump_at);
         let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
         let look = self.look_again.then_some(self.hazard_at);
-        [self.state.wake_at(), dump, fpm, look].into_iter().flatten().min()
+        let moved = self.state.has_moved().then_some(self.publish_at);
+        [self.state.wake_at(), dump, fpm, look, moved].into_iter().flatten().min()
     }
 }
 

@@ -10,7 +10,7 @@ use wire::Vni;
 use crate::standalone::StandaloneVni;
 
 /// The user's wishes. The default takes every VNI over and follows the netdevs in everything.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Only these VNIs are taken over; all of them if absent.
     pub include: Option<BTreeSet<Vni>>,
@@ -34,6 +34,24 @@ pub struct Settings {
     pub default: VniSettings,
     /// Settings of single VNIs, complete: nothing is inherited from `default`.
     pub vnis: BTreeMap<Vni, VniSettings>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            include: None,
+            exclude: BTreeSet::new(),
+            detached: BTreeSet::new(),
+            seed: 0,
+            rebalance: Rebalance::default(),
+            shortcut: true,
+            stale_time: StaleTime::default(),
+            learning: LearnLimits::default(),
+            standalone: Vec::new(),
+            default: VniSettings::default(),
+            vnis: BTreeMap::new(),
+        }
+    }
 }
 
 impl Settings {

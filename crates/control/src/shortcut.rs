@@ -1,6 +1,9 @@
 //! Which bridge ports have the shortcut, and which addresses it goes by.
 //!
-//! A port has it if the bridge does nothing with its hosts' known unicast but to send it to the vxlan netdev. Every address has at
+//! It has two directions. What a host sends to a known remote address goes from its port straight to the worker; what comes for a host goes
+//! from the worker straight to its port, where the bridge does not learn from such frames.
+//! A port has it if the bridge does nothing with its hosts' known unicast but to send it to the vxlan netdev; the others of such a bridge
+//! listen, which a port that does not forward yet has to do before it does. Every address has at
 //! most one place: where the bridge has it, on a port with the shortcut or on the vxlan netdev. What changes is told once,
 //! in the order that [`tables::PlaceChange`] needs: see [`State::take_places`].
 
@@ -9,13 +12,13 @@ use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netlink::{Bridge, Link, LinkKind};
+use netlink::{Bridge, BridgePort, Link, LinkKind};
 use tables::hash::{TableHasher, TableMap};
-use tables::{Place, PlaceChange, ShortcutPort, Slot};
+use tables::{Fdb, Place, PlaceChange, ShortcutPort, Slot};
 use wire::{MacAddr, Vni};
 
 use crate::discover::Terms;
-use crate::links::is_up;
+use crate::links::{impairs, is_up};
 use crate::settings::Filters;
 use crate::state::State;
 
@@ -96,6 +99,8 @@ pub(crate) struct Shortcut {
     ports: BTreeMap<u32, Vec<(PortDecision, Option<ShortcutPort>)>>,
     /// Of each bridge, the addresses that have a place.
     places: HashMap<u32, TableMap<MacAddr, Place>, BuildHasherDefault<TableHasher>>,
+    /// Of each bridge, the addresses whose frames workers may send to their ports.
+    hosts: BTreeMap<u32, Fdb<u32>>,
     /// What changed since it was last taken: whether each place has its address.
     changes: BTreeMap<Place, bool>,
 }
@@ -124,6 +129,8 @@ struct Common<'a> {
     terms: &'a Terms,
     mtu: u32,
     bridge: &'a Bridge,
+    /// Whether the bridge learns nothing from what comes from the vxlan netdev: what it has learned would age out unseen.
+    delivers: bool,
     /// What all of them lack.
     reason: Option<NoShortcut>,
 }
@@ -147,6 +154,7 @@ impl State {
         }
         let mut addresses = dirty.addresses;
         let mut changed = false;
+        let mut served = dirty.bridges.clone();
         for bridge in dirty.bridges {
             let ports = self.decide_ports(bridge);
             let known = &mut self.shortcut.ports;
@@ -166,7 +174,16 @@ impl State {
         }
         for (bridge, mac) in addresses {
             let new = self.place(bridge, mac);
+            if self.shortcut.serve(bridge, mac, new) {
+                served.insert(bridge);
+            }
             self.shortcut.put(bridge, mac, new);
+        }
+        for bridge in served {
+            let hosts = self.shortcut.hosts.get(&bridge).cloned().unwrap_or_default();
+            for netdev in self.links.vxlans_in(bridge) {
+                self.publication.set_hosts(netdev, hosts.clone());
+            }
         }
         if changed {
             let all = || self.shortcut.ports.values().flatten();
@@ -183,7 +200,9 @@ impl State {
             let reason = common.reason.or_else(|| obstacle(link));
             let (ifindex, name) = (link.ifindex, link.name.clone());
             let ageing = Duration::from_millis(u64::from(common.bridge.ageing) * 10);
-            let port = reason.is_none().then(|| ShortcutPort {
+            let port = common.reason.is_none().then(|| ShortcutPort {
+                sends: reason.is_none(),
+                delivers: reason.is_none() && common.delivers && !impairs(link),
                 ifindex,
                 name: name.clone(),
                 netdev: common.netdev,
@@ -204,7 +223,7 @@ impl State {
         let (slot, terms) = self.publication.taken(netdev)?;
         let attributes = self.links.bridge(bridge)?;
         let link = self.links.get(netdev)?;
-        let state = link.bridge_port.unwrap_or_default().state;
+        let BridgePort { state, learning, .. } = link.bridge_port.unwrap_or_default();
         let Filters { bridge: frames, ebtables, ip, call_ip } = self.namespace.filters;
         let reasons = [
             (!self.settings.shortcut, NoShortcut::Off),
@@ -218,14 +237,14 @@ impl State {
         ];
         let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
         let name = self.links.get(bridge)?.name.as_str();
-        Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, reason })
+        let delivers = !learning;
+        Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
     }
 
     /// The place of an address, if the shortcut may go by it.
     fn place(&self, bridge: u32, mac: MacAddr) -> Option<Place> {
-        let ports = self.shortcut.ports.get(&bridge)?;
+        let mut ports = self.shortcut.sending(bridge);
         let known = self.bridges.get(&bridge)?.get(&mac).filter(|known| !known.permanent && !known.locked)?;
-        let mut ports = ports.iter().filter_map(|(_, port)| port.as_ref());
         if self.links.vxlan(known.ifindex).is_none() {
             let port = ports.find(|port| port.ifindex == known.ifindex)?;
             return Some(Place::Port { port: port.ifindex, mac });
@@ -238,6 +257,12 @@ impl State {
 }
 
 impl Shortcut {
+    /// The ports of a bridge that have the shortcut.
+    fn sending(&self, bridge: u32) -> impl Iterator<Item = &ShortcutPort> {
+        let ports = self.ports.get(&bridge).into_iter().flatten().filter_map(|(_, port)| port.as_ref());
+        ports.filter(|port| port.sends)
+    }
+
     fn put(&mut self, bridge: u32, mac: MacAddr, new: Option<Place>) {
         let places = self.places.entry(bridge).or_default();
         let old = match new {
@@ -251,6 +276,25 @@ impl Shortcut {
             self.changes.extend(old.map(|old| (old, false)));
             self.changes.extend(new.map(|new| (new, true)));
         }
+    }
+
+    /// Has workers send frames for this address to its port, if they may. Says whether that is new.
+    fn serve(&mut self, bridge: u32, mac: MacAddr, place: Option<Place>) -> bool {
+        let port = match place {
+            Some(Place::Port { port, .. }) => {
+                self.sending(bridge).find(|known| known.ifindex == port && known.delivers)
+            }
+            _ => None,
+        };
+        if let Some(port) = port.map(|port| port.ifindex) {
+            return self.hosts.entry(bridge).or_default().insert(mac, port) != Some(port);
+        }
+        let Some(hosts) = self.hosts.get_mut(&bridge) else { return false };
+        let served = hosts.remove(&mac).is_some();
+        if hosts.is_empty() {
+            self.hosts.remove(&bridge);
+        }
+        served
     }
 }
 

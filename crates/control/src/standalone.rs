@@ -13,6 +13,10 @@ use wire::{MacAddr, Vni};
 
 /// `IFF_UP` and `IFF_LOWER_UP` (`include/uapi/linux/if.h`).
 const UP: u32 = 0x1_0001;
+/// `include/uapi/linux/if_arp.h`.
+const ARPHRD_ETHER: u16 = 1;
+/// `IF_OPER_UP` (RFC 2863, `include/uapi/linux/if.h`).
+const OPERATIONAL: u8 = 6;
 /// `NUD_PERMANENT` (`include/uapi/linux/neighbour.h`).
 const PERMANENT: u16 = 0x80;
 
@@ -55,14 +59,14 @@ fn link(vni: &StandaloneVni, ifindex: u32) -> Link {
     Link {
         ifindex,
         name: format!("vni{}", vni.vni),
-        hardware_type: 1,
+        hardware_type: ARPHRD_ETHER,
         flags: UP,
         mtu: 0,
         mac: None,
         master: None,
         link: None,
         carrier: true,
-        operstate: 6,
+        operstate: OPERATIONAL,
         kind: LinkKind::Vxlan(Box::new(Vxlan {
             id: vni.vni.get(),
             local: Some(IpAddr::V4(vni.local)),
@@ -73,6 +77,7 @@ fn link(vni: &StandaloneVni, ifindex: u32) -> Link {
         bridge_port_only: false,
         bridge_port: None,
         xdp: false,
+        qdisc: String::new(),
     }
 }
 

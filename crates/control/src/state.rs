@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use netlink::{Dump, Message};
+use netlink::{Dump, FdbEntry, Message};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
@@ -55,6 +55,8 @@ pub struct State {
     pub(crate) dirty: Dirty,
     /// What the kernel may have changed without telling.
     pub(crate) doubtful: Vec<Dump>,
+    /// Addresses of bridges whose last event may not be the last word.
+    pub(crate) moved: BTreeSet<(u32, MacAddr)>,
     /// When the kernel is to be asked about MAC addresses of which only zebra has told.
     pub(crate) confirm_at: Option<Instant>,
     pub(crate) publication: Publication,
@@ -165,6 +167,7 @@ impl State {
             session: FpmSession::default(),
             dirty: Dirty::default(),
             doubtful: Vec::new(),
+            moved: BTreeSet::new(),
             confirm_at: None,
             publication: Publication::default(),
             resolver: Resolver::default(),
@@ -276,6 +279,37 @@ impl State {
     /// What the kernel may have changed without telling: dump it again. Emptied by this call.
     pub fn take_doubtful(&mut self) -> Vec<Dump> {
         std::mem::take(&mut self.doubtful)
+    }
+
+    /// Whether [`State::take_moved`] has anything.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        !self.moved.is_empty()
+    }
+
+    /// Up to `most` addresses, each of a bridge, of which the kernel's last event may not be the last word: ask it, and tell
+    /// [`State::bridge_has`]. They are not named again until they have moved again.
+    ///
+    /// A frame moves a bridge's entry without a lock (`br_fdb_update()` in `net/bridge/br_fdb.c`). Where that meets another move, as zebra's,
+    /// the events may come in the other order, and after the last one the kernel says nothing more.
+    pub fn take_moved(&mut self, most: usize) -> Vec<(u32, MacAddr)> {
+        std::iter::from_fn(|| self.moved.pop_first()).take(most).collect()
+    }
+
+    /// The kernel was asked what a bridge has of an address, after everything was heard that this state has heard.
+    pub fn bridge_has(&mut self, bridge: u32, mac: MacAddr, entry: Option<&FdbEntry>) {
+        if !self.links.is_bridge(bridge) {
+            return;
+        }
+        let ports = self.bridges.entry(bridge).or_default();
+        let changed = match entry {
+            Some(entry) => ports.insert(mac, Port::of(entry), self.epochs.fdb),
+            None => ports.remove(&mac).is_some(),
+        };
+        if changed {
+            tracing::debug!(bridge, %mac, "the bridge's last event was not its last word");
+            self.touch(bridge, std::iter::once(mac));
+        }
     }
 
     /// zebra connected: what it said before is unconfirmed until it says it again. The kernel is to be dumped again,

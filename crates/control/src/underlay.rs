@@ -30,7 +30,7 @@ use tables::hash::TableMap;
 
 use crate::fib::{Fib, FibRoute, Identity, TABLES};
 use crate::leave::Obstacle;
-use crate::links::{Links, is_up};
+use crate::links::{Links, impairs, is_up};
 use crate::shared::Shared;
 use crate::swept::Swept;
 
@@ -97,6 +97,8 @@ pub(crate) struct Hop {
     pub(crate) mtu: u32,
     /// Whether a default route (`0.0.0.0/0`) leads here, and no better one.
     pub(crate) by_default: bool,
+    /// Of the interface: [`impairs`].
+    pub(crate) impaired: bool,
 }
 
 /// What one route has to offer.
@@ -291,7 +293,14 @@ impl Underlay<'_> {
             reach.obstacle = reach.obstacle.or(obstacle);
             let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
             let gateway = hop.gateway.unwrap_or(IpAddr::V4(address));
-            let adjacency = Hop { ifindex: hop.ifindex, gateway, weight: 1, mtu, by_default: false };
+            let adjacency = Hop {
+                ifindex: hop.ifindex,
+                gateway,
+                weight: 1,
+                mtu,
+                by_default: false,
+                impaired: impairs(link),
+            };
             weighted.push((weight, adjacency));
         }
         if weighted.is_empty() && reach.obstacle.is_none() {
@@ -333,13 +342,12 @@ impl Underlay<'_> {
 /// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions as well as that
 /// allows.
 fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
-    let mut sums: BTreeMap<(u32, IpAddr), (u64, u32, bool)> = BTreeMap::new();
+    let mut sums: BTreeMap<(u32, IpAddr), (u64, Hop)> = BTreeMap::new();
     for (weight, hop) in weighted {
-        let (sum, mtu, by_default) =
-            sums.entry((hop.ifindex, hop.gateway)).or_insert((0, hop.mtu, hop.by_default));
+        let (sum, all) = sums.entry((hop.ifindex, hop.gateway)).or_insert_with(|| (0, hop.clone()));
         *sum += u64::from(weight);
-        *mtu = hop.mtu.min(*mtu);
-        *by_default &= hop.by_default;
+        all.mtu = hop.mtu.min(all.mtu);
+        all.by_default &= hop.by_default;
     }
     let divisor = sums.values().map(|(sum, ..)| *sum).fold(0, greatest_common_divisor).max(1);
     let largest = sums.values().map(|(sum, ..)| sum / divisor).max().unwrap_or(1);
@@ -348,14 +356,7 @@ fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
         let fitting = if largest > WEIGHT { weight.saturating_mul(WEIGHT) / largest } else { weight };
         u16::try_from(fitting.clamp(1, WEIGHT)).unwrap_or(1)
     };
-    let hop = |((ifindex, gateway), (sum, mtu, by_default))| Hop {
-        ifindex,
-        gateway,
-        weight: fit(sum),
-        mtu,
-        by_default,
-    };
-    sums.into_iter().map(hop).collect()
+    sums.into_values().map(|(sum, hop)| Hop { weight: fit(sum), ..hop }).collect()
 }
 
 const fn greatest_common_divisor(a: u64, b: u64) -> u64 {

@@ -1,5 +1,5 @@
 //! Whatever the order in which the sources speak, repeat themselves and are lost: in the end the tables say what the
-//! sources last meant.
+//! sources last meant, and the shortcut goes by what the bridge has.
 
 #![allow(
     clippy::indexing_slicing,
@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use control::State;
-use netlink::{Dump, Link, Message};
+use control::{Settings, State};
+use netlink::{BridgePort, Dump, Link, Message};
 use proptest::prelude::*;
+use tables::Place;
 use wire::MacAddr;
 use world::*;
 
@@ -41,6 +42,16 @@ enum Step {
     /// It ages out.
     Age {
         mac: u8,
+    },
+    /// A host appears on the bridge's own port while somebody moves it to the vxlan netdev, or back: the events come in the wrong
+    /// order.
+    Meet {
+        mac: u8,
+        here: bool,
+    },
+    /// The bridge's port can do nothing but forward, or something else.
+    Port {
+        isolated: bool,
     },
     Flood {
         vtep: u8,
@@ -118,6 +129,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (mac.clone(), any::<bool>()).prop_map(|(mac, by_zebra)| Step::Withdraw { mac, by_zebra }),
         2 => mac.clone().prop_map(|mac| Step::Appear { mac }),
         2 => mac.clone().prop_map(|mac| Step::Age { mac }),
+        2 => (mac.clone(), any::<bool>()).prop_map(|(mac, here)| Step::Meet { mac, here }),
+        1 => any::<bool>().prop_map(|isolated| Step::Port { isolated }),
         2 => (vtep, any::<bool>()).prop_map(|(vtep, on)| Step::Flood { vtep, on }),
         4 => (prefix.clone(), weights, any::<bool>()).prop_map(|(prefix, weights, by_zebra)| Step::Route { prefix, weights, by_zebra }),
         2 => prefix.prop_map(|prefix| Step::Unroute { prefix }),
@@ -142,7 +155,10 @@ const PREFIXES: [&str; 4] = ["10.0.0.12/32", "10.0.0.0/24", "10.0.1.0/24", "10.0
 struct Leaf {
     kernel: BTreeMap<MacAddr, &'static str>,
     zebra: BTreeMap<MacAddr, &'static str>,
-    local: BTreeSet<MacAddr>,
+    /// Where the bridge has addresses: on its own port, or on the vxlan netdev.
+    bridged: BTreeMap<MacAddr, u32>,
+    /// Of the bridge's own port.
+    isolated: bool,
     flood: BTreeSet<&'static str>,
     routes: BTreeMap<&'static str, (u8, u8)>,
     zebra_routes: BTreeMap<&'static str, (u8, u8)>,
@@ -161,13 +177,14 @@ impl Leaf {
         Self {
             kernel: BTreeMap::new(),
             zebra: BTreeMap::new(),
-            local: BTreeSet::new(),
+            bridged: BTreeMap::new(),
+            isolated: false,
             flood: BTreeSet::new(),
             routes: BTreeMap::new(),
             zebra_routes: BTreeMap::new(),
             carrier: BTreeMap::from([(UP1, true), (UP2, true)]),
             hosts: BTreeMap::new(),
-            netdev: vxlan(VXLAN, BRIDGE, vxlan_of(VNI)),
+            netdev: Link { bridge_port: Some(FORWARDING), ..vxlan(VXLAN, BRIDGE, vxlan_of(VNI)) },
             kernel_says: Vec::new(),
             connected: true,
             zebra_frames: Vec::new(),
@@ -200,16 +217,48 @@ impl Leaf {
     fn fdb(&self) -> Vec<Message> {
         let remote = self.kernel.iter().map(|(mac, vtep)| self.remote(New, *mac, vtep));
         let flood = self.flood.iter().map(|vtep| self.flood(New, vtep));
-        remote.chain(flood).chain(self.local.iter().map(|mac| bridged(New, HOST, *mac))).collect()
+        remote.chain(flood).chain(self.bridged.iter().map(|(mac, port)| bridged(New, *port, *mac))).collect()
+    }
+
+    fn host_port(&self) -> Message {
+        link(host_port_with(BridgePort { isolated: self.isolated, ..FORWARDING }))
+    }
+
+    fn is_local(&self, mac: MacAddr) -> bool {
+        self.bridged.get(&mac) == Some(&HOST)
+    }
+
+    /// A port of the bridge leaves it, and takes its addresses along.
+    fn flush(&mut self, port: u32) {
+        let gone = self.bridged.iter().filter(|(_, on)| **on == port);
+        self.kernel_says.extend(gone.map(|(mac, port)| bridged(Delete, *port, *mac)));
+        self.bridged.retain(|_, on| *on != port);
+    }
+
+    /// What the shortcut goes by in the end.
+    fn expected_places(&self, slot: tables::Slot) -> BTreeSet<Place> {
+        if self.isolated || !self.is_taken() {
+            return BTreeSet::new();
+        }
+        let fdb = self.expected_fdb();
+        let place = |(mac, port): (&MacAddr, &u32)| match *port {
+            HOST => Some(Place::Port { port: HOST, mac: *mac }),
+            port if port == self.netdev.ifindex && fdb.contains_key(mac) => {
+                Some(Place::Remote { slot, mac: *mac })
+            }
+            _ => None,
+        };
+        self.bridged.iter().filter_map(place).collect()
     }
 
     fn dump(&self, what: Dump) -> Vec<Message> {
         match what {
             Dump::Links => {
                 let others = leaf().into_iter().filter(|message| {
-                    matches!(message, Message::Link(_, link) if ![UP1, UP2, VXLAN].contains(&link.ifindex))
+                    matches!(message, Message::Link(_, link) if ![UP1, UP2, VXLAN, HOST].contains(&link.ifindex))
                 });
-                others.chain([self.uplink(UP1), self.uplink(UP2), link(self.netdev.clone())]).collect()
+                let netdev = link(self.netdev.clone());
+                others.chain([self.uplink(UP1), self.uplink(UP2), netdev, self.host_port()]).collect()
             }
             Dump::Addresses => {
                 leaf().into_iter().filter(|message| matches!(message, Message::Address(..))).collect()
@@ -236,7 +285,7 @@ impl Leaf {
         for (mac, vtep) in self.zebra.iter().chain(&self.kernel) {
             fdb.insert(*mac, v4(vtep));
         }
-        fdb.retain(|mac, _| !self.local.contains(mac));
+        fdb.retain(|mac, _| !self.is_local(*mac));
         fdb
     }
 
@@ -296,7 +345,10 @@ fn bound(operation: netlink::Operation, address: u8, mac: Option<MacAddr>) -> Me
 
 fn run(steps: Vec<Step>) {
     let mut truth = Leaf::new();
-    let mut state = told(leaf());
+    let mut state = state_with(Settings { shortcut: true, ..Settings::default() });
+    tell(&mut state, leaf());
+    tell(&mut state, [link(truth.netdev.clone()), truth.host_port()]);
+    let mut places = BTreeSet::new();
     let mut now = Instant::now();
     state.fpm_connected();
     state.take_doubtful();
@@ -307,6 +359,10 @@ fn run(steps: Vec<Step>) {
         }
         happen(&mut truth, &mut state, &step, now);
         state.tick(now);
+        if matches!(step, Step::Build) {
+            state.build();
+            follow(&mut places, &mut state);
+        }
         // The run loop verifies what may have changed silently at once, here as there.
         resync_doubtful(&truth, &mut state);
     }
@@ -320,8 +376,10 @@ fn run(steps: Vec<Step>) {
     state.tick(now + Duration::from_secs(5));
     resync_doubtful(&truth, &mut state);
     let update = state.build();
+    follow(&mut places, &mut state);
 
     if !truth.is_taken() {
+        assert!(places.is_empty(), "{places:?}");
         assert!(update.plan.vnis.is_empty() && update.snapshot.vteps().next().is_none());
         assert_eq!(state.hosts().count(), 0);
         return;
@@ -330,6 +388,8 @@ fn run(steps: Vec<Step>) {
     assert_eq!(hosts, truth.hosts.iter().map(|(number, mac)| (host_address(*number), *mac)).collect());
     let taken = &update.plan.vnis[&truth.netdev.ifindex];
     assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
+    assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
+    assert_eq!(places, truth.expected_places(taken.slot));
     let table = table(&update).expect("the VNI is taken");
     let fdb: BTreeMap<MacAddr, Ipv4Addr> =
         table.fdb.iter().map(|(mac, _)| (mac, behind(&update, mac).unwrap())).collect();
@@ -348,16 +408,35 @@ fn resync_doubtful(truth: &Leaf, state: &mut State) {
     for what in state.take_doubtful() {
         state.resync(what, truth.dump(what));
     }
+    for (bridge, mac) in state.take_moved(usize::MAX) {
+        let entry = truth.bridged.get(&mac).map(|port| bridged_of(*port, mac));
+        state.bridge_has(bridge, mac, entry.as_ref());
+    }
+}
+
+/// As steering does: what has left goes first.
+fn follow(places: &mut BTreeSet<Place>, state: &mut State) {
+    let changes = state.take_places();
+    for left in changes.iter().filter(|change| !change.there) {
+        places.remove(&left.place);
+    }
+    places.extend(changes.iter().filter(|change| change.there).map(|change| change.place));
 }
 
 fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
     match *step {
         Step::Learn { mac: number, vtep, by_zebra } => {
             let (mac, vtep) = (mac(number), VTEPS[usize::from(vtep)]);
-            truth.local.remove(&mac);
+            // In a bridge or not, it is no host's here any more.
+            let was = truth.bridged.remove(&mac);
+            if truth.netdev.master.is_some() {
+                truth.bridged.insert(mac, truth.netdev.ifindex);
+                truth.kernel_says.push(bridged(New, truth.netdev.ifindex, mac));
+            } else if let Some(port) = was {
+                truth.kernel_says.push(bridged(Delete, port, mac));
+            }
             truth.kernel.insert(mac, vtep);
-            let said = [bridged(New, truth.netdev.ifindex, mac), truth.remote(New, mac, vtep)];
-            truth.kernel_says.extend(said);
+            truth.kernel_says.push(truth.remote(New, mac, vtep));
             if by_zebra {
                 truth.zebra.insert(mac, vtep);
                 truth.zebra_says(vec![truth.zebra_mac(New, mac, vtep)]);
@@ -366,6 +445,10 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
         Step::Withdraw { mac: number, by_zebra } => {
             let mac = mac(number);
             if let Some(vtep) = truth.kernel.remove(&mac) {
+                if by_zebra && truth.bridged.get(&mac) == Some(&truth.netdev.ifindex) {
+                    truth.bridged.remove(&mac);
+                    truth.kernel_says.push(bridged(Delete, truth.netdev.ifindex, mac));
+                }
                 // zebra says nothing of a remote MAC that becomes local: the kernel's word counts for both.
                 truth.kernel_says.push(truth.remote(Delete, mac, vtep));
                 if truth.zebra.remove(&mac).is_some() && by_zebra {
@@ -374,13 +457,26 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             }
         }
         Step::Appear { mac: number } => {
-            truth.local.insert(mac(number));
+            truth.bridged.insert(mac(number), HOST);
             truth.kernel_says.push(bridged(New, HOST, mac(number)));
         }
         Step::Age { mac: number } => {
-            if truth.local.remove(&mac(number)) {
+            if truth.is_local(mac(number)) {
+                truth.bridged.remove(&mac(number));
                 truth.kernel_says.push(bridged(Delete, HOST, mac(number)));
             }
+        }
+        Step::Meet { mac: number, here } => {
+            if truth.netdev.master.is_some() {
+                let mut ports = [HOST, truth.netdev.ifindex];
+                ports.rotate_left(usize::from(!here));
+                truth.bridged.insert(mac(number), ports[0]);
+                truth.kernel_says.extend(ports.map(|port| bridged(New, port, mac(number))));
+            }
+        }
+        Step::Port { isolated } => {
+            truth.isolated = isolated;
+            truth.kernel_says.push(truth.host_port());
         }
         Step::Flood { vtep, on } => {
             let vtep = VTEPS[usize::from(vtep)];
@@ -469,14 +565,14 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
                 truth.zebra_frames = replay.collect();
             }
         }
-        Step::Wait { .. } => {}
-        Step::Build => {
-            state.build();
-        }
+        Step::Wait { .. } | Step::Build => {}
     }
 }
 
 fn change_netdev(truth: &mut Leaf, change: Change) {
+    if matches!(change, Change::LeaveBridge | Change::Recreate) {
+        truth.flush(truth.netdev.ifindex);
+    }
     let netdev = &mut truth.netdev;
     match change {
         Change::Rename => netdev.name.push('x'),

@@ -13,24 +13,13 @@ mod world;
 use std::time::Duration;
 
 use control::{Filters, Namespace, NoShortcut, Settings, State, Update};
-use netlink::{Bridge, BridgePort, FdbEntry, Link, LinkKind, Message};
+use netlink::{Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Qdisc};
 use tables::{Place, PlaceChange};
+use wire::MacAddr;
 use world::*;
 
-const FORWARDING: BridgePort = BridgePort {
-    state: 3,
-    hairpin: false,
-    learning: true,
-    unicast_flood: true,
-    multicast_flood: true,
-    broadcast_flood: true,
-    neighbour_suppression: false,
-    isolated: false,
-    locked: false,
-};
-
 fn host_port() -> Link {
-    Link { bridge_port: Some(FORWARDING), ..port(ethernet(HOST, "hp1"), BRIDGE) }
+    host_port_with(FORWARDING)
 }
 
 fn netdev() -> Link {
@@ -75,7 +64,9 @@ fn changes(state: &mut State) -> Vec<(Place, bool)> {
 fn reason(state: &mut State) -> Option<NoShortcut> {
     let update = state.build();
     let port = update.ports.iter().find(|port| port.ifindex == HOST).expect("a port of a VNI taken over");
-    assert_eq!(port.reason.is_none(), update.plan.ports.contains_key(&HOST));
+    let planned = update.plan.ports.get(&HOST);
+    assert_eq!(port.reason.is_none(), planned.is_some_and(|port| port.sends));
+    assert!(planned.is_none_or(|port| port.sends || !port.delivers));
     port.reason
 }
 
@@ -129,6 +120,41 @@ fn a_port_has_the_shortcut_unless_only_the_bridge_can_do_what_it_asks_for() {
     assert_eq!(without_for([attribute(|bridge| bridge.calls_netfilter = true)]), None, "there are no tables");
     // A port whose options are not known is not forwarding for all we know.
     assert_eq!(without_for([link(port(ethernet(HOST, "hp1"), BRIDGE))]), Some(NotForwarding(0)));
+}
+
+/// A host that comes from behind a VTEP may come to any port of the bridge, also to one that does not forward yet or has no shortcut.
+#[test]
+fn ports_without_the_shortcut_listen_beside_those_that_have_it() {
+    let mut state = leaf_with_hosts();
+    let other = || port(ethernet(13, "hp2"), BRIDGE);
+    let with = |change: fn(&mut BridgePort)| {
+        let mut option = FORWARDING;
+        change(&mut option);
+        Link { bridge_port: Some(option), ..other() }
+    };
+    let sends = |update: &Update| update.plan.ports.get(&13).map(|port| port.sends);
+    let vlan = LinkKind::Other("vlan".to_owned());
+    for silent in [
+        down(other()),
+        other(),
+        with(|port| port.state = 1),
+        with(|port| port.isolated = true),
+        with(|port| port.locked = true),
+        Link { kind: vlan, ..with(|_| {}) },
+    ] {
+        tell(&mut state, [link(silent), link(quiet_netdev()), bridged(New, 13, mac(3))]);
+        assert_eq!(sends(&state.build()), Some(false));
+        assert_eq!(served(&mut state), [(mac(1), HOST)]);
+        assert!(!changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
+        // As soon as it may, it does.
+        tell(&mut state, [link(with(|_| {}))]);
+        assert_eq!(sends(&state.build()), Some(true));
+        assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
+        assert!(changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
+    }
+    // Where nobody has it nobody has to listen.
+    state.set_filters(Filters { bridge: true, ..Filters::default() });
+    assert!(state.build().plan.ports.is_empty());
 }
 
 #[test]
@@ -282,4 +308,112 @@ fn what_a_bridge_says_of_a_port_is_heard() {
     assert_eq!(reason(&mut state), None);
     tell(&mut state, [link(forwarding)]);
     assert!(!state.is_dirty(), "nothing new");
+}
+
+/// The ports that frames for hosts may be sent to past the bridge.
+fn served(state: &mut State) -> Vec<(MacAddr, u32)> {
+    state.build_what_follows();
+    let mut hosts: Vec<_> =
+        state.published().snapshot.vnis().flat_map(|table| table.hosts.iter().collect::<Vec<_>>()).collect();
+    hosts.sort();
+    hosts
+}
+
+/// The netdev of a bridge that learns nothing from it.
+fn quiet_netdev() -> Link {
+    Link { bridge_port: Some(BridgePort { learning: false, ..FORWARDING }), ..netdev() }
+}
+
+#[test]
+fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netdev() {
+    let mut state = leaf_with_hosts();
+    assert_eq!(served(&mut state), [], "the bridge would forget who is behind the netdev");
+    tell(&mut state, [link(quiet_netdev())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    assert!(state.published().plan.ports[&HOST].delivers);
+    // What else is said of the VNI leaves them as they are.
+    tell(&mut state, [remote(New, mac(9), "10.0.0.13"), link(Link { mtu: 1400, ..quiet_netdev() })]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    assert!(behind(state.published(), mac(9)).is_some());
+    tell(&mut state, [bridged(New, HOST, mac(3)), bridged(New, HOST, mac(2))]);
+    assert_eq!(served(&mut state), [(mac(1), HOST), (mac(2), HOST), (mac(3), HOST)]);
+    // To another port, and behind a VTEP.
+    let other = Link { bridge_port: Some(FORWARDING), ..port(ethernet(13, "hp2"), BRIDGE) };
+    tell(&mut state, [link(other.clone()), bridged(New, 13, mac(3))]);
+    tell(&mut state, [bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")]);
+    assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
+    // A port that is left to the bridge, and one that goes.
+    tell(&mut state, [option(|port| port.isolated = true)]);
+    assert_eq!(served(&mut state), [(mac(3), 13)]);
+    tell(&mut state, [Message::Link(Delete, other)]);
+    assert_eq!(served(&mut state), []);
+    tell(&mut state, [link(host_port())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    // What somebody impairs on the way to the host, he impairs for each frame: those of one stream do not leave together.
+    let qdisc = |kind: &str| Qdisc { ifindex: HOST, kind: kind.to_owned() };
+    tell(&mut state, [Message::Qdisc(New, qdisc("netem"))]);
+    assert_eq!(served(&mut state), []);
+    tell(&mut state, [Message::Qdisc(New, qdisc("noqueue"))]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    tell(&mut state, [link(netdev())]);
+    assert_eq!(served(&mut state), []);
+}
+
+#[test]
+fn hosts_go_with_the_shortcut_and_come_back_with_the_netdev() {
+    let mut state = leaf_with_hosts();
+    tell(&mut state, [link(quiet_netdev())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    state.reload(off(), Namespace::default());
+    assert_eq!(served(&mut state), []);
+    state.reload(settings(), Namespace::default());
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    state.set_filters(Filters { bridge: true, ..Filters::default() });
+    assert_eq!(served(&mut state), []);
+    state.set_filters(Filters::default());
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    tell(&mut state, [Message::Link(Delete, quiet_netdev())]);
+    assert_eq!(served(&mut state), []);
+    tell(&mut state, [link(quiet_netdev())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    // Into a bridge that does not have the host.
+    tell(&mut state, [link(bridge(77, "br77")), link(Link { master: Some(77), ..quiet_netdev() })]);
+    assert_eq!(served(&mut state), []);
+}
+
+/// Two moves of an address that meet are told of in any order: the kernel is asked, and believed.
+#[test]
+fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
+    let mut state = leaf_with_hosts();
+    let update = state.build();
+    changes(&mut state);
+    assert!(!state.has_moved(), "nobody has moved");
+    // The bridge has it here; what a frame did is told before what zebra did just before.
+    tell(&mut state, [bridged(New, HOST, mac(2)), bridged(New, VXLAN, mac(2))]);
+    assert_eq!(changes(&mut state), [], "there for all that was heard");
+    assert_eq!(state.take_moved(9), [(BRIDGE, mac(2))]);
+    assert!(!state.has_moved());
+    state.bridge_has(BRIDGE, mac(2), Some(&bridged_of(HOST, mac(2))));
+    assert_eq!(changes(&mut state), [(here(2), true), (there(&update, 2), false)]);
+    assert!(!state.has_moved(), "an answer is no event");
+    state.bridge_has(BRIDGE, mac(2), Some(&bridged_of(HOST, mac(2))));
+    assert!(!state.is_dirty(), "nothing new");
+
+    // A frame moves an entry that is being deleted: the delete is of where it was, and nothing is left.
+    tell(&mut state, [bridged(New, VXLAN, mac(1)), bridged(Delete, HOST, mac(1))]);
+    assert_eq!(state.take_moved(9), [(BRIDGE, mac(1))]);
+    state.bridge_has(BRIDGE, mac(1), None);
+    assert_eq!(changes(&mut state), [(here(1), false)]);
+
+    // No more at once than wanted, and nothing of a bridge that is gone.
+    tell(&mut state, [1, 2, 3].map(|last| bridged(New, 13, mac(last))));
+    tell(&mut state, [1, 2, 3].map(|last| bridged(New, 14, mac(last))));
+    assert_eq!(state.take_moved(2).len(), 2);
+    assert_eq!(state.take_moved(9).len(), 1);
+    let other = |port| FdbEntry { master: Some(20), ..bridged_of(port, mac(9)) };
+    tell(&mut state, [21, 22].map(|port| Message::Fdb(New, other(port))));
+    assert_eq!(state.take_moved(9), [(20, mac(9))]);
+    state.build();
+    state.bridge_has(20, mac(9), Some(&other(21)));
+    assert!(!state.is_dirty());
 }

@@ -47,6 +47,26 @@ fn a_next_hop_is_complete() {
 }
 
 #[test]
+fn an_uplink_that_somebody_impairs_is_known() {
+    let mut state = towards_vtep(underlay());
+    let impaired = |state: &mut State| -> Vec<bool> {
+        paths(&state.build(), VTEP).next_hops().iter().map(|hop| hop.impaired).collect()
+    };
+    assert_eq!(impaired(&mut state), [false, false]);
+    let qdisc = |kind: &str| netlink::Qdisc { ifindex: UP2, kind: kind.to_owned() };
+    for (message, expected) in [
+        (Message::Qdisc(New, qdisc("netem")), true),
+        (Message::Qdisc(Delete, qdisc("netem")), false),
+        (Message::Qdisc(New, qdisc("tbf")), true),
+        (Message::Qdisc(New, qdisc("fq_codel")), false),
+        (Message::Link(New, Link { qdisc: "netem".to_owned(), ..ethernet(UP2, "up2") }), true),
+    ] {
+        tell(&mut state, [message.clone()]);
+        assert_eq!(impaired(&mut state), [false, expected], "{message:?}");
+    }
+}
+
+#[test]
 fn without_a_route_the_vni_stays_taken_and_the_vtep_has_no_path() {
     let mut state = towards_vtep([]);
     let update = state.build();

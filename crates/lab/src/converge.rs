@@ -14,10 +14,15 @@ pub(crate) const CALM: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(100);
 /// Hosts say again where they are if their addresses have not spread after so long.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
+/// After so many times, FRR has overlooked a host rather than that it is slow.
+const OVERLOOKED: u32 = 3;
 
 /// `show bgp summary json`, as far as it matters.
 #[derive(Deserialize)]
 struct AddressFamily {
+    /// Counts what changed in the best paths.
+    #[serde(default, rename = "tableVersion")]
+    table_version: u64,
     #[serde(default)]
     peers: BTreeMap<String, Peer>,
 }
@@ -34,20 +39,14 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NotConverged`] with what is missing after `limit`.
     pub fn converge(&self, limit: Duration, report: OnProgress) -> Result<(), FabricError> {
-        let nodes = self.nodes();
         let deployed = self.deployed();
         let overlay = deployed.overlay()?;
-        let speakers: BTreeSet<String> = self
-            .processes()?
-            .into_iter()
-            .filter(|process| process.name == "bgpd")
-            .map(|process| process.node)
-            .collect();
+        let speakers = self.speakers()?;
         let start = Instant::now();
-        let mut announced: Option<Instant> = None;
+        let (mut announced, mut announcements): (Option<Instant>, u32) = (None, 0);
         let mut calm: Option<(Instant, Vec<String>)> = None;
         loop {
-            let (sessions, away) = sessions(nodes.iter().filter(|node| speakers.contains(node.name())))?;
+            let (sessions, away) = sessions(&speakers)?;
             let (floods, addresses) = deployed.entries(&overlay)?;
             let text = format!(
                 "BGP sessions {}/{}{}, flood entries {}/{}, remote MACs {}/{}",
@@ -73,8 +72,12 @@ impl Fabric {
             } else {
                 calm = None;
                 if floods.complete() && announced.is_none_or(|at| at.elapsed() >= ANNOUNCE_AGAIN) {
+                    if announcements >= OVERLOOKED {
+                        deployed.forget_overlooked(&overlay)?;
+                    }
                     deployed.announce(&overlay.hosts)?;
                     announced = Some(Instant::now());
+                    announcements += 1;
                 }
             }
             if start.elapsed() >= limit {
@@ -83,15 +86,39 @@ impl Fabric {
             std::thread::sleep(POLL);
         }
     }
+
+    /// How often BGP has changed a best path, of each node and address family. What is the same before and after a measurement did
+    /// not change meanwhile, not even to and fro.
+    ///
+    /// # Errors
+    /// When a node does not answer.
+    pub(crate) fn best_path_changes(&self) -> Result<Vec<u64>, FabricError> {
+        let mut versions = Vec::new();
+        for node in &self.speakers()? {
+            versions.extend(summary(node)?.values().map(|family| family.table_version));
+        }
+        Ok(versions)
+    }
+
+    /// The nodes that run bgpd.
+    fn speakers(&self) -> Result<Vec<Node>, FabricError> {
+        let processes = self.processes()?;
+        let speaks = |node: &Node| {
+            processes.iter().any(|process| process.name == "bgpd" && process.node == node.name())
+        };
+        Ok(self.nodes().into_iter().filter(speaks).collect())
+    }
+}
+
+fn summary(node: &Node) -> Result<BTreeMap<String, AddressFamily>, FabricError> {
+    parse(&node.run(&["vtysh", "-c", "show bgp summary json"])?, "show bgp summary json")
 }
 
 /// How many sessions are up, and which are not.
-fn sessions<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(Count, BTreeSet<String>), FabricError> {
+fn sessions(nodes: &[Node]) -> Result<(Count, BTreeSet<String>), FabricError> {
     let (mut count, mut away) = (Count::default(), BTreeSet::new());
     for node in nodes {
-        let text = node.run(&["vtysh", "-c", "show bgp summary json"])?;
-        let families: BTreeMap<String, AddressFamily> = parse(&text, "show bgp summary json")?;
-        for (name, peer) in families.values().flat_map(|family| &family.peers) {
+        for (name, peer) in summary(node)?.values().flat_map(|family| &family.peers) {
             let established = peer.state == "Established";
             count.see(established);
             if !established {

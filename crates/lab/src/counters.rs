@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use pipeline::aggregate::Train;
 use serde::{Deserialize, Serialize};
 
 use crate::netns::{Namespace, NetnsError};
@@ -33,6 +34,25 @@ pub struct Counters {
     pub tx_bytes: u64,
     /// Packets that could not be sent.
     pub tx_dropped: u64,
+}
+
+impl Counters {
+    /// Frames sent that carry so many bytes of UDP payload each, whether by themselves or many as one super-frame. Whatever else was
+    /// sent counts by its bytes.
+    #[must_use]
+    pub const fn frames_sent(&self, payload: u64) -> u64 {
+        frames(self.tx_bytes, self.tx_packets, payload)
+    }
+
+    /// As [`Self::frames_sent`], of what was received.
+    #[must_use]
+    pub const fn frames_received(&self, payload: u64) -> u64 {
+        frames(self.rx_bytes, self.rx_packets, payload)
+    }
+}
+
+const fn frames(bytes: u64, packets: u64, payload: u64) -> u64 {
+    bytes.saturating_sub(Train::SHARED as u64 * packets) / if payload == 0 { 1 } else { payload }
 }
 
 /// The counters of all interfaces of a namespace, by name.
@@ -66,6 +86,21 @@ fn parse(table: &str) -> BTreeMap<String, Counters> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_super_frame_counts_as_its_frames() {
+        // Ten alone, and sixty-four together.
+        let (payload, packets) = (1090, 11);
+        let bytes = 10 * (42 + payload) + 42 + 64 * payload;
+        let counters = Counters {
+            tx_packets: packets,
+            tx_bytes: bytes,
+            rx_packets: 2,
+            rx_bytes: 84,
+            ..Counters::default()
+        };
+        assert_eq!((counters.frames_sent(payload), counters.frames_received(payload)), (74, 0));
+    }
 
     #[test]
     fn the_kernels_table() {

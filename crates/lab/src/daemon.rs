@@ -149,7 +149,10 @@ impl Daemon {
 }
 
 /// The metrics of the vtepd that runs in a namespace.
-pub(crate) fn metrics(namespace: &Namespace) -> Result<String, String> {
+///
+/// # Errors
+/// In words, if it does not answer.
+pub fn metrics(namespace: &Namespace) -> Result<String, String> {
     let get = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&METRICS, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;

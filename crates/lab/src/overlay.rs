@@ -189,32 +189,82 @@ impl Deployed {
         Ok(())
     }
 
+    /// Has bridges forget the hosts on their ports that some other VTEP does not know, so that their next frame is told of again. zebra 10.3
+    /// hears of ports in one thread and of addresses in another, and overlooks an address on a port that it does not know yet; of one that a
+    /// bridge has already the kernel says nothing more.
+    pub(crate) fn forget_overlooked(&self, overlay: &Overlay) -> Result<(), FabricError> {
+        let databases = self.databases(overlay)?;
+        for host in &overlay.hosts {
+            if overlay.far_from(host.vni, host.vtep).all(|there| databases.has(there, &host.mac, host.vtep)) {
+                continue;
+            }
+            for here in overlay.tunnels.iter().filter(|here| (here.vni, here.vtep) == (host.vni, host.vtep)) {
+                let on_ports =
+                    databases.of(here).iter().filter(|entry| entry.mac == host.mac && entry.dst.is_none());
+                let ports =
+                    on_ports.filter_map(|entry| entry.ifname.as_deref()).filter(|port| *port != here.device);
+                for port in ports {
+                    let command = ["bridge", "fdb", "del", &host.mac, "dev", port, "master"];
+                    // It may have gone by itself.
+                    let _ = self.namespace(&here.node)?.run(&command);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// How many flood entries and how many remote MAC addresses the kernels' forwarding databases hold.
     pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), FabricError> {
         const FLOOD: &str = "00:00:00:00:00:00";
         let (mut floods, mut addresses) = (Count::default(), Count::default());
-        let mut databases: BTreeMap<&str, Vec<FdbEntry>> = BTreeMap::new();
+        let databases = self.databases(overlay)?;
         for here in &overlay.tunnels {
-            if !databases.contains_key(here.node.as_str()) {
-                let fdb = json(&self.namespace(&here.node)?, &["bridge", "-json", "fdb", "show"])?;
-                databases.insert(&here.node, fdb);
-            }
-            let fdb = databases.get(here.node.as_str()).map(Vec::as_slice).unwrap_or_default();
-            let has = |mac: &str, vtep: Ipv4Addr| {
-                fdb.iter().any(|entry| {
-                    entry.mac == mac && entry.dst == Some(vtep) && entry.ifname.as_ref() == Some(&here.device)
-                })
-            };
-            for there in
-                overlay.tunnels.iter().filter(|there| there.vni == here.vni && there.vtep != here.vtep)
-            {
-                floods.see(has(FLOOD, there.vtep));
+            for there in overlay.far_from(here.vni, here.vtep) {
+                floods.see(databases.has(here, FLOOD, there.vtep));
             }
             for host in overlay.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep) {
-                addresses.see(has(&host.mac, host.vtep));
+                addresses.see(databases.has(here, &host.mac, host.vtep));
             }
         }
         Ok((floods, addresses))
+    }
+
+    /// The forwarding databases of all nodes with a tunnel.
+    fn databases<'a>(&self, overlay: &'a Overlay) -> Result<Databases<'a>, FabricError> {
+        let mut databases = Databases::default();
+        for tunnel in &overlay.tunnels {
+            if !databases.0.contains_key(tunnel.node.as_str()) {
+                let fdb = json(&self.namespace(&tunnel.node)?, &["bridge", "-json", "fdb", "show"])?;
+                databases.0.insert(&tunnel.node, fdb);
+            }
+        }
+        Ok(databases)
+    }
+}
+
+impl Overlay {
+    /// The ends of a VNI's tunnels at other VTEPs.
+    fn far_from(&self, vni: u32, vtep: Ipv4Addr) -> impl Iterator<Item = &Tunnel> {
+        self.tunnels.iter().filter(move |there| there.vni == vni && there.vtep != vtep)
+    }
+}
+
+/// Forwarding databases, by the node.
+#[derive(Default)]
+struct Databases<'a>(BTreeMap<&'a str, Vec<FdbEntry>>);
+
+impl Databases<'_> {
+    /// That of the node of a tunnel.
+    fn of(&self, tunnel: &Tunnel) -> &[FdbEntry] {
+        self.0.get(tunnel.node.as_str()).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether a tunnel's netdev has an address behind a VTEP.
+    fn has(&self, tunnel: &Tunnel, mac: &str, vtep: Ipv4Addr) -> bool {
+        let device = Some(&tunnel.device);
+        self.of(tunnel)
+            .iter()
+            .any(|entry| entry.mac == mac && entry.dst == Some(vtep) && entry.ifname.as_ref() == device)
     }
 }
 

@@ -18,6 +18,7 @@ use crate::random::Random;
 pub use frame::{Addresses, FrameTemplate, PAYLOAD_MAX, PAYLOAD_MIN, Seen, see};
 pub use sink::{QueuePairReport, Report, Sink};
 pub use source::{Limit, Sent, Source};
+pub use stream::CARRIED;
 pub(crate) use stream::{PAYLOAD, Stream};
 
 /// Traffic could not be sent or received.

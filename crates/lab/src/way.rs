@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::balance::{jain, mmr};
 use crate::counters::{self, CountersError};
 use crate::overlay::{Deployed, Host, Overlay};
-use crate::roce::Report;
+use crate::roce::{CARRIED, Report};
 use crate::topology::{Endpoint, Topology};
 
 /// How one stream was spread.
@@ -107,13 +107,15 @@ impl Way {
         into.filter(|(_, port)| ports.contains(port)).collect()
     }
 
-    /// Frames that each link has carried in the traffic's direction.
+    /// Frames that each link has carried in the traffic's direction, as many as the bytes say.
     pub(crate) fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
         let mut loads = BTreeMap::new();
         for Counter { end, sends } in self.tiers.iter().flatten() {
             let counters = counters::read(&deployed.namespace(&end.node)?)?;
             let interface = counters.get(&end.interface).copied().unwrap_or_default();
-            loads.insert(end.to_string(), if *sends { interface.tx_packets } else { interface.rx_packets });
+            let frames =
+                if *sends { interface.frames_sent(CARRIED) } else { interface.frames_received(CARRIED) };
+            loads.insert(end.to_string(), frames);
         }
         Ok(loads)
     }

@@ -165,6 +165,7 @@ impl<'a> Envelope<'a> {
             20 => link::address(self)?.map(|address| Message::Address(operation, address)),
             24 => route::route(self)?.map(|route| Message::Route(operation, route)),
             28 => neighbour::neighbour(self, operation)?,
+            36 => link::root_qdisc(self)?.map(|qdisc| Message::Qdisc(operation, qdisc)),
             104 => Some(Message::NextHop(operation, route::next_hop(self)?)),
             _ => None,
         };

@@ -1,20 +1,24 @@
 //! Writing to a vxlan netdev's own FDB, as the kernel itself does when it learns (`vxlan_snoop()` and `vxlan_fdb_add()` in
-//! `drivers/net/vxlan/vxlan_core.c`).
+//! `drivers/net/vxlan/vxlan_core.c`); and asking a bridge for single entries of its.
 //!
-//! The entries are `NUD_REACHABLE`, like those that the kernel learns: it ages them, and moves them when it sees the
+//! The entries that are written are `NUD_REACHABLE`, like those that the kernel learns: it ages them, and moves them when it sees the
 //! address elsewhere. A replacement leaves an entry's age alone, `NTF_USE` makes it young again (seen on Linux 6.18).
 
 use std::net::Ipv4Addr;
 
+use nix::libc::ENOENT;
 use wire::MacAddr;
 
 use crate::decode::AF_BRIDGE;
 use crate::encode::{Request, neighbour_body};
 use crate::error::Error;
+use crate::message::{FdbEntry, Message, Operation};
 use crate::request::{ACKNOWLEDGE, REQUEST, Requests, USE};
 
 /// `RTM_NEWNEIGH`.
 const NEW_NEIGHBOUR: u16 = 28;
+/// `RTM_GETNEIGH`.
+const GET_NEIGHBOUR: u16 = 30;
 /// `NLM_F_REPLACE`.
 const REPLACE: u16 = 0x100;
 /// `NLM_F_CREATE | NLM_F_EXCL`.
@@ -86,5 +90,23 @@ impl Requests {
             outcomes.extend(self.send_all("write FDB entries", requests)?);
         }
         Ok(outcomes)
+    }
+
+    /// What a bridge has of an address without a VLAN (Linux 5.0).
+    ///
+    /// # Errors
+    /// When the kernel refuses: there is no such bridge (`ENODEV`, `EINVAL`), …
+    pub fn bridge_entry(&mut self, bridge: u32, mac: MacAddr) -> Result<Option<FdbEntry>, Error> {
+        let request = Request::new(GET_NEIGHBOUR, REQUEST | ACKNOWLEDGE, &neighbour_body(AF_BRIDGE, 0, 0, 0))
+            .put(2, &mac.0)
+            .put(9, &bridge.to_ne_bytes());
+        let answer = match self.exchange("look up an FDB entry", &request) {
+            Err(error) if error.refusal() == Some(ENOENT) => return Ok(None),
+            answer => answer?,
+        };
+        Ok(answer.unwrap_or_default().into_iter().find_map(|message| match message {
+            Message::Fdb(Operation::New, entry) => Some(entry),
+            _ => None,
+        }))
     }
 }

@@ -21,7 +21,7 @@ pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use message::{
     Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
-    Operation, Route, RouteNextHop, RouteTarget, Vxlan,
+    Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
 };
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};

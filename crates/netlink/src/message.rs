@@ -30,6 +30,8 @@ pub enum Message {
     Route(Operation, Route),
     /// `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`.
     NextHop(Operation, NextHop),
+    /// `RTM_NEWQDISC`, `RTM_DELQDISC` of an interface's root: what follows a delete is the interface's default.
+    Qdisc(Operation, Qdisc),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
 }
@@ -66,6 +68,17 @@ pub struct Link {
     pub bridge_port: Option<BridgePort>,
     /// Whether `IFLA_XDP` reports an attached program.
     pub xdp: bool,
+    /// `IFLA_QDISC`: the kind of its root queueing discipline; empty where it was not told.
+    pub qdisc: String,
+}
+
+/// The root queueing discipline of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qdisc {
+    /// The interface.
+    pub ifindex: u32,
+    /// `TCA_KIND`: `netem`, `tbf` and so on.
+    pub kind: String,
 }
 
 impl Link {

@@ -292,7 +292,11 @@ impl Requests {
     }
 
     /// Sends a request and collects its answer; `None` when it was a dump that changes overtook.
-    fn exchange(&mut self, operation: &str, request: &Request) -> Result<Option<Vec<Message>>, Error> {
+    pub(crate) fn exchange(
+        &mut self,
+        operation: &str,
+        request: &Request,
+    ) -> Result<Option<Vec<Message>>, Error> {
         let mut messages = Vec::new();
         let whole = self.collect(operation, request, |envelope| match envelope.message() {
             Ok(message) => messages.push(message),

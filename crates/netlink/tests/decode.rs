@@ -7,7 +7,7 @@ mod bytes;
 use bytes::{all_of_vxlan, attribute, ip, link_body, message, number, one, route_body, vxlan_message};
 use netlink::{
     Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
-    Operation, Route, RouteNextHop, RouteTarget, Vxlan,
+    Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
 };
 use wire::MacAddr;
 
@@ -151,7 +151,8 @@ fn other_links() {
     ];
     for (info, kind) in kinds {
         let xdp = attribute(43, &attribute(2, &[2]));
-        let attributes = [attribute(33, &[1]), attribute(16, &[6]), number(5, 3), xdp, info];
+        let attributes =
+            [attribute(33, &[1]), attribute(16, &[6]), number(5, 3), attribute(6, b"fq\0"), xdp, info];
         let expected = Link {
             ifindex: 9,
             hardware_type: 1,
@@ -159,6 +160,7 @@ fn other_links() {
             operstate: 6,
             link: Some(3),
             xdp: true,
+            qdisc: "fq".into(),
             kind,
             ..Link::default()
         };
@@ -170,6 +172,20 @@ fn other_links() {
     // A link layer with other addresses than Ethernet's.
     let infiniband = one(&message(16, 0, &link_body(0, 9, 0), &[attribute(1, &[1; 20])]));
     assert!(matches!(infiniband, Message::Link(_, Link { mac: None, .. })));
+}
+
+#[test]
+fn root_queueing_disciplines() {
+    let body = |parent: u32| [[0; 4], 9u32.to_ne_bytes(), [0; 4], parent.to_ne_bytes(), [0; 4]].concat();
+    let netem = [attribute(1, b"netem\0")];
+    let expected = Qdisc { ifindex: 9, kind: "netem".into() };
+    let root = |kind| one(&message(kind, 0, &body(u32::MAX), &netem));
+    assert_eq!(root(36), Message::Qdisc(Operation::New, expected.clone()));
+    assert_eq!(root(37), Message::Qdisc(Operation::Delete, expected));
+    // A class below, and where filters hang.
+    for parent in [0x8001_0001, 0xffff_fff1] {
+        assert_eq!(one(&message(36, 0, &body(parent), &netem)), Message::Other(36));
+    }
 }
 
 #[test]
@@ -327,7 +343,7 @@ fn default_routes_and_others() {
     source_specific[2] = 64;
     assert_eq!(one(&message(24, 0, &source_specific, &[number(4, 3)])), Message::Other(24));
     assert_eq!(one(&message(25, 0, &route_body(28, 20, 0), &[number(1, 16)])), Message::Other(25));
-    for kind in [0, 1, 2, 3, 18, 26, 30, 36, 106, 108, 0xffff] {
+    for kind in [0, 1, 2, 3, 18, 26, 30, 38, 106, 108, 0xffff] {
         assert_eq!(one(&message(kind, 0, &[], &[])), Message::Other(kind));
     }
 }

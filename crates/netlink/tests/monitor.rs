@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::process::Command;
 
 use leaf::{Namespace, leaf, until};
-use netlink::{Dump, Event, FdbEntry, Kernel, Message, Operation, RouteTarget};
+use netlink::{Dump, Event, FdbEntry, Kernel, Message, Operation, Qdisc, RouteTarget};
 use wire::MacAddr;
 
 /// What of an FDB entry stays the same: its state may age.
@@ -78,6 +78,40 @@ fn every_change_is_an_event_equal_to_what_a_dump_says() {
         for (index, expected) in expected.iter().enumerate() {
             assert!(gone.iter().any(expected), "delete {index} is missing: {gone:?}");
         }
+    });
+}
+
+#[test]
+fn root_queueing_disciplines_come_and_go() {
+    let namespace = Namespace::new("qdisc");
+    namespace.ip("link add up1 type veth peer name other");
+    let tc = |line: &str| {
+        let line = format!("-n {} {line}", namespace.0);
+        assert!(
+            std::process::Command::new("tc").args(line.split(' ')).status().unwrap().success(),
+            "tc {line}"
+        );
+    };
+    namespace.block_on(async {
+        let mut kernel = Kernel::open().unwrap();
+        // Where filters hang is nobody's queue.
+        tc("qdisc add dev up1 clsact");
+        tc("qdisc add dev up1 root pfifo limit 100");
+        tc("qdisc del dev up1 root");
+        let mut seen = Vec::new();
+        until(&mut kernel, &mut seen, |m| matches!(m, Message::Qdisc(Operation::Delete, _))).await;
+        seen.retain(|message| matches!(message, Message::Qdisc(..)));
+        let pfifo =
+            Qdisc { ifindex: nix::net::if_::if_nametoindex("up1").unwrap(), kind: "pfifo".to_owned() };
+        let expected = [Operation::New, Operation::Delete].map(|op| Message::Qdisc(op, pfifo.clone()));
+        assert_eq!(seen, expected);
+        tc("qdisc add dev up1 root pfifo");
+        let links = kernel.dump(Dump::Links).await.unwrap();
+        let qdiscs = links.iter().filter_map(|message| match message {
+            Message::Link(_, link) if link.name == "up1" => Some(link.qdisc.as_str()),
+            _ => None,
+        });
+        assert_eq!(qdiscs.collect::<Vec<_>>(), ["pfifo"]);
     });
 }
 

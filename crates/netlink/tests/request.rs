@@ -190,3 +190,24 @@ fn learned_entries_are_the_kernels_own_to_age() {
     assert!(refused.iter().all(|outcome| *outcome == nix::libc::ENOSPC), "{refused:?}");
     assert_eq!((outcomes.len(), entries().len()), (247, 100));
 }
+
+/// What a bridge has of an address, and what it has not.
+#[test]
+fn a_bridge_is_asked_for_single_entries() {
+    let namespace = Namespace::new("entry");
+    for command in ["add br1 type bridge", "add p1 type veth peer name q1", "set p1 master br1"] {
+        namespace.ip(&format!("link {command}"));
+    }
+    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+    let index =
+        |name: &str| namespace.inside(|| Requests::open().unwrap().link(name).unwrap().unwrap().ifindex);
+    let (bridge, port) = (index("br1"), index("p1"));
+    let ask = |bridge| namespace.inside(|| Requests::open().unwrap().bridge_entry(bridge, mac));
+    assert_eq!(ask(bridge).unwrap(), None);
+    namespace.bridge(&format!("fdb add {mac} dev p1 master static"));
+    let entry = ask(bridge).unwrap().unwrap();
+    assert_eq!((entry.ifindex, entry.master, entry.mac, entry.state), (port, Some(bridge), mac, 0x40));
+    namespace.bridge(&format!("fdb del {mac} dev p1 master"));
+    assert_eq!(ask(bridge).unwrap(), None);
+    assert!(ask(bridge + 1000).unwrap_err().refusal().is_some());
+}

@@ -1,14 +1,18 @@
-//! Frames that leave together: those of one outer flow and one size as a UDP super-frame, which the kernel carries as one and cuts
-//! where somebody wants it cut (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`).
+//! Frames that leave together: encapsulated ones of one outer flow and one size as a UDP super-frame, which the kernel carries as one and cuts
+//! where somebody wants it cut (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`), and segments of one TCP stream for a host as the TCP super-frame
+//! that they were cut from; and decapsulated frames in bundles ([`crate::bundle`]).
 //!
 //! Frames of one flow keep their order. A super-frame's segments are all of one size, but for the last, which may be smaller: so
-//! a flow's next frame joins the open super-frame of that flow, or ends it. Super-frames leave in the order of their first frames.
+//! a flow's next frame joins the open super-frame of that flow (of its stations, in a bundle), or ends it. Super-frames leave in the order of their first frames.
 
-use crate::batch::{Destination, Transmit};
+use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::bundle;
+use crate::coalesce::{Layout, Part, Segment};
 use crate::encapsulate::OVERHEAD;
-use crate::frame::{Checksum, Gso, GsoKind, Offload};
+use crate::frame::{Checksum, ETHERNET, Gso, GsoKind, Offload};
 use crate::outer::{UDP_AT, UDP_CHECKSUM};
 use wire::checksum::{Sum, checksum};
+use wire::number::PROTOCOL_UDP;
 
 /// Segments of one super-frame (`UDP_MAX_SEGMENTS`, `include/linux/udp.h`, before Linux 6.9).
 const SEGMENTS: usize = 64;
@@ -26,10 +30,24 @@ pub struct Train {
     last: u32,
     /// Frames in it.
     pub frames: u32,
-    /// UDP payload of each frame but the last, in bytes.
+    /// UDP or TCP payload of each frame but the last, in bytes; whole frames in a bundle.
     pub segment: u32,
-    /// UDP payload of all of them.
+    /// The same of all of them.
     payload: u32,
+    kind: Kind,
+    /// Whether the last segment ends with what its sender pushed.
+    push: bool,
+}
+
+/// What its frames have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The outer flow.
+    Flow,
+    /// The TCP stream that they are segments of.
+    Stream(Layout),
+    /// The stations that they are between.
+    Bundle,
 }
 
 /// See the module's description. Its memory is kept from one batch to the next.
@@ -43,45 +61,146 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// Deals frames over trains; `together` or each in its own.
-    pub fn assemble(&mut self, frames: &[Transmit], together: bool) -> &[Train] {
+    /// Deals frames over trains; `together` or each in its own. Of frames that go to the interface which a socket is `bound` to, and others, it
+    /// takes the one or the other ([`Destination::is_bound`]).
+    pub fn assemble(
+        &mut self,
+        batch: &Batch<'_>,
+        frames: &[Transmit],
+        together: bool,
+        bound: bool,
+    ) -> &[Train] {
         self.trains.clear();
         self.next.clear();
+        let frames_of_ours = frames.iter().zip(0u32..).filter(|(frame, _)| frame.to.is_bound() == bound);
+        if !together {
+            self.trains.extend(frames_of_ours.map(|(frame, index)| Train::of(frame, index)));
+            return &self.trains;
+        }
         self.next.resize(frames.len(), 0);
         self.open.clear();
         self.open.resize(FLOWS, 0);
+        // Encapsulated frames are all for one socket.
+        match frames.first().map(|first| first.to) {
+            Some(Destination::Uplink { .. }) => self.assemble_flows(frames),
+            _ if bound => self.assemble_bundles(batch, frames, frames_of_ours),
+            _ => self.assemble_streams(batch, frames, frames_of_ours),
+        }
+        &self.trains
+    }
+
+    /// Encapsulated frames.
+    fn assemble_flows(&mut self, frames: &[Transmit]) {
+        let mut any_open = false;
         for (frame, index) in frames.iter().zip(0u32..) {
-            let payload = (frame.len().saturating_sub(SHARED)) as u32;
-            let alone = Train { first: index, last: index, frames: 1, segment: payload, payload };
-            if !together || !may_join(frame) {
-                // Whose flow it is, if it has one, nobody knows.
+            let alone = Train::of(frame, index);
+            if may_join(frame) {
+                any_open = true;
+                let first = |train: &Train| frames.get(train.first as usize);
+                self.add(alone, place(frame), true, |train| {
+                    first(train).is_some_and(|first| same_flow(first, frame))
+                });
+            } else {
+                self.add_unknown(alone, &mut any_open);
+            }
+        }
+    }
+
+    /// Frames for the bridge splice. Those between two stations keep their order.
+    fn assemble_bundles<'f>(
+        &mut self,
+        batch: &Batch<'_>,
+        frames: &[Transmit],
+        ours: impl Iterator<Item = (&'f Transmit, u32)>,
+    ) {
+        for (frame, index) in ours {
+            let length = bundle::length(frame) as u32;
+            let alone =
+                Train { segment: length, payload: length, kind: Kind::Bundle, ..Train::of(frame, index) };
+            let Some(header) = bundle::ethernet(frame, batch) else {
                 self.open.fill(0);
                 self.trains.push(alone);
                 continue;
-            }
-            let Some(open) = self.open.get_mut(place(frame)) else { continue };
-            let train = (*open as usize).checked_sub(1).and_then(|number| self.trains.get_mut(number));
-            if let Some(train) = train
-                && payload <= train.segment
-                && (train.frames as usize) < SEGMENTS
-                && (train.payload + payload) as usize <= PAYLOAD
-                && frames.get(train.first as usize).is_some_and(|first| same_flow(first, frame))
-            {
-                if let Some(next) = self.next.get_mut(train.last as usize) {
-                    *next = index;
-                }
-                train.last = index;
-                train.frames += 1;
-                train.payload += payload;
-                if payload < train.segment {
-                    *open = 0;
-                }
-                continue;
-            }
-            self.trains.push(alone);
-            *open = self.trains.len() as u32;
+            };
+            let joins = bundle::may_join(frame, &header);
+            self.add(alone, bundle_place(&header), joins, |train| {
+                let first = frames.get(train.first as usize);
+                joins
+                    && first.is_some_and(|first| {
+                        (first.to, first.slot) == (frame.to, frame.slot)
+                            && bundle::ethernet(first, batch) == Some(header)
+                    })
+            });
         }
-        &self.trains
+    }
+
+    /// Frames for hosts.
+    fn assemble_streams<'f>(
+        &mut self,
+        batch: &Batch<'_>,
+        frames: &[Transmit],
+        ours: impl Iterator<Item = (&'f Transmit, u32)>,
+    ) {
+        let mut any_open = false;
+        for (frame, index) in ours {
+            let alone = Train::of(frame, index);
+            let (alone, hash, may_go_on) = match part(frame, batch) {
+                Part::Data(Segment { hash, layout, payload, push }) => (
+                    Train { segment: payload, payload, kind: Kind::Stream(layout), push, ..alone },
+                    hash,
+                    !push,
+                ),
+                Part::Other(hash) => (alone, hash, false),
+                Part::None => {
+                    self.trains.push(alone);
+                    continue;
+                }
+                Part::Unknown => {
+                    self.add_unknown(alone, &mut any_open);
+                    continue;
+                }
+            };
+            any_open = true;
+            self.add(alone, hash as usize % FLOWS, may_go_on, |train| {
+                let first = frames.get(train.first as usize);
+                first.is_some_and(|first| train.takes((first, frame), alone.kind, batch))
+            });
+        }
+    }
+
+    /// A frame of which nobody knows whose it is, if it is anybody's.
+    fn add_unknown(&mut self, alone: Train, any_open: &mut bool) {
+        if std::mem::take(any_open) {
+            self.open.fill(0);
+        }
+        self.trains.push(alone);
+    }
+
+    /// A frame joins the train that is open at its place, if that takes it, or begins one, which others may join if it may go on.
+    #[inline(always)]
+    fn add(&mut self, alone: Train, place: usize, may_go_on: bool, takes: impl FnOnce(&Train) -> bool) {
+        let Some(open) = self.open.get_mut(place) else { return };
+        let train = (*open as usize).checked_sub(1).and_then(|number| self.trains.get_mut(number));
+        if let Some(train) = train
+            && alone.payload <= train.segment
+            && (train.frames as usize) < SEGMENTS
+            && (train.payload + alone.payload) as usize <= PAYLOAD
+            && takes(train)
+        {
+            if let Some(next) = self.next.get_mut(train.last as usize) {
+                *next = alone.first;
+            }
+            train.last = alone.first;
+            train.frames += 1;
+            train.payload += alone.payload;
+            train.push = alone.push;
+            if alone.payload < train.segment || !may_go_on {
+                *open = 0;
+            }
+            return;
+        }
+        self.trains.push(alone);
+        *open = if may_go_on { self.trains.len() as u32 } else { 0 };
     }
 
     /// The trains, as they were assembled last.
@@ -105,45 +224,136 @@ impl Train {
     /// Bytes of the head that a train's first frame has for all: Ethernet, IPv4 and UDP header.
     pub const SHARED: usize = SHARED;
 
+    /// A train of one frame.
+    fn of(frame: &Transmit, index: u32) -> Self {
+        let payload = (frame.len().saturating_sub(SHARED)) as u32;
+        Self {
+            first: index,
+            last: index,
+            frames: 1,
+            segment: payload,
+            payload,
+            kind: Kind::Flow,
+            push: false,
+        }
+    }
+
+    /// Whether a frame, a segment of such a stream, may follow what this one has, whose first frame is the first.
+    fn takes(&self, (first, frame): (&Transmit, &Transmit), kind: Kind, batch: &Batch<'_>) -> bool {
+        let Kind::Stream(layout) = self.kind else { return false };
+        kind == self.kind
+            && first.to == frame.to
+            && layout.is_followed((first.body(batch), frame.body(batch)), (self.frames, self.payload))
+    }
+
+    /// Number of frames, 1 to 64.
+    #[must_use]
+    pub const fn frames(&self) -> u32 {
+        self.frames
+    }
+
     /// Number of its first frame, whose headers all share.
     #[must_use]
     pub const fn first(&self) -> usize {
         self.first as usize
     }
 
-    /// Has the first frame's outer headers speak for the whole train, and says what the kernel is to do with it.
-    pub fn couple(&self, first: &mut Transmit) -> Offload {
+    /// Whether it is a UDP super-frame of encapsulated frames.
+    #[must_use]
+    pub const fn is_super_frame(&self) -> bool {
+        self.frames > 1 && matches!(self.kind, Kind::Flow)
+    }
+
+    /// Whether its frames, of which this is the first, are to be wrapped.
+    #[must_use]
+    pub const fn is_bundle(&self, first: &Transmit) -> bool {
+        matches!(self.kind, Kind::Bundle)
+            && (self.frames > 1 || matches!(first.to, Destination::BundledHost(_)))
+    }
+
+    /// Whether the splice cuts it: where that loses a piece the kernel says that it took none, and the others have arrived all the same.
+    #[must_use]
+    pub const fn may_arrive_in_part(&self) -> bool {
+        matches!(self.kind, Kind::Bundle) && self.frames > 1
+    }
+
+    /// Bytes of its frames' UDP or TCP payload, or of a bundle's frames.
+    #[must_use]
+    pub const fn payload(&self) -> u32 {
+        self.payload
+    }
+
+    /// How many bytes of head and body the frames behind the first have that it speaks for.
+    #[must_use]
+    pub fn spoken_for(&self) -> (usize, usize) {
+        match self.kind {
+            Kind::Flow => (SHARED, 0),
+            Kind::Stream(stream) => (0, stream.headers.into()),
+            Kind::Bundle => (0, 0),
+        }
+    }
+
+    /// Has the first frame's headers speak for the whole train, and says what the kernel is to do with it.
+    pub fn couple(&self, first: &mut Transmit, batch: &Batch<'_>) -> Offload {
         if self.frames == 1 {
             return first.offload;
         }
-        let udp_length = (self.payload as u16) + 8;
-        let head = first.head_mut();
-        let Some(header) = head.get_mut(14..SHARED) else { return Offload::default() };
-        let mut put = |at: usize, word: u16| {
-            if let Some(field) = header.get_mut(at..at + 2) {
-                field.copy_from_slice(&word.to_be_bytes());
+        match self.kind {
+            Kind::Stream(stream) => self.couple_stream(stream, first, batch).unwrap_or_default(),
+            Kind::Bundle => self.cut(),
+            Kind::Flow => {
+                let headers = first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
+                let Some(headers) = headers else { return Offload::default() };
+                speak_for(headers, self.payload as u16);
+                self.cut()
             }
-        };
-        put(2, udp_length + 20);
-        put(10, 0);
-        put(24, udp_length);
-        put(26, 0);
-        let sum = header.get(..20).map_or(0, checksum);
-        let pseudo = header
-            .get(12..20)
-            .map_or(0, |addresses| Sum::new().bytes(addresses).word(17).word(udp_length).fold());
-        let mut put = |at: usize, word: u16| {
-            if let Some(field) = header.get_mut(at..at + 2) {
-                field.copy_from_slice(&word.to_be_bytes());
-            }
-        };
-        put(10, sum);
-        put(26, pseudo);
+        }
+    }
+
+    /// Behind an Ethernet, an IPv4 and a UDP header.
+    const fn cut(&self) -> Offload {
         Offload {
             checksum: Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM },
             gso: Some(Gso { kind: GsoKind::Udp, size: self.segment as u16, ecn: false }),
         }
     }
+
+    /// The headers move from the body to the head, where they can be written.
+    fn couple_stream(&self, stream: Layout, first: &mut Transmit, batch: &Batch<'_>) -> Option<Offload> {
+        let Body::Received { frame, range } = &first.body else { return None };
+        let start = range.start + u32::from(stream.headers);
+        let headers = batch.frame(*frame as usize)?.data.get(range.start as usize..start as usize)?;
+        let body = Body::Received { frame: *frame, range: start..range.end };
+        if !first.extend_head(headers) {
+            return None;
+        }
+        first.body = body;
+        stream.speak_for(first.head_mut(), self.payload, self.segment, self.push)
+    }
+}
+
+/// What a frame that is not encapsulated is to a TCP stream.
+#[inline(never)]
+fn part(frame: &Transmit, batch: &Batch<'_>) -> Part {
+    let whole = frame.offload == Offload::default() && frame.head().is_empty();
+    if whole && matches!(frame.to, Destination::Host(_)) {
+        Part::of(frame.body(batch))
+    } else {
+        Part::Unknown
+    }
+}
+
+/// Has an IPv4 header (without options) and a UDP header speak for a UDP payload of so many bytes, at most 65,507. The UDP checksum is the
+/// pseudo header's sum: the rest is left to whoever cuts the super-frame.
+pub fn speak_for(headers: &mut [u8; SHARED - ETHERNET], payload: u16) {
+    let length = payload + 8;
+    let [a, b] = (length + 20).to_be_bytes();
+    let [c, d] = length.to_be_bytes();
+    (headers[2], headers[3], headers[10], headers[11]) = (a, b, 0, 0);
+    (headers[24], headers[25]) = (c, d);
+    [headers[10], headers[11]] = checksum(&headers[..20]).to_be_bytes();
+    let pseudo = Sum::new().bytes(&headers[12..20]).word(PROTOCOL_UDP.into()).word(length);
+    [headers[26], headers[27]] = pseudo.fold().to_be_bytes();
 }
 
 /// Whether a frame is encapsulated, and nothing of it is left to the kernel but the outer checksum.
@@ -152,7 +362,7 @@ fn may_join(frame: &Transmit) -> bool {
         frame.offload,
         Offload { checksum: Checksum::AsIs | Checksum::Partial { start: 34, .. }, gso: None }
     );
-    plain && matches!(frame.to, Destination::Uplink { .. }) && frame.head().len() >= OVERHEAD
+    plain && matches!(frame.to, Destination::Uplink { impaired: false, .. }) && frame.head().len() >= OVERHEAD
 }
 
 /// Where a flow's open train is looked for: by the outer addresses' low bytes and the source port.
@@ -161,6 +371,12 @@ fn place(frame: &Transmit) -> usize {
     let port = usize::from(byte(34)) << 8 | usize::from(byte(35));
     let far = usize::from(byte(33)) ^ usize::from(byte(32)) << 3;
     (port ^ port >> 7 ^ far.wrapping_mul(31)) % FLOWS
+}
+
+/// Where the open bundle between two stations is looked for: by the low bytes of their addresses.
+fn bundle_place(header: &[u8; ETHERNET]) -> usize {
+    let [.., d1, d0, _, _, _, _, s1, s0, _, _] = header.map(usize::from);
+    (d0 ^ d1.wrapping_mul(7) ^ s0.wrapping_mul(31) ^ s1.wrapping_mul(101)) % FLOWS
 }
 
 /// Whether all that a super-frame's segments share is the same: everything up to the UDP header's end but lengths, checksums and

@@ -1,142 +1,76 @@
-//! Frames on their way in and out of the pipeline, in memory that is allocated once.
+//! Frames on their way in and out of the pipeline.
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
 
 use tables::{NextHop, VtepIndex};
 
-use crate::frame::{Checksum, Frame, Offload, VlanTag};
+use crate::frame::{Frame, Offload};
 
 /// Bytes that one received frame may have: an IPv4 packet of 65,535 bytes behind an Ethernet header and two tags.
 pub const FRAME_CAPACITY: usize = 65_535 + 14 + 8;
 
-/// Bytes of both addresses, and of a tag.
-const MACS: usize = 12;
-const TAG: usize = 4;
-
-/// What is known of one received frame beside its bytes.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Received {
-    /// Length in bytes, at most the room for one frame.
-    pub length: usize,
-    /// See [`Frame::vlan`].
-    pub vlan: Option<VlanTag>,
-    /// See [`Frame::offload`].
-    pub offload: Offload,
-}
-
-/// Received frames.
+/// Received frames, whose bytes stay where the port has them.
 #[derive(Debug)]
-pub struct Batch {
-    memory: Box<[u8]>,
-    received: Vec<Received>,
+pub struct Batch<'a> {
+    frames: Vec<Frame<'a>>,
     capacity: usize,
-    /// Bytes that one frame may have.
-    room: usize,
-    /// Distance between two frames in bytes: their room, rounded up to whole cache lines.
-    stride: usize,
 }
 
-impl Batch {
+impl<'a> Batch<'a> {
     /// Room for `capacity` frames.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self::with_room(capacity, FRAME_CAPACITY)
+        Self { frames: Vec::with_capacity(capacity), capacity }
     }
 
-    /// Room for `capacity` frames of `room` bytes at most.
+    /// A batch that stays empty.
     #[must_use]
-    pub fn with_room(capacity: usize, room: usize) -> Self {
-        let room = room.clamp(1, FRAME_CAPACITY);
-        let stride = room.next_multiple_of(64);
-        Self {
-            memory: vec![0; capacity * stride].into_boxed_slice(),
-            received: Vec::with_capacity(capacity),
-            capacity,
-            room,
-            stride,
-        }
+    pub const fn none() -> Self {
+        Self { frames: Vec::new(), capacity: 0 }
     }
 
     /// Number of frames held.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.received.len()
+    pub const fn len(&self) -> usize {
+        self.frames.len()
     }
 
     /// Whether no frame is held.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.received.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Whether there is no room for another frame.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.frames.len() >= self.capacity
     }
 
     /// Forgets all frames.
     pub fn clear(&mut self) {
-        self.received.clear();
+        self.frames.clear();
     }
 
     /// The frame at `index`.
     #[must_use]
-    pub fn frame(&self, index: usize) -> Option<Frame<'_>> {
-        let about = self.received.get(index)?;
-        let start = index * self.stride;
-        let data = self.memory.get(start..start + about.length)?;
-        Some(Frame { data, vlan: about.vlan, offload: about.offload })
+    pub fn frame(&self, index: usize) -> Option<Frame<'a>> {
+        self.frames.get(index).copied()
     }
 
     /// All frames.
-    pub fn frames(&self) -> impl Iterator<Item = Frame<'_>> {
-        (0..self.len()).filter_map(|index| self.frame(index))
+    pub fn frames(&self) -> impl Iterator<Item = &Frame<'a>> {
+        self.frames.iter()
     }
 
-    /// Memory for the whole batch, one frame's worth each: a port writes here, then calls [`Self::push`] in order.
-    pub fn room(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        let room = self.room;
-        self.memory.chunks_exact_mut(self.stride).filter_map(move |chunk| chunk.get_mut(..room))
-    }
-
-    /// Takes the next frame, whose bytes stand in [`Self::room`] already. Ignored once the batch is full.
-    pub fn push(&mut self, received: Received) {
-        if self.received.len() < self.capacity {
-            let length = received.length.min(self.room);
-            self.received.push(Received { length, ..received });
+    /// Takes another frame. Returns whether there was room for it.
+    pub fn push(&mut self, frame: Frame<'a>) -> bool {
+        let room = !self.is_full();
+        if room {
+            self.frames.push(frame);
         }
-    }
-
-    /// Puts the tags that the kernel took out of the frames back into them. A frame that has no room for its tag is left empty.
-    pub fn insert_tags(&mut self) {
-        for (about, chunk) in self.received.iter_mut().zip(self.memory.chunks_exact_mut(self.stride)) {
-            let Some(tag) = about.vlan.take() else { continue };
-            let length = about.length + TAG;
-            if about.length < MACS || length > self.room {
-                about.length = 0;
-                continue;
-            }
-            chunk.copy_within(MACS..about.length, MACS + TAG);
-            let bytes = tag.tpid.to_be_bytes().into_iter().chain(tag.tci.to_be_bytes());
-            chunk.iter_mut().skip(MACS).zip(bytes).for_each(|(place, byte)| *place = byte);
-            about.length = length;
-            if let Checksum::Partial { start, .. } = &mut about.offload.checksum {
-                *start = start.saturating_add(TAG as u16);
-            }
-        }
-    }
-
-    /// Copies a frame in: for tests, replay and in-memory ports.
-    ///
-    /// Returns whether there was room for it.
-    pub fn copy(&mut self, frame: Frame<'_>) -> bool {
-        let index = self.received.len();
-        if index >= self.capacity || frame.data.len() > self.room {
-            return false;
-        }
-        let Some(room) = self.memory.get_mut(index * self.stride..index * self.stride + frame.data.len())
-        else {
-            return false;
-        };
-        room.copy_from_slice(frame.data);
-        self.push(Received { length: frame.data.len(), vlan: frame.vlan, offload: frame.offload });
-        true
+        room
     }
 }
 
@@ -151,17 +85,34 @@ pub enum Destination {
         path: u16,
         /// Whether a default route leads there.
         by_default: bool,
+        /// Whether frames leave one by one ([`NextHop::impaired`]).
+        impaired: bool,
     },
     /// The bridge, through its splice.
     Bridge,
+    /// A host's port of the bridge, past the bridge, by its interface index.
+    Host(u32),
+    /// The same, by way of the bridge's splice, in a bundle ([`crate::bundle`]).
+    BundledHost(u32),
     /// An access port, by its number.
     Port(u16),
 }
 
 impl Destination {
+    /// Whether it is the interface that a socket is bound to, not one that the destination names.
+    #[must_use]
+    pub const fn is_bound(&self) -> bool {
+        matches!(self, Self::Bridge | Self::BundledHost(_) | Self::Port(_))
+    }
+
     /// The uplink of this next hop.
     pub(crate) const fn uplink(hop: &NextHop) -> Self {
-        Self::Uplink { ifindex: hop.ifindex, path: hop.path, by_default: hop.by_default }
+        Self::Uplink {
+            ifindex: hop.ifindex,
+            path: hop.path,
+            by_default: hop.by_default,
+            impaired: hop.impaired,
+        }
     }
 }
 
@@ -199,22 +150,23 @@ impl Body {
     }
 }
 
-/// One frame to be sent: head, then body.
+/// One frame to be sent: head, then body. In this order all of it that most frames need, outer headers included, is two cache lines.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub struct Transmit {
+    /// The rest of the frame.
+    pub body: Body,
     /// Where to.
     pub to: Destination,
-    /// Slot of the VNI it belongs to, for its counters.
-    pub slot: u16,
     /// The VTEP that it is for or came from, if a table names it; for its counters.
     pub vtep: Option<(VtepIndex, Ipv4Addr)>,
     /// What is left to whoever is below; offsets count from the head's first byte.
     pub offload: Offload,
-    /// The rest of the frame.
-    pub body: Body,
+    /// Slot of the VNI it belongs to, for its counters.
+    pub slot: u16,
     /// Frames that this is on the wire: more than one for a super-frame.
     pub segments: u16,
-    head_length: u16,
+    head_length: u32,
     head: [u8; HEAD_CAPACITY],
 }
 
@@ -225,10 +177,17 @@ impl Transmit {
         Self { to, slot, vtep: None, offload, body, segments: 1, head_length: 0, head: [0; HEAD_CAPACITY] }
     }
 
+    /// Becomes a frame with an empty head; the bytes of the one before stay behind it.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self, to: Destination, slot: u16, body: Body, offload: Offload) {
+        (self.to, self.slot, self.vtep, self.segments) = (to, slot, None, 1);
+        (self.body, self.offload, self.head_length) = (body, offload, 0);
+    }
+
     /// The head's bytes.
     #[must_use]
     pub fn head(&self) -> &[u8] {
-        self.head.get(..usize::from(self.head_length)).unwrap_or_default()
+        self.head.get(..self.head_length as usize).unwrap_or_default()
     }
 
     /// Appends to the head.
@@ -237,12 +196,12 @@ impl Transmit {
     #[inline]
     #[must_use]
     pub fn extend_head(&mut self, bytes: &[u8]) -> bool {
-        let start = usize::from(self.head_length);
+        let start = self.head_length as usize;
         let end = start + bytes.len();
         match self.head.get_mut(start..end) {
             Some(room) => {
                 room.copy_from_slice(bytes);
-                self.head_length = end as u16;
+                self.head_length = end as u32;
                 true
             }
             None => false,
@@ -253,20 +212,20 @@ impl Transmit {
     #[inline]
     #[must_use]
     pub fn append_head<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
-        let start = usize::from(self.head_length);
+        let start = self.head_length as usize;
         let room = self.head.get_mut(start..)?.first_chunk_mut()?;
-        self.head_length = (start + N) as u16;
+        self.head_length = (start + N) as u32;
         Some(room)
     }
 
     /// The head's bytes, to be patched.
     pub fn head_mut(&mut self) -> &mut [u8] {
-        self.head.get_mut(..usize::from(self.head_length)).unwrap_or_default()
+        self.head.get_mut(..self.head_length as usize).unwrap_or_default()
     }
 
     /// The body's bytes.
     #[must_use]
-    pub fn body<'a>(&'a self, batch: &'a Batch) -> &'a [u8] {
+    pub fn body<'a>(&'a self, batch: &Batch<'a>) -> &'a [u8] {
         match &self.body {
             Body::Received { frame, range } => batch
                 .frame(*frame as usize)
@@ -279,7 +238,7 @@ impl Transmit {
     /// Length of head and body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::from(self.head_length) + self.body.len()
+        self.head_length as usize + self.body.len()
     }
 
     /// Whether there is nothing to send.
@@ -290,7 +249,7 @@ impl Transmit {
 
     /// The whole frame in one piece: for tests, replay and frames that are held.
     #[must_use]
-    pub fn to_vec(&self, batch: &Batch) -> Vec<u8> {
+    pub fn to_vec(&self, batch: &Batch<'_>) -> Vec<u8> {
         let mut whole = self.head().to_vec();
         whole.extend_from_slice(self.body(batch));
         whole

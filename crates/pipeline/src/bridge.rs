@@ -19,7 +19,9 @@ use crate::decapsulate::{segments, station};
 use crate::decide::Plan;
 use crate::drop_reason::DropReason;
 use crate::frame::{Checksum, Frame, Offload};
+use crate::outgoing::Outgoing;
 use crate::partial::{Completed, is_sctp};
+use crate::senders::Senders;
 
 /// Aged stations are removed at most this often, and only to make room: until then nobody goes by them.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -265,6 +267,7 @@ impl Pipeline {
     /// Has the pipeline forward to and from access ports by a bridge of its own.
     pub fn set_bridge(&mut self, bridge: Bridge) {
         self.bridge = Some(Box::new(bridge));
+        self.senders = Senders::default();
     }
 
     /// All stations that the bridge has learned.
@@ -273,14 +276,14 @@ impl Pipeline {
     }
 
     /// Forwards a batch that came from the access port with this number; what is to be sent is appended to `out`. Tags must be in
-    /// the frames' bytes ([`Batch::insert_tags`]).
+    /// the frames' bytes.
     pub fn switch(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         port: u16,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) {
         self.counters.bridge_received.add(batch.len() as u64);
         let Some(mut bridge) = self.bridge.take() else { return };
@@ -288,7 +291,7 @@ impl Pipeline {
         let terms = bridge.ports.get(usize::from(port)).copied();
         let table = terms.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
         for (frame, index) in batch.frames().zip(0u32..) {
-            let received = (index, &frame, port);
+            let received = (index, frame, port);
             let switched = match table {
                 Some(table) => self
                     .switch_one(&mut bridge, batch, received, table, (snapshot, now), out)
@@ -306,11 +309,11 @@ impl Pipeline {
     fn switch_one(
         &mut self,
         bridge: &mut Bridge,
-        batch: &Batch,
+        batch: &Batch<'_>,
         (index, frame, port): (u32, &Frame<'_>, u16),
         table: &VniTable,
         (snapshot, now): (&Snapshot, Instant),
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), DropReason> {
         if frame.data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);

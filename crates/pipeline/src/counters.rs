@@ -123,6 +123,12 @@ pub struct Counters {
     pub copies: Counter,
     /// Frames handed to a port, which accepted them.
     pub sent: Counter,
+    /// UDP super-frames among what was sent.
+    pub super_frames: Counter,
+    /// Frames that left in them.
+    pub in_super_frames: Counter,
+    /// Frames, each segment, that went to hosts past the bridge.
+    pub past_bridge: Counter,
     /// Frames sent, each copy and segment, to VTEPs that nothing better than a default route leads to.
     pub by_default: Counter,
     /// Frames that wait for their next hop now.
@@ -162,6 +168,9 @@ impl Counters {
             bridge_received: Counter::default(),
             copies: Counter::default(),
             sent: Counter::default(),
+            super_frames: Counter::default(),
+            in_super_frames: Counter::default(),
+            past_bridge: Counter::default(),
             by_default: Counter::default(),
             held: Counter::default(),
             stalls: Counter::default(),

@@ -11,18 +11,17 @@ use wire::number::PROTOCOL_UDP;
 use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::batch::{Batch, Body, Destination};
 use crate::bridge::{Place, Way};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::TPID;
-use crate::frame::{Checksum, Frame, Gso, GsoKind, Offload};
+use crate::frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload};
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
+use crate::outgoing::Outgoing;
 use crate::partial::{Completed, is_sctp};
 
 /// Length of the 802.1ad tag that numbers the VNI on the bridge splice.
 pub const TAG_LENGTH: usize = 4;
-const ETHERNET: usize = 14;
-const MACS: usize = 12;
 const VXLAN_AT: usize = UDP_AT + 8;
 
 /// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without counting it
@@ -48,15 +47,16 @@ struct Pieces {
 
 impl Pipeline {
     /// Decapsulates a batch that came from the underlay splice; what is to be sent is appended to `out`.
-    pub fn decapsulate(&mut self, batch: &Batch, snapshot: &Snapshot, now: Instant, out: &mut Vec<Transmit>) {
+    pub fn decapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
         self.learner.set_time(now);
+        self.hosts.set_time(now);
         if let Some(bridge) = &mut self.bridge {
             bridge.set_time(now);
         }
         self.counters.underlay_received.add(batch.len() as u64);
         for (frame, index) in batch.frames().zip(0u32..) {
-            let received = Outer::parse(&frame).and_then(|outer| {
-                outer.verify(&frame)?;
+            let received = Outer::parse(frame).and_then(|outer| {
+                outer.verify(frame)?;
                 let pieces = Pieces::of(&frame.offload, &outer)?;
                 Ok((outer, pieces))
             });
@@ -67,10 +67,22 @@ impl Pipeline {
                     continue;
                 }
             };
-            self.counters.copies.add(((outer.end - VXLAN_AT).div_ceil(pieces.size) as u64).saturating_sub(1));
-            for start in (VXLAN_AT..outer.end).step_by(pieces.size) {
-                let piece = start..(start + pieces.size).min(outer.end);
-                let received = (index, &frame, piece);
+            let plain = pieces.offload == Offload::default();
+            let mut next = VXLAN_AT;
+            // Counted piece by piece: to divide takes longer.
+            while next < outer.end {
+                let piece = next..(next + pieces.size).min(outer.end);
+                if next > VXLAN_AT {
+                    self.counters.copies.add(1);
+                }
+                next = piece.end;
+                if plain
+                    && let Some(packet) = frame.data.get(piece.clone())
+                    && self.senders.pass((index, piece.end, packet), &outer, snapshot, (&mut self.hosts, out))
+                {
+                    continue;
+                }
+                let received = (index, frame, piece);
                 if let Err((reason, slot)) =
                     self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
                 {
@@ -81,13 +93,14 @@ impl Pipeline {
     }
 
     /// One VXLAN header and the frame behind it.
+    #[inline(never)]
     fn decapsulate_piece(
         &mut self,
         (index, frame, piece): (u32, &Frame<'_>, Range<usize>),
         outer: &Outer,
         offload: Offload,
         snapshot: &Snapshot,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
         let (vni, inner) = vxlan(data).map_err(|reason| (reason, 0))?;
@@ -100,6 +113,12 @@ impl Pipeline {
         }
         let whole = |reason| (reason, slot);
         let vtep = vtep.map_err(whole)?;
+        if let Some(vtep) = vtep
+            && table.learning.is_none()
+            && self.bridge.is_none()
+        {
+            self.senders.remember(outer, (table, vtep), snapshot);
+        }
         let source = station(inner, table).map_err(whole)?;
         if let Some(learning) = &table.learning {
             let limited = &self.counters.learn_limited;
@@ -109,7 +128,8 @@ impl Pipeline {
         let vtep = vtep.map(|index| (index, outer.source));
         let received = (index, piece.end, vtep);
         let Some(bridge) = &mut self.bridge else {
-            let to = Destination::Bridge;
+            let host = self.hosts.way(inner, slot, snapshot, offload == Offload::default());
+            let to = host.unwrap_or(Destination::Bridge);
             return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
         };
         if let Some((index, address)) = vtep {
@@ -170,7 +190,7 @@ pub(crate) fn congestion(outer_tos: u8, dissection: &Dissection) -> Result<Optio
     if ecn == Some(Egress::Drop) { Err(DropReason::EcnNotCapable) } else { Ok(ecn) }
 }
 
-/// Builds the frame for the bridge splice, with its tag, or for an access port. `index`, `end`, `vtep`: the received frame, where
+/// Builds the frame for the bridge splice, with its tag, or for a host's or an access port. `index`, `end`, `vtep`: the received frame, where
 /// the inner one ends in it, and whom it is from.
 fn inside(
     inner: &[u8],
@@ -178,12 +198,12 @@ fn inside(
     table: &VniTable,
     to: Destination,
     (outer_tos, offload): (u8, Offload),
-    out: &mut Vec<Transmit>,
+    out: &mut Outgoing,
 ) -> Result<(), DropReason> {
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
-    // Inner headers are copied to the head up to the last byte that changes.
+    // Inner headers are copied to the head up to the last byte that changes, or to where the tag goes.
     let (mut copied, codepoint) = match congestion(outer_tos, dissection)? {
         Some(Egress::Set(codepoint)) => match dissection.network {
             Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
@@ -196,14 +216,16 @@ fn inside(
     if let Some(checksum) = &checksum {
         copied = copied.max(checksum.end());
     }
-    let (addresses, behind) = inner.split_at_checked(MACS).ok_or(DropReason::InnerTruncated)?;
-    let behind = behind.get(..copied - MACS).ok_or(DropReason::InnerTruncated)?;
+    if tag == 0 && codepoint.is_none() && checksum.is_none() {
+        copied = 0;
+    }
+    let addresses = inner.get(..copied.min(MACS)).ok_or(DropReason::InnerTruncated)?;
+    let behind = inner.get(addresses.len()..copied).ok_or(DropReason::InnerTruncated)?;
     let start = end - inner.len() + copied;
     let body = Body::Received { frame: index, range: start as u32..end as u32 };
     let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
     // Built where it stays: moving it costs more than all of the rest.
-    out.push(Transmit::new(to, table.slot.get(), body, offload));
-    let written = out.last_mut().and_then(|transmit| {
+    let written = out.append(to, table.slot.get(), body, offload).and_then(|transmit| {
         transmit.segments = segments;
         transmit.vtep = vtep;
         let fits = transmit.extend_head(addresses)

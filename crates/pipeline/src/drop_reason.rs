@@ -63,7 +63,7 @@ drop_reasons! {
     NextHopUnresolved => "next_hop_unresolved",
     /// Too many frames wait for the same next hop.
     HoldQueueFull => "hold_queue_full",
-    /// The encapsulated frame is larger than the uplink's MTU, or its inner headers are too long to build.
+    /// The frame is larger than the MTU of the uplink, or of the host's port, or its inner headers are too long to build.
     TooBig => "too_big",
     /// A super-frame whose headers do not fit what it is to be cut into.
     BadOffload => "bad_offload",
@@ -73,9 +73,9 @@ drop_reasons! {
     TransmitBusy => "transmit_busy",
     /// The kernel refused the frame for another reason.
     TransmitError => "transmit_error",
-    /// The kernel's receive buffer was full before the worker read it.
+    /// The worker's receive ring was full.
     ReceiveOverrun => "receive_overrun",
-    /// The frame was larger than a receive buffer, or the kernel could not describe its offloads.
+    /// There was no room for all of the frame, or the kernel could not describe its offloads.
     ReceiveUnreadable => "receive_unreadable",
     /// The frame had waited for a worker that hung; the kernel has forwarded later ones meanwhile.
     WaitedTooLong => "waited_too_long",

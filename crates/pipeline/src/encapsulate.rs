@@ -1,16 +1,19 @@
 //! From the bridge to the underlay: lookup, entropy, outer headers (RFC 7348 section 5).
 
 use core::ops::Range;
+use std::hint::black_box;
 use std::time::Instant;
 
 use tables::{Snapshot, VtepIndex};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::batch::{Batch, Body, Destination};
 use crate::decide::{Path, Plan};
 use crate::drop_reason::DropReason;
+use crate::flows::{HEADERS, Key};
 use crate::frame::{Checksum, Frame, Offload};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
+use crate::outgoing::Outgoing;
 use crate::segment::Segmenter;
 
 pub use crate::outer::OVERHEAD;
@@ -20,23 +23,32 @@ pub(crate) const TPID: u16 = wire::number::ETHERTYPE_SERVICE_VLAN;
 
 impl Pipeline {
     /// Encapsulates a batch that came from the bridge splice; what is to be sent is appended to `out`.
-    pub fn encapsulate(&mut self, batch: &Batch, snapshot: &Snapshot, now: Instant, out: &mut Vec<Transmit>) {
+    pub fn encapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
         self.counters.bridge_received.add(batch.len() as u64);
+        // Frames that are in no cache come together so; one after another, between all else, 1,082 bytes took 60 ns instead of 37.
+        let touch = |sum: u8, frame: &Frame<'_>| sum ^ frame.data.get(HEADERS - 1).copied().unwrap_or(0);
+        black_box(batch.frames().fold(0, touch));
         for (frame, index) in batch.frames().zip(0u32..) {
-            if let Err((reason, slot)) = self.encapsulate_one(batch, (index, &frame), snapshot, now, out) {
+            let known = Key::of(frame, snapshot)
+                .is_some_and(|key| self.flows.send(&key, (index, frame), &mut self.identification, out));
+            if known {
+                continue;
+            }
+            if let Err((reason, slot)) = self.encapsulate_one(batch, (index, frame), snapshot, now, out) {
                 self.counters.drop_frames(reason, slot, 1);
             }
         }
     }
 
     /// An error is the fate of the whole frame; copies and segments are accounted for on the way.
+    #[inline(never)]
     fn encapsulate_one(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         (index, frame): (u32, &Frame<'_>),
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), (DropReason, u16)> {
         if frame.data.is_empty() {
             return Err((DropReason::ReceiveUnreadable, 0));
@@ -50,19 +62,26 @@ impl Pipeline {
         let dissection = wire::dissect(frame.data);
         let dissection = dissection.as_ref().ok_or((DropReason::Truncated, slot))?;
         let plan = Plan::of(frame, dissection, vni).map_err(whole)?;
-        self.tunnel(batch, index, &plan, snapshot, now, out).map_err(whole)
+        let before = out.len();
+        self.tunnel(batch, index, &plan, snapshot, now, out).map_err(whole)?;
+        if let (false, [_], Some([sent])) = (plan.flooded, plan.remotes, out.get(before..))
+            && let Some(key) = Key::of(frame, snapshot)
+        {
+            self.flows.remember(key, dissection, sent);
+        }
+        Ok(())
     }
 
     /// Sends each VTEP its copy of the frame at this index, in as many pieces as it has. An error is the fate of the whole frame.
     #[inline(always)]
     pub(crate) fn tunnel(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         index: u32,
         plan: &Plan<'_>,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), DropReason> {
         if plan.flooded {
             self.counters.vni(plan.vni.slot.get()).inspect(|counters| counters.flooded.add(1));
@@ -82,12 +101,12 @@ impl Pipeline {
     #[inline(never)]
     fn tunnel_pieces(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         index: u32,
         plan: Plan<'_>,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), DropReason> {
         let segmenter = plan.segmenter()?;
         let (segments, copies) = (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
@@ -108,12 +127,12 @@ impl Pipeline {
     #[inline(always)]
     fn send_copies(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         plan: &Plan<'_>,
         (source_port, index, range): (u16, u32, Range<usize>),
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) {
         let body = (index, range.start as u32..range.end as u32);
         for &remote in plan.remotes {
@@ -127,12 +146,12 @@ impl Pipeline {
     #[inline(always)]
     fn send_copy(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         plan: &Plan<'_>,
         (remote, source_port, (index, range)): (VtepIndex, u16, &(u32, Range<u32>)),
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), DropReason> {
         let (vni, inner) = (plan.vni, self.inner.as_slice());
         let path = Path::of(vni, remote, source_port, inner.len() + range.len(), snapshot)?;
@@ -154,8 +173,9 @@ impl Pipeline {
         let to = Destination::uplink(hop);
         let body = Body::Received { frame: *index, range: range.clone() };
         // Built where it stays: moving it costs more than all of the rest.
-        out.push(Transmit::new(to, vni.slot.get(), body, offload));
-        let Some(transmit) = out.last_mut() else { return Err(DropReason::TooBig) };
+        let Some(transmit) = out.append(to, vni.slot.get(), body, offload) else {
+            return Err(DropReason::TooBig);
+        };
         transmit.vtep = Some((remote, path.remote));
         let mut fits = false;
         if let Some(headers) = transmit.append_head() {
@@ -173,10 +193,10 @@ impl Pipeline {
     fn hold_last(
         &mut self,
         fits: bool,
-        batch: &Batch,
+        batch: &Batch<'_>,
         (path, remote): (Path<'_>, VtepIndex),
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
     ) -> Result<(), DropReason> {
         let Some(transmit) = out.pop().filter(|_| fits) else { return Err(DropReason::TooBig) };
         self.hold.push(transmit, batch, (&path, remote), now)?;

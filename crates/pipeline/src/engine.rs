@@ -10,10 +10,14 @@ use crate::bridge::Bridge;
 use crate::counters::Counters;
 use crate::decapsulate::TAG_LENGTH;
 use crate::drop_reason::DropReason;
+use crate::flows::Flows;
 use crate::hold::{Adjacency, Hold};
+use crate::hosts::Hosts;
 use crate::learn::Learner;
 use crate::outer::OVERHEAD;
+use crate::outgoing::Outgoing;
 use crate::partial::InnerHead;
+use crate::senders::Senders;
 
 /// One worker's forwarding engine.
 #[derive(Debug)]
@@ -21,6 +25,9 @@ pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
     pub(crate) hold: Hold,
     pub(crate) learner: Learner,
+    pub(crate) flows: Flows,
+    pub(crate) senders: Senders,
+    pub(crate) hosts: Hosts,
     /// Where there is no kernel bridge.
     pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identification of the last outer packet.
@@ -37,6 +44,9 @@ impl Pipeline {
             counters,
             hold: Hold::default(),
             learner: Learner::default(),
+            flows: Flows::default(),
+            senders: Senders::default(),
+            hosts: Hosts::default(),
             bridge: None,
             identification: 0,
             inner: InnerHead::default(),
@@ -57,10 +67,41 @@ impl Pipeline {
 
     /// Sends what waited and can go now, gives up what waited too long. To be called after each new snapshot, before
     /// the next batch, so that held frames stay ahead of those that follow them.
-    pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut Vec<Transmit>) {
+    pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
         let counters = &self.counters;
         self.hold.release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
+    }
+
+    /// Frames for hosts may leave in bundles ([`crate::bundle`]).
+    pub const fn bundle(&mut self) {
+        self.hosts.bundles = true;
+    }
+
+    /// Frames for hosts behind these bridge ports (interface indices) may skip the bridge.
+    pub fn open_ports(&mut self, ports: &[u32]) {
+        self.hosts.open(ports);
+    }
+
+    /// The batch that began at the one time was sent by the other.
+    pub fn handed_in(&mut self, began: Instant, ended: Instant) {
+        self.hosts.handed_in(began, ended);
+    }
+
+    /// Somebody else has sent to hosts by the bridge until now.
+    pub fn others_sent(&mut self, now: Instant) {
+        self.hosts.others_sent(now);
+    }
+
+    /// Whether frames have just gone by the bridge only because others for the same host had: after [`Self::settle`] they will not.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        self.hosts.is_unsettled()
+    }
+
+    /// What was sent to the bridge so far has left it.
+    pub const fn settle(&mut self) {
+        self.hosts.settle();
     }
 
     /// Gives up what still waits.
@@ -78,6 +119,14 @@ impl Pipeline {
     /// What control should learn from the frames decapsulated since the last call.
     pub fn learned(&mut self) -> impl Iterator<Item = Learned> + '_ {
         self.learner.reports()
+    }
+
+    /// So many super-frames were sent, with so many frames in all.
+    pub fn account_super_frames(&self, super_frames: u64, frames: u64) {
+        if super_frames > 0 {
+            self.counters.super_frames.add(super_frames);
+            self.counters.in_super_frames.add(frames);
+        }
     }
 
     /// Accounts for a frame that a port took, or for the reason why it did not.
@@ -103,7 +152,13 @@ impl Pipeline {
             Destination::Port(_) if transmit.vtep.is_none() => {
                 self.counters.vni(transmit.slot).inspect(|vni| vni.switched.add(segments, bytes));
             }
-            Destination::Bridge | Destination::Port(_) => {
+            Destination::Bridge
+            | Destination::Host(_)
+            | Destination::BundledHost(_)
+            | Destination::Port(_) => {
+                if matches!(transmit.to, Destination::Host(_) | Destination::BundledHost(_)) {
+                    self.counters.past_bridge.add(segments);
+                }
                 let tag = if transmit.to == Destination::Bridge { TAG_LENGTH as u64 } else { 0 };
                 let inner = bytes.saturating_sub(tag);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.decapsulated.add(segments, inner));

@@ -1,5 +1,10 @@
 //! A frame as ports hand it over: its bytes, and what the kernel keeps beside them.
 
+/// Length of an Ethernet header without tags, in bytes.
+pub(crate) const ETHERNET: usize = 14;
+/// Of the two addresses that it begins with.
+pub(crate) const MACS: usize = 12;
+
 /// An 802.1Q or 802.1ad tag that the kernel delivered outside the frame's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VlanTag {

@@ -10,6 +10,7 @@ use tables::{NextHop, Snapshot, VtepIndex};
 use crate::batch::{Batch, Body, Destination, Transmit};
 use crate::decide::Path;
 use crate::drop_reason::DropReason;
+use crate::outgoing::Outgoing;
 
 /// Frames that may wait for one next hop: about what the kernel's default of 212,992 bytes holds of full frames.
 pub const PER_NEXT_HOP: usize = 128;
@@ -94,7 +95,7 @@ impl Hold {
     pub(crate) fn push(
         &mut self,
         mut transmit: Transmit,
-        batch: &Batch,
+        batch: &Batch<'_>,
         (path, vtep): (&Path<'_>, VtepIndex),
         now: Instant,
     ) -> Result<(), DropReason> {
@@ -116,7 +117,7 @@ impl Hold {
         &mut self,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Vec<Transmit>,
+        out: &mut Outgoing,
         mut give_up: impl FnMut(DropReason, u16),
     ) {
         for queue in self.queues.values_mut() {

@@ -1,21 +1,25 @@
 //! Encapsulate and decapsulate batches of frames against a snapshot: no I/O, no async, no clock.
 //!
-//! - [`frame`], [`batch`]: what comes in and what goes out
+//! - [`frame`], [`batch`], [`outgoing`]: what comes in and what goes out
 //! - [`engine`]: one worker's state, and the accounts it keeps
 //! - [`encapsulate`], [`decapsulate`]: the two directions
 //! - [`bridge`]: a bridge of our own, where there is none of the kernel's
 //! - `decide`: where a frame goes, asked by [`encapsulate`] and by [`mod@explain`]
 //! - [`mod@explain`], [`mod@explain_received`]: what would become of a frame, either way
+//! - `flows`: what was decided about RoCE flows, remembered
+//! - `senders`: who sends to which VNI, remembered
+//! - `hosts`: which frames skip the bridge on their way to a host
 //! - `outer`: the outer headers' bytes
 //! - [`segment`], `partial`, `crc32c`: what senders left to somebody below
 //! - [`hold`]: frames whose next hop is not resolved yet
 //! - [`learn`]: which VTEP a source address came from, where the data plane is to learn it
-//! - [`aggregate`]: frames of one flow that leave as one
+//! - [`aggregate`], `coalesce`: frames of one flow that leave as one
 //! - [`drop_reason`], [`counters`]: what became of every frame
 
 pub mod aggregate;
 pub mod batch;
 pub mod bridge;
+pub mod bundle;
 pub mod counters;
 pub mod decapsulate;
 pub mod drop_reason;
@@ -26,14 +30,19 @@ pub mod explain_received;
 pub mod frame;
 pub mod hold;
 pub mod learn;
+pub mod outgoing;
 pub mod segment;
 
+mod coalesce;
 mod crc32c;
 mod decide;
+mod flows;
+mod hosts;
 mod outer;
 mod partial;
+mod senders;
 
-pub use batch::{Batch, Body, Destination, FRAME_CAPACITY, Received, Transmit};
+pub use batch::{Batch, Body, Destination, FRAME_CAPACITY, Transmit};
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use drop_reason::DropReason;
@@ -42,3 +51,5 @@ pub use explain::{Explanation, explain};
 pub use explain_received::explain_received;
 pub use frame::{Checksum, Frame, Gso, GsoKind, Offload, VlanTag};
 pub use hold::Adjacency;
+pub use hosts::PAUSE;
+pub use outgoing::Outgoing;

@@ -17,11 +17,11 @@ const UDP_CHECKSUM: usize = 6;
 
 /// A network header and where the transport header behind it starts. Offsets from the frame's first byte.
 #[derive(Debug, Clone, Copy)]
-struct Layer {
-    l3: usize,
-    l4: usize,
-    ipv6: bool,
-    protocol: u8,
+pub(crate) struct Layer {
+    pub(crate) l3: usize,
+    pub(crate) l4: usize,
+    pub(crate) ipv6: bool,
+    pub(crate) protocol: u8,
 }
 
 impl Layer {
@@ -38,13 +38,13 @@ impl Layer {
     }
 
     /// The pseudo header's sum, without the length.
-    fn pseudo(&self, frame: &[u8]) -> Option<Sum> {
+    pub(crate) fn pseudo(&self, frame: &[u8]) -> Option<Sum> {
         let addresses = if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
         Some(Sum::new().bytes(frame.get(addresses)?).word(u16::from(self.protocol)))
     }
 
     /// Patches the network header of segment `index`, whose transport header and payload are so long.
-    fn patch(&self, headers: &mut [u8], index: usize, l4_length: usize) -> Option<()> {
+    pub(crate) fn patch(&self, headers: &mut [u8], index: usize, l4_length: usize) -> Option<()> {
         let length = self.l4 - self.l3 + l4_length;
         if self.ipv6 {
             return put(headers, self.l3 + 4, u16::try_from(length.checked_sub(40)?).ok()?);

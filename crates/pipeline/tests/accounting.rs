@@ -204,7 +204,10 @@ fn frames_wait_for_their_next_hop_and_leave_in_order() {
     assert_eq!(sequences(&sent), [0, 1, 2, 3]);
     for (sent, transmit) in sent.iter().zip(&worker.out) {
         assert_eq!(sent[..12], [hop(3).destination_mac.unwrap().0, hop(3).source_mac.0].concat());
-        assert_eq!(transmit.to, Destination::Uplink { ifindex: 3, path: 3, by_default: false });
+        assert_eq!(
+            transmit.to,
+            Destination::Uplink { ifindex: 3, path: 3, by_default: false, impaired: false }
+        );
         open(sent);
     }
     assert!(!worker.pipeline.holds());
@@ -229,12 +232,8 @@ fn frames_that_waited_follow_a_route_that_moved() {
     worker.batch.clear();
     worker.pipeline.release(&back.snapshot(), now, &mut worker.out);
     assert_eq!(sequences(&worker.bytes()), [0, 1]);
-    assert!(
-        worker
-            .out
-            .iter()
-            .all(|transmit| transmit.to == Destination::Uplink { ifindex: 3, path: 3, by_default: false })
-    );
+    assert!(worker.out.iter().all(|transmit| transmit.to
+        == Destination::Uplink { ifindex: 3, path: 3, by_default: false, impaired: false }));
     worker.assert_balance(2);
 }
 

@@ -30,7 +30,7 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
     if partial {
         offload.checksum = Checksum::Partial { start: 34, offset: 6 };
     }
-    let to = Destination::Uplink { ifindex: uplink, path: uplink as u16, by_default: false };
+    let to = Destination::Uplink { ifindex: uplink, path: uplink as u16, by_default: false, impaired: false };
     let mut transmit = Transmit::new(to, 1, Body::Owned(vec![mark; length].into()), offload);
     assert!(transmit.extend_head(&head));
     transmit
@@ -39,7 +39,7 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
 /// What is handed to the kernel for a train, as one piece.
 fn coupled(aggregator: &Aggregator, train: &Train, frames: &mut [Transmit]) -> (Vec<u8>, Offload) {
     let batch = Batch::new(1);
-    let offload = train.couple(&mut frames[train.first()]);
+    let offload = train.couple(&mut frames[train.first()], &batch);
     let mut whole = Vec::new();
     for (place, index) in aggregator.members(train).enumerate() {
         let bytes = frames[index].to_vec(&batch);
@@ -66,7 +66,7 @@ fn without_lengths(frame: &[u8]) -> Vec<u8> {
 
 fn assembled(frames: &[Transmit], together: bool) -> Vec<Vec<usize>> {
     let mut aggregator = Aggregator::default();
-    let trains = aggregator.assemble(frames, together).to_vec();
+    let trains = aggregator.assemble(&Batch::none(), frames, together, false).to_vec();
     trains.iter().map(|train| aggregator.members(train).collect()).collect()
 }
 
@@ -89,7 +89,7 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
 fn the_first_headers_speak_for_all() {
     let mut frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, false)).collect();
     let mut aggregator = Aggregator::default();
-    let train = aggregator.assemble(&frames, true)[0];
+    let train = aggregator.assemble(&Batch::none(), &frames, true, false)[0];
     let (whole, offload) = coupled(&aggregator, &train, &mut frames);
     let gso = offload.gso.unwrap();
     assert_eq!((gso.kind, gso.size, whole.len()), (GsoKind::Udp, 208, 42 + 5 * 208));
@@ -115,7 +115,7 @@ proptest! {
         let flow = |frame: &[u8]| (frame[34..36].to_vec(), frame.len());
         let before: Vec<_> = frames.iter().map(|frame| (frame.to, frame.to_vec(&batch))).collect();
         let mut aggregator = Aggregator::default();
-        let trains = aggregator.assemble(&frames, true).to_vec();
+        let trains = aggregator.assemble(&Batch::none(), &frames, true, false).to_vec();
         let mut after = Vec::new();
         for train in &trains {
             let to = frames[train.first()].to;

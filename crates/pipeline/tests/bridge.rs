@@ -5,12 +5,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leave_to_card, open, tcp};
+use common::{HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp};
 use etherparse::PacketBuilder;
-use pipeline::{
-    AccessTerms, Bridge, BridgeLimits, Checksum, Destination, DropReason, GsoKind, Offload, Place, Transmit,
-    VlanTag,
-};
+use pipeline::{AccessTerms, Bridge, BridgeLimits, Destination, DropReason, GsoKind, Place, Transmit};
 use proptest::prelude::*;
 use tables::{Snapshot, VtepIndex};
 use wire::{MacAddr, Vni};
@@ -71,9 +68,8 @@ impl Switch {
         self.worker.batch.clear();
         self.worker.out.clear();
         for frame in frames {
-            assert!(self.worker.batch.copy(frame.frame()));
+            assert!(self.worker.batch.push(leaked(frame)));
         }
-        self.worker.batch.insert_tags();
         let Worker { pipeline, batch, out } = &mut self.worker;
         pipeline.switch(batch, port, &self.snapshot, self.now, out);
         self.settled()
@@ -93,7 +89,9 @@ impl Switch {
                 Destination::Uplink { .. } => {
                     vteps.push(open(&transmit.to_vec(&self.worker.batch)).ip.destination[3]);
                 }
-                Destination::Bridge => panic!("there is no bridge splice"),
+                Destination::Bridge | Destination::Host(_) | Destination::BundledHost(_) => {
+                    panic!("there is no bridge of the kernel")
+                }
             }
             self.worker.pipeline.account(transmit, Ok(()));
         }
@@ -232,19 +230,6 @@ fn a_super_frame_is_whole_for_ports_and_cut_for_vteps() {
         assert_eq!(transmit.to_vec(&switch.worker.batch), whole.data);
         assert_eq!((transmit.offload, transmit.segments), (whole.offload, 3));
     }
-}
-
-#[test]
-fn a_tag_that_the_kernel_took_out_is_in_the_frame_again() {
-    let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 50, 5);
-    let mut tagged = frame(BROADCAST, mac(1)).partial(UDP_AT, 0);
-    tagged.vlan = Some(VlanTag { tpid: 0x8100, tci: 0x2005 });
-    let whole = [&tagged.data[..12], &[0x81, 0, 0x20, 5], &tagged.data[12..]].concat();
-    switch.port_sends(0, &[tagged]);
-    let first = &switch.worker.out[0];
-    assert_eq!(first.to_vec(&switch.worker.batch), whole);
-    let checksum = Checksum::Partial { start: UDP_AT as u16 + 4, offset: 0 };
-    assert_eq!(first.offload, Offload { checksum, gso: None });
 }
 
 proptest! {

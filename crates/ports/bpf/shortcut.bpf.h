@@ -4,10 +4,10 @@
 
 #define IPPROTO_ICMPV6 58
 
-// A bridge port whose hosts may take the shortcut (key: its ifindex).
+// A port of a bridge where hosts may take the shortcut (key: its ifindex).
 struct shortcut_port {
 	__u64 refresh;     // nanoseconds after which the bridge is to see a host's frame again, so that it does not age out
-	__u32 frame_limit; // as of a taken netdev
+	__u32 frame_limit; // as of a taken netdev; 0 where those of this port may not, for good or for now: it only listens who speaks there
 	__u16 slot;        // of the port's VNI
 	__u16 number;      // of its counts
 };
@@ -43,7 +43,9 @@ struct place {
 	__u8 mac[6];
 };
 
-// For addresses behind ports, when the bridge last saw a frame (CLOCK_MONOTONIC_COARSE).
+// For addresses behind ports, when the bridge last saw a frame; for those behind a VTEP, when one of their frames last came in on a port
+// here, which says that they are not there any more (CLOCK_MONOTONIC_COARSE).
+#define MOVED_HERE 1000000000LL // nanoseconds in which that is heard of otherwise, if it is so
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 131072);
@@ -76,7 +78,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	struct shortcut_port *port = bpf_map_lookup_elem(&shortcut_ports, &ifindex);
 	struct place destination = {.kind = PLACE_REMOTE}, source = {.kind = PLACE_PORT};
 	struct port_counts *counts;
-	__u64 *bridged, now;
+	__u64 *bridged, *heard, now;
 	__u32 number;
 
 	if (!port)
@@ -87,15 +89,16 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return PASS;
 	destination.scope = port->slot;
 	source.scope = ifindex;
-	if (skb->vlan_present || bpf_skb_load_bytes(skb, 0, destination.mac, 6) || bpf_skb_load_bytes(skb, 6, source.mac, 6))
-		goto pass;
+	if (bpf_skb_load_bytes(skb, 0, destination.mac, 6) || bpf_skb_load_bytes(skb, 6, source.mac, 6))
+		return PASS;
+	now = bpf_ktime_get_coarse_ns();
 	// Group addresses are never in the map.
-	if (!bpf_map_lookup_elem(&places, &destination) || !is_ip(skb) || !fits(skb, port->frame_limit))
+	heard = bpf_map_lookup_elem(&places, &destination);
+	if (!heard || (__s64)(now - *heard) < MOVED_HERE || skb->vlan_present || !is_ip(skb) || !fits(skb, port->frame_limit))
 		goto pass;
 	bridged = bpf_map_lookup_elem(&places, &source);
 	if (!bridged)
 		goto pass;
-	now = bpf_ktime_get_coarse_ns();
 	if (now - *bridged >= port->refresh) {
 		*bridged = now;
 		counts->refreshed += 1;
@@ -110,6 +113,13 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	counts->shortcut += 1;
 	return bpf_redirect(bridge_splice, 0);
 pass:
-	counts->passed += 1;
+	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
+	source.kind = PLACE_REMOTE;
+	source.scope = port->slot;
+	heard = bpf_map_lookup_elem(&places, &source);
+	if (heard)
+		*heard = now;
+	if (port->frame_limit)
+		counts->passed += 1;
 	return PASS;
 }

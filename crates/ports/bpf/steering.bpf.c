@@ -28,6 +28,9 @@ static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32
 static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BPF_FUNC_skb_vlan_push;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
+static long (*bpf_skb_adjust_room)(void *skb, __s32 len_diff, __u32 mode, __u64 flags) = (void *)BPF_FUNC_skb_adjust_room;
+static long (*bpf_check_mtu)(void *skb, __u32 ifindex, __u32 *mtu_len, __s32 len_diff, __u64 flags) = (void *)BPF_FUNC_check_mtu;
+static long (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
 // include/uapi/linux/pkt_cls.h. "Unspecified" lets the next filter, and then the kernel, go on (TCX_NEXT is the same).
@@ -97,6 +100,8 @@ enum {
 	COUNT_SPLICE_UNKNOWN_SLOT,
 	COUNT_UPLINK_STALLED,
 	COUNT_VXLAN_STALLED,
+	COUNT_SPLICE_DELIVERED,
+	COUNT_SPLICE_UNDELIVERABLE,
 	COUNTS,
 };
 
@@ -348,24 +353,64 @@ SEC("classifier") int steer_access(struct __sk_buff *skb)
 	return DROP;
 }
 
-// Bridge splice, near end ingress: by the tag, into the vxlan netdev, as if the kernel had decapsulated it.
-SEC("classifier") int steer_splice(struct __sk_buff *skb)
-{
-	__u32 slot, *ifindex;
+// The way on for what is in a bundle (crates/pipeline/src/bundle.rs): the wrapper's source address. The destination address says which.
+enum { WAY_BRIDGE = 1, WAY_PORT = 2 };
+#define WRAPPER ((__s32)__builtin_offsetof(struct headers, vxlan_flags)) // Ethernet, IPv4 and UDP header
 
-	if (!skb->vlan_present || skb->vlan_proto != htons(ETH_P_8021AD))
-		goto unknown;
-	slot = skb->vlan_tci & 0x0fff;
-	ifindex = bpf_map_lookup_elem(&slots, &slot);
-	if (!ifindex || !*ifindex)
-		goto unknown;
-	if (bpf_skb_vlan_pop(skb))
+// Into the vxlan netdev of a slot, as if the kernel had decapsulated the frame.
+static ALWAYS_INLINE int to_bridge(__u32 slot)
+{
+	__u32 *ifindex = bpf_map_lookup_elem(&slots, &slot);
+
+	if (!ifindex || !*ifindex) {
+		count(COUNT_SPLICE_UNKNOWN_SLOT);
 		return DROP;
+	}
 	count(COUNT_SPLICE_RETURNED);
 	return bpf_redirect(*ifindex, BPF_F_INGRESS);
-unknown:
-	count(COUNT_SPLICE_UNKNOWN_SLOT);
-	return DROP;
+}
+
+// A piece of a bundle. What is removed is the wrapper but for its Ethernet header, and the Ethernet header of the frame, which is the same.
+static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
+{
+	struct {
+		__u32 way;
+		__u32 to;
+	} address;
+	__u32 mtu = 0;
+
+	if (bpf_skb_load_bytes(skb, __builtin_offsetof(struct headers, source_address), &address, sizeof(address)) ||
+	    bpf_skb_adjust_room(skb, -WRAPPER, BPF_ADJ_ROOM_MAC, 0)) {
+		count(COUNT_SPLICE_UNDELIVERABLE);
+		return DROP;
+	}
+	// A hash of the wrapper's addresses says nothing of the frame.
+	bpf_set_hash_invalid(skb);
+	if (ntohl(address.way) == WAY_BRIDGE)
+		return to_bridge(ntohl(address.to));
+	if (ntohl(address.way) != WAY_PORT || bpf_check_mtu(skb, ntohl(address.to), &mtu, 0, 0)) {
+		count(COUNT_SPLICE_UNDELIVERABLE);
+		return DROP;
+	}
+	count(COUNT_SPLICE_DELIVERED);
+	return bpf_redirect(ntohl(address.to), 0);
+}
+
+// Bridge splice, near end ingress: from the worker, by tag or wrapper.
+SEC("classifier") int steer_splice(struct __sk_buff *skb)
+{
+	__u32 slot;
+
+	if (!skb->vlan_present && skb->protocol == htons(ETH_P_IP))
+		return unwrap(skb);
+	slot = skb->vlan_tci & 0x0fff;
+	if (!skb->vlan_present || skb->vlan_proto != htons(ETH_P_8021AD)) {
+		count(COUNT_SPLICE_UNKNOWN_SLOT);
+		return DROP;
+	}
+	if (bpf_skb_vlan_pop(skb))
+		return DROP;
+	return to_bridge(slot);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -35,7 +35,8 @@ impl AccessPort {
             io::Error::new(io::ErrorKind::NotFound, text)
         };
         let ifindex = link.ok_or_else(missing)?.ifindex;
-        let socket = PacketSocket::open(ifindex, RECEIVE_BUFFER)?;
+        let mut socket = PacketSocket::open(ifindex, RECEIVE_BUFFER)?;
+        socket.keep_tags();
         socket.listen_to_all()?;
         Ok(Self::Interface(socket))
     }
@@ -57,44 +58,46 @@ impl AccessPort {
         }
     }
 
-    /// Fills the batch with what has arrived, tags in the frames; returns how many more could not be read. As
-    /// [`PacketSocket::receive`].
+    /// What has arrived since the last call, tags in the frames. A frame that could not be read is an empty one.
     ///
     /// # Errors
-    /// As recvmmsg(2) or readv(2).
-    pub fn receive(&mut self, batch: &mut Batch) -> io::Result<u64> {
+    /// As readv(2): when somebody has deleted a TAP.
+    pub fn receive(&mut self) -> io::Result<&Batch<'_>> {
         match self {
-            Self::Interface(socket) => {
-                let unreadable = socket.receive(batch)?;
-                batch.insert_tags();
-                Ok(unreadable)
-            }
-            Self::Tap(tap) => tap.receive(batch).map(|()| 0),
+            Self::Interface(socket) => Ok(socket.receive()),
+            Self::Tap(tap) => tap.receive(),
         }
     }
 
     /// Sends frames to the stations behind the port. `outcome` is told what became of each.
     pub fn transmit(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         frames: &mut [Transmit],
         outcome: impl FnMut(&Transmit, Result<(), DropReason>),
     ) {
         match self {
-            Self::Interface(socket) => socket.transmit(batch, frames, outcome),
+            // Towards hosts nothing leaves together.
+            Self::Interface(socket) => drop(socket.transmit(batch, frames, outcome)),
             Self::Tap(tap) => tap.transmit(batch, frames, outcome),
         }
     }
 
-    /// Frames that found the receive buffer full since the last call. A TAP's interface counts its own (`tx_dropped`).
+    /// As [`PacketSocket::overruns`]. A TAP's interface counts its own (`tx_dropped`).
     ///
     /// # Errors
-    /// As getsockopt(2).
-    pub fn overruns(&self) -> io::Result<u64> {
+    /// As [`PacketSocket::overruns`].
+    pub fn overruns(&mut self) -> io::Result<u64> {
         match self {
             Self::Interface(socket) => socket.overruns(),
             Self::Tap(_) => Ok(0),
         }
+    }
+
+    /// Whether what arrives could be what the kernel cannot describe, so that [`Self::overruns`] has to be called from time to time.
+    #[must_use]
+    pub const fn may_stick(&self) -> bool {
+        matches!(self, Self::Interface(_))
     }
 
     /// What to wait for.

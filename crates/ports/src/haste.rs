@@ -4,7 +4,7 @@
 //! (`tcx_entry_sync()`, `include/net/tcx.h`): 7 to 31 ms each, strictly one after the other, more than a minute for 4,000
 //! VNIs. Threads do not help, the lock is one. The kernel has a switch for exactly this: `rcu_expedited` has it interrupt
 //! the other CPUs instead of waiting until they pass by, and a hook takes less than 1 ms. The switch is the whole machine's, so it
-//! is set for a few seconds only, and only where there are many. Any value but 0 is "on" to the kernel: this one says whose it is, so
+//! is set for a few seconds only, and only where there are many or nothing is to wait for them (host ports). Any value but 0 is "on" to the kernel: this one says whose it is, so
 //! that what a killed vtepd has left on the next one switches off.
 
 use std::fs;
@@ -26,6 +26,15 @@ impl Haste {
     /// (in a container, `/sys` may be read-only).
     pub(crate) fn for_hooks(hooks: usize) -> Option<Self> {
         if hooks < MANY {
+            return None;
+        }
+        Self::begin(SWITCH).ok().flatten()
+    }
+
+    /// For so many hooks on host ports, whose addresses are not followed meanwhile: a host that has just come here is to be known here.
+    /// `None` if there are none, and as [`Self::for_hooks`].
+    pub(crate) fn for_ports(hooks: usize) -> Option<Self> {
+        if hooks == 0 {
             return None;
         }
         Self::begin(SWITCH).ok().flatten()

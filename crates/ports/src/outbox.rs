@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use pipeline::aggregate::{Aggregator, Train};
+use pipeline::bundle::{self, WRAPPER};
 use pipeline::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, Transmit};
 
 use crate::packet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
 /// Frames that one system call takes at most.
-const MOST: usize = 512;
+const MOST: usize = 1024;
+/// How often room in the send buffer is waited for, 2 ms at most each time, before a frame is dropped.
+const PATIENCE: u32 = 4;
 
 /// Memory for one system call, kept for the next.
 pub(crate) struct Outbox {
@@ -20,10 +23,35 @@ pub(crate) struct Outbox {
     vectors: Vec<libc::iovec>,
     addresses: Vec<libc::sockaddr_ll>,
     messages: Vec<libc::mmsghdr>,
+    wrappers: Vec<[u8; WRAPPER]>,
     aggregator: Aggregator,
     /// Whether frames leave together.
     pub(crate) together: bool,
+    /// How often room is waited for in a send.
+    pub(crate) patience: u32,
 }
+
+/// What of some frames left together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SuperFrames {
+    /// Super-frames that the kernel took.
+    pub sent: u64,
+    /// Frames in them.
+    pub frames: u64,
+}
+
+impl SuperFrames {
+    const fn count(&mut self, train: &Train, result: Result<(), DropReason>) {
+        if result.is_ok() && train.is_super_frame() {
+            self.sent += 1;
+            self.frames += train.frames() as u64;
+        }
+    }
+}
+
+// SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the kernel reads them, and
+// never read between calls; nothing refers to the thread that made them.
+unsafe impl Send for Outbox {}
 
 impl Outbox {
     pub(crate) fn new() -> Self {
@@ -31,12 +59,14 @@ impl Outbox {
         let (vector, address, message) = unsafe { (zeroed(), zeroed(), zeroed()) };
         Self {
             headers: vec![VnetHeader::default(); MOST],
-            // The header, and two pieces of each frame.
-            vectors: vec![vector; 3 * MOST],
+            // The header and a wrapper, and three pieces of each frame.
+            vectors: vec![vector; 5 * MOST],
             addresses: vec![address; MOST],
             messages: vec![message; MOST],
+            wrappers: vec![[0; WRAPPER]; MOST],
             aggregator: Aggregator::default(),
             together: false,
+            patience: PATIENCE,
         }
     }
 
@@ -44,27 +74,35 @@ impl Outbox {
     pub(crate) fn send(
         &mut self,
         (socket, bridge): (BorrowedFd<'_>, u32),
-        batch: &Batch,
+        batch: &Batch<'_>,
         frames: &mut [Transmit],
         mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
-    ) {
+    ) -> SuperFrames {
+        let mut super_frames = SuperFrames::default();
         for frames in frames.chunks_mut(MOST) {
             let mut aggregator = std::mem::take(&mut self.aggregator);
-            let trains = aggregator.assemble(frames, self.together).len();
+            let trains = aggregator.assemble(batch, frames, self.together, bridge != 0).len();
             self.prepare(bridge, batch, frames, &mut aggregator);
             let mut tell = |number: usize, result: Result<(), DropReason>| {
                 let Some(train) = aggregator.trains().get(number) else { return };
+                super_frames.count(train, result);
                 for frame in aggregator.members(train).filter_map(|index| frames.get(index)) {
                     outcome(frame, result);
                 }
             };
             let mut sent = 0;
-            let (mut patience, mut told) = (4, false);
+            let (mut patience, mut told) = (self.patience, false);
+            // What a host's port does not take is not waited for.
+            let to_host = |frame: &Transmit| matches!(frame.to, Destination::BundledHost(_));
             while sent < trains {
-                // SAFETY: messages `sent..trains` point at memory of `self`, `batch` and `frames` that outlives the call.
+                // The kernel tells of what became of a call's first message alone. What may have arrived in part must not be sent again, so
+                // it comes first.
+                let behind = aggregator.trains().iter().skip(sent + 1);
+                let call = 1 + behind.take_while(|train| !train.may_arrive_in_part()).count();
+                // SAFETY: messages `sent..sent + call` point at memory of `self`, `batch` and `frames` that outlives the call.
                 let done = unsafe {
                     let first = self.messages.as_mut_ptr().add(sent);
-                    libc::sendmmsg(socket.as_raw_fd(), first, (trains - sent) as u32, libc::MSG_DONTWAIT)
+                    libc::sendmmsg(socket.as_raw_fd(), first, call as u32, libc::MSG_DONTWAIT)
                 };
                 if done > 0 {
                     (sent..sent + done as usize).for_each(|number| tell(number, Ok(())));
@@ -78,7 +116,7 @@ impl Outbox {
                         told = true;
                         continue;
                     }
-                    Some(libc::EAGAIN) if patience > 0 => {
+                    Some(libc::EAGAIN) if patience > 0 && !frames.iter().any(to_host) => {
                         patience -= 1;
                         wait_for_room(socket);
                         continue;
@@ -89,20 +127,28 @@ impl Outbox {
             }
             self.aggregator = aggregator;
         }
+        super_frames
     }
 
     /// Writes a message for each train.
-    fn prepare(&mut self, bridge: u32, batch: &Batch, frames: &mut [Transmit], aggregator: &mut Aggregator) {
+    fn prepare(
+        &mut self,
+        bridge: u32,
+        batch: &Batch<'_>,
+        frames: &mut [Transmit],
+        aggregator: &mut Aggregator,
+    ) {
         let mut used = 0;
         let places = self.messages.iter_mut().zip(&mut self.headers).zip(&mut self.addresses);
-        for (train, ((message, header), address)) in aggregator.trains().iter().zip(places) {
+        let places = places.zip(&mut self.wrappers);
+        for (train, (((message, header), address), wrapper)) in aggregator.trains().iter().zip(places) {
             let Some(first) = frames.get_mut(train.first()) else { continue };
-            *header = vnet_header(&train.couple(first));
+            *header = vnet_header(&train.couple(first, batch));
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_halen = 6;
             address.sll_ifindex = match first.to {
-                Destination::Uplink { ifindex, .. } => ifindex as i32,
-                Destination::Bridge | Destination::Port(_) => bridge as i32,
+                Destination::Uplink { ifindex, .. } | Destination::Host(ifindex) => ifindex as i32,
+                Destination::Bridge | Destination::BundledHost(_) | Destination::Port(_) => bridge as i32,
             };
             let from = used;
             let mut piece = |base: *const u8, length: usize| {
@@ -112,13 +158,24 @@ impl Outbox {
                 }
             };
             piece((&raw const *header).cast::<u8>(), size_of::<VnetHeader>());
-            for (index, shared) in
-                aggregator.members(train).zip(std::iter::once(0).chain(std::iter::repeat(Train::SHARED)))
-            {
-                let Some(frame) = frames.get(index) else { continue };
-                let (head, body) = (frame.head().get(shared..).unwrap_or_default(), frame.body(batch));
-                piece(head.as_ptr(), head.len());
-                piece(body.as_ptr(), body.len());
+            if train.is_bundle(first) {
+                bundle::wrap(wrapper, first, batch, train.payload());
+                piece(wrapper.as_ptr(), WRAPPER);
+                for frame in aggregator.members(train).filter_map(|index| frames.get(index)) {
+                    for part in bundle::pieces(frame, batch).into_iter().filter(|part| !part.is_empty()) {
+                        piece(part.as_ptr(), part.len());
+                    }
+                }
+            } else {
+                let behind = std::iter::repeat(train.spoken_for());
+                let skips = std::iter::once((0, 0)).chain(behind);
+                for (index, (head, body)) in aggregator.members(train).zip(skips) {
+                    let Some(frame) = frames.get(index) else { continue };
+                    let head = frame.head().get(head..).unwrap_or_default();
+                    let body = frame.body(batch).get(body..).unwrap_or_default();
+                    piece(head.as_ptr(), head.len());
+                    piece(body.as_ptr(), body.len());
+                }
             }
             message.msg_hdr.msg_name = (&raw mut *address).cast();
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;

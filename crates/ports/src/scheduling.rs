@@ -3,9 +3,10 @@
 //! Kernel VXLAN forwards in softirqs, which run before every thread; a worker that is scheduled like any thread waits for others
 //! instead: up to a tick (4 ms) behind the daemon's own control thread, 10 ms and more on a busy machine. So a worker that
 //! sleeps often is scheduled as `SCHED_FIFO`, before all ordinary threads. One that has been awake for [`LONGEST`], or is woken more
-//! than [`WAKES`] times a millisecond, is an ordinary thread until that has passed: the first could starve the machine (the
-//! kernel hands softirqs to ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the second
-//! would run for every single frame, where waiting a little for more is cheaper for all.
+//! than [`WAKES`] times or for more than [`FRAMES`] frames a millisecond, is `SCHED_BATCH` until that has passed: the first could
+//! starve the machine (the kernel hands softirqs to ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the
+//! second would interrupt whoever sends for a few frames each time, where more at once are cheaper for all: more of them
+//! leave together. A batch thread is run when the CPU is free or another thread's time is up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,13 +17,15 @@ const LONGEST: Duration = Duration::from_millis(2);
 const WINDOW: Duration = Duration::from_millis(1);
 /// Wake-ups in a millisecond that are few.
 const WAKES: u32 = 20;
+/// And frames.
+const FRAMES: usize = 50;
 
 /// How a thread is scheduled (sched(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
     /// `SCHED_FIFO`, the lowest priority of it.
     Prompt,
-    /// `SCHED_OTHER`.
+    /// `SCHED_BATCH`.
     Fair,
 }
 
@@ -34,16 +37,17 @@ pub struct Scheduling {
     allowed: bool,
     /// Since when the worker has not slept.
     awake_since: Option<Instant>,
-    /// The start of the window, and wake-ups since.
+    /// The start of the window, and wake-ups and frames since.
     window: Option<Instant>,
     wakes: u32,
+    frames: usize,
 }
 
 impl Scheduling {
     /// Leaves the calling thread as it is, an ordinary one, for good.
     #[must_use]
     pub const fn fair() -> Self {
-        Self { policy: Policy::Fair, allowed: false, awake_since: None, window: None, wakes: 0 }
+        Self { policy: Policy::Fair, allowed: false, awake_since: None, window: None, wakes: 0, frames: 0 }
     }
 
     /// Has the calling thread run at once from here on.
@@ -55,8 +59,9 @@ impl Scheduling {
         Ok(Self { policy: Policy::Prompt, allowed: true, ..Self::fair() })
     }
 
-    /// The worker has moved frames, and goes on.
-    pub fn work(&mut self, now: Instant) {
+    /// The worker has moved so many frames, and goes on.
+    pub fn work(&mut self, now: Instant, frames: usize) {
+        self.frames += frames;
         let since = *self.awake_since.get_or_insert(now);
         if self.policy == Policy::Prompt && now.saturating_duration_since(since) >= LONGEST {
             self.change(Policy::Fair);
@@ -69,8 +74,10 @@ impl Scheduling {
         self.wakes = self.wakes.saturating_add(1);
         let passed = now.saturating_duration_since(*self.window.get_or_insert(now));
         if passed >= WINDOW {
-            let few = f64::from(self.wakes) <= f64::from(WAKES) * passed.as_secs_f64() / WINDOW.as_secs_f64();
-            (self.window, self.wakes) = (Some(now), 0);
+            let windows = passed.as_secs_f64() / WINDOW.as_secs_f64();
+            let few = f64::from(self.wakes) <= f64::from(WAKES) * windows
+                && self.frames as f64 <= FRAMES as f64 * windows;
+            (self.window, self.wakes, self.frames) = (Some(now), 0, 0);
             self.change(if few { Policy::Prompt } else { Policy::Fair });
         }
     }
@@ -87,7 +94,7 @@ impl Scheduling {
 fn set(policy: Policy) -> io::Result<()> {
     let (policy, priority) = match policy {
         Policy::Prompt => (libc::SCHED_FIFO, 1),
-        Policy::Fair => (libc::SCHED_OTHER, 0),
+        Policy::Fair => (libc::SCHED_BATCH, 0),
     };
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameters live through the call; 0 is the calling thread.
@@ -118,30 +125,37 @@ mod tests {
         let mut scheduling = Scheduling::prompt().unwrap();
         assert_eq!(policy(), libc::SCHED_FIFO);
         // Awake for too long, however the others are.
-        scheduling.work(at(0));
-        scheduling.work(at(1_999));
+        scheduling.work(at(0), 1);
+        scheduling.work(at(1_999), 1);
         assert_eq!(policy(), libc::SCHED_FIFO);
-        scheduling.work(at(2_000));
-        assert_eq!(policy(), libc::SCHED_OTHER);
+        scheduling.work(at(2_000), 1);
+        assert_eq!(policy(), libc::SCHED_BATCH);
         // A new window has few.
         scheduling.rest(at(2_010));
-        assert_eq!(policy(), libc::SCHED_OTHER);
+        assert_eq!(policy(), libc::SCHED_BATCH);
         scheduling.rest(at(3_010));
         assert_eq!(policy(), libc::SCHED_FIFO);
         // 10,000 a second are few, 50,000 are not.
         (0..50).for_each(|wake| scheduling.rest(at(3_110 + wake * 100)));
         assert_eq!(policy(), libc::SCHED_FIFO);
         (0..200).for_each(|wake| scheduling.rest(at(8_100 + wake * 20)));
-        assert_eq!(policy(), libc::SCHED_OTHER);
-        scheduling.work(at(12_100));
+        assert_eq!(policy(), libc::SCHED_BATCH);
+        scheduling.work(at(12_100), 1);
         // A second later.
         scheduling.rest(at(1_012_100));
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        // 50,000 frames a second are few, 60,000 are not, however few wake-ups.
+        scheduling.work(at(1_020_000), 501);
+        scheduling.rest(at(1_022_100));
+        assert_eq!(policy(), libc::SCHED_BATCH);
+        scheduling.work(at(1_030_000), 500);
+        scheduling.rest(at(1_032_200));
         assert_eq!(policy(), libc::SCHED_FIFO);
         let mut scheduling = Scheduling::fair();
         assert_eq!(policy(), libc::SCHED_FIFO, "it leaves a thread as it is");
         set(Policy::Fair).unwrap();
         scheduling.rest(at(0));
         scheduling.rest(at(10_000));
-        assert_eq!(policy(), libc::SCHED_OTHER);
+        assert_eq!(policy(), libc::SCHED_BATCH);
     }
 }

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, Pod};
 use netlink::Direction;
-use tables::{Place, PlaceChange, ShortcutPort, SteeringPlan};
+use tables::{Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
 
 use crate::foreign;
 use crate::haste::Haste;
@@ -50,11 +51,34 @@ impl From<Place> for PlaceKey {
     }
 }
 
-/// A port that has the shortcut.
+/// A port that has the shortcut, or only listens.
 struct Attached {
     port: ShortcutPort,
     number: u16,
     link: SchedClassifierLink,
+}
+
+impl Attached {
+    /// Has the port's frames take the shortcut from now on, if they may.
+    fn engage(&self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
+        self.write(ebpf, if self.port.sends { self.port.frame_limit } else { LISTENS })
+    }
+
+    /// Leaves the port's frames to the bridge; who speaks there is heard of all the same.
+    fn pause(&self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
+        self.write(ebpf, LISTENS)
+    }
+
+    fn write(&self, ebpf: &mut Ebpf, frame_limit: u32) -> Result<(), SteeringError> {
+        let Self { port, number, .. } = self;
+        let entry = PortEntry {
+            refresh: u64::try_from(port.refresh.as_nanos()).unwrap_or(u64::MAX),
+            frame_limit,
+            slot: port.slot.get(),
+            number: *number,
+        };
+        ports(ebpf)?.insert(port.ifindex, entry, 0).map_err(|e| SteeringError::Map("shortcut_ports", e))
+    }
 }
 
 /// What the shortcut goes by now.
@@ -64,6 +88,11 @@ pub(crate) struct Shortcut {
     numbers: Numbers,
     /// Ports that stay with the bridge, and why: programs of others, which would not see what takes the shortcut; or no number is left.
     refused: BTreeMap<u32, (ShortcutPort, String)>,
+    /// Ports that have left everything to the bridge since control was last heard of, and those that have for longer.
+    paused: BTreeSet<u32>,
+    due: BTreeSet<u32>,
+    /// When ports were last paused.
+    paused_at: Option<Instant>,
     /// The last port that was looked at again in turn.
     reviewed: u32,
     known: usize,
@@ -96,7 +125,14 @@ impl Shortcut {
         self.refused.retain(|ifindex, (old, _)| plan.ports.get(ifindex) == Some(old));
         let gone = self.ports.values().map(|attached| &attached.port).filter(|old| !stays(old));
         let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
-        self.take(ebpf, &gone)
+        self.take(ebpf, &gone)?;
+        for attached in self.ports.values_mut().filter(|attached| attached.port.sends) {
+            if let Some(new) = plan.ports.get(&attached.port.ifindex).filter(|new| !new.sends) {
+                attached.port = new.clone();
+                attached.engage(ebpf)?;
+            }
+        }
+        Ok(())
     }
 
     /// No frame of these ports takes the shortcut any more; then their hooks go, one by one.
@@ -105,7 +141,7 @@ impl Shortcut {
         for ifindex in gone {
             map.remove(ifindex).or_else(absent).map_err(|e| SteeringError::Map("shortcut_ports", e))?;
         }
-        let _haste = Haste::for_hooks(gone.len());
+        let _haste = Haste::for_ports(gone.len());
         for attached in gone.iter().filter_map(|ifindex| self.ports.remove(ifindex)) {
             self.numbers.give_back(attached.number);
         }
@@ -135,13 +171,36 @@ impl Shortcut {
         entry: Entry,
         wanted: Vec<ShortcutPort>,
     ) -> Result<(), SteeringError> {
-        let new = wanted.iter().filter(|port| !self.ports.contains_key(&port.ifindex)).count();
-        let _haste = Haste::for_hooks(new);
+        let new = || wanted.iter().filter(|port| !self.ports.contains_key(&port.ifindex));
+        let _haste = Haste::for_ports(new().count());
+        // While a hook is attached nobody here hears of a host that comes to its port, but the bridge does: until control has heard, too, it
+        // has all frames. It takes milliseconds, so ports are to listen before they forward.
+        let slots: BTreeSet<Slot> = new().map(|port| port.slot).collect();
+        let others = self.ports.values().filter(|attached| slots.contains(&attached.port.slot));
+        let others: Vec<u32> = others.map(|attached| attached.port.ifindex).collect();
+        if !others.is_empty() {
+            self.paused_at = Some(Instant::now());
+        }
+        self.paused.extend(&others);
+        for attached in others.iter().filter_map(|ifindex| self.ports.get(ifindex)) {
+            attached.pause(ebpf)?;
+        }
         let mut first = Ok(());
         for port in wanted {
             if let Err(error) = self.give_one(ebpf, hook, entry, port) {
                 first = first.and(Err(error));
             }
+        }
+        first
+    }
+
+    /// Control has heard what was said before the call before this one: ports that were paused by then go on.
+    fn resume(&mut self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
+        let paused = std::mem::take(&mut self.paused);
+        let due = std::mem::replace(&mut self.due, paused);
+        let mut first = Ok(());
+        for attached in due.difference(&self.due).filter_map(|ifindex| self.ports.get(ifindex)) {
+            first = first.and(attached.engage(ebpf));
         }
         first
     }
@@ -174,14 +233,12 @@ impl Shortcut {
                 }
             }
         };
-        let value = PortEntry {
-            refresh: u64::try_from(port.refresh.as_nanos()).unwrap_or(u64::MAX),
-            frame_limit: port.frame_limit,
-            slot: port.slot.get(),
-            number,
-        };
-        ports(ebpf)?.insert(port.ifindex, value, 0).map_err(|e| SteeringError::Map("shortcut_ports", e))?;
-        self.ports.insert(port.ifindex, Attached { port, number, link });
+        let attached = Attached { port, number, link };
+        match self.waits(attached.port.ifindex) {
+            true => attached.pause(ebpf)?,
+            false => attached.engage(ebpf)?,
+        }
+        self.ports.insert(attached.port.ifindex, attached);
         Ok(())
     }
 
@@ -231,7 +288,10 @@ impl Shortcut {
             }
         }
         let gone: Vec<u32> = refused.keys().copied().collect();
-        let taken = self.take(ebpf, &gone);
+        // Who looks at ports does not know what control has heard, but control does not take so long.
+        let heard = self.paused_at.is_none_or(|at| at.elapsed() >= DEAF);
+        let resumed = if heard { self.resume(ebpf) } else { Ok(()) };
+        let taken = self.take(ebpf, &gone).and(resumed);
         self.refused.extend(refused);
         taken.and(self.give(ebpf, hook, entry, again))
     }
@@ -241,9 +301,8 @@ impl Shortcut {
         let (mut places, mut first) = (places(ebpf)?, Ok(()));
         for change in changes.iter().filter(|change| !change.there) {
             let key = change.place.into();
-            if self.waiting.remove(&key) {
-                continue;
-            }
+            // It may be known all the same: where it left and came back at once, and there was no room then.
+            self.waiting.remove(&key);
             match places.remove(&key) {
                 Ok(()) => self.known = self.known.saturating_sub(1),
                 Err(error) => first = first.and(absent(error).map_err(|e| SteeringError::Map("places", e))),
@@ -254,6 +313,7 @@ impl Shortcut {
 
     /// Remembers the addresses that are at new places, as many as there is room for.
     pub(crate) fn remember(&mut self, ebpf: &mut Ebpf, changes: &[PlaceChange]) -> Result<(), SteeringError> {
+        self.resume(ebpf)?;
         let mut places = places(ebpf)?;
         let new = || changes.iter().filter(|change| change.there).map(|change| PlaceKey::from(change.place));
         self.waiting.extend(new());
@@ -283,14 +343,26 @@ impl Shortcut {
         let counted = |(ifindex, attached): (&u32, &Attached)| {
             Ok((*ifindex, self.numbers.counts(ebpf, attached.number)?))
         };
+        let ports = self.ports.iter().filter(|(_, attached)| attached.port.sends);
         Ok(ShortcutState {
-            ports: self.ports.iter().map(counted).collect::<Result<_, SteeringError>>()?,
+            ports: ports.map(counted).collect::<Result<_, SteeringError>>()?,
             refused: self.refused.iter().map(|(ifindex, (_, why))| (*ifindex, why.clone())).collect(),
             places: self.known,
             capacity: capacity(ebpf)?,
             waiting: self.waiting.len(),
             no_room: self.no_room,
         })
+    }
+
+    /// The ports to which frames may be sent past the bridge.
+    pub(crate) fn delivering(&self) -> impl Iterator<Item = u32> {
+        let ports = self.ports.values().map(|attached| &attached.port).filter(|port| port.delivers);
+        ports.map(|port| port.ifindex).filter(|ifindex| !self.waits(*ifindex))
+    }
+
+    /// Whether the port leaves everything to the bridge until control has heard what it is to hear.
+    fn waits(&self, ifindex: u32) -> bool {
+        self.paused.contains(&ifindex) || self.due.contains(&ifindex)
     }
 
     /// How many ports have a hook.
@@ -305,17 +377,24 @@ impl Shortcut {
 }
 
 /// Why a port has no shortcut although the bridge would allow it: a program of somebody else looks at what the port receives, or at what
-/// the vxlan netdev sends.
+/// the vxlan netdev sends or receives.
 #[must_use]
 pub fn shortcut_obstacle(port: &ShortcutPort, hook: Hook) -> Option<String> {
-    let received = foreign::find(port.ifindex, Direction::Ingress, hook);
-    let sent = || foreign::find(port.netdev, Direction::Egress, hook);
-    let program = received.into_iter().next().or_else(|| sent().into_iter().next())?;
+    let places = [
+        (port.ifindex, Direction::Ingress),
+        (port.netdev, Direction::Egress),
+        (port.netdev, Direction::Ingress),
+    ];
+    let program = places.into_iter().flat_map(|(at, direction)| foreign::find(at, direction, hook)).next()?;
     Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 
 /// Ports that are looked at again at once; each takes tens of microseconds.
 const AT_ONCE: usize = 32;
+/// How long control may not have heard what was said while a hook was attached.
+const DEAF: Duration = Duration::from_millis(200);
+/// The frame limit of a port that only listens: no frame is so short.
+const LISTENS: u32 = 0;
 /// `BPF_NOEXIST`.
 const NO_EXIST: u64 = 1;
 

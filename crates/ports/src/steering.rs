@@ -141,6 +141,10 @@ pub struct SteeringCounts {
     pub splice_returned: u64,
     /// Frames from the worker for a VNI that is gone, dropped.
     pub splice_unknown_slot: u64,
+    /// Frames from the worker, handed to a host's port past the bridge.
+    pub splice_delivered: u64,
+    /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
+    pub splice_undeliverable: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
@@ -431,6 +435,12 @@ impl Steering {
         self.shortcut.review(&mut self.ebpf, self.hook, PORT, found)
     }
 
+    /// Interface indices of the ports that have the shortcut and whose hosts' frames may skip the bridge.
+    #[must_use]
+    pub fn delivering_ports(&self) -> Vec<u32> {
+        self.shortcut.delivering().collect()
+    }
+
     /// How the shortcut is used.
     ///
     /// # Errors
@@ -477,6 +487,8 @@ impl Steering {
             splice_unknown_slot: sum(4)?,
             uplink_stalled: sum(5)?,
             vxlan_stalled: sum(6)?,
+            splice_delivered: sum(7)?,
+            splice_undeliverable: sum(8)?,
             port_shortcut: ports.shortcut,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,

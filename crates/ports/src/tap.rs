@@ -8,21 +8,19 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use netlink::{LinkChange, Requests};
 use nix::sys::uio::{readv, writev};
-use pipeline::{Batch, DropReason, Received, Transmit};
+use pipeline::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, Transmit};
 
 use crate::outbox::vnet_header;
-use crate::packet::{BATCH, VnetHeader, offload};
+use crate::packet::{VnetHeader, offload};
 
-const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
-const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;
-const TUNSETOWNER: libc::Ioctl = 0x4004_54cc;
-const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
-const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
+/// The interface may hand over partial checksums and TCP super-frames.
+const TCP_OFFLOADS: libc::c_uint =
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+/// And UDP super-frames (Linux 6.2).
+const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
-/// `TUN_F_CSUM`, `_TSO4`, `_TSO6` and `_TSO_ECN`: the interface may hand over partial checksums and TCP super-frames.
-const TCP_OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
-/// `TUN_F_USO4` and `_USO6` (Linux 6.2).
-const UDP_OFFLOADS: libc::c_ulong = 0x20 | 0x40;
+/// Frames of a batch at most.
+const BATCH: usize = 64;
 
 /// How a TAP is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +45,9 @@ pub struct Tap {
     queues: Vec<File>,
     /// The queue that is read first next.
     turn: usize,
+    /// Room for a batch.
+    memory: Box<[u8]>,
+    batch: Batch<'static>,
 }
 
 impl Tap {
@@ -56,12 +57,14 @@ impl Tap {
     /// When `/dev/net/tun` cannot be opened, somebody has the TAP open, or a privilege is missing (CAP_NET_ADMIN).
     pub fn open(terms: &TapTerms) -> io::Result<Self> {
         let queues: io::Result<Vec<File>> = (0..terms.queues.max(1)).map(|_| queue(terms)).collect();
-        let tap = Self { name: terms.name.clone(), queues: queues?, turn: 0 };
+        let memory = vec![0; BATCH * FRAME_CAPACITY].into();
+        let tap =
+            Self { name: terms.name.clone(), queues: queues?, turn: 0, memory, batch: Batch::new(BATCH) };
         if let Some(file) = tap.queues.first() {
             if let Some(owner) = terms.owner {
-                control(file, TUNSETOWNER, owner.into())?;
+                control(file, libc::TUNSETOWNER, owner.into())?;
             }
-            control(file, TUNSETPERSIST, terms.persistent.into())?;
+            control(file, libc::TUNSETPERSIST, terms.persistent.into())?;
         }
         let mut requests = Requests::open().map_err(io::Error::other)?;
         let link = requests.link(&terms.name).map_err(io::Error::other)?;
@@ -76,35 +79,43 @@ impl Tap {
         self.queues.iter().map(AsFd::as_fd)
     }
 
-    /// Fills the batch (which is cleared first) with what the interface has sent; does not wait. Queues take turns in being first.
+    /// What the interface has sent since the last call; does not wait. Queues take turns in being first.
     ///
     /// # Errors
     /// As readv(2): when somebody has deleted the interface.
-    pub fn receive(&mut self, batch: &mut Batch) -> io::Result<()> {
-        batch.clear();
+    pub fn receive(&mut self) -> io::Result<&Batch<'_>> {
+        self.batch.clear();
         self.turn = (self.turn + 1) % self.queues.len().max(1);
         let (later, first) = self.queues.split_at(self.turn);
-        let mut received: [Option<Received>; BATCH] = [None; BATCH];
         let mut queues = first.iter().chain(later);
         let mut queue = queues.next();
-        for (place, room) in received.iter_mut().zip(batch.room()) {
+        for room in self.memory.chunks_exact_mut(FRAME_CAPACITY) {
             // A queue that is empty leaves its room to the next.
             while let Some(current) = queue {
-                *place = read(current, room).map_err(|error| self.lost(&error))?;
-                if place.is_some() {
-                    break;
+                match read(current, room) {
+                    Ok(Some((length, offload))) => {
+                        let data = room.get(..length).unwrap_or_default();
+                        // SAFETY: the batch is only lent for as long as the TAP is, and forgets its frames before their memory is written
+                        // again.
+                        let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) };
+                        self.batch.push(Frame { data, vlan: None, offload });
+                        break;
+                    }
+                    Ok(None) => queue = queues.next(),
+                    Err(error) => {
+                        let text = format!("the TAP {} cannot be read any more ({error})", self.name);
+                        return Err(io::Error::new(error.kind(), text));
+                    }
                 }
-                queue = queues.next();
             }
         }
-        received.into_iter().flatten().for_each(|about| batch.push(about));
-        Ok(())
+        Ok(&self.batch)
     }
 
     /// Hands frames to the interface. `outcome` is told what became of each, in order.
     pub fn transmit(
         &mut self,
-        batch: &Batch,
+        batch: &Batch<'_>,
         frames: &[Transmit],
         mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
     ) {
@@ -115,14 +126,10 @@ impl Tap {
             outcome(frame, writev(queue, &pieces).map(drop).map_err(refusal));
         }
     }
-
-    fn lost(&self, error: &io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("the TAP {} cannot be read any more ({error})", self.name))
-    }
 }
 
-/// Reads one frame; `None` if there is none.
-fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<Received>> {
+/// Reads one frame, its length and what is left to be done; `None` if there is none.
+fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<(usize, Offload)>> {
     let mut header = [0; size_of::<VnetHeader>()];
     let read = readv(queue, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)]);
     let length = match read {
@@ -131,9 +138,9 @@ fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<Received>> {
         Err(error) => return Err(error.into()),
     };
     // A frame that cannot be used is an empty one, which the pipeline counts as unreadable.
-    let about =
-        offload(&VnetHeader::from_bytes(header)).map(|offload| Received { length, vlan: None, offload });
-    Ok(Some(about.unwrap_or_default()))
+    Ok(Some(
+        offload(&VnetHeader::from_bytes(header)).map_or_else(Default::default, |offload| (length, offload)),
+    ))
 }
 
 /// One queue of the interface, which is made with the first.
@@ -153,16 +160,16 @@ fn queue(terms: &TapTerms) -> io::Result<File> {
     let mut size = size_of::<VnetHeader>() as libc::c_int;
     // SAFETY: both requests read or write what the pointers point at, an ifreq and an int, which outlive the calls.
     let done = unsafe {
-        match libc::ioctl(file.as_raw_fd(), TUNSETIFF, &raw mut request) {
-            0 => libc::ioctl(file.as_raw_fd(), TUNSETVNETHDRSZ, &raw mut size),
+        match libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) {
+            0 => libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw mut size),
             error => error,
         }
     };
     if done < 0 {
         return Err(explained(io::Error::last_os_error()));
     }
-    control(&file, TUNSETOFFLOAD, TCP_OFFLOADS | UDP_OFFLOADS)
-        .or_else(|_| control(&file, TUNSETOFFLOAD, TCP_OFFLOADS))?;
+    control(&file, libc::TUNSETOFFLOAD, (TCP_OFFLOADS | UDP_OFFLOADS).into())
+        .or_else(|_| control(&file, libc::TUNSETOFFLOAD, TCP_OFFLOADS.into()))?;
     Ok(file)
 }
 
@@ -195,5 +202,59 @@ const fn refusal(error: nix::Error) -> DropReason {
         nix::Error::EIO | nix::Error::EBADFD | nix::Error::ENETDOWN => DropReason::LinkDown,
         nix::Error::EAGAIN | nix::Error::ENOBUFS | nix::Error::ENOMEM => DropReason::TransmitBusy,
         _ => DropReason::TransmitError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::time::Instant;
+
+    use lab::netns::Namespace;
+
+    use super::*;
+    use crate::packet::PacketSocket;
+
+    /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that is to be cut into fragments.
+    const GSO_UDP: u8 = 3;
+
+    /// The kernel takes this from a TAP, and cannot tell a packet socket of it.
+    fn indescribable() -> Vec<u8> {
+        let header = VnetHeader { gso_type: GSO_UDP, gso_size: 1000, ..VnetHeader::default() };
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0];
+        frame.extend([0x45, 0, 0x0b, 0xb8, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+        frame.resize(14 + 3000, 0);
+        [header.bytes().as_slice(), &frame].concat()
+    }
+
+    #[test]
+    fn a_ring_that_is_stuck_is_made_anew() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("SKIPPED a_ring_that_is_stuck_is_made_anew: network namespaces need root");
+            return;
+        }
+        let leaf = Namespace::create(format!("vtp-stuck-{}", std::process::id())).unwrap();
+        let receive = || {
+            let name = "tap0".to_owned();
+            let terms = TapTerms { name: name.clone(), owner: None, persistent: false, queues: 1, mtu: 1500 };
+            let mut tap = Tap::open(&terms).unwrap();
+            let ifindex = Requests::open().unwrap().link(&name).unwrap().unwrap().ifindex;
+            let mut socket = PacketSocket::open(ifindex, 1 << 20).unwrap();
+            let file = tap.queues.first_mut().unwrap();
+            file.write_all(&indescribable()).unwrap();
+            let plain = [&VnetHeader::default().bytes()[..], &[0x42; 60]].concat();
+            file.write_all(&plain).unwrap();
+            assert!(socket.receive().is_empty(), "the ring does not get stuck, so nothing is tested");
+            assert_eq!(socket.overruns().unwrap(), 2);
+            file.write_all(&plain).unwrap();
+            let start = Instant::now();
+            while start.elapsed().as_secs() < 2 {
+                if let Some(frame) = socket.receive().frames().next() {
+                    return frame.data.to_vec();
+                }
+            }
+            Vec::new()
+        };
+        assert_eq!(leaf.enter(receive).unwrap(), [0x42; 60]);
     }
 }

@@ -98,12 +98,10 @@ fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
 fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let index = ifindex(namespace, interface);
     let mut socket = namespace.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
-    let mut batch = Batch::new(1);
     let to = pipeline::Destination::Bridge;
     let body = pipeline::Body::Owned(frame.into());
     let transmit = pipeline::Transmit::new(to, 0, body, pipeline::Offload::default());
-    batch.clear();
-    socket.transmit(&batch, &mut [transmit], |_, outcome| outcome.unwrap());
+    socket.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
 /// Whatever matches that arrives within the time.
@@ -112,10 +110,10 @@ fn receive(
     wait: Duration,
     wanted: impl Fn(&pipeline::Frame<'_>) -> bool,
 ) -> usize {
-    let (start, mut batch, mut found) = (Instant::now(), Batch::new(64), 0);
+    let (start, mut found) = (Instant::now(), 0);
     while start.elapsed() < wait {
-        socket.receive(&mut batch).unwrap();
-        found += batch.frames().filter(&wanted).count();
+        let batch = socket.receive();
+        found += batch.frames().filter(|frame| wanted(frame)).count();
         if found > 0 && batch.is_empty() {
             break;
         }
@@ -150,6 +148,85 @@ fn steer(
         (steering, splices, private)
     })
     .unwrap()
+}
+
+/// An IPv4 frame of so many bytes, for everybody.
+fn ipv4_frame(length: usize, mark: u8) -> Vec<u8> {
+    let mut frame = vec![mark; length];
+    frame[..14].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 8, 0]);
+    let [a, b] = (length as u16 - 14).to_be_bytes();
+    frame[14..34].copy_from_slice(&[0x45, 0, a, b, 0, mark, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame
+}
+
+/// What leaves in a bundle, by the bridge or past it, arrives as the frames that it was, in their order; what cannot be delivered is counted.
+fn bundles_arrive_as_frames(
+    leaf: &Namespace,
+    bridge: &mut PacketSocket,
+    eth0: &mut PacketSocket,
+    steering: &Steering,
+) {
+    if !Features::probe().unwrap().udp_super_frames {
+        return;
+    }
+    bridge.set_bundles(true);
+    let port = pipeline::Destination::BundledHost(ifindex(leaf, "hp1"));
+    let mut send = |to, slot, frames: &[Vec<u8>]| {
+        let mut batch = Batch::new(frames.len());
+        let mut out = Vec::new();
+        for (data, index) in frames.iter().zip(0u32..) {
+            batch.push(pipeline::Frame { data, vlan: None, offload: pipeline::Offload::default() });
+            // As decapsulation has them: for the bridge with a tag, past it as received.
+            let bridged = to == pipeline::Destination::Bridge;
+            let range = if bridged { 14 } else { 0 }..data.len() as u32;
+            let body = pipeline::Body::Received { frame: index, range };
+            let mut transmit = pipeline::Transmit::new(to, slot, body, pipeline::Offload::default());
+            let tagged = [&data[..12], &[0x88, 0xa8, 0, slot as u8], &data[12..14]].concat();
+            assert!(!bridged || transmit.extend_head(&tagged));
+            out.push(transmit);
+        }
+        let mut taken = 0;
+        bridge.transmit(&batch, &mut out, |_, outcome| taken += usize::from(outcome.is_ok()));
+        assert_eq!(taken, frames.len());
+    };
+    let mut arrives = |frames: &[Vec<u8>]| {
+        let (start, mut seen) = (Instant::now(), Vec::new());
+        while seen.len() < frames.len() && start.elapsed() < SOON {
+            let batch = eth0.receive();
+            let ours = batch.frames().filter(|frame| frame.data.get(6..12) == Some(&[2, 0, 0, 0, 9, 8]));
+            seen.extend(ours.map(|frame| (frame.data.to_vec(), frame.offload)));
+        }
+        let expected: Vec<_> =
+            frames.iter().map(|frame| (frame.clone(), pipeline::Offload::default())).collect();
+        assert_eq!(seen, expected);
+    };
+    let sizes = [[60, 60, 60, 60], [1400, 1400, 1400, 41], [1514, 1514, 1514, 1514], [34, 35, 36, 37]];
+    for sizes in sizes {
+        let frames: Vec<_> =
+            sizes.into_iter().zip(1u8..).map(|(length, mark)| ipv4_frame(length, mark)).collect();
+        for (to, slot) in [(pipeline::Destination::Bridge, 9), (port, 9)] {
+            send(to, slot, &frames);
+            arrives(&frames);
+        }
+    }
+    let counts = |steering: &Steering| {
+        let counts = steering.counts().unwrap();
+        (counts.splice_delivered, counts.splice_undeliverable, counts.splice_unknown_slot)
+    };
+    let before = counts(steering);
+    assert_eq!((before.0, before.1), (16, 0));
+    let frames = vec![ipv4_frame(60, 1); 3];
+    send(pipeline::Destination::BundledHost(99_999), 9, &frames);
+    send(pipeline::Destination::Bridge, 10, &frames);
+    send(port, 9, &vec![ipv4_frame(1515, 1); 2]);
+    let start = Instant::now();
+    while counts(steering) != (16, 5, before.2 + 3) && start.elapsed() < SOON {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(counts(steering), (16, 5, before.2 + 3));
+    bridge.set_bundles(false);
 }
 
 fn redirects_what_is_taken(hook: Hook) {
@@ -201,13 +278,15 @@ fn redirects_what_is_taken(hook: Hook) {
     bridge.transmit(&Batch::new(1), &mut [transmit], |_, outcome| outcome.unwrap());
     assert_eq!(receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4), 1);
 
+    bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
+
     assert_eq!(
         leaf.enter(|| ports::foreign::find(plan.uplinks.first().unwrap().ifindex, Direction::Ingress, hook))
             .unwrap(),
         []
     );
     let counts = steering.counts().unwrap();
-    assert_eq!((counts.uplink_redirected, counts.splice_returned), (1, 1), "{counts:?}");
+    assert_eq!((counts.uplink_redirected, counts.splice_returned), (1, 1 + 4 * 4), "{counts:?}");
     // The host's own stack may have said something on its link as well.
     assert!(counts.vxlan_redirected >= 1, "{counts:?}");
 

@@ -1,4 +1,4 @@
-//! Remote MAC addresses of one VNI, and the VTEP that each is behind.
+//! MAC addresses of one VNI, and what each is behind: remote ones a VTEP, hosts a port of the bridge.
 //!
 //! A hash table in chunks, each copied when it is first changed after the table was cloned: a snapshot of 100,000
 //! addresses costs a pointer, and the change of one of them a chunk and the list of chunks. Chunks are added one at a time
@@ -16,17 +16,17 @@ use crate::snapshot::VtepIndex;
 /// Mean number of entries in a chunk beyond which one more chunk is added.
 const MEAN: usize = 512;
 
-type Chunk = Arc<TableMap<MacAddr, VtepIndex>>;
+type Chunk<T> = Arc<TableMap<MacAddr, T>>;
 
 /// See the module's description.
 #[derive(Debug, Clone)]
-pub struct Fdb {
+pub struct Fdb<T = VtepIndex> {
     /// Never empty.
-    chunks: Arc<[Chunk]>,
+    chunks: Arc<[Chunk<T>]>,
     length: usize,
 }
 
-impl Default for Fdb {
+impl<T> Default for Fdb<T> {
     fn default() -> Self {
         Self { chunks: Arc::new([Chunk::default()]), length: 0 }
     }
@@ -48,11 +48,11 @@ const fn chunk_of(hash: u64, count: usize) -> usize {
     if place < count { place } else { place & (wide / 2 - 1) }
 }
 
-impl Fdb {
-    /// The VTEP that a MAC address is behind.
+impl<T: Copy + PartialEq> Fdb<T> {
+    /// What a MAC address is behind.
     #[inline]
     #[must_use]
-    pub fn get(&self, mac: &MacAddr) -> Option<&VtepIndex> {
+    pub fn get(&self, mac: &MacAddr) -> Option<&T> {
         let chunk = match &*self.chunks {
             [only] => only,
             chunks => chunks.get(chunk_of(hash(mac), chunks.len()))?,
@@ -61,17 +61,17 @@ impl Fdb {
     }
 
     /// The chunk of a MAC address, for a change.
-    fn chunk(&mut self, mac: &MacAddr) -> Option<&mut TableMap<MacAddr, VtepIndex>> {
+    fn chunk(&mut self, mac: &MacAddr) -> Option<&mut TableMap<MacAddr, T>> {
         let place = chunk_of(hash(mac), self.chunks.len());
         Arc::make_mut(&mut self.chunks).get_mut(place).map(Arc::make_mut)
     }
 
-    /// Puts a MAC address behind a VTEP; returns the one that it was behind.
-    pub fn insert(&mut self, mac: MacAddr, vtep: VtepIndex) -> Option<VtepIndex> {
-        if self.get(&mac) == Some(&vtep) {
-            return Some(vtep);
+    /// Puts a MAC address behind something; returns what it was behind.
+    pub fn insert(&mut self, mac: MacAddr, behind: T) -> Option<T> {
+        if self.get(&mac) == Some(&behind) {
+            return Some(behind);
         }
-        let old = self.chunk(&mac)?.insert(mac, vtep);
+        let old = self.chunk(&mac)?.insert(mac, behind);
         if old.is_none() {
             self.length += 1;
             self.add_chunk();
@@ -79,8 +79,8 @@ impl Fdb {
         old
     }
 
-    /// Forgets a MAC address; returns the VTEP that it was behind.
-    pub fn remove(&mut self, mac: &MacAddr) -> Option<VtepIndex> {
+    /// Forgets a MAC address; returns what it was behind.
+    pub fn remove(&mut self, mac: &MacAddr) -> Option<T> {
         self.get(mac)?;
         self.length -= 1;
         if self.length == 0 {
@@ -106,7 +106,7 @@ impl Fdb {
         let Some(old) = self.chunks.get(divided) else { return };
         let (moved, kept): (TableMap<_, _>, TableMap<_, _>) =
             old.iter().partition(|(mac, _)| chunk_of(hash(mac), count + 1) == count);
-        let mut chunks: Vec<Chunk> = self.chunks.to_vec();
+        let mut chunks: Vec<Chunk<T>> = self.chunks.to_vec();
         if let Some(place) = chunks.get_mut(divided) {
             *place = Arc::new(kept);
         }
@@ -127,24 +127,24 @@ impl Fdb {
     }
 
     /// All MAC addresses, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (MacAddr, VtepIndex)> + '_ {
-        self.chunks.iter().flat_map(|chunk| chunk.iter()).map(|(mac, vtep)| (*mac, *vtep))
+    pub fn iter(&self) -> impl Iterator<Item = (MacAddr, T)> + '_ {
+        self.chunks.iter().flat_map(|chunk| chunk.iter()).map(|(mac, behind)| (*mac, *behind))
     }
 }
 
-impl PartialEq for Fdb {
+impl<T: Copy + PartialEq> PartialEq for Fdb<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.length == other.length && self.iter().all(|(mac, vtep)| other.get(&mac) == Some(&vtep))
+        self.length == other.length && self.iter().all(|(mac, behind)| other.get(&mac) == Some(&behind))
     }
 }
 
-impl Eq for Fdb {}
+impl<T: Copy + Eq> Eq for Fdb<T> {}
 
-impl FromIterator<(MacAddr, VtepIndex)> for Fdb {
-    fn from_iter<I: IntoIterator<Item = (MacAddr, VtepIndex)>>(entries: I) -> Self {
+impl<T: Copy + PartialEq> FromIterator<(MacAddr, T)> for Fdb<T> {
+    fn from_iter<I: IntoIterator<Item = (MacAddr, T)>>(entries: I) -> Self {
         let mut fdb = Self::default();
-        for (mac, vtep) in entries {
-            fdb.insert(mac, vtep);
+        for (mac, behind) in entries {
+            fdb.insert(mac, behind);
         }
         fdb
     }

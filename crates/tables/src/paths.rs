@@ -32,6 +32,8 @@ pub struct NextHop {
     pub path: u16,
     /// Whether nothing better than a default route (`0.0.0.0/0`) leads here: what leaves by it is counted.
     pub by_default: bool,
+    /// Whether the uplink has a queueing discipline that does something to single packets (netem, tbf): frames leave one by one.
+    pub impaired: bool,
 }
 
 /// What tells next hops apart, whatever else changes about them.
@@ -226,6 +228,7 @@ mod tests {
             weight,
             path: 0,
             by_default: false,
+            impaired: false,
         }
     }
 

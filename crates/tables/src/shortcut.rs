@@ -1,4 +1,4 @@
-//! The shortcut: hosts' frames that go straight from their bridge port to the worker.
+//! The shortcut: frames that go straight from hosts' bridge ports to the worker, and from there to hosts.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use wire::MacAddr;
 
 use crate::snapshot::Slot;
 
-/// A bridge port whose hosts' frames may skip the bridge.
+/// A port of a bridge in which hosts' frames may skip it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShortcutPort {
     /// Interface index.
@@ -19,6 +19,12 @@ pub struct ShortcutPort {
     pub slot: Slot,
     /// Longest Ethernet frame, in bytes with header, that both the vxlan netdev and the underlay let through.
     pub frame_limit: u32,
+    /// Whether frames of its hosts may skip the bridge. If not, its hook only listens: who speaks there has come, for all that is known, and
+    /// must not be sought behind a VTEP by the other ports any more.
+    pub sends: bool,
+    /// Whether frames for its hosts may skip the bridge, too, if it sends: not where the bridge learns from what the VNI's frames bring, nor where
+    /// a queueing discipline of the port does something to single packets.
+    pub delivers: bool,
     /// How often the bridge has to see a frame of each host that is talking: well within its ageing time.
     pub refresh: Duration,
 }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use entropy::Entropy;
 use wire::{MacAddr, Vni};
@@ -62,6 +63,8 @@ pub struct VniTable {
     pub entropy: Entropy,
     /// Remote MAC → VTEP.
     pub fdb: Fdb,
+    /// Local MAC → interface index of the bridge port that frames for it may be sent to past the bridge: the shortcut of this direction.
+    pub hosts: Fdb<u32>,
     /// Where broadcast, unknown unicast and multicast go (RFC 7432 inclusive multicast routes).
     pub flood: Vec<VtepIndex>,
     /// Whether frames from a VTEP that is in neither table are dropped.
@@ -74,6 +77,7 @@ pub struct VniTable {
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     generation: u64,
+    identity: u64,
     vnis: Pages<Arc<VniTable>>,
     slots: Arc<TableMap<(Ipv4Addr, u16, Vni), Slot>>,
     vteps: Pages<Vtep>,
@@ -85,6 +89,13 @@ impl Snapshot {
     #[must_use]
     pub const fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// A number that in this process only this snapshot and its clones have: who remembers what followed from it asks by this, for two
+    /// sources may count alike. 0 for the empty snapshot and what is being built.
+    #[must_use]
+    pub const fn identity(&self) -> u64 {
+        self.identity
     }
 
     /// The VNI with this tag on the bridge splice.
@@ -148,7 +159,7 @@ impl SnapshotBuilder {
     /// The next generation, so far as this one.
     #[must_use]
     pub fn after(snapshot: &Snapshot) -> Self {
-        Self(Snapshot { generation: snapshot.generation + 1, ..snapshot.clone() })
+        Self(Snapshot { generation: snapshot.generation + 1, identity: 0, ..snapshot.clone() })
     }
 
     /// Adds a VNI, replacing another one in its slot.
@@ -215,7 +226,9 @@ impl SnapshotBuilder {
     /// The finished snapshot.
     #[must_use]
     pub fn build(self) -> Snapshot {
-        self.0
+        static BUILT: AtomicU64 = AtomicU64::new(0);
+        let identity = BUILT.fetch_add(1, Ordering::Relaxed) + 1;
+        Snapshot { identity, ..self.0 }
     }
 }
 
@@ -247,6 +260,7 @@ mod tests {
             },
             entropy: Entropy::new(entropy::Settings::default()).unwrap(),
             fdb: Fdb::default(),
+            hosts: Fdb::default(),
             flood: Vec::new(),
             strict_vtep: false,
             learning: None,

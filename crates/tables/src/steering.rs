@@ -47,6 +47,6 @@ pub struct SteeringPlan {
     pub uplinks: BTreeSet<Uplink>,
     /// VNIs taken over, by the interface index of their vxlan netdev.
     pub vnis: BTreeMap<u32, TakenVni>,
-    /// Bridge ports with the shortcut, by interface index.
+    /// Ports of bridges that have the shortcut, or only listen for it, by interface index.
     pub ports: BTreeMap<u32, ShortcutPort>,
 }

@@ -344,6 +344,24 @@ impl Everything {
             "Frames that a port took (a super-frame is one)",
             c.sent.get(),
         )?;
+        counter(
+            encoder,
+            "vtepd_sent_super_frames",
+            "UDP super-frames that uplinks took, each of several frames",
+            c.super_frames.get(),
+        )?;
+        counter(
+            encoder,
+            "vtepd_sent_in_super_frames",
+            "Frames that left in UDP super-frames",
+            c.in_super_frames.get(),
+        )?;
+        counter(
+            encoder,
+            "vtepd_delivered_past_bridge_frames",
+            "Decapsulated frames sent to hosts' ports past the bridge",
+            c.past_bridge.get(),
+        )?;
         gauge(
             encoder,
             "vtepd_held_frames",

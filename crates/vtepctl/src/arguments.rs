@@ -7,6 +7,8 @@ use api::Address;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wire::MacAddr;
 
+use crate::bench::Bench;
+
 const EXAMPLES: &str = "\
 Examples:
   vtepctl status                             how it is, what is taken over, what is not and why
@@ -78,9 +80,13 @@ pub enum Command {
     /// The ports of bridges: whose hosts' frames skip the bridge, how many, and why the others do not
     #[command(after_help = "Example: vtepctl port --vni 10010")]
     Port(OfVni),
-    /// Every reason why frames are dropped, with its count
-    #[command(after_help = "Example: vtepctl drops -o json | jq '.[] | select(.frames > 0)'")]
-    Drops,
+    /// Why frames were dropped, and how many for each reason
+    #[command(after_help = DROPS)]
+    Drops {
+        /// Reasons that no frame was dropped for, too; JSON always has them
+        #[arg(long)]
+        all: bool,
+    },
     /// Everything that is counted
     #[command(after_help = "Example: vtepctl counters")]
     Counters,
@@ -106,7 +112,7 @@ pub enum Command {
         /// The VNI
         vni: u32,
     },
-    /// Gives a VNI back to the kernel, until it is attached
+    /// Gives a VNI back to the kernel, or a standalone one to nobody, until it is attached
     #[command(after_help = "Example: vtepctl detach 10010")]
     Detach {
         /// The VNI
@@ -115,6 +121,9 @@ pub enum Command {
     /// What would become of a frame: its outer source port, its next hop, and why
     #[command(after_help = EXPLAIN)]
     Explain(Explain),
+    /// Measures on this machine, in namespaces of its own: vtepd in memory, and beside kernel VXLAN over veth links (as root)
+    #[command(after_help = BENCH)]
+    Bench(Bench),
     /// Write vtepctl's man pages and shell completions into a folder
     #[command(after_help = "Example: vtepctl manual /tmp/manual && man /tmp/manual/vtepctl.1")]
     Manual {
@@ -122,6 +131,20 @@ pub enum Command {
         folder: PathBuf,
     },
 }
+
+const DROPS: &str = "\
+Examples:
+  vtepctl drops
+  vtepctl drops --all                                       every reason that there is
+  vtepctl drops -o json | jq '.[] | select(.frames > 0)'";
+
+const BENCH: &str = "\
+Examples:
+  sudo vtepctl bench                                        less than a minute
+  sudo vtepctl bench --rounds 7 --time 1000 -o json         surer figures, for programs
+
+It touches no vtepd that runs, and leaves nothing behind, also when it is interrupted. It is at its best on a machine with nothing else to do:
+what is beside it shows in the figures.";
 
 const EXPLAIN: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use tonic::Streaming;
 
 use crate::arguments::{Arguments, Command, OfVni, Output, PolicyCommand};
 use crate::output::{Failure, Table, json};
-use crate::{events, explain, status};
+use crate::{bench, events, explain, status};
 
 /// Asks, and prints the answer.
 ///
@@ -20,8 +20,12 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Command::Manual { folder } = command {
         return Ok(manual::write(Arguments::command(), &folder)?);
     }
-    let client = api::connect(&socket).await?;
     let mut out = BufWriter::new(io::stdout().lock());
+    if let Command::Bench(bench) = command {
+        bench::run(bench, output, &mut out).await?;
+        return Ok(out.flush()?);
+    }
+    let client = api::connect(&socket).await?;
     Asking { client, output, out: &mut out }.answer(command).await?;
     Ok(out.flush()?)
 }
@@ -71,9 +75,9 @@ impl<W: Write> Asking<'_, W> {
                 let rows = all(self.client.list_ports(v1::ListPortsRequest { vni }).await?).await?;
                 self.print(&rows, |out| ports(&rows).write(out, ""))
             }
-            Command::Drops => {
+            Command::Drops { all } => {
                 let drops = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
-                self.print(&drops, |out| dropped(&drops).write(out, ""))
+                self.print(&drops, |out| drops_so_far(out, &drops, all))
             }
             Command::Counters => {
                 let answer = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
@@ -95,13 +99,22 @@ impl<W: Write> Asking<'_, W> {
             }
             Command::Attach { vni } => {
                 let row = self.client.attach_vni(v1::AttachVniRequest { vni }).await?.into_inner();
-                self.print(&row, |out| writeln!(out, "VNI {vni} ({}) is taken over", row.netdev))
+                self.print(&row, |out| match row.standalone {
+                    true => writeln!(out, "VNI {vni} is forwarded between its ports and remote VTEPs"),
+                    false => writeln!(out, "VNI {vni} ({}) is taken over", row.netdev),
+                })
             }
             Command::Detach { vni } => {
                 let row = self.client.detach_vni(v1::DetachVniRequest { vni }).await?.into_inner();
-                self.print(&row, |out| writeln!(out, "VNI {vni} ({}) is the kernel's", row.netdev))
+                self.print(&row, |out| match row.standalone {
+                    true => writeln!(
+                        out,
+                        "VNI {vni} is forwarded by nobody: its frames are dropped until `vtepctl attach {vni}`"
+                    ),
+                    false => writeln!(out, "VNI {vni} ({}) is the kernel's", row.netdev),
+                })
             }
-            Command::Manual { .. } => Ok(()),
+            Command::Bench(_) | Command::Manual { .. } => Ok(()),
             Command::Explain(explain) => explain::print(&mut self, explain).await,
         }
     }
@@ -193,6 +206,11 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
 fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
     match &row.left {
         None => policies(std::slice::from_ref(row)).write(out, ""),
+        Some(reason) if row.standalone => writeln!(
+            out,
+            "VNI {} is forwarded by nobody: {reason}. The change is noted, and in force once it is attached",
+            row.vni
+        ),
         Some(reason) => writeln!(
             out,
             "VNI {} ({}) is left to the kernel: {reason}. The change is noted, and in force once vtepd takes the VNI over",
@@ -220,7 +238,12 @@ fn policies(rows: &[v1::Vni]) -> Table<6> {
 fn fdb(rows: &[v1::FdbEntry]) -> Table<4> {
     let mut table = Table::new(["vni", "netdev", "mac", "vtep"]);
     for row in rows {
-        let behind = row.port.as_ref().map_or_else(|| row.vtep.clone(), |port| format!("port {port}"));
+        let behind = row
+            .port
+            .as_ref()
+            .map(|port| format!("port {port}"))
+            .or_else(|| row.vtep.clone())
+            .unwrap_or_default();
         table.row([row.vni.to_string(), row.netdev.clone(), row.mac.clone(), behind]);
     }
     table
@@ -320,6 +343,15 @@ fn ports(rows: &[v1::Port]) -> Table<8> {
     table
 }
 
+/// The reasons that frames were dropped for, or every one.
+fn drops_so_far(out: &mut impl Write, rows: &[v1::Drop], all: bool) -> io::Result<()> {
+    let some: Vec<v1::Drop> = rows.iter().filter(|row| all || row.frames > 0).cloned().collect();
+    if some.is_empty() {
+        return writeln!(out, "No frame has been dropped (--all lists the reasons that there are)");
+    }
+    dropped(&some).write(out, "")
+}
+
 fn dropped(rows: &[v1::Drop]) -> Table<3> {
     let mut table = Table::new(["frames", "reason", "meaning"]);
     for row in rows {
@@ -358,6 +390,9 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("received from bridges", counters.received_bridge),
         ("copied (flood lists, segments)", counters.copied),
         ("sent", counters.sent),
+        ("sent in super-frames", counters.in_super_frames),
+        ("super-frames", counters.super_frames),
+        ("sent to hosts past bridges", counters.past_bridge),
         ("sent by a default route (inner frames)", counters.default_route_frames),
         ("dropped", counters.dropped),
         ("held for a next hop", counters.held),
@@ -365,7 +400,9 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("steering: redirected from bridges", steering.vxlan_redirected),
         ("steering: too big, left to the kernel", steering.vxlan_too_big),
         ("steering: handed to bridges", steering.splice_returned),
+        ("steering: handed to hosts' ports", steering.splice_delivered),
         ("steering: for a VNI that is gone", steering.splice_unknown_slot),
+        ("steering: for a port that is gone or too small", steering.splice_undeliverable),
         ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),
         ("steering: from bridges, left to the kernel as the worker hung", steering.vxlan_stalled),
         ("steering: from hosts, left to bridges as the worker hung", steering.port_stalled),
@@ -413,4 +450,26 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
     writeln!(out)?;
     let some: Vec<v1::Drop> = counters.drops.iter().filter(|drop| drop.frames > 0).cloned().collect();
     dropped(&some).write(out, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_that_nothing_was_dropped_for_are_shown_if_wanted() {
+        let drop =
+            |reason: &str, frames| v1::Drop { reason: reason.to_owned(), frames, ..v1::Drop::default() };
+        let said = |rows: &[v1::Drop], all| {
+            let mut text = Vec::new();
+            drops_so_far(&mut text, rows, all).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let rows = [drop("no_route", 0), drop("too_big", 3)];
+        let lines = |all| said(&rows, all).lines().map(str::to_owned).collect::<Vec<_>>();
+        assert!(lines(false).len() == 2 && lines(false)[1].contains("too_big"), "{:?}", lines(false));
+        assert_eq!(lines(true).len(), 3);
+        assert!(said(&rows[..1], false).starts_with("No frame has been dropped"));
+        assert!(said(&rows[..1], true).contains("no_route"));
+    }
 }

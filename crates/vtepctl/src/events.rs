@@ -26,7 +26,7 @@ pub async fn print(
             Output::Table if event.kind == "lost" => writeln!(asking.out, "lost: {}", event.text)?,
             Output::Table => {
                 let v1::Event { sequence, time, kind, text, .. } = &event;
-                writeln!(asking.out, "{sequence:>6}  {time}  {kind:<13}  {text}")?;
+                writeln!(asking.out, "{sequence:>6}  {time}  {kind:<15}  {text}")?;
             }
         }
         if request.follow {

@@ -9,20 +9,23 @@ use api::v1;
 /// # Errors
 /// When nobody reads any more.
 pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
-    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies } = explanation;
+    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies, ports } = explanation;
     write!(out, "VNI {vni} ({netdev}): ")?;
     if let Some(drop) = dropped {
         return write_drop(out, drop);
     }
-    writeln!(
-        out,
-        "{destination} {}",
-        if *flooded {
-            "is in no table: a copy for each VTEP of the flood list"
-        } else {
-            "is behind a known VTEP"
+    write!(out, "{destination} ")?;
+    match (*flooded, ports.join(" ")) {
+        (true, ports) if ports.is_empty() => {
+            writeln!(out, "is in no table: a copy for each VTEP of the flood list")?;
         }
-    )?;
+        (true, ports) => writeln!(
+            out,
+            "is not known: a copy for each VTEP of the flood list, and for each port that it does not come from ({ports})"
+        )?,
+        (false, ports) if ports.is_empty() => writeln!(out, "is behind a known VTEP")?,
+        (false, ports) => writeln!(out, "is behind port {ports}, which gets it as it is")?,
+    }
     for copy in copies {
         let vtep = if copy.vtep.is_empty() { "a VTEP that is gone" } else { copy.vtep.as_str() };
         writeln!(out, "\nTo {vtep}:")?;

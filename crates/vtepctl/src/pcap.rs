@@ -11,27 +11,41 @@ const ETHERNET: u32 = 1;
 /// No packet is longer (`MAXIMUM_SNAPLEN` of libpcap).
 const LONGEST: u32 = 262_144;
 
+/// What to do about a file that holds too little.
+const AGAIN: &str =
+    "let it run until frames have passed and end it by Ctrl-C; with -U it writes each at once";
+
 /// The frame of this number, from 1.
 ///
 /// # Errors
-/// When the file cannot be read, is something else, or has fewer frames.
+/// When the file cannot be read, is something else, or has fewer frames: what is wrong, and what to do.
 pub fn frame(path: &Path, number: usize) -> Result<Vec<u8>, Failure> {
     let wrong = |why: String| Failure::Input(format!("{}: {why}", path.display()));
-    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            wrong("there is no such file; `tcpdump -i INTERFACE -w FILE` makes one".to_owned())
+        }
+        _ => wrong(error.to_string()),
+    })?;
     read(&mut BufReader::new(file), number).map_err(wrong)
 }
 
 fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
-    let cut = |error: io::Error| format!("the capture is cut short ({error})");
-    let mut header = [0; 24];
-    file.read_exact(&mut header).map_err(cut)?;
+    if number == 0 {
+        return Err("frames are counted from 1".to_owned());
+    }
+    let header: [u8; 24] = match next(file, 24)?.as_slice() {
+        [] => return Err(format!("the file is empty: tcpdump has not written to it yet; {AGAIN}")),
+        // Whatever is so short may as well be something else.
+        bytes => bytes.try_into().map_err(|_| "this is no pcap file, or one that is cut short".to_owned())?,
+    };
     let [magic, _, _, _, _, link_type] = words(header);
     // Times in microseconds or nanoseconds, in the writer's byte order.
     let swapped = match magic {
         0xa1b2_c3d4 | 0xa1b2_3c4d => false,
         0xd4c3_b2a1 | 0x4d3c_b2a1 => true,
         0x0a0d_0d0a => return Err("this is pcapng; make it a pcap: tcpdump -r FILE -w NEW".to_owned()),
-        _ => return Err("this is no pcap file".to_owned()),
+        _ => return Err("this is no pcap file: `tcpdump -w FILE` writes one".to_owned()),
     };
     let order = |word: u32| if swapped { word.swap_bytes() } else { word };
     // The upper bits are the FCS length and reserved.
@@ -42,29 +56,42 @@ fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
         ));
     }
     for at in 1.. {
-        let mut record = [0; 16];
-        match file.read_exact(&mut record) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(format!("it has only {} frames", at - 1));
-            }
-            read => read.map_err(cut)?,
-        }
+        let cut = || match at - 1 {
+            0 => format!("the capture is cut short in its first frame; {AGAIN}"),
+            whole => format!("the capture is cut short: of its frames, 1 to {whole} are whole; {AGAIN}"),
+        };
+        let record: [u8; 16] = match (next(file, 16)?.as_slice(), at - 1) {
+            ([], 0) => return Err(format!("no frame was captured; {AGAIN}")),
+            ([], 1) => return Err("it has only one frame: --frame 1".to_owned()),
+            ([], whole) => return Err(format!("it has only {whole} frames: --frame 1 to {whole}")),
+            (bytes, _) => bytes.try_into().map_err(|_| cut())?,
+        };
         let [_, _, captured, length] = words(record).map(order);
         if captured > LONGEST {
-            return Err(format!("frame {at} claims {captured} bytes"));
+            return Err(format!("frame {at} claims {captured} bytes: the file is damaged"));
         }
-        let mut bytes = vec![0; captured as usize];
-        file.read_exact(&mut bytes).map_err(cut)?;
+        let bytes = next(file, captured)?;
+        if bytes.len() < captured as usize {
+            return Err(cut());
+        }
         if at == number {
             if captured < length {
                 return Err(format!(
-                    "frame {at} has {length} bytes, of which {captured} were captured (-s 0)"
+                    "frame {at} has {length} bytes, of which {captured} were captured: let tcpdump take all of them (-s 0)"
                 ));
             }
             return Ok(bytes);
         }
     }
     Err("there is no such frame".to_owned())
+}
+
+/// So many bytes, or those that are left.
+fn next(file: &mut impl Read, count: u32) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = file.take(count.into()).read_to_end(&mut bytes);
+    read.map_err(|error| format!("the file cannot be read: {error}"))?;
+    Ok(bytes)
 }
 
 /// Bytes as 32-bit words, most significant byte first.
@@ -97,8 +124,8 @@ mod tests {
         for swapped in [false, true] {
             let file = capture(swapped, ETHERNET, &[b"first", b"second"]);
             assert_eq!(read(&mut &file[..], 2).as_deref(), Ok(&b"second"[..]));
-            assert_eq!(read(&mut &file[..], 3), Err("it has only 2 frames".to_owned()));
-            assert!(read(&mut &file[..], 0).is_err());
+            assert_eq!(read(&mut &file[..], 3), Err("it has only 2 frames: --frame 1 to 2".to_owned()));
+            assert_eq!(read(&mut &file[..], 0), Err("frames are counted from 1".to_owned()));
             for end in 0..file.len() {
                 assert!(read(&mut &file[..end], 2).is_err(), "cut at {end}");
             }
@@ -115,5 +142,24 @@ mod tests {
         assert!(read(&mut &short[..], 1).unwrap_err().contains("of which 5 were captured"));
         short[24 + 8] = 0xff;
         assert!(read(&mut &short[..], 1).unwrap_err().contains("claims"));
+    }
+
+    #[test]
+    fn what_is_empty_or_cut_short_says_so_and_what_to_do() {
+        let whole = capture(true, ETHERNET, &[b"first", b"second"]);
+        for (length, number, words) in [
+            (0, 1, "the file is empty: tcpdump has not written to it yet; let it run"),
+            (23, 1, "no pcap file, or one that is cut short"),
+            (24, 1, "no frame was captured; let it run"),
+            (24 + 15, 1, "cut short in its first frame; let it run"),
+            (24 + 16 + 5, 2, "it has only one frame: --frame 1"),
+            (24 + 16 + 5 + 16, 2, "cut short: of its frames, 1 to 1 are whole; let it run"),
+        ] {
+            let said = read(&mut &whole[..length], number).unwrap_err();
+            assert!(said.contains(words), "{length}: {said}");
+        }
+        let said = |path: &str| frame(Path::new(path), 1).unwrap_err().to_string();
+        assert!(said("/no/such.pcap").contains("/no/such.pcap: there is no such file; `tcpdump -i"));
+        assert!(said("/").contains("cannot be read: Is a directory"), "{}", said("/"));
     }
 }

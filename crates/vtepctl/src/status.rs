@@ -20,9 +20,15 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     for lack in &steering.lacks {
         writeln!(out, "  this kernel: {lack}")?;
     }
+    write_together(out, status)?;
     writeln!(out, "Publication {}, configuration {}", status.generation, status.configuration)?;
     for source in &status.sources {
         write!(out, "Source {}: {}", source.name, source.state)?;
+        match (source.name.as_str(), source.state.as_str()) {
+            ("fpm", "off") => write!(out, " (zebra is not expected)")?,
+            ("fpm", "disconnected") => write!(out, " (zebra is not there: rtnetlink alone is heard)")?,
+            _ => {}
+        }
         if let Some(seconds) = source.stale_seconds {
             write!(out, " since {}", duration(seconds))?;
         }
@@ -43,8 +49,15 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     if !status.taken.is_empty() {
         vnis(&status.taken).write(out, "  ")?;
     }
-    writeln!(out, "Left to the kernel: {}", status.left.len())?;
-    for left in &status.left {
+    let (detached, left): (Vec<_>, Vec<_>) = status.left.iter().partition(|left| left.standalone);
+    if !detached.is_empty() {
+        writeln!(out, "Forwarded by nobody: {}", detached.len())?;
+    }
+    for vni in detached {
+        writeln!(out, "  VNI {}: {}", vni.vni, vni.left.as_deref().unwrap_or_default())?;
+    }
+    writeln!(out, "Left to the kernel: {}", left.len())?;
+    for left in left {
         let vni = if left.external { "external".to_owned() } else { format!("VNI {}", left.vni) };
         writeln!(out, "  {} ({vni}): {}", left.netdev, left.left.as_deref().unwrap_or_default())?;
     }
@@ -62,6 +75,26 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     }
     for warning in &status.warnings {
         writeln!(out, "Warning: {warning}")?;
+    }
+    Ok(())
+}
+
+/// Whether frames leave together, and where they do not.
+fn write_together(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
+    write!(out, "Frames leave together (super-frames): ")?;
+    match status.super_frames.as_str() {
+        "off" => writeln!(out, "off (`--no-gso`, or `gso = false`)")?,
+        "unsupported" => writeln!(out, "not possible on this kernel (Linux 6.2)")?,
+        // One that is older than vtepctl does not say.
+        "" => writeln!(out, "unknown")?,
+        word => writeln!(out, "{word}")?,
+    }
+    if status.super_frames == "on" && !status.impaired_uplinks.is_empty() {
+        writeln!(
+            out,
+            "  one by one over {}, whose queueing discipline does something to single packets (`tc qdisc`)",
+            status.impaired_uplinks.join(" ")
+        )?;
     }
     Ok(())
 }
@@ -131,6 +164,24 @@ mod tests {
             "Learned: 3 new addresses, 2 moved, 9 times not (`vtepctl counters` says why)\n\
              Moves from VTEP to VTEP: 7 followed, 8 over at once; addresses that moved too often: 1\n"
         );
+    }
+
+    #[test]
+    fn who_leaves_together_and_where_not_is_said() {
+        let written = |word: &str, impaired: &[&str]| {
+            let mut out = Vec::new();
+            let impaired_uplinks = impaired.iter().map(|&uplink| uplink.to_owned()).collect();
+            let status =
+                v1::Status { super_frames: word.to_owned(), impaired_uplinks, ..v1::Status::default() };
+            write_together(&mut out, &status).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written("on", &[]), "Frames leave together (super-frames): on\n");
+        assert!(
+            written("on", &["up1", "up2"]).contains("\n  one by one over up1 up2, whose queueing discipline")
+        );
+        assert!(written("off", &[]).contains("off (`--no-gso`"));
+        assert!(written("unsupported", &[]).contains("not possible on this kernel"));
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
             at_next_start: [
                 "takeover.hook",
                 "takeover.stall-limit-ms",
+                "takeover.busy-poll",
                 "takeover.gso",
                 "takeover.realtime",
                 "fpm.listen",
@@ -69,6 +70,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.shortcut", settings.shortcut.to_string()),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
+            ("takeover.busy-poll", worker.busy_poll.to_string()),
             ("takeover.gso", worker.gso.to_string()),
             ("takeover.realtime", worker.realtime.to_string()),
             ("underlay.rebalance", (settings.rebalance == Rebalance::On).to_string()),

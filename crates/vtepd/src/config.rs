@@ -28,7 +28,7 @@ Signals: SIGHUP reads the configuration file again, SIGTERM or SIGINT gives ever
 
 /// Takes the VXLAN dataplane of a running FRR leaf out of the kernel's hands: run it in the leaf's network namespace.
 ///
-/// A flag wins over the configuration file, the file over the default.
+/// A flag wins over the configuration file, the file over the default; of two such as --gso and --no-gso, the last one.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "vtepd", version, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -56,18 +56,22 @@ pub struct Arguments {
     /// Drop frames from VTEPs that no table names; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
-    /// Let hosts' frames for known remote addresses skip the kernel bridge where they can [default: off]
-    #[arg(long, overrides_with = "no_shortcut")]
+    /// Let known unicast of hosts and for them skip the kernel bridge where it can [default: on]
+    #[arg(long, overrides_with_all = ["shortcut", "no_shortcut"])]
     pub shortcut: bool,
-    /// Send every frame of a host through the kernel bridge
-    #[arg(long)]
+    /// Send every frame of a host and for one through the kernel bridge
+    #[arg(long, overrides_with_all = ["shortcut", "no_shortcut"])]
     pub no_shortcut: bool,
-    /// Send frames of one queue pair together, as UDP super-frames, where the kernel can [default: off]
-    #[arg(long, overrides_with = "no_gso")]
+    /// Send frames of one queue pair together as UDP super-frames (one packet, which the link or the receiver cuts), but not over impaired
+    /// uplinks (with netem or another queueing discipline that does something to single packets) [default: on]
+    #[arg(long, overrides_with_all = ["gso", "no_gso"])]
     pub gso: bool,
-    /// Send every frame by itself
-    #[arg(long)]
+    /// Send every frame by itself: where a router further on impairs its links (netem), it should see each
+    #[arg(long, overrides_with_all = ["gso", "no_gso"])]
     pub no_gso: bool,
+    /// Never sleep: quicker by a wake-up, for a worker that has a core of its own, which it keeps busy, as an ordinary thread
+    #[arg(long)]
+    pub busy_poll: bool,
     /// How the steering programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
@@ -165,6 +169,7 @@ struct TakeoverSection {
     stall_limit_ms: Option<u64>,
     realtime: Option<bool>,
     gso: Option<bool>,
+    busy_poll: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -349,7 +354,7 @@ impl Configuration {
             Some(true) | None => Rebalance::On,
         };
         let shortcut =
-            arguments.shortcut || (file.takeover.shortcut.unwrap_or(false) && !arguments.no_shortcut);
+            arguments.shortcut || (file.takeover.shortcut.unwrap_or(true) && !arguments.no_shortcut);
         let standalone = Standalone::parse(&file.standalone)
             .map_err(|(key, problem)| ConfigurationError::Value { place: file.place(&key), problem })?;
         // Without netdevs, zebra has nothing to say.
@@ -375,7 +380,8 @@ impl Configuration {
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
             worker: WorkerOptions {
                 realtime: file.takeover.realtime.unwrap_or(true),
-                gso: arguments.gso || (!arguments.no_gso && file.takeover.gso.unwrap_or(false)),
+                gso: arguments.gso || (!arguments.no_gso && file.takeover.gso.unwrap_or(true)),
+                busy_poll: arguments.busy_poll || file.takeover.busy_poll,
             },
             fpm: FpmListener {
                 address: fpm_enabled
@@ -514,180 +520,4 @@ fn check(
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    /// What a file of this text and these flags give.
-    pub(crate) fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
-        let path = std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));
-        std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
-        let path_text = path.to_string_lossy().into_owned();
-        let arguments = ["vtepd", "--config", &path_text].into_iter().chain(flags.iter().copied());
-        let result = Configuration::load(&Arguments::parse_from(arguments));
-        std::fs::remove_file(path).unwrap();
-        result
-    }
-
-    #[test]
-    fn an_empty_file_takes_everything_over() {
-        let configuration = load("", &[]).unwrap();
-        assert_eq!(configuration.settings, Settings::default());
-        assert_eq!(configuration.fpm.address, Some(fpm::DEFAULT_ADDRESS));
-        assert_eq!(configuration.metrics, METRICS_DEFAULT);
-    }
-
-    #[test]
-    fn a_vni_inherits_the_default_and_flags_win_over_both() {
-        let text = "[entropy]\npolicy = \"qp-bins\"\nbins = 8\nseed = 3\n[vni.10020]\nbins = 2\n";
-        let settings = load(text, &["--source-ports", "50000-50009"]).unwrap().settings;
-        assert_eq!(settings.seed, 3);
-        assert_eq!((settings.default.policy, settings.default.bins.get()), (Policy::QpBins, 8));
-        let own = settings.of(Vni::try_from(10020).unwrap());
-        assert_eq!(
-            (own.policy, own.bins.get(), own.source_ports.to_string().as_str()),
-            (Policy::QpBins, 2, "50000-50009")
-        );
-    }
-
-    #[test]
-    fn the_shortcut_is_off_unless_told_otherwise() {
-        let on = "[takeover]\nshortcut = true\n";
-        for (text, flags, on) in [
-            ("", &[][..], false),
-            (on, &[], true),
-            (on, &["--no-shortcut"], false),
-            ("", &["--shortcut"], true),
-            ("[takeover]\nshortcut = false\n", &["--shortcut"], true),
-            ("", &["--no-shortcut", "--shortcut"], true),
-            ("", &["--shortcut", "--no-shortcut"], false),
-        ] {
-            assert_eq!(load(text, flags).unwrap().settings.shortcut, on, "{text:?} {flags:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (text, word) in [
-            ("[entropy]\npolicy = \"qp-spray\"", "entropy.policy"),
-            ("[entropy]\nsource-ports = \"9-1\"", "entropy.source-ports"),
-            ("[entropy]\nbins = 0", "entropy.bins"),
-            ("[entropy]\npolicy = \"qp-bins\"\nbins = 9\nsource-ports = \"50000-50007\"", "9"),
-            ("[takeover]\nvnis = [0]", "takeover.vnis"),
-            ("[vni.x]\n", "vni.x"),
-            ("[vni.5]\nttl = 0\n", "vni.5.ttl"),
-            ("[vni.5]\naddresses = 1000001\n", "vni.5.addresses: at most 1000000"),
-            ("[learning]\ntotal = 1000001\n", "learning.total"),
-            ("[learning]\nmoves = 0\n", "learning.moves"),
-            ("[takover]\n", "takover"),
-            ("[api]\nlisten = \"leaf1\"\n", "'leaf1' is no socket"),
-        ] {
-            let error = load(text, &[]).unwrap_err().to_string();
-            assert!(error.contains(word) && error.contains("vtepd-config-"), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn flags_and_keys_go_by_their_names() {
-        let said = |text: &str, flags: &[&str]| load(text, flags).unwrap_err().to_string();
-        let narrow = "[entropy]\npolicy = \"qp-bins\"\nsource-ports = \"50000-50001\"\nbins = 2\n";
-        let error = said(narrow, &["--bins", "3"]);
-        assert!(error.starts_with("--bins with /") && error.contains("entropy.bins: 3 bins"), "{error}");
-        let flags = ["vtepd", "--policy", "qp-bins", "--source-ports", "5-6"];
-        let error = Configuration::load(&Arguments::parse_from(flags)).unwrap_err().to_string();
-        assert!(error.starts_with("--policy --source-ports: 4 bins"), "{error}");
-        for (flag, value) in
-            [("--bins", "0"), ("--policy", "spray"), ("--source-ports", "9-1"), ("--vni", "0")]
-        {
-            let error = Arguments::try_parse_from(["vtepd", flag, value]).unwrap_err().to_string();
-            assert!(error.contains(&format!("'{value}' for '{flag} <")), "{error}");
-        }
-    }
-
-    #[test]
-    fn help_shows_the_defaults() {
-        let help = <Arguments as clap::CommandFactory>::command().render_help().to_string();
-        let configuration = load("", &[]).unwrap();
-        let VniSettings { policy, bins, source_ports, .. } = configuration.settings.default;
-        for (flag, default) in [
-            ("--vni", "every VNI found".to_owned()),
-            ("--exclude", "none".to_owned()),
-            ("--policy", policy.to_string()),
-            ("--bins", bins.to_string()),
-            ("--seed", configuration.settings.seed.to_string()),
-            ("--source-ports", source_ports.to_string()),
-            ("--hook", format!("{:?}", configuration.hook).to_lowercase()),
-            ("--fpm-listen", configuration.fpm.address.unwrap().to_string()),
-            ("--metrics-listen", configuration.metrics.to_string()),
-            ("--api-listen", configuration.api.unwrap().to_string()),
-            ("--output", "table".to_owned()),
-        ] {
-            let line = help.lines().find(|line| line.contains(&format!("{flag} <")));
-            let line = line.unwrap_or_else(|| panic!("no {flag} in\n{help}"));
-            assert!(line.contains(&format!("[default: {default}]")), "{flag}: {line}");
-        }
-    }
-
-    #[test]
-    fn what_may_be_learned_is_limited_as_told() {
-        let text =
-            "[learning]\naddresses = 7\ntotal = 8\nvteps = 9\nmoves = 10\n[vni.5]\naddresses = 0\n[vni.6]\n";
-        let settings = load(text, &[]).unwrap().settings;
-        assert_eq!(settings.learning, LearnLimits { total: 8, vteps: 9, moves: 10 });
-        let addresses = [4, 5, 6].map(|vni| settings.of(Vni::try_from(vni).unwrap()).addresses);
-        assert_eq!(addresses, [7, 0, 7]);
-        let default = load("[learning]\nvteps = 9\n", &[]).unwrap().settings;
-        assert_eq!(default.learning, LearnLimits { vteps: 9, ..LearnLimits::default() });
-        assert_eq!(default.default.addresses, VniSettings::default().addresses);
-    }
-
-    #[test]
-    fn frames_wait_for_a_hung_worker_as_long_as_told() {
-        let limit = |text: &str| load(text, &[]).map(|configuration| configuration.stall_limit);
-        assert_eq!(limit("").unwrap(), STALL_LIMIT);
-        assert_eq!(limit("[takeover]\nstall-limit-ms = 50").unwrap(), Duration::from_millis(50));
-        for wrong in ["0", "19", "10001"] {
-            let text = format!("[takeover]\nstall-limit-ms = {wrong}");
-            let error = limit(&text).unwrap_err().to_string();
-            assert!(error.contains("takeover.stall-limit-ms: frames may wait for 20 to 10000 ms"), "{error}");
-        }
-    }
-
-    #[test]
-    fn flows_come_back_unless_told_otherwise() {
-        let rebalance = |text| load(text, &[]).unwrap().settings.rebalance;
-        assert_eq!(rebalance(""), Rebalance::On);
-        assert_eq!(rebalance("[underlay]\nrebalance = true"), Rebalance::On);
-        assert_eq!(rebalance("[underlay]\nrebalance = false"), Rebalance::Off);
-    }
-
-    #[test]
-    fn fpm_can_be_turned_off_and_moved() {
-        assert_eq!(load("[fpm]\nenabled = false", &[]).unwrap().fpm.address, None);
-        assert_eq!(load("", &["--no-fpm"]).unwrap().fpm.address, None);
-        let moved = load("[fpm]\nlisten = \"127.0.0.1:2621\"", &[]).unwrap().fpm.address;
-        assert_eq!(moved, Some("127.0.0.1:2621".parse().unwrap()));
-    }
-
-    #[test]
-    fn what_zebra_said_is_kept_as_long_as_told() {
-        let kept =
-            |text: &str| load(text, &[]).map(|configuration| configuration.settings.stale_time.0.as_secs());
-        assert_eq!(kept("").unwrap(), 120);
-        assert_eq!(kept("[fpm]\nstale-time = 0").unwrap(), 0);
-        let error = kept("[fpm]\nstale-time = 3601").unwrap_err().to_string();
-        assert!(error.contains("fpm.stale-time: what zebra said is kept for 0 to 3600 s"), "{error}");
-    }
-
-    #[test]
-    fn the_api_can_be_turned_off_and_moved() {
-        assert_eq!(load("", &[]).unwrap().api, Some(Address::default()));
-        assert_eq!(load("[api]\nenabled = false", &[]).unwrap().api, None);
-        assert_eq!(load("[api]\nlisten = \"@x\"", &["--no-api"]).unwrap().api, None);
-        let moved = load("[api]\nlisten = \"/run/leaf1.sock\"", &[]).unwrap().api;
-        assert_eq!(moved, Some(Address::Path("/run/leaf1.sock".into())));
-        let moved = load("[api]\nenabled = false", &["--api-listen", "@leaf1"]).unwrap().api;
-        assert_eq!(moved, Some(Address::Abstract("leaf1".to_owned())));
-    }
-}
+pub(crate) mod tests;

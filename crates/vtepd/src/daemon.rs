@@ -102,7 +102,7 @@ async fn run_until_replaced(
             drop(worker_ends)
         })?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, ports, hook, features, seen));
+    let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen));
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();

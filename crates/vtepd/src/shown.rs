@@ -32,6 +32,8 @@ pub struct Shown {
     pub hook: Hook,
     /// What the kernel can do.
     pub features: Features,
+    /// Whether frames may leave together, where the kernel can.
+    pub gso: bool,
     /// When the daemon was started.
     pub start: Instant,
 }
@@ -43,6 +45,7 @@ impl Shown {
         access: Vec<ShownPort>,
         hook: Hook,
         features: Features,
+        gso: bool,
         status: watch::Receiver<Status>,
     ) -> Self {
         Self {
@@ -54,6 +57,7 @@ impl Shown {
             status,
             hook,
             features,
+            gso,
             start: Instant::now(),
         }
     }

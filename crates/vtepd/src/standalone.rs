@@ -9,8 +9,8 @@ use control::{Settings, StandaloneVni};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::User;
-use pipeline::{AccessTerms, Bridge, BridgeLimits, Station, Transmit};
-use ports::{AccessPort, TapTerms};
+use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Outgoing, Pipeline, Station, Transmit};
+use ports::{AccessPort, PacketSocket, TapTerms};
 use serde::Deserialize;
 use wire::{MacAddr, Vni};
 
@@ -352,17 +352,18 @@ pub struct Access {
 }
 
 impl crate::worker::Engine {
-    /// One batch of each access port. Returns whether there was anything.
-    pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> io::Result<bool> {
-        let mut moved = false;
+    /// One batch of each access port. Returns how many frames there were.
+    pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> io::Result<usize> {
+        let mut moved = 0;
         for number in 0..self.access.len() {
-            let Some(port) = self.access.get_mut(number) else { break };
-            let unreadable = port.receive(&mut self.batch)?;
-            self.count_unreadable(unreadable);
-            moved |= unreadable > 0 || !self.batch.is_empty();
-            if !self.batch.is_empty() {
-                self.pipeline.switch(&self.batch, number as u16, snapshot, now, &mut self.out);
-                self.deliver();
+            let (before, rest) = self.access.split_at_mut(number);
+            let Some((port, behind)) = rest.split_first_mut() else { break };
+            let batch = port.receive()?;
+            if !batch.is_empty() {
+                moved += batch.len();
+                self.pipeline.switch(batch, number as u16, snapshot, now, &mut self.out);
+                let uplinks = &mut self.sockets.uplinks;
+                deliver((before, behind), uplinks, batch, &mut self.out, &self.pipeline);
             }
         }
         if let Some(asker) = self.shared.take_asker() {
@@ -371,24 +372,36 @@ impl crate::worker::Engine {
         }
         Ok(moved)
     }
+}
 
-    /// Sends what the pipeline has made: each run of frames for the same port, or for uplinks, at once.
-    pub(crate) fn deliver(&mut self) {
-        use pipeline::Destination::Port;
-        let number = |frame: &Transmit| if let Port(number) = frame.to { Some(number) } else { None };
-        for run in self.out.chunk_by_mut(|one, next| number(one) == number(next)) {
-            let account = |frame: &Transmit, outcome| self.pipeline.account(frame, outcome);
-            match run.first().and_then(number) {
-                Some(port) => {
-                    if let Some(port) = self.access.get_mut(usize::from(port)) {
-                        port.transmit(&self.batch, run, account);
-                    }
+/// Sends what the pipeline has made: each run of frames for the same port, or for uplinks, at once. The ports are those before the one that the
+/// frames came from, and those behind it: none goes back there.
+pub(crate) fn deliver(
+    (before, behind): (&mut [AccessPort], &mut [AccessPort]),
+    uplinks: &mut PacketSocket,
+    batch: &Batch<'_>,
+    out: &mut Outgoing,
+    pipeline: &Pipeline,
+) {
+    use pipeline::Destination::Port;
+
+    use crate::worker::send;
+
+    let number =
+        |frame: &Transmit| if let Port(number) = frame.to { Some(usize::from(number)) } else { None };
+    for run in out.chunk_by_mut(|one, next| number(one) == number(next)) {
+        match run.first().and_then(number) {
+            Some(number) => {
+                let later = number.checked_sub(before.len() + 1);
+                let port = before.get_mut(number).or_else(|| behind.get_mut(later?));
+                if let Some(port) = port {
+                    port.transmit(batch, run, |frame, outcome| pipeline.account(frame, outcome));
                 }
-                None => self.sockets.uplinks.transmit(&self.batch, run, account),
             }
+            None => send(uplinks, batch, run, pipeline),
         }
-        self.out.clear();
     }
+    out.clear();
 }
 
 #[cfg(test)]

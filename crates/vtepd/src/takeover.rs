@@ -83,10 +83,15 @@ impl Takeover {
             splice.up(&private)?;
         }
         let taken = || TakeoverError::Socket(io::Error::other("the splice's socket is gone"));
+        let super_frames = options.gso && features.udp_super_frames;
+        let mut to_bridge = bridge.take_socket().ok_or_else(taken)?;
+        to_bridge.set_bundles(super_frames);
         let sockets = Sockets {
             underlay: underlay.take_socket().ok_or_else(taken)?,
-            bridge: bridge.take_socket().ok_or_else(taken)?,
-            uplinks: PacketSocket::open_sender(options.gso && features.udp_super_frames)
+            bridge: to_bridge,
+            uplinks: PacketSocket::open_sender(super_frames).map_err(TakeoverError::Socket)?,
+            hosts: PacketSocket::open_sender(options.gso)
+                .map(PacketSocket::without_patience)
                 .map_err(TakeoverError::Socket)?,
             patience: steering.take_patience().ok_or_else(taken)?,
             options,
@@ -106,8 +111,10 @@ impl Takeover {
     pub fn apply(&mut self, update: &Update) -> Result<(), TakeoverError> {
         let Update { snapshot, plan, places, .. } = update;
         let shrunk = self.steering.shrink(plan).and(self.steering.forget(places));
+        self.worker.open_ports(self.steering.delivering_ports());
         self.worker.publish(Arc::clone(snapshot));
         let grown = self.steering.grow(plan).and(self.steering.remember(places));
+        self.worker.open_ports(self.steering.delivering_ports());
         if !self.engaged {
             self.steering.engage()?;
             self.engaged = true;
@@ -123,7 +130,9 @@ impl Takeover {
         let Update { snapshot, places, .. } = update;
         let forgotten = self.steering.forget(places);
         self.worker.publish(Arc::clone(snapshot));
-        Ok(forgotten.and(self.steering.remember(places))?)
+        let remembered = self.steering.remember(places);
+        self.worker.open_ports(self.steering.delivering_ports());
+        Ok(forgotten.and(remembered)?)
     }
 
     /// Gives everything back to the kernel: first no more is redirected, then what the worker has is forwarded, then the hooks,
@@ -156,7 +165,9 @@ impl Takeover {
     /// # Errors
     /// When the kernel refuses.
     pub fn review(&mut self, found: Vec<(ShortcutPort, Option<String>)>) -> Result<(), SteeringError> {
-        self.steering.review(found)
+        let reviewed = self.steering.review(found);
+        self.worker.open_ports(self.steering.delivering_ports());
+        reviewed
     }
 
     /// How the shortcut is used.

@@ -89,6 +89,8 @@ pub fn view(
             ("vxlan_too_big", counts.vxlan_too_big),
             ("splice_returned", counts.splice_returned),
             ("splice_unknown_slot", counts.splice_unknown_slot),
+            ("splice_delivered", counts.splice_delivered),
+            ("splice_undeliverable", counts.splice_undeliverable),
             ("uplink_stalled", counts.uplink_stalled),
             ("vxlan_stalled", counts.vxlan_stalled),
             ("port_shortcut", counts.port_shortcut),

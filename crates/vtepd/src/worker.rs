@@ -12,15 +12,23 @@ use arc_swap::ArcSwap;
 use control::{Adjacency, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Batch, Counters, DropReason, Pipeline, Transmit};
+use pipeline::{Batch, Counters, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
 use ports::{AccessPort, PacketSocket, Patience, Scheduling, Waiting};
 use tables::Snapshot;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::standalone::{Access, Stations};
+use crate::standalone::{Access, Stations, deliver};
 
+/// How often a busy worker counts what found no room; one that is about to sleep always does.
+const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a worker looks after ports whose ring could be stuck, which does not wake it.
+const STUCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Frames that wait for a next hop are looked at this often, beside each new snapshot.
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
+/// For how long hosts' frames go by the bridge only because they follow each other closely; then the worker makes a pause.
+const RESTLESS: Duration = Duration::from_millis(100);
+/// The same, where such pauses do not help.
+const MOST_RESTLESS: Duration = Duration::from_secs(30);
 /// When stopping: nothing may arrive for this long before the worker is done. Frames that were redirected just before the kill
 /// switch was emptied pass the kernel's backlog in far less.
 const QUIET: Duration = Duration::from_millis(20);
@@ -34,6 +42,8 @@ pub struct Sockets {
     pub bridge: PacketSocket,
     /// Sends to the uplinks.
     pub uplinks: PacketSocket,
+    /// Sends to hosts past the bridge: what a host's port does not take must not hold up the uplinks.
+    pub hosts: PacketSocket,
     /// By which the steering programs know that the worker is alive.
     pub patience: Patience,
     /// How it goes about it.
@@ -45,14 +55,18 @@ pub struct Sockets {
 pub struct WorkerOptions {
     /// Whether it may run before ordinary threads.
     pub realtime: bool,
-    /// Whether frames of one outer flow may leave together, where the kernel can.
+    /// Whether frames may leave together, where the kernel can.
     pub gso: bool,
+    /// Whether it never sleeps. Then it runs as an ordinary thread: another would keep everybody else from its core.
+    pub busy_poll: bool,
 }
 
 /// What a worker shares with the rest of the daemon.
 #[derive(Debug)]
 pub(crate) struct Shared {
     snapshot: ArcSwap<Snapshot>,
+    /// Bridge ports to which frames may be sent past the bridge.
+    open_ports: ArcSwap<Vec<u32>>,
     counters: Arc<Counters>,
     wake: EventFd,
     stopping: AtomicBool,
@@ -89,6 +103,7 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::default(),
+            open_ports: ArcSwap::default(),
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
@@ -102,12 +117,18 @@ impl Worker {
             access: ports,
             _claims: claims,
             pipeline: Pipeline::new(Arc::clone(&shared.counters)),
-            batch: Batch::new(ports::packet::BATCH),
-            out: Vec::new(),
+            out: Outgoing::new(),
             requests,
             generation: 0,
+            open_ports: Arc::default(),
+            restless_since: None,
+            restless: RESTLESS,
+            settled_at: None,
             scheduling: Scheduling::fair(),
         };
+        if engine.sockets.bridge.bundles() {
+            engine.pipeline.bundle();
+        }
         bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
         let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let result = engine.run();
@@ -141,6 +162,13 @@ impl Worker {
         }
     }
 
+    /// Lets the worker send frames for hosts behind these bridge ports past the bridge, and behind no others, from its next batch on.
+    pub fn open_ports(&self, ports: Vec<u32>) {
+        if **self.shared.open_ports.load() != ports {
+            self.shared.open_ports.store(Arc::new(ports));
+        }
+    }
+
     /// Has the worker forward what it still gets until nothing comes any more, and waits for its end.
     ///
     /// # Errors
@@ -165,17 +193,24 @@ pub(crate) struct Engine {
     pub(crate) access: Vec<AccessPort>,
     _claims: Vec<UdpSocket>,
     pub(crate) pipeline: Pipeline,
-    pub(crate) batch: Batch,
-    pub(crate) out: Vec<Transmit>,
+    pub(crate) out: Outgoing,
     requests: mpsc::Sender<Request>,
     /// Of the snapshot that was forwarded by last.
     generation: u64,
+    /// As they were opened last.
+    open_ports: Arc<Vec<u32>>,
+    /// Since when there has been no pause in which hosts' frames could leave the bridge.
+    restless_since: Option<Instant>,
+    /// For how long that may last now, and when it was last ended.
+    restless: Duration,
+    settled_at: Option<Instant>,
     scheduling: Scheduling,
 }
 
 impl Engine {
     fn run(&mut self) -> io::Result<()> {
-        if self.sockets.options.realtime {
+        let busy_poll = self.sockets.options.busy_poll;
+        if self.sockets.options.realtime && !busy_poll {
             match Scheduling::prompt() {
                 Ok(scheduling) => self.scheduling = scheduling,
                 Err(error) => tracing::info!(
@@ -185,16 +220,20 @@ impl Engine {
             }
         }
         let mut quiet_since = None;
+        let mut counted = Instant::now();
         loop {
             let now = Instant::now();
             let moved = self.turn(now)?;
-            if moved {
+            if (moved == 0 && !busy_poll) || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL {
+                counted = now;
+                self.count_overruns()?;
+            }
+            if moved > 0 {
                 quiet_since = None;
-                self.scheduling.work(now);
+                self.scheduling.work(now, moved);
                 continue;
             }
             self.scheduling.rest(now);
-            self.count_overruns();
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
             if stopping && quiet_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
                 self.pipeline.stop();
@@ -202,39 +241,47 @@ impl Engine {
             }
             let timeout = match (stopping, self.pipeline.holds()) {
                 (true, _) => Some(QUIET),
+                (false, _) if busy_poll => Some(Duration::ZERO),
                 (false, true) => Some(HOLD_INTERVAL),
+                (false, false) if self.access.iter().any(AccessPort::may_stick) => Some(STUCK_INTERVAL),
                 (false, false) => None,
             };
             self.sleep(timeout)?;
         }
     }
 
-    /// One batch each way. Returns whether there was anything.
-    fn turn(&mut self, now: Instant) -> io::Result<bool> {
+    /// One batch each way. Returns how many frames there were.
+    fn turn(&mut self, now: Instant) -> io::Result<usize> {
         let snapshot = self.shared.snapshot.load();
         if self.generation != snapshot.generation() || self.pipeline.holds() {
             self.generation = snapshot.generation();
             self.pipeline.release(&snapshot, now, &mut self.out);
-            flush(&mut self.sockets.uplinks, &self.batch, &mut self.out, &self.pipeline);
+            flush(&mut self.sockets.uplinks, &Batch::none(), &mut self.out, &self.pipeline);
+        }
+        let open_ports = self.shared.open_ports.load();
+        if !Arc::ptr_eq(&open_ports, &self.open_ports) {
+            self.open_ports = Arc::clone(&open_ports);
+            self.pipeline.open_ports(&open_ports);
         }
         let stalled = [Waiting::Underlay, Waiting::Bridge].map(|splice| self.sockets.patience.look(splice));
         if stalled != [None, None] {
-            self.catch_up(stalled)?;
-            return Ok(true);
+            // Whoever still waits is next.
+            return self.catch_up(stalled).map(|()| 1);
         }
-        let counters = &self.shared.counters;
-
-        let unreadable = self.sockets.underlay.receive(&mut self.batch)?;
-        let from_underlay = self.batch.len();
-        if unreadable > 0 {
-            counters.underlay_received.add(unreadable);
-            counters.drop_frames(DropReason::ReceiveUnreadable, 0, unreadable);
-        }
-        self.pipeline.decapsulate(&self.batch, &snapshot, now, &mut self.out);
+        let batch = self.sockets.underlay.receive();
+        let from_underlay = batch.len();
+        self.pipeline.decapsulate(batch, &snapshot, now, &mut self.out);
         if self.access.is_empty() {
-            flush(&mut self.sockets.bridge, &self.batch, &mut self.out, &self.pipeline);
+            let sockets = (&mut self.sockets.bridge, &mut self.sockets.hosts);
+            hand_in(sockets, batch, &mut self.out, &self.pipeline);
         } else {
-            self.deliver();
+            deliver(
+                (&mut self.access, &mut []),
+                &mut self.sockets.uplinks,
+                batch,
+                &mut self.out,
+                &self.pipeline,
+            );
         }
         for learned in self.pipeline.learned() {
             // What finds no room is reported again soon.
@@ -243,25 +290,40 @@ impl Engine {
             }
         }
 
-        let unreadable_too = self.sockets.bridge.receive(&mut self.batch)?;
-        let from_bridge = self.batch.len();
-        self.count_unreadable(unreadable_too);
-        self.pipeline.encapsulate(&self.batch, &snapshot, now, &mut self.out);
-        flush(&mut self.sockets.uplinks, &self.batch, &mut self.out, &self.pipeline);
-        let from_ports = !self.access.is_empty() && self.turn_ports(&snapshot, now)?;
+        if from_underlay > 0 {
+            self.pipeline.handed_in(now, Instant::now());
+            self.settle(now);
+        }
+
+        let batch = self.sockets.bridge.receive();
+        let from_bridge = batch.len();
+        self.pipeline.encapsulate(batch, &snapshot, now, &mut self.out);
+        flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
+        let from_ports = if self.access.is_empty() { 0 } else { self.turn_ports(&snapshot, now)? };
         for (ifindex, address) in self.pipeline.resolve_requests() {
             // When control is that far behind, the next request will do.
             let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
         }
-        Ok(from_ports || from_underlay + from_bridge > 0 || unreadable + unreadable_too > 0)
+        Ok(from_ports + from_underlay + from_bridge)
     }
 
-    /// Frames from hosts that the kernel could not hand over.
-    pub(crate) fn count_unreadable(&self, frames: u64) {
-        if frames > 0 {
-            self.shared.counters.bridge_received.add(frames);
-            self.shared.counters.drop_frames(DropReason::ReceiveUnreadable, 0, frames);
+    /// Makes a pause where hosts' frames do not, so that those behind it can skip the bridge. Its ring takes what comes meanwhile.
+    fn settle(&mut self, now: Instant) {
+        if !self.pipeline.is_unsettled() {
+            self.restless_since = None;
+            return;
         }
+        let since = *self.restless_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < self.restless {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+        self.pipeline.settle();
+        self.restless_since = None;
+        // Where one pause was not enough, another will hardly be.
+        let again = self.settled_at.is_some_and(|at| now.saturating_duration_since(at) < self.restless * 2);
+        self.restless = if again { (self.restless * 2).min(MOST_RESTLESS) } else { RESTLESS };
+        self.settled_at = Some(Instant::now());
     }
 
     /// The worker was away for so long that the kernel has taken over: what still waits is older than what the kernel has forwarded
@@ -277,7 +339,7 @@ impl Engine {
                 continue;
             }
             loop {
-                let frames = socket.receive(&mut self.batch)? + self.batch.len() as u64;
+                let frames = socket.receive().len() as u64;
                 if frames == 0 {
                     break;
                 }
@@ -286,6 +348,7 @@ impl Engine {
             }
             self.sockets.patience.forgive(splice);
         }
+        self.pipeline.others_sent(Instant::now());
         counters.drop_frames(DropReason::WaitedTooLong, 0, dropped);
         counters.stalls.add(1);
         let waited = underlay.max(bridge).unwrap_or_default();
@@ -301,22 +364,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Frames that the kernel could not queue, looked up before each sleep: a worker without work has lost none.
-    fn count_overruns(&self) {
+    /// Frames that found no room in the rings.
+    fn count_overruns(&mut self) -> io::Result<()> {
         let counters = &self.shared.counters;
         let splices = [
             (self.sockets.underlay.overruns(), &counters.underlay_received),
             (self.sockets.bridge.overruns(), &counters.bridge_received),
         ];
-        let ports = self.access.iter().map(|port| (port.overruns(), &counters.bridge_received));
+        let ports = self.access.iter_mut().map(|port| (port.overruns(), &counters.bridge_received));
         for (lost, received) in splices.into_iter().chain(ports) {
-            if let Ok(lost) = lost
-                && lost > 0
-            {
+            let lost = lost?;
+            if lost > 0 {
                 received.add(lost);
                 counters.drop_frames(DropReason::ReceiveOverrun, 0, lost);
             }
         }
+        Ok(())
     }
 
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
@@ -334,6 +397,11 @@ impl Engine {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
+        for (descriptor, socket) in descriptors.iter().zip([&self.sockets.underlay, &self.sockets.bridge]) {
+            if descriptor.revents().is_some_and(|events| events.contains(PollFlags::POLLERR)) {
+                socket.clear_error();
+            }
+        }
         // Nobody woke us, or we are awake now.
         let _ = self.shared.wake.read();
         Ok(())
@@ -341,7 +409,31 @@ impl Engine {
 }
 
 /// Sends what the pipeline has made, and accounts for it.
-fn flush(socket: &mut PacketSocket, batch: &Batch, out: &mut Vec<Transmit>, pipeline: &Pipeline) {
-    socket.transmit(batch, out, |frame, outcome| pipeline.account(frame, outcome));
+fn flush(socket: &mut PacketSocket, batch: &Batch<'_>, out: &mut Outgoing, pipeline: &Pipeline) {
+    send(socket, batch, out, pipeline);
     out.clear();
+}
+
+/// Sends decapsulated frames straight to hosts' ports by the one socket, and all others to the splice by the other, and accounts for them. In
+/// this order: within a batch a frame of a flow may follow one that has taken the shorter way, but not the other way round.
+fn hand_in(
+    (bridge, hosts): (&mut PacketSocket, &mut PacketSocket),
+    batch: &Batch<'_>,
+    out: &mut Outgoing,
+    pipeline: &Pipeline,
+) {
+    send(hosts, batch, out, pipeline);
+    send(bridge, batch, out, pipeline);
+    out.clear();
+}
+
+/// Sends these frames, and accounts for them.
+pub(crate) fn send(
+    socket: &mut PacketSocket,
+    batch: &Batch<'_>,
+    frames: &mut [Transmit],
+    pipeline: &Pipeline,
+) {
+    let together = socket.transmit(batch, frames, |frame, outcome| pipeline.account(frame, outcome));
+    pipeline.account_super_frames(together.sent, together.frames);
 }

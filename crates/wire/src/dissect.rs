@@ -195,6 +195,62 @@ impl Dissection {
 #[inline]
 #[must_use]
 pub fn dissect(frame: &[u8]) -> Option<Dissection> {
+    // RoCE over IPv4 is almost all there is: inlined, it costs its reader a third of the instructions of a look at everything.
+    roce_over_ipv4(frame).or_else(|| dissect_any(frame))
+}
+
+/// What [`dissect_any`] says of a whole RoCE frame over IPv4 without tags and options; `None` for all others.
+#[inline(always)]
+fn roce_over_ipv4(frame: &[u8]) -> Option<Dissection> {
+    let headers = frame.first_chunk::<54>()?;
+    let (ethernet, rest) = headers.split_first_chunk::<14>()?;
+    let (ip, rest) = rest.split_first_chunk::<20>()?;
+    let (udp, bth) = rest.split_first_chunk::<8>()?;
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ethertype @ ..] = *ethernet;
+    let [version, tos, l0, l1, _, _, f0, f1, ttl, protocol, _, _, a0, a1, a2, a3, b0, b1, b2, b3] = *ip;
+    let [source_port @ .., p0, p1, u0, u1, _, _] = *udp;
+    let source_port: [u8; 2] = source_port;
+    let [opcode, _, _, _, _, q0, q1, q2, _, n0, n1, n2] = *bth.first_chunk::<12>()?;
+    let flags = u16::from_be_bytes([f0, f1]);
+    let (total_length, length) = (u16::from_be_bytes([l0, l1]), u16::from_be_bytes([u0, u1]));
+    let plain = u16::from_be_bytes(ethertype) == ETHERTYPE_IPV4
+        && version == 0x45
+        && flags & 0x3fff == 0
+        && protocol == PROTOCOL_UDP
+        && u16::from_be_bytes([p0, p1]) == PORT_ROCE;
+    let whole = usize::from(length) >= Udp::LENGTH + 12
+        && u32::from(length) + 20 <= u32::from(total_length)
+        && usize::from(total_length) + 14 <= frame.len();
+    if !plain || !whole {
+        return None;
+    }
+    let network = Network::Ipv4(Ipv4Summary {
+        source: Ipv4Addr::new(a0, a1, a2, a3),
+        destination: Ipv4Addr::new(b0, b1, b2, b3),
+        header_length: 20,
+        tos,
+        ttl,
+        dont_fragment: flags & 0x4000 != 0,
+        fragment: Fragment::Whole,
+        total_length,
+        protocol,
+    });
+    let ports = (u16::from_be_bytes(source_port), PORT_ROCE);
+    let destination = QueuePair::from_be_bytes([q0, q1, q2]);
+    Some(Dissection {
+        destination: MacAddr([d0, d1, d2, d3, d4, d5]),
+        source: MacAddr([s0, s1, s2, s3, s4, s5]),
+        vlan_tags: 0,
+        ethertype: ETHERTYPE_IPV4,
+        l3_offset: ETHERNET_LENGTH,
+        network,
+        transport: Some(Transport { protocol, offset: ETHERNET_LENGTH + 20, ports: Some(ports) }),
+        roce: Some(Roce { opcode, destination, sequence: u32::from_be_bytes([0, n0, n1, n2]) }),
+    })
+}
+
+#[inline(never)]
+fn dissect_any(frame: &[u8]) -> Option<Dissection> {
     let (ethernet, mut l3) = Ethernet::parse(frame).ok()?;
     let mut ethertype = ethernet.ethertype();
     let mut vlan_tags = 0;
@@ -408,4 +464,36 @@ fn extensions(next: u8, payload: &[u8]) -> Chain<'_> {
         rest = behind;
     }
     chain
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8192))]
+
+        /// The short way says what the long one does, or nothing: for RoCE frames of any length, changed anywhere.
+        #[test]
+        fn both_ways_say_the_same(
+            (length, change) in (0usize..90, prop::option::weighted(0.7, (0usize..56, any::<u8>()))),
+            (total, udp) in (prop::option::of(0u8..90), prop::option::of(0u8..90)),
+        ) {
+            let mut frame = [0x5a; 90];
+            frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+            frame[16..18].copy_from_slice(&[0, total.unwrap_or((length as u8).saturating_sub(14))]);
+            (frame[20], frame[21], frame[23]) = (0x40, 0, PROTOCOL_UDP);
+            frame[36..38].copy_from_slice(&PORT_ROCE.to_be_bytes());
+            frame[38..40].copy_from_slice(&[0, udp.unwrap_or((length as u8).saturating_sub(34))]);
+            if let Some((at, byte)) = change {
+                frame[at] = byte;
+            }
+            let frame = &frame[..length];
+            let (short, long) = (roce_over_ipv4(frame), dissect_any(frame));
+            prop_assert!(short.is_none() || short == long, "{short:?} {long:?}");
+            prop_assert!(short.is_some() || change.is_some() || long.is_none_or(|long| long.roce.is_none()));
+        }
+    }
 }

@@ -12,7 +12,7 @@ use entropy::{Entropy, Policy, Settings};
 use fpm::{Frame as FpmFrame, Framer};
 use frames::leaf::Leaf;
 use pipeline::{
-    Batch, Checksum, Counters, Explanation, Frame, Gso, GsoKind, Offload, Pipeline, Transmit, VlanTag,
+    Batch, Checksum, Counters, Explanation, Frame, Gso, GsoKind, Offload, Outgoing, Pipeline, Transmit, VlanTag,
     explain,
 };
 use tables::{Slot, Snapshot};
@@ -67,11 +67,11 @@ fn offload(data: &[u8]) -> Option<(Offload, &[u8])> {
 /// Runs one frame through a pipeline and checks its accounts; returns what is sent.
 fn run(
     frame: Frame<'_>,
-    forward: impl FnOnce(&mut Pipeline, &Batch, &mut Vec<Transmit>),
+    forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut Outgoing),
 ) -> Vec<(Transmit, Vec<u8>)> {
     let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
-    let (mut batch, mut out) = (Batch::new(1), Vec::new());
-    assert!(batch.copy(frame));
+    let (mut batch, mut out) = (Batch::new(1), Outgoing::new());
+    assert!(batch.push(frame));
     forward(&mut pipeline, &batch, &mut out);
     for transmit in &out {
         pipeline.account(transmit, Ok(()));
@@ -82,7 +82,7 @@ fn run(
         received + counters.copies.get(),
         counters.sent.get() + counters.dropped_in_all() + counters.held.get()
     );
-    out.into_iter().map(|transmit| (transmit.clone(), transmit.to_vec(&batch))).collect()
+    out.iter().map(|transmit| (transmit.clone(), transmit.to_vec(&batch))).collect()
 }
 
 /// Every frame is accounted for, `explain` tells what is done, and the other end gets what was sent.

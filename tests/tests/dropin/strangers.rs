@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 
 use serde_json::json;
+use vtepd_tests::experiments::{EXPERIMENT, is_experiment};
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, Host, VNI, ip, run};
@@ -15,8 +16,6 @@ use crate::management::{GATEWAY, Management};
 const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
 /// A VLAN of the hosts' own, with a priority: the overlay carries it as it is.
 const TAG: u16 = 0x6064;
-/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
-const EXPERIMENT: u16 = 0x88b5;
 
 /// Every two hosts of these VNIs ping each other with the largest packets that fit, without fragments, and send each other TCP; a
 /// tagged frame from each to each arrives once, as it was sent.
@@ -38,8 +37,7 @@ fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
     for to in hosts {
         let others: Vec<&Host> = hosts.into_iter().filter(|from| from.number != to.number).collect();
         let mut sent: Vec<Vec<u8>> = Vec::new();
-        let is_ours = |frame: &[u8]| frame.get(12..14) == Some(&EXPERIMENT.to_be_bytes());
-        let arrived = Capture::start(&to.ns, ETH, is_ours);
+        let arrived = Capture::start(&to.ns, ETH, is_experiment);
         for from in others {
             let of = |length| frames::ethernet(Pair::of(from, to), EXPERIMENT, &sockets::bytes(7, length));
             let frames = [46, largest].map(|length| frames::tagged(&of(length), 0x8100, TAG));

@@ -2,7 +2,9 @@
 
 use lab::process::wait_until;
 use serde_json::Value;
-use vtepd_tests::normal_form::{Lines, differences, of_kernel, of_vtepd, set_route, vteps};
+use vtepd_tests::normal_form::{
+    Lines, differences, of_kernel, of_vtepd, set_route, shortcut_differences, vteps,
+};
 
 use crate::fixture::{CONVERGENCE, ScaleAcross, Vtepd};
 
@@ -50,7 +52,9 @@ pub fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
     let mut last = (Lines::new(), Vec::new());
     let agreed = wait_until(CONVERGENCE, || {
         let expected = expected(fabric, leaf);
-        let differences = differences(&own(vtepd), &expected);
+        let mut differences = differences(&own(vtepd), &expected);
+        let run = |command: &str| fabric.run(leaf, command);
+        differences.extend(shortcut_differences(|words| vtepd.ask(words), run, &NETDEVS));
         last = (expected, differences);
         last.1.is_empty()
     });

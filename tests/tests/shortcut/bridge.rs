@@ -1,8 +1,11 @@
 //! The bridge stays in the picture: it learns, ages and moves addresses, and does what only it can do with a port.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lab::packet::{Interface, PacketSocket};
 use lab::{Namespace, netns};
+use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, PEER, VNI, bridge, ip, remote_mac};
@@ -94,6 +97,45 @@ fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
     assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
     there.finish_whole();
     let _ = back.finish();
+}
+
+/// A host's frames move its entry while somebody else moves it away, again and again. The kernel tells of two moves that meet in any order,
+/// and says nothing more: what vtepd goes by in the end is what the bridge has all the same.
+#[test]
+fn moves_that_meet_end_where_the_bridge_has_the_host() {
+    if !can_run("moves_that_meet_end_where_the_bridge_has_the_host") {
+        return;
+    }
+    let lab = Lab::new("scmeet");
+    let mover = MacAddr([2, 0, 0, 0, 0, 0x66]);
+    let vtepd = start(&lab, "tcx");
+    bridge(&lab.leaf, &remote_mac(mover, VNI, PEER));
+    let away = format!("fdb replace {mover} dev vx10 master extern_learn\n").repeat(20);
+    let pair = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.host) };
+    let frame = frames::ethernet(pair, 0x88b5, &[0; 50]);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let talk = || {
+            let socket = PacketSocket::sender(&Interface::find(ETH).unwrap()).unwrap();
+            while !ended.load(Ordering::Relaxed) {
+                socket.send(&[&frame]).unwrap();
+            }
+        };
+        let (next, ended) = (&lab.next.ns, &ended);
+        scope.spawn(move || next.enter(talk).unwrap());
+        // Whatever fails, the other thread ends.
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..300 {
+                bridge(&lab.leaf, &away);
+                // 3 where it is behind a VTEP for all that vtepd knows.
+                vtepd.wait_for("the move", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
+            }
+        }));
+        ended.store(true, Ordering::Relaxed);
+        failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert!(in_fdb(&lab, "hq10", mover));
+    vtepd.wait_for("the addresses", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") == 5);
 }
 
 /// With an ageing time of three seconds: who talks by the shortcut alone is remembered, who is silent is forgotten.
@@ -267,4 +309,100 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     late.sort_unstable();
     println!("reached there after at most {:?}, median {:?}", late[late.len() - 1], late[late.len() / 2]);
     assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
+}
+
+/// A far host comes to a port that is new here, while its neighbour goes on sending to it. From its first frame on it has what is sent to it, and
+/// nobody behind its old VTEP, if vtepd has listened there before the port forwarded. Of one that is put into the bridge while it talks,
+/// this says how much went astray.
+#[test]
+fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on() {
+    const NUMBER: usize = 14 + 20 + 8;
+    if !can_run("a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on") {
+        return;
+    }
+    let lab = Lab::new("scnew");
+    let vtepd = start(&lab, "tcx");
+    let mover = MacAddr([2, 0, 0, 0, 0, 0x66]);
+    let machine = Namespace::create(format!("{}-mv", lab.leaf.name())).unwrap();
+    let hello = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.next) };
+    let hello = frames::udp(hello.to_mac(MacAddr::BROADCAST), (1, 2), b"here");
+    let pair = Pair::of(&lab.host, &lab.far).to_mac(mover);
+    let arrivals = |ns: &Namespace, interface: &str| {
+        Capture::start(ns, interface, move |frame| frame.get(..6) == Some(&mover.0[..]))
+    };
+    let number = |frame: &Captured| u32::from_be_bytes(frame.bytes[NUMBER..NUMBER + 4].try_into().unwrap());
+    let mut astray = Vec::new();
+    for round in 0..20 {
+        let listens = round % 2 == 0;
+        bridge(&lab.leaf, &remote_mac(mover, VNI, PEER));
+        netns::veth((&machine, "eth1"), (&lab.leaf, "mv10"), 1500).unwrap();
+        if listens {
+            ip(&lab.leaf, "link set mv10 down master br10");
+            vtepd.wait_for("the port", |m| matches!(port(m, "mv10"), Some(Err(why)) if why.contains("down")));
+        }
+        vtepd.wait_for("the address", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") == 5);
+        let (there, here) = (arrivals(&lab.far.ns, ETH), arrivals(&machine, "eth1"));
+        let [ended, heard] = [const { AtomicBool::new(false) }; 2];
+        let first = AtomicU32::new(u32::MAX);
+        std::thread::scope(|scope| {
+            let send = || {
+                let socket = PacketSocket::sender(&Interface::find(ETH).unwrap()).unwrap();
+                for number in (1u32..).take_while(|_| !ended.load(Ordering::Relaxed)) {
+                    if heard.load(Ordering::Relaxed) {
+                        first.fetch_min(number, Ordering::Relaxed);
+                    }
+                    socket.send(&[&frames::udp(pair, (1, 2), &number.to_be_bytes())]).unwrap();
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            };
+            let listen = || {
+                let patience = Duration::from_millis(10);
+                let socket = PacketSocket::receiver(&Interface::find(ETH).unwrap(), patience).unwrap();
+                let said = |frame: &[u8]| {
+                    heard.fetch_or(frame.get(6..12) == Some(&mover.0[..]), Ordering::Relaxed);
+                };
+                while !ended.load(Ordering::Relaxed) {
+                    socket.receive(&mut [0; 64], 64, said).unwrap();
+                }
+            };
+            let talk = || {
+                let socket = PacketSocket::sender(&Interface::find("eth1").unwrap()).unwrap();
+                while !ended.load(Ordering::Relaxed) {
+                    // Without a carrier nothing is sent.
+                    let _ = socket.send(&[&hello]);
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            };
+            let (host, machine) = (&lab.host.ns, &machine);
+            scope.spawn(move || host.enter(listen).unwrap());
+            scope.spawn(move || host.enter(send).unwrap());
+            scope.spawn(move || machine.enter(talk).unwrap());
+            // Whatever fails, the other threads end.
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                there.wait(100);
+                ip(&lab.leaf, if listens { "link set mv10 up" } else { "link set mv10 master br10" });
+                here.wait(500);
+            }));
+            ended.store(true, Ordering::Relaxed);
+            failed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+        quiet();
+        let first = first.into_inner();
+        let [there, here] =
+            [there, here].map(|capture| capture.stop().iter().map(number).collect::<Vec<_>>());
+        assert!(first < here[here.len() - 1], "round {round}: {first}");
+        let lost = there.iter().filter(|number| **number >= first).count();
+        if listens {
+            assert_eq!(lost, 0, "round {round}");
+            assert!(here.contains(&first), "round {round}");
+        } else {
+            astray.push(lost);
+        }
+        ip(&lab.leaf, "link del mv10");
+        bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 self"));
+        vtepd.wait_for("the port to go", |m| port(m, "mv10").is_none());
+    }
+    println!(
+        "astray of a host that is put into the bridge while it talks: {astray:?} frames, 0.1 ms or more apart"
+    );
 }

@@ -10,6 +10,7 @@
 
 mod bridge;
 mod cost;
+mod delivery;
 mod filters;
 mod order;
 mod ways;

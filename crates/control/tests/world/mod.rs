@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use control::{LeaveReason, Namespace, Settings, State, Update};
 use netlink::{
-    FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation, Route, RouteNextHop,
-    RouteTarget, Vxlan,
+    BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation, Route,
+    RouteNextHop, RouteTarget, Vxlan,
 };
 use tables::{Paths, VniTable};
 use wire::{MacAddr, Vni};
@@ -72,6 +72,24 @@ pub fn bridge(ifindex: u32, name: &str) -> Link {
 
 pub fn port(link: Link, bridge: u32) -> Link {
     Link { master: Some(bridge), ..link }
+}
+
+/// A bridge port that does nothing but forward.
+pub const FORWARDING: BridgePort = BridgePort {
+    state: 3,
+    hairpin: false,
+    learning: true,
+    unicast_flood: true,
+    multicast_flood: true,
+    broadcast_flood: true,
+    neighbour_suppression: false,
+    isolated: false,
+    locked: false,
+};
+
+/// The leaf's host port, with these options of its bridge.
+pub fn host_port_with(options: BridgePort) -> Link {
+    Link { bridge_port: Some(options), ..port(ethernet(HOST, "hp1"), BRIDGE) }
 }
 
 pub fn vxlan_of(vni: u32) -> Vxlan {

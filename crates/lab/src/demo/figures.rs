@@ -110,7 +110,8 @@ mod tests {
         assert_eq!(figures.setup.seed, crate::random::SEED);
         let policies: Vec<&str> = figures.policies.iter().map(|policy| policy.name.as_str()).collect();
         assert_eq!(policies, ["kernel", "five-tuple", "qp-bins", "qp-hash"]);
-        figures.policies = vec![PolicyOutcome { name: "x".into(), spread: spread([310, 310, 90, 280]) }];
+        figures.policies =
+            vec![PolicyOutcome { name: "x".into(), attempts: 1, spread: spread([310, 310, 90, 280]) }];
         let of =
             |policy, queue_pairs, loads| figures.differences(policy, queue_pairs, &spread(loads), &tier());
         assert_eq!(of("x", 32, [90, 311, 309, 283]), [""; 0]);

@@ -42,6 +42,9 @@ pub struct Outcome {
 pub struct PolicyOutcome {
     /// `kernel`, `five-tuple`, `qp-bins` or `qp-hash`.
     pub name: String,
+    /// How often it was measured: again where BGP changed a path meanwhile. The figures are the last's.
+    #[serde(skip)]
+    pub attempts: u32,
     /// Balance is over the links between the data centres.
     #[serde(flatten)]
     pub spread: Spread,
@@ -165,6 +168,13 @@ impl fmt::Display for Outcome {
             "Which uplink of its leaf kernel VXLAN takes depends on the sender's CPU: its route cache is per CPU. The \
              sender stays on CPU 0."
         )?;
+        for policy in self.policies.iter().filter(|policy| policy.attempts > 1) {
+            let PolicyOutcome { name, attempts, .. } = policy;
+            writeln!(
+                f,
+                "{name} was measured {attempts} times: BGP changed a path meanwhile. The figures are the last's."
+            )?;
+        }
         if !self.hash_seeds {
             writeln!(
                 f,
@@ -195,7 +205,7 @@ mod tests {
         let links = ["a", "b", "c", "d"].map(str::to_owned).into_iter().zip(loads).collect();
         let spread =
             Spread { mmr: mmr(&loads), jain: jain(&loads), reordered: 0, lost, duplicated: 0, links };
-        PolicyOutcome { name: name.into(), spread }
+        PolicyOutcome { name: name.into(), attempts: 1, spread }
     }
 
     fn outcome(hash: [u64; 4], lost: u64) -> Outcome {
@@ -235,6 +245,10 @@ mod tests {
         assert!(!good.contains("NOT"), "{good}");
         let bad = outcome([1000, 0, 0, 0], 7).to_string();
         assert!(bad.contains("MMR 4.00, NOT as it should") && bad.contains("7 frames were lost"), "{bad}");
+        assert!(!bad.contains("was measured"), "{bad}");
+        let mut disturbed = outcome([300, 250, 200, 250], 0);
+        disturbed.policies[1].attempts = 2;
+        assert!(disturbed.to_string().contains("five-tuple was measured 2 times"), "{disturbed}");
         let polarised = Outcome { hash_seeds: false, ..outcome([1, 1, 1, 1], 0) }.to_string();
         assert!(polarised.contains("polarise"), "{polarised}");
     }

@@ -13,6 +13,8 @@ use crate::random::SEED;
 const QUIET: Duration = Duration::from_secs(1);
 /// Payload bytes of a frame: a path MTU of 1024.
 pub(crate) const PAYLOAD: usize = 1024;
+/// Bytes of UDP payload that one frame is between leaves: the VXLAN header, and the frame with its headers and ICRC.
+pub const CARRIED: u64 = 8 + 58 + PAYLOAD as u64;
 /// One inner source port for all queue pairs: what older NICs and many traffic generators send.
 const INNER_PORT: u16 = 49152;
 

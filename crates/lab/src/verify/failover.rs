@@ -10,7 +10,7 @@ use super::report::{Failover, Outage, WideAreaFailover};
 use crate::counters;
 use crate::netns::NetnsError;
 use crate::overlay::Deployed;
-use crate::roce::{Limit, Report, Sent, Stream};
+use crate::roce::{CARRIED, Limit, Report, Sent, Stream};
 use crate::topology::Endpoint;
 
 /// How long traffic runs before a link fails, and before it returns.
@@ -114,7 +114,9 @@ impl Traffic<'_> {
         let namespace = self.deployed.namespace(&near.node)?;
         let sent = || {
             let counters = counters::read(&namespace)?;
-            Ok::<_, VerifyError>(counters.get(&near.interface).map_or(0, |counters| counters.tx_packets))
+            Ok::<_, VerifyError>(
+                counters.get(&near.interface).map_or(0, |counters| counters.frames_sent(CARRIED)),
+            )
         };
         let in_use = |frames: u64, time: Duration| {
             frames as f64 > (f64::from(self.rate) * USED * time.as_secs_f64()).max(20.0)

@@ -39,8 +39,9 @@ impl Frame {
         &self.0
     }
 
-    /// A super-frame inside a tunnel (VXLAN) in its segments, as the header cannot tell a kernel of tunnels; every other frame as it
-    /// is. `None` if its headers contradict each other.
+    /// A super-frame inside a tunnel (VXLAN) in its segments, as the header cannot tell a kernel of tunnels, and so is one of UDP, whose
+    /// segments were frames of their own and are lost by themselves; every other frame as it is. `None` if its headers contradict each
+    /// other.
     pub(super) fn cut(self) -> Option<Vec<Self>> {
         let (header, frame) = self.0.split_at_checked(VNET_HEADER)?;
         let flags = header.first()?;
@@ -49,7 +50,8 @@ impl Frame {
         }
         let dissection = wire::dissect(frame)?;
         let start = self.number(6)?;
-        if dissection.transport.is_none_or(|transport| usize::from(transport.offset) == start) {
+        let tunnelled = dissection.transport.is_some_and(|transport| usize::from(transport.offset) != start);
+        if !tunnelled && self.kind() & 0xf != GSO_UDP_L4 {
             return Some(vec![self]);
         }
         let kind = match self.kind() & 0xf {

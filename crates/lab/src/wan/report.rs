@@ -9,7 +9,7 @@ use serde::Serialize;
 /// `unreadable` and `overruns` never became frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Frames that came in; a super-frame is one, but inside of VXLAN it is cut into its segments before.
+    /// Frames that came in; a TCP super-frame is one, but one of UDP or inside of VXLAN is cut into its segments before.
     pub frames: u64,
     /// Their bytes, as on a wire: super-frames as their segments, without preamble and FCS.
     pub bytes: u64,

@@ -19,7 +19,7 @@ pub struct Impairment {
     /// and in between it goes from one to the next evenly. So frames that are near in time have similar delays, whatever their
     /// rate, and none overtakes another.
     pub jitter: Duration,
-    /// The probability that a frame is lost, 0 to 1, each for itself. A super-frame is one frame.
+    /// The probability that a frame is lost, 0 to 1, each for itself. A TCP super-frame is one frame.
     pub loss: f64,
     /// Bits per second of Ethernet frames (without preamble and FCS); super-frames count as the segments that they stand for.
     pub rate: Option<u64>,

@@ -1,14 +1,18 @@
-//! `struct ifinfomsg` and `struct ifaddrmsg`: links and addresses.
+//! `struct ifinfomsg`, `struct ifaddrmsg` and `struct tcmsg`: links, their addresses and queueing disciplines.
 //!
-//! Attribute numbers: `include/uapi/linux/if_link.h` of Linux 6.18, `include/uapi/linux/if_addr.h`.
+//! Attribute numbers: `include/uapi/linux/if_link.h` of Linux 6.18, `include/uapi/linux/if_addr.h`,
+//! `include/uapi/linux/rtnetlink.h`.
 
 use super::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope};
 use crate::attribute::Attributes;
-use crate::message::{Address, Bridge, BridgePort, Link, LinkKind, Vxlan};
+use crate::message::{Address, Bridge, BridgePort, Link, LinkKind, Qdisc, Vxlan};
 
 /// What the reserved bits of a VXLAN header are for a netdev without extensions: all but the I flag and the VNI
 /// (RFC 7348 section 5; `vxlan_nl2conf` in `drivers/net/vxlan/vxlan_core.c`).
 const RESERVED_BITS: [u8; 8] = [0xf7, 0xff, 0xff, 0xff, 0, 0, 0, 0xff];
+
+/// `TC_H_ROOT` (`include/uapi/linux/pkt_sched.h`).
+const TC_H_ROOT: u32 = 0xffff_ffff;
 
 pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
     let (&[family, _, h0, h1, i0, i1, i2, i3, f0, f1, f2, f3, ..], attributes) = envelope.body::<16>()?;
@@ -27,6 +31,7 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
             3 => link.name = attribute.string(),
             4 => link.mtu = attribute.u32()?,
             5 => link.link = Some(attribute.u32()?),
+            6 => link.qdisc = attribute.string(),
             10 => link.master = Some(attribute.u32()?),
             // IFLA_PROTINFO holds the bridge port's options only where the message is of the bridge.
             12 if link.bridge_port_only => link.bridge_port = Some(bridge_port(attribute.nested())?),
@@ -52,6 +57,20 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
         bridge.promiscuous = promiscuous;
     }
     Ok(link)
+}
+
+/// `None` for those inside of others, and for what filters hang on (`clsact`).
+pub(super) fn root_qdisc(envelope: &Envelope<'_>) -> Result<Option<Qdisc>, DecodeError> {
+    let (&[_, _, _, _, i0, i1, i2, i3, _, _, _, _, p0, p1, p2, p3, ..], attributes) =
+        envelope.body::<20>()?;
+    let mut qdisc = Qdisc { ifindex: u32::from_ne_bytes([i0, i1, i2, i3]), kind: String::new() };
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == 1 {
+            qdisc.kind = attribute.string();
+        }
+    }
+    Ok((u32::from_ne_bytes([p0, p1, p2, p3]) == TC_H_ROOT).then_some(qdisc))
 }
 
 /// `IFLA_LINKINFO`: the link's own kind, and its options as a port of the bridge above it.

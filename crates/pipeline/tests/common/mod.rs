@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use etherparse::PacketBuilder;
-use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, Transmit, VlanTag};
+use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Outgoing, Pipeline, VlanTag};
 use tables::{
     DontFragment, Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable,
     Vtep, VtepIndex,
@@ -33,6 +33,7 @@ pub struct Leaf {
     pub settings: Settings,
     pub vteps: Vec<(Ipv4Addr, Vec<NextHop>)>,
     pub fdb: Vec<([u8; 6], u32)>,
+    pub hosts: Vec<([u8; 6], u32)>,
     pub flood: Vec<u32>,
     pub strict: bool,
     pub learning: Option<Learning>,
@@ -50,6 +51,7 @@ pub fn hop(ifindex: u32) -> NextHop {
         weight: 1,
         path: ifindex as u16,
         by_default: false,
+        impaired: false,
     }
 }
 
@@ -69,6 +71,7 @@ impl Leaf {
             settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },
             vteps: vec![(LEAF_2, vec![hop(3), hop(4)]), (Ipv4Addr::new(10, 0, 0, 3), vec![hop(3), hop(4)])],
             fdb: vec![(HOST, 0)],
+            hosts: Vec::new(),
             flood: vec![0, 1],
             strict: false,
             learning: None,
@@ -93,6 +96,7 @@ impl Leaf {
             tunnel: self.tunnel.clone(),
             entropy: Entropy::new(self.settings).unwrap(),
             fdb: self.fdb.iter().map(|(mac, index)| (MacAddr(*mac), VtepIndex(*index))).collect(),
+            hosts: self.hosts.iter().map(|(mac, port)| (MacAddr(*mac), *port)).collect(),
             flood: self.flood.iter().copied().map(VtepIndex).collect(),
             strict_vtep: self.strict,
             learning: self.learning.clone(),
@@ -140,24 +144,30 @@ impl Owned {
     }
 }
 
+/// A frame whose bytes stay until the process ends, for a batch does not own its frames.
+pub fn leaked(frame: &Owned) -> Frame<'static> {
+    let frame = frame.frame();
+    Frame { data: frame.data.to_vec().leak(), ..frame }
+}
+
 /// A pipeline with its batch.
 pub struct Worker {
     pub pipeline: Pipeline,
-    pub batch: Batch,
-    pub out: Vec<Transmit>,
+    pub batch: Batch<'static>,
+    pub out: Outgoing,
 }
 
 impl Worker {
     pub fn new() -> Self {
         let pipeline = Pipeline::new(Arc::new(Counters::new()));
-        Self { pipeline, batch: Batch::new(64), out: Vec::new() }
+        Self { pipeline, batch: Batch::new(256), out: Outgoing::new() }
     }
 
     fn fill(&mut self, frames: &[Owned]) {
         self.batch.clear();
         self.out.clear();
         for frame in frames {
-            assert!(self.batch.copy(frame.frame()));
+            assert!(self.batch.push(leaked(frame)));
         }
     }
 
@@ -364,4 +374,18 @@ pub fn sctp() -> (Vec<u8>, Vec<u8>) {
     }
     after[42..46].copy_from_slice(&(!register).to_le_bytes());
     (before, after)
+}
+
+/// What the underlay brings of these inner frames, the outer header with this ECN field.
+pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
+    let carry = |inner: &Vec<u8>| {
+        let sent = Worker::new().encapsulate(&[Owned::tagged(inner.clone())], &Leaf::one().snapshot());
+        let mut data = sent.into_iter().next().unwrap();
+        data[15] |= ecn;
+        data[24..26].fill(0);
+        let sum = wire::checksum::checksum(&data[14..34]);
+        data[24..26].copy_from_slice(&sum.to_be_bytes());
+        Owned::plain(data)
+    };
+    inner.iter().map(carry).collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use lab::netns::{Namespace, veth};
 use pipeline::VlanTag;
 use ports::{Hook, PacketSocket, Patience, Steering, SteeringCounts, Waiting, shortcut_obstacle};
 use tables::{Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
@@ -81,6 +82,8 @@ impl Port {
             netdev,
             slot: slot(),
             frame_limit: 1000,
+            sends: true,
+            delivers: true,
             refresh,
         };
         plan.ports.insert(index, port);
@@ -173,6 +176,12 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
         port.goes_by_the_bridge(&frame[..if why.contains("without a type") { 54 } else { frame.len() }], why);
     }
 
+    // A far host speaks here: it has come, for all that is known. Was it a lie, that is forgotten after a second.
+    port.goes_by_the_bridge(&frame(broadcast, FARTHER, 0x0806, 0, 0, 60), "a host that has come says so");
+    port.goes_by_the_bridge(&udp(FARTHER, HOST), "for the host that has come");
+    std::thread::sleep(Duration::from_millis(1100));
+    port.shortcuts(&udp(FARTHER, HOST), "it has not come");
+
     // An address that leaves its place is the bridge's to find; at its new place it is known again.
     let remote = Place::Remote { slot: slot(), mac: FAR };
     port.steering.forget(&[gone(remote)]).unwrap();
@@ -230,6 +239,84 @@ fn known_unicast_skips_the_bridge_with_tcx_links() {
 #[test]
 fn known_unicast_skips_the_bridge_with_clsact_filters() {
     known_unicast_skips_the_bridge(Hook::Clsact);
+}
+
+/// A far host that comes to a port is not sought behind its VTEP any more, though the port only listens, or waits for the hook of another.
+#[test]
+fn ports_that_only_listen_hear_who_comes() {
+    let mut port = Port::new("sclisten", Hook::Tcx, PATIENT);
+    let second = Namespace::create(format!("vtp-sclisten-second-{}", std::process::id())).unwrap();
+    veth((&port.leaf.leaf, "hp2"), (&second, "eth0"), 1500).unwrap();
+    port.leaf.leaf.run(&["ip", "link", "set", "hp2", "master", "br5"]).unwrap();
+    let index = ifindex(&port.leaf.leaf, "hp2");
+    let here = Place::Port { port: index, mac: STRANGER };
+    port.steering.remember(&[here, Place::Remote { slot: slot(), mac: FARTHER }].map(known)).unwrap();
+    let apply = |port: &mut Port, sends: bool| {
+        let first = &port.plan.ports[&port.index];
+        let name = "hp2".to_owned();
+        let other = ShortcutPort { ifindex: index, name, sends, delivers: sends, ..first.clone() };
+        port.plan.ports.insert(index, other);
+        let Port { leaf, steering, plan, .. } = port;
+        leaf.leaf.enter(|| steering.shrink(plan).and(steering.grow(plan)).unwrap()).unwrap();
+        steering.shortcut().unwrap().ports.into_keys().collect::<Vec<_>>()
+    };
+    let bridged = |port: &mut Port, from: &Namespace, frame: &[u8], why: &str| {
+        let before = port.counts();
+        send(from, "eth0", frame);
+        receive(&mut port.bridge, NEVER, |_| true);
+        let _ = port.patience.look(Waiting::Bridge);
+        let after = port.counts();
+        assert_eq!(
+            (after.port_shortcut, after.port_refreshed),
+            (before.port_shortcut, before.port_refreshed),
+            "{why}"
+        );
+        after.port_passed - before.port_passed
+    };
+    let hello = frame(MacAddr([0xff; 6]), FARTHER, 0x0806, 0, 0, 60);
+    let tagged = [&hello[..12], &[0x81, 0, 0, 7], &hello[12..]].concat();
+    let first = Namespace::open(port.leaf.host.name()).unwrap();
+
+    // While the other port gets its hook.
+    assert_eq!(apply(&mut port, false), [port.index], "who only listens does not have it");
+    assert!(port.steering.delivering_ports().is_empty());
+    bridged(&mut port, &first, &udp(FAR, HOST), "until control has heard");
+    bridged(&mut port, &first, &hello, "it has come to a port that waits");
+    for _ in 0..2 {
+        port.steering.remember(&[]).unwrap();
+    }
+    assert_eq!(port.steering.delivering_ports(), [port.index]);
+    port.shortcuts(&udp(FAR, HOST), "goes on");
+    port.goes_by_the_bridge(&udp(FARTHER, HOST), "it was heard meanwhile");
+
+    for (hello, why) in [(&hello, "untagged"), (&tagged, "tagged")] {
+        std::thread::sleep(Duration::from_millis(1100));
+        port.shortcuts(&udp(FARTHER, HOST), "it has not come");
+        assert_eq!(bridged(&mut port, &second, hello, why), 0, "{why}: what only listens counts nothing");
+        port.goes_by_the_bridge(&udp(FARTHER, HOST), why);
+    }
+    assert_eq!(bridged(&mut port, &second, &udp(FAR, STRANGER), "known, but it only listens"), 0);
+
+    // It needs no other hook to have it, so nobody waits for that; and it loses it before there is another snapshot.
+    assert_eq!(apply(&mut port, true), [port.index, index]);
+    assert_eq!(port.steering.delivering_ports(), [port.index, index]);
+    port.shortcuts(&udp(FAR, HOST), "nobody waits");
+    let before = port.counts();
+    for _ in 0..2 {
+        send(&second, "eth0", &udp(FAR, STRANGER));
+    }
+    receive(&mut port.bridge, NEVER, |_| true);
+    let _ = port.patience.look(Waiting::Bridge);
+    let after = port.counts();
+    assert_eq!(
+        (after.port_refreshed - before.port_refreshed, after.port_shortcut - before.port_shortcut),
+        (1, 1)
+    );
+    let old = port.plan.clone();
+    let mut new = old.clone();
+    new.ports.get_mut(&index).unwrap().sends = false;
+    port.leaf.leaf.enter(|| port.steering.shrink(&new).unwrap()).unwrap();
+    bridged(&mut port, &second, &udp(FAR, STRANGER), "it only listens again");
 }
 
 /// A worker that hangs is not sent to by this way either.

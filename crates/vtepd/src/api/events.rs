@@ -49,7 +49,9 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
         ..v1::Event::default()
     };
     match event {
-        Event::Attached { vni, netdev } | Event::Detached { vni, netdev } => {
+        Event::Attached { vni, netdev }
+        | Event::Detached { vni, netdev }
+        | Event::Policy { vni, netdev, .. } => {
             message.vni = Some(vni.get());
             message.interface = Some(netdev.clone());
         }
@@ -85,6 +87,7 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
             message.interface = Some(uplink.clone());
             message.gateway = Some(gateway.to_string());
         }
+        Event::Impaired { uplink, .. } => message.interface = Some(uplink.clone()),
         Event::FpmSwept(_) => message.source = Some("fpm".to_owned()),
         Event::ByDefault { vtep, .. } => message.vtep = Some(vtep.to_string()),
         Event::Stalled { .. } | Event::Resynced(_) | Event::Reloaded | Event::Warning(_) => {}

@@ -1,15 +1,19 @@
 //! What would become of a frame, as messages. The decision is the pipeline's own.
 
+use std::sync::Arc;
+
 use api::v1;
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
 use pipeline::learn::Heard;
-use pipeline::{DropReason, Explanation, Frame, Offload};
-use tables::{Snapshot, VniTable};
+use pipeline::{DropReason, Explanation, Frame, Offload, Place, Station};
+use tables::{Snapshot, SnapshotBuilder, VniTable};
 use wire::ecn::Egress;
+use wire::{Ethernet, MacAddr};
 
 use crate::api::show::Uplinks;
 use crate::api::tell;
+use crate::standalone::ShownPort;
 
 /// Explains a frame from the bridge of this VNI.
 pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Uplinks) -> v1::Explanation {
@@ -28,6 +32,69 @@ pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Up
         }
     }
     message
+}
+
+/// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it: by the tables, then by the stations that it has
+/// learned. `ports` are all access ports, by their numbers.
+pub fn switched(
+    frame: &[u8],
+    table: &VniTable,
+    (snapshot, uplinks): (&Snapshot, &Uplinks),
+    stations: &[Station],
+    ports: &[ShownPort],
+) -> v1::Explanation {
+    let by_tables = || explain(frame, table, snapshot, uplinks);
+    let Ok((header, _)) = Ethernet::parse(frame) else { return by_tables() };
+    let (to, from) = (header.destination(), header.source());
+    if table.fdb.get(&to).is_some() {
+        return by_tables();
+    }
+    let place = |mac: MacAddr| {
+        let found = stations.iter().find(|station| station.vni == table.tunnel.vni && station.mac == mac);
+        found.map(|station| station.place)
+    };
+    let own = place(from);
+    match place(to) {
+        Some(Place::Vtep(index, address))
+            if snapshot.vtep(index).is_some_and(|vtep| vtep.address == address) =>
+        {
+            let mut learned = table.clone();
+            learned.fdb.insert(to, index);
+            let mut builder = SnapshotBuilder::after(snapshot);
+            builder.vni(Arc::new(learned));
+            explain(frame, table, &builder.build(), uplinks)
+        }
+        Some(Place::Port(number)) => {
+            let is_own = own == Some(Place::Port(number));
+            let name = ports.get(usize::from(number)).map(|port| port.name.clone());
+            v1::Explanation {
+                vni: table.tunnel.vni.get(),
+                netdev: table.netdev.clone(),
+                dropped: is_own.then(|| dropped(DropReason::SamePort)),
+                destination: to.to_string(),
+                ports: name.filter(|_| !is_own).into_iter().collect(),
+                ..v1::Explanation::default()
+            }
+        }
+        _ => {
+            let others = ports
+                .iter()
+                .zip(0..)
+                .filter(|(port, number)| port.vni == table.tunnel.vni && own != Some(Place::Port(*number)));
+            let ports: Vec<String> = others.map(|(port, _)| port.name.clone()).collect();
+            let mut message = by_tables();
+            // Without remote VTEPs there are the other ports.
+            let alone = |drop: &v1::Drop| !ports.is_empty() && drop.reason == DropReason::NoRemote.label();
+            if message.dropped.as_ref().is_some_and(alone) {
+                message =
+                    v1::Explanation { dropped: None, destination: to.to_string(), flooded: true, ..message };
+            }
+            if message.dropped.is_none() {
+                message.ports = ports;
+            }
+            message
+        }
+    }
 }
 
 /// Explains a frame from the underlay.

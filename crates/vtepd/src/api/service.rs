@@ -60,21 +60,22 @@ impl Service {
         answered.await.map_err(|_| ending())
     }
 
-    /// The netdev of a VNI; the first one taken over, where there are several.
-    fn vni(&self, vni: u32) -> Result<v1::Vni, Status> {
-        let mut rows = tell::vnis(&self.shown);
+    /// The netdev of a VNI; the first one taken over, or that of the configuration, where there are several.
+    async fn vni(&self, vni: u32) -> Result<v1::Vni, Status> {
+        let stations = self.shown.stations().await;
+        let mut rows = tell::vnis(&self.shown, &stations);
         rows.retain(|row| row.vni == vni);
-        rows.sort_by_key(|row| row.left.is_some());
+        rows.sort_by_key(|row| (row.left.is_some(), !row.standalone));
         rows.into_iter().next().ok_or_else(|| self.not_taken(vni))
     }
 
     /// Changes something of a VNI, and returns how it is then.
     async fn change(&self, change: Change) -> Result<v1::Vni, Status> {
         let vni = change.vni().get();
-        self.vni(vni)?;
+        self.vni(vni).await?;
         let refused = self.ask(|answer| control::Request::Change(change, answer)).await?;
         refused.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.vni(vni)
+        self.vni(vni).await
     }
 
     /// The tables of one VNI, or of all.
@@ -109,14 +110,16 @@ impl Vtepd for Service {
     type WatchEventsStream = Rows<v1::Event>;
 
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::Status>, Status> {
-        Ok(Response::new(tell::status(&self.shown)))
+        let stations = self.shown.stations().await;
+        Ok(Response::new(tell::status(&self.shown, &stations)))
     }
 
     async fn list_vnis(
         &self,
         request: Request<v1::ListVnisRequest>,
     ) -> Result<Response<Self::ListVnisStream>, Status> {
-        let mut vnis = tell::vnis(&self.shown);
+        let stations = self.shown.stations().await;
+        let mut vnis = tell::vnis(&self.shown, &stations);
         if let Some(vni) = request.into_inner().vni {
             vnis.retain(|row| row.vni == vni);
             if vnis.is_empty() {
@@ -178,7 +181,8 @@ impl Vtepd for Service {
         &self,
         _: Request<v1::ListPeersRequest>,
     ) -> Result<Response<Self::ListPeersStream>, Status> {
-        Ok(rows(show::peers(&self.shown.snapshot(), &self.shown.counters).into_iter()))
+        let stations = self.shown.stations().await;
+        Ok(rows(show::peers(&self.shown.snapshot(), &stations, &self.shown.counters).into_iter()))
     }
 
     async fn list_ports(
@@ -208,8 +212,14 @@ impl Vtepd for Service {
         let snapshot = self.shown.snapshot();
         let tables = self.tables(&snapshot, Some(vni))?;
         let table = tables.first().ok_or_else(|| self.not_taken(vni))?;
+        let ports = &self.shown.access;
+        let stations = self.shown.stations().await;
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
-        Ok(Response::new(explain::explain(&frame, table, &snapshot, &uplinks)))
+        Ok(Response::new(if ports.is_empty() {
+            explain::explain(&frame, table, &snapshot, &uplinks)
+        } else {
+            explain::switched(&frame, table, (&snapshot, &uplinks), &stations, ports)
+        }))
     }
 
     async fn watch_events(
@@ -238,7 +248,7 @@ impl Vtepd for Service {
         if policy.is_none() && bins.is_none() && source_ports.is_none() {
             return Err(Status::invalid_argument("nothing to change: give a policy, bins or source ports"));
         }
-        let now = self.vni(number)?.taken.and_then(|taken| taken.policy).map(|policy| policy.name);
+        let now = self.vni(number).await?.taken.and_then(|taken| taken.policy).map(|policy| policy.name);
         if bins.is_some()
             && policy.map_or(now, |policy| Some(policy.to_string())) != Some(Policy::QpBins.to_string())
         {

@@ -1,6 +1,6 @@
 //! What is forwarded by, as messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl Uplinks {
     }
 }
 
-fn vtep_address(snapshot: &Snapshot, index: VtepIndex) -> String {
-    snapshot.vtep(index).map_or_else(String::new, |vtep| vtep.address.to_string())
+fn vtep_address(snapshot: &Snapshot, index: VtepIndex) -> Option<String> {
+    snapshot.vtep(index).map(|vtep| vtep.address.to_string())
 }
 
 /// Remote MAC addresses of these VNIs: all, or one.
@@ -64,10 +64,8 @@ pub fn stations(
     let row = |station: Station| {
         let table = tables.iter().find(|table| table.tunnel.vni == station.vni)?;
         let (vtep, port) = match station.place {
-            Place::Vtep(_, address) => (address.to_string(), None),
-            Place::Port(number) => {
-                (String::new(), ports.get(usize::from(number)).map(|port| port.name.clone()))
-            }
+            Place::Vtep(_, address) => (Some(address.to_string()), None),
+            Place::Port(number) => (None, ports.get(usize::from(number)).map(|port| port.name.clone())),
         };
         Some(v1::FdbEntry {
             vni: station.vni.get(),
@@ -87,7 +85,7 @@ pub fn flood(snapshot: Arc<Snapshot>, tables: Vec<Arc<VniTable>>) -> impl Iterat
         let entry = |vtep: &VtepIndex| v1::FloodEntry {
             vni: table.tunnel.vni.get(),
             netdev: table.netdev.clone(),
-            vtep: vtep_address(&snapshot, *vtep),
+            vtep: vtep_address(&snapshot, *vtep).unwrap_or_default(),
         };
         table.flood.iter().map(entry).collect::<Vec<_>>()
     })
@@ -105,6 +103,14 @@ pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
         vni: None,
     };
     hops.into_values().map(neighbour).collect()
+}
+
+/// The uplinks over which frames leave one by one, by name.
+pub fn impaired(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<String> {
+    let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
+    let names: BTreeSet<String> =
+        hops.filter(|hop| hop.impaired).map(|hop| uplinks.name(hop.ifindex)).collect();
+    names.into_iter().collect()
 }
 
 /// A host whose MAC and IP addresses are known together.
@@ -161,8 +167,8 @@ fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::Pee
     })
 }
 
-/// Every remote VTEP, what is behind it and what it was sent, by address.
-pub fn peers(snapshot: &Snapshot, counters: &Counters) -> Vec<v1::Peer> {
+/// Every remote VTEP, what is behind it and what it was sent, by address. `stations` are those that vtepd's own bridge has learned.
+pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> Vec<v1::Peer> {
     let mut behind: BTreeMap<(Ipv4Addr, u32), v1::PeerVni> = BTreeMap::new();
     for table in snapshot.vnis() {
         let vni = table.tunnel.vni.get();
@@ -176,6 +182,12 @@ pub fn peers(snapshot: &Snapshot, counters: &Counters) -> Vec<v1::Peer> {
         };
         table.fdb.iter().for_each(|(_, vtep)| count(&vtep, 1, false));
         table.flood.iter().for_each(|vtep| count(vtep, 0, true));
+        let learned = stations.iter().filter(|station| station.vni == table.tunnel.vni);
+        for station in learned {
+            if let Place::Vtep(vtep, _) = station.place {
+                count(&vtep, 1, false);
+            }
+        }
     }
     let peer = |(index, vtep): (VtepIndex, &Vtep)| v1::Peer {
         vtep: vtep.address.to_string(),

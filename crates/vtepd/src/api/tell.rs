@@ -5,19 +5,20 @@ use std::net::IpAddr;
 
 use api::v1;
 use control::{ByDefault, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
-use pipeline::{Counters, DropReason};
+use pipeline::{Counters, DropReason, Place, Station};
+use ports::Features;
 use tables::VniTable;
 use telemetry::{PortFrames, PortView};
 
-use crate::api::show::Uplinks;
+use crate::api::show::{self, Uplinks};
 use crate::shown::Shown;
 use crate::standalone::ShownPort;
 use crate::view;
 
-/// Everything that `GetStatus` tells.
-pub fn status(shown: &Shown) -> v1::Status {
+/// Everything that `GetStatus` tells. `stations` are those that vtepd's own bridge has learned.
+pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
     let status = shown.status.borrow();
-    let (taken, left) = vnis(shown).into_iter().partition(|vni| vni.left.is_none());
+    let (taken, left) = vnis(shown, stations).into_iter().partition(|vni| vni.left.is_none());
     let (learning, moves) = addresses(&status, &shown.counters);
     let missing = status.missing.iter().map(|vni| NoNetdev(*vni).to_string());
     let by_default = ByDefault::of(&status.by_default).map(|warning| warning.to_string());
@@ -41,6 +42,17 @@ pub fn status(shown: &Shown) -> v1::Status {
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: shown.counters.stalls.get(),
+        super_frames: super_frames(shown.gso, shown.features).to_owned(),
+        impaired_uplinks: show::impaired(&shown.snapshot(), &Uplinks::of(&status)),
+    }
+}
+
+/// Whether frames leave together, in a word.
+const fn super_frames(wanted: bool, features: Features) -> &'static str {
+    match (wanted, features.udp_super_frames) {
+        (false, _) => "off",
+        (true, false) => "unsupported",
+        (true, true) => "on",
     }
 }
 
@@ -109,25 +121,28 @@ fn sources(status: &Status) -> Vec<v1::Source> {
     ]
 }
 
-/// Every vxlan netdev, taken over or left, by VNI and name.
-pub fn vnis(shown: &Shown) -> Vec<v1::Vni> {
+/// Every vxlan netdev, taken over or left, by VNI and name. `stations` are those that vtepd's own bridge has learned.
+pub fn vnis(shown: &Shown, stations: &[Station]) -> Vec<v1::Vni> {
     let status = shown.status.borrow();
     let snapshot = shown.snapshot();
     let limits: BTreeMap<_, u32> =
         status.plan.vnis.values().map(|taken| (taken.slot, taken.frame_limit)).collect();
     let taken = snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
-    let taken = taken.map(|row| learning(row, &shown.access));
+    let taken = taken.map(|row| learning(row, &shown.access, stations));
     let mut vnis: Vec<v1::Vni> = taken.chain(status.left.iter().map(left)).collect();
     vnis.sort_by(|a, b| (a.vni, &a.netdev).cmp(&(b.vni, &b.netdev)));
     vnis
 }
 
 /// Where there are access ports, a bridge learns.
-fn learning(mut row: v1::Vni, ports: &[ShownPort]) -> v1::Vni {
+fn learning(mut row: v1::Vni, ports: &[ShownPort], stations: &[Station]) -> v1::Vni {
     let port = ports.iter().find(|port| port.vni.get() == row.vni);
+    row.standalone = port.is_some();
     if let (Some(port), Some(taken)) = (port, &mut row.taken) {
         taken.learning = true;
         taken.ageing_seconds = port.ageing.map(|ageing| ageing.as_secs());
+        let remote = |station: &&Station| station.vni == port.vni && matches!(station.place, Place::Vtep(..));
+        taken.remote_macs += stations.iter().filter(remote).count() as u64;
     }
     row
 }
@@ -166,6 +181,7 @@ fn left(left: &LeftToKernel) -> v1::Vni {
         taken: None,
         left: Some(left.reason.to_string()),
         external: left.reason.is_external(),
+        standalone: left.is_standalone(),
     }
 }
 
@@ -243,6 +259,8 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             vxlan_too_big: steering.vxlan_too_big,
             splice_returned: steering.splice_returned,
             splice_unknown_slot: steering.splice_unknown_slot,
+            splice_delivered: steering.splice_delivered,
+            splice_undeliverable: steering.splice_undeliverable,
             uplink_stalled: steering.uplink_stalled,
             vxlan_stalled: steering.vxlan_stalled,
             port_shortcut: steering.port_shortcut,
@@ -253,6 +271,22 @@ pub fn counters(shown: &Shown) -> v1::Counters {
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
+        super_frames: counters.super_frames.get(),
+        in_super_frames: counters.in_super_frames.get(),
+        past_bridge: counters.past_bridge.get(),
         default_route_frames: counters.by_default.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_frames_leave_together_is_a_word() {
+        let old = Features { udp_super_frames: false, ..Features::ALL };
+        assert_eq!(super_frames(true, Features::ALL), "on");
+        assert_eq!([super_frames(false, Features::ALL), super_frames(false, old)], ["off", "off"]);
+        assert_eq!(super_frames(true, old), "unsupported");
     }
 }

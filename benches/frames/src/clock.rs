@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use frames::leaf::BATCH;
+use crate::leaf::BATCH;
 
 /// Nanoseconds that one sample takes at least: far more than reading the clock.
 const SAMPLE: f64 = 100_000.0;

@@ -1,0 +1,204 @@
+//! vtepd without a kernel bridge, on an interface and on a TAP, with frames in both directions at once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lab::counters;
+use rig::bed::{STATIONS, UPLINK, batch, remote};
+use rig::cpu::{Pinned, pin_process};
+use rig::sender::Input;
+use rig::{Bed, Daemon, Sender, Traffic, Way};
+
+use super::{Failure, Terms};
+use crate::rows::{Better, Figure, Row};
+
+const LENGTHS: [usize; 2] = [256, 4154];
+const QUEUE_PAIRS: [u32; 2] = [8, 1024];
+/// How long the queues need to run empty.
+const DRAIN: Duration = Duration::from_millis(200);
+const TAP: &str = "tap0";
+
+/// Whose ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Kernel VXLAN and its bridge, `bridge-nf-call-iptables` off.
+    Kernel,
+    /// The host's interface.
+    Interface,
+    /// A TAP, whose other side is the leaf's own stack.
+    Tap,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    length: usize,
+    queue_pairs: u32,
+    bursts: bool,
+}
+
+/// Frames a second that arrived of those to the underlay and of those from it, vtepd's nanoseconds for each, and how many of a hundred
+/// sent arrived.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    out: f64,
+    back: f64,
+    daemon: f64,
+    share: f64,
+}
+
+pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
+    let (kernel, alone) = (Bed::new("k")?, Bed::new("s")?);
+    batch(&alone.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")?;
+    let configuration = Configuration::new();
+    let mut cases = Vec::new();
+    for length in LENGTHS {
+        for queue_pairs in QUEUE_PAIRS {
+            cases.extend([false, true].map(|bursts| Case { length, queue_pairs, bursts }));
+        }
+    }
+    let mut turns: BTreeMap<(Case, Place), Vec<Turn>> = BTreeMap::new();
+    for round in 1..=terms.rounds {
+        for place in [Place::Kernel, Place::Interface, Place::Tap] {
+            eprintln!("round {round} of {}: both directions, {place:?}, {} cases", terms.rounds, cases.len());
+            let (bed, daemon) = match place {
+                Place::Kernel => (&kernel, Way::KernelWithoutNf.take(&kernel, &terms.vtepd)?),
+                Place::Interface | Place::Tap => {
+                    configuration.write(place)?;
+                    let file = configuration.path.to_string_lossy();
+                    let mut daemon = Daemon::start(&terms.vtepd, &alone.leaf, &["--config", &file])?;
+                    daemon.until_taken(1)?;
+                    if place == Place::Tap {
+                        batch(&alone.leaf, "ip", "link set tap0 up\n")?;
+                    }
+                    (&alone, Some(daemon))
+                }
+            };
+            for &case in &cases {
+                terms.go_on()?;
+                turns.entry((case, place)).or_default().push(turn(bed, place, case, daemon.as_ref())?);
+            }
+            daemon.map(Daemon::stop).transpose()?;
+        }
+    }
+    let of = |case: Case, place: Place, what: fn(&Turn) -> f64| {
+        Figure::of(turns.get(&(case, place)).into_iter().flatten().map(what))
+    };
+    let mut rows = Vec::new();
+    for case in cases {
+        let Case { length, queue_pairs, bursts } = case;
+        let bursts = if bursts { "in bursts" } else { "interleaved" };
+        for (place, name) in [(Place::Interface, "AF_PACKET"), (Place::Tap, "TAP")] {
+            let case_name = |what: &str| {
+                format!("{length} B, {queue_pairs} queue pairs {bursts}, 2 cores, {name}: {what}")
+            };
+            let mut both = |what: &str, unit: &str, figure: fn(&Turn) -> f64| {
+                let (vtepd, kernel) = (of(case, place, figure), of(case, Place::Kernel, figure));
+                rows.push(Row::beside(
+                    "standalone",
+                    case_name(what),
+                    unit,
+                    vtepd,
+                    Some(kernel),
+                    Better::Higher,
+                ));
+            };
+            both("to the underlay", "frames/s", |turn| turn.out);
+            both("from the underlay", "frames/s", |turn| turn.back);
+            both("of those sent", "%", |turn| turn.share);
+            let own = of(case, place, |turn| turn.daemon);
+            let name = case_name("vtepd's own CPU");
+            rows.push(Row::beside("standalone", name, "ns/frame", own, None, Better::Lower));
+        }
+    }
+    Ok(rows)
+}
+
+/// What has arrived in the two directions.
+fn passed(bed: &Bed, place: Place, length: usize) -> Result<[u64; 2], Failure> {
+    let back = if place == Place::Tap {
+        // What vtepd writes, the leaf's stack receives.
+        let all = counters::read(&bed.leaf)?;
+        all.get(TAP).ok_or("there is no TAP")?.rx_bytes / length as u64
+    } else {
+        bed.arrived(length)?.frames
+    };
+    Ok([bed.left(length)?.frames, back])
+}
+
+/// Both senders on one core, in turns; vtepd has the other.
+fn turn(bed: &Bed, place: Place, case: Case, daemon: Option<&Daemon>) -> Result<Turn, Failure> {
+    let _pinned = Pinned::to(0)?;
+    if let Some(daemon) = daemon {
+        pin_process(daemon.id(), &[1])?;
+    }
+    let Case { length, queue_pairs, bursts } = case;
+    let traffic = |input| Traffic { input, length, queue_pairs, bursts };
+    let mut out = match place {
+        Place::Tap => Sender::at(&bed.leaf, TAP, traffic(Input::Host), UPLINK)?,
+        Place::Kernel | Place::Interface => Sender::new(bed, traffic(Input::Host), true)?,
+    };
+    let mut back = Sender::new(bed, traffic(Input::Singles), true)?;
+    let mut both = |time: Duration| {
+        let (start, mut index, mut sent) = (Instant::now(), [0, 0], [0_u64, 0]);
+        while start.elapsed() < time {
+            // As many each way.
+            let ([next_out, next_back], [sent_out, sent_back]) = (&mut index, &mut sent);
+            let (sender, next, sent) = if sent_out <= sent_back {
+                (&mut out, next_out, sent_out)
+            } else {
+                (&mut back, next_back, sent_back)
+            };
+            *sent += sender.some(*next);
+            *next += rig::sender::BETWEEN_LOOKS;
+        }
+        (sent, start.elapsed().as_secs_f64())
+    };
+    let cpu = || daemon.map_or(Ok(0), Daemon::cpu);
+    both(Duration::from_millis(150));
+    let (before, cpu_before) = (passed(bed, place, length)?, cpu()?);
+    let (sent, seconds) = both(Duration::from_millis(400));
+    let (after, cpu_after) = (passed(bed, place, length)?, cpu()?);
+    std::thread::sleep(DRAIN);
+    let [out, back] = [0, 1].map(|way| {
+        let at = |all: [u64; 2]| all.get(way).copied().unwrap_or(0);
+        (at(after) - at(before)) as f64
+    });
+    if out < 1.0 || back < 1.0 {
+        return Err(
+            format!("{place:?}, {case:?}: {out} frames arrived to the underlay, {back} from it").into()
+        );
+    }
+    let daemon = cpu_after.saturating_sub(cpu_before) as f64 / (out + back);
+    let share = 100.0 * (out + back) / sent.iter().sum::<u64>() as f64;
+    Ok(Turn { out: out / seconds, back: back / seconds, daemon, share })
+}
+
+/// The file of a standalone vtepd; it is gone when dropped.
+struct Configuration {
+    path: PathBuf,
+}
+
+impl Configuration {
+    fn new() -> Self {
+        Self { path: std::env::temp_dir().join(format!("vtepd-bench-{}.toml", std::process::id())) }
+    }
+
+    fn write(&self, place: Place) -> Result<(), Failure> {
+        let port = if place == Place::Tap { "tap = \"tap0\", mtu = 9000" } else { "interface = \"hp\"" };
+        let stations: Vec<String> =
+            (0..STATIONS).map(|n| format!("\"{}\" = \"10.0.0.3\"", remote(n))).collect();
+        let text = format!(
+            "[[standalone]]\nvni = 1\nlocal = \"10.0.0.1\"\nremotes = [\"10.0.0.2\", \"10.0.0.3\"]\nmacs = {{ {} }}\nports = [{{ {port} }}]\n",
+            stations.join(", ")
+        );
+        Ok(std::fs::write(&self.path, text)?)
+    }
+}
+
+impl Drop for Configuration {
+    fn drop(&mut self) {
+        // It may not have been written.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,203 @@
+//! Frames that skip the bridge on their way to a host.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{HOST, Leaf, NETDEV, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged};
+use pipeline::{Checksum, Destination, PAUSE};
+use proptest::prelude::*;
+
+const PORT: u32 = 8;
+const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
+
+/// A leaf that has the host on a port that frames may be sent to.
+fn leaf() -> Leaf {
+    Leaf { hosts: vec![(HOST, PORT)], ..Leaf::two() }
+}
+
+fn worker() -> Worker {
+    let mut worker = Worker::new();
+    worker.pipeline.open_ports(&[PORT]);
+    worker
+}
+
+fn to(mut frame: Vec<u8>, destination: [u8; 6]) -> Vec<u8> {
+    frame[..6].copy_from_slice(&destination);
+    frame
+}
+
+fn destinations(worker: &Worker) -> Vec<Destination> {
+    worker.out.iter().map(|sent| sent.to).collect()
+}
+
+#[test]
+fn a_host_gets_the_same_bytes_past_the_bridge() {
+    let mut fragment = udp6(2, &[0; 40]);
+    fragment[20] = 44;
+    let inner = [roce(7, 1), udp4(1, 5, 6, b"capable"), fragment, tcp(false, 0x10, b"data")];
+    for ecn in [0, 1, 3] {
+        // Twice: the second time the sender is remembered.
+        let frames = [carried(&inner, ecn), carried(&inner, ecn)].concat();
+        let (mut past, mut by) = (worker(), Worker::new());
+        let sent = past.decapsulate(&frames, &leaf().snapshot());
+        let expected: Vec<_> =
+            by.decapsulate(&frames, &leaf().snapshot()).iter().map(|sent| untagged(sent)).collect();
+        assert_eq!(sent, expected);
+        // What is not capable of ECN is not let through with a mark.
+        assert_eq!(sent.len(), if ecn == 3 { 4 } else { 8 });
+        assert!(destinations(&past).iter().all(|to| *to == Destination::Host(PORT)));
+        assert!(destinations(&by).iter().all(|to| *to == Destination::Bridge));
+        for sent in past.out.iter() {
+            past.pipeline.account(sent, Ok(()));
+        }
+        for sent in by.out.iter() {
+            by.pipeline.account(sent, Ok(()));
+        }
+        past.assert_balance(0);
+        let vni = |worker: &Worker| {
+            let counted = &worker.pipeline.counters().vni(common::SLOT).unwrap().decapsulated;
+            (counted.frames.get(), counted.bytes.get())
+        };
+        assert_eq!(vni(&past), vni(&by), "the tag is nobody's byte");
+        assert_eq!(past.pipeline.counters().past_bridge.get(), sent.len() as u64);
+        assert_eq!(by.pipeline.counters().past_bridge.get(), 0);
+    }
+}
+
+#[test]
+fn what_is_left_to_the_link_is_where_it_is_without_a_tag() {
+    let inner = tcp(false, 0x10, b"data");
+    let mut frame = carried(std::slice::from_ref(&inner), 0).remove(0);
+    frame = frame.partial(50 + 34, 16);
+    let mut worker = worker();
+    assert_eq!(worker.decapsulate(&[frame], &leaf().snapshot()), [inner]);
+    assert_eq!(worker.out[0].to, Destination::Host(PORT));
+    assert_eq!(worker.out[0].offload.checksum, Checksum::Partial { start: 34, offset: 16 });
+}
+
+#[test]
+fn what_only_the_bridge_can_do_goes_there() {
+    let arp = [&HOST[..], &SOURCE, &[8, 6], &[0; 28]].concat();
+    let mut echo = udp6(0, b"not UDP");
+    echo[20] = 58;
+    let mut hidden = udp6(0, b"not UDP");
+    hidden[20] = 0;
+    let tagged = [&roce(1, 1)[..12], &[0x81, 0, 0, 5], &roce(1, 1)[12..]].concat();
+    let elsewhere = [STRANGER, [0xff; 6], [1, 0, 0x5e, 0, 0, 1], NETDEV].map(|mac| to(roce(1, 1), mac));
+    let inner = [&[arp, echo, hidden, tagged][..], &elsewhere].concat();
+    let (mut with, snapshot) = (worker(), leaf().snapshot());
+    assert_eq!(with.decapsulate(&carried(&inner, 0), &snapshot).len(), inner.len());
+    assert!(destinations(&with).iter().all(|to| *to == Destination::Bridge));
+    assert!(!with.pipeline.is_unsettled());
+
+    // Ports that may not be sent to, or no more.
+    let (frame, mut worker) = (carried(&[roce(1, 1)], 0), Worker::new());
+    for (open, expected) in [
+        (&[][..], Destination::Bridge),
+        (&[PORT + 1], Destination::Bridge),
+        (&[PORT + 1, PORT], Destination::Host(PORT)),
+        (&[], Destination::Bridge),
+    ] {
+        worker.pipeline.settle();
+        worker.pipeline.open_ports(open);
+        worker.decapsulate(&frame, &snapshot);
+        assert_eq!(destinations(&worker), [expected], "{open:?}");
+    }
+}
+
+/// Each frame a millisecond after the one before; when the host is on the port, and when the worker made a pause.
+#[test]
+fn the_first_frame_past_the_bridge_leaves_after_those_by_it_have() {
+    let frame = carried(&[roce(1, 1)], 0);
+    let (unknown, known) = (Leaf::two().snapshot(), leaf().snapshot());
+    let (mut worker, start) = (worker(), Instant::now());
+    let mut at = |milliseconds: u64, snapshot| {
+        worker.decapsulate_at(&frame, snapshot, start + Duration::from_millis(milliseconds));
+        (worker.out[0].to == Destination::Host(PORT), worker.pipeline.is_unsettled())
+    };
+    assert_eq!(at(0, &unknown), (false, false));
+    let pause = PAUSE.as_millis() as u64;
+    for next in 1..20 {
+        assert_eq!(at(next, &known), (false, true), "others of its kind are on their way");
+    }
+    assert_eq!(at(19 + pause - 1, &known), (false, true));
+    assert_eq!(at(19 + 2 * pause - 1, &known), (true, false), "there was a pause");
+    assert_eq!(at(60, &known), (true, false));
+    assert_eq!(at(60, &unknown), (false, false));
+    assert_eq!(at(61, &known), (false, true));
+    worker.pipeline.settle();
+    let mut at = |milliseconds: u64, snapshot| {
+        worker.decapsulate_at(&frame, snapshot, start + Duration::from_millis(milliseconds));
+        worker.out[0].to == Destination::Host(PORT)
+    };
+    assert!(at(61 + pause, &known), "a pause was made");
+    assert!(!at(62 + pause, &unknown));
+    assert!(!at(63 + pause, &known), "it was before that");
+}
+
+/// Batches that take long, ports that are opened, and others who send.
+#[test]
+fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
+    let frame = carried(&[roce(1, 1)], 0);
+    let (unknown, known) = (Leaf::two().snapshot(), leaf().snapshot());
+    let (mut worker, start) = (worker(), Instant::now());
+    let at = |worker: &mut Worker, milliseconds: u64, snapshot| {
+        worker.decapsulate_at(&frame, snapshot, start + Duration::from_millis(milliseconds));
+        worker.out[0].to == Destination::Host(PORT)
+    };
+    assert!(!at(&mut worker, 0, &unknown));
+    worker.pipeline.handed_in(start, start + Duration::from_millis(50));
+    assert!(!at(&mut worker, 51, &known), "it was sent a millisecond ago");
+    worker.pipeline.handed_in(start + Duration::from_millis(51), start + Duration::from_millis(60));
+    assert!(at(&mut worker, 65, &known));
+    worker.pipeline.others_sent(start + Duration::from_millis(80));
+    assert!(!at(&mut worker, 81, &known));
+    assert!(at(&mut worker, 90, &known));
+    // While no port was open nobody noted what went where.
+    worker.pipeline.open_ports(&[]);
+    assert!(!at(&mut worker, 100, &known));
+    worker.pipeline.open_ports(&[PORT]);
+    assert!(!at(&mut worker, 101, &known));
+    assert!(at(&mut worker, 110, &known));
+    // One who is served does not hide that another waits for a pause.
+    let other = carried(&[to(roce(1, 1), [2, 0, 0, 0, 1, 1])], 0);
+    let both = Leaf { hosts: vec![(HOST, PORT), ([2, 0, 0, 0, 1, 1], PORT)], ..Leaf::two() }.snapshot();
+    worker.decapsulate_at(&other, &known, start + Duration::from_millis(111));
+    worker.decapsulate_at(&other, &both, start + Duration::from_millis(112));
+    assert!(at(&mut worker, 113, &both) && worker.pipeline.is_unsettled());
+}
+
+proptest! {
+    /// However addresses come and go: what skips the bridge does not follow closely on what went by it.
+    #[test]
+    fn no_frame_overtakes_another(
+        steps in prop::collection::vec((0u64..8, any::<bool>(), 0u8..40, prop::bool::weighted(0.05)), 1..200)
+    ) {
+        let snapshots = [Leaf::two().snapshot(), Leaf {
+            hosts: (0..40).map(|last| ([2, 0, 0, 0, 1, last], PORT)).collect(), ..Leaf::two()
+        }.snapshot()];
+        let frames: Vec<_> =
+            (0..40).map(|last| carried(&[to(roce(1, 1), [2, 0, 0, 0, 1, last])], 0).remove(0)).collect();
+        let (mut worker, mut now) = (worker(), Instant::now());
+        let mut bridged = [None; 40];
+        for (wait, known, number, settle) in steps {
+            now += Duration::from_millis(wait);
+            if settle {
+                now += PAUSE;
+                worker.pipeline.settle();
+                bridged = [None; 40];
+            }
+            let number = usize::from(number);
+            worker.decapsulate_at(&frames[number..=number], &snapshots[usize::from(known)], now);
+            match worker.out[0].to {
+                Destination::Bridge => bridged[number] = Some(now),
+                to => {
+                    prop_assert!(known && to == Destination::Host(PORT));
+                    prop_assert!(bridged[number].is_none_or(|before| now - before >= PAUSE));
+                }
+            }
+        }
+    }
+}

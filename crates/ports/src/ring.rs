@@ -1,0 +1,275 @@
+//! What an AF_PACKET socket receives, in memory shared with the kernel: frames are read where they were written, without a system
+//! call (`TPACKET_V2`, `tpacket_rcv()` in `net/packet/af_packet.c`, Documentation/networking/packet_mmap.rst).
+//!
+//! `TPACKET_V3` would pack frames of all lengths, but tells of them a millisecond late where there are few; `TPACKET_V2` tells of each.
+//! Its slots are of one size, which holds what hosts send; a longer frame (a super-frame) waits in the socket's queue in whole, and its
+//! slot says so.
+
+use core::ops::Range;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pipeline::{Batch, Checksum, FRAME_CAPACITY, Frame, Offload, VlanTag};
+
+use crate::packet::{BATCH, VnetHeader, offload, set_option};
+
+/// Bytes of one slot: the kernel's header, room for tags, and a frame that carries RoCE's longest packet (4,096 bytes of payload).
+const SLOT: usize = 4608;
+/// Bytes of memory that is contiguous for the kernel, and slots in it.
+const BLOCK: usize = 64 << 10;
+const SLOTS_PER_BLOCK: usize = BLOCK / SLOT;
+/// Bytes of both addresses, and of a tag.
+const MACS: usize = 12;
+const TAG: usize = 4;
+/// Long frames of one batch at most.
+const LONG: usize = 64;
+/// `enum tpacket_versions` (`include/uapi/linux/if_packet.h`).
+const TPACKET_V2: libc::c_int = 1;
+const _: () = assert!(SLOT.is_multiple_of(libc::TPACKET_ALIGNMENT) && BLOCK.is_multiple_of(4096));
+
+/// See the module's description.
+pub(crate) struct Ring {
+    memory: NonNull<u8>,
+    slots: usize,
+    /// The slot that the kernel fills next, or has.
+    next: usize,
+    /// Slots from there on whose frames are in the batch.
+    taken: usize,
+    /// Where long frames go.
+    long: Box<[u8]>,
+    /// Whether tags that the kernel took out of frames are put back.
+    tagged: bool,
+    /// Whether a frame came since [`Self::check`] last asked.
+    used: bool,
+    batch: Batch<'static>,
+}
+
+// SAFETY: the memory belongs to the ring alone, and nothing refers to the thread that made it.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Has a socket receive into a ring of about so many bytes; as much again may wait as long frames.
+    pub(crate) fn attach(socket: &OwnedFd, bytes: usize) -> io::Result<Self> {
+        let blocks = (bytes / BLOCK).max(1);
+        let slots = blocks * SLOTS_PER_BLOCK;
+        set_option(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V2)?;
+        let on: libc::c_int = 1;
+        // Whatever is not 0 has long frames wait whole, as long as the receive buffer has room.
+        set_option(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &on)?;
+        let buffer = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &buffer)?;
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: blocks as u32,
+            tp_frame_size: SLOT as u32,
+            tp_frame_nr: slots as u32,
+        };
+        set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping of the ring that was just made, of its very size; it is unmapped when dropped. The kernel maps all
+        // its pages at once, so there are no faults later, and they cannot be swapped.
+        let memory = unsafe {
+            libc::mmap(std::ptr::null_mut(), blocks * BLOCK, access, libc::MAP_SHARED, socket.as_raw_fd(), 0)
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let long = vec![0; LONG * FRAME_CAPACITY].into();
+        let batch = Batch::new(BATCH);
+        Ok(Self { memory, slots, next: 0, taken: 0, long, tagged: false, used: false, batch })
+    }
+
+    /// Looks after a ring that the kernel could not put so many frames into since it was last looked after. One that is empty, and got
+    /// none, is stuck, and made anew: when the kernel cannot describe what is left to do with a frame (SCTP super-frames, and UDP ones
+    /// before Linux 6.2), it never lets go of the slot (`rx_owner_map`), and all frames after that are lost.
+    pub(crate) fn check(mut self, socket: &OwnedFd, lost: u64) -> io::Result<Self> {
+        // SAFETY: as in `receive`.
+        let next = unsafe { status(slot(self.memory, self.next)) }.load(Ordering::Acquire);
+        if std::mem::take(&mut self.used) || lost == 0 || next != libc::TP_STATUS_KERNEL {
+            return Ok(self);
+        }
+        let (bytes, tagged) = (self.slots / SLOTS_PER_BLOCK * BLOCK, self.tagged);
+        // It is still mapped, and the kernel would not let go.
+        drop(self);
+        // SAFETY: tpacket_req is plain data for which zero bytes are a valid value.
+        let none: libc::tpacket_req = unsafe { zeroed() };
+        set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &none)?;
+        let mut ring = Self::attach(socket, bytes)?;
+        ring.tagged = tagged;
+        Ok(ring)
+    }
+
+    /// Has tags stay in the frames.
+    pub(crate) const fn keep_tags(&mut self) {
+        self.tagged = true;
+    }
+
+    /// What has arrived since the last call, whose frames go back to the kernel.
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> &Batch<'_> {
+        self.release();
+        let Self { memory, slots, next, taken, long, tagged, used, batch } = self;
+        let mut long = long.chunks_exact_mut(FRAME_CAPACITY);
+        // Super-frames weigh as much as they are work: who looks again too late is taken for one that hangs.
+        let mut segments = 0;
+        while *taken < *slots && segments < BATCH {
+            let slot = slot(*memory, (*next + *taken) % *slots);
+            // SAFETY: the slot lies in the ring's memory, and its first word is only touched by atomic operations.
+            let status = unsafe { status(slot) }.load(Ordering::Acquire);
+            if status & libc::TP_STATUS_USER == 0 {
+                break;
+            }
+            // SAFETY: the slot is ours until its status is written, which only `release` does. The kernel has written the header, and
+            // what it tells of lies in the slot.
+            let (header, bytes) = unsafe {
+                let header: libc::tpacket2_hdr = slot.cast().read();
+                (header, std::slice::from_raw_parts_mut(slot.as_ptr(), SLOT))
+            };
+            let start = usize::from(header.tp_mac);
+            let end = start + header.tp_snaplen as usize;
+            let vnet = start.checked_sub(size_of::<VnetHeader>()).and_then(|before| bytes.get(before..start));
+            let vnet = vnet.and_then(|bytes| bytes.first_chunk()).map(|bytes| VnetHeader::from_bytes(*bytes));
+            let mut tag = vlan(&header, status);
+            let mut about = vnet.and_then(|header| offload(&header));
+            let data = if status & libc::TP_STATUS_COPY != 0 {
+                let Some(room) = long.next() else { break };
+                // Room for the tag, before the frame.
+                room.split_at_mut_checked(TAG).and_then(|(_, frame)| receive_long(socket, frame)).and_then(
+                    |length| {
+                        let end = TAG + length;
+                        match tag.filter(|_| *tagged) {
+                            Some(tag) => put_back(room, TAG..end, tag),
+                            None => room.get(TAG..end),
+                        }
+                    },
+                )
+            } else if header.tp_snaplen < header.tp_len {
+                // There was no room for the rest.
+                None
+            } else {
+                match tag.filter(|_| *tagged) {
+                    Some(tag) => put_back(bytes, start..end, tag),
+                    None => bytes.get(start..end),
+                }
+            };
+            if *tagged
+                && tag.take().is_some()
+                && let Some(Offload { checksum: Checksum::Partial { start, .. }, .. }) = &mut about
+            {
+                *start = start.saturating_add(TAG as u16);
+            }
+            *taken += 1;
+            *used = true;
+            // A frame that cannot be used is counted by the pipeline as unreadable, for it is empty.
+            let (data, offload) = data.zip(about).unwrap_or_default();
+            segments += offload.gso.map_or(1, |gso| data.len().div_ceil(usize::from(gso.size.max(1))));
+            // SAFETY: the batch is only lent for as long as the ring is, and forgets its frames before their slots go back to the kernel
+            // and before `long` is written again.
+            let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) };
+            batch.push(Frame { data, vlan: tag, offload });
+        }
+        &self.batch
+    }
+
+    /// Gives the kernel back what the batch had.
+    fn release(&mut self) {
+        self.batch.clear();
+        for _ in 0..std::mem::take(&mut self.taken) {
+            // SAFETY: as in `receive`.
+            let status = unsafe { status(slot(self.memory, self.next)) };
+            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.next = (self.next + 1) % self.slots;
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `attach` with this size, and not used after.
+        let _ = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.slots / SLOTS_PER_BLOCK * BLOCK) };
+    }
+}
+
+/// The first byte of a slot.
+fn slot(memory: NonNull<u8>, number: usize) -> NonNull<u8> {
+    let at = number / SLOTS_PER_BLOCK * BLOCK + number % SLOTS_PER_BLOCK * SLOT;
+    // SAFETY: `number` is below the count of slots, so this is inside of the mapping.
+    unsafe { memory.add(at) }
+}
+
+/// The word by which a slot changes hands.
+///
+/// # Safety
+/// `slot` is the first byte of a slot of a mapping that outlives what is returned.
+unsafe fn status<'a>(slot: NonNull<u8>) -> &'a AtomicU32 {
+    // SAFETY: slots are aligned to 16 bytes; the rest is the caller's promise.
+    unsafe { slot.cast::<AtomicU32>().as_ref() }
+}
+
+/// The frame that waits in the socket's queue, in the order of the slots that say so; its length.
+fn receive_long(socket: BorrowedFd<'_>, room: &mut [u8]) -> Option<usize> {
+    let mut header = VnetHeader::default();
+    // The error of an interface that went down comes before the frame, once.
+    for _ in 0..2 {
+        let mut vectors = [
+            libc::iovec { iov_base: (&raw mut header).cast(), iov_len: size_of::<VnetHeader>() },
+            libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() },
+        ];
+        // SAFETY: a message header is plain data for which zero bytes are a valid value; it points at memory that outlives the call.
+        let (length, flags) = unsafe {
+            let mut message: libc::msghdr = zeroed();
+            message.msg_iov = vectors.as_mut_ptr();
+            message.msg_iovlen = vectors.len();
+            (libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT), message.msg_flags)
+        };
+        if let Some(length) =
+            usize::try_from(length).ok().and_then(|all| all.checked_sub(size_of::<VnetHeader>()))
+        {
+            return (flags & libc::MSG_TRUNC == 0).then_some(length);
+        }
+    }
+    None
+}
+
+/// Puts a tag back between a frame's addresses and the rest: the addresses move, into the four bytes before them.
+fn put_back(memory: &mut [u8], frame: Range<usize>, tag: VlanTag) -> Option<&[u8]> {
+    let start = frame.start.checked_sub(TAG)?;
+    if frame.len() < MACS || frame.end > memory.len() {
+        return None;
+    }
+    memory.copy_within(frame.start..frame.start + MACS, start);
+    let bytes = tag.tpid.to_be_bytes().into_iter().chain(tag.tci.to_be_bytes());
+    memory
+        .get_mut(start + MACS..start + MACS + TAG)?
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(place, byte)| *place = byte);
+    memory.get(start..frame.end)
+}
+
+/// The tag that the kernel took out of the frame.
+fn vlan(header: &libc::tpacket2_hdr, status: u32) -> Option<VlanTag> {
+    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { header.tp_vlan_tpid } else { 0x8100 };
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(VlanTag { tpid, tci: header.tp_vlan_tci })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_goes_back_to_where_it_was() {
+        let mut memory: Vec<u8> = (0..40).collect();
+        let tag = VlanTag { tpid: 0x8100, tci: 0xb065 };
+        let whole = put_back(&mut memory, 10..40, tag).unwrap();
+        let expected: Vec<u8> = (10..22).chain([0x81, 0, 0xb0, 0x65]).chain(22..40).collect();
+        assert_eq!(whole, expected);
+        // No room before it, or no whole addresses.
+        assert_eq!(put_back(&mut memory, 3..40, tag), None);
+        assert_eq!(put_back(&mut memory, 10..21, tag), None);
+        assert_eq!(put_back(&mut memory, 10..41, tag), None);
+    }
+}

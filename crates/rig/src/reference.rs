@@ -1,0 +1,226 @@
+//! What vtepd is compared with beside the kernel, where it is installed: Open vSwitch's userspace datapath, and DPDK's testpmd, which
+//! forwards frames as they are.
+//!
+//! Either runs as a child in the leaf, with its files in a folder of its own: what the machine itself may run of it is not touched.
+//!
+//! ```text
+//!  hp ─ br-int ─ vxlan1 ┄ br-phy ─ up1      Open vSwitch: br-phy has the VTEP's address
+//!  hp ──────────────────────────── up1      testpmd
+//! ```
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::netns::NetnsError;
+use lab::{Process, counters};
+
+use crate::bed::{STATIONS, UPLINK, batch, remote};
+use crate::sender::Input;
+use crate::{Bed, Daemon, Error, Sender, Traffic};
+
+/// Debian's package of Open vSwitch, and what is run of it.
+pub(crate) const OPEN_VSWITCH: (&str, &[&str]) =
+    ("openvswitch-switch", &["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"]);
+/// Debian's package of testpmd.
+pub(crate) const TESTPMD: (&str, &[&str]) = ("dpdk-dev", &["dpdk-testpmd"]);
+
+/// Bytes: what AF_XDP takes of a veth link, for its frames have to fit a page.
+const MTU: u32 = 3000;
+/// How long either may take until it forwards, and between two looks at whether it does.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+/// The VTEP that the bed's stations are behind, and the MAC address of the gateway to it.
+const VTEP: &str = "10.0.0.3";
+const GATEWAY: &str = "02:ee:00:00:00:01";
+
+/// Makes a bed one for these: its links take no longer frames than AF_XDP does, and its leaf has no kernel VXLAN.
+///
+/// # Errors
+/// None in practice.
+pub fn prepare(bed: &Bed) -> Result<(), Error> {
+    let links = [(&bed.host, "eth0"), (&bed.leaf, "hp"), (&bed.leaf, "up1"), (&bed.peer, "down1")];
+    for (namespace, link) in links {
+        batch(namespace, "ip", &format!("link set {link} mtu {MTU}\n"))?;
+    }
+    batch(&bed.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")
+}
+
+/// What one of them runs on, to be dropped after its end.
+#[derive(Debug)]
+pub(crate) struct Base {
+    /// Open vSwitch's.
+    _database: Option<Process>,
+    _folder: Folder,
+}
+
+/// Takes what an earlier one has left: they are killed, for one that is busy may take long to end.
+fn tidy(bed: &Bed) -> Result<(), Error> {
+    let links = counters::read(&bed.leaf)?;
+    let left = ["br-int", "br-phy", "ovs-netdev"].into_iter().filter(|name| links.contains_key(*name));
+    let mut lines: String = left.map(|name| format!("link del {name}\n")).collect();
+    for port in ["hp", "up1"] {
+        lines += &format!("link set {port} xdp off\nlink set {port} promisc off\n");
+    }
+    batch(&bed.leaf, "ip", &lines)
+}
+
+/// Starts Open vSwitch between the host's port and the uplink, and waits until it forwards.
+///
+/// # Errors
+/// When it does not, or cannot have such ports.
+pub(crate) fn open_vswitch(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
+    tidy(bed)?;
+    let folder = Folder::new(bed)?;
+    folder.run("ovsdb-tool", &["create", "conf.db"])?;
+    let quiet = ["-vconsole:off", "-vsyslog:off"];
+    let mut server = folder.command("ovsdb-server", &["conf.db", "--remote=punix:db", "--unixctl=db.ctl"]);
+    let database = bed.leaf.spawn(server.args(quiet))?;
+    let mut switch = folder.command("ovs-vswitchd", &["unix:db", "--unixctl=switch.ctl"]);
+    let mut process = bed.leaf.spawn(switch.args(quiet).stderr(Stdio::piped()))?;
+    let kind = if xdp { "afxdp" } else { "system" };
+    let bridges = format!(
+        "add-br br-phy -- set bridge br-phy datapath_type=netdev other-config:hwaddr={UPLINK} \
+         -- add-br br-int -- set bridge br-int datapath_type=netdev \
+         -- add-port br-phy up1 -- set interface up1 type={kind} \
+         -- add-port br-int hp -- set interface hp type={kind} \
+         -- add-port br-int vxlan1 -- set interface vxlan1 type=vxlan options:remote_ip={VTEP} options:key=1"
+    );
+    folder.vsctl(&bridges)?;
+    for port in ["hp", "up1", "vxlan1"] {
+        if let Some(error) = complaint(&folder.vsctl(&format!("get interface {port} error"))?) {
+            return Err(format!("Open vSwitch cannot have {port}: {error}").into());
+        }
+    }
+    // Without a route in the kernel, where the uplink has them all.
+    batch(&bed.leaf, "ip", "addr add 10.0.0.1/29 dev br-phy noprefixroute\nlink set br-phy up\n")?;
+    folder.appctl(&["ovs/route/add", &format!("{VTEP}/32"), "br-phy"])?;
+    folder.appctl(&["tnl/neigh/set", "br-phy", VTEP, GATEWAY])?;
+    for station in (0..STATIONS).map(remote) {
+        // Else it is flooded to.
+        folder.appctl(&["fdb/add", "br-int", "vxlan1", "0", &station.to_string()])?;
+    }
+    until_it_forwards(bed, &mut process)?;
+    Ok(Daemon::on(Base { _database: Some(database), _folder: folder }, process, &bed.leaf))
+}
+
+/// Starts testpmd between the host's port and the uplink, and waits until it forwards.
+///
+/// # Errors
+/// When it does not, or cannot have such ports.
+pub(crate) fn testpmd(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
+    tidy(bed)?;
+    let folder = Folder::new(bed)?;
+    let driver = if xdp { "net_af_xdp" } else { "net_af_packet" };
+    let system = "--no-huge -m 256 --no-shconf --no-pci --no-telemetry -l 0,1";
+    let forwarding = "-- --forward-mode=io --auto-start --no-mlockall --total-num-mbufs=8192";
+    let words = format!("{system} --vdev={driver}0,iface=hp --vdev={driver}1,iface=up1 {forwarding}");
+    let mut command = folder.command("dpdk-testpmd", &words.split(' ').collect::<Vec<_>>());
+    // It ends with its input.
+    let mut process = bed.leaf.spawn(command.stdin(Stdio::piped()).stderr(Stdio::piped()))?;
+    until_it_forwards(bed, &mut process)?;
+    Ok(Daemon::on(Base { _database: None, _folder: folder }, process, &bed.leaf))
+}
+
+fn until_it_forwards(bed: &Bed, process: &mut Process) -> Result<(), Error> {
+    let traffic = Traffic { input: Input::Host, length: 64, queue_pairs: 1, bursts: false };
+    let mut sender = Sender::new(bed, traffic, true)?;
+    let (before, start) = (bed.left_as_they_came()?.packets, Instant::now());
+    while bed.left_as_they_came()?.packets == before {
+        let ended = process.try_wait().map_err(NetnsError::from)?.is_some();
+        if ended || start.elapsed() > PATIENCE {
+            return Err(format!("it does not forward: {}", last_words(process)).into());
+        }
+        sender.some(0);
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// The last line of what it has said, once it has ended.
+fn last_words(process: &mut Process) -> String {
+    let mut said = String::new();
+    if let Some(child) = process.child_mut()
+        && child.kill().is_ok()
+        && let Some(stderr) = &mut child.stderr
+    {
+        // What cannot be read is not said.
+        let _ = stderr.read_to_string(&mut said);
+    }
+    said.lines().last().unwrap_or("it says nothing").to_owned()
+}
+
+/// An interface's column `error` in words, if there is one.
+fn complaint(column: &str) -> Option<&str> {
+    let text = column.trim().trim_matches('"');
+    (text != "[]" && !text.is_empty()).then_some(text)
+}
+
+/// What one of them writes to. It is gone when dropped.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(bed: &Bed) -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(bed.leaf.name());
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    /// A program for which this folder is the system's; it says nothing.
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.0);
+        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY"] {
+            command.env(variable, &self.0);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Runs a program to its end.
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Error> {
+        let mut command = self.command(program, arguments);
+        let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{program} {}: {}", arguments.join(" "), said.trim()).into())
+    }
+
+    /// `words` are separated by spaces.
+    fn vsctl(&self, words: &str) -> Result<String, Error> {
+        let words = words.split_ascii_whitespace();
+        self.run(
+            "ovs-vsctl",
+            &["--db=unix:db", "--retry", "--timeout=10"].into_iter().chain(words).collect::<Vec<_>>(),
+        )
+    }
+
+    fn appctl(&self, arguments: &[&str]) -> Result<String, Error> {
+        // A name with a slash is a socket's.
+        let socket = self.0.join("switch.ctl");
+        self.run("ovs-appctl", &[&["-t", &*socket.to_string_lossy(), "--timeout=10"], arguments].concat())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nobody runs on it any more.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_without_a_complaint_has_an_empty_set() {
+        assert_eq!(complaint("[]\n"), None);
+        let error = "could not open network device hp (Operation not supported)";
+        assert_eq!(complaint(&format!("\"{error}\"\n")), Some(error));
+    }
+}

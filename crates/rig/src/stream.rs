@@ -1,0 +1,102 @@
+//! TCP between the two hosts.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::{Bed, Daemon, Error, cpu};
+
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+/// MTU of the hosts while it runs.
+const MTU: u32 = 1500;
+/// What it is else.
+const USUAL_MTU: u32 = 9000;
+const CHUNK: usize = 128 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Towards {
+    /// From the leaf's host: vtepd encapsulates them.
+    Far,
+    /// To the leaf's host: vtepd decapsulates them.
+    Host,
+}
+
+/// Gigabits a second that arrive of one TCP stream, with MTU 1500, measured for so long after half of that. Threads run where they will.
+///
+/// # Errors
+/// When there is no connection, or it breaks.
+pub fn throughput(
+    bed: &Bed,
+    towards: Towards,
+    time: Duration,
+    daemon: Option<&Daemon>,
+) -> Result<f64, Error> {
+    if let Some(daemon) = daemon {
+        cpu::pin_process(daemon.id(), &(0..cpu::count()).collect::<Vec<_>>())?;
+    }
+    bed.set_mtu(MTU)?;
+    let figure = measured(bed, towards, time);
+    bed.set_mtu(USUAL_MTU)?;
+    figure
+}
+
+fn measured(bed: &Bed, towards: Towards, time: Duration) -> Result<f64, Error> {
+    let listener = bed.far.enter(|| TcpListener::bind((FAR, 0)))??;
+    let port = listener.local_addr()?.port();
+    let connect = || {
+        // Bound to nothing: the host has one address, HOST.
+        TcpStream::connect_timeout(&(FAR, port).into(), PATIENCE)
+    };
+    let near = bed.host.enter(connect)?.map_err(|error| format!("no TCP from {HOST} to {FAR}: {error}"))?;
+    let (far, _) = listener.accept()?;
+    let (mut from, mut to) = if towards == Towards::Far { (near, far) } else { (far, near) };
+    to.set_read_timeout(Some(PATIENCE))?;
+    from.set_write_timeout(Some(PATIENCE))?;
+    let got = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let stop = to.try_clone()?;
+        let receiving = scope.spawn(|| -> std::io::Result<()> {
+            let mut bytes = vec![0; CHUNK];
+            loop {
+                match to.read(&mut bytes)? {
+                    0 => return Ok(()),
+                    count => got.fetch_add(count as u64, Ordering::Relaxed),
+                };
+            }
+        });
+        let sending = scope.spawn(|| -> std::io::Result<()> {
+            let bytes = vec![0x5a; CHUNK];
+            loop {
+                match from.write(&bytes) {
+                    Ok(_) => {}
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+                    {
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        });
+        std::thread::sleep(time / 2);
+        let (start, before) = (Instant::now(), got.load(Ordering::Relaxed));
+        std::thread::sleep(time);
+        let (bytes, elapsed) = (got.load(Ordering::Relaxed) - before, start.elapsed());
+        // The receiver's end is closed in both directions: that ends the sender as well.
+        stop.shutdown(Shutdown::Both)?;
+        for thread in [receiving, sending] {
+            match thread.join() {
+                Ok(Err(error)) if error.kind() != ErrorKind::ConnectionReset => return Err(error.into()),
+                _ => {}
+            }
+        }
+        if bytes == 0 {
+            return Err("TCP stands still".into());
+        }
+        Ok(bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9)
+    })
+}

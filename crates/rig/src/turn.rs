@@ -1,0 +1,149 @@
+//! A sender that sends all it can: what arrives, and what that costs.
+
+use std::time::{Duration, Instant};
+
+use crate::cpu::{self, Busy, Pinned};
+use crate::sender::Input;
+use crate::{Bed, Daemon, Error, Sender, Traffic, Way};
+
+/// How long nothing arrives when the queues have run empty, and how long that may take.
+const QUIET: Duration = Duration::from_millis(100);
+const DRAIN: Duration = Duration::from_secs(10);
+/// How long it takes until a station that has spoken is known.
+const ACQUAINTANCE: Duration = Duration::from_millis(20);
+/// The share of the frames that arrived which must have gone the way that is measured.
+const NEARLY_ALL: f64 = 0.9;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Case {
+    /// What is sent.
+    pub traffic: Traffic,
+    /// Cores that all share: everything on one, or the sender (with the kernel's part that its frames cause) and vtepd on one each.
+    pub cores: usize,
+    /// Whether something else needs all it gets of the worker's core.
+    pub busy: bool,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Turn {
+    /// Frames a second that arrived.
+    pub rate: f64,
+    /// Those sent.
+    pub offered: f64,
+    /// CPU nanoseconds of vtepd, or whoever runs in its place, for each frame that arrived.
+    pub daemon: f64,
+    /// Frames in each packet that the link was given.
+    pub together: f64,
+}
+
+impl Turn {
+    /// Measures for so long, after half of that has been sent for nothing.
+    ///
+    /// # Errors
+    /// When there is no such core, or when what arrived has not gone the way that it should: figures of another way are worse than none.
+    pub fn take(
+        bed: &Bed,
+        case: Case,
+        time: Duration,
+        way: Way,
+        daemon: Option<&Daemon>,
+    ) -> Result<Self, Error> {
+        let _pinned = Pinned::to(0)?;
+        if let Some(daemon) = daemon {
+            cpu::pin_process(daemon.id(), &[case.cores - 1])?;
+        }
+        let _busy = case.busy.then(|| Busy::on(case.cores - 1));
+        let length = case.traffic.length;
+        let passed = || match case.traffic.input {
+            Input::Host if matches!(way, Way::Testpmd { .. }) => bed.left_as_they_came(),
+            Input::Host => bed.left(length),
+            Input::Singles | Input::SuperFrames => bed.arrived(length),
+        };
+        let mut sender = Sender::new(bed, case.traffic, way != Way::Nobody)?;
+        // Tables know the sender before it counts: a host that the bridge does not know yet has no shortcut.
+        sender.some(0);
+        std::thread::sleep(ACQUAINTANCE);
+        let (witness, first) = (Witness::ask(case, way, daemon)?, passed()?);
+        // Queues are as full then as they are later, so what arrives is what is forwarded meanwhile.
+        sender.send(time / 2);
+        let (before, cpu_before) = (passed()?, cpu_of(daemon)?);
+        let (sent, elapsed) = sender.send(time);
+        let (after, cpu_after) = (passed()?, cpu_of(daemon)?);
+        // The next turn finds the queues empty.
+        let (ended, mut last) = (Instant::now(), after);
+        let all = loop {
+            std::thread::sleep(QUIET);
+            let now = passed()?;
+            if now.frames == last.frames || ended.elapsed() > DRAIN {
+                break (now.frames - first.frames) as f64;
+            }
+            last = now;
+        };
+        witness.hold(Witness::ask(case, way, daemon)?, all, case, way)?;
+        let packets = last.packets - first.packets;
+        if matches!(way, Way::OpenVswitch { .. }) && all < NEARLY_ALL * packets as f64 {
+            return Err("what arrived had not the length of an encapsulated frame".into());
+        }
+        let (frames, seconds) = ((after.frames - before.frames) as f64, elapsed.as_secs_f64());
+        Ok(Self {
+            rate: frames / seconds,
+            offered: sent as f64 / seconds,
+            daemon: cpu_after.saturating_sub(cpu_before) as f64 / frames,
+            together: frames / (after.packets - before.packets).max(1) as f64,
+        })
+    }
+}
+
+fn cpu_of(daemon: Option<&Daemon>) -> Result<u64, Error> {
+    daemon.map_or(Ok(0), Daemon::cpu)
+}
+
+/// What vtepd has counted of the frames.
+#[derive(Debug, Clone, Copy, Default)]
+struct Witness {
+    forwarded: f64,
+    past_the_bridge: f64,
+}
+
+impl Witness {
+    fn ask(case: Case, way: Way, daemon: Option<&Daemon>) -> Result<Self, Error> {
+        let (Way::Vtepd { .. }, Some(daemon)) = (way, daemon) else { return Ok(Self::default()) };
+        let direction = if case.traffic.input == Input::Host { "encapsulated" } else { "decapsulated" };
+        let forwarded =
+            daemon.counted(&format!("vtepd_vni_frames_total{{vni=\"1\",direction=\"{direction}\"}}"))?;
+        let past_the_bridge = match way {
+            Way::Vtepd { shortcut: true, .. } => {
+                daemon.counted("vtepd_port_frames_total{port=\"hp\",way=\"shortcut\"}")?
+            }
+            _ => 0.0,
+        };
+        Ok(Self { forwarded, past_the_bridge })
+    }
+
+    fn hold(self, after: Self, arrived: f64, case: Case, way: Way) -> Result<(), Error> {
+        if way != Way::Nobody && arrived < 1.0 {
+            return Err("nothing arrived".into());
+        }
+        let Way::Vtepd { shortcut, .. } = way else { return Ok(()) };
+        let percent = |share: f64| (100.0 * share).round();
+        let share = (after.forwarded - self.forwarded) / arrived;
+        if share < NEARLY_ALL {
+            return Err(format!(
+                "only {} % of the frames that arrived went by vtepd, and the others by the kernel, as they do while vtepd's worker is not run",
+                percent(share)
+            )
+            .into());
+        }
+        let share = (after.past_the_bridge - self.past_the_bridge) / arrived;
+        if shortcut && case.traffic.input == Input::Host && share < NEARLY_ALL {
+            return Err(format!(
+                "only {} % of the frames that arrived had skipped the bridge, as they all should",
+                percent(share)
+            )
+            .into());
+        }
+        Ok(())
+    }
+}

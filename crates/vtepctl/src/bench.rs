@@ -1,0 +1,217 @@
+//! `vtepctl bench`: what vtepd costs on this machine, in memory and over veth links beside kernel VXLAN.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use frames::clock::{Cold, hot};
+use frames::leaf::Leaf;
+use frames::stage::Stage;
+use rig::echo::Echo;
+use rig::rows::{Better, Figure, Row, machine};
+use rig::sender::Input;
+use rig::stream::{Towards, throughput};
+use rig::turn::Case;
+use rig::{Bed, Daemon, Traffic, Turn, Way};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::arguments::Output;
+use crate::compared::{Compared, Figures, VTEPD, What, going};
+use crate::output::{Failure, json};
+
+const LENGTHS: [usize; 2] = [64, 1082];
+const QUEUE_PAIRS: u32 = 64;
+/// Batches whose frames are in no cache when their turn comes.
+const COLD: usize = 64;
+const SAMPLES: usize = 20;
+/// Rounds where nobody says how many: as many as are over in this time, but not fewer or more than these.
+const PATIENCE: Duration = Duration::from_secs(50);
+const LEAST_ROUNDS: u8 = 2;
+const MOST_ROUNDS: u8 = 9;
+
+/// What is measured.
+#[derive(Debug, Clone, Args)]
+pub struct Bench {
+    /// vtepd's program [default: beside vtepctl, else in $PATH]
+    #[arg(long, value_name = "PATH")]
+    vtepd: Option<PathBuf>,
+    /// How often each is measured, in turns; the median counts [default: as often as there is time for in less than a minute]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
+    rounds: Option<u8>,
+    /// Milliseconds that each is measured for
+    #[arg(long, value_name = "MS", default_value_t = 150, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    time: u64,
+}
+
+/// Measures, and prints what came out. Interrupted, it ends after the turn that it is at, and leaves nothing behind.
+///
+/// # Errors
+/// Without root, `ip`, `bridge`, `ethtool` or vtepd, when it is interrupted, and when nothing could be measured.
+pub async fn run(bench: Bench, output: Output, out: &mut impl Write) -> Result<(), Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let (mut signals, stop) = (signal(kind)?, Arc::clone(&stop));
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                stop.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+    let measuring = tokio::task::spawn_blocking(move || measure(&bench, &stop));
+    let compared = measuring.await.map_err(std::io::Error::other)??;
+    match output {
+        Output::Json => json(out, &compared)?,
+        Output::Table => compared.write(out)?,
+    }
+    Ok(())
+}
+
+fn measure(bench: &Bench, stop: &AtomicBool) -> Result<Compared, Failure> {
+    let began = Instant::now();
+    let input = |error: rig::Error| Failure::Input(error.to_string());
+    rig::ready().map_err(input)?;
+    let vtepd = program(bench.vtepd.as_deref())?;
+    eprintln!("in memory: what one frame costs inside vtepd");
+    let in_memory = in_memory().map_err(|error| Failure::Input(error.to_string()))?;
+    let (figures, rounds) = beside_kernel(bench, &vtepd, began, stop).map_err(input)?;
+    Compared::of(machine(), rounds, in_memory, figures)
+}
+
+/// Where vtepd is.
+fn program(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let missing = |text: String| Failure::Input(format!("{text}; say where it is with --vtepd PATH"));
+    if let Some(path) = named {
+        return path
+            .is_file()
+            .then(|| path.to_owned())
+            .ok_or_else(|| missing(format!("there is no vtepd at {}", path.display())));
+    }
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name("vtepd"));
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&paths).map(|folder| folder.join("vtepd"));
+    beside
+        .into_iter()
+        .chain(in_path)
+        .find(|path| path.is_file())
+        .ok_or_else(|| missing("vtepd is neither beside vtepctl nor in $PATH".to_owned()))
+}
+
+/// What one frame costs inside the worker: nanoseconds, with the frames in the cache and in none.
+fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+    let (leaf, mut cold, mut rows) = (Leaf::default(), Cold::new(), Vec::new());
+    for stage in [Stage::Encapsulate, Stage::Decapsulate] {
+        for length in LENGTHS {
+            let mut run = stage.prepare(&leaf, length, 1 + COLD)?;
+            let hot = hot(&mut |_| run(0), SAMPLES);
+            let cold = cold.frames(&mut run, 1 + COLD, SAMPLES / 4);
+            for (heat, figure) in [("in the cache", hot), ("in no cache", cold)] {
+                let case = format!("{} {length} B, {heat}", stage.name());
+                let row =
+                    Row::beside("in memory", case, "ns/frame", Figure::of([figure]), None, Better::Lower);
+                // It is the figure of all samples together.
+                rows.push(Row { range: None, ..row });
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// vtepd and kernel VXLAN in turns: what came out, and of how many rounds.
+fn beside_kernel(
+    bench: &Bench,
+    vtepd: &Path,
+    began: Instant,
+    stop: &AtomicBool,
+) -> Result<(Figures, u8), rig::Error> {
+    let bed = Bed::new("bench")?;
+    let mut figures = Figures::default();
+    let ways = [(Way::Nobody, "nobody"), (Way::Kernel, "kernel VXLAN")].into_iter().chain(VTEPD);
+    let mut longest = Duration::ZERO;
+    for round in 1.. {
+        let start = Instant::now();
+        for (way, name) in ways.clone() {
+            match bench.rounds {
+                Some(rounds) => eprintln!("round {round} of {rounds}: {name}"),
+                None => eprintln!("round {round}: {name}"),
+            }
+            let daemon = match way.take(&bed, vtepd) {
+                Ok(daemon) => daemon,
+                Err(error) => {
+                    going(stop)?;
+                    figures.leave_out(way, None, &error);
+                    continue;
+                }
+            };
+            one_way(bench, &bed, way, daemon.as_ref(), stop, &mut figures)?;
+            daemon.map(Daemon::stop).transpose()?;
+        }
+        longest = longest.max(start.elapsed());
+        if is_enough(bench.rounds, round, began.elapsed() + longest) {
+            return Ok((figures, round));
+        }
+    }
+    Err("there are no rounds".into())
+}
+
+/// Whether these rounds do, where the next one would be over at this time after the start.
+fn is_enough(wanted: Option<u8>, rounds: u8, next: Duration) -> bool {
+    let in_time = rounds >= MOST_ROUNDS || (rounds >= LEAST_ROUNDS && next > PATIENCE);
+    wanted.map_or(in_time, |wanted| rounds >= wanted)
+}
+
+fn one_way(
+    bench: &Bench,
+    bed: &Bed,
+    way: Way,
+    daemon: Option<&Daemon>,
+    stop: &AtomicBool,
+    figures: &mut Figures,
+) -> Result<(), rig::Error> {
+    let time = Duration::from_millis(bench.time);
+    // With nobody who forwards there is only the sender.
+    let cores = if way == Way::Nobody { 1 } else { rig::cpu::count().min(2) };
+    for input in [Input::Host, Input::SuperFrames] {
+        for length in LENGTHS {
+            for cores in 1..=cores {
+                let traffic = Traffic { input, length, queue_pairs: QUEUE_PAIRS, bursts: false };
+                figures.take(stop, way, [What::Frames { input, length, cores }], || {
+                    let turn = Turn::take(bed, Case { traffic, cores, busy: false }, time, way, daemon)?;
+                    Ok([if way == Way::Nobody { turn.offered } else { turn.rate }])
+                })?;
+            }
+        }
+    }
+    if way == Way::Nobody {
+        return Ok(());
+    }
+    figures.take(stop, way, [What::RoundTrip, What::LongestRoundTrips], || {
+        let echo = Echo::take(bed, time, 1, daemon)?;
+        Ok([echo.p50, echo.p99])
+    })?;
+    for (towards, what) in [(Towards::Far, What::Sent), (Towards::Host, What::Received)] {
+        figures.take(stop, way, [what], || Ok([throughput(bed, towards, time, daemon)?]))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_is_missed() {
+        let error = program(Some(Path::new("/no/such/vtepd"))).unwrap_err().to_string();
+        assert_eq!(error, "there is no vtepd at /no/such/vtepd; say where it is with --vtepd PATH");
+    }
+
+    #[test]
+    fn there_are_as_many_rounds_as_there_is_time_for() {
+        let [soon, late] = [40, 51].map(Duration::from_secs);
+        assert!(is_enough(Some(1), 1, soon) && !is_enough(Some(100), 99, late), "as told");
+        assert!(!is_enough(None, 1, late) && is_enough(None, 2, late), "two at least");
+        assert!(!is_enough(None, 8, soon) && is_enough(None, 9, soon), "nine at most");
+    }
+}

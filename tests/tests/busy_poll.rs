@@ -1,0 +1,43 @@
+//! A worker that sleeps when there is nothing to do, and one that was told never to.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
+
+use std::time::{Duration, Instant};
+
+use vtepd_tests::guard::can_run;
+use vtepd_tests::{Lab, Vtepd, sockets};
+
+/// The part of a core that the worker takes with nothing to do, in percent.
+fn idle_use(vtepd: &Vtepd) -> u64 {
+    let tasks = format!("/proc/{}/task", vtepd.pid());
+    let worker = std::fs::read_dir(tasks).unwrap().map(|task| task.unwrap().path()).find(|task| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "worker")
+    });
+    let schedstat = worker.expect("a worker").join("schedstat");
+    let run = || {
+        let line = std::fs::read_to_string(&schedstat).unwrap();
+        line.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let (before, start) = (run(), Instant::now());
+    std::thread::sleep(Duration::from_millis(500));
+    (run() - before) * 100 / start.elapsed().as_nanos() as u64
+}
+
+#[test]
+fn a_worker_sleeps_unless_it_was_told_not_to() {
+    if !can_run("a_worker_sleeps_unless_it_was_told_not_to") {
+        return;
+    }
+    let lab = Lab::new("busy");
+    for (arguments, spins) in [(&["--no-fpm"][..], false), (&["--no-fpm", "--busy-poll"], true)] {
+        let vtepd = Vtepd::start(&lab.leaf, arguments);
+        sockets::ping(&lab.host, lab.far.ip(), 10, 1400, &[]);
+        sockets::tcp_both_ways(&lab.host, &lab.far, 1_000_000);
+        vtepd.wait_until_idle();
+        let percent = idle_use(&vtepd);
+        // Others may be busy as well.
+        assert!(if spins { percent >= 25 } else { percent <= 2 }, "{arguments:?}: {percent} %");
+        let (status, log) = vtepd.terminate();
+        assert!(status.success(), "{log}");
+    }
+}
