@@ -10,13 +10,14 @@
 //! - [`patience`]: what has them give up a worker that hangs
 //! - `segmentation`: which super-frames an interface takes whole
 //! - `haste`: short grace periods while there are many hooks to change
-//! - [`scheduling`]: a worker that is run at once
+//! - [`scheduling`], [`affinity`]: a worker that is run at once, and does not overtake itself
 //! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
 
 pub mod access;
+pub mod affinity;
 pub mod features;
 pub mod foreign;
 mod haste;
@@ -35,6 +36,7 @@ pub mod steering;
 pub mod tap;
 
 pub use access::AccessPort;
+pub use affinity::Affinity;
 pub use features::Features;
 pub use netns::PrivateNamespace;
 pub use outbox::SuperFrames;

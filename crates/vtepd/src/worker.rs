@@ -13,14 +13,16 @@ use control::{Adjacency, Request};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
-use ports::{AccessPort, PacketSocket, Patience, Scheduling, Waiting};
+use ports::{AccessPort, Affinity, PacketSocket, Patience, Scheduling, Waiting};
 use tables::Snapshot;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::standalone::{Access, Stations, deliver};
 
-/// How often a busy worker counts what found no room; one that is about to sleep always does.
+/// How often a worker counts what found no room.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
+/// One that is about to sleep does so too, unless it has moved fewer frames since: no ring was full then.
+const FEW: usize = 64;
 /// How often a worker looks after ports whose ring could be stuck, which does not wake it.
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Frames that wait for a next hop are looked at this often, beside each new snapshot.
@@ -219,18 +221,27 @@ impl Engine {
                 ),
             }
         }
+        let mut affinity = Affinity::of_this_thread();
+        affinity.hold();
         let mut quiet_since = None;
-        let mut counted = Instant::now();
+        let (mut counted, mut uncounted) = (Instant::now(), 0);
         loop {
             let now = Instant::now();
             let moved = self.turn(now)?;
-            if (moved == 0 && !busy_poll) || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL {
-                counted = now;
+            uncounted += moved;
+            let full = moved == 0 && uncounted >= FEW;
+            if full || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL {
+                (counted, uncounted) = (now, 0);
                 self.count_overruns()?;
             }
             if moved > 0 {
                 quiet_since = None;
                 self.scheduling.work(now, moved);
+                if affinity.let_go(now) {
+                    // Whoever sleeps is given a CPU when it wakes.
+                    std::thread::sleep(Duration::from_nanos(1));
+                    affinity.hold();
+                }
                 continue;
             }
             self.scheduling.rest(now);
@@ -246,7 +257,9 @@ impl Engine {
                 (false, false) if self.access.iter().any(AccessPort::may_stick) => Some(STUCK_INTERVAL),
                 (false, false) => None,
             };
+            affinity.let_go(now);
             self.sleep(timeout)?;
+            affinity.hold();
         }
     }
 
