@@ -46,7 +46,7 @@ messages! {
     VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev switched_bytes switched_frames unknown_vtep vni",
     PathCounters: "bytes frames gateway uplink",
     Drop: "frames reason sentence",
-    SteeringCounters: "port_passed port_refreshed port_shortcut port_stalled splice_delivered splice_returned splice_undeliverable splice_unknown_slot uplink_redirected uplink_stalled vxlan_redirected vxlan_stalled vxlan_too_big",
+    SteeringCounters: "port_passed port_refreshed port_shortcut port_stalled splice_delivered splice_returned splice_undeliverable splice_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
     Event: "gateway interface kind local lost mac moves previous_vtep sequence source state text time vni vtep",
     Explanation: "copies destination dropped flooded netdev ports vni",
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev previous_vtep reason source vni vtep",

@@ -8,13 +8,13 @@ use tables::{NextHop, Paths, Snapshot, VniTable, VtepIndex};
 use wire::{Dissection, Roce};
 
 use crate::drop_reason::DropReason;
-use crate::frame::{Checksum, Frame};
+use crate::frame::{Checksum, Frame, Offload};
 use crate::outer::OVERHEAD;
 use crate::partial::{Completed, InnerHead};
 use crate::segment::Segmenter;
 
 /// Outer headers that count against the underlay's MTU.
-const L3_OVERHEAD: usize = OVERHEAD - 14;
+pub const L3_OVERHEAD: usize = OVERHEAD - 14;
 
 /// What becomes of a frame from the bridge: to whom, and in how many pieces. Borrows rather than holds: it is made for every frame.
 #[derive(Clone, Copy)]
@@ -86,6 +86,14 @@ impl<'a> Plan<'a> {
     pub fn segmenter(&self) -> Result<Option<Segmenter<'a>>, DropReason> {
         let Some(gso) = self.frame.offload.gso else { return Ok(None) };
         Segmenter::new(self.frame.data, self.dissection, gso, self.frame.offload.checksum).map(Some)
+    }
+
+    /// Length in bytes of the longest segment of a super-frame that the kernel can cut inside a tunnel, and what it is to be told of it
+    /// behind the outer headers.
+    pub fn in_a_tunnel(&self, segmenter: &Segmenter<'_>) -> Option<(usize, Offload)> {
+        let Offload { checksum: Checksum::Partial { .. }, gso } = self.frame.offload else { return None };
+        let (longest, checksum) = segmenter.in_a_tunnel()?;
+        Some((longest, Offload { checksum, gso }))
     }
 
     /// Prepares one piece: writes those headers to `inner` that differ from the frame's.

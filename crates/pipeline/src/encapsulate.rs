@@ -4,14 +4,14 @@ use core::ops::Range;
 use std::hint::black_box;
 use std::time::Instant;
 
-use tables::{Snapshot, VtepIndex};
+use tables::{Snapshot, Tunnel, VtepIndex};
 
 use crate::Pipeline;
 use crate::batch::{Batch, Body, Destination};
-use crate::decide::{Path, Plan};
+use crate::decide::{L3_OVERHEAD, Path, Plan};
 use crate::drop_reason::DropReason;
 use crate::flows::{HEADERS, Key};
-use crate::frame::{Checksum, Frame, Offload};
+use crate::frame::{Checksum, ETHERNET, Frame, MACS, Offload};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
 use crate::outgoing::Outgoing;
 use crate::segment::Segmenter;
@@ -109,6 +109,11 @@ impl Pipeline {
         out: &mut Outgoing,
     ) -> Result<(), DropReason> {
         let segmenter = plan.segmenter()?;
+        if let Some(segmenter) = &segmenter
+            && self.send_whole(index, &plan, segmenter, snapshot, out).is_some()
+        {
+            return Ok(());
+        }
         let (segments, copies) = (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
         self.counters.copies.add((segments * copies - 1) as u64);
         for segment in 0..segments {
@@ -121,6 +126,46 @@ impl Pipeline {
             }
         }
         Ok(())
+    }
+
+    /// Sends a TCP super-frame as it is to the one VTEP that it is for, if the uplink's program tells the kernel of the tunnel. Everything else,
+    /// and what cannot be sent at all, is `None`, and cut.
+    fn send_whole(
+        &mut self,
+        index: u32,
+        plan: &Plan<'_>,
+        segmenter: &Segmenter<'_>,
+        snapshot: &Snapshot,
+        out: &mut Outgoing,
+    ) -> Option<()> {
+        let &[remote] = plan.remotes else { return None };
+        let (longest, offload) = plan.in_a_tunnel(segmenter)?;
+        let source_port = plan.source_port(None);
+        let Path { hop, remote: address, .. } =
+            Path::of(plan.vni, remote, source_port, longest, snapshot).ok()?;
+        let resolved = hop.destination_mac.is_some() && !hop.impaired;
+        if !resolved || !self.tunnel_uplinks.contains(&hop.ifindex) {
+            return None;
+        }
+        let segments = u16::try_from(segmenter.count()).ok()?;
+        let whole = plan.whole();
+        let l3_length = u16::try_from(whole.len() + L3_OVERHEAD).ok()?;
+        let ethertype = plan.dissection.ethertype;
+        let body = Body::Received { frame: index, range: whole.start as u32..whole.end as u32 };
+        let transmit = out.append(Destination::uplink(hop), plan.vni.slot.get(), body, offload)?;
+        (transmit.vtep, transmit.segments) = (Some((remote, address)), segments);
+        let headers = transmit.append_head()?;
+        // Nobody could finish a checksum for each segment.
+        let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
+        let inherited = Inherited::of(tunnel, &plan.dissection.network);
+        let identification = self.identification.wrapping_add(1);
+        Outer { tunnel, hop, remote: address, source_port, l3_length, identification, inherited }
+            .write(headers);
+        self.identification = self.identification.wrapping_add(segments);
+        // What the kernel holds the kind of segmentation against (`virtio_net_hdr_match_proto()`, `include/linux/virtio_net.h`).
+        headers[MACS..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
+        self.counters.copies.add(u64::from(segments) - 1);
+        Some(())
     }
 
     /// Sends one piece, whose rewritten headers are in `inner`, to each remote VTEP.

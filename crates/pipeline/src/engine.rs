@@ -28,6 +28,8 @@ pub struct Pipeline {
     pub(crate) flows: Flows,
     pub(crate) senders: Senders,
     pub(crate) hosts: Hosts,
+    /// Uplinks over which TCP super-frames may leave whole, by their interface indices.
+    pub(crate) tunnel_uplinks: Vec<u32>,
     /// Where there is no kernel bridge.
     pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identification of the last outer packet.
@@ -47,6 +49,7 @@ impl Pipeline {
             flows: Flows::default(),
             senders: Senders::default(),
             hosts: Hosts::default(),
+            tunnel_uplinks: Vec::new(),
             bridge: None,
             identification: 0,
             inner: InnerHead::default(),
@@ -81,6 +84,11 @@ impl Pipeline {
     /// Frames for hosts behind these bridge ports (interface indices) may skip the bridge.
     pub fn open_ports(&mut self, ports: &[u32]) {
         self.hosts.open(ports);
+    }
+
+    /// TCP super-frames may leave whole over these uplinks (interface indices), where a program tells the kernel of the tunnel around them.
+    pub fn tunnel_uplinks(&mut self, uplinks: &[u32]) {
+        uplinks.clone_into(&mut self.tunnel_uplinks);
     }
 
     /// The batch that began at the one time was sent by the other.
@@ -131,15 +139,14 @@ impl Pipeline {
 
     /// Accounts for a frame that a port took, or for the reason why it did not.
     pub fn account(&self, transmit: &Transmit, outcome: Result<(), DropReason>) {
-        let bytes = transmit.len() as u64;
+        let (bytes, segments) = (transmit.len() as u64, u64::from(transmit.segments));
         if let Err(reason) = outcome {
-            return self.counters.drop_frames(reason, transmit.slot, 1);
+            return self.account_dropped(transmit, reason);
         }
-        self.counters.sent.add(1);
-        let segments = u64::from(transmit.segments);
         let peer = transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index.0)?.of(vtep)));
         match transmit.to {
             Destination::Uplink { path, by_default, .. } => {
+                self.counters.sent.add(segments);
                 self.counters.path(path).inspect(|path| path.add(segments, bytes));
                 let inner = bytes.saturating_sub(OVERHEAD as u64);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(segments, inner));
@@ -150,12 +157,14 @@ impl Pipeline {
                 }
             }
             Destination::Port(_) if transmit.vtep.is_none() => {
+                self.counters.sent.add(1);
                 self.counters.vni(transmit.slot).inspect(|vni| vni.switched.add(segments, bytes));
             }
             Destination::Bridge
             | Destination::Host(_)
             | Destination::BundledHost(_)
             | Destination::Port(_) => {
+                self.counters.sent.add(1);
                 if matches!(transmit.to, Destination::Host(_) | Destination::BundledHost(_)) {
                     self.counters.past_bridge.add(segments);
                 }
@@ -165,6 +174,14 @@ impl Pipeline {
                 peer.inspect(|peer| peer.received.add(segments, inner));
             }
         }
+    }
+
+    #[cold]
+    fn account_dropped(&self, transmit: &Transmit, reason: DropReason) {
+        // A super-frame that would have been cut here counts as if it had been; one that came as one frame is one.
+        let uplink = matches!(transmit.to, Destination::Uplink { .. });
+        let frames = if uplink { u64::from(transmit.segments) } else { 1 };
+        self.counters.drop_frames(reason, transmit.slot, frames);
     }
 
     fn update_held(&self) {

@@ -9,7 +9,8 @@ use wire::roce::Bth;
 use wire::{Dissection, Fragment, Network, Roce, Tcp};
 
 use crate::drop_reason::DropReason;
-use crate::frame::{Checksum, Gso, GsoKind};
+use crate::frame::{Checksum, ETHERNET, Gso, GsoKind};
+use crate::outer::OVERHEAD;
 use crate::partial::{INNER_CAPACITY, InnerHead};
 
 const UDP_LENGTH: usize = 4;
@@ -121,6 +122,17 @@ impl<'a> Segmenter<'a> {
             None => layer.pseudo(frame)?,
         };
         Some(Self { frame, gso, tunnel, layer, header_length, pseudo })
+    }
+
+    /// Headers and payload of its longest segment in bytes, and the checksum that the kernel needs to be told of, if the kernel can cut this
+    /// super-frame inside a tunnel: plain TCP over IP, behind an Ethernet header without tags.
+    pub(crate) fn in_a_tunnel(&self) -> Option<(usize, Checksum)> {
+        let Layer { l3, l4, ipv6, protocol } = self.layer;
+        let fixed = if ipv6 { 40 } else { 20 };
+        let plain = self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
+        let longest = (self.header_length + usize::from(self.gso.size)).min(self.frame.len());
+        let start = u16::try_from(OVERHEAD + l4).ok()?;
+        plain.then_some((longest, Checksum::Partial { start, offset: Tcp::CHECKSUM_OFFSET as u16 }))
     }
 
     /// Number of segments, at least one.

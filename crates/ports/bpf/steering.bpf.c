@@ -25,6 +25,7 @@ static long (*bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)BPF_FU
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect;
 static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)BPF_FUNC_redirect_peer;
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*bpf_skb_store_bytes)(void *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
 static long (*bpf_skb_vlan_push)(void *skb, __u16 proto, __u16 tci) = (void *)BPF_FUNC_skb_vlan_push;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
@@ -102,6 +103,8 @@ enum {
 	COUNT_VXLAN_STALLED,
 	COUNT_SPLICE_DELIVERED,
 	COUNT_SPLICE_UNDELIVERABLE,
+	COUNT_UPLINK_TUNNELLED,
+	COUNT_UPLINK_UNTUNNELLED,
 	COUNTS,
 };
 
@@ -411,6 +414,44 @@ SEC("classifier") int steer_splice(struct __sk_buff *skb)
 	if (bpf_skb_vlan_pop(skb))
 		return DROP;
 	return to_bridge(slot);
+}
+
+// The mark of encapsulated TCP super-frames from the worker (crates/ports/src/packet.rs).
+#define WHOLE 0x76746570
+
+// Uplink egress: AF_PACKET has no words for a TCP super-frame inside a tunnel, so the worker sends one that is described as if there were no
+// tunnel. Here the outer headers are taken off and put on again, this time by the helper that tells the kernel what they are: it then carries
+// the super-frame whole, and whoever cuts it cuts it right (__skb_udp_tunnel_segment(), net/ipv4/udp_offload.c). Not behind the kill switch:
+// no other frame bears the mark, and such a frame must not go on as it is.
+SEC("classifier") int vtepd_tunnel(struct __sk_buff *skb)
+{
+	struct {
+		struct headers outer;
+		__u8 destination[6];
+		__u8 source[6];
+		__u16 ethertype;
+	} __attribute__((packed)) h;
+	const __s32 behind = sizeof(h) - 14;
+
+	if (skb->mark != WHOLE)
+		return PASS;
+	skb->mark = 0;
+	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)) ||
+	    bpf_skb_adjust_room(skb, -behind, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	    bpf_skb_adjust_room(skb, behind, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					BPF_F_ADJ_ROOM_ENCAP_L2(14) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH)) {
+		count(COUNT_UPLINK_UNTUNNELLED);
+		return DROP;
+	}
+	// It says what is inside, for the kernel to take the super-frame from the worker.
+	h.outer.ethertype = htons(ETH_P_IP);
+	if (bpf_skb_store_bytes(skb, 0, &h, sizeof(h), 0)) {
+		count(COUNT_UPLINK_UNTUNNELLED);
+		return DROP;
+	}
+	count(COUNT_UPLINK_TUNNELLED);
+	return PASS;
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -47,6 +47,13 @@ impl SuperFrames {
             self.frames += train.frames() as u64;
         }
     }
+
+    fn count_whole(&mut self, frame: &Transmit, result: Result<(), DropReason>) {
+        if result.is_ok() && is_whole(frame) {
+            self.sent += 1;
+            self.frames += u64::from(frame.segments);
+        }
+    }
 }
 
 // SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the kernel reads them, and
@@ -87,6 +94,7 @@ impl Outbox {
                 let Some(train) = aggregator.trains().get(number) else { return };
                 super_frames.count(train, result);
                 for frame in aggregator.members(train).filter_map(|index| frames.get(index)) {
+                    super_frames.count_whole(frame, result);
                     outcome(frame, result);
                 }
             };
@@ -150,6 +158,7 @@ impl Outbox {
                 Destination::Uplink { ifindex, .. } | Destination::Host(ifindex) => ifindex as i32,
                 Destination::Bridge | Destination::BundledHost(_) | Destination::Port(_) => bridge as i32,
             };
+            let marked = is_whole(first);
             let from = used;
             let mut piece = |base: *const u8, length: usize| {
                 if let Some(vector) = self.vectors.get_mut(used) {
@@ -183,9 +192,35 @@ impl Outbox {
             message.msg_hdr.msg_iovlen = used - from;
             message.msg_hdr.msg_control = std::ptr::null_mut();
             message.msg_hdr.msg_controllen = 0;
+            if marked {
+                message.msg_hdr.msg_control = (&raw const MARK).cast_mut().cast();
+                message.msg_hdr.msg_controllen = size_of::<Mark>();
+            }
             message.msg_hdr.msg_flags = 0;
         }
     }
+}
+
+/// A control message for one frame: its `SO_MARK`.
+#[repr(C)]
+struct Mark {
+    header: libc::cmsghdr,
+    value: u32,
+}
+
+/// Of TCP super-frames, which an uplink's program finishes (`WHOLE`, `vtepd_tunnel` in `bpf/steering.bpf.c`).
+static MARK: Mark = Mark {
+    header: libc::cmsghdr {
+        cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),
+        cmsg_level: libc::SOL_SOCKET,
+        cmsg_type: libc::SO_MARK,
+    },
+    value: 0x7674_6570,
+};
+
+/// Whether it is a TCP super-frame that leaves over an uplink as it is.
+const fn is_whole(frame: &Transmit) -> bool {
+    matches!(frame.to, Destination::Uplink { .. }) && frame.offload.gso.is_some()
 }
 
 /// Waits a little until the socket's send buffer has room again.

@@ -145,6 +145,10 @@ pub struct SteeringCounts {
     pub splice_delivered: u64,
     /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
     pub splice_undeliverable: u64,
+    /// TCP super-frames from the worker that left whole.
+    pub uplink_tunnelled: u64,
+    /// TCP super-frames from the worker that the kernel refused to take as such, dropped.
+    pub uplink_untunnelled: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
@@ -166,8 +170,10 @@ pub struct Steering {
     kill_switch: ProgramArray<MapData>,
     patience: Option<Patience>,
     plan: SteeringPlan,
-    /// Entry programs, each detached when dropped.
-    uplinks: BTreeMap<u32, SchedClassifierLink>,
+    /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell the kernel of a tunnel (5.13), too.
+    tunnels: bool,
+    /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there is one, that of its egress.
+    uplinks: BTreeMap<u32, (SchedClassifierLink, Option<SchedClassifierLink>)>,
     netdevs: BTreeMap<u32, SchedClassifierLink>,
     splices: Vec<SchedClassifierLink>,
     shortcut: Shortcut,
@@ -187,12 +193,14 @@ pub(crate) struct Entry {
 }
 
 const UPLINK: Entry = Entry { program: "vtepd_uplink", direction: TcAttachType::Ingress };
+/// Before those of others, which then see what leaves.
+const TUNNEL: Entry = Entry { program: "vtepd_tunnel", direction: TcAttachType::Egress };
 const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
 const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
 const SPLICE: Entry = Entry { program: "vtepd_splice", direction: TcAttachType::Ingress };
 const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
 const ACCESS: Entry = Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
-const ENTRIES: [Entry; 6] = [UPLINK, VXLAN, PORT, SPLICE, FAR_END, ACCESS];
+const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, SPLICE, FAR_END, ACCESS];
 
 /// Descriptors for 4,094 hooks and for everything else.
 const DESCRIPTORS: u64 = 8192;
@@ -241,6 +249,7 @@ impl Steering {
             patience,
             kill_switch,
             plan: SteeringPlan::default(),
+            tunnels: hook == Hook::Tcx,
             uplinks: BTreeMap::new(),
             netdevs: BTreeMap::new(),
             splices: Vec::new(),
@@ -376,9 +385,9 @@ impl Steering {
         let mut first = Ok(());
         for uplink in &plan.uplinks {
             if !self.uplinks.contains_key(&uplink.ifindex) {
-                match attach_by_index(&mut self.ebpf, self.hook, uplink.ifindex, UPLINK) {
-                    Ok(link) => {
-                        self.uplinks.insert(uplink.ifindex, link);
+                match self.attach_uplink(uplink.ifindex) {
+                    Ok(links) => {
+                        self.uplinks.insert(uplink.ifindex, links);
                         self.plan.uplinks.insert(uplink.clone());
                     }
                     Err(error) => first = first.and(Err(error)),
@@ -441,6 +450,23 @@ impl Steering {
         self.shortcut.delivering().collect()
     }
 
+    /// Interface indices of the uplinks over which TCP super-frames may leave whole.
+    #[must_use]
+    pub fn tunnel_uplinks(&self) -> Vec<u32> {
+        let with_egress = self.uplinks.iter().filter(|(_, (_, egress))| egress.is_some());
+        with_egress.map(|(ifindex, _)| *ifindex).collect()
+    }
+
+    fn attach_uplink(
+        &mut self,
+        ifindex: u32,
+    ) -> Result<(SchedClassifierLink, Option<SchedClassifierLink>), SteeringError> {
+        let ingress = attach_by_index(&mut self.ebpf, self.hook, ifindex, UPLINK)?;
+        let tunnel = |ebpf| attach_by_index(ebpf, self.hook, ifindex, TUNNEL);
+        let egress = self.tunnels.then(|| tunnel(&mut self.ebpf)).transpose()?;
+        Ok((ingress, egress))
+    }
+
     /// How the shortcut is used.
     ///
     /// # Errors
@@ -489,6 +515,8 @@ impl Steering {
             vxlan_stalled: sum(6)?,
             splice_delivered: sum(7)?,
             splice_undeliverable: sum(8)?,
+            uplink_tunnelled: sum(9)?,
+            uplink_untunnelled: sum(10)?,
             port_shortcut: ports.shortcut,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,
@@ -614,6 +642,7 @@ fn attach(
         source,
     };
     let options = match hook {
+        Hook::Tcx if entry.program == TUNNEL.program => TcAttachOptions::TcxOrder(LinkOrder::first()),
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
             add_clsact(interface)?;

@@ -24,6 +24,8 @@ use wire::Vni;
 
 #[path = "steering/shortcut.rs"]
 mod shortcut;
+#[path = "steering/tunnel.rs"]
+mod tunnel;
 
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 

@@ -403,6 +403,8 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("steering: handed to hosts' ports", steering.splice_delivered),
         ("steering: for a VNI that is gone", steering.splice_unknown_slot),
         ("steering: for a port that is gone or too small", steering.splice_undeliverable),
+        ("steering: TCP super-frames sent whole", steering.uplink_tunnelled),
+        ("steering: TCP super-frames that the kernel did not take", steering.uplink_untunnelled),
         ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),
         ("steering: from bridges, left to the kernel as the worker hung", steering.vxlan_stalled),
         ("steering: from hosts, left to bridges as the worker hung", steering.port_stalled),

@@ -15,7 +15,7 @@ use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::standalone::{Access, Stations};
-use crate::worker::{Sockets, Worker, WorkerOptions};
+use crate::worker::{Openings, Sockets, Worker, WorkerOptions};
 
 /// Near end of the splice that uplinks redirect to.
 const UNDERLAY_SPLICE: &str = "vtepd-underlay";
@@ -111,10 +111,10 @@ impl Takeover {
     pub fn apply(&mut self, update: &Update) -> Result<(), TakeoverError> {
         let Update { snapshot, plan, places, .. } = update;
         let shrunk = self.steering.shrink(plan).and(self.steering.forget(places));
-        self.worker.open_ports(self.steering.delivering_ports());
+        self.open();
         self.worker.publish(Arc::clone(snapshot));
         let grown = self.steering.grow(plan).and(self.steering.remember(places));
-        self.worker.open_ports(self.steering.delivering_ports());
+        self.open();
         if !self.engaged {
             self.steering.engage()?;
             self.engaged = true;
@@ -131,7 +131,7 @@ impl Takeover {
         let forgotten = self.steering.forget(places);
         self.worker.publish(Arc::clone(snapshot));
         let remembered = self.steering.remember(places);
-        self.worker.open_ports(self.steering.delivering_ports());
+        self.open();
         Ok(forgotten.and(remembered)?)
     }
 
@@ -144,6 +144,11 @@ impl Takeover {
         self.steering.release()?;
         let Self { worker, .. } = self;
         worker.stop().map_err(TakeoverError::Worker)
+    }
+
+    fn open(&self) {
+        let (ports, uplinks) = (self.steering.delivering_ports(), self.steering.tunnel_uplinks());
+        self.worker.open(Openings { ports, uplinks });
     }
 
     /// Whether the kill switch is filled.
@@ -166,7 +171,7 @@ impl Takeover {
     /// When the kernel refuses.
     pub fn review(&mut self, found: Vec<(ShortcutPort, Option<String>)>) -> Result<(), SteeringError> {
         let reviewed = self.steering.review(found);
-        self.worker.open_ports(self.steering.delivering_ports());
+        self.open();
         reviewed
     }
 

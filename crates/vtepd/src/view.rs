@@ -91,6 +91,8 @@ pub fn view(
             ("splice_unknown_slot", counts.splice_unknown_slot),
             ("splice_delivered", counts.splice_delivered),
             ("splice_undeliverable", counts.splice_undeliverable),
+            ("uplink_tunnelled", counts.uplink_tunnelled),
+            ("uplink_untunnelled", counts.uplink_untunnelled),
             ("uplink_stalled", counts.uplink_stalled),
             ("vxlan_stalled", counts.vxlan_stalled),
             ("port_shortcut", counts.port_shortcut),

@@ -63,12 +63,21 @@ pub struct WorkerOptions {
     pub busy_poll: bool,
 }
 
+/// Where the worker may send by what the steering programs do there; interface indices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Openings {
+    /// Bridge ports that frames may be sent to past the bridge.
+    pub ports: Vec<u32>,
+    /// Uplinks over which TCP super-frames may leave whole.
+    pub uplinks: Vec<u32>,
+}
+
 /// What a worker shares with the rest of the daemon.
 #[derive(Debug)]
 pub(crate) struct Shared {
     snapshot: ArcSwap<Snapshot>,
-    /// Bridge ports to which frames may be sent past the bridge.
-    open_ports: ArcSwap<Vec<u32>>,
+    /// What the steering programs are there for.
+    openings: ArcSwap<Openings>,
     counters: Arc<Counters>,
     wake: EventFd,
     stopping: AtomicBool,
@@ -105,7 +114,7 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::default(),
-            open_ports: ArcSwap::default(),
+            openings: ArcSwap::default(),
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
@@ -122,7 +131,7 @@ impl Worker {
             out: Outgoing::new(),
             requests,
             generation: 0,
-            open_ports: Arc::default(),
+            openings: Arc::default(),
             restless_since: None,
             restless: RESTLESS,
             settled_at: None,
@@ -164,10 +173,10 @@ impl Worker {
         }
     }
 
-    /// Lets the worker send frames for hosts behind these bridge ports past the bridge, and behind no others, from its next batch on.
-    pub fn open_ports(&self, ports: Vec<u32>) {
-        if **self.shared.open_ports.load() != ports {
-            self.shared.open_ports.store(Arc::new(ports));
+    /// Lets the worker use these, and no others, from its next batch on.
+    pub fn open(&self, openings: Openings) {
+        if **self.shared.openings.load() != openings {
+            self.shared.openings.store(Arc::new(openings));
         }
     }
 
@@ -200,7 +209,7 @@ pub(crate) struct Engine {
     /// Of the snapshot that was forwarded by last.
     generation: u64,
     /// As they were opened last.
-    open_ports: Arc<Vec<u32>>,
+    openings: Arc<Openings>,
     /// Since when there has been no pause in which hosts' frames could leave the bridge.
     restless_since: Option<Instant>,
     /// For how long that may last now, and when it was last ended.
@@ -271,10 +280,13 @@ impl Engine {
             self.pipeline.release(&snapshot, now, &mut self.out);
             flush(&mut self.sockets.uplinks, &Batch::none(), &mut self.out, &self.pipeline);
         }
-        let open_ports = self.shared.open_ports.load();
-        if !Arc::ptr_eq(&open_ports, &self.open_ports) {
-            self.open_ports = Arc::clone(&open_ports);
-            self.pipeline.open_ports(&open_ports);
+        let openings = self.shared.openings.load();
+        if !Arc::ptr_eq(&openings, &self.openings) {
+            self.openings = Arc::clone(&openings);
+            self.pipeline.open_ports(&openings.ports);
+            if self.sockets.options.gso {
+                self.pipeline.tunnel_uplinks(&openings.uplinks);
+            }
         }
         let stalled = [Waiting::Underlay, Waiting::Bridge].map(|splice| self.sockets.patience.look(splice));
         if stalled != [None, None] {

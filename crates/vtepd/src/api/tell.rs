@@ -261,6 +261,8 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             splice_unknown_slot: steering.splice_unknown_slot,
             splice_delivered: steering.splice_delivered,
             splice_undeliverable: steering.splice_undeliverable,
+            uplink_tunnelled: steering.uplink_tunnelled,
+            uplink_untunnelled: steering.uplink_untunnelled,
             uplink_stalled: steering.uplink_stalled,
             vxlan_stalled: steering.vxlan_stalled,
             port_shortcut: steering.port_shortcut,
