@@ -11,7 +11,7 @@ use std::io::{Read as _, Seek as _};
 use std::time::{Duration, Instant};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 
 /// For how long it is held at least.
 const HELD: Duration = Duration::from_millis(100);
@@ -21,13 +21,16 @@ const AGAIN: Duration = Duration::from_millis(1);
 const THIS: Pid = Pid::from_raw(0);
 
 /// See the module's description. Belongs to the thread that it was made in.
+///
+/// Whoever says where the process runs (taskset(1) with `-a`, control groups) says it to the main thread as well, and what that says is
+/// what the worker goes by when it is let go.
 #[derive(Debug)]
 pub struct Affinity {
-    /// Where it may run, by whoever has a say in that. `None` for one CPU, which needs no care, and where nothing can be changed.
+    /// Where it may run. `None` for one CPU, which needs no care, and where nothing can be changed.
     allowed: Option<CpuSet>,
     /// Where it is held.
     held: Option<usize>,
-    /// When it may be let go.
+    /// When it may be let go, or where it may run is looked at again.
     until: Option<Instant>,
     /// `/proc/net/softnet_stat`, of all CPUs and the same in every namespace; read into `said`.
     backlogs: Option<File>,
@@ -35,7 +38,7 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// Of the calling thread, which may run wherever it could before.
+    /// Of the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
         let backlogs = File::open("/proc/net/softnet_stat").ok();
@@ -55,7 +58,7 @@ impl Affinity {
     /// Lets the thread go if it is time and nothing waits on its CPU. Returns whether it did.
     #[inline]
     pub fn let_go(&mut self, now: Instant) -> bool {
-        self.held.is_some_and(|cpu| *self.until.get_or_insert(now + HELD) <= now && self.let_go_of(cpu, now))
+        *self.until.get_or_insert(now + HELD) <= now && self.review(now)
     }
 
     fn hold_here(&mut self) {
@@ -66,24 +69,30 @@ impl Affinity {
     }
 
     #[cold]
-    fn let_go_of(&mut self, cpu: usize, now: Instant) -> bool {
+    fn review(&mut self, now: Instant) -> bool {
+        self.until = None;
+        let Some(cpu) = self.held else {
+            self.allow(sched_getaffinity(THIS).ok());
+            return false;
+        };
         if self.backlog(cpu).is_some_and(|frames| frames > 0) {
             self.until = Some(now + AGAIN);
             return false;
         }
-        (self.held, self.until) = (None, None);
-        match sched_getaffinity(THIS) {
-            Ok(now) if now != only(cpu) => self.allow(Some(now)),
-            _ => {
-                if self.allowed.is_none_or(|allowed| sched_setaffinity(THIS, &allowed).is_err()) {
-                    self.allowed = None;
-                }
-            }
+        self.held = None;
+        // Somebody may have spoken of this thread alone.
+        let own = sched_getaffinity(THIS).ok().filter(|own| *own != only(cpu));
+        if own.is_some() {
+            self.allow(own);
+            return true;
         }
+        let whole = sched_getaffinity(getpid()).ok().or(self.allowed);
+        let freed = whole.filter(|cpus| sched_setaffinity(THIS, cpus).is_ok());
+        self.allow(freed);
         true
     }
 
-    /// Somebody has said where the thread may run.
+    /// Where the thread may run from now on.
     fn allow(&mut self, cpus: Option<CpuSet>) {
         self.allowed =
             cpus.filter(|cpus| (0..CpuSet::count()).filter(|cpu| cpus.is_set(*cpu) == Ok(true)).count() > 1);
@@ -140,28 +149,48 @@ mod tests {
             println!("SKIPPED a_thread_is_held_for_a_while…: there is one CPU");
             return;
         }
-        let start = Instant::now();
-        assert!(!affinity.let_go(start), "it is not held");
+        let mut now = Instant::now();
+        assert!(!affinity.let_go(now), "it is not held");
         affinity.hold();
         let cpu = affinity.held.unwrap();
         assert_eq!(sched_getaffinity(THIS).unwrap(), only(cpu));
-        assert!(!affinity.let_go(start) && !affinity.let_go(start + HELD / 2));
+        assert!(!affinity.let_go(now + HELD / 2));
         affinity.hold();
         assert_eq!(affinity.held, Some(cpu), "once");
-        // Other threads of this machine may have something in the backlog.
-        let let_go = |affinity: &mut Affinity| (0..1000).any(|i| affinity.let_go(start + HELD * (2 + i)));
+        // Others of this machine may have something in the backlog.
+        let mut let_go = |affinity: &mut Affinity| {
+            (0..1000).any(|_| {
+                now += HELD;
+                affinity.let_go(now)
+            })
+        };
         assert!(let_go(&mut affinity));
         assert_eq!(sched_getaffinity(THIS).unwrap(), before);
 
-        // Somebody else decides meanwhile.
+        // Somebody puts this thread elsewhere meanwhile.
         affinity.hold();
-        let other = (0..CpuSet::count()).rfind(|cpu| before.is_set(*cpu).unwrap()).unwrap();
-        let other = if affinity.held == Some(other) { 0 } else { other };
+        let others: Vec<usize> = (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
+        let other = *others.iter().find(|cpu| affinity.held != Some(**cpu)).unwrap();
         sched_setaffinity(THIS, &only(other)).unwrap();
         assert!(let_go(&mut affinity));
         assert_eq!(sched_getaffinity(THIS).unwrap(), only(other));
         affinity.hold();
         assert_eq!(affinity.held, None, "there is no choice any more");
+        // And gives it all of them again.
         sched_setaffinity(THIS, &before).unwrap();
+        assert!(!let_go(&mut affinity));
+        affinity.hold();
+        assert!(affinity.held.is_some());
+
+        // Somebody puts the process where this thread is held, this thread included: it stays there.
+        let cpu = affinity.held.unwrap();
+        let main = sched_getaffinity(getpid()).unwrap();
+        sched_setaffinity(getpid(), &only(cpu)).unwrap();
+        let gone = let_go(&mut affinity);
+        affinity.hold();
+        let (held, own) = (affinity.held, sched_getaffinity(THIS).unwrap());
+        sched_setaffinity(getpid(), &main).unwrap();
+        sched_setaffinity(THIS, &before).unwrap();
+        assert!(gone && held.is_none() && own == only(cpu));
     }
 }
