@@ -110,7 +110,7 @@ impl Pipeline {
     ) -> Result<(), DropReason> {
         let segmenter = plan.segmenter()?;
         if let Some(segmenter) = &segmenter
-            && self.send_whole(index, &plan, segmenter, snapshot, out).is_some()
+            && self.send_whole(batch, index, &plan, segmenter, snapshot, out).is_some()
         {
             return Ok(());
         }
@@ -132,6 +132,7 @@ impl Pipeline {
     /// and what cannot be sent at all, is `None`, and cut.
     fn send_whole(
         &mut self,
+        batch: &Batch<'_>,
         index: u32,
         plan: &Plan<'_>,
         segmenter: &Segmenter<'_>,
@@ -151,7 +152,9 @@ impl Pipeline {
         let whole = plan.whole();
         let l3_length = u16::try_from(whole.len() + L3_OVERHEAD).ok()?;
         let ethertype = plan.dissection.ethertype;
-        let body = Body::Received { frame: index, range: whole.start as u32..whole.end as u32 };
+        // The headers that each segment repeats are in the head: for those who count.
+        let inner = batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
+        let body = Body::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
         let transmit = out.append(Destination::uplink(hop), plan.vni.slot.get(), body, offload)?;
         (transmit.vtep, transmit.segments) = (Some((remote, address)), segments);
         let headers = transmit.append_head()?;
@@ -161,9 +164,13 @@ impl Pipeline {
         let identification = self.identification.wrapping_add(1);
         Outer { tunnel, hop, remote: address, source_port, l3_length, identification, inherited }
             .write(headers);
-        self.identification = self.identification.wrapping_add(segments);
         // What the kernel holds the kind of segmentation against (`virtio_net_hdr_match_proto()`, `include/linux/virtio_net.h`).
         headers[MACS..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
+        if !transmit.extend_head(inner) {
+            out.pop();
+            return None;
+        }
+        self.identification = self.identification.wrapping_add(segments);
         self.counters.copies.add(u64::from(segments) - 1);
         Some(())
     }

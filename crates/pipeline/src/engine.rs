@@ -155,6 +155,9 @@ impl Pipeline {
                     self.counters.by_default.add(segments);
                     peer.inspect(|peer| peer.by_default.add(segments));
                 }
+                if segments > 1 {
+                    self.account_repeated(transmit, path);
+                }
             }
             Destination::Port(_) if transmit.vtep.is_none() => {
                 self.counters.sent.add(1);
@@ -173,6 +176,18 @@ impl Pipeline {
                 self.counters.vni(transmit.slot).inspect(|vni| vni.decapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.received.add(segments, inner));
             }
+        }
+    }
+
+    /// The headers that the segments of a super-frame repeat: they are its head.
+    #[cold]
+    fn account_repeated(&self, transmit: &Transmit, path: u16) {
+        let (again, head) = (u64::from(transmit.segments) - 1, transmit.head().len() as u64);
+        let (outer, inner) = (again * head, again * head.saturating_sub(OVERHEAD as u64));
+        self.counters.path(path).inspect(|path| path.add(0, outer));
+        self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(0, inner));
+        if let Some((index, vtep)) = transmit.vtep {
+            self.counters.peer_at(index.0).inspect(|peer| peer.of(vtep).sent.add(0, inner));
         }
     }
 

@@ -130,9 +130,17 @@ impl<'a> Segmenter<'a> {
         let Layer { l3, l4, ipv6, protocol } = self.layer;
         let fixed = if ipv6 { 40 } else { 20 };
         let plain = self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
+        // A bit of Accurate ECN's counter (see `patch_tcp`), of which there is no telling the kernel.
+        let (tcp, _) = Tcp::parse(self.frame.get(l4..)?).ok()?;
+        let plain = plain && (self.gso.ecn || tcp.flags() & Tcp::CWR == 0);
         let longest = (self.header_length + usize::from(self.gso.size)).min(self.frame.len());
         let start = u16::try_from(OVERHEAD + l4).ok()?;
         plain.then_some((longest, Checksum::Partial { start, offset: Tcp::CHECKSUM_OFFSET as u16 }))
+    }
+
+    /// What each segment repeats, in bytes from the frame's first.
+    pub(crate) const fn header_length(&self) -> usize {
+        self.header_length
     }
 
     /// Number of segments, at least one.

@@ -468,6 +468,13 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         assert_eq!((opened.udp.checksum, opened.inner), (0, frame.data.clone()));
         let (counters, dissection) = (worker.pipeline.counters(), wire::dissect(&frame.data).unwrap());
         assert_eq!((counters.sent.get(), counters.copies.get()), (3, 2));
+        // As if it had been cut.
+        let (_, _, _, other) = sent(&leaf, &frame, &[]);
+        let bytes = |worker: &Worker| {
+            let vni = worker.pipeline.counters().vni(common::SLOT).unwrap();
+            (vni.encapsulated.frames.get(), vni.encapsulated.bytes.get())
+        };
+        assert_eq!(bytes(&worker), bytes(&other));
         let entropy = entropy::Entropy::new(leaf.settings).unwrap();
         assert_eq!(opened.udp.source_port, entropy.decide(&dissection).source_port);
 
@@ -496,6 +503,13 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let mut finished = frame.clone();
         finished.offload.checksum = Checksum::AsIs;
         cut(&leaf, &finished, &[3, 4], 3);
+        // Accurate ECN's counter, which the kernel would take for what only the first segment says.
+        let mut counter = Owned::tagged(tcp(ipv6, PSH | CWR, &[0x5a; 2_500]));
+        common::leave_to_card(&mut counter.data, l4, 16);
+        let mut counter = counter.partial(l4, 16).gso(kind, 1_000);
+        cut(&leaf, &counter, &[3, 4], 3);
+        counter.offload.gso = Some(Gso { kind, size: 1_000, ecn: true });
+        assert_eq!(sent(&leaf, &counter, &[3, 4]).1.segments, 3);
         let mut tagged = frame.clone();
         tagged.data.splice(12..12, [0x81, 0, 0, 10]);
         cut(&leaf, &tagged.partial(l4 + 4, 16), &[3, 4], 3);

@@ -416,7 +416,7 @@ SEC("classifier") int steer_splice(struct __sk_buff *skb)
 	return to_bridge(slot);
 }
 
-// The mark of encapsulated TCP super-frames from the worker (crates/ports/src/packet.rs).
+// The mark of encapsulated TCP super-frames from the worker (crates/ports/src/outbox.rs).
 #define WHOLE 0x76746570
 
 // Uplink egress: AF_PACKET has no words for a TCP super-frame inside a tunnel, so the worker sends one that is described as if there were no

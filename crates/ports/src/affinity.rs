@@ -4,7 +4,8 @@
 //! `net/core/dev.c`). So a thread that the scheduler moves between two sends overtakes its own frames when they still wait:
 //! rare (some forty moves in ten seconds of full load, and one of ten such runs reordered), but nobody's to accept. A worker
 //! that has something to do is therefore held where it is. It is let go again and again, so that it comes to where there is room
-//! for it, but only with an empty backlog, which is when all of its frames have arrived.
+//! for it, but only with an empty backlog, which is when all of its frames have arrived. (What a network card's queue or another CPU, by
+//! receive packet steering, has of them does not count: there, order is the scheduler's and the card's as for any sender.)
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -15,21 +16,25 @@ use nix::unistd::{Pid, getpid};
 
 /// For how long it is held at least.
 const HELD: Duration = Duration::from_millis(100);
-/// How soon the backlog is looked at again after it was not empty.
+/// How soon the backlog is looked at again after it was not empty, for the first time; then after twice as long each time.
 const AGAIN: Duration = Duration::from_millis(1);
 /// The calling thread, for the kernel.
 const THIS: Pid = Pid::from_raw(0);
 
 /// See the module's description. Belongs to the thread that it was made in.
 ///
-/// Whoever says where the process runs (taskset(1) with `-a`, control groups) says it to the main thread as well, and what that says is
-/// what the worker goes by when it is let go.
+/// Whoever says where the process runs (taskset(1) with `-a`, control groups) says it to the main thread as well, and what is new there is
+/// what the worker goes by when it is let go: its own mask says nothing new where somebody has put it on the CPU that it was held on.
 #[derive(Debug)]
 pub struct Affinity {
     /// Where it may run. `None` for one CPU, which needs no care, and where nothing can be changed.
     allowed: Option<CpuSet>,
     /// Where it is held.
     held: Option<usize>,
+    /// Where the process may run, as it was said when the thread was held.
+    process: Option<CpuSet>,
+    /// How soon the backlog is looked at again if it is not empty.
+    again: Duration,
     /// When it may be let go, or where it may run is looked at again.
     until: Option<Instant>,
     /// `/proc/net/softnet_stat`, of all CPUs and the same in every namespace; read into `said`.
@@ -42,8 +47,15 @@ impl Affinity {
     #[must_use]
     pub fn of_this_thread() -> Self {
         let backlogs = File::open("/proc/net/softnet_stat").ok();
-        let mut affinity = Self { allowed: None, held: None, until: None, backlogs, said: String::new() };
-        affinity.allow(sched_getaffinity(THIS).ok());
+        let (allowed, held, process, until) = (None, None, None, None);
+        let mut affinity =
+            Self { allowed, held, process, again: AGAIN, until, backlogs, said: String::new() };
+        // A kernel that does not say what waits gives no reason to hold on to anything.
+        let knows = affinity.backlog(0).is_some();
+        affinity.allow(sched_getaffinity(THIS).ok().filter(|_| knows));
+        if !knows {
+            affinity.backlogs = None;
+        }
         affinity
     }
 
@@ -62,6 +74,7 @@ impl Affinity {
     }
 
     fn hold_here(&mut self) {
+        self.process = sched_getaffinity(getpid()).ok();
         self.held = sched_getcpu().ok().filter(|cpu| sched_setaffinity(THIS, &only(*cpu)).is_ok());
         if self.held.is_none() {
             self.allowed = None;
@@ -72,22 +85,25 @@ impl Affinity {
     fn review(&mut self, now: Instant) -> bool {
         self.until = None;
         let Some(cpu) = self.held else {
-            self.allow(sched_getaffinity(THIS).ok());
+            let knows = self.backlogs.is_some();
+            self.allow(sched_getaffinity(THIS).ok().filter(|_| knows));
             return false;
         };
         if self.backlog(cpu).is_some_and(|frames| frames > 0) {
-            self.until = Some(now + AGAIN);
+            self.until = Some(now + self.again);
+            self.again = (self.again * 2).min(HELD);
             return false;
         }
-        self.held = None;
+        (self.held, self.again) = (None, AGAIN);
         // Somebody may have spoken of this thread alone.
         let own = sched_getaffinity(THIS).ok().filter(|own| *own != only(cpu));
         if own.is_some() {
             self.allow(own);
             return true;
         }
-        let whole = sched_getaffinity(getpid()).ok().or(self.allowed);
-        let freed = whole.filter(|cpus| sched_setaffinity(THIS, cpus).is_ok());
+        let process = sched_getaffinity(getpid()).ok();
+        let freed = if process == self.process { self.allowed } else { process };
+        let freed = freed.filter(|cpus| sched_setaffinity(THIS, cpus).is_ok());
         self.allow(freed);
         true
     }
@@ -181,6 +197,18 @@ mod tests {
         assert!(!let_go(&mut affinity));
         affinity.hold();
         assert!(affinity.held.is_some());
+
+        // Or leaves it a choice.
+        if let [one, two, _, ..] = others.as_slice() {
+            let mut both = only(*one);
+            both.set(*two).unwrap();
+            sched_setaffinity(THIS, &both).unwrap();
+            for _ in 0..3 {
+                assert!(let_go(&mut affinity));
+                assert_eq!(sched_getaffinity(THIS).unwrap(), both);
+                affinity.hold();
+            }
+        }
 
         // Somebody puts the process where this thread is held, this thread included: it stays there.
         let cpu = affinity.held.unwrap();

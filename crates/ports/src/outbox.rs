@@ -106,7 +106,9 @@ impl Outbox {
                 // The kernel tells of what became of a call's first message alone. What may have arrived in part must not be sent again, so
                 // it comes first.
                 let behind = aggregator.trains().iter().skip(sent + 1);
-                let call = 1 + behind.take_while(|train| !train.may_arrive_in_part()).count();
+                let whole = |train: &Train| frames.get(train.first()).is_some_and(is_whole);
+                let in_part = |train: &Train| train.may_arrive_in_part() || whole(train);
+                let call = 1 + behind.take_while(|train| !in_part(train)).count();
                 // SAFETY: messages `sent..sent + call` point at memory of `self`, `batch` and `frames` that outlives the call.
                 let done = unsafe {
                     let first = self.messages.as_mut_ptr().add(sent);

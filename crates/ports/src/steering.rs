@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray};
 use aya::programs::links::LinkOrder;
@@ -174,6 +174,8 @@ pub struct Steering {
     tunnels: bool,
     /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there is one, that of its egress.
     uplinks: BTreeMap<u32, (SchedClassifierLink, Option<SchedClassifierLink>)>,
+    /// Those at the egress of what was an uplink until then.
+    leaving: Vec<(Instant, SchedClassifierLink)>,
     netdevs: BTreeMap<u32, SchedClassifierLink>,
     splices: Vec<SchedClassifierLink>,
     shortcut: Shortcut,
@@ -204,6 +206,9 @@ const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, SPLICE, FAR_END, ACCES
 
 /// Descriptors for 4,094 hooks and for everything else.
 const DESCRIPTORS: u64 = 8192;
+
+/// For how long the program at an uplink's egress stays when it is none any more: a worker's batch takes some milliseconds.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Programs behind the kill switch, by their place in it.
 const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
@@ -251,6 +256,7 @@ impl Steering {
             plan: SteeringPlan::default(),
             tunnels: hook == Hook::Tcx,
             uplinks: BTreeMap::new(),
+            leaving: Vec::new(),
             netdevs: BTreeMap::new(),
             splices: Vec::new(),
             shortcut: Shortcut::default(),
@@ -369,7 +375,13 @@ impl Steering {
         }
         drop(haste);
         let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
-        self.uplinks.retain(|ifindex, _| wanted.contains(ifindex));
+        // The worker may be about to send what only these programs can finish.
+        self.detach_leaving();
+        let gone: Vec<u32> =
+            self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
+        for (_, egress) in gone.iter().filter_map(|ifindex| self.uplinks.remove(ifindex)) {
+            self.leaving.extend(egress.map(|link| (Instant::now(), link)));
+        }
         self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
         Ok(())
     }
@@ -431,8 +443,9 @@ impl Steering {
         self.shortcut.at(interfaces)
     }
 
-    /// Some of the ports that may have the shortcut, others each time.
+    /// Some of the ports that may have the shortcut, others each time. To be called now and then: what was left behind goes, too.
     pub fn next_shortcut_ports(&mut self) -> Vec<ShortcutPort> {
+        self.detach_leaving();
         self.shortcut.next()
     }
 
@@ -453,8 +466,11 @@ impl Steering {
     /// Interface indices of the uplinks over which TCP super-frames may leave whole.
     #[must_use]
     pub fn tunnel_uplinks(&self) -> Vec<u32> {
-        let with_egress = self.uplinks.iter().filter(|(_, (_, egress))| egress.is_some());
-        with_egress.map(|(ifindex, _)| *ifindex).collect()
+        self.uplinks.iter().filter(|(_, (_, egress))| egress.is_some()).map(|(ifindex, _)| *ifindex).collect()
+    }
+
+    fn detach_leaving(&mut self) {
+        self.leaving.retain(|(since, _)| since.elapsed() < LEAVING);
     }
 
     fn attach_uplink(
@@ -462,9 +478,9 @@ impl Steering {
         ifindex: u32,
     ) -> Result<(SchedClassifierLink, Option<SchedClassifierLink>), SteeringError> {
         let ingress = attach_by_index(&mut self.ebpf, self.hook, ifindex, UPLINK)?;
-        let tunnel = |ebpf| attach_by_index(ebpf, self.hook, ifindex, TUNNEL);
-        let egress = self.tunnels.then(|| tunnel(&mut self.ebpf)).transpose()?;
-        Ok((ingress, egress))
+        // Without it they are cut: no reason not to steer.
+        let egress = self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
+        Ok((ingress, egress.flatten()))
     }
 
     /// How the shortcut is used.

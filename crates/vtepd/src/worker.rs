@@ -27,6 +27,8 @@ const FEW: usize = 64;
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Frames that wait for a next hop are looked at this often, beside each new snapshot.
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
+/// Whoever sleeps is given a CPU when it wakes.
+const SHORTEST: Duration = Duration::from_nanos(1);
 /// For how long hosts' frames go by the bridge only because they follow each other closely; then the worker makes a pause.
 const RESTLESS: Duration = Duration::from_millis(100);
 /// The same, where such pauses do not help.
@@ -247,8 +249,7 @@ impl Engine {
                 quiet_since = None;
                 self.scheduling.work(now, moved);
                 if affinity.let_go(now) {
-                    // Whoever sleeps is given a CPU when it wakes.
-                    std::thread::sleep(Duration::from_nanos(1));
+                    std::thread::sleep(SHORTEST);
                     affinity.hold();
                 }
                 continue;
@@ -266,7 +267,9 @@ impl Engine {
                 (false, false) if self.access.iter().any(AccessPort::may_stick) => Some(STUCK_INTERVAL),
                 (false, false) => None,
             };
-            affinity.let_go(now);
+            if affinity.let_go(now) && busy_poll {
+                std::thread::sleep(SHORTEST);
+            }
             self.sleep(timeout)?;
             affinity.hold();
         }
