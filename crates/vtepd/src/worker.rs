@@ -240,8 +240,10 @@ impl Engine {
             let now = Instant::now();
             let moved = self.turn(now)?;
             uncounted += moved;
-            let full = moved == 0 && uncounted >= FEW;
-            if full || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL {
+            let falls_asleep = moved == 0 && !busy_poll;
+            if (falls_asleep && uncounted >= FEW)
+                || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL
+            {
                 (counted, uncounted) = (now, 0);
                 self.count_overruns()?;
             }
