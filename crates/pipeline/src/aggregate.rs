@@ -20,8 +20,8 @@ const SEGMENTS: usize = 64;
 const PAYLOAD: usize = 65_000;
 /// Ethernet, IPv4 and UDP header: what the segments of a super-frame share.
 const SHARED: usize = UDP_AT + 8;
-/// Flows whose super-frames can be open at once. More of them, and some leave early.
-const FLOWS: usize = 256;
+/// Of a flow whose last train takes no more.
+const CLOSED: u32 = u32::MAX;
 
 /// Consecutive frames of one flow that leave as one, or a single frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,16 @@ pub struct Aggregator {
     trains: Vec<Train>,
     /// Of each frame, the next one in its train.
     next: Vec<u32>,
-    /// Of each place, the number of an open train, counted from one.
-    open: Vec<u32>,
+    /// The last train of each flow. A power of two of places, twice as many as frames: so a flow has one of its own, however many there are.
+    places: Vec<Place>,
+}
+
+/// A place that a flow takes with its first frame, the next free one from where its hash says, and keeps.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    hash: u32,
+    /// The number of its last train, counted from one; 0 of a free place.
+    train: u32,
 }
 
 impl Aggregator {
@@ -78,8 +86,8 @@ impl Aggregator {
             return &self.trains;
         }
         self.next.resize(frames.len(), 0);
-        self.open.clear();
-        self.open.resize(FLOWS, 0);
+        self.places.clear();
+        self.places.resize(2 * frames.len().next_power_of_two(), Place::default());
         // Encapsulated frames are all for one socket.
         match frames.first().map(|first| first.to) {
             Some(Destination::Uplink { .. }) => self.assemble_flows(frames),
@@ -97,7 +105,7 @@ impl Aggregator {
             if may_join(frame) {
                 any_open = true;
                 let first = |train: &Train| frames.get(train.first as usize);
-                self.add(alone, place(frame), true, |train| {
+                self.add(alone, flow_hash(frame), true, |train| {
                     first(train).is_some_and(|first| same_flow(first, frame))
                 });
             } else {
@@ -118,12 +126,12 @@ impl Aggregator {
             let alone =
                 Train { segment: length, payload: length, kind: Kind::Bundle, ..Train::of(frame, index) };
             let Some(header) = bundle::ethernet(frame, batch) else {
-                self.open.fill(0);
+                self.places.fill(Place::default());
                 self.trains.push(alone);
                 continue;
             };
             let joins = bundle::may_join(frame, &header);
-            self.add(alone, bundle_place(&header), joins, |train| {
+            self.add(alone, stations_hash(&header), joins, |train| {
                 let first = frames.get(train.first as usize);
                 joins
                     && first.is_some_and(|first| {
@@ -161,7 +169,7 @@ impl Aggregator {
                 }
             };
             any_open = true;
-            self.add(alone, hash as usize % FLOWS, may_go_on, |train| {
+            self.add(alone, hash, may_go_on, |train| {
                 let first = frames.get(train.first as usize);
                 first.is_some_and(|first| train.takes((first, frame), alone.kind, batch))
             });
@@ -171,16 +179,16 @@ impl Aggregator {
     /// A frame of which nobody knows whose it is, if it is anybody's.
     fn add_unknown(&mut self, alone: Train, any_open: &mut bool) {
         if std::mem::take(any_open) {
-            self.open.fill(0);
+            self.places.fill(Place::default());
         }
         self.trains.push(alone);
     }
 
-    /// A frame joins the train that is open at its place, if that takes it, or begins one, which others may join if it may go on.
+    /// A frame joins the last train of its flow, if that takes it, or begins one, which others may join if it may go on.
     #[inline(always)]
-    fn add(&mut self, alone: Train, place: usize, may_go_on: bool, takes: impl FnOnce(&Train) -> bool) {
-        let Some(open) = self.open.get_mut(place) else { return };
-        let train = (*open as usize).checked_sub(1).and_then(|number| self.trains.get_mut(number));
+    fn add(&mut self, alone: Train, hash: u32, may_go_on: bool, takes: impl FnOnce(&Train) -> bool) {
+        let Some(place) = place(&mut self.places, hash) else { return };
+        let train = (place.train as usize).checked_sub(1).and_then(|number| self.trains.get_mut(number));
         if let Some(train) = train
             && alone.payload <= train.segment
             && (train.frames as usize) < SEGMENTS
@@ -195,12 +203,12 @@ impl Aggregator {
             train.payload += alone.payload;
             train.push = alone.push;
             if alone.payload < train.segment || !may_go_on {
-                *open = 0;
+                place.train = CLOSED;
             }
             return;
         }
         self.trains.push(alone);
-        *open = if may_go_on { self.trains.len() as u32 } else { 0 };
+        *place = Place { hash, train: if may_go_on { self.trains.len() as u32 } else { CLOSED } };
     }
 
     /// The trains, as they were assembled last.
@@ -365,18 +373,41 @@ fn may_join(frame: &Transmit) -> bool {
     plain && matches!(frame.to, Destination::Uplink { impaired: false, .. }) && frame.head().len() >= OVERHEAD
 }
 
-/// Where a flow's open train is looked for: by the outer addresses' low bytes and the source port.
-fn place(frame: &Transmit) -> usize {
-    let byte = |at: usize| frame.head().get(at).copied().unwrap_or(0);
-    let port = usize::from(byte(34)) << 8 | usize::from(byte(35));
-    let far = usize::from(byte(33)) ^ usize::from(byte(32)) << 3;
-    (port ^ port >> 7 ^ far.wrapping_mul(31)) % FLOWS
+/// The place of a flow with such a hash, or the one that it is to take. Two flows of one hash, which few have, end each other's trains.
+#[inline(always)]
+fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
+    let mask = places.len().wrapping_sub(1);
+    let mut at = hash as usize & mask;
+    // Half of them are free, but who knows.
+    for _ in 0..places.len() {
+        let place = places.get(at)?;
+        if place.train == 0 || place.hash == hash {
+            break;
+        }
+        at = (at + 1) & mask;
+    }
+    places.get_mut(at)
 }
 
-/// Where the open bundle between two stations is looked for: by the low bytes of their addresses.
-fn bundle_place(header: &[u8; ETHERNET]) -> usize {
-    let [.., d1, d0, _, _, _, _, s1, s0, _, _] = header.map(usize::from);
-    (d0 ^ d1.wrapping_mul(7) ^ s0.wrapping_mul(31) ^ s1.wrapping_mul(101)) % FLOWS
+/// Of an outer flow: its destination address and source port.
+fn flow_hash(frame: &Transmit) -> u32 {
+    let key = frame
+        .head()
+        .get(30..)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |&[a, b, c, d, e, f]| u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    mixed(key)
+}
+
+/// Of two stations.
+fn stations_hash(&[d5, d4, d3, d2, d1, d0, s5, s4, s3, s2, s1, s0, _, _]: &[u8; ETHERNET]) -> u32 {
+    let destination = u64::from_be_bytes([0, 0, d5, d4, d3, d2, d1, d0]);
+    mixed(destination.rotate_left(24) ^ u64::from_be_bytes([0, 0, s5, s4, s3, s2, s1, s0]))
+}
+
+/// By a multiplication, whose upper half depends on all bits (Knuth, The Art of Computer Programming, 6.4).
+const fn mixed(key: u64) -> u32 {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 /// Whether all that a super-frame's segments share is the same: everything up to the UDP header's end but lengths, checksums and

@@ -85,6 +85,16 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
     assert_eq!(assembled(&large, true).iter().map(Vec::len).collect::<Vec<_>>(), [7, 3], "65,000 bytes");
 }
 
+/// However many there are, none ends another's train.
+#[test]
+fn each_of_many_flows_that_take_turns_leaves_in_one() {
+    const FLOWS: usize = 200;
+    let port = |flow: usize| 49_152 + (flow * 0x9e37 % 16_384) as u16;
+    let frames: Vec<_> = (0..1000).map(|n| frame((3, port(n % FLOWS), 64), 100, 0, false)).collect();
+    let of = |flow| (flow..1000).step_by(FLOWS).collect::<Vec<_>>();
+    assert_eq!(assembled(&frames, true), (0..FLOWS).map(of).collect::<Vec<_>>());
+}
+
 #[test]
 fn the_first_headers_speak_for_all() {
     let mut frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, false)).collect();
