@@ -9,13 +9,13 @@ use ::lab::Namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::segment::Segmenter;
 use pipeline::{Checksum, Frame, GsoKind};
-use ports::PacketSocket;
+use ports::{PacketSocket, Room};
 
 use crate::{Outer, wait_for};
 
 /// Of its ring. A kernel that is not preemptible runs nobody else while it clears that: 64 MB took it 0.2 s, in which a worker passed for one that
 /// hangs.
-const BUFFER: usize = 16 << 20;
+const ROOM: Room = Room { frames: 3584, ..Room::LITTLE };
 
 /// A received frame with its outermost tag where it was on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl<T: Send + 'static> Capture<T> {
     ) -> Self {
         let index = crate::lab::ifindex(namespace, interface);
         let mut socket =
-            namespace.enter(|| PacketSocket::open(index, BUFFER)).unwrap().expect("a packet socket");
+            namespace.enter(|| PacketSocket::open(index, ROOM)).unwrap().expect("a packet socket");
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(start));
         let (ending, shared) = (Arc::clone(&stop), Arc::clone(&seen));

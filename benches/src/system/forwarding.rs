@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rig::bed::MTU;
 use rig::sender::Input;
 use rig::turn::Case;
 use rig::{Bed, Traffic, Turn, Way, reference};
@@ -22,6 +23,10 @@ const WAYS: [Way; 7] = [
 ];
 /// What they are compared with in encapsulation.
 const REFERENCES: [Way; 4] = [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
+
+/// Bytes of the longest frames that the links' usual MTU has room for, and the MTU where longer ones are sent.
+const USUAL: usize = MTU as usize + 14;
+const JUMBO: u32 = 9000;
 
 type Turns = BTreeMap<(Way, Case), Vec<Turn>>;
 
@@ -117,15 +122,26 @@ fn turns(
 /// One round of one way.
 fn turns_of(terms: &Terms, bed: &Bed, way: Way, cases: &[Case], turns: &mut Turns) -> Result<(), Failure> {
     let time = Duration::from_millis(if terms.quick { 200 } else { 500 });
-    let daemon = way.take(bed, &terms.vtepd)?;
-    for &case in cases {
-        terms.go_on()?;
-        let turn = Turn::take(bed, case, time, way, daemon.as_ref());
-        let turn = turn.map_err(|error| format!("{way}, {}: {error}", named(case)))?;
-        turns.entry((way, case)).or_default().push(turn);
+    // As links are that carry such frames.
+    let (long, usual): (Vec<Case>, Vec<Case>) = cases.iter().partition(|case| case.traffic.length > USUAL);
+    for (mtu, cases) in [(MTU, usual), (JUMBO, long)] {
+        if cases.is_empty() {
+            continue;
+        }
+        // References have their own.
+        if !way.is_reference() {
+            bed.set_mtu(mtu)?;
+        }
+        let daemon = way.take(bed, &terms.vtepd)?;
+        for case in cases {
+            terms.go_on()?;
+            let turn = Turn::take(bed, case, time, way, daemon.as_ref());
+            let turn = turn.map_err(|error| format!("{way}, {}: {error}", named(case)))?;
+            turns.entry((way, case)).or_default().push(turn);
+        }
+        daemon.map(rig::Daemon::stop).transpose()?;
     }
-    daemon.map(rig::Daemon::stop).transpose()?;
-    Ok(())
+    if way.is_reference() { Ok(()) } else { Ok(bed.set_mtu(MTU)?) }
 }
 
 /// Rows of every case and way.

@@ -49,6 +49,9 @@ struct Turn {
 
 pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
     let (kernel, alone) = (Bed::new("k")?, Bed::new("s")?);
+    for bed in [&kernel, &alone] {
+        bed.set_mtu(9000)?;
+    }
     batch(&alone.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")?;
     let configuration = Configuration::new();
     let mut cases = Vec::new();

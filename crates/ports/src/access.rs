@@ -7,10 +7,13 @@ use netlink::Requests;
 use pipeline::{Batch, DropReason, Transmit};
 
 use crate::packet::PacketSocket;
+use crate::ring::Room;
 use crate::tap::{Tap, TapTerms};
 
-/// Bytes of received frames that may wait for the worker.
-const RECEIVE_BUFFER: usize = 8 << 20;
+/// Received frames that may wait for the worker.
+const FRAMES: usize = 1792;
+/// Bytes of an Ethernet header and a tag.
+const HEADER: usize = 18;
 
 /// One access port.
 #[derive(Debug)]
@@ -34,8 +37,9 @@ impl AccessPort {
             );
             io::Error::new(io::ErrorKind::NotFound, text)
         };
-        let ifindex = link.ok_or_else(missing)?.ifindex;
-        let mut socket = PacketSocket::open(ifindex, RECEIVE_BUFFER)?;
+        let link = link.ok_or_else(missing)?;
+        let room = Room { frames: FRAMES, longest: link.mtu as usize + HEADER };
+        let mut socket = PacketSocket::open(link.ifindex, room)?;
         socket.keep_tags();
         socket.listen_to_all()?;
         Ok(Self::Interface(socket))

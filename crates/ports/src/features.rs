@@ -13,6 +13,7 @@ use pipeline::GsoKind;
 
 use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
+use crate::ring::Room;
 
 /// See the module's description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +70,7 @@ fn describes_udp_super_frames() -> io::Result<bool> {
         let loopback = requests.link("lo").map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?.ifindex;
         let up = LinkChange { up: Some(true), ..LinkChange::default() };
         requests.set_link(loopback, &up).map_err(io::Error::other)?;
-        let mut tap = PacketSocket::open(loopback, 1 << 20)?;
+        let mut tap = PacketSocket::open(loopback, Room::LITTLE)?;
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         setsockopt(&socket, sockopt::UdpGsoSegment, &SEGMENT)?;
         socket.send_to(&[0; 3 * SEGMENT as usize], socket.local_addr()?)?;

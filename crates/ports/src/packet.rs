@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, Transmit};
 
 use crate::outbox::{Outbox, SuperFrames};
-use crate::ring::Ring;
+use crate::ring::{Ring, Room};
 
 /// Frames of a batch at most, super-frames by their segments: of sixty-four flows that take turns, sixteen each leave together.
 pub const BATCH: usize = 1024;
@@ -87,16 +87,16 @@ impl AsFd for PacketSocket {
 
 impl PacketSocket {
     /// A socket that receives every frame that arrives on an interface of the calling thread's namespace, and sends there.
-    /// What the namespace itself sends is not received. `receive_buffer` bytes are set aside for what waits.
+    /// What the namespace itself sends is not received.
     ///
     /// # Errors
     /// As socket(2), bind(2) and setsockopt(2): without CAP_NET_RAW, or when the interface does not exist.
-    pub fn open(ifindex: u32, receive_buffer: usize) -> io::Result<Self> {
+    pub fn open(ifindex: u32, room: Room) -> io::Result<Self> {
         // Protocol 0 first: no frame may be queued before the options hold.
         let mut socket = Self::with_protocol(ifindex)?;
         let on: libc::c_int = 1;
         set_option(&socket.fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)?;
-        socket.ring = Some(Ring::attach(&socket.fd, receive_buffer)?);
+        socket.ring = Some(Ring::attach(&socket.fd, room)?);
         let address = socket.address(ifindex, (libc::ETH_P_ALL as u16).to_be());
         // SAFETY: `address` is a whole sockaddr_ll and its length is given.
         let bound = unsafe {

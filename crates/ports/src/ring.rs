@@ -2,8 +2,8 @@
 //! call (`TPACKET_V2`, `tpacket_rcv()` in `net/packet/af_packet.c`, Documentation/networking/packet_mmap.rst).
 //!
 //! `TPACKET_V3` would pack frames of all lengths, but tells of them a millisecond late where there are few; `TPACKET_V2` tells of each.
-//! Its slots are of one size, which holds what hosts send; a longer frame (a super-frame) waits in the socket's queue in whole, and its
-//! slot says so.
+//! Its slots are of one size, which holds what the links carry; a longer frame (a super-frame) waits in the socket's queue in whole, and its
+//! slot says so. The smaller the slots, the more of the ring is in the caches, and in those of the page tables.
 
 use core::ops::Range;
 use std::io;
@@ -16,11 +16,36 @@ use pipeline::{Batch, Checksum, FRAME_CAPACITY, Frame, Offload, VlanTag};
 
 use crate::packet::{BATCH, VnetHeader, offload, set_option};
 
-/// Bytes of one slot: the kernel's header, room for tags, and a frame that carries RoCE's longest packet (4,096 bytes of payload).
-const SLOT: usize = 4608;
-/// Bytes of memory that is contiguous for the kernel, and slots in it.
+/// Frames for which there is to be room while the worker is not run, and how long they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Frames.
+    pub frames: usize,
+    /// Bytes of the longest, behind the tags that the kernel takes out; longer ones cost a system call each. As many bytes of those may wait
+    /// as if all were [`Self::LONGEST`].
+    pub longest: usize,
+}
+
+impl Room {
+    /// A frame that carries RoCE's longest packet (4,096 bytes of payload), and the headers of a tunnel. For longer ones there are no slots.
+    pub const LONGEST: usize = 4500;
+    /// For few frames, of any length.
+    pub const LITTLE: Self = Self { frames: 224, longest: Self::LONGEST };
+
+    /// Bytes of a slot: whole lines of the cache, an odd number of them, so that slots lie in all of its sets.
+    const fn slot(self) -> usize {
+        let longest = if self.longest < Self::LONGEST { self.longest } else { Self::LONGEST };
+        ((BEFORE + longest).div_ceil(LINE) | 1) * LINE
+    }
+}
+
+/// Bytes of a slot before its frame: the kernel's header and address, virtio-net's header, and room for a tag
+/// (`TPACKET2_HDRLEN` and what `tpacket_rcv()` adds to it).
+const BEFORE: usize = 96;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+/// Bytes of memory that is contiguous for the kernel.
 const BLOCK: usize = 64 << 10;
-const SLOTS_PER_BLOCK: usize = BLOCK / SLOT;
 /// Bytes of both addresses, and of a tag.
 const MACS: usize = 12;
 const TAG: usize = 4;
@@ -28,14 +53,15 @@ const TAG: usize = 4;
 const LONG: usize = 64;
 /// `enum tpacket_versions` (`include/uapi/linux/if_packet.h`).
 const TPACKET_V2: libc::c_int = 1;
-const _: () = assert!(SLOT.is_multiple_of(libc::TPACKET_ALIGNMENT) && BLOCK.is_multiple_of(4096));
+const _: () = assert!(LINE.is_multiple_of(libc::TPACKET_ALIGNMENT) && BLOCK.is_multiple_of(4096));
 
 /// See the module's description.
 pub(crate) struct Ring {
     memory: NonNull<u8>,
-    slots: usize,
+    room: Room,
+    layout: Layout,
     /// The slot that the kernel fills next, or has.
-    next: usize,
+    next: Slot,
     /// Slots from there on whose frames are in the batch.
     taken: usize,
     /// Where long frames go.
@@ -51,28 +77,27 @@ pub(crate) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Has a socket receive into a ring of about so many bytes; as much again may wait as long frames.
-    pub(crate) fn attach(socket: &OwnedFd, bytes: usize) -> io::Result<Self> {
-        let blocks = (bytes / BLOCK).max(1);
-        let slots = blocks * SLOTS_PER_BLOCK;
+    /// Has a socket receive into a ring.
+    pub(crate) fn attach(socket: &OwnedFd, room: Room) -> io::Result<Self> {
+        let layout = Layout::of(room);
         set_option(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V2)?;
         let on: libc::c_int = 1;
         // Whatever is not 0 has long frames wait whole, as long as the receive buffer has room.
         set_option(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &on)?;
-        let buffer = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        let buffer = libc::c_int::try_from(room.frames * Room::LONGEST).unwrap_or(libc::c_int::MAX);
         set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &buffer)?;
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as u32,
-            tp_block_nr: blocks as u32,
-            tp_frame_size: SLOT as u32,
-            tp_frame_nr: slots as u32,
+            tp_block_nr: layout.blocks as u32,
+            tp_frame_size: layout.slot as u32,
+            tp_frame_nr: layout.slots() as u32,
         };
         set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping of the ring that was just made, of its very size; it is unmapped when dropped. The kernel maps all
         // its pages at once, so there are no faults later, and they cannot be swapped.
         let memory = unsafe {
-            libc::mmap(std::ptr::null_mut(), blocks * BLOCK, access, libc::MAP_SHARED, socket.as_raw_fd(), 0)
+            libc::mmap(std::ptr::null_mut(), layout.bytes(), access, libc::MAP_SHARED, socket.as_raw_fd(), 0)
         };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -80,7 +105,17 @@ impl Ring {
         let memory = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         let long = vec![0; LONG * FRAME_CAPACITY].into();
         let batch = Batch::new(BATCH);
-        Ok(Self { memory, slots, next: 0, taken: 0, long, tagged: false, used: false, batch })
+        Ok(Self {
+            memory,
+            room,
+            layout,
+            next: Slot::default(),
+            taken: 0,
+            long,
+            tagged: false,
+            used: false,
+            batch,
+        })
     }
 
     /// Looks after a ring that the kernel could not put so many frames into since it was last looked after. One that is empty, and got
@@ -88,17 +123,17 @@ impl Ring {
     /// before Linux 6.2), it never lets go of the slot (`rx_owner_map`), and all frames after that are lost.
     pub(crate) fn check(mut self, socket: &OwnedFd, lost: u64) -> io::Result<Self> {
         // SAFETY: as in `receive`.
-        let next = unsafe { status(slot(self.memory, self.next)) }.load(Ordering::Acquire);
+        let next = unsafe { status(self.next.of(self.memory)) }.load(Ordering::Acquire);
         if std::mem::take(&mut self.used) || lost == 0 || next != libc::TP_STATUS_KERNEL {
             return Ok(self);
         }
-        let (bytes, tagged) = (self.slots / SLOTS_PER_BLOCK * BLOCK, self.tagged);
+        let (room, tagged) = (self.room, self.tagged);
         // It is still mapped, and the kernel would not let go.
         drop(self);
         // SAFETY: tpacket_req is plain data for which zero bytes are a valid value.
         let none: libc::tpacket_req = unsafe { zeroed() };
         set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &none)?;
-        let mut ring = Self::attach(socket, bytes)?;
+        let mut ring = Self::attach(socket, room)?;
         ring.tagged = tagged;
         Ok(ring)
     }
@@ -111,12 +146,13 @@ impl Ring {
     /// What has arrived since the last call, whose frames go back to the kernel.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> &Batch<'_> {
         self.release();
-        let Self { memory, slots, next, taken, long, tagged, used, batch } = self;
+        let Self { memory, layout, next, taken, long, tagged, used, batch, .. } = self;
+        let mut place = *next;
         let mut long = long.chunks_exact_mut(FRAME_CAPACITY);
         // Super-frames weigh as much as they are work: who looks again too late is taken for one that hangs.
         let mut segments = 0;
-        while *taken < *slots && segments < BATCH {
-            let slot = slot(*memory, (*next + *taken) % *slots);
+        while *taken < layout.slots() && segments < BATCH {
+            let slot = place.of(*memory);
             // SAFETY: the slot lies in the ring's memory, and its first word is only touched by atomic operations.
             let status = unsafe { status(slot) }.load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
@@ -126,7 +162,7 @@ impl Ring {
             // what it tells of lies in the slot.
             let (header, bytes) = unsafe {
                 let header: libc::tpacket2_hdr = slot.cast().read();
-                (header, std::slice::from_raw_parts_mut(slot.as_ptr(), SLOT))
+                (header, std::slice::from_raw_parts_mut(slot.as_ptr(), layout.slot))
             };
             let start = usize::from(header.tp_mac);
             let end = start + header.tp_snaplen as usize;
@@ -162,6 +198,7 @@ impl Ring {
                 *start = start.saturating_add(TAG as u16);
             }
             *taken += 1;
+            place = layout.after(place);
             *used = true;
             // A frame that cannot be used is counted by the pipeline as unreadable, for it is empty.
             let (data, offload) = data.zip(about).unwrap_or_default();
@@ -179,9 +216,9 @@ impl Ring {
         self.batch.clear();
         for _ in 0..std::mem::take(&mut self.taken) {
             // SAFETY: as in `receive`.
-            let status = unsafe { status(slot(self.memory, self.next)) };
+            let status = unsafe { status(self.next.of(self.memory)) };
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
-            self.next = (self.next + 1) % self.slots;
+            self.next = self.layout.after(self.next);
         }
     }
 }
@@ -189,15 +226,60 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: mapped by `attach` with this size, and not used after.
-        let _ = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.slots / SLOTS_PER_BLOCK * BLOCK) };
+        let _ = unsafe { libc::munmap(self.memory.as_ptr().cast(), self.layout.bytes()) };
     }
 }
 
-/// The first byte of a slot.
-fn slot(memory: NonNull<u8>, number: usize) -> NonNull<u8> {
-    let at = number / SLOTS_PER_BLOCK * BLOCK + number % SLOTS_PER_BLOCK * SLOT;
-    // SAFETY: `number` is below the count of slots, so this is inside of the mapping.
-    unsafe { memory.add(at) }
+/// Where slots are in a ring: in blocks, from whose starts they begin.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    /// Bytes of a slot.
+    slot: usize,
+    /// Slots of a block.
+    per_block: usize,
+    blocks: usize,
+}
+
+/// A slot's place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Slot {
+    /// Bytes before it.
+    start: usize,
+    /// Slots before it in its block.
+    number: usize,
+}
+
+impl Layout {
+    fn of(room: Room) -> Self {
+        let slot = room.slot();
+        let per_block = BLOCK / slot;
+        Self { slot, per_block, blocks: room.frames.div_ceil(per_block).max(1) }
+    }
+
+    const fn slots(&self) -> usize {
+        self.blocks * self.per_block
+    }
+
+    const fn bytes(&self) -> usize {
+        self.blocks * BLOCK
+    }
+
+    /// The slot after another, and after the last the first.
+    const fn after(&self, Slot { start, number }: Slot) -> Slot {
+        if number + 1 < self.per_block {
+            return Slot { start: start + self.slot, number: number + 1 };
+        }
+        let start = start - number * self.slot + BLOCK;
+        Slot { start: if start < self.bytes() { start } else { 0 }, number: 0 }
+    }
+}
+
+impl Slot {
+    /// Its first byte, in the memory that the ring is mapped to.
+    fn of(self, memory: NonNull<u8>) -> NonNull<u8> {
+        // SAFETY: `Layout::after` leads to slots of the mapping alone.
+        unsafe { memory.add(self.start) }
+    }
 }
 
 /// The word by which a slot changes hands.
@@ -259,6 +341,25 @@ fn vlan(header: &libc::tpacket2_hdr, status: u32) -> Option<VlanTag> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_hold_what_they_are_for_and_lie_where_the_kernel_puts_them() {
+        for (longest, slot) in [(60, 192), (1568, 1728), (4204, 4416), (Room::LONGEST, 4672), (9000, 4672)] {
+            let layout = Layout::of(Room { frames: 3584, longest });
+            assert_eq!(layout.slot, slot, "{longest}");
+            assert!(layout.slots() >= 3584);
+            // As `packet_lookup_frame()` finds them.
+            let mut place = Slot::default();
+            for number in 0..layout.slots() {
+                let (block, within) = (number / layout.per_block, number % layout.per_block);
+                assert_eq!(place, Slot { start: block * BLOCK + within * slot, number: within });
+                assert!(place.start + slot <= layout.bytes());
+                place = layout.after(place);
+            }
+            assert_eq!(place, Slot::default());
+        }
+        assert_eq!(Layout::of(Room { frames: 0, longest: 0 }).blocks, 1);
+    }
 
     #[test]
     fn a_tag_goes_back_to_where_it_was() {

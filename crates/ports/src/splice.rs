@@ -5,18 +5,21 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netlink::{LinkChange, Requests, Veth, VethEnd};
+use netlink::{Dump, Link, LinkChange, LinkKind, Message, Operation, Requests, Veth, VethEnd};
 
 use crate::features::Features;
 use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
+use crate::ring::Room;
 use crate::segmentation;
 
 /// MTU of both ends in bytes: whatever the kernel hands over fits.
 const MTU: u32 = 65_535;
-/// Bytes of the ring in which received frames wait for the worker: 3,584 of them. A kernel that is not preemptible does nothing else while
-/// it makes a ring: on a small virtual machine 32 MB took up to 126 ms, in which another vtepd's worker was not run.
-const RECEIVE_BUFFER: usize = 16 << 20;
+/// Frames that the ring has room for in which they wait for the worker. A kernel that is not preemptible does nothing else while it makes a
+/// ring: on a small virtual machine 32 MB took up to 126 ms, in which another vtepd's worker was not run.
+const FRAMES: usize = 3584;
+/// What a frame that a vxlan netdev sends or receives has beside what its MTU is about: an Ethernet header and a tag, and the outer headers.
+const AROUND: usize = 14 + 4 + 50;
 /// Super-frames that a virtio-net header cannot describe on any kernel: they would be lost on the far end's socket.
 const INDESCRIBABLE: [&str; 2] = ["tx-sctp-segmentation", "tx-gso-list"];
 /// And what it cannot describe on some.
@@ -50,11 +53,17 @@ impl Splice {
     /// until [`Self::up`], so that steering can be attached before a frame passes. A link of that name is taken away first: the
     /// kernel takes its time with the namespaces of processes that were killed, and with the links into them.
     ///
-    /// What the worker's socket could not read as a super-frame, the near end does not transmit as one.
+    /// What the worker's socket could not read as a super-frame, the near end does not transmit as one. Frames of more than `longest` bytes
+    /// pass as well, but cost the worker more.
     ///
     /// # Errors
     /// When a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
-    pub fn create(name: &str, private: &PrivateNamespace, features: Features) -> Result<Self, SpliceError> {
+    pub fn create(
+        name: &str,
+        private: &PrivateNamespace,
+        features: Features,
+        longest: usize,
+    ) -> Result<Self, SpliceError> {
         let failed = |step| move |source| SpliceError { name: name.to_owned(), step, source };
         let mut requests = Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
         if let Ok(Some(leftover)) = requests.link(name) {
@@ -75,7 +84,7 @@ impl Splice {
                 let mut requests = Requests::open().map_err(io::Error::other)?;
                 // Bundles are cut here.
                 segmentation::switch_off(name, &[UDP])?;
-                PacketSocket::open(quiet(&mut requests, name)?, RECEIVE_BUFFER)
+                PacketSocket::open(quiet(&mut requests, name)?, Room { frames: FRAMES, longest })
             })
             .map_err(failed("set up the far end"))?;
         splice.socket = Some(socket);
@@ -135,6 +144,18 @@ impl Drop for Splice {
             let _ = requests.delete_link(self.near);
         }
     }
+}
+
+/// Bytes of the longest frame that the vxlan netdevs of the calling thread's namespace send or receive, outer headers and all, by their
+/// MTUs; of any where there are none, or where the kernel does not tell.
+#[must_use]
+pub fn longest_frame() -> usize {
+    let links = Requests::open().and_then(|mut requests| requests.dump(Dump::Links)).unwrap_or_default();
+    let mtus = links.into_iter().filter_map(|message| match message {
+        Message::Link(Operation::New, Link { kind: LinkKind::Vxlan(_), mtu, .. }) => Some(mtu as usize),
+        _ => None,
+    });
+    mtus.max().map_or(Room::LONGEST, |mtu| mtu.saturating_add(AROUND))
 }
 
 /// Sees to it that the stack says nothing on the link; returns the interface index.

@@ -214,6 +214,7 @@ mod tests {
 
     use super::*;
     use crate::packet::PacketSocket;
+    use crate::ring::Room;
 
     /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that is to be cut into fragments.
     const GSO_UDP: u8 = 3;
@@ -239,7 +240,7 @@ mod tests {
             let terms = TapTerms { name: name.clone(), owner: None, persistent: false, queues: 1, mtu: 1500 };
             let mut tap = Tap::open(&terms).unwrap();
             let ifindex = Requests::open().unwrap().link(&name).unwrap().unwrap().ifindex;
-            let mut socket = PacketSocket::open(ifindex, 1 << 20).unwrap();
+            let mut socket = PacketSocket::open(ifindex, Room::LITTLE).unwrap();
             let file = tap.queues.first_mut().unwrap();
             file.write_all(&indescribable()).unwrap();
             let plain = [&VnetHeader::default().bytes()[..], &[0x42; 60]].concat();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lab::netns::Namespace;
 use pipeline::{Batch, Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
-use ports::{Features, PacketSocket, PrivateNamespace, Splice};
+use ports::{Features, PacketSocket, PrivateNamespace, Room, Splice};
 
 const SEGMENT: usize = 100;
 const SEGMENTS: usize = 3;
@@ -36,10 +36,10 @@ fn received(features: Features, tag: &str) -> Vec<usize> {
     let leaf = Namespace::create(format!("vtp-{tag}-{}", std::process::id())).unwrap();
     let receive = || {
         let private = PrivateNamespace::create().unwrap();
-        let mut splice = Splice::create("vtepd-test", &private, features).unwrap();
+        let mut splice = Splice::create("vtepd-test", &private, features, Room::LONGEST).unwrap();
         splice.up(&private).unwrap();
         let mut far = splice.take_socket().unwrap();
-        let mut near = PacketSocket::open(splice.near().0, 1 << 20).unwrap();
+        let mut near = PacketSocket::open(splice.near().0, Room::LITTLE).unwrap();
         let offload = Offload {
             checksum: Checksum::Partial { start: 34, offset: 6 },
             gso: Some(Gso { kind: GsoKind::Udp, size: SEGMENT as u16, ecn: false }),

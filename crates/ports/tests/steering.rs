@@ -18,7 +18,7 @@ use lab::netns::{Namespace, veth};
 use netlink::Direction;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::Batch;
-use ports::{Features, Hook, PacketSocket, Patience, PrivateNamespace, Splice, Steering, Waiting};
+use ports::{Features, Hook, PacketSocket, Patience, PrivateNamespace, Room, Splice, Steering, Waiting};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
@@ -99,7 +99,7 @@ fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
 
 fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let index = ifindex(namespace, interface);
-    let mut socket = namespace.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
+    let mut socket = namespace.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
     let to = pipeline::Destination::Bridge;
     let body = pipeline::Body::Owned(frame.into());
     let transmit = pipeline::Transmit::new(to, 0, body, pipeline::Offload::default());
@@ -139,7 +139,7 @@ fn steer(
     leaf.enter(|| {
         let private = PrivateNamespace::create().unwrap();
         let splices = ["vtepd-underlay", "vtepd-bridge"]
-            .map(|name| Splice::create(name, &private, Features::ALL).unwrap());
+            .map(|name| Splice::create(name, &private, Features::ALL, Room::LONGEST).unwrap());
         let mut steering =
             Steering::load(hook, splices[0].near().0, splices[1].near().0, stall_limit, Features::ALL)
                 .unwrap();
@@ -238,7 +238,7 @@ fn redirects_what_is_taken(hook: Hook) {
     let mut underlay = splices[0].take_socket().unwrap();
     let mut bridge = splices[1].take_socket().unwrap();
     let index = ifindex(&host, "eth0");
-    let mut eth0 = host.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
+    let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
 
@@ -324,7 +324,7 @@ fn a_splice_that_nobody_looks_into_is_given_up() {
     let mut patience = steering.take_patience().unwrap();
     let mut underlay = splices[0].take_socket().unwrap();
     let index = ifindex(&host, "eth0");
-    let mut eth0 = host.enter(|| PacketSocket::open(index, 1 << 20).unwrap()).unwrap();
+    let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
     let called = |patience: &Patience| {

@@ -23,6 +23,8 @@ pub const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 /// Addresses that frames are sent to on either side, and that nobody has: so frames end where they arrive.
 pub const STATIONS: u8 = 8;
+/// MTU of the hosts and of all that their frames pass before they are encapsulated, in bytes.
+pub const MTU: u32 = 1500;
 /// Ethernet, IPv4 and UDP header.
 pub(crate) const HEADERS: usize = pipeline::aggregate::Train::SHARED;
 
@@ -86,10 +88,10 @@ impl Bed {
                 "addr add {local}/32 dev lo\n\
                  link add br0 type bridge mcast_snooping 0\n\
                  link add vx0 type vxlan id 1 local {local} dstport 4789 nolearning\n\
-                 link set vx0 mtu 9000 master br0 up\n\
+                 link set vx0 mtu {MTU} master br0 up\n\
                  link set vx0 type bridge_slave learning off\n\
                  link set br0 up\n\
-                 link add hp mtu 9000 type veth peer name eth0 mtu 9000 netns {}\n\
+                 link add hp mtu {MTU} type veth peer name eth0 mtu {MTU} netns {}\n\
                  link set hp master br0 up\n",
                 host.name()
             )
@@ -163,13 +165,14 @@ impl Bed {
         Ok(self.leaf.enter(|| std::fs::write(path, if on { "1" } else { "0" }))?.is_ok())
     }
 
-    /// MTU of both hosts, in bytes.
+    /// Another MTU than [`MTU`], up to 9,000 bytes. A vtepd that was started before is not prepared for longer frames.
     ///
     /// # Errors
     /// None in practice.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
-        for host in [&self.host, &self.far] {
+        for (host, leaf) in [(&self.host, &self.leaf), (&self.far, &self.peer)] {
             batch(host, "ip", &format!("link set eth0 mtu {mtu}\n"))?;
+            batch(leaf, "ip", &format!("link set hp mtu {mtu}\nlink set vx0 mtu {mtu}\n"))?;
         }
         Ok(())
     }

@@ -9,10 +9,6 @@ use crate::{Bed, Daemon, Error, cpu};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
-/// MTU of the hosts while it runs.
-const MTU: u32 = 1500;
-/// What it is else.
-const USUAL_MTU: u32 = 9000;
 const CHUNK: usize = 128 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -38,13 +34,6 @@ pub fn throughput(
     if let Some(daemon) = daemon {
         cpu::pin_process(daemon.id(), &(0..cpu::count()).collect::<Vec<_>>())?;
     }
-    bed.set_mtu(MTU)?;
-    let figure = measured(bed, towards, time);
-    bed.set_mtu(USUAL_MTU)?;
-    figure
-}
-
-fn measured(bed: &Bed, towards: Towards, time: Duration) -> Result<f64, Error> {
     let listener = bed.far.enter(|| TcpListener::bind((FAR, 0)))??;
     let port = listener.local_addr()?.port();
     let connect = || {

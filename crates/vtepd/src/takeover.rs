@@ -8,8 +8,8 @@ use std::time::Duration;
 use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    AccessPort, Features, Hook, PacketSocket, PrivateNamespace, ShortcutState, Splice, SpliceError, Steering,
-    SteeringCounts, SteeringError, leftovers,
+    AccessPort, Features, Hook, PacketSocket, PrivateNamespace, Room, ShortcutState, Splice, SpliceError,
+    Steering, SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
@@ -75,8 +75,10 @@ impl Takeover {
             Err(error) => tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}"),
         }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
-        let mut underlay = Splice::create(UNDERLAY_SPLICE, &private, features)?;
-        let mut bridge = Splice::create(BRIDGE_SPLICE, &private, features)?;
+        // Access ports have no netdevs.
+        let longest = if access.ports.is_empty() { ports::longest_frame() } else { Room::LONGEST };
+        let mut underlay = Splice::create(UNDERLAY_SPLICE, &private, features, longest)?;
+        let mut bridge = Splice::create(BRIDGE_SPLICE, &private, features, longest)?;
         let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0, stall_limit, features)?;
         steering.close(&underlay, &bridge, &private)?;
         for splice in [&underlay, &bridge] {

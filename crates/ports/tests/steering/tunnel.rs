@@ -88,7 +88,8 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
     let (steering, _splices, _private) = steer(&leaf, Hook::Tcx, &plan, PATIENT);
     assert_eq!(steering.tunnel_uplinks(), [ifindex(&leaf, "up1")]);
     let index = ifindex(&spine, "leaf");
-    let mut far = spine.enter(|| PacketSocket::open(index, 1 << 22).unwrap()).unwrap();
+    let mut far =
+        spine.enter(|| PacketSocket::open(index, Room { frames: 900, ..Room::LITTLE }).unwrap()).unwrap();
     let mut sender = leaf.enter(|| PacketSocket::open_sender(true).unwrap()).unwrap();
 
     for ipv6 in [false, true] {
