@@ -70,14 +70,15 @@ static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 }
 
 // Host port ingress: an untagged IP frame from an address that the bridge has on this very port to one that it has behind the
-// vxlan netdev. Now and then such a frame goes by the bridge, which thereby keeps the host's entry: the way is longer but through
-// the same queue (the splice's, of this CPU), so that no frame overtakes another.
+// vxlan netdev. Now and then such a frame goes by the bridge, which thereby keeps the host's entry: the way is longer, so what
+// follows takes the same backlog until it has arrived.
 SEC("classifier") int steer_port(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 	struct shortcut_port *port = bpf_map_lookup_elem(&shortcut_ports, &ifindex);
 	struct place destination = {.kind = PLACE_REMOTE}, source = {.kind = PLACE_PORT};
 	struct port_counts *counts;
+	struct passage *passage;
 	__u64 *bridged, *heard, now;
 	__u32 number;
 
@@ -111,7 +112,12 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot))
 		return DROP;
 	counts->shortcut += 1;
-	return bpf_redirect(bridge_splice, 0);
+	passage = this_passage();
+	// Super-frames of a kind that the worker could not read are cut on that way.
+	if (!passage || passage->arrived != passage->queued || skb->gso_size)
+		return by_backlog(skb, passage);
+	skb->tc_index = 0;
+	return bpf_redirect_peer(bridge_splice, 0);
 pass:
 	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
 	source.kind = PLACE_REMOTE;

@@ -22,6 +22,8 @@ use ports::{Features, Hook, PacketSocket, Patience, PrivateNamespace, Room, Spli
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
+#[path = "steering/passage.rs"]
+mod passage;
 #[path = "steering/shortcut.rs"]
 mod shortcut;
 #[path = "steering/tunnel.rs"]

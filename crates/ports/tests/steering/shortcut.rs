@@ -11,8 +11,8 @@ use wire::MacAddr;
 
 use super::{Leaf, NEVER, PATIENT, SOON, ifindex, leaf, plan, receive, send, steer};
 
-const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
-const FAR: MacAddr = MacAddr([2, 0, 0, 0, 7, 2]);
+pub(super) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
+pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 7, 2]);
 const FARTHER: MacAddr = MacAddr([2, 0, 0, 0, 7, 4]);
 const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 7, 3]);
 /// The bridge's own.
@@ -58,19 +58,19 @@ fn slot() -> Slot {
     Slot::new(9).unwrap()
 }
 
-struct Port {
-    leaf: Leaf,
-    steering: Steering,
+pub(super) struct Port {
+    pub(super) leaf: Leaf,
+    pub(super) steering: Steering,
     patience: Patience,
-    bridge: PacketSocket,
-    plan: SteeringPlan,
-    index: u32,
+    pub(super) bridge: PacketSocket,
+    pub(super) plan: SteeringPlan,
+    pub(super) index: u32,
     _splices: ([ports::Splice; 2], ports::PrivateNamespace),
 }
 
 impl Port {
     /// One port with the shortcut; the host on it and one far host are known, and the bridge has just seen the host.
-    fn new(tag: &str, hook: Hook, stall_limit: Duration) -> Self {
+    pub(super) fn new(tag: &str, hook: Hook, stall_limit: Duration) -> Self {
         let leaf = leaf(tag);
         let index = ifindex(&leaf.leaf, "hp1");
         leaf.leaf.run(&["ip", "link", "set", "br5", "address", &SVI.to_string()]).unwrap();

@@ -1,0 +1,77 @@
+//! The two ways into the bridge splice: at once, and by the backlog, where frames by the bridge go.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lab::counters;
+use pipeline::aggregate::speak_for;
+use pipeline::{Batch, Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
+use ports::{Hook, PacketSocket};
+
+use super::shortcut::{FAR, HOST, Port};
+use super::{Leaf, PATIENT, Room, ifindex};
+
+/// Ethernet, IPv4 and UDP header.
+const HEADERS: usize = 42;
+/// Frames that the host's link hands over in one go.
+const BURST: u32 = 32;
+const BURSTS: u32 = 2_000;
+
+/// A UDP super-frame, which the host's link cuts into frames that bear these numbers.
+fn burst(first: u32) -> Transmit {
+    let mut whole = [&FAR.0[..], &HOST.0, &[8, 0]].concat();
+    whole.extend([
+        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2, 0xc0, 0, 0x12, 0xb7, 0, 0, 0, 0,
+    ]);
+    (first..first + BURST).for_each(|number| whole.extend([number.to_be_bytes(); 8].as_flattened()));
+    speak_for(whole[14..].first_chunk_mut().unwrap(), (32 * BURST) as u16);
+    let offload = Offload {
+        checksum: Checksum::Partial { start: 34, offset: 6 },
+        gso: Some(Gso { kind: GsoKind::Udp, size: 32, ecn: false }),
+    };
+    Transmit::new(Destination::Bridge, 0, Body::Owned(whole.into()), offload)
+}
+
+fn numbers(socket: &mut PacketSocket) -> Vec<u32> {
+    let number = |frame: &pipeline::Frame<'_>| {
+        let ours = frame.data.get(6..12) == Some(&HOST.0);
+        ours.then(|| u32::from_be_bytes(*frame.data[HEADERS..].first_chunk().unwrap()))
+    };
+    socket.receive().frames().filter_map(number).collect()
+}
+
+/// The host's frames go by the bridge every few milliseconds, in the middle of a burst as well, and those behind them do not overtake them. Most
+/// of them go at once.
+#[test]
+fn no_frame_overtakes_one_that_goes_by_the_bridge() {
+    let mut port = Port::new("passage", Hook::Tcx, PATIENT);
+    port.leaf.host.run(&["ethtool", "-K", "eth0", "tx-udp-segmentation", "off"]).unwrap();
+    let mut often = port.plan.clone();
+    often.ports.get_mut(&port.index).unwrap().refresh = Duration::from_millis(8);
+    port.leaf.leaf.enter(|| port.steering.grow(&often).unwrap()).unwrap();
+    let Leaf { leaf, host, .. } = &port.leaf;
+    let index = ifindex(host, "eth0");
+    let mut sender = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    let by_backlog = || counters::read(leaf).unwrap()["vtepd-bridge"].tx_packets;
+    let (before, queued) = (port.steering.counts().unwrap(), by_backlog());
+    let mut seen = numbers(&mut port.bridge);
+    for first in (0..BURSTS).map(|burst| burst * BURST) {
+        sender.transmit(&Batch::none(), &mut [burst(first)], |_, outcome| outcome.unwrap());
+        seen.extend(numbers(&mut port.bridge));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    seen.extend(numbers(&mut port.bridge));
+    let (after, queued) = (port.steering.counts().unwrap(), by_backlog() - queued);
+    let all = u64::from(BURST * BURSTS);
+    let refreshed = after.port_refreshed - before.port_refreshed;
+    assert_eq!(after.port_shortcut - before.port_shortcut + refreshed, all);
+    assert!(refreshed >= 3, "{refreshed}");
+    assert_eq!(seen.len() as u64, all);
+    let overtaken: BTreeSet<u32> =
+        seen.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]).collect();
+    assert!(overtaken.is_empty(), "{overtaken:?}");
+    assert!(
+        queued >= refreshed && queued < all / 2,
+        "{queued} of {all} by the backlog, {refreshed} by the bridge"
+    );
+}
