@@ -56,8 +56,10 @@ pub struct Aggregator {
     trains: Vec<Train>,
     /// Of each frame, the next one in its train.
     next: Vec<u32>,
-    /// The last train of each flow. A power of two of places, twice as many as frames: so a flow has one of its own, however many there are.
+    /// The last train of each flow: twice as many places as frames, so that all flows have one, however many there are.
     places: Vec<Place>,
+    /// The trains before this number take no more.
+    ended: usize,
 }
 
 /// A place that a flow takes with its first frame, the next free one from where its hash says, and keeps.
@@ -88,6 +90,7 @@ impl Aggregator {
         self.next.resize(frames.len(), 0);
         self.places.clear();
         self.places.resize(2 * frames.len().next_power_of_two(), Place::default());
+        self.ended = 0;
         // Encapsulated frames are all for one socket.
         match frames.first().map(|first| first.to) {
             Some(Destination::Uplink { .. }) => self.assemble_flows(frames),
@@ -126,7 +129,7 @@ impl Aggregator {
             let alone =
                 Train { segment: length, payload: length, kind: Kind::Bundle, ..Train::of(frame, index) };
             let Some(header) = bundle::ethernet(frame, batch) else {
-                self.places.fill(Place::default());
+                self.ended = self.trains.len();
                 self.trains.push(alone);
                 continue;
             };
@@ -179,7 +182,7 @@ impl Aggregator {
     /// A frame of which nobody knows whose it is, if it is anybody's.
     fn add_unknown(&mut self, alone: Train, any_open: &mut bool) {
         if std::mem::take(any_open) {
-            self.places.fill(Place::default());
+            self.ended = self.trains.len();
         }
         self.trains.push(alone);
     }
@@ -188,8 +191,8 @@ impl Aggregator {
     #[inline(always)]
     fn add(&mut self, alone: Train, hash: u32, may_go_on: bool, takes: impl FnOnce(&Train) -> bool) {
         let Some(place) = place(&mut self.places, hash) else { return };
-        let train = (place.train as usize).checked_sub(1).and_then(|number| self.trains.get_mut(number));
-        if let Some(train) = train
+        let number = (place.train as usize).checked_sub(1).filter(|number| *number >= self.ended);
+        if let Some(train) = number.and_then(|number| self.trains.get_mut(number))
             && alone.payload <= train.segment
             && (train.frames as usize) < SEGMENTS
             && (train.payload + alone.payload) as usize <= PAYLOAD
@@ -373,11 +376,11 @@ fn may_join(frame: &Transmit) -> bool {
     plain && matches!(frame.to, Destination::Uplink { impaired: false, .. }) && frame.head().len() >= OVERHEAD
 }
 
-/// The place of a flow with such a hash, or the one that it is to take. Two flows of one hash, which few have, end each other's trains.
+/// The place of a flow with such a hash, or the one that it is to take. Two flows of one hash, as hardly any are, end each other's trains.
 #[inline(always)]
 fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
     let mask = places.len().wrapping_sub(1);
-    let mut at = hash as usize & mask;
+    let mut at = ((u64::from(hash) * places.len() as u64) >> 32) as usize;
     // Half of them are free, but who knows.
     for _ in 0..places.len() {
         let place = places.get(at)?;
@@ -405,8 +408,8 @@ fn stations_hash(&[d5, d4, d3, d2, d1, d0, s5, s4, s3, s2, s1, s0, _, _]: &[u8; 
     mixed(destination.rotate_left(24) ^ u64::from_be_bytes([0, 0, s5, s4, s3, s2, s1, s0]))
 }
 
-/// By a multiplication, whose upper half depends on all bits (Knuth, The Art of Computer Programming, 6.4).
-const fn mixed(key: u64) -> u32 {
+/// By a multiplication, whose upper bits depend on all of the key's (Knuth, The Art of Computer Programming, 6.4).
+pub(crate) const fn mixed(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 

@@ -5,6 +5,7 @@ use wire::Tcp;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_TCP;
 
+use crate::aggregate::mixed;
 use crate::frame::{Checksum, ETHERNET, Gso, GsoKind, Offload};
 use crate::segment::Layer;
 
@@ -73,8 +74,7 @@ impl Part {
         }) else {
             return Self::Unknown;
         };
-        let ports = u32::from(tcp.source_port()) << 16 | u32::from(tcp.destination_port());
-        let hash = ports.wrapping_mul(0x9e37_79b9) >> 8;
+        let hash = mixed(u64::from(tcp.source_port()) << 16 | u64::from(tcp.destination_port()));
         let plain = tcp.flags() & !Tcp::PSH == Tcp::ACK;
         if !plain || payload.is_empty() || end != frame.len() || !is_intact(frame, layer(l4)) {
             return Self::Other(hash);

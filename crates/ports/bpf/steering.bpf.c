@@ -215,9 +215,9 @@ SEC("classifier") int vtepd_splice(struct __sk_buff *skb)
 	return DROP;
 }
 
-// Frames reach the far end of the bridge splice in two ways: by its transmit queue and this CPU's backlog, or at once, which costs a third of
-// that. Those at once would overtake those in the backlog; so each of these bears a number (in tc_index, which nobody else needs there), and none
-// goes at once but where the last number of this CPU has arrived. What the backlog loses is made up for by the next.
+// Frames reach the far end of the bridge splice in two ways: by its transmit queue and this CPU's backlog, or at once, which spares both. Those
+// at once would overtake those in the backlog; so each of these bears a number (in tc_index, which nobody else needs there), and none goes at
+// once but where the last number of this CPU has arrived. Where the backlog lost that, the next one to go there makes up for it.
 struct passage {
 	__u16 queued;
 	__u16 arrived;
@@ -237,14 +237,22 @@ static ALWAYS_INLINE struct passage *this_passage(void)
 	return bpf_map_lookup_elem(&passage, &zero);
 }
 
+// 0 is no number.
+static ALWAYS_INLINE __u16 next_number(struct passage *passage)
+{
+	passage->queued += passage->queued == 0xffff ? 2 : 1;
+	return passage->queued;
+}
+
 // Into the bridge splice, by the backlog.
 static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, struct passage *passage)
 {
 	if (!passage)
 		return DROP;
-	// 0 is no number.
-	passage->queued += passage->queued == 0xffff ? 2 : 1;
-	skb->tc_index = passage->queued;
+	skb->tc_index = next_number(passage);
+	// The splice may cut it, and the first piece does not say that the last has arrived; what comes next does.
+	if (skb->gso_size)
+		next_number(passage);
 	return bpf_redirect(bridge_splice, 0);
 }
 

@@ -32,7 +32,7 @@ impl Room {
     /// For few frames, of any length.
     pub const LITTLE: Self = Self { frames: 224, longest: Self::LONGEST };
 
-    /// Bytes of a slot: whole lines of the cache, an odd number of them, so that slots lie in all of its sets.
+    /// Bytes of a slot: whole lines of the cache, an odd number of them, so that those of a block begin in different sets.
     const fn slot(self) -> usize {
         let longest = if self.longest < Self::LONGEST { self.longest } else { Self::LONGEST };
         ((BEFORE + longest).div_ceil(LINE) | 1) * LINE
@@ -347,6 +347,9 @@ mod tests {
         for (longest, slot) in [(60, 192), (1568, 1728), (4204, 4416), (Room::LONGEST, 4672), (9000, 4672)] {
             let layout = Layout::of(Room { frames: 3584, longest });
             assert_eq!(layout.slot, slot, "{longest}");
+            // A frame begins behind 76 bytes (`tpacket_rcv()`: 52 of headers and 16 more, aligned to 16, and virtio-net's 10, less an
+            // Ethernet header's 14).
+            assert!(slot >= 76 + longest.min(Room::LONGEST));
             assert!(layout.slots() >= 3584);
             // As `packet_lookup_frame()` finds them.
             let mut place = Slot::default();
