@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rig::bed::MTU;
+use rig::bed::{JUMBO, MTU};
 use rig::sender::Input;
 use rig::turn::Case;
 use rig::{Bed, Traffic, Turn, Way, reference};
@@ -24,9 +24,8 @@ const WAYS: [Way; 7] = [
 /// What they are compared with in encapsulation.
 const REFERENCES: [Way; 4] = [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
 
-/// Bytes of the longest frames that the links' usual MTU has room for, and the MTU where longer ones are sent.
+/// Bytes of the longest frames that the links' usual MTU has room for: behind an Ethernet header.
 const USUAL: usize = MTU as usize + 14;
-const JUMBO: u32 = 9000;
 
 type Turns = BTreeMap<(Way, Case), Vec<Turn>>;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lab::counters;
-use rig::bed::{STATIONS, UPLINK, batch, remote};
+use rig::bed::{JUMBO, STATIONS, UPLINK, batch, remote};
 use rig::cpu::{Pinned, pin_process};
 use rig::sender::Input;
 use rig::{Bed, Daemon, Sender, Traffic, Way};
@@ -50,7 +50,7 @@ struct Turn {
 pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
     let (kernel, alone) = (Bed::new("k")?, Bed::new("s")?);
     for bed in [&kernel, &alone] {
-        bed.set_mtu(9000)?;
+        bed.set_mtu(JUMBO)?;
     }
     batch(&alone.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")?;
     let configuration = Configuration::new();

@@ -102,17 +102,15 @@ impl Aggregator {
 
     /// Encapsulated frames.
     fn assemble_flows(&mut self, frames: &[Transmit]) {
-        let mut any_open = false;
         for (frame, index) in frames.iter().zip(0u32..) {
             let alone = Train::of(frame, index);
             if may_join(frame) {
-                any_open = true;
                 let first = |train: &Train| frames.get(train.first as usize);
                 self.add(alone, flow_hash(frame), true, |train| {
                     first(train).is_some_and(|first| same_flow(first, frame))
                 });
             } else {
-                self.add_unknown(alone, &mut any_open);
+                self.add_unknown(alone);
             }
         }
     }
@@ -129,8 +127,7 @@ impl Aggregator {
             let alone =
                 Train { segment: length, payload: length, kind: Kind::Bundle, ..Train::of(frame, index) };
             let Some(header) = bundle::ethernet(frame, batch) else {
-                self.ended = self.trains.len();
-                self.trains.push(alone);
+                self.add_unknown(alone);
                 continue;
             };
             let joins = bundle::may_join(frame, &header);
@@ -152,7 +149,6 @@ impl Aggregator {
         frames: &[Transmit],
         ours: impl Iterator<Item = (&'f Transmit, u32)>,
     ) {
-        let mut any_open = false;
         for (frame, index) in ours {
             let alone = Train::of(frame, index);
             let (alone, hash, may_go_on) = match part(frame, batch) {
@@ -167,11 +163,10 @@ impl Aggregator {
                     continue;
                 }
                 Part::Unknown => {
-                    self.add_unknown(alone, &mut any_open);
+                    self.add_unknown(alone);
                     continue;
                 }
             };
-            any_open = true;
             self.add(alone, hash, may_go_on, |train| {
                 let first = frames.get(train.first as usize);
                 first.is_some_and(|first| train.takes((first, frame), alone.kind, batch))
@@ -180,10 +175,8 @@ impl Aggregator {
     }
 
     /// A frame of which nobody knows whose it is, if it is anybody's.
-    fn add_unknown(&mut self, alone: Train, any_open: &mut bool) {
-        if std::mem::take(any_open) {
-            self.ended = self.trains.len();
-        }
+    fn add_unknown(&mut self, alone: Train) {
+        self.ended = self.trains.len();
         self.trains.push(alone);
     }
 
@@ -381,7 +374,7 @@ fn may_join(frame: &Transmit) -> bool {
 fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
     let mask = places.len().wrapping_sub(1);
     let mut at = ((u64::from(hash) * places.len() as u64) >> 32) as usize;
-    // Half of them are free, but who knows.
+    // It ends long before: half of them are free.
     for _ in 0..places.len() {
         let place = places.get(at)?;
         if place.train == 0 || place.hash == hash {

@@ -25,6 +25,8 @@ pub const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 pub const STATIONS: u8 = 8;
 /// MTU of the hosts and of all that their frames pass before they are encapsulated, in bytes.
 pub const MTU: u32 = 1500;
+/// Where frames are longer than that has room for.
+pub const JUMBO: u32 = 9000;
 /// Ethernet, IPv4 and UDP header.
 pub(crate) const HEADERS: usize = pipeline::aggregate::Train::SHARED;
 
@@ -165,7 +167,7 @@ impl Bed {
         Ok(self.leaf.enter(|| std::fs::write(path, if on { "1" } else { "0" }))?.is_ok())
     }
 
-    /// Another MTU than [`MTU`], up to 9,000 bytes. A vtepd that was started before is not prepared for longer frames.
+    /// Another MTU than [`MTU`], up to [`JUMBO`]. A vtepd that was started before is not prepared for longer frames.
     ///
     /// # Errors
     /// None in practice.
