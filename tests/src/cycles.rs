@@ -33,6 +33,8 @@ pub enum End {
 pub struct Run {
     /// `tcx` or `clsact`.
     pub hook: &'static str,
+    /// How many workers.
+    pub workers: u8,
     /// Which way.
     pub direction: Direction,
     /// How it ends.
@@ -94,7 +96,8 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
     };
     for _ in 0..run.cycles {
         noise = noise + ledger.settle();
-        let mut vtepd = Vtepd::spawn(&lab.leaf, &["--hook", run.hook, "--no-fpm"]);
+        let workers = run.workers.to_string();
+        let mut vtepd = Vtepd::spawn(&lab.leaf, &["--hook", run.hook, "--no-fpm", "--workers", &workers]);
         vtepd.wait_until_ready();
         vtepd.wait_for("frames through vtepd", |metrics| metrics.vni_frames(VNI, direction) > 0);
         attach.push(ledger.settle());
@@ -222,7 +225,7 @@ pub const HEADING: &str = "hook    way  rate/s   real/s  change  cycles |       
 
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Run { hook, direction, end, rate, cycles } = self.run;
+        let Run { hook, workers: _, direction, end, rate, cycles } = self.run;
         let way = if direction == Direction::Out { "out" } else { "in" };
         let end = if end == End::Kill { "SIGKILL" } else { "detach" };
         for (change, costs) in [("attach", &self.attach), (end, &self.end)] {

@@ -11,11 +11,23 @@ use vtepd_tests::guard::can_run;
 /// Runs both directions at both rates and prints what it cost; fails with all that missed its target. What took SIGKILL too long may be
 /// tried as often: a machine that is kept from its cores for some milliseconds says nothing of vtepd.
 fn come_and_go(case: &str, hook: &'static str, ends: &[End], rates: &[u32], count: usize, tries: usize) {
+    come_and_go_with(1, case, hook, ends, rates, count, tries);
+}
+
+fn come_and_go_with(
+    workers: u8,
+    case: &str,
+    hook: &'static str,
+    ends: &[End],
+    rates: &[u32],
+    count: usize,
+    tries: usize,
+) {
     let lab = Lab::new(case);
     let mut missed = Vec::new();
     println!("{HEADING}");
     let row = |end, direction, rate, count| {
-        let costs = cycles::run(&lab, Run { hook, direction, end, rate, cycles: count });
+        let costs = cycles::run(&lab, Run { hook, workers, direction, end, rate, cycles: count });
         print!("{costs}");
         costs
     };
@@ -54,6 +66,13 @@ const SHORT_TRIES: usize = 3;
 fn q21_attach_and_detach_under_traffic_lose_and_double_nothing_on_tcx() {
     if can_run("q21_attach_and_detach_under_traffic_lose_and_double_nothing_on_tcx") {
         come_and_go("q21t", "tcx", &[End::Detach], &SHORT, SHORT_CYCLES, SHORT_TRIES);
+    }
+}
+
+#[test]
+fn q21_attach_and_detach_under_traffic_lose_and_double_nothing_with_several_workers() {
+    if can_run("q21_attach_and_detach_under_traffic_lose_and_double_nothing_with_several_workers") {
+        come_and_go_with(3, "q21w", "tcx", &[End::Detach], &SHORT, SHORT_CYCLES, SHORT_TRIES);
     }
 }
 

@@ -56,6 +56,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         (&[][..], true, 1024),
         (&["--no-gso"][..], false, 1024),
         (&["--no-shortcut"][..], false, 16),
+        (&["--workers", "2"][..], true, 16),
     ]) {
         let lab = Lab::new("rate");
         let vtepd = Vtepd::start(&lab.leaf, arguments);
@@ -114,6 +115,13 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
             answers > 0 && slowest < ANSWER && heard.into_iter().all(|time| time < ANSWER),
             "{slowest:?} {heard:?}"
         );
+        if arguments.contains(&"--workers") {
+            for worker in ["0", "1"] {
+                let series =
+                    format!("vtepd_worker_received_frames_total{{worker=\"{worker}\",from=\"bridge\"}}");
+                assert!(counted(&series) > encapsulated / 8, "{}", metrics.0);
+            }
+        }
         if let Some(peer) = peer {
             let metrics = peer.wait_until_idle();
             let fate = metrics.vni_frames(VNI, "decapsulated") + metrics.dropped_in_all();

@@ -31,7 +31,13 @@ fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
         return;
     }
     let lab = Lab::new("hung");
-    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    for arguments in [&["--no-fpm"][..], &["--no-fpm", "--workers", "2"]] {
+        stopped(&lab, arguments);
+    }
+}
+
+fn stopped(lab: &Lab, arguments: &[&str]) {
+    let vtepd = Vtepd::start(&lab.leaf, arguments);
     let pid = Pid::from_raw(vtepd.pid());
     let streams =
         [Stream::start(&lab.host, &lab.far, RATE, 0x71), Stream::start(&lab.far, &lab.host, RATE, 0x72)];

@@ -1,4 +1,4 @@
-//! What was done, counted by one worker and read by anybody.
+//! What was done, counted by each worker for itself and read by anybody.
 //!
 //! For every worker and at any time when no batch is under way:
 //! `received + copies = sent + Σ dropped + held`, where `copies` counts what replication and segmentation added.
@@ -48,6 +48,10 @@ impl Traffic {
     pub fn add(&self, frames: u64, bytes: u64) {
         self.frames.add(frames);
         self.bytes.add(bytes);
+    }
+
+    fn add_all(&self, other: &Self) {
+        self.add(other.frames.get(), other.bytes.get());
     }
 }
 
@@ -179,6 +183,80 @@ impl Counters {
         }
     }
 
+    /// What several workers count, in all, as of now; of VTEPs, of these: their indices and addresses.
+    #[must_use]
+    pub fn sum<'a>(
+        workers: impl Iterator<Item = &'a Self> + Clone,
+        vteps: impl Iterator<Item = (u32, Ipv4Addr)>,
+    ) -> Self {
+        let sum = Self::new();
+        for one in workers.clone() {
+            sum.add(one);
+        }
+        for (index, vtep) in vteps {
+            for one in workers.clone().filter_map(|one| one.peer(index, vtep)) {
+                if let Some(all) = sum.peer_at(index).map(|all| all.of(vtep)) {
+                    all.sent.add_all(&one.sent);
+                    all.received.add_all(&one.received);
+                    all.by_default.add(one.by_default.get());
+                }
+            }
+        }
+        sum
+    }
+
+    /// Adds everything but what is of VTEPs.
+    fn add(&self, other: &Self) {
+        let Self {
+            vnis,
+            paths,
+            peers: _,
+            drops,
+            underlay_received,
+            bridge_received,
+            copies,
+            sent,
+            super_frames,
+            in_super_frames,
+            past_bridge,
+            by_default,
+            held,
+            stalls,
+            learn_limited,
+            stations: StationCounters { new, moved, too_many, flapping },
+        } = self;
+        for (all, one) in vnis.iter().zip(&other.vnis) {
+            let VniCounters { encapsulated, decapsulated, switched, flooded, unknown_vtep, dropped } = all;
+            encapsulated.add_all(&one.encapsulated);
+            decapsulated.add_all(&one.decapsulated);
+            switched.add_all(&one.switched);
+            flooded.add(one.flooded.get());
+            unknown_vtep.add(one.unknown_vtep.get());
+            dropped.add(one.dropped.get());
+        }
+        paths.iter().zip(&other.paths).for_each(|(all, one)| all.add_all(one));
+        drops.iter().zip(&other.drops).for_each(|(all, one)| all.add(one.get()));
+        for (all, one) in [
+            (underlay_received, &other.underlay_received),
+            (bridge_received, &other.bridge_received),
+            (copies, &other.copies),
+            (sent, &other.sent),
+            (super_frames, &other.super_frames),
+            (in_super_frames, &other.in_super_frames),
+            (past_bridge, &other.past_bridge),
+            (by_default, &other.by_default),
+            (held, &other.held),
+            (stalls, &other.stalls),
+            (learn_limited, &other.learn_limited),
+            (new, &other.stations.new),
+            (moved, &other.stations.moved),
+            (too_many, &other.stations.too_many),
+            (flapping, &other.stations.flapping),
+        ] {
+            all.add(one.get());
+        }
+    }
+
     /// A VNI's counters, by its slot.
     #[must_use]
     pub fn vni(&self, slot: u16) -> Option<&VniCounters> {
@@ -224,5 +302,37 @@ impl Counters {
         {
             vni.dropped.add(n);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What one worker and the other count is added, VTEP by VTEP, where an index is another's in one of them.
+    #[test]
+    fn several_workers_count_together() {
+        let workers = [Counters::new(), Counters::new()];
+        let vteps = [Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 3)];
+        for (counters, n) in workers.iter().zip(1..) {
+            counters.sent.add(n);
+            counters.stations.moved.add(10 * n);
+            counters.drop_frames(DropReason::NoRoute, 7, 100 * n);
+            counters.vni(7).unwrap().switched.add(n, 5 * n);
+            counters.path(3).unwrap().add(n, 6 * n);
+        }
+        workers[0].peer_at(0).unwrap().of(vteps[0]).sent.add(1, 64);
+        workers[1].peer_at(0).unwrap().of(vteps[1]).sent.add(2, 128);
+        workers[0].peer_at(1).unwrap().of(vteps[1]).received.add(1, 60);
+        workers[1].peer_at(1).unwrap().of(vteps[1]).received.add(3, 90);
+        let all = Counters::sum(workers.iter(), [(0, vteps[0]), (1, vteps[1])].into_iter());
+        let dropped = [all.dropped(DropReason::NoRoute), all.vni(7).unwrap().dropped.get()];
+        assert_eq!((all.sent.get(), all.stations.moved.get(), dropped), (3, 30, [300; 2]));
+        let both = |traffic: &Traffic| (traffic.frames.get(), traffic.bytes.get());
+        assert_eq!(both(&all.vni(7).unwrap().switched), (3, 15));
+        assert_eq!(both(all.path(3).unwrap()), (3, 18));
+        assert_eq!(both(&all.peer(0, vteps[0]).unwrap().sent), (1, 64));
+        assert_eq!(both(&all.peer(1, vteps[1]).unwrap().received), (4, 150));
+        assert!(all.peer(0, vteps[1]).is_none());
     }
 }

@@ -80,7 +80,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	struct port_counts *counts;
 	struct passage *passage;
 	__u64 *bridged, *heard, now;
-	__u32 number;
+	__u32 number, worker;
 
 	if (!port)
 		return PASS;
@@ -105,7 +105,8 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		counts->refreshed += 1;
 		return PASS;
 	}
-	if (stalled(BRIDGE)) {
+	worker = worker_of_inner(skb);
+	if (stalled(worker, BRIDGE)) {
 		counts->stalled += 1;
 		return PASS;
 	}
@@ -115,9 +116,9 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	passage = this_passage();
 	// Super-frames of a kind that the worker could not read are cut on that way.
 	if (!passage || passage->arrived != passage->queued || skb->gso_size)
-		return by_backlog(skb, passage);
+		return by_backlog(skb, worker, passage);
 	skb->tc_index = 0;
-	return bpf_redirect_peer(bridge_splice, 0);
+	return bpf_redirect_peer(bridge_splices[worker], 0);
 pass:
 	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
 	source.kind = PLACE_REMOTE;

@@ -56,7 +56,8 @@ struct {
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
 
-// A tunnel end that vtepd terminates. Address and port in network order, VNI in host order.
+// A tunnel end that vtepd terminates, and the number of the worker that gets what is for it; beyond all workers where flows are dealt over them.
+// Address and port in network order, VNI in host order.
 struct tunnel_end {
 	__u32 local;
 	__u32 vni;
@@ -115,28 +116,26 @@ struct {
 	TYPE(value, __u64);
 } counts SEC(".maps");
 
-// Near ends of the splices; set before loading.
-const volatile __u32 underlay_splice = 0;
-const volatile __u32 bridge_splice = 0;
+#include "workers.bpf.h"
 
 // Whether frames from uplinks pass the splice's transmit queue, which cuts super-frames that the worker's socket could not read
 // (Linux before 6.2: UDP); set before loading. All of them, or those that need no cutting would overtake the others.
 const volatile __u32 through_queue = 0;
 
-// Since when frames wait in a splice: nanoseconds of CLOCK_MONOTONIC_COARSE; 0 where the worker has looked since. The worker
-// writes it too, by mmap(2). The lowest bit says that the worker was called.
+// Since when frames wait in a splice (key: twice the worker's number, and which of its splices): nanoseconds of CLOCK_MONOTONIC_COARSE; 0
+// where the worker has looked since. The worker writes it too, by mmap(2). The lowest bit says that the worker was called.
 enum { UNDERLAY = 0, BRIDGE = 1 };
 #define CALLED 1ULL
 
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 2);
+	UINT(max_entries, 2 * WORKERS);
 	UINT(map_flags, BPF_F_MMAPABLE);
 	TYPE(key, __u32);
 	TYPE(value, __u64);
 } waiting_since SEC(".maps");
 
-// Calls to the worker: the number of the splice that it has left alone for too long.
+// Calls to workers: the numbers of those that have left a splice alone for too long.
 struct {
 	UINT(type, BPF_MAP_TYPE_RINGBUF);
 	UINT(max_entries, 4096);
@@ -145,10 +144,11 @@ struct {
 // How long frames may wait before the kernel forwards what follows, in nanoseconds; set before loading.
 const volatile __u64 stall_limit = 200000000;
 
-// Whether the worker has left frames in this splice alone for too long: it hangs, or the process was stopped. An idle worker
+// Whether a worker has left frames in this splice alone for too long: it hangs, or the process was stopped. An idle worker
 // has nothing to do for this. Should the frames have been lost on their way, it does not know of them: so it is called, once.
-static ALWAYS_INLINE int stalled(__u32 splice)
+static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 {
+	__u32 splice = 2 * worker + which;
 	volatile __u64 *since = bpf_map_lookup_elem(&waiting_since, &splice);
 	__u64 now, start;
 
@@ -164,7 +164,7 @@ static ALWAYS_INLINE int stalled(__u32 splice)
 		return 0;
 	if (!(start & CALLED)) {
 		*since = start | CALLED;
-		bpf_ringbuf_output(&calls, &splice, sizeof(splice), 0);
+		bpf_ringbuf_output(&calls, &worker, sizeof(worker), 0);
 	}
 	return 1;
 }
@@ -244,8 +244,8 @@ static ALWAYS_INLINE __u16 next_number(struct passage *passage)
 	return passage->queued;
 }
 
-// Into the bridge splice, by the backlog.
-static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, struct passage *passage)
+// Into a bridge splice, by the backlog.
+static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct passage *passage)
 {
 	if (!passage)
 		return DROP;
@@ -253,7 +253,7 @@ static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, struct passage *passa
 	// The splice may cut it, and the first piece does not say that the last has arrived; what comes next does.
 	if (skb->gso_size)
 		next_number(passage);
-	return bpf_redirect(bridge_splice, 0);
+	return bpf_redirect(bridge_splices[worker], 0);
 }
 
 // The far ends: AF_PACKET has seen the frame before this runs; no stack may see it after.
@@ -294,7 +294,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
 	struct headers h;
 	struct tunnel_end end = {};
-	__u32 total;
+	__u32 total, worker, *serves;
 
 	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
 		return PASS;
@@ -310,34 +310,29 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	end.local = h.destination_address;
 	end.vni = ntohl(h.vni_reserved) >> 8;
 	end.port = h.destination_port;
-	if (!bpf_map_lookup_elem(&taken_tunnels, &end))
+	serves = bpf_map_lookup_elem(&taken_tunnels, &end);
+	if (!serves)
 		return PASS;
-	if (stalled(UNDERLAY)) {
+	worker = *serves < WORKERS ? *serves : worker_of_outer(h.source_address, h.source_port);
+	if (stalled(worker, UNDERLAY)) {
 		count(COUNT_UPLINK_STALLED);
 		return PASS;
 	}
 	count(COUNT_UPLINK_REDIRECTED);
 	skb->tc_index = 0;
-	return through_queue ? bpf_redirect(underlay_splice, 0) : bpf_redirect_peer(underlay_splice, 0);
+	return through_queue ? bpf_redirect(underlay_splices[worker], 0) : bpf_redirect_peer(underlay_splices[worker], 0);
 }
 
 // Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not understood.
 static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
 {
-	__u32 offset = 14;
+	__u32 offset;
 	__u16 ethertype;
 	__u8 byte, protocol;
 
-	if (bpf_skb_load_bytes(skb, 12, &ethertype, 2))
+	offset = behind_tags(skb, &ethertype);
+	if (!offset)
 		return 0;
-#pragma unroll
-	for (int tags = 0; tags < 2; tags++) {
-		if (ethertype != htons(ETH_P_8021Q) && ethertype != htons(ETH_P_8021AD))
-			break;
-		if (bpf_skb_load_bytes(skb, offset + 2, &ethertype, 2))
-			return 0;
-		offset += 4;
-	}
 	if (ethertype == htons(ETH_P_IP)) {
 		if (bpf_skb_load_bytes(skb, offset, &byte, 1) || bpf_skb_load_bytes(skb, offset + 9, &protocol, 1))
 			return 0;
@@ -375,7 +370,7 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 // vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay.
 SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 {
-	__u32 ifindex = skb->ifindex;
+	__u32 ifindex = skb->ifindex, worker;
 	struct taken_netdev *taken = bpf_map_lookup_elem(&taken_netdevs, &ifindex);
 
 	if (!taken)
@@ -384,14 +379,15 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		count(COUNT_VXLAN_TOO_BIG);
 		return PASS;
 	}
-	if (stalled(BRIDGE)) {
+	worker = worker_of_inner(skb);
+	if (stalled(worker, BRIDGE)) {
 		count(COUNT_VXLAN_STALLED);
 		return PASS;
 	}
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot))
 		return DROP;
 	count(COUNT_VXLAN_REDIRECTED);
-	return by_backlog(skb, this_passage());
+	return by_backlog(skb, worker, this_passage());
 }
 
 #include "shortcut.bpf.h"

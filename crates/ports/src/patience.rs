@@ -2,11 +2,12 @@
 //! takes the note away whenever it looks, and where the note grows too old, the programs leave what follows to the kernel.
 //!
 //! Nobody wakes up for this by the clock. A frame that was lost on its way to an idle worker would leave a note that nobody takes
-//! away; so the programs call the worker once before they give it up ([`Patience::as_fd`]).
+//! away; so the programs call the worker once before they give it up ([`Calls`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use nix::time::{ClockId, clock_gettime};
 const CALLED: u64 = 1;
 /// `PAGE_SIZE`, which a map that is shared by mmap(2) has at the least.
 const PAGE: usize = 4096;
+/// Workers that there may be, each with two splices (`WORKERS` in `bpf/workers.bpf.h`).
+pub const MOST_WORKERS: usize = 8;
 
-/// The splices, by their places in the programs' map `waiting_since`.
+/// A worker's splices, by their places in the programs' map `waiting_since`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// Frames from the uplinks.
@@ -27,36 +30,45 @@ pub enum Waiting {
     Bridge = 1,
 }
 
-/// See the module's description. The worker holds it.
+/// See the module's description. A worker holds it.
+#[derive(Debug)]
 pub struct Patience {
-    /// The map's page, two words of it.
-    page: NonNull<AtomicU64>,
-    _notes: MapData,
-    calls: RingBuf<MapData>,
+    notes: Arc<Notes>,
+    /// The worker's number.
+    worker: usize,
     limit: Duration,
 }
 
-impl std::fmt::Debug for Patience {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Patience").field("limit", &self.limit).finish_non_exhaustive()
+/// The map's page, of which each worker has two words.
+#[derive(Debug)]
+struct Notes(NonNull<AtomicU64>);
+
+// SAFETY: the page is shared memory that is only touched by atomic operations, from whatever thread.
+unsafe impl Send for Notes {}
+// SAFETY: as above.
+unsafe impl Sync for Notes {}
+
+impl Drop for Notes {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `Patience::share`, and not used after.
+        let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE) };
     }
 }
 
-// SAFETY: the page is shared memory that is only touched by atomic operations, from whatever thread.
-unsafe impl Send for Patience {}
-
 impl Patience {
-    /// Shares the map `waiting_since`; `limit` as the programs have it.
-    pub(crate) fn share(notes: MapData, calls: RingBuf<MapData>, limit: Duration) -> io::Result<Self> {
+    /// Shares the map `waiting_since` among so many workers; `limit` as the programs have it.
+    pub(crate) fn share(notes: &MapData, workers: usize, limit: Duration) -> io::Result<Vec<Self>> {
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let fd = notes.fd().as_fd().as_raw_fd();
-        // SAFETY: a fresh mapping of a page that the map has; it is unmapped when dropped, and the map lives as long.
+        // SAFETY: a fresh mapping of a page that the map has; it is unmapped when dropped, and keeps the map for as long.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, shared, fd, 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let page = NonNull::new(page.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        Ok(Self { page, _notes: notes, calls, limit })
+        let notes = Arc::new(Notes(page));
+        let of = |worker| Self { notes: Arc::clone(&notes), worker, limit };
+        Ok((0..workers.min(MOST_WORKERS)).map(of).collect())
     }
 
     /// To be called before the worker looks into a splice: takes the note away. Where it had grown too old, it stays, the time that
@@ -77,8 +89,7 @@ impl Patience {
     }
 
     /// The worker has emptied the splice: what follows is redirected to it again.
-    pub fn forgive(&mut self, splice: Waiting) {
-        while self.calls.next().is_some() {}
+    pub fn forgive(&self, splice: Waiting) {
         self.note(splice).store(0, Ordering::Relaxed);
     }
 
@@ -89,23 +100,47 @@ impl Patience {
     }
 
     fn note(&self, splice: Waiting) -> &AtomicU64 {
-        // SAFETY: the page holds two words, and `splice` is 0 or 1; the mapping lives as long as `self`.
-        unsafe { self.page.add(splice as usize).as_ref() }
+        // SAFETY: the page holds two words for each of `MOST_WORKERS` workers, of which this is one; the mapping lives as long as `notes`.
+        unsafe { self.notes.0.add(2 * self.worker + splice as usize).as_ref() }
     }
 }
 
-impl AsFd for Patience {
-    /// Readable when the programs call.
+/// What the programs call workers by: readable when they do.
+pub struct Calls(RingBuf<MapData>);
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+impl Calls {
+    pub(crate) const fn new(ring: RingBuf<MapData>) -> Self {
+        Self(ring)
+    }
+}
+
+impl Iterator for Calls {
+    type Item = usize;
+
+    /// The number of the next worker that is called, if one is.
+    fn next(&mut self) -> Option<usize> {
+        let call = self.0.next()?;
+        let number = call.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        usize::try_from(number).ok()
+    }
+}
+
+impl AsRawFd for Calls {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Calls {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring buffer owns the descriptor and lives as long as `self`.
-        unsafe { BorrowedFd::borrow_raw(self.calls.as_raw_fd()) }
-    }
-}
-
-impl Drop for Patience {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `share`, and not used after.
-        let _ = unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
+        unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
     }
 }
 

@@ -31,6 +31,42 @@ const ACTIVATION: Duration = Duration::from_secs(1);
 /// `IN6_ADDR_GEN_MODE_NONE`: no link-local address, so nothing is said on the link.
 const NO_ADDRESS: u8 = 1;
 
+/// The two splices of a worker.
+#[derive(Debug)]
+pub struct Splices {
+    /// That uplinks redirect to.
+    pub underlay: Splice,
+    /// That vxlan netdevs and hosts' ports redirect to.
+    pub bridge: Splice,
+}
+
+impl Splices {
+    /// Makes those of the worker with this number: `vtepd-underlay` and `vtepd-bridge`, with the number behind it but for the first.
+    ///
+    /// # Errors
+    /// As [`Splice::create`].
+    pub fn create(
+        worker: usize,
+        private: &PrivateNamespace,
+        features: Features,
+        longest: usize,
+    ) -> Result<Self, SpliceError> {
+        let number = if worker == 0 { String::new() } else { worker.to_string() };
+        let create =
+            |name: &str| Splice::create(&format!("vtepd-{name}{number}"), private, features, longest);
+        Ok(Self { underlay: create("underlay")?, bridge: create("bridge")? })
+    }
+
+    /// Brings both up.
+    ///
+    /// # Errors
+    /// As [`Splice::up`].
+    pub fn up(&self, private: &PrivateNamespace) -> Result<(), SpliceError> {
+        self.underlay.up(private)?;
+        self.bridge.up(private)
+    }
+}
+
 /// A splice, removed when dropped or when the process ends.
 #[derive(Debug)]
 pub struct Splice {

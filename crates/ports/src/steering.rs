@@ -5,20 +5,25 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, ProgramArray};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::steering::FIRST_VIRTUAL;
 use tables::{PlaceChange, ShortcutPort, SteeringPlan, TakenVni};
+use wire::Vni;
 
 use crate::features::Features;
 use crate::haste::Haste;
 use crate::netns::PrivateNamespace;
-use crate::patience::Patience;
+use crate::patience::{Calls, MOST_WORKERS, Patience};
 use crate::shortcut::{Shortcut, ShortcutState};
-use crate::splice::Splice;
+use crate::splice::Splices;
+
+mod counts;
+
+pub use counts::SteeringCounts;
 
 /// How programs are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,47 +133,14 @@ impl TunnelEnd {
     }
 }
 
-/// What the programs decided since they were loaded, in frames (a super-frame is one).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SteeringCounts {
-    /// VXLAN frames from uplinks, redirected to the worker.
-    pub uplink_redirected: u64,
-    /// Frames from bridges, redirected to the worker.
-    pub vxlan_redirected: u64,
-    /// Frames from bridges that would not fit the underlay, left to the kernel.
-    pub vxlan_too_big: u64,
-    /// Frames from the worker, handed to a bridge.
-    pub splice_returned: u64,
-    /// Frames from the worker for a VNI that is gone, dropped.
-    pub splice_unknown_slot: u64,
-    /// Frames from the worker, handed to a host's port past the bridge.
-    pub splice_delivered: u64,
-    /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
-    pub splice_undeliverable: u64,
-    /// TCP super-frames from the worker that left whole.
-    pub uplink_tunnelled: u64,
-    /// TCP super-frames from the worker that the kernel refused to take as such, dropped.
-    pub uplink_untunnelled: u64,
-    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
-    pub uplink_stalled: u64,
-    /// Frames from bridges, left to the kernel because the worker hung.
-    pub vxlan_stalled: u64,
-    /// Hosts' frames, redirected to the worker without the bridge.
-    pub port_shortcut: u64,
-    /// Hosts' frames that could have been, left to the bridge so that it sees who is talking.
-    pub port_refreshed: u64,
-    /// Other frames from hosts on ports with the shortcut, left to the bridge.
-    pub port_passed: u64,
-    /// Hosts' frames, left to the bridge because the worker hung.
-    pub port_stalled: u64,
-}
-
 /// The steering programs of one namespace. Dropping it detaches them.
 pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
     kill_switch: ProgramArray<MapData>,
-    patience: Option<Patience>,
+    watch: Option<(Vec<Patience>, Calls)>,
+    /// Workers that get all frames of a VNI, by their numbers.
+    served: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
     /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell the kernel of a tunnel (5.13), too.
     tunnels: bool,
@@ -204,6 +176,9 @@ const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType
 const ACCESS: Entry = Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
 const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, SPLICE, FAR_END, ACCESS];
 
+/// Flows of the VNI are dealt over the workers.
+const DEALT: u32 = u32::MAX;
+
 /// Descriptors for 4,094 hooks and for everything else.
 const DESCRIPTORS: u64 = 8192;
 
@@ -220,25 +195,32 @@ const STEER_ACCESS: (u32, &str) = (4, "steer_access");
 const STEERS: [(u32, &str); 5] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
 impl Steering {
-    /// Loads the programs. Nothing is attached or redirected yet. `stall_limit` is how long frames may wait for the worker before
-    /// the kernel forwards what follows. Where `features` lack UDP super-frames, frames from uplinks take the way by which the splice cuts
-    /// them, too.
+    /// Loads the programs, for workers with these splices, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
+    /// long frames may wait for their worker before the kernel forwards what follows. Where `features` lack UDP super-frames, frames from
+    /// uplinks take the way by which the splice cuts them, too.
     ///
     /// # Errors
     /// When the kernel refuses them.
     pub fn load(
         hook: Hook,
-        underlay_splice: u32,
-        bridge_splice: u32,
+        splices: &[Splices],
         stall_limit: Duration,
         features: Features,
     ) -> Result<Self, SteeringError> {
+        let mut near = [[0; MOST_WORKERS]; 2];
+        let [underlay, bridge] = &mut near;
+        for ((splices, underlay), bridge) in splices.iter().zip(underlay).zip(bridge) {
+            (*underlay, *bridge) = (splices.underlay.near().0, splices.bridge.near().0);
+        }
+        let workers = splices.len().min(MOST_WORKERS);
+        let count = workers as u32;
         let through_queue = u32::from(!features.udp_super_frames);
         let limit = u64::try_from(stall_limit.as_nanos()).unwrap_or(u64::MAX >> 1);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
         let mut ebpf = EbpfLoader::new()
-            .override_global("underlay_splice", &underlay_splice, true)
-            .override_global("bridge_splice", &bridge_splice, true)
+            .override_global("workers", &count, true)
+            .override_global("underlay_splices", &near[0], true)
+            .override_global("bridge_splices", &near[1], true)
             .override_global("stall_limit", &limit, true)
             .override_global("through_queue", &through_queue, true)
             .load(object)?;
@@ -247,11 +229,12 @@ impl Steering {
         }
         allow_descriptors();
         let kill_switch = kill_switch(&mut ebpf)?;
-        let patience = Some(patience(&mut ebpf, stall_limit)?);
+        let watch = Some(watch(&mut ebpf, workers, stall_limit)?);
         Ok(Self {
             ebpf,
             hook,
-            patience,
+            watch,
+            served: BTreeMap::new(),
             kill_switch,
             plan: SteeringPlan::default(),
             tunnels: hook == Hook::Tcx,
@@ -269,9 +252,14 @@ impl Steering {
         self.hook
     }
 
-    /// How the worker is known to be alive, for the worker.
-    pub const fn take_patience(&mut self) -> Option<Patience> {
-        self.patience.take()
+    /// How each worker is known to be alive, for them, and what they are called by.
+    pub const fn take_watch(&mut self) -> Option<(Vec<Patience>, Calls)> {
+        self.watch.take()
+    }
+
+    /// Has the worker with this number get all frames of a VNI from then on when it is taken. Flows of others are dealt over all workers.
+    pub fn serve(&mut self, vni: Vni, worker: usize) {
+        self.served.insert(vni, worker as u32);
     }
 
     /// What is redirected now.
@@ -280,14 +268,13 @@ impl Steering {
         &self.plan
     }
 
-    /// Closes both splices to the stacks at their ends, before they are brought up: what no program redirects is dropped.
+    /// Closes a worker's splices to the stacks at their ends, before they are brought up: what no program redirects is dropped.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn close(
         &mut self,
-        underlay: &Splice,
-        bridge: &Splice,
+        Splices { underlay, bridge }: &Splices,
         private: &PrivateNamespace,
     ) -> Result<(), SteeringError> {
         let (ebpf, hook) = (&mut self.ebpf, self.hook);
@@ -499,45 +486,17 @@ impl Steering {
         }
         let slot = u32::from(vni.slot.get());
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
-        if is_virtual {
-            let tunnels = self.tunnels_map()?.insert(TunnelEnd::of(vni), 1, 0);
-            return tunnels.map_err(|e| SteeringError::Map("taken_tunnels", e));
+        if !is_virtual {
+            self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         }
-        self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
+        let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
         self.tunnels_map()?
-            .insert(TunnelEnd::of(vni), 1, 0)
+            .insert(TunnelEnd::of(vni), worker, 0)
             .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
+        if is_virtual {
+            return Ok(());
+        }
         self.netdevs_map()?.insert(vni.ifindex, netdev, 0).map_err(|e| SteeringError::Map("taken_netdevs", e))
-    }
-
-    /// What the programs decided.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn counts(&self) -> Result<SteeringCounts, SteeringError> {
-        let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
-        let map: PerCpuArray<_, u64> = map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
-        let sum = |index: u32| -> Result<u64, SteeringError> {
-            Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
-        };
-        let ports = self.shortcut.counts_of_all(&self.ebpf)?;
-        Ok(SteeringCounts {
-            uplink_redirected: sum(0)?,
-            vxlan_redirected: sum(1)?,
-            vxlan_too_big: sum(2)?,
-            splice_returned: sum(3)?,
-            splice_unknown_slot: sum(4)?,
-            uplink_stalled: sum(5)?,
-            vxlan_stalled: sum(6)?,
-            splice_delivered: sum(7)?,
-            splice_undeliverable: sum(8)?,
-            uplink_tunnelled: sum(9)?,
-            uplink_untunnelled: sum(10)?,
-            port_shortcut: ports.shortcut,
-            port_refreshed: ports.refreshed,
-            port_passed: ports.passed,
-            port_stalled: ports.stalled,
-        })
     }
 
     fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
@@ -627,12 +586,13 @@ fn allow_descriptors() {
     }
 }
 
-fn patience(ebpf: &mut Ebpf, limit: Duration) -> Result<Patience, SteeringError> {
+fn watch(ebpf: &mut Ebpf, workers: usize, limit: Duration) -> Result<(Vec<Patience>, Calls), SteeringError> {
     let (notes, calls) = ("waiting_since", "calls");
     let Some(Map::Array(notes)) = ebpf.take_map(notes) else { return Err(SteeringError::Missing(notes)) };
     let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
-    Patience::share(notes, ring, limit).map_err(SteeringError::Patience)
+    let patience = Patience::share(&notes, workers, limit).map_err(SteeringError::Patience)?;
+    Ok((patience, Calls::new(ring)))
 }
 
 pub(crate) fn attach_by_index(

@@ -18,7 +18,7 @@ use lab::netns::{Namespace, veth};
 use netlink::Direction;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::Batch;
-use ports::{Features, Hook, PacketSocket, Patience, PrivateNamespace, Room, Splice, Steering, Waiting};
+use ports::{Calls, Features, Hook, PacketSocket, PrivateNamespace, Room, Splices, Steering, Waiting};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
@@ -28,6 +28,8 @@ mod passage;
 mod shortcut;
 #[path = "steering/tunnel.rs"]
 mod tunnel;
+#[path = "steering/workers.rs"]
+mod workers;
 
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
@@ -131,27 +133,39 @@ const PATIENT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_millis(150);
 
-/// Steering by this plan, attached and not engaged.
-fn steer(
+/// Steering by this plan for so many workers, attached and not engaged.
+fn steer_for<const WORKERS: usize>(
     leaf: &Namespace,
     hook: Hook,
     plan: &SteeringPlan,
     stall_limit: Duration,
-) -> (Steering, [Splice; 2], PrivateNamespace) {
+) -> (Steering, [Splices; WORKERS], PrivateNamespace) {
     leaf.enter(|| {
         let private = PrivateNamespace::create().unwrap();
-        let splices = ["vtepd-underlay", "vtepd-bridge"]
-            .map(|name| Splice::create(name, &private, Features::ALL, Room::LONGEST).unwrap());
-        let mut steering =
-            Steering::load(hook, splices[0].near().0, splices[1].near().0, stall_limit, Features::ALL)
-                .unwrap();
-        steering.close(&splices[0], &splices[1], &private).unwrap();
-        splices.iter().for_each(|splice| splice.up(&private).unwrap());
+        let splices = std::array::from_fn(|worker| {
+            Splices::create(worker, &private, Features::ALL, Room::LONGEST).unwrap()
+        });
+        let mut steering = Steering::load(hook, &splices, stall_limit, Features::ALL).unwrap();
+        for splices in &splices {
+            steering.close(splices, &private).unwrap();
+            splices.up(&private).unwrap();
+        }
         steering.shrink(plan).unwrap();
         steering.grow(plan).unwrap();
         (steering, splices, private)
     })
     .unwrap()
+}
+
+/// The same for one worker.
+fn steer(
+    leaf: &Namespace,
+    hook: Hook,
+    plan: &SteeringPlan,
+    stall_limit: Duration,
+) -> (Steering, Splices, PrivateNamespace) {
+    let (steering, [splices], private) = steer_for(leaf, hook, plan, stall_limit);
+    (steering, splices, private)
 }
 
 /// An IPv4 frame of so many bytes, for everybody.
@@ -237,8 +251,8 @@ fn redirects_what_is_taken(hook: Hook) {
     let Leaf { leaf, spine, host } = leaf(&hook.to_string());
     let plan = plan(&leaf);
     let (mut steering, mut splices, private) = steer(&leaf, hook, &plan, PATIENT);
-    let mut underlay = splices[0].take_socket().unwrap();
-    let mut bridge = splices[1].take_socket().unwrap();
+    let mut underlay = splices.underlay.take_socket().unwrap();
+    let mut bridge = splices.bridge.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
     let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
@@ -323,14 +337,15 @@ fn a_splice_that_nobody_looks_into_is_given_up() {
     const LIMIT: Duration = Duration::from_millis(200);
     let Leaf { leaf, spine, host } = leaf("wait");
     let (mut steering, mut splices, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
-    let mut patience = steering.take_patience().unwrap();
-    let mut underlay = splices[0].take_socket().unwrap();
+    let (patience, mut calls) = steering.take_watch().unwrap();
+    let [patience] = patience.as_slice() else { panic!("{patience:?}") };
+    let mut underlay = splices.underlay.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
     let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
-    let called = |patience: &Patience| {
-        let mut fds = [PollFd::new(patience.as_fd(), PollFlags::POLLIN)];
+    let called = |calls: &Calls| {
+        let mut fds = [PollFd::new(calls.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
     };
     leaf.enter(|| steering.engage().unwrap()).unwrap();
@@ -353,18 +368,20 @@ fn a_splice_that_nobody_looks_into_is_given_up() {
     std::thread::sleep(2 * LIMIT);
     // The host's own stack may have said something to the other splice.
     patience.forgive(Waiting::Bridge);
-    assert!(!called(&patience));
+    calls.by_ref().for_each(drop);
+    assert!(!called(&calls));
     for _ in 0..3 {
         send(&spine, "leaf", &vxlan);
         assert_eq!(receive(&mut eth0, SOON, marker), 1, "the kernel forwards");
     }
-    assert!(called(&patience));
+    assert!(called(&calls));
+    assert_eq!((calls.next(), calls.next()), (Some(0), None));
     assert!(patience.look(Waiting::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
     assert_eq!(receive(&mut underlay, NEVER, marker), 0);
     assert_eq!(steering.counts().unwrap().uplink_stalled, 3);
 
     patience.forgive(Waiting::Underlay);
-    assert!(!called(&patience));
+    assert!(!called(&calls));
     send(&spine, "leaf", &vxlan);
     assert_eq!(receive(&mut underlay, SOON, marker), 1, "redirected again");
     assert_eq!(receive(&mut eth0, NEVER, marker), 0);

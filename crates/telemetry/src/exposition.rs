@@ -329,9 +329,14 @@ impl Everything {
         counters(
             encoder,
             "vtepd_received_frames",
-            "Frames that reached the worker (a super-frame is one)",
+            "Frames that reached a worker (a super-frame is one)",
             received,
         )?;
+        let workers = self.view.workers.iter().zip(0u16..).flat_map(|(received, worker)| {
+            let labels = |from: &str| vec![("worker", worker.to_string()), ("from", from.to_owned())];
+            ["underlay", "bridge"].map(labels).into_iter().zip(*received)
+        });
+        counters(encoder, "vtepd_worker_received_frames", "The same, by worker", workers)?;
         counter(
             encoder,
             "vtepd_copied_frames",

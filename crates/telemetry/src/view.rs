@@ -13,6 +13,8 @@ pub struct View {
     pub generation: u64,
     /// Counts configurations that were taken over, the first included.
     pub configuration: u64,
+    /// Frames that each worker received, from the underlay and from bridges.
+    pub workers: Vec<[u64; 2]>,
     /// VNIs taken over.
     pub vnis: Vec<VniView>,
     /// Adjacencies that have counters.

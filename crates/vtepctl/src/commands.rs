@@ -414,6 +414,16 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
     }
     all.write(out, "")?;
     writeln!(out)?;
+    if counters.workers.len() > 1 {
+        let mut workers = Table::new(["worker", "received from the underlay", "received from bridges"]);
+        for (number, worker) in counters.workers.iter().enumerate() {
+            workers.row(
+                [number as u64, worker.received_underlay, worker.received_bridge].map(|n| n.to_string()),
+            );
+        }
+        workers.write(out, "")?;
+        writeln!(out)?;
+    }
     addresses(counters).write(out, "")?;
     writeln!(out)?;
     let mut vnis = Table::new([

@@ -9,6 +9,7 @@ use api::Address;
 use clap::{Parser, ValueEnum};
 use control::{FpmListener, LearnLimits, Settings, StaleTime, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
+use ports::MOST_WORKERS;
 use serde::Deserialize;
 use tables::Rebalance;
 use wire::Vni;
@@ -72,6 +73,9 @@ pub struct Arguments {
     /// Never sleep: quicker by a wake-up, for a worker that has a core of its own, which it keeps busy, as an ordinary thread
     #[arg(long)]
     pub busy_poll: bool,
+    /// Threads that forward, 1 to 8; queue pairs and other flows are dealt over them, standalone VNIs as a whole [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    pub workers: Option<usize>,
     /// How the steering programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
@@ -170,6 +174,7 @@ struct TakeoverSection {
     realtime: Option<bool>,
     gso: Option<bool>,
     busy_poll: bool,
+    workers: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -379,6 +384,7 @@ impl Configuration {
             standalone,
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
             worker: WorkerOptions {
+                workers: workers(arguments, &file)?,
                 realtime: file.takeover.realtime.unwrap_or(true),
                 gso: arguments.gso || (!arguments.no_gso && file.takeover.gso.unwrap_or(true)),
                 busy_poll: arguments.busy_poll || file.takeover.busy_poll,
@@ -407,6 +413,17 @@ impl File {
     fn place(&self, key: &str) -> String {
         self.path.as_ref().map_or_else(|| key.to_owned(), |path| format!("{}: {key}", path.display()))
     }
+}
+
+fn workers(arguments: &Arguments, file: &File) -> Result<usize, ConfigurationError> {
+    let (place, told) = match arguments.workers {
+        Some(told) => ("--workers".to_owned(), told),
+        None => (file.place("takeover.workers"), file.takeover.workers.unwrap_or(1)),
+    };
+    if (1..=MOST_WORKERS).contains(&told) {
+        return Ok(told);
+    }
+    Err(ConfigurationError::Value { place, problem: format!("there may be 1 to {MOST_WORKERS} workers") })
 }
 
 fn stall_limit(file: &File) -> Result<Duration, ConfigurationError> {

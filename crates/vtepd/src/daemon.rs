@@ -94,13 +94,13 @@ async fn run_until_replaced(
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
-    let access = configuration.standalone.open(&configuration.settings)?;
-    let ports = configuration.standalone.shown();
     let Configuration { stall_limit, worker, .. } = configuration;
-    let takeover =
-        Takeover::prepare(hook, features, stall_limit, worker, access, requests.clone(), move || {
-            drop(worker_ends)
-        })?;
+    let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
+    let ports = configuration.standalone.shown();
+    let takeover = Takeover::prepare(hook, features, stall_limit, worker, access, &requests, move || {
+        // One that is told ends them all.
+        let _ = worker_ends.try_send(());
+    })?;
     let (status, seen) = watch::channel(Status::default());
     let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen));
 
@@ -158,13 +158,15 @@ async fn run_until_replaced(
     };
     let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
     let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone());
-    tokio::pin!(control, metrics, api, onlookers);
+    let calls = shown.pass_on_calls();
+    tokio::pin!(control, metrics, api, onlookers, calls);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut metrics => break result.map_err(Into::into),
             result = &mut api => break result,
             () = &mut onlookers => {}
+            () = &mut calls => {}
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
             _ = terminate.recv() => break Ok(()),

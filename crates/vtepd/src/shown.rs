@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use control::{Status, Update};
 use pipeline::Counters;
+use pipeline::counters::Counter;
 use ports::{Features, Hook, ShortcutState, SteeringCounts, SteeringError};
 use tables::{ShortcutPort, Snapshot};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -24,8 +26,8 @@ pub struct Shown {
     configurations: AtomicU64,
     /// Access ports, by their numbers.
     pub access: Vec<ShownPort>,
-    /// What the worker counts.
-    pub counters: Arc<Counters>,
+    /// What each worker counts.
+    workers: Vec<Arc<Counters>>,
     /// What the control room says of itself.
     pub status: watch::Receiver<Status>,
     /// How programs are attached.
@@ -49,7 +51,7 @@ impl Shown {
         status: watch::Receiver<Status>,
     ) -> Self {
         Self {
-            counters: takeover.counters(),
+            workers: takeover.counters(),
             takeover: Mutex::new(Some(takeover)),
             snapshot: Mutex::default(),
             configurations: AtomicU64::new(1),
@@ -95,17 +97,57 @@ impl Shown {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The stations that the worker's own bridge has learned; none without such a bridge.
+    /// What all workers count; of VTEPs, those that they forward to now.
+    pub fn counters(&self) -> Arc<Counters> {
+        if let [one] = self.workers.as_slice() {
+            return Arc::clone(one);
+        }
+        let snapshot = self.snapshot();
+        let vteps = snapshot.vteps().map(|vtep| vtep.address);
+        let vteps = vteps.filter_map(|address| Some((snapshot.find_vtep(address)?.0, address)));
+        Arc::new(Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps))
+    }
+
+    /// Frames that each worker received, from the underlay and from bridges.
+    pub fn received(&self) -> Vec<[u64; 2]> {
+        let of = |counted: &Arc<Counters>| {
+            [&counted.underlay_received, &counted.bridge_received].map(Counter::get)
+        };
+        self.workers.iter().map(of).collect()
+    }
+
+    /// Wakes workers that the steering programs call, for as long as it is polled.
+    pub async fn pass_on_calls(&self) {
+        let calls = self.takeover().as_mut().and_then(Takeover::take_calls);
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; this ring owns its descriptor and never changes it"
+        )]
+        let calls = calls.map(AsyncFd::new);
+        let Some(Ok(mut calls)) = calls else { return std::future::pending().await };
+        // It fails only where the runtime ends.
+        while let Ok(mut ready) = calls.readable_mut().await {
+            for worker in ready.get_inner_mut() {
+                if let Some(takeover) = self.takeover().as_ref() {
+                    takeover.wake(worker);
+                }
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// The stations that the workers' own bridges have learned; none without such bridges.
     pub async fn stations(&self) -> Stations {
         if self.access.is_empty() {
             return Stations::new();
         }
-        let answer = self.takeover().as_ref().map(Takeover::stations);
-        match answer {
+        let answers = self.takeover().as_ref().map(Takeover::stations);
+        let mut stations = Stations::new();
+        for answer in answers.into_iter().flatten() {
             // It fails only where the worker ends, or somebody else has asked meanwhile.
-            Some(answer) => answer.await.unwrap_or_default(),
-            None => Stations::new(),
+            stations.extend(answer.await.unwrap_or_default());
         }
+        stations
     }
 
     /// Whether frames are redirected.
@@ -171,15 +213,17 @@ impl Shown {
     /// # Errors
     /// As [`telemetry::render`].
     pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let counters = self.counters();
         let mut view = view::view(
             &self.status.borrow(),
             &self.snapshot(),
             self.steering_counts(),
             &self.shortcut(),
-            &self.counters.stations,
+            &counters.stations,
         );
         view.ready = self.is_engaged();
         view.configuration = self.configurations();
-        telemetry::render(&self.counters, view)
+        view.workers = self.received();
+        telemetry::render(&counters, view)
     }
 }

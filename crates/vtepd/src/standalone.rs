@@ -9,7 +9,7 @@ use control::{Settings, StandaloneVni};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::User;
-use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Outgoing, Pipeline, Station, Transmit};
+use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Outgoing, Pipeline, Place, Station, Transmit};
 use ports::{AccessPort, PacketSocket, TapTerms};
 use serde::Deserialize;
 use wire::{MacAddr, Vni};
@@ -164,40 +164,57 @@ impl Standalone {
         self.ports.iter().map(shown).collect()
     }
 
-    /// Opens the ports and claims the UDP ports, in the calling thread's namespace.
+    /// Opens the ports and claims the UDP ports, in the calling thread's namespace, for so many workers: VNIs are dealt over them, so that there
+    /// are never more workers than VNIs. Without VNIs, each has nothing.
     ///
     /// # Errors
     /// When an interface or an address is not there, somebody else has it, or a privilege is missing.
-    pub fn open(&self, settings: &Settings) -> Result<Access, AccessError> {
-        let mut access = Access::default();
-        if self.is_empty() {
-            return Ok(access);
-        }
+    pub fn open(&self, settings: &Settings, workers: usize) -> Result<Vec<Access>, AccessError> {
+        let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
+        let mut all: Vec<_> = (0..workers).map(|_| Access::default()).collect();
+        let limits =
+            BridgeLimits { total: settings.learning.total / workers.max(1), moves: settings.learning.moves };
         let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
-        for (local, port) in ends {
-            access.claims.push(claim(local, port)?);
+        if let Some(first) = all.first_mut() {
+            let claims = ends.into_iter().map(|(local, port)| claim(local, port));
+            first.claims = claims.collect::<Result<_, _>>()?;
         }
-        let mut terms = Vec::new();
-        for port in &self.ports {
-            let vni = port.vni;
-            let opened = match &port.kind {
-                PortKind::Interface(name) => vacant(name).and_then(|()| AccessPort::interface(name)),
-                PortKind::Tap(terms) => AccessPort::tap(terms),
-            };
-            let name = port.kind.name().to_owned();
-            access.ports.push(opened.map_err(|source| AccessError::Port { vni, name, source })?);
-            let of = self.vnis.iter().find(|of| of.vni == vni);
-            terms.extend(of.map(|of| AccessTerms {
-                vni,
-                local: of.local,
-                destination_port: of.destination_port,
-                stations: settings.of(vni).addresses,
-                ageing: port.ageing,
-            }));
+        for (place, vni) in self.vnis.iter().enumerate() {
+            let Some(access) = all.get_mut(place % workers.max(1)) else { break };
+            access.vnis.push(vni.vni);
         }
-        let limits = BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
-        access.bridge = Some(Bridge::new(terms, limits));
-        Ok(access)
+        for access in &mut all {
+            let mut terms = Vec::new();
+            for (port, number) in self.ports.iter().zip(0u16..) {
+                let Some(of) =
+                    self.vnis.iter().find(|of| of.vni == port.vni && access.vnis.contains(&of.vni))
+                else {
+                    continue;
+                };
+                access.ports.push(port.open()?);
+                access.numbers.push(number);
+                terms.push(AccessTerms {
+                    vni: of.vni,
+                    local: of.local,
+                    destination_port: of.destination_port,
+                    stations: settings.of(of.vni).addresses,
+                    ageing: port.ageing,
+                });
+            }
+            access.bridge = (!terms.is_empty()).then(|| Bridge::new(terms, limits));
+        }
+        Ok(all)
+    }
+}
+
+impl Port {
+    fn open(&self) -> Result<AccessPort, AccessError> {
+        let opened = match &self.kind {
+            PortKind::Interface(name) => vacant(name).and_then(|()| AccessPort::interface(name)),
+            PortKind::Tap(terms) => AccessPort::tap(terms),
+        };
+        let failed = |source| AccessError::Port { vni: self.vni, name: self.kind.name().to_owned(), source };
+        opened.map_err(failed)
     }
 }
 
@@ -343,11 +360,15 @@ pub type Stations = Vec<Station>;
 /// What a worker without a kernel bridge reads and writes, and goes by.
 #[derive(Debug, Default)]
 pub struct Access {
-    /// By their numbers.
+    /// Its VNIs: no other worker has them.
+    pub vnis: Vec<Vni>,
+    /// Their ports.
     pub ports: Vec<AccessPort>,
+    /// Those ports' numbers among all workers'.
+    pub numbers: Vec<u16>,
     /// What forwards between them.
     pub bridge: Option<Bridge>,
-    /// See [`claim`].
+    /// See [`claim`]; the first worker has them all.
     pub claims: Vec<UdpSocket>,
 }
 
@@ -367,8 +388,14 @@ impl crate::worker::Engine {
             }
         }
         if let Some(asker) = self.shared.take_asker() {
+            let mut stations = self.pipeline.stations(now);
+            for station in &mut stations {
+                if let Place::Port(number) = &mut station.place {
+                    *number = self.numbers.get(usize::from(*number)).copied().unwrap_or(*number);
+                }
+            }
             // Who asked may be gone.
-            let _ = asker.send(self.pipeline.stations(now));
+            let _ = asker.send(stations);
         }
         Ok(moved)
     }

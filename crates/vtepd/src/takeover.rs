@@ -8,8 +8,8 @@ use std::time::Duration;
 use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    AccessPort, Features, Hook, PacketSocket, PrivateNamespace, Room, ShortcutState, Splice, SpliceError,
-    Steering, SteeringCounts, SteeringError, leftovers,
+    AccessPort, Calls, Features, Hook, PacketSocket, PrivateNamespace, Room, ShortcutState, SpliceError,
+    Splices, Steering, SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
@@ -17,19 +17,16 @@ use tokio::sync::{mpsc, oneshot};
 use crate::standalone::{Access, Stations};
 use crate::worker::{Openings, Sockets, Worker, WorkerOptions};
 
-/// Near end of the splice that uplinks redirect to.
-const UNDERLAY_SPLICE: &str = "vtepd-underlay";
-/// Near end of the splice that vxlan netdevs redirect to.
-const BRIDGE_SPLICE: &str = "vtepd-bridge";
-
 /// See the module's description.
 #[derive(Debug)]
 pub struct Takeover {
     steering: Steering,
-    worker: Worker,
+    workers: Vec<Worker>,
+    /// What workers are called by, until somebody has asked for it.
+    calls: Option<Calls>,
     engaged: bool,
-    /// Dropped last: with them go the far ends that the worker reads.
-    _splices: [Splice; 2],
+    /// Dropped last: with them go the far ends that workers read.
+    _splices: Vec<Splices>,
     _private: PrivateNamespace,
 }
 
@@ -54,7 +51,8 @@ pub enum TakeoverError {
 }
 
 impl Takeover {
-    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the first [`Self::apply`].
+    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the first [`Self::apply`]. `stopped` is called when a
+    /// worker ends.
     ///
     /// # Errors
     /// When a privilege or a kernel feature is missing; what was made is taken away again.
@@ -63,9 +61,9 @@ impl Takeover {
         features: Features,
         stall_limit: Duration,
         options: WorkerOptions,
-        access: Access,
-        requests: mpsc::Sender<Request>,
-        stopped: impl FnOnce() + Send + 'static,
+        access: Vec<Access>,
+        requests: &mpsc::Sender<Request>,
+        stopped: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self, TakeoverError> {
         match leftovers::remove() {
             Ok(interfaces) if interfaces.is_empty() => {}
@@ -76,33 +74,51 @@ impl Takeover {
         }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         // Access ports have no netdevs.
-        let longest = if access.ports.is_empty() { ports::longest_frame() } else { Room::LONGEST };
-        let mut underlay = Splice::create(UNDERLAY_SPLICE, &private, features, longest)?;
-        let mut bridge = Splice::create(BRIDGE_SPLICE, &private, features, longest)?;
-        let mut steering = Steering::load(hook, underlay.near().0, bridge.near().0, stall_limit, features)?;
-        steering.close(&underlay, &bridge, &private)?;
-        for splice in [&underlay, &bridge] {
-            splice.up(&private)?;
+        let standalone = access.iter().any(|access| !access.ports.is_empty());
+        let longest = if standalone { Room::LONGEST } else { ports::longest_frame() };
+        let create = |worker| Splices::create(worker, &private, features, longest);
+        let mut splices = (0..access.len()).map(create).collect::<Result<Vec<_>, _>>()?;
+        let mut steering = Steering::load(hook, &splices, stall_limit, features)?;
+        for splices in &splices {
+            steering.close(splices, &private)?;
+        }
+        for splices in &splices {
+            splices.up(&private)?;
         }
         let taken = || TakeoverError::Socket(io::Error::other("the splice's socket is gone"));
+        let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
-        let mut to_bridge = bridge.take_socket().ok_or_else(taken)?;
-        to_bridge.set_bundles(super_frames);
-        let sockets = Sockets {
-            underlay: underlay.take_socket().ok_or_else(taken)?,
-            bridge: to_bridge,
-            uplinks: PacketSocket::open_sender(super_frames).map_err(TakeoverError::Socket)?,
-            hosts: PacketSocket::open_sender(options.gso)
-                .map(PacketSocket::without_patience)
-                .map_err(TakeoverError::Socket)?,
-            patience: steering.take_patience().ok_or_else(taken)?,
-            options,
-        };
-        for ifindex in access.ports.iter().filter_map(AccessPort::shared_interface) {
-            steering.shut(ifindex)?;
+        let mut workers = Vec::new();
+        for (number, ((splices, patience), access)) in
+            splices.iter_mut().zip(patience).zip(access).enumerate()
+        {
+            let mut to_bridge = splices.bridge.take_socket().ok_or_else(taken)?;
+            to_bridge.set_bundles(super_frames);
+            let sockets = Sockets {
+                underlay: splices.underlay.take_socket().ok_or_else(taken)?,
+                bridge: to_bridge,
+                uplinks: PacketSocket::open_sender(super_frames).map_err(TakeoverError::Socket)?,
+                hosts: PacketSocket::open_sender(options.gso)
+                    .map(PacketSocket::without_patience)
+                    .map_err(TakeoverError::Socket)?,
+                patience,
+                options,
+            };
+            for ifindex in access.ports.iter().filter_map(AccessPort::shared_interface) {
+                steering.shut(ifindex)?;
+            }
+            access.vnis.iter().for_each(|vni| steering.serve(*vni, number));
+            let worker = Worker::start(number, sockets, access, requests.clone(), stopped.clone());
+            workers.push(worker.map_err(TakeoverError::Worker)?);
         }
-        let worker = Worker::start(sockets, access, requests, stopped).map_err(TakeoverError::Worker)?;
-        Ok(Self { steering, worker, engaged: false, _splices: [underlay, bridge], _private: private })
+        Ok(Self {
+            steering,
+            workers,
+            calls: Some(calls),
+            engaged: false,
+            _splices: splices,
+            _private: private,
+        })
     }
 
     /// Forwards by this snapshot and redirects what the plan has: what is no longer wanted is given back first, what is new is
@@ -114,7 +130,7 @@ impl Takeover {
         let Update { snapshot, plan, places, .. } = update;
         let shrunk = self.steering.shrink(plan).and(self.steering.forget(places));
         self.open();
-        self.worker.publish(Arc::clone(snapshot));
+        self.workers.iter().for_each(|worker| worker.publish(Arc::clone(snapshot)));
         let grown = self.steering.grow(plan).and(self.steering.remember(places));
         self.open();
         if !self.engaged {
@@ -131,26 +147,28 @@ impl Takeover {
     pub fn publish(&mut self, update: &Update) -> Result<(), TakeoverError> {
         let Update { snapshot, places, .. } = update;
         let forgotten = self.steering.forget(places);
-        self.worker.publish(Arc::clone(snapshot));
+        self.workers.iter().for_each(|worker| worker.publish(Arc::clone(snapshot)));
         let remembered = self.steering.remember(places);
         self.open();
         Ok(forgotten.and(remembered)?)
     }
 
-    /// Gives everything back to the kernel: first no more is redirected, then what the worker has is forwarded, then the hooks,
+    /// Gives everything back to the kernel: first no more is redirected, then what the workers have is forwarded, then the hooks,
     /// the splices and the namespace go.
     ///
     /// # Errors
-    /// When the worker ended with an error.
+    /// When a worker ended with an error.
     pub fn stop(mut self) -> Result<(), TakeoverError> {
         self.steering.release()?;
-        let Self { worker, .. } = self;
-        worker.stop().map_err(TakeoverError::Worker)
+        self.workers.iter().for_each(Worker::stop);
+        let ended = self.workers.drain(..).map(Worker::join);
+        ended.fold(Ok(()), Result::and).map_err(TakeoverError::Worker)
     }
 
     fn open(&self) {
         let (ports, uplinks) = (self.steering.delivering_ports(), self.steering.tunnel_uplinks());
-        self.worker.open(Openings { ports, uplinks });
+        let openings = Openings { ports, uplinks };
+        self.workers.iter().for_each(|worker| worker.open(&openings));
     }
 
     /// Whether the kill switch is filled.
@@ -185,15 +203,27 @@ impl Takeover {
         self.steering.shortcut()
     }
 
-    /// What the worker counts.
+    /// What each worker counts.
     #[must_use]
-    pub fn counters(&self) -> Arc<Counters> {
-        self.worker.counters()
+    pub fn counters(&self) -> Vec<Arc<Counters>> {
+        self.workers.iter().map(Worker::counters).collect()
     }
 
-    /// As [`Worker::stations`].
-    pub fn stations(&self) -> oneshot::Receiver<Stations> {
-        self.worker.stations()
+    /// As [`Worker::stations`], of each worker.
+    pub fn stations(&self) -> Vec<oneshot::Receiver<Stations>> {
+        self.workers.iter().map(Worker::stations).collect()
+    }
+
+    /// What workers are called by, for whoever passes that on to [`Self::wake`].
+    pub const fn take_calls(&mut self) -> Option<Calls> {
+        self.calls.take()
+    }
+
+    /// Has the worker with this number look for frames.
+    pub fn wake(&self, worker: usize) {
+        if let Some(worker) = self.workers.get(worker) {
+            worker.wake();
+        }
     }
 
     /// What the steering programs decided.

@@ -48,15 +48,17 @@ pub struct Sockets {
     pub uplinks: PacketSocket,
     /// Sends to hosts past the bridge: what a host's port does not take must not hold up the uplinks.
     pub hosts: PacketSocket,
-    /// By which the steering programs know that the worker is alive.
+    /// By which the steering programs know that this worker is alive.
     pub patience: Patience,
     /// How it goes about it.
     pub options: WorkerOptions,
 }
 
-/// What the configuration says of the worker.
+/// What the configuration says of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerOptions {
+    /// How many there are.
+    pub workers: usize,
     /// Whether it may run before ordinary threads.
     pub realtime: bool,
     /// Whether frames may leave together, where the kernel can.
@@ -104,11 +106,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `requests` gets next hops that frames wait for, and learned addresses; `stopped` is called when the thread ends.
+    /// Starts the thread of the worker with this number. `requests` gets next hops that frames wait for, and learned addresses; `stopped` is called when the thread ends.
     ///
     /// # Errors
     /// When the thread or its wake-up descriptor cannot be made.
     pub fn start(
+        number: usize,
         sockets: Sockets,
         access: Access,
         requests: mpsc::Sender<Request>,
@@ -123,11 +126,12 @@ impl Worker {
             asker: Mutex::default(),
             asked: AtomicBool::new(false),
         });
-        let Access { ports, bridge, claims } = access;
+        let Access { ports, bridge, claims, numbers, vnis: _ } = access;
         let mut engine = Engine {
             shared: Arc::clone(&shared),
             sockets,
             access: ports,
+            numbers,
             _claims: claims,
             pipeline: Pipeline::new(Arc::clone(&shared.counters)),
             out: Outgoing::new(),
@@ -143,7 +147,9 @@ impl Worker {
             engine.pipeline.bundle();
         }
         bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
-        let thread = std::thread::Builder::new().name("worker".to_owned()).spawn(move || {
+        // As the splices are called.
+        let name = if number == 0 { "worker".to_owned() } else { format!("worker{number}") };
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = engine.run();
             stopped();
             result
@@ -176,23 +182,28 @@ impl Worker {
     }
 
     /// Lets the worker use these, and no others, from its next batch on.
-    pub fn open(&self, openings: Openings) {
-        if **self.shared.openings.load() != openings {
-            self.shared.openings.store(Arc::new(openings));
+    pub fn open(&self, openings: &Openings) {
+        if **self.shared.openings.load() != *openings {
+            self.shared.openings.store(Arc::new(openings.clone()));
         }
     }
 
-    /// Has the worker forward what it still gets until nothing comes any more, and waits for its end.
-    ///
-    /// # Errors
-    /// What ended the worker, if it was not this.
-    pub fn stop(self) -> io::Result<()> {
+    /// Has the worker forward what it still gets until nothing comes any more, and end.
+    pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.wake();
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// What ended the worker, if it was not [`Self::stop`].
+    pub fn join(self) -> io::Result<()> {
         self.thread.join().map_err(|_| io::Error::other("the worker panicked"))?
     }
 
-    fn wake(&self) {
+    /// Has it look for frames.
+    pub fn wake(&self) {
         // It fails only when the counter is full, and then the worker is awake.
         let _ = self.shared.wake.write(1);
     }
@@ -204,6 +215,8 @@ pub(crate) struct Engine {
     pub(crate) sockets: Sockets,
     /// Without a kernel bridge.
     pub(crate) access: Vec<AccessPort>,
+    /// The ports' numbers among all workers'.
+    pub(crate) numbers: Vec<u16>,
     _claims: Vec<UdpSocket>,
     pub(crate) pipeline: Pipeline,
     pub(crate) out: Outgoing,
@@ -419,7 +432,6 @@ impl Engine {
             PollFd::new(self.sockets.underlay.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets.bridge.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.sockets.patience.as_fd(), PollFlags::POLLIN),
         ];
         let ports = self.access.iter().flat_map(AccessPort::descriptors);
         descriptors.extend(ports.map(|port| PollFd::new(port, PollFlags::POLLIN)));

@@ -65,7 +65,7 @@ pub(super) struct Port {
     pub(super) bridge: PacketSocket,
     pub(super) plan: SteeringPlan,
     pub(super) index: u32,
-    _splices: ([ports::Splice; 2], ports::PrivateNamespace),
+    _splices: (ports::Splices, ports::PrivateNamespace),
 }
 
 impl Port {
@@ -88,8 +88,8 @@ impl Port {
         };
         plan.ports.insert(index, port);
         let (mut steering, mut splices, private) = steer(&leaf.leaf, hook, &plan, stall_limit);
-        let bridge = splices[1].take_socket().unwrap();
-        let patience = steering.take_patience().unwrap();
+        let bridge = splices.bridge.take_socket().unwrap();
+        let patience = steering.take_watch().unwrap().0.remove(0);
         let here = [Place::Port { port: index, mac: HOST }, Place::Remote { slot: slot(), mac: FAR }];
         steering.remember(&here.map(known)).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();

@@ -182,7 +182,7 @@ impl Vtepd for Service {
         _: Request<v1::ListPeersRequest>,
     ) -> Result<Response<Self::ListPeersStream>, Status> {
         let stations = self.shown.stations().await;
-        Ok(rows(show::peers(&self.shown.snapshot(), &stations, &self.shown.counters).into_iter()))
+        Ok(rows(show::peers(&self.shown.snapshot(), &stations, &self.shown.counters()).into_iter()))
     }
 
     async fn list_ports(

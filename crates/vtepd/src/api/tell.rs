@@ -17,9 +17,9 @@ use crate::view;
 
 /// Everything that `GetStatus` tells. `stations` are those that vtepd's own bridge has learned.
 pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
-    let status = shown.status.borrow();
+    let (status, counters) = (shown.status.borrow(), shown.counters());
     let (taken, left) = vnis(shown, stations).into_iter().partition(|vni| vni.left.is_none());
-    let (learning, moves) = addresses(&status, &shown.counters);
+    let (learning, moves) = addresses(&status, &counters);
     let missing = status.missing.iter().map(|vni| NoNetdev(*vni).to_string());
     let by_default = ByDefault::of(&status.by_default).map(|warning| warning.to_string());
     v1::Status {
@@ -41,7 +41,7 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         warnings: missing.chain(by_default).chain(status.warnings.iter().map(ToString::to_string)).collect(),
         learning: Some(learning),
         moves: Some(moves),
-        worker_stalls: shown.counters.stalls.get(),
+        worker_stalls: counters.stalls.get(),
         super_frames: super_frames(shown.gso, shown.features).to_owned(),
         impaired_uplinks: show::impaired(&shown.snapshot(), &Uplinks::of(&status)),
     }
@@ -210,7 +210,7 @@ fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1:
 
 /// Everything that is counted.
 pub fn counters(shown: &Shown) -> v1::Counters {
-    let counters = &shown.counters;
+    let counters = shown.counters();
     let snapshot = shown.snapshot();
     let uplinks = Uplinks::of(&shown.status.borrow());
     let vnis = snapshot.vnis().filter_map(|table| {
@@ -242,7 +242,7 @@ pub fn counters(shown: &Shown) -> v1::Counters {
         })
     });
     let steering = shown.steering_counts();
-    let (learning, moves) = addresses(&shown.status.borrow(), counters);
+    let (learning, moves) = addresses(&shown.status.borrow(), &counters);
     v1::Counters {
         received_underlay: counters.underlay_received.get(),
         received_bridge: counters.bridge_received.get(),
@@ -277,6 +277,14 @@ pub fn counters(shown: &Shown) -> v1::Counters {
         in_super_frames: counters.in_super_frames.get(),
         past_bridge: counters.past_bridge.get(),
         default_route_frames: counters.by_default.get(),
+        workers: shown
+            .received()
+            .into_iter()
+            .map(|[received_underlay, received_bridge]| v1::WorkerCounters {
+                received_underlay,
+                received_bridge,
+            })
+            .collect(),
     }
 }
 

@@ -141,6 +141,23 @@ fn frames_wait_for_a_hung_worker_as_long_as_told() {
 }
 
 #[test]
+fn there_are_as_many_workers_as_told() {
+    let workers =
+        |text: &str, flags: &[&str]| load(text, flags).map(|configuration| configuration.worker.workers);
+    assert_eq!(workers("", &[]).unwrap(), 1);
+    assert_eq!(workers("[takeover]\nworkers = 8", &[]).unwrap(), 8);
+    assert_eq!(workers("[takeover]\nworkers = 8", &["--workers", "2"]).unwrap(), 2);
+    for (text, flags, place) in [
+        ("[takeover]\nworkers = 9", &[][..], "takeover.workers"),
+        ("[takeover]\nworkers = 0", &[], "takeover.workers"),
+        ("", &["--workers", "0"], "--workers"),
+    ] {
+        let error = workers(text, flags).unwrap_err().to_string();
+        assert!(error.contains(&format!("{place}: there may be 1 to 8 workers")), "{error}");
+    }
+}
+
+#[test]
 fn flows_come_back_unless_told_otherwise() {
     let rebalance = |text| load(text, &[]).unwrap().settings.rebalance;
     assert_eq!(rebalance(""), Rebalance::On);

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which worker gets a frame, where there are several: each has splices of its own, and each flow goes to one of them, so that its frames keep
+// their order. Included by steering.bpf.c.
+
+#define WORKERS 8 // at most
+#define PORT_ROCE 4791
+
+// How many there are, and the near ends of their splices; set before loading.
+const volatile __u32 workers = 1;
+const volatile __u32 underlay_splices[WORKERS] = {};
+const volatile __u32 bridge_splices[WORKERS] = {};
+
+static ALWAYS_INLINE __u32 mix(__u32 hash, __u32 word)
+{
+	hash = (hash ^ word) * 0x9e3779b1;
+	return hash ^ (hash >> 15);
+}
+
+static ALWAYS_INLINE __u32 deal(__u32 hash)
+{
+	return ((__u64)mix(hash, 0) * workers >> 32) & (WORKERS - 1);
+}
+
+// Offset of what is behind the Ethernet header and up to two tags; 0 where the frame is too short.
+static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u16 *ethertype)
+{
+	__u32 offset = 14;
+
+	if (bpf_skb_load_bytes(skb, 12, ethertype, 2))
+		return 0;
+#pragma unroll
+	for (int tags = 0; tags < 2; tags++) {
+		if (*ethertype != htons(ETH_P_8021Q) && *ethertype != htons(ETH_P_8021AD))
+			break;
+		if (bpf_skb_load_bytes(skb, offset + 2, ethertype, 2))
+			return 0;
+		offset += 4;
+	}
+	return offset;
+}
+
+// Of a VXLAN frame: who sends it, and its source port, by which whoever encapsulates keeps flows apart (RFC 7348 section 5).
+static ALWAYS_INLINE __u32 worker_of_outer(__u32 source, __u16 source_port)
+{
+	return workers > 1 ? deal(mix(mix(0, source), source_port)) : 0;
+}
+
+// Of a host's frame: its addresses, and what crates/entropy/src/key.rs has beside them, a queue pair before ports. What that finds
+// behind IPv6 extension headers is not looked for, and fragments show no ports: then addresses alone.
+static ALWAYS_INLINE __u32 worker_of_inner(struct __sk_buff *skb)
+{
+	struct {
+		__u8 version_ihl;
+		__u8 tos;
+		__u16 total_length;
+		__u16 id;
+		__u16 fragment;
+		__u8 ttl;
+		__u8 protocol;
+		__u16 header_checksum;
+		__u32 addresses[2];
+	} ip4;
+	struct {
+		__u32 flow;
+		__u16 length;
+		__u8 next;
+		__u8 hop_limit;
+		__u32 addresses[8];
+	} ip6;
+	__u32 macs[3], offset, hash = 0, words;
+	__u16 ethertype, ports[2];
+	__u8 protocol;
+
+	if (workers <= 1)
+		return 0;
+	offset = behind_tags(skb, &ethertype);
+	if (offset && ethertype == htons(ETH_P_IP) && !bpf_skb_load_bytes(skb, offset, &ip4, sizeof(ip4))) {
+		hash = mix(mix(hash, ip4.addresses[0]), ip4.addresses[1]);
+		if (ip4.fragment & htons(0x3fff))
+			return deal(hash);
+		protocol = ip4.protocol;
+		offset += (ip4.version_ihl & 0x0f) * 4;
+	} else if (offset && ethertype == htons(ETH_P_IPV6) && !bpf_skb_load_bytes(skb, offset, &ip6, sizeof(ip6))) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			hash = mix(hash, ip6.addresses[i]);
+		protocol = ip6.next;
+		offset += sizeof(ip6);
+	} else {
+		if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
+			return 0;
+		return deal(mix(mix(mix(hash, macs[0]), macs[1]), macs[2]));
+	}
+	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || bpf_skb_load_bytes(skb, offset, ports, sizeof(ports)))
+		return deal(hash);
+	// The destination queue pair is in bytes 5 to 7 of the base transport header (InfiniBand Architecture, volume 1, section 9.2).
+	if (protocol == IPPROTO_UDP && ports[1] == htons(PORT_ROCE) && !bpf_skb_load_bytes(skb, offset + 8 + 4, &words, 4))
+		return deal(mix(hash, ntohl(words) & 0xffffff));
+	return deal(mix(hash, (__u32)ports[0] << 16 | ports[1]));
+}

@@ -1,0 +1,72 @@
+//! What the steering programs decided.
+
+use aya::maps::PerCpuArray;
+
+use super::{Steering, SteeringError};
+
+/// What the programs decided since they were loaded, in frames (a super-frame is one).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SteeringCounts {
+    /// VXLAN frames from uplinks, redirected to the worker.
+    pub uplink_redirected: u64,
+    /// Frames from bridges, redirected to the worker.
+    pub vxlan_redirected: u64,
+    /// Frames from bridges that would not fit the underlay, left to the kernel.
+    pub vxlan_too_big: u64,
+    /// Frames from the worker, handed to a bridge.
+    pub splice_returned: u64,
+    /// Frames from the worker for a VNI that is gone, dropped.
+    pub splice_unknown_slot: u64,
+    /// Frames from the worker, handed to a host's port past the bridge.
+    pub splice_delivered: u64,
+    /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
+    pub splice_undeliverable: u64,
+    /// TCP super-frames from the worker that left whole.
+    pub uplink_tunnelled: u64,
+    /// TCP super-frames from the worker that the kernel refused to take as such, dropped.
+    pub uplink_untunnelled: u64,
+    /// VXLAN frames from uplinks, left to the kernel because the worker hung.
+    pub uplink_stalled: u64,
+    /// Frames from bridges, left to the kernel because the worker hung.
+    pub vxlan_stalled: u64,
+    /// Hosts' frames, redirected to the worker without the bridge.
+    pub port_shortcut: u64,
+    /// Hosts' frames that could have been, left to the bridge so that it sees who is talking.
+    pub port_refreshed: u64,
+    /// Other frames from hosts on ports with the shortcut, left to the bridge.
+    pub port_passed: u64,
+    /// Hosts' frames, left to the bridge because the worker hung.
+    pub port_stalled: u64,
+}
+
+impl Steering {
+    /// What the programs decided.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn counts(&self) -> Result<SteeringCounts, SteeringError> {
+        let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
+        let map: PerCpuArray<_, u64> = map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
+        let sum = |index: u32| -> Result<u64, SteeringError> {
+            Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
+        };
+        let ports = self.shortcut.counts_of_all(&self.ebpf)?;
+        Ok(SteeringCounts {
+            uplink_redirected: sum(0)?,
+            vxlan_redirected: sum(1)?,
+            vxlan_too_big: sum(2)?,
+            splice_returned: sum(3)?,
+            splice_unknown_slot: sum(4)?,
+            uplink_stalled: sum(5)?,
+            vxlan_stalled: sum(6)?,
+            splice_delivered: sum(7)?,
+            splice_undeliverable: sum(8)?,
+            uplink_tunnelled: sum(9)?,
+            uplink_untunnelled: sum(10)?,
+            port_shortcut: ports.shortcut,
+            port_refreshed: ports.refreshed,
+            port_passed: ports.passed,
+            port_stalled: ports.stalled,
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! Several workers: every flow goes to one of them, and flows are dealt over all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use lab::netns::Namespace;
+use pipeline::{Batch, Body, Destination, Offload, Transmit};
+use ports::{Hook, PacketSocket, Splices, Waiting};
+
+use super::{Leaf, NEVER, PATIENT, Room, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame};
+
+const WORKERS: usize = 3;
+/// Marks frames of this test; the host's stack says something, too.
+const MARK: [u8; 4] = [0xfe, 0xed, 0xfa, 0xce];
+
+/// An IPv4 packet between these hosts.
+fn ipv4(host: u8, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+    let [a, b] = (20 + payload.len() as u16).to_be_bytes();
+    let [c, d] = fragment.to_be_bytes();
+    let mut packet = vec![0x45, 0, a, b, 0, 1, c, d, 64, protocol, 0, 0, 9, 0, 0, host, 9, 0, 1, 1];
+    let sum = wire::checksum::checksum(&packet).to_be_bytes();
+    packet[10..12].copy_from_slice(&sum);
+    packet.extend(payload);
+    packet
+}
+
+/// An IPv6 packet between these hosts.
+fn ipv6(host: u8, next: u8, payload: &[u8]) -> Vec<u8> {
+    let [a, b] = (payload.len() as u16).to_be_bytes();
+    let mut packet = vec![0x60, 0, 0, 0, a, b, next, 64];
+    for last in [host, 1] {
+        packet.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last & 1, last]);
+    }
+    packet.extend(payload);
+    packet
+}
+
+/// UDP, and what is in it.
+fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+    let length = (8 + payload.len() + MARK.len()) as u16;
+    [&source.to_be_bytes()[..], &destination.to_be_bytes(), &length.to_be_bytes(), &[0, 0], payload, &MARK]
+        .concat()
+}
+
+/// A base transport header to a queue pair.
+fn bth(opcode: u8, queue_pair: u16, sequence: u8) -> Vec<u8> {
+    let [a, b] = queue_pair.to_be_bytes();
+    vec![opcode, 0, 0xff, 0xff, 0x55, 0, a, b, 0, 0, 0, sequence]
+}
+
+/// A broadcast frame, which the bridge sends to the overlay.
+fn frame(ethertype: u16, tags: &[u16], packet: &[u8]) -> Vec<u8> {
+    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 9, 9]].concat();
+    tags.iter().for_each(|tag| frame.extend([&[0x81, 0][..], &tag.to_be_bytes()].concat()));
+    frame.extend(ethertype.to_be_bytes());
+    frame.extend(packet);
+    frame.resize(frame.len().max(64), 0);
+    frame
+}
+
+/// Opened once: to close one takes the kernel some time.
+struct Sender(PacketSocket);
+
+impl Sender {
+    fn on(namespace: &Namespace, interface: &str) -> Self {
+        let index = ifindex(namespace, interface);
+        Self(namespace.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap())
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        let transmit = Transmit::new(Destination::Bridge, 0, Body::Owned(frame.into()), Offload::default());
+        self.0.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+    }
+}
+
+/// The worker that gets this frame, as the splice of its number has it, and nobody else.
+fn worker(
+    sockets: &mut [PacketSocket],
+    marker: impl Fn(&[u8]) -> bool,
+    sender: &mut Sender,
+    frame: &[u8],
+) -> usize {
+    sender.send(frame);
+    let mut got = BTreeSet::new();
+    let start = Instant::now();
+    while got.is_empty() && start.elapsed() < SOON {
+        for (number, socket) in sockets.iter_mut().enumerate() {
+            if socket.receive().frames().any(|frame| marker(frame.data)) {
+                got.insert(number);
+            }
+        }
+    }
+    assert_eq!(got.len(), 1, "{got:?}");
+    got.pop_first().unwrap()
+}
+
+/// From the underlay.
+fn from(source_port: u16) -> Vec<u8> {
+    let mut frame = vxlan_frame(5, 8);
+    frame[34..36].copy_from_slice(&source_port.to_be_bytes());
+    frame
+}
+
+fn marked(frame: &[u8]) -> bool {
+    frame.windows(MARK.len()).any(|window| window == MARK)
+}
+
+#[test]
+fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
+    let Leaf { leaf, spine, host } = leaf("workers");
+    let (mut steering, mut splices, private) = steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let take = |socket: &mut dyn FnMut(&mut Splices) -> Option<PacketSocket>, splices: &mut [Splices]| {
+        splices.iter_mut().map(|splices| socket(splices).unwrap()).collect::<Vec<_>>()
+    };
+    let mut bridges = take(&mut |splices| splices.bridge.take_socket(), &mut splices);
+    let mut underlays = take(&mut |splices| splices.underlay.take_socket(), &mut splices);
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+    let (mut eth0, mut spine) = (Sender::on(&host, "eth0"), Sender::on(&spine, "leaf"));
+    let mut of = |frame: &[u8]| worker(&mut bridges, marked, &mut eth0, frame);
+
+    // A queue pair: whatever opcode, sequence number and inner source port.
+    let mut share = BTreeMap::<usize, usize>::new();
+    for queue_pair in 0..48 {
+        let roce = |opcode, sequence, port| {
+            frame(0x0800, &[], &ipv4(1, 17, 0, &udp(port, 4791, &bth(opcode, queue_pair, sequence))))
+        };
+        let first = of(&roce(0, 0, 49_152));
+        for (opcode, sequence, port) in [(0x0a, 1, 49_152), (0x11, 200, 1000 + queue_pair)] {
+            assert_eq!(of(&roce(opcode, sequence, port)), first, "queue pair {queue_pair}");
+        }
+        *share.entry(first).or_default() += 1;
+    }
+    // A third each: fewer than 6 of 48 would have been drawn once in a thousand times.
+    assert!(share.len() == WORKERS && share.values().all(|queue_pairs| *queue_pairs >= 6), "{share:?}");
+
+    // Behind a tag as without, and by IPv6.
+    let roce = udp(49_152, 4791, &bth(0, 7, 0));
+    let tagged = of(&frame(0x0800, &[5, 7], &ipv4(1, 17, 0, &roce)));
+    assert_eq!(tagged, of(&frame(0x0800, &[], &ipv4(1, 17, 0, &roce))));
+    let by = |queue_pair| frame(0x86dd, &[], &ipv6(1, 17, &udp(1, 4791, &bth(0, queue_pair, 0))));
+    assert_eq!((0..24).map(|queue_pair| of(&by(queue_pair))).collect::<BTreeSet<_>>().len(), WORKERS);
+
+    // Fragments of a datagram, the first included, which alone has ports; flows of other ports; what is not IP.
+    let first = of(&frame(0x0800, &[], &ipv4(9, 17, 0x2000, &roce)));
+    assert_eq!(of(&frame(0x0800, &[], &ipv4(9, 17, 0x0003, &MARK))), first);
+    assert_eq!(of(&frame(0x0800, &[], &ipv4(9, 47, 0, &MARK))), first, "without ports");
+    let port = |port| frame(0x0800, &[], &ipv4(1, 17, 0, &udp(port, 53, &[])));
+    assert_eq!((0..24).map(|number| of(&port(number))).collect::<BTreeSet<_>>().len(), WORKERS);
+    let other = frame(0x88b5, &[], &MARK);
+    assert_eq!(of(&other), of(&other));
+
+    // From the underlay, by the outer source port.
+    let mut outer =
+        |port: u16| worker(&mut underlays, |frame| frame.ends_with(&[0xab; 46]), &mut spine, &from(port));
+    let got: Vec<_> = (49_152..49_176).map(&mut outer).collect();
+    assert_eq!(got, (49_152..49_176).map(outer).collect::<Vec<_>>());
+    assert_eq!(got.iter().collect::<BTreeSet<_>>().len(), WORKERS);
+
+    // Of a VNI that one worker serves, whatever the port.
+    let plan = plan(&leaf);
+    leaf.enter(|| steering.shrink(&tables::SteeringPlan::default()).unwrap()).unwrap();
+    steering.serve(plan.vnis.first_key_value().unwrap().1.vni, 2);
+    leaf.enter(|| steering.grow(&plan).unwrap()).unwrap();
+    for port in 49_152..49_176u16 {
+        spine.send(&from(port));
+    }
+    assert_eq!(
+        receive(&mut underlays[2], SOON, |frame| frame.data.ends_with(&[0xab; 46])),
+        24,
+        "all of them"
+    );
+    for other in [0, 1] {
+        assert_eq!(receive(&mut underlays[other], NEVER, |frame| frame.data.ends_with(&[0xab; 46])), 0);
+    }
+    leaf.enter(|| drop((steering, splices))).unwrap();
+    drop(private);
+}
+
+/// What waits for a worker that does not look is the kernel's, and that worker is called; the flows of others are still theirs.
+#[test]
+fn one_worker_that_hangs_is_given_up_alone() {
+    const LIMIT: Duration = Duration::from_millis(200);
+    let Leaf { leaf, spine, host: _host } = leaf("onehangs");
+    let (mut steering, mut splices, private) = steer_for::<2>(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
+    let mut underlays: Vec<_> =
+        splices.iter_mut().map(|splices| splices.underlay.take_socket().unwrap()).collect();
+    let (patience, mut calls) = steering.take_watch().unwrap();
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+    let mut spine = Sender::on(&spine, "leaf");
+    let marker = |frame: &[u8]| frame.ends_with(&[0xab; 46]);
+    let mut of = BTreeMap::new();
+    for port in 49_152..49_168 {
+        of.insert(worker(&mut underlays, marker, &mut spine, &from(port)), port);
+    }
+    let [hung, well] = [of[&1], of[&0]].map(from);
+    for patience in &patience {
+        assert_eq!(patience.look(Waiting::Underlay), None);
+    }
+    spine.send(&hung);
+    spine.send(&well);
+    for _ in 0..8 {
+        std::thread::sleep(LIMIT / 4);
+        assert_eq!(patience[0].look(Waiting::Underlay), None);
+    }
+    // What the host's stack says of its own accord may wait in a bridge splice.
+    for patience in &patience {
+        patience.forgive(Waiting::Bridge);
+    }
+    calls.by_ref().for_each(drop);
+    spine.send(&hung);
+    spine.send(&well);
+    assert_eq!(receive(&mut underlays[0], SOON, |frame| marker(frame.data)), 2);
+    assert_eq!(receive(&mut underlays[1], NEVER, |frame| marker(frame.data)), 1, "what came before");
+    assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
+    assert_eq!((calls.next(), calls.next()), (Some(1), None));
+    assert!(patience[1].look(Waiting::Underlay).is_some());
+    patience[1].forgive(Waiting::Underlay);
+    assert_eq!(worker(&mut underlays, marker, &mut spine, &hung), 1);
+    leaf.enter(|| drop((steering, splices))).unwrap();
+    drop(private);
+}

@@ -1,0 +1,106 @@
+//! Several workers: what is dealt over them, and what one has for itself.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{PEER, PEER2, ip};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
+use wire::MacAddr;
+
+/// Frames that a worker has received, in the field of `vtepctl counters`.
+fn received(vtepd: &Vtepd, field: &str) -> Vec<u64> {
+    let counters = vtepd.ask(&["counters"]);
+    let workers = counters["workers"].as_array().unwrap();
+    workers.iter().map(|worker| worker[field].as_u64().unwrap()).collect()
+}
+
+/// A leaf is what it is with one worker: hosts talk, streams in both directions arrive in order, all of it is counted, and it is given back.
+#[test]
+fn a_leaf_with_three_workers_forwards_in_order() {
+    if !can_run("a_leaf_with_three_workers_forwards_in_order") {
+        return;
+    }
+    let lab = Lab::new("workers");
+    let vtepd = Vtepd::start(&lab.leaf, &["--workers", "3"]);
+    sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
+    sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
+    // Fragments of a datagram have one worker.
+    sockets::udp(&lab.far, &lab.host, 50, 4000, true);
+    let rate = Rate { frames: 4000, queue_pairs: 32, payload: 256 };
+    let streams = [(&lab.host, &lab.far), (&lab.far, &lab.host)]
+        .map(|(from, to)| Stream::start(from, to, rate, 0x776f_726b));
+    streams.iter().for_each(|stream| stream.pass(8000));
+    for stream in streams {
+        let (sent, report) = stream.finish();
+        assert_eq!(report.received(), sent.frames);
+        assert_eq!((report.duplicated(), report.reordered(), report.corrupted()), (0, 0, 0));
+    }
+    let metrics = vtepd.wait_until_idle();
+    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+    let workers = received(&vtepd, "received_bridge");
+    assert!(workers.len() == 3 && workers.iter().all(|frames| *frames > 500), "{workers:?}");
+    // The kernel's VTEP knows no queue pairs: with the same inner ports, theirs is one outer port, so one worker has them all.
+    let workers = received(&vtepd, "received_underlay");
+    assert!(workers.iter().sum::<u64>() > 8000, "{workers:?}");
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{log}");
+    sockets::ping(&lab.host, lab.far.ip(), 1, 1000, &[]);
+}
+
+/// Where vtepctl says that a host is: a VTEP or a port.
+fn place(vtepd: &Vtepd, mac: MacAddr) -> Option<String> {
+    let rows = vtepd.ask(&["fdb", "--mac", &mac.to_string()]);
+    let row = rows.as_array()?.first()?;
+    row["port"].as_str().or(row["vtep"].as_str()).map(str::to_owned)
+}
+
+/// Standalone VNIs are dealt as a whole, ports and all: their stations are in one table each.
+#[test]
+fn standalone_vnis_are_dealt_over_workers() {
+    if !can_run("standalone_vnis_are_dealt_over_workers") {
+        return;
+    }
+    let lab = Lab::with("workvnis", Setup { learning: true, ..Setup::default() });
+    for leaf in [&lab.leaf, &lab.peer, &lab.peer2] {
+        ip(leaf, "link del vx10\nlink del br10\n");
+    }
+    let table = |vni: u32, local, remote, port| {
+        format!(
+            "[[standalone]]\nvni = {vni}\nlocal = \"{local}\"\nremotes = [\"{remote}\"]\nports = [{{ interface = \"{port}\" }}]\n"
+        )
+    };
+    let leaf = vtepd_tests::lab::LEAF;
+    // More workers than VNIs would have nothing to do.
+    let ours = format!(
+        "[takeover]\nworkers = 4\n{}{}",
+        table(10, leaf, PEER, "hp10"),
+        table(20, leaf, PEER2, "hq10")
+    );
+    let vtepd = Vtepd::start_configured(&lab.leaf, &ours, &[]);
+    let _peers = [(&lab.peer, table(10, PEER, leaf, "hp10")), (&lab.peer2, table(20, PEER2, leaf, "hp10"))]
+        .map(|(peer, text)| Vtepd::start_configured(peer, &text, &[]));
+    for (here, there) in [(&lab.host, &lab.far), (&lab.next, &lab.farther)] {
+        sockets::ping(here, there.ip(), 5, 1000, &[]);
+        sockets::tcp_both_ways(here, there, 1_000_000);
+    }
+    // Ports bear the numbers that the file gives them.
+    for (host, expected) in [(&lab.host, "hp10".to_owned()), (&lab.next, "hq10".to_owned())]
+        .into_iter()
+        .chain([(&lab.far, PEER.to_string()), (&lab.farther, PEER2.to_string())])
+    {
+        wait_for("the host to be learned", || place(&vtepd, host.mac()).as_ref() == Some(&expected));
+    }
+    for field in ["received_underlay", "received_bridge"] {
+        let workers = received(&vtepd, field);
+        assert!(workers.len() == 2 && workers.iter().all(|frames| *frames > 20), "{field}: {workers:?}");
+    }
+    let metrics = vtepd.wait_until_idle();
+    assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+}
