@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -73,9 +73,21 @@ impl Vtepd {
         vtepd
     }
 
+    /// As [`Self::start`], with more in its environment.
+    #[must_use]
+    pub fn start_in(namespace: &Namespace, arguments: &[&str], environment: &[(&str, &Path)]) -> Self {
+        let mut vtepd = Self::spawn_in(namespace, arguments, environment);
+        vtepd.wait_until_ready();
+        vtepd
+    }
+
     /// Starts vtepd and returns at once.
     #[must_use]
     pub fn spawn(namespace: &Namespace, arguments: &[&str]) -> Self {
+        Self::spawn_in(namespace, arguments, &[])
+    }
+
+    fn spawn_in(namespace: &Namespace, arguments: &[&str], environment: &[(&str, &Path)]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = std::env::temp_dir().join(format!("vtepd-story-{}-{number}.log", std::process::id()));
@@ -84,6 +96,7 @@ impl Vtepd {
         command
             .args(arguments)
             .env_remove("RUST_LOG")
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file);

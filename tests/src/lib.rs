@@ -3,6 +3,7 @@
 //! - [`guard`]: one story at a time, as root
 //! - [`lab`]: the fabric; [`lab::Lab`] draws it
 //! - [`daemon`]: vtepd as a child, its metrics and its log
+//! - [`memory`]: what vtepd allocates
 //! - [`normal_form`]: vtepd's tables and the kernel's, to be compared entry by entry
 //! - [`frames`]: inner and outer frames, byte by byte
 //! - [`nftables`]: rules put in and taken out
@@ -10,6 +11,7 @@
 //! - [`outer`]: what a captured frame says in its outer headers
 //! - [`capture`]: what an interface received
 //! - [`sockets`]: TCP and UDP between hosts
+//! - [`bulk`]: the same as fast as they go, in super-frames
 //! - [`stream`]: numbered frames at a steady rate, and what became of them
 //! - [`cycles`]: vtepd comes and goes under such a stream
 
@@ -22,6 +24,7 @@
     reason = "a fixture may panic, that is how a story fails"
 )]
 
+pub mod bulk;
 pub mod capture;
 pub mod cycles;
 pub mod daemon;
@@ -29,6 +32,7 @@ pub mod experiments;
 pub mod frames;
 pub mod guard;
 pub mod lab;
+pub mod memory;
 pub mod nftables;
 pub mod normal_form;
 pub mod outer;

@@ -86,7 +86,7 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
 }
 
 /// Each CPU has a queue of its own for what a veth is given: a sender that moves to another one may overtake itself.
-fn on_one_cpu(send: impl FnOnce()) {
+pub(crate) fn on_one_cpu(send: impl FnOnce()) {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();
     let mut one = CpuSet::new();

@@ -1,4 +1,5 @@
-//! More frames than the machine can carry: what arrives is as it was sent, what does not is counted, and vtepd goes on answering.
+//! More frames than the machine can carry, by themselves and in super-frames: what arrives is as it was sent, what does not is counted, and
+//! vtepd goes on answering.
 //!
 //! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test full_rate` sends so many frames in each case.
 
@@ -11,12 +12,16 @@
 )]
 
 use std::net::TcpStream;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use vtepd_tests::bulk::{Datagrams, Flows, snmp, tcp_streams};
+use vtepd_tests::daemon::Metrics;
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{PEER, VNI, bridge, remote_mac};
+use vtepd_tests::memory::Counted;
 use vtepd_tests::stream::{Rate, Stream};
-use vtepd_tests::{Lab, Vtepd, wait_for};
+use vtepd_tests::{Lab, Setup, Vtepd, wait_for};
 use wire::MacAddr;
 
 /// More than any machine's veth links carry, so the sender sends what it can.
@@ -127,5 +132,206 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
             let fate = metrics.vni_frames(VNI, "decapsulated") + metrics.dropped_in_all();
             assert!(fate <= encapsulated && fate >= report.received(), "{}", metrics.0);
         }
+    }
+}
+
+/// Frames of a direction that the steering programs have handed over, a super-frame as one.
+fn handed_over(metrics: &Metrics, from: &str) -> u64 {
+    let decisions = match from {
+        "bridge" => &["vxlan_redirected", "port_shortcut"][..],
+        _ => &["uplink_redirected"],
+    };
+    let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
+    decisions.iter().map(steered).sum()
+}
+
+/// Nothing but what found no room in the rings was dropped, and all else that was handed over has gone on. Returns what found no room.
+fn accounted_for(metrics: &Metrics) -> u64 {
+    let [received, copied, sent, dropped, held] = metrics.passed();
+    assert_eq!(received + copied, sent + dropped + held, "{}", metrics.0);
+    for from in ["bridge", "underlay"] {
+        let received = metrics.get(&format!("vtepd_received_frames_total{{from=\"{from}\"}}"));
+        assert_eq!(handed_over(metrics, from), received, "from the {from}: {}", metrics.0);
+    }
+    // Of a frame that is longer than the ring's slots, the socket may have no room for the rest.
+    let no_room = metrics.dropped("receive_overrun") + metrics.dropped("receive_unreadable");
+    assert_eq!(no_room, dropped, "{}", metrics.0);
+    no_room
+}
+
+/// What the kernel's own queues had no room for, on all links of the lab; a super-frame as one.
+fn dropped_on_links(lab: &Lab) -> u64 {
+    let namespaces = [&lab.host.ns, &lab.leaf, &lab.routers[0], &lab.routers[1], &lab.peer, &lab.far.ns];
+    let counters = namespaces.map(|namespace| ::lab::counters::read(namespace).unwrap());
+    counters.iter().flatten().map(|(_, link)| link.rx_dropped + link.tx_dropped).sum()
+}
+
+/// So many are missing as are counted, where each that is counted may have been a super-frame.
+fn assert_counted(before: u64, after: u64, counted: RangeInclusive<u64>) {
+    /// `UDP_MAX_SEGMENTS`.
+    const TOGETHER: u64 = 128;
+    let lost = before.checked_sub(after).expect("no more than there were");
+    let range = *counted.start()..=counted.end() * TOGETHER;
+    assert!(range.contains(&lost), "{lost} of {before} are missing, {counted:?} are counted");
+}
+
+/// MTUs of a fabric whose hosts know nothing of jumbo frames.
+const SMALL: Setup =
+    Setup { overlay_mtu: 1500, underlay_mtu: 1550, port: 4789, vxlan: "", learning: false, peers: "" };
+
+#[test]
+fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
+    if !can_run("q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted") {
+        return;
+    }
+    let jumbo = Setup::default();
+    for (setup, arguments, with_peer, towards_leaf, flows, size) in [
+        (SMALL, &[][..], false, false, Flows::Sockets(16), 1472),
+        (SMALL, &["--no-shortcut"], false, true, Flows::Sockets(16), 1472),
+        (jumbo, &[], false, true, Flows::QueuePairs(64), 1040),
+        (jumbo, &[], true, false, Flows::QueuePairs(64), 1040),
+        (jumbo, &[], true, true, Flows::Sockets(16), 256),
+        (SMALL, &["--no-gso"], true, false, Flows::QueuePairs(7), 1040),
+    ] {
+        let lab = Lab::with("bulk", setup);
+        let leaf = Vtepd::start(&lab.leaf, arguments);
+        let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
+        let (mut way, mut vtepds) = ((&lab.host, &lab.far), (Some(&leaf), peer.as_ref()));
+        if towards_leaf {
+            (way, vtepds) = ((way.1, way.0), (vtepds.1, vtepds.0));
+        }
+        let before = dropped_on_links(&lab);
+        let start = Instant::now();
+        let (sent, arrived) = Datagrams::new(flows, size).send(way.0, way.1, frames());
+        let took = start.elapsed();
+        let on_links = dropped_on_links(&lab) - before;
+        println!(
+            "{flows:?} of {size} bytes, {arguments:?}, towards the leaf: {towards_leaf}, vtepd as the peer: {with_peer}: {} \
+             datagrams in {took:.1?}, {} arrived; {on_links} lost on links",
+            sent.datagrams(),
+            arrived.whole,
+        );
+        assert_eq!((arrived.damaged, arrived.out_of_turn), (0, 0), "damaged, and doubled or overtaken");
+        assert!(arrived.whole >= frames(), "traffic collapsed");
+        // Who is missing where: up to the first vtepd, in its ring, on the way to the second, in its ring, at the receiver's.
+        let mut there = sent.datagrams();
+        if let Some(first) = vtepds.0 {
+            let metrics = first.wait_until_idle();
+            let (in_all, lost) = (handed_over(&metrics, "bridge"), accounted_for(&metrics));
+            assert_counted(sent.super_frames, in_all, 0..=on_links);
+            there = metrics.vni_frames(VNI, "encapsulated");
+            println!(
+                "  {lost} of {in_all} super-frames lost in the first ring, {there} datagrams encapsulated"
+            );
+            assert_eq!(there, (in_all - lost) * sent.segments, "{}", metrics.0);
+        }
+        if let Some(second) = vtepds.1 {
+            let metrics = second.wait_until_idle();
+            let (in_all, lost) = (handed_over(&metrics, "underlay"), accounted_for(&metrics));
+            let out = metrics.vni_frames(VNI, "decapsulated");
+            println!("  {lost} of {in_all} entries lost in the second ring, {out} datagrams decapsulated");
+            assert_counted(there, out, lost..=lost + on_links);
+            there = out;
+        }
+        let unread = snmp(&way.1.ns, "Udp", "InErrors");
+        println!("  {unread} lost at the receiver's");
+        assert_eq!(snmp(&way.1.ns, "Udp", "InCsumErrors"), 0);
+        assert_counted(there - unread, arrived.whole, 0..=on_links);
+    }
+}
+
+#[test]
+fn q16_tcp_at_full_rate_brings_every_byte() {
+    if !can_run("q16_tcp_at_full_rate_brings_every_byte") {
+        return;
+    }
+    for (setup, arguments, with_peer) in [
+        (SMALL, &[][..], false),
+        (SMALL, &["--no-shortcut"], true),
+        (Setup::default(), &[], true),
+        (Setup::default(), &["--no-gso"], false),
+    ] {
+        let lab = Lab::with("bulk", setup);
+        let leaf = Vtepd::start(&lab.leaf, arguments);
+        let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
+        // Bytes of a segment with timestamps.
+        let segment = u64::from(setup.overlay_mtu) - 52;
+        let ways = [(&lab.host, &lab.far), (&lab.host, &lab.far), (&lab.far, &lab.host)];
+        let before = dropped_on_links(&lab);
+        let start = Instant::now();
+        tcp_streams(&ways, frames() * segment / ways.len() as u64);
+        let took = start.elapsed();
+        let on_links = dropped_on_links(&lab) - before;
+        println!(
+            "MTU {}, {arguments:?}, vtepd as the peer: {with_peer}: {took:.1?}; {on_links} lost on links",
+            setup.overlay_mtu
+        );
+        for vtepd in [Some(&leaf), peer.as_ref()].into_iter().flatten() {
+            let metrics = vtepd.wait_until_idle();
+            let lost = accounted_for(&metrics);
+            let [out, back] =
+                ["encapsulated", "decapsulated"].map(|direction| metrics.vni_frames(VNI, direction));
+            let from_host = handed_over(&metrics, "bridge");
+            println!(
+                "  {out} segments of {from_host} frames encapsulated, {back} decapsulated, {lost} entries lost in rings"
+            );
+            assert!(
+                out > 3 * from_host && out + back > frames(),
+                "super-frames went through vtepd: {}",
+                metrics.0
+            );
+        }
+        for host in [&lab.host, &lab.far] {
+            println!("  {} segments sent again", snmp(&host.ns, "Tcp", "RetransSegs"));
+            // Sent again, what was damaged would arrive.
+            assert_eq!(snmp(&host.ns, "Tcp", "InErrs"), 0, "damaged segments");
+        }
+    }
+}
+
+/// All kinds of traffic, both ways: so many RoCE frames by themselves, then super-frames of datagrams, and of TCP.
+fn everything(lab: &Lab, frames: u64, mark: u64) {
+    for (from, to) in [(&lab.host, &lab.far), (&lab.far, &lab.host)] {
+        let rate = Rate { frames: RATE, queue_pairs: 1000, payload: 256 };
+        let stream = Stream::start(from, to, rate, mark);
+        (0..20).for_each(|_| stream.pass(frames / 40));
+        let (_, report) = stream.finish();
+        assert_eq!((report.duplicated(), report.corrupted()), (0, 0));
+        let _ = Datagrams::new(Flows::QueuePairs(64), 1040).send(from, to, frames / 8);
+        tcp_streams(&[(from, to)], frames * 1000);
+    }
+}
+
+/// Q19: the whole worker, from socket to socket. What it needs it has made after some frames of each kind, but for pages of buffers that
+/// are there from the start: so many super-frames at once as fill them come late, or never.
+#[test]
+fn q19_at_full_rate_the_worker_allocates_nothing() {
+    const FEW: u64 = 50;
+    const MOST_PAGES: u64 = 4096;
+    const MOST_BYTES: u64 = 16 << 20;
+    if !can_run("q19_at_full_rate_the_worker_allocates_nothing") {
+        return;
+    }
+    for arguments in [&[][..], &["--no-gso", "--no-shortcut"]] {
+        let lab = Lab::new("alloc");
+        let leaf = Counted::start(&lab.leaf, arguments);
+        let state = || {
+            let metrics = leaf.vtepd.wait_until_idle();
+            accounted_for(&metrics);
+            (metrics.sum("vtepd_sent_frames_total"), leaf.memory())
+        };
+        let begun = leaf.memory();
+        everything(&lab, 20_000, 1);
+        let (sent_before, before) = state();
+        everything(&lab, frames(), 2);
+        let (sent, after) = state();
+        println!("{arguments:?}: {} frames more; {begun:?}, {before:?}, {after:?}", sent - sent_before);
+        assert!(sent - sent_before > frames(), "the frames went through vtepd");
+        assert!(begun.by_worker > 0, "the worker's allocations are not seen");
+        let allocated = after.by_worker - before.by_worker;
+        assert!(allocated <= FEW, "the worker has allocated {allocated} times more");
+        assert!(after.worker_faults < MOST_PAGES, "the worker has touched {} pages", after.worker_faults);
+        let grown = after.resident.saturating_sub(begun.resident);
+        assert!(grown < MOST_BYTES, "vtepd has grown by {grown} bytes");
     }
 }

@@ -5,10 +5,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
+use common::{HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
 use frames::counting::{Counting, allocations};
+use pipeline::aggregate::{Aggregator, Train};
 use pipeline::learn::REFRESHES;
-use pipeline::{Batch, GsoKind};
+use pipeline::{Batch, GsoKind, Transmit};
 use tables::Learning;
 
 #[global_allocator]
@@ -108,4 +109,151 @@ fn q19_no_allocation_per_frame_with_learning() {
         now += AGEING / REFRESHES;
     }
     assert!(reports >= 39, "{reports}: every round refreshes it, or says that it has moved");
+}
+
+/// A leaf's frames of a round, in batches as its rings hand them over.
+type Batches = Vec<Batch<'static>>;
+
+/// Frames that a batch has at most.
+const BATCH: usize = 64;
+
+fn batches(frames: &[Owned]) -> Batches {
+    let fill = |frames: &[Owned]| {
+        let mut batch = Batch::new(BATCH);
+        assert!(frames.iter().all(|frame| batch.push(common::leaked(frame))));
+        batch
+    };
+    frames.chunks(BATCH).map(fill).collect()
+}
+
+/// What hosts send: of each length and kind, by itself and in super-frames, of 500 flows each.
+fn from_hosts() -> Vec<Owned> {
+    let mut frames = Vec::new();
+    for flow in 0..500_u32 {
+        let (length, port) = (flow as usize * 17, 10_000 + flow as u16);
+        frames.push(Owned::tagged(roce(flow, flow)));
+        frames.push(Owned::tagged(udp4(0, port, 4791, &bth(flow, 1, length))));
+        frames.push(Owned::tagged(udp4(0, port, 7, &vec![1; length])));
+        frames.push(Owned::tagged(udp6(2, &vec![1; length])));
+        let mut single = tcp(flow % 2 == 1, 0x10, &vec![1; length.min(1_448)]);
+        let l4 = if flow % 2 == 1 { 54 } else { 34 };
+        single[l4..l4 + 2].copy_from_slice(&port.to_be_bytes());
+        common::leave_to_card(&mut single, l4, 16);
+        frames.push(Owned::tagged(single).partial(l4, 16));
+    }
+    for flow in 0..500_u32 {
+        let port = 20_000 + flow as u16;
+        let mut stream = tcp(false, 0x10, &vec![1; 2_000 + 100 * flow as usize]);
+        stream[34..36].copy_from_slice(&port.to_be_bytes());
+        common::leave_to_card(&mut stream, 34, 16);
+        frames.push(Owned::tagged(stream).partial(34, 16).gso(GsoKind::TcpV4, 1_448));
+        let mut datagrams = udp4(0, port, 4791, &bth(flow, 1, 1_500 + 100 * flow as usize));
+        common::leave_to_card(&mut datagrams, 34, 6);
+        frames.push(Owned::tagged(datagrams).partial(34, 6).gso(GsoKind::Udp, 1_000));
+    }
+    frames
+}
+
+/// What leaves together, as the kernel gets it.
+fn coupled(aggregator: &Aggregator, out: &mut [Transmit], batch: &Batch<'_>) -> Vec<Owned> {
+    let couple = |train: &Train| {
+        let offload = train.couple(&mut out[train.first()], batch);
+        let mut data = Vec::new();
+        for (place, index) in aggregator.members(train).enumerate() {
+            data.extend_from_slice(&out[index].to_vec(batch)[if place == 0 { 0 } else { Train::SHARED }..]);
+        }
+        Owned { data, vlan: None, offload }
+    };
+    aggregator.trains().iter().map(couple).collect()
+}
+
+/// Nor with many flows of all sizes, both ways, in super-frames or not, with tables that change: `VTEPD_FRAMES` of them.
+#[test]
+fn q19_no_allocation_with_many_flows_and_sizes() {
+    const PORT: u32 = 8;
+    let wanted = std::env::var("VTEPD_FRAMES")
+        .ok()
+        .map_or(50_000, |frames| frames.parse().expect("a number of frames"));
+    let leaf = |mut leaf: Leaf, generation| {
+        leaf.tunnel.udp_checksum = true;
+        Leaf { generation, ..leaf }.snapshot()
+    };
+    let here = [1, 2].map(|generation| leaf(Leaf::one(), generation));
+    let hosts = vec![(HOST, PORT)];
+    let there = [1, 2].map(|generation| leaf(Leaf { hosts: hosts.clone(), ..Leaf::two() }, generation));
+    let from_hosts = batches(&from_hosts());
+    // What a peer makes of it: segments, and those of one flow together.
+    let (mut peer, mut aggregator, mut carried) = (Worker::new(), Aggregator::default(), Vec::new());
+    for batch in &from_hosts {
+        peer.out.clear();
+        peer.pipeline.encapsulate(batch, &here[0], Instant::now(), &mut peer.out);
+        for together in [false, true] {
+            aggregator.assemble(batch, &peer.out, together, false);
+            carried.extend(coupled(&aggregator, &mut peer.out.to_vec(), batch));
+        }
+    }
+    let carried = batches(&carried);
+    // As the daemon sets its workers up, and as `gso = false` does.
+    let [mut together, mut alone] = [true, false].map(|together| {
+        let (mut one, mut two) = (Worker::new(), Worker::new());
+        if together {
+            one.pipeline.tunnel_uplinks(&[3, 4]);
+            two.pipeline.bundle();
+        }
+        two.pipeline.open_ports(&[PORT]);
+        (one, two)
+    });
+    let (mut now, mut frames) = (Instant::now(), 0);
+    for round in 0.. {
+        let before = frames;
+        let made = allocations(|| {
+            for ((one, two), together) in [(&mut together, true), (&mut alone, false)] {
+                for batch in &from_hosts {
+                    one.out.clear();
+                    one.pipeline.encapsulate(batch, &here[round % 2], now, &mut one.out);
+                    frames += leave(one, &mut aggregator, batch, together, false);
+                    now += Duration::from_micros(10);
+                }
+                for batch in &carried {
+                    two.out.clear();
+                    two.pipeline.decapsulate(batch, &there[round % 2], now, &mut two.out);
+                    for bound in [false, true] {
+                        frames += leave(two, &mut aggregator, batch, together, bound);
+                    }
+                    two.pipeline.handed_in(now, now);
+                    now += Duration::from_micros(10);
+                }
+            }
+        });
+        assert!(frames - before > 10_000, "{} frames in round {round}", frames - before);
+        // The first round makes what is reused.
+        assert!(round == 0 || made == 0, "{made} in round {round}");
+        if frames >= wanted && round > 1 {
+            println!("{frames} frames in {} rounds", round + 1);
+            break;
+        }
+    }
+    for worker in [together.0, together.1, alone.0, alone.1] {
+        assert_eq!(worker.pipeline.counters().dropped_in_all(), 0);
+    }
+}
+
+/// Has frames leave, as a socket does that takes them all. Returns how many there were.
+fn leave(
+    worker: &mut Worker,
+    aggregator: &mut Aggregator,
+    batch: &Batch<'_>,
+    together: bool,
+    bound: bool,
+) -> u64 {
+    aggregator.assemble(batch, &worker.out, together, bound);
+    for train in aggregator.trains() {
+        train.couple(&mut worker.out[train.first()], batch);
+    }
+    let mut frames = 0;
+    for index in aggregator.trains().iter().flat_map(|train| aggregator.members(train)) {
+        worker.pipeline.account(&worker.out[index], Ok(()));
+        frames += u64::from(worker.out[index].segments);
+    }
+    frames
 }

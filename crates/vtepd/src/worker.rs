@@ -428,14 +428,21 @@ impl Engine {
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout =
             timeout.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from).unwrap_or(PollTimeout::ZERO);
-        let mut descriptors = vec![
+        let mut own = [
             PollFd::new(self.sockets.underlay.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.sockets.bridge.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN),
         ];
-        let ports = self.access.iter().flat_map(AccessPort::descriptors);
-        descriptors.extend(ports.map(|port| PollFd::new(port, PollFlags::POLLIN)));
-        match poll(&mut descriptors, timeout) {
+        // Frames that come one by one have this done for each of them, so with a kernel bridge nothing is allocated here.
+        let mut all = Vec::new();
+        let descriptors = if self.access.is_empty() {
+            &mut own[..]
+        } else {
+            let ports = self.access.iter().flat_map(AccessPort::descriptors);
+            all.extend(own.into_iter().chain(ports.map(|port| PollFd::new(port, PollFlags::POLLIN))));
+            &mut all[..]
+        };
+        match poll(descriptors, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

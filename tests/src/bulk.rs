@@ -1,0 +1,305 @@
+//! What hosts' sockets send as fast as they can, in super-frames: numbered datagrams (`UDP_SEGMENT`), and TCP streams of bytes that both
+//! ends know.
+
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ::lab::Namespace;
+use ::lab::random::{Random, SEED};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
+use wire::QueuePair;
+use wire::number::PORT_ROCE;
+use wire::roce::Bth;
+
+use crate::PATIENCE;
+use crate::lab::Host;
+use crate::sockets::{bytes, on_one_cpu};
+
+/// Segments of a super-frame at most, as every kernel takes them.
+const SEGMENTS: usize = 64;
+/// Bytes of a super-frame at most.
+const LARGEST: usize = 60_000;
+/// Base transport header, and the number.
+const HEADER: usize = Bth::LENGTH + 8;
+/// Datagrams begin somewhere in so many bytes that look random; a power of two.
+const POOL: usize = 1 << 16;
+/// Datagrams that one system call receives at most.
+const BATCH: usize = 64;
+/// So many times what is to arrive is sent at most.
+const FUTILE: u64 = 1000;
+/// How long nothing may come before no more is waited for.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Bytes that a TCP stream is written and read by.
+const CHUNK: usize = 256 << 10;
+
+/// Whose flows the datagrams are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flows {
+    /// Of so many sockets; each super-frame is one socket's.
+    Sockets(u32),
+    /// RoCE of so many queue pairs, which share one socket and take turns in each super-frame.
+    QueuePairs(u32),
+}
+
+impl Flows {
+    const fn count(self) -> u32 {
+        match self {
+            Self::Sockets(count) | Self::QueuePairs(count) => count,
+        }
+    }
+}
+
+/// Datagrams whose bytes follow from their flow and their number.
+#[derive(Debug, Clone)]
+pub struct Datagrams {
+    flows: Flows,
+    size: usize,
+    pool: Arc<Vec<u8>>,
+}
+
+/// What was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    /// Super-frames.
+    pub super_frames: u64,
+    /// Datagrams in each.
+    pub segments: u64,
+}
+
+impl Sent {
+    /// Datagrams in all.
+    #[must_use]
+    pub const fn datagrams(self) -> u64 {
+        self.super_frames * self.segments
+    }
+}
+
+/// What sender and receiver know of each other.
+#[derive(Debug, Default)]
+struct Progress {
+    sent_all: AtomicBool,
+    arrived: AtomicU64,
+}
+
+/// What became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// Datagrams that arrived as they were sent, each behind those of its flow that were sent before it.
+    pub whole: u64,
+    /// Others than those that were sent.
+    pub damaged: u64,
+    /// Doubled, or overtaken by a later one of its flow.
+    pub out_of_turn: u64,
+}
+
+impl Datagrams {
+    /// Of so many bytes each.
+    #[must_use]
+    pub fn new(flows: Flows, size: usize) -> Self {
+        assert!(size >= HEADER, "a datagram has {HEADER} bytes at least");
+        Self { flows, size, pool: Arc::new(bytes(SEED, POOL + size)) }
+    }
+
+    const fn segments(&self) -> usize {
+        let fit = LARGEST / self.size;
+        if fit < SEGMENTS { fit } else { SEGMENTS }
+    }
+
+    fn header(flow: u32, number: u64) -> [u8; HEADER] {
+        let pair = QueuePair::try_from(0x100 + flow).unwrap();
+        let bth = Bth::new(4, pair, number as u32 & 0xff_ffff);
+        let mut header = [0; HEADER];
+        header[..Bth::LENGTH].copy_from_slice(bth.as_bytes());
+        header[Bth::LENGTH..].copy_from_slice(&number.to_be_bytes());
+        header
+    }
+
+    fn payload(&self, flow: u32, number: u64) -> &[u8] {
+        let start = Random::new(u64::from(flow) << 40 | number).next() as usize % POOL;
+        &self.pool[start..start + self.size - HEADER]
+    }
+
+    fn write(&self, flow: u32, number: u64, datagram: &mut [u8]) {
+        let (header, payload) = datagram.split_at_mut(HEADER);
+        header.copy_from_slice(&Self::header(flow, number));
+        payload.copy_from_slice(self.payload(flow, number));
+    }
+
+    /// Flow and number of a datagram, if it is one of these in every byte.
+    fn read(&self, datagram: &[u8]) -> Option<(u32, u64)> {
+        let (header, payload) = datagram.split_first_chunk::<HEADER>()?;
+        let (bth, number) = Bth::parse(header).ok()?;
+        let flow = bth.destination().get().checked_sub(0x100)?;
+        let number = u64::from_be_bytes(number.try_into().ok()?);
+        let right = flow < self.flows.count()
+            && datagram.len() == self.size
+            && *header == Self::header(flow, number)
+            && payload == self.payload(flow, number);
+        right.then_some((flow, number))
+    }
+
+    /// Sends as fast as it goes until so many have arrived, or [`FUTILE`] times as many were sent.
+    #[must_use]
+    pub fn send(&self, from: &Host, to: &Host, wanted: u64) -> (Sent, Arrived) {
+        let port = if matches!(self.flows, Flows::QueuePairs(_)) { PORT_ROCE } else { 0 };
+        let receiver = to.ns.enter(|| UdpSocket::bind((to.ip(), port))).unwrap().unwrap();
+        setsockopt(&receiver, sockopt::RcvBufForce, &(64 << 20)).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let address = receiver.local_addr().unwrap();
+        let sockets = if let Flows::Sockets(count) = self.flows { count } else { 1 };
+        let open =
+            || UdpSocket::bind((from.ip(), 0)).and_then(|socket| socket.connect(address).map(|()| socket));
+        let senders: Vec<UdpSocket> = (0..sockets).map(|_| from.ns.enter(open).unwrap().unwrap()).collect();
+        for sender in &senders {
+            setsockopt(sender, sockopt::UdpGsoSegment, &i32::try_from(self.size).unwrap())
+                .expect("UDP_SEGMENT");
+        }
+        let progress = Progress::default();
+        std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| self.receive(&receiver, &progress));
+            let segments = self.segments() as u64;
+            let mut sent = Sent { super_frames: 0, segments };
+            on_one_cpu(|| {
+                let enough = |super_frames: u64| {
+                    progress.arrived.load(Ordering::Relaxed) >= wanted
+                        || super_frames * segments >= wanted * FUTILE
+                        || receiving.is_finished()
+                };
+                sent.super_frames = self.send_until(&senders, enough);
+            });
+            progress.sent_all.store(true, Ordering::Relaxed);
+            (sent, receiving.join().expect("the receiver"))
+        })
+    }
+
+    /// Returns how many super-frames it were.
+    fn send_until(&self, senders: &[UdpSocket], enough: impl Fn(u64) -> bool) -> u64 {
+        let mut numbers = vec![0; self.flows.count() as usize];
+        let mut super_frame = vec![0; self.size * self.segments()];
+        let (mut sent, mut turn) = (0, 0);
+        for (flow, sender) in senders.iter().enumerate().cycle() {
+            if enough(sent) {
+                break;
+            }
+            for datagram in super_frame.chunks_exact_mut(self.size) {
+                let flow = if matches!(self.flows, Flows::Sockets(_)) { flow } else { turn % numbers.len() };
+                self.write(flow as u32, numbers[flow], datagram);
+                numbers[flow] += 1;
+                turn += 1;
+            }
+            assert_eq!(sender.send(&super_frame).expect("UDP takes it"), super_frame.len());
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Receives until all is sent and nothing comes any more.
+    fn receive(&self, socket: &UdpSocket, progress: &Progress) -> Arrived {
+        // Room to see that one is too long.
+        let room = self.size + 1;
+        let mut buffer = vec![0; room * BATCH];
+        let mut next = vec![0; self.flows.count() as usize];
+        let (mut arrived, mut last) = (Arrived::default(), Instant::now());
+        while !progress.sent_all.load(Ordering::Relaxed) || last.elapsed() < SILENCE {
+            let mut slices: Vec<_> =
+                buffer.chunks_exact_mut(room).map(|chunk| [IoSliceMut::new(chunk)]).collect();
+            let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
+            let flags = MsgFlags::MSG_WAITFORONE;
+            let lengths: Vec<usize> =
+                match recvmmsg(socket.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None) {
+                    Ok(messages) => messages.map(|message| message.bytes).collect(),
+                    Err(Errno::EAGAIN | Errno::EINTR) => continue,
+                    Err(errno) => panic!("the receiver: {errno}"),
+                };
+            last = Instant::now();
+            for (datagram, length) in buffer.chunks_exact(room).zip(lengths) {
+                match self.read(&datagram[..length]) {
+                    None => arrived.damaged += 1,
+                    Some((flow, number)) if number < next[flow as usize] => arrived.out_of_turn += 1,
+                    Some((flow, number)) => {
+                        next[flow as usize] = number + 1;
+                        arrived.whole += 1;
+                    }
+                }
+            }
+            progress.arrived.store(arrived.whole, Ordering::Relaxed);
+        }
+        arrived
+    }
+}
+
+/// Sends so many bytes by a TCP connection from each first host to its second, all at once, and compares what arrives.
+pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
+    std::thread::scope(|scope| {
+        for (seed, (from, to)) in (SEED..).zip(ways) {
+            let listener = to.ns.enter(|| TcpListener::bind((to.ip(), 0))).unwrap().unwrap();
+            let address = listener.local_addr().unwrap();
+            let sender = from.ns.enter(|| TcpStream::connect_timeout(&address, PATIENCE));
+            let mut sender = sender.unwrap().expect("TCP connects");
+            let (mut receiver, _) = listener.accept().unwrap();
+            sender.set_write_timeout(Some(PATIENCE)).unwrap();
+            receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+            scope.spawn(move || {
+                for chunk in Chunks::new(seed, length) {
+                    sender.write_all(&chunk).expect("TCP takes every byte");
+                }
+                sender.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let mut received = vec![0; CHUNK];
+                for (expected, number) in Chunks::new(seed, length).zip(0..) {
+                    let received = &mut received[..expected.len()];
+                    receiver.read_exact(received).expect("TCP brings every byte");
+                    let same = received.iter().zip(&expected).take_while(|(a, b)| a == b);
+                    assert!(*received == expected, "byte {} is another", number * CHUNK + same.count());
+                }
+                assert_eq!(
+                    receiver.read(&mut received).expect("the end"),
+                    0,
+                    "TCP brings bytes that nobody sent"
+                );
+            });
+        }
+    });
+}
+
+/// Bytes that look random, the same for the same seed, a chunk at a time.
+struct Chunks {
+    random: Random,
+    left: u64,
+}
+
+impl Chunks {
+    const fn new(seed: u64, length: u64) -> Self {
+        Self { random: Random::new(seed), left: length }
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let length = usize::try_from(self.left).unwrap().min(CHUNK);
+        self.left -= length as u64;
+        let mut chunk = vec![0; length.next_multiple_of(8)];
+        chunk.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&self.random.next().to_le_bytes()));
+        chunk.truncate(length);
+        (length > 0).then_some(chunk)
+    }
+}
+
+/// What a namespace's stack counts of a protocol, by the names of `/proc/net/snmp`.
+#[must_use]
+pub fn snmp(namespace: &Namespace, protocol: &str, counter: &str) -> u64 {
+    let table = namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap().unwrap();
+    let mut rows = table.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
+    let mut row = || rows.next().unwrap_or_else(|| panic!("no {protocol} in\n{table}")).split(' ');
+    let (names, values) = (row(), row());
+    let found = names.zip(values).find(|(name, _)| *name == counter);
+    found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no {counter} in\n{table}"))
+}

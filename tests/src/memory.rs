@@ -1,0 +1,93 @@
+//! What a daemon's memory is asked for while it runs: a library that counts is preloaded into it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ::lab::Namespace;
+
+use crate::Vtepd;
+
+/// A vtepd whose allocations are counted.
+#[derive(Debug)]
+pub struct Counted {
+    /// Itself.
+    pub vtepd: Vtepd,
+    counts: PathBuf,
+}
+
+/// Of a running vtepd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Allocations of all threads.
+    pub allocations: u64,
+    /// Those of the worker.
+    pub by_worker: u64,
+    /// Pages that the worker touched first.
+    pub worker_faults: u64,
+    /// Bytes in memory.
+    pub resident: u64,
+}
+
+impl Counted {
+    /// Starts vtepd and waits until it has taken over.
+    #[must_use]
+    pub fn start(namespace: &Namespace, arguments: &[&str]) -> Self {
+        let file = |end| std::env::temp_dir().join(format!("vtepd-story-{}.{end}", std::process::id()));
+        let (library, counts) = (file("so"), file("allocations"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/allocations.c");
+        // Built-in, the compiler would take a call of malloc() for one that it may leave out.
+        let compile = Command::new("cc")
+            .args(["-O2", "-shared", "-fPIC", "-fno-builtin", "-o"])
+            .arg(&library)
+            .arg(&source)
+            .output();
+        let compile = compile.expect("a C compiler");
+        assert!(compile.status.success(), "{}", String::from_utf8_lossy(&compile.stderr));
+        std::fs::write(&counts, [0; 16]).unwrap();
+        let vtepd = Vtepd::start_in(
+            namespace,
+            arguments,
+            &[("LD_PRELOAD", &library), ("VTEPD_ALLOCATIONS", &counts)],
+        );
+        std::fs::remove_file(&library).unwrap();
+        let counted = Self { vtepd, counts };
+        assert!(counted.memory().allocations > 0, "nothing is counted");
+        counted
+    }
+
+    /// How it is now.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        let counts = std::fs::read(&self.counts).unwrap();
+        let count = |at: usize| u64::from_ne_bytes(counts[at..at + 8].try_into().unwrap());
+        let process = format!("/proc/{}", self.vtepd.pid());
+        let status = std::fs::read_to_string(format!("{process}/status")).unwrap();
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix(" kB")?.trim().parse().ok());
+        Memory {
+            allocations: count(0),
+            by_worker: count(8),
+            worker_faults: faults(&process, "worker"),
+            resident: resident.map_or_else(|| panic!("no VmRSS in\n{status}"), |kib: u64| kib << 10),
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.counts);
+    }
+}
+
+/// Minor faults of the thread of that name (`proc_pid_stat(5)`, field 10).
+fn faults(process: &str, thread: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("{process}/task")).unwrap();
+    let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
+    let found = stats.into_iter().find_map(|stat| {
+        let (before, rest) = stat.rsplit_once(") ")?;
+        // The rest begins with the third.
+        before.ends_with(&format!("({thread}")).then(|| rest.split(' ').nth(7)?.parse().ok())?
+    });
+    found.unwrap_or_else(|| panic!("no thread '{thread}'"))
+}
