@@ -73,9 +73,9 @@ drop_reasons! {
     TransmitBusy => "transmit_busy",
     /// The kernel refused the frame for another reason.
     TransmitError => "transmit_error",
-    /// The worker's receive ring was full.
+    /// The worker's receive ring was full, or the queue beside it for frames that are longer than a slot.
     ReceiveOverrun => "receive_overrun",
-    /// There was no room for all of the frame, or the kernel could not describe its offloads.
+    /// The kernel could not describe the frame's offloads, or it is longer than any frame.
     ReceiveUnreadable => "receive_unreadable",
     /// The frame had waited for a worker that hung; the kernel has forwarded later ones meanwhile.
     WaitedTooLong => "waited_too_long",

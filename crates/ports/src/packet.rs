@@ -202,9 +202,11 @@ impl PacketSocket {
         if got < 0 {
             return Err(io::Error::last_os_error());
         }
-        let dropped = u64::from(statistics.tp_drops);
+        let mut dropped = u64::from(statistics.tp_drops);
         if let Some(ring) = self.ring.take() {
-            self.ring = Some(ring.check(&self.fd, dropped)?);
+            let mut ring = ring.check(&self.fd, dropped)?;
+            dropped += ring.take_cut();
+            self.ring = Some(ring);
         }
         Ok(dropped)
     }

@@ -70,6 +70,8 @@ pub(crate) struct Ring {
     tagged: bool,
     /// Whether a frame came since [`Self::check`] last asked.
     used: bool,
+    /// Long frames that found no room in the socket's queue since [`Self::take_cut`] last asked.
+    cut: u64,
     batch: Batch<'static>,
 }
 
@@ -114,6 +116,7 @@ impl Ring {
             long,
             tagged: false,
             used: false,
+            cut: 0,
             batch,
         })
     }
@@ -138,6 +141,11 @@ impl Ring {
         Ok(ring)
     }
 
+    /// How many long frames have found no room since the last call.
+    pub(crate) const fn take_cut(&mut self) -> u64 {
+        std::mem::replace(&mut self.cut, 0)
+    }
+
     /// Has tags stay in the frames.
     pub(crate) const fn keep_tags(&mut self) {
         self.tagged = true;
@@ -146,7 +154,7 @@ impl Ring {
     /// What has arrived since the last call, whose frames go back to the kernel.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> &Batch<'_> {
         self.release();
-        let Self { memory, layout, next, taken, long, tagged, used, batch, .. } = self;
+        let Self { memory, layout, next, taken, long, tagged, used, cut, batch, .. } = self;
         let mut place = *next;
         let mut long = long.chunks_exact_mut(FRAME_CAPACITY);
         // Super-frames weigh as much as they are work: who looks again too late is taken for one that hangs.
@@ -184,7 +192,11 @@ impl Ring {
                 )
             } else if header.tp_snaplen < header.tp_len {
                 // There was no room for the rest.
-                None
+                *cut += 1;
+                *taken += 1;
+                *used = true;
+                place = layout.after(place);
+                continue;
             } else {
                 match tag.filter(|_| *tagged) {
                     Some(tag) => put_back(bytes, start..end, tag),

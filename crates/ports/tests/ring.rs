@@ -14,6 +14,27 @@ use lab::netns::{Namespace, veth};
 use pipeline::{Batch, Body, Destination, Offload, Transmit};
 use ports::{PacketSocket, Room};
 
+/// The ends of a link.
+fn ends(tag: &str) -> [Namespace; 2] {
+    let name = |end: &str| format!("vtp-{tag}-{end}-{}", std::process::id());
+    let [near, far] = ["near", "far"].map(|end| Namespace::create(name(end)).unwrap());
+    veth((&near, "eth0"), (&far, "eth0"), 9000).unwrap();
+    [near, far]
+}
+
+fn open(namespace: &Namespace, room: Room) -> PacketSocket {
+    let index = || nix::net::if_::if_nametoindex("eth0").unwrap();
+    namespace.enter(|| PacketSocket::open(index(), room).unwrap()).unwrap()
+}
+
+fn send(sender: &mut PacketSocket, frame: &[u8]) {
+    let transmit = Transmit::new(Destination::Bridge, 0, Body::Owned(frame.into()), Offload::default());
+    sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+}
+
+/// Whose frames are a test's.
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
 /// Frames that the slots are for, and longer ones, tagged and not, arrive whole and in order: around a ring of one block, several times.
 #[test]
 fn frames_of_all_lengths_arrive_whole_and_in_order() {
@@ -21,13 +42,7 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
         println!("SKIPPED frames_of_all_lengths_arrive_whole_and_in_order: network namespaces need root");
         return;
     }
-    let name = |end: &str| format!("vtp-ring-{end}-{}", std::process::id());
-    let [near, far] = ["near", "far"].map(|end| Namespace::create(name(end)).unwrap());
-    veth((&near, "eth0"), (&far, "eth0"), 9000).unwrap();
-    let open = |namespace: &Namespace, room| {
-        let index = || nix::net::if_::if_nametoindex("eth0").unwrap();
-        namespace.enter(|| PacketSocket::open(index(), room).unwrap()).unwrap()
-    };
+    let [near, far] = ends("ring");
     let mut sender = open(&near, Room::LITTLE);
     let mut socket = open(&far, Room { frames: 37, longest: 1568 });
     let frame = |number: u32| {
@@ -41,13 +56,11 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
     let mut expected = 0;
     for first in (0..600).step_by(10) {
         for number in first..first + 10 {
-            let body = Body::Owned(frame(number).into());
-            let transmit = Transmit::new(Destination::Bridge, 0, body, Offload::default());
-            sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+            send(&mut sender, &frame(number));
         }
         let start = Instant::now();
         while expected < first + 10 && start.elapsed() < Duration::from_secs(2) {
-            for seen in socket.receive().frames().filter(|seen| seen.data.starts_with(&[2, 0, 0, 0, 0, 9])) {
+            for seen in socket.receive().frames().filter(|seen| seen.data.starts_with(&OURS)) {
                 assert!(seen.data == frame(expected), "frame {expected}: {:02x?}", &seen.data[..18]);
                 expected += 1;
             }
@@ -55,4 +68,47 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
     }
     assert_eq!(expected, 600);
     assert_eq!(socket.overruns().unwrap(), 0);
+}
+
+/// What is too long for a slot and finds no room in the queue beside the ring either is counted, as what finds no slot is; all else arrives, and
+/// the ring goes on.
+#[test]
+fn long_frames_without_room_are_counted() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED long_frames_without_room_are_counted: network namespaces need root");
+        return;
+    }
+    const SENT: u64 = 120;
+    let [near, far] = ends("full");
+    let mut sender = open(&near, Room::LITTLE);
+    // The queue has room for some 70 KB: each frame of 9,000 bytes weighs more than that much.
+    let mut socket = open(&far, Room { frames: 16, longest: 1568 });
+    let long = [&OURS[..], &[2, 0, 0, 0, 0, 8, 0x88, 0xb5], &[7; 9000]].concat();
+    let arrived = |socket: &mut PacketSocket| {
+        let ours = |frame: &&pipeline::Frame<'_>| {
+            assert!(!frame.data.is_empty(), "nothing that could not be read");
+            frame.data.starts_with(&OURS)
+        };
+        let (mut seen, mut rest) = (0, Instant::now());
+        while rest.elapsed() < Duration::from_millis(200) {
+            let got = socket.receive().frames().filter(ours).count();
+            seen += got as u64;
+            if got > 0 {
+                rest = Instant::now();
+            }
+        }
+        seen
+    };
+    // Slots enough for all of these.
+    (0..SENT / 4).for_each(|_| send(&mut sender, &long));
+    let seen = arrived(&mut socket);
+    let lost = socket.overruns().unwrap();
+    assert!(seen > 0 && lost > 0, "{seen} arrived, {lost} did not");
+    assert_eq!(seen + lost, SENT / 4);
+    // And slots for the fewest of these.
+    (0..SENT).for_each(|_| send(&mut sender, &long));
+    let seen = arrived(&mut socket);
+    assert_eq!(seen + socket.overruns().unwrap(), SENT);
+    send(&mut sender, &long);
+    assert_eq!((arrived(&mut socket), socket.overruns().unwrap()), (1, 0));
 }
