@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tables::{Snapshot, VniTable, VtepIndex};
@@ -48,7 +50,7 @@ pub struct AccessTerms {
 /// How much is learned in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgeLimits {
-    /// Stations of all VNIs.
+    /// Stations of all VNIs, also of those of bridges that share it.
     pub total: usize,
     /// Moves of one station in a second; one that moves more often stays where it is.
     pub moves: u32,
@@ -105,7 +107,9 @@ pub struct Bridge {
     ports: Vec<AccessTerms>,
     segments: Vec<Segment>,
     limits: BridgeLimits,
+    /// Of this bridge, and of all that share the limit.
     stations: usize,
+    all: Arc<AtomicUsize>,
     start: Option<Instant>,
     now: u64,
     swept: u64,
@@ -135,7 +139,13 @@ impl Bridge {
                 segment.ports.push(number);
             }
         }
-        Self { ports, segments, limits, stations: 0, start: None, now: 0, swept: 0 }
+        Self { ports, segments, limits, stations: 0, all: Arc::default(), start: None, now: 0, swept: 0 }
+    }
+
+    /// Shares the limit of all VNIs' stations with other bridges, before anything is learned: `all` counts those of all of them.
+    #[must_use]
+    pub fn sharing(self, all: &Arc<AtomicUsize>) -> Self {
+        Self { all: Arc::clone(all), ..self }
     }
 
     /// All stations that are not forgotten.
@@ -182,7 +192,7 @@ impl Bridge {
             };
         }
         let (now, limits) = (self.now, self.limits);
-        let full = self.stations >= limits.total;
+        let full = self.all.load(Ordering::Relaxed) >= limits.total;
         let Some(segment) = self.segments.iter_mut().find(|segment| segment.vni == table.tunnel.vni) else {
             return Ok(());
         };
@@ -214,6 +224,7 @@ impl Bridge {
             Entry::Vacant(entry) => {
                 entry.insert(Heard { place, last: now, moving: now, moves: 0 });
                 self.stations += 1;
+                self.all.fetch_add(1, Ordering::Relaxed);
                 counters.stations.new.add(1);
             }
         }
@@ -233,6 +244,7 @@ impl Bridge {
         }
         let before = self.stations;
         self.stations = self.segments.iter().map(|segment| segment.stations.len()).sum();
+        self.all.fetch_sub(before.saturating_sub(self.stations), Ordering::Relaxed);
         self.stations < before
     }
 

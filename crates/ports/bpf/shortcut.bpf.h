@@ -105,7 +105,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		counts->refreshed += 1;
 		return PASS;
 	}
-	worker = worker_of_inner(skb);
+	worker = worker_of(skb, 0);
 	if (stalled(worker, BRIDGE)) {
 		counts->stalled += 1;
 		return PASS;
@@ -118,7 +118,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	if (!passage || passage->arrived != passage->queued || skb->gso_size)
 		return by_backlog(skb, worker, passage);
 	skb->tc_index = 0;
-	return bpf_redirect_peer(bridge_splices[worker], 0);
+	return bpf_redirect_peer(near_end(bridge_splices, worker), 0);
 pass:
 	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
 	source.kind = PLACE_REMOTE;

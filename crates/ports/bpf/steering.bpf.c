@@ -122,14 +122,15 @@ struct {
 // (Linux before 6.2: UDP); set before loading. All of them, or those that need no cutting would overtake the others.
 const volatile __u32 through_queue = 0;
 
-// Since when frames wait in a splice (key: twice the worker's number, and which of its splices): nanoseconds of CLOCK_MONOTONIC_COARSE; 0
+// Since when frames wait in a splice (key: which of its worker's, in that worker's line of the cache): nanoseconds of CLOCK_MONOTONIC_COARSE; 0
 // where the worker has looked since. The worker writes it too, by mmap(2). The lowest bit says that the worker was called.
 enum { UNDERLAY = 0, BRIDGE = 1 };
+#define WORDS 8
 #define CALLED 1ULL
 
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 2 * WORKERS);
+	UINT(max_entries, WORDS * WORKERS);
 	UINT(map_flags, BPF_F_MMAPABLE);
 	TYPE(key, __u32);
 	TYPE(value, __u64);
@@ -148,7 +149,7 @@ const volatile __u64 stall_limit = 200000000;
 // has nothing to do for this. Should the frames have been lost on their way, it does not know of them: so it is called, once.
 static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 {
-	__u32 splice = 2 * worker + which;
+	__u32 splice = WORDS * worker + which;
 	volatile __u64 *since = bpf_map_lookup_elem(&waiting_since, &splice);
 	__u64 now, start;
 
@@ -253,7 +254,7 @@ static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct 
 	// The splice may cut it, and the first piece does not say that the last has arrived; what comes next does.
 	if (skb->gso_size)
 		next_number(passage);
-	return bpf_redirect(bridge_splices[worker], 0);
+	return bpf_redirect(near_end(bridge_splices, worker), 0);
 }
 
 // The far ends: AF_PACKET has seen the frame before this runs; no stack may see it after.
@@ -294,7 +295,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
 	struct headers h;
 	struct tunnel_end end = {};
-	__u32 total, worker, *serves;
+	__u32 total, ifindex, worker, *serves;
 
 	if (skb->protocol != htons(ETH_P_IP) || skb->vlan_present || skb->pkt_type != PACKET_HOST)
 		return PASS;
@@ -313,14 +314,15 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	serves = bpf_map_lookup_elem(&taken_tunnels, &end);
 	if (!serves)
 		return PASS;
-	worker = *serves < WORKERS ? *serves : worker_of_outer(h.source_address, h.source_port);
+	worker = *serves < WORKERS ? *serves : worker_of(skb, sizeof(h));
 	if (stalled(worker, UNDERLAY)) {
 		count(COUNT_UPLINK_STALLED);
 		return PASS;
 	}
 	count(COUNT_UPLINK_REDIRECTED);
 	skb->tc_index = 0;
-	return through_queue ? bpf_redirect(underlay_splices[worker], 0) : bpf_redirect_peer(underlay_splices[worker], 0);
+	ifindex = near_end(underlay_splices, worker);
+	return through_queue ? bpf_redirect(ifindex, 0) : bpf_redirect_peer(ifindex, 0);
 }
 
 // Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not understood.
@@ -330,7 +332,7 @@ static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
 	__u16 ethertype;
 	__u8 byte, protocol;
 
-	offset = behind_tags(skb, &ethertype);
+	offset = behind_tags(skb, 0, &ethertype);
 	if (!offset)
 		return 0;
 	if (ethertype == htons(ETH_P_IP)) {
@@ -379,7 +381,7 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 		count(COUNT_VXLAN_TOO_BIG);
 		return PASS;
 	}
-	worker = worker_of_inner(skb);
+	worker = worker_of(skb, 0);
 	if (stalled(worker, BRIDGE)) {
 		count(COUNT_VXLAN_STALLED);
 		return PASS;

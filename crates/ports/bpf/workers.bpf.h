@@ -21,12 +21,19 @@ static ALWAYS_INLINE __u32 deal(__u32 hash)
 	return ((__u64)mix(hash, 0) * workers >> 32) & (WORKERS - 1);
 }
 
-// Offset of what is behind the Ethernet header and up to two tags; 0 where the frame is too short.
-static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u16 *ethertype)
+// The near end of a worker's splice. Where the compiler spills the number, Linux before 5.16 has forgotten that it is small.
+static ALWAYS_INLINE __u32 near_end(const volatile __u32 *splices, __u32 worker)
 {
-	__u32 offset = 14;
+	asm volatile("" : "+r"(worker));
+	return splices[worker & (WORKERS - 1)];
+}
 
-	if (bpf_skb_load_bytes(skb, 12, ethertype, 2))
+// Offset of what is behind an Ethernet header, which begins at `start`, and up to two tags; 0 where the frame is too short.
+static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16 *ethertype)
+{
+	__u32 offset = start + 14;
+
+	if (bpf_skb_load_bytes(skb, start + 12, ethertype, 2))
 		return 0;
 #pragma unroll
 	for (int tags = 0; tags < 2; tags++) {
@@ -39,15 +46,10 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u16 *ethertype)
 	return offset;
 }
 
-// Of a VXLAN frame: who sends it, and its source port, by which whoever encapsulates keeps flows apart (RFC 7348 section 5).
-static ALWAYS_INLINE __u32 worker_of_outer(__u32 source, __u16 source_port)
-{
-	return workers > 1 ? deal(mix(mix(0, source), source_port)) : 0;
-}
-
-// Of a host's frame: its addresses, and what crates/entropy/src/key.rs has beside them, a queue pair before ports. What that finds
-// behind IPv6 extension headers is not looked for, and fragments show no ports: then addresses alone.
-static ALWAYS_INLINE __u32 worker_of_inner(struct __sk_buff *skb)
+// That of a host's frame, which begins at `start`: by its addresses, and what crates/entropy/src/key.rs has beside them, a queue pair before
+// ports. What that finds behind IPv6 extension headers is not looked for, and fragments show no ports: then by addresses alone. Nor is an outer
+// source port: who sends may change that for a flow whose frames still wait here.
+static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 {
 	struct {
 		__u8 version_ihl;
@@ -73,7 +75,7 @@ static ALWAYS_INLINE __u32 worker_of_inner(struct __sk_buff *skb)
 
 	if (workers <= 1)
 		return 0;
-	offset = behind_tags(skb, &ethertype);
+	offset = behind_tags(skb, start, &ethertype);
 	if (offset && ethertype == htons(ETH_P_IP) && !bpf_skb_load_bytes(skb, offset, &ip4, sizeof(ip4))) {
 		hash = mix(mix(hash, ip4.addresses[0]), ip4.addresses[1]);
 		if (ip4.fragment & htons(0x3fff))
@@ -87,7 +89,7 @@ static ALWAYS_INLINE __u32 worker_of_inner(struct __sk_buff *skb)
 		protocol = ip6.next;
 		offset += sizeof(ip6);
 	} else {
-		if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
+		if (bpf_skb_load_bytes(skb, start, macs, sizeof(macs)))
 			return 0;
 		return deal(mix(mix(mix(hash, macs[0]), macs[1]), macs[2]));
 	}

@@ -21,6 +21,10 @@ const PAGE: usize = 4096;
 /// Workers that there may be, each with two splices (`WORKERS` in `bpf/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
+/// Words of the map for each worker: a line of the cache, which no other writes.
+const WORDS: usize = 8;
+const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);
+
 /// A worker's splices, by their places in the programs' map `waiting_since`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
@@ -39,7 +43,7 @@ pub struct Patience {
     limit: Duration,
 }
 
-/// The map's page, of which each worker has two words.
+/// The map's page, of which each worker has `WORDS`, and uses two.
 #[derive(Debug)]
 struct Notes(NonNull<AtomicU64>);
 
@@ -100,8 +104,8 @@ impl Patience {
     }
 
     fn note(&self, splice: Waiting) -> &AtomicU64 {
-        // SAFETY: the page holds two words for each of `MOST_WORKERS` workers, of which this is one; the mapping lives as long as `notes`.
-        unsafe { self.notes.0.add(2 * self.worker + splice as usize).as_ref() }
+        // SAFETY: the page holds `WORDS` for each of `MOST_WORKERS` workers, of which this is one; the mapping lives as long as `notes`.
+        unsafe { self.notes.0.add(WORDS * self.worker + splice as usize).as_ref() }
     }
 }
 

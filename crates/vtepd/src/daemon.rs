@@ -94,7 +94,16 @@ async fn run_until_replaced(
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
-    let Configuration { stall_limit, worker, .. } = configuration;
+    let Configuration { stall_limit, mut worker, .. } = configuration;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if worker.workers > cpus {
+        tracing::warn!(
+            "{} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads",
+            worker.workers
+        );
+        // Before everybody else, they would leave nothing to those.
+        worker.realtime = false;
+    }
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
     let ports = configuration.standalone.shown();
     let takeover = Takeover::prepare(hook, features, stall_limit, worker, access, &requests, move || {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::{Status, Update};
 use pipeline::Counters;
@@ -13,10 +13,14 @@ use tables::{ShortcutPort, Snapshot};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::standalone::{ShownPort, Stations};
 use crate::takeover::{Takeover, TakeoverError};
 use crate::view;
+
+/// How long a worker may take to say what it has learned.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// See the module's description.
 #[derive(Debug)]
@@ -123,8 +127,12 @@ impl Shown {
             deprecated,
             reason = "its successor is unsafe; this ring owns its descriptor and never changes it"
         )]
-        let calls = calls.map(AsyncFd::new);
-        let Some(Ok(mut calls)) = calls else { return std::future::pending().await };
+        let calls = calls.map(AsyncFd::new).transpose();
+        let calls = calls.unwrap_or_else(|error| {
+            tracing::warn!("a worker whose frames get lost on their way to it is not called: {error}");
+            None
+        });
+        let Some(mut calls) = calls else { return std::future::pending().await };
         // It fails only where the runtime ends.
         while let Ok(mut ready) = calls.readable_mut().await {
             for worker in ready.get_inner_mut() {
@@ -144,8 +152,8 @@ impl Shown {
         let answers = self.takeover().as_ref().map(Takeover::stations);
         let mut stations = Stations::new();
         for answer in answers.into_iter().flatten() {
-            // It fails only where the worker ends, or somebody else has asked meanwhile.
-            stations.extend(answer.await.unwrap_or_default());
+            // It fails where the worker ends or hangs, or somebody else has asked meanwhile.
+            stations.extend(timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default());
         }
         stations
     }

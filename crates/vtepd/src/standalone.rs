@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -172,8 +173,8 @@ impl Standalone {
     pub fn open(&self, settings: &Settings, workers: usize) -> Result<Vec<Access>, AccessError> {
         let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
         let mut all: Vec<_> = (0..workers).map(|_| Access::default()).collect();
-        let limits =
-            BridgeLimits { total: settings.learning.total / workers.max(1), moves: settings.learning.moves };
+        let limits = BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
+        let stations = Arc::default();
         let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
         if let Some(first) = all.first_mut() {
             let claims = ends.into_iter().map(|(local, port)| claim(local, port));
@@ -201,7 +202,7 @@ impl Standalone {
                     ageing: port.ageing,
                 });
             }
-            access.bridge = (!terms.is_empty()).then(|| Bridge::new(terms, limits));
+            access.bridge = (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
         }
         Ok(all)
     }
@@ -368,7 +369,7 @@ pub struct Access {
     pub numbers: Vec<u16>,
     /// What forwards between them.
     pub bridge: Option<Bridge>,
-    /// See [`claim`]; the first worker has them all.
+    /// See [`claim`]; the first has them all.
     pub claims: Vec<UdpSocket>,
 }
 

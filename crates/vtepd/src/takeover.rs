@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct Takeover {
     /// What workers are called by, until somebody has asked for it.
     calls: Option<Calls>,
     engaged: bool,
+    /// Standalone: nobody else gets these UDP ports, until all workers have ended.
+    _claims: Vec<UdpSocket>,
     /// Dropped last: with them go the far ends that workers read.
     _splices: Vec<Splices>,
     _private: PrivateNamespace,
@@ -89,7 +92,8 @@ impl Takeover {
         let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
         let mut workers = Vec::new();
-        for (number, ((splices, patience), access)) in
+        let mut claims = Vec::new();
+        for (number, ((splices, patience), mut access)) in
             splices.iter_mut().zip(patience).zip(access).enumerate()
         {
             let mut to_bridge = splices.bridge.take_socket().ok_or_else(taken)?;
@@ -108,6 +112,7 @@ impl Takeover {
                 steering.shut(ifindex)?;
             }
             access.vnis.iter().for_each(|vni| steering.serve(*vni, number));
+            claims.append(&mut access.claims);
             let worker = Worker::start(number, sockets, access, requests.clone(), stopped.clone());
             workers.push(worker.map_err(TakeoverError::Worker)?);
         }
@@ -116,6 +121,7 @@ impl Takeover {
             workers,
             calls: Some(calls),
             engaged: false,
+            _claims: claims,
             _splices: splices,
             _private: private,
         })

@@ -1,7 +1,6 @@
 //! The worker: one thread that moves frames from the splices through the pipeline to the ports, run to completion.
 
 use std::io;
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -126,13 +125,12 @@ impl Worker {
             asker: Mutex::default(),
             asked: AtomicBool::new(false),
         });
-        let Access { ports, bridge, claims, numbers, vnis: _ } = access;
+        let Access { ports, bridge, numbers, .. } = access;
         let mut engine = Engine {
             shared: Arc::clone(&shared),
             sockets,
             access: ports,
             numbers,
-            _claims: claims,
             pipeline: Pipeline::new(Arc::clone(&shared.counters)),
             out: Outgoing::new(),
             requests,
@@ -150,9 +148,8 @@ impl Worker {
         // As the splices are called.
         let name = if number == 0 { "worker".to_owned() } else { format!("worker{number}") };
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let result = engine.run();
-            stopped();
-            result
+            let _told = AtTheEnd(Some(stopped));
+            engine.run()
         })?;
         Ok(Self { shared, thread })
     }
@@ -209,6 +206,17 @@ impl Worker {
     }
 }
 
+/// Calls it when dropped: also where a panic ends the thread.
+struct AtTheEnd<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for AtTheEnd<F> {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
+    }
+}
+
 /// The thread's own state.
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
@@ -217,7 +225,6 @@ pub(crate) struct Engine {
     pub(crate) access: Vec<AccessPort>,
     /// The ports' numbers among all workers'.
     pub(crate) numbers: Vec<u16>,
-    _claims: Vec<UdpSocket>,
     pub(crate) pipeline: Pipeline,
     pub(crate) out: Outgoing,
     requests: mpsc::Sender<Request>,
@@ -398,6 +405,7 @@ impl Engine {
         // When control is that far behind, the count has to do.
         let _ = self.requests.try_send(Request::Stalled { waited, dropped });
         tracing::warn!(
+            worker = std::thread::current().name(),
             ?waited,
             dropped,
             "the worker was not run for longer than frames may wait: the kernel forwarded meanwhile (limit {:?}); what had \
@@ -485,4 +493,25 @@ pub(crate) fn send(
 ) {
     let together = socket.transmit(batch, frames, |frame, outcome| pipeline.account(frame, outcome));
     pipeline.account_super_frames(together.sent, together.frames);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon ends with the first of its workers, however that ends.
+    #[test]
+    fn the_end_is_told_of_after_a_panic_too() {
+        let (told, mut tale) = mpsc::channel(1);
+        let others = told.clone();
+        let thread = std::thread::spawn(move || {
+            let _told = AtTheEnd(Some(move || {
+                let _ = told.try_send(());
+            }));
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(thread.join().is_err());
+        assert_eq!(tale.try_recv(), Ok(()));
+        drop(others);
+    }
 }

@@ -74,18 +74,13 @@ impl Sender {
 }
 
 /// The worker that gets this frame, as the splice of its number has it, and nobody else.
-fn worker(
-    sockets: &mut [PacketSocket],
-    marker: impl Fn(&[u8]) -> bool,
-    sender: &mut Sender,
-    frame: &[u8],
-) -> usize {
+fn worker(sockets: &mut [PacketSocket], sender: &mut Sender, frame: &[u8]) -> usize {
     sender.send(frame);
     let mut got = BTreeSet::new();
     let start = Instant::now();
     while got.is_empty() && start.elapsed() < SOON {
         for (number, socket) in sockets.iter_mut().enumerate() {
-            if socket.receive().frames().any(|frame| marker(frame.data)) {
+            if socket.receive().frames().any(|frame| marked(frame.data)) {
                 got.insert(number);
             }
         }
@@ -94,10 +89,18 @@ fn worker(
     got.pop_first().unwrap()
 }
 
-/// From the underlay.
-fn from(source_port: u16) -> Vec<u8> {
+/// A host's frame, from the underlay.
+fn from(source_port: u16, inner: &[u8]) -> Vec<u8> {
     let mut frame = vxlan_frame(5, 8);
+    frame.truncate(50);
+    frame.extend(inner);
+    let length = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
     frame[34..36].copy_from_slice(&source_port.to_be_bytes());
+    frame[38..40].copy_from_slice(&(length - 20).to_be_bytes());
     frame
 }
 
@@ -116,7 +119,7 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let mut underlays = take(&mut |splices| splices.underlay.take_socket(), &mut splices);
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     let (mut eth0, mut spine) = (Sender::on(&host, "eth0"), Sender::on(&spine, "leaf"));
-    let mut of = |frame: &[u8]| worker(&mut bridges, marked, &mut eth0, frame);
+    let mut of = |frame: &[u8]| worker(&mut bridges, &mut eth0, frame);
 
     // A queue pair: whatever opcode, sequence number and inner source port.
     let mut share = BTreeMap::<usize, usize>::new();
@@ -149,28 +152,30 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let other = frame(0x88b5, &[], &MARK);
     assert_eq!(of(&other), of(&other));
 
-    // From the underlay, by the outer source port.
-    let mut outer =
-        |port: u16| worker(&mut underlays, |frame| frame.ends_with(&[0xab; 46]), &mut spine, &from(port));
-    let got: Vec<_> = (49_152..49_176).map(&mut outer).collect();
-    assert_eq!(got, (49_152..49_176).map(outer).collect::<Vec<_>>());
-    assert_eq!(got.iter().collect::<BTreeSet<_>>().len(), WORKERS);
+    // From the underlay by the same of what is inside, whatever the outer source port: it may change.
+    let mut outer = |frame: &[u8], port| worker(&mut underlays, &mut spine, &from(port, frame));
+    let mut got = BTreeSet::new();
+    for queue_pair in 0..24 {
+        let inner =
+            |sequence| frame(0x0800, &[], &ipv4(1, 17, 0, &udp(49_152, 4791, &bth(0, queue_pair, sequence))));
+        let first = outer(&inner(0), 49_152);
+        assert_eq!(first, of(&inner(1)), "as where it comes from a host");
+        assert_eq!(outer(&inner(1), 50_000 + queue_pair), first, "queue pair {queue_pair}");
+        got.insert(first);
+    }
+    assert_eq!(got.len(), WORKERS);
 
     // Of a VNI that one worker serves, whatever the port.
     let plan = plan(&leaf);
     leaf.enter(|| steering.shrink(&tables::SteeringPlan::default()).unwrap()).unwrap();
     steering.serve(plan.vnis.first_key_value().unwrap().1.vni, 2);
     leaf.enter(|| steering.grow(&plan).unwrap()).unwrap();
-    for port in 49_152..49_176u16 {
-        spine.send(&from(port));
+    for number in 0..24 {
+        spine.send(&from(49_152, &port(number)));
     }
-    assert_eq!(
-        receive(&mut underlays[2], SOON, |frame| frame.data.ends_with(&[0xab; 46])),
-        24,
-        "all of them"
-    );
+    assert_eq!(receive(&mut underlays[2], SOON, |frame| marked(frame.data)), 24, "all of them");
     for other in [0, 1] {
-        assert_eq!(receive(&mut underlays[other], NEVER, |frame| frame.data.ends_with(&[0xab; 46])), 0);
+        assert_eq!(receive(&mut underlays[other], NEVER, |frame| marked(frame.data)), 0);
     }
     leaf.enter(|| drop((steering, splices))).unwrap();
     drop(private);
@@ -187,17 +192,17 @@ fn one_worker_that_hangs_is_given_up_alone() {
     let (patience, mut calls) = steering.take_watch().unwrap();
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     let mut spine = Sender::on(&spine, "leaf");
-    let marker = |frame: &[u8]| frame.ends_with(&[0xab; 46]);
     let mut of = BTreeMap::new();
-    for port in 49_152..49_168 {
-        of.insert(worker(&mut underlays, marker, &mut spine, &from(port)), port);
+    for port in 0..16 {
+        let frame = from(49_152, &frame(0x0800, &[], &ipv4(1, 17, 0, &udp(port, 53, &[]))));
+        of.insert(worker(&mut underlays, &mut spine, &frame), frame);
     }
-    let [hung, well] = [of[&1], of[&0]].map(from);
+    let (hung, well) = (&of[&1], &of[&0]);
     for patience in &patience {
         assert_eq!(patience.look(Waiting::Underlay), None);
     }
-    spine.send(&hung);
-    spine.send(&well);
+    spine.send(hung);
+    spine.send(well);
     for _ in 0..8 {
         std::thread::sleep(LIMIT / 4);
         assert_eq!(patience[0].look(Waiting::Underlay), None);
@@ -207,15 +212,15 @@ fn one_worker_that_hangs_is_given_up_alone() {
         patience.forgive(Waiting::Bridge);
     }
     calls.by_ref().for_each(drop);
-    spine.send(&hung);
-    spine.send(&well);
-    assert_eq!(receive(&mut underlays[0], SOON, |frame| marker(frame.data)), 2);
-    assert_eq!(receive(&mut underlays[1], NEVER, |frame| marker(frame.data)), 1, "what came before");
+    spine.send(hung);
+    spine.send(well);
+    assert_eq!(receive(&mut underlays[0], SOON, |frame| marked(frame.data)), 2);
+    assert_eq!(receive(&mut underlays[1], NEVER, |frame| marked(frame.data)), 1, "what came before");
     assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
     assert_eq!((calls.next(), calls.next()), (Some(1), None));
     assert!(patience[1].look(Waiting::Underlay).is_some());
     patience[1].forgive(Waiting::Underlay);
-    assert_eq!(worker(&mut underlays, marker, &mut spine, &hung), 1);
+    assert_eq!(worker(&mut underlays, &mut spine, hung), 1);
     leaf.enter(|| drop((steering, splices))).unwrap();
     drop(private);
 }
