@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
 use pipeline::{Batch, Body, Destination, Offload, Transmit};
@@ -22,6 +22,7 @@ use vtepd_tests::experiments::{Uplinks, experiments, is_experiment};
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, LEAF, PEER, PEER2, ip, run};
+use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
@@ -323,6 +324,25 @@ ports = [{ interface = "hp10" }]
     assert_eq!(metrics.dropped_in_all(), metrics.dropped("unknown_vtep"), "{}", metrics.0);
 }
 
+/// Whoever is told to end does, however much its stations have to say.
+#[test]
+fn it_ends_while_a_station_goes_on_talking() {
+    if !can_run("it_ends_while_a_station_goes_on_talking") {
+        return;
+    }
+    let lab = lab("alonends");
+    let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
+    let rate = Rate { frames: 2000, queue_pairs: 4, payload: 64 };
+    let stream = Stream::start(&lab.host, &lab.far, rate, 0x656e_6473);
+    stream.pass(200);
+    let told = Instant::now();
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{log}");
+    // It would never have.
+    assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
+    let _ = stream.finish();
+}
+
 /// What it cannot have it names, and says what to do; and the UDP port is taken, so the kernel answers nobody there.
 #[test]
 fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
@@ -333,7 +353,11 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     let file = std::env::temp_dir().join(format!("vtepd-alone-{}.toml", std::process::id()));
     let refused = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let output = Vtepd::output(&lab.leaf, &["--config", file.to_str().unwrap()]);
+        let arguments = ["--config", file.to_str().unwrap(), "--dry-run"];
+        let dry = Vtepd::output(&lab.leaf, &arguments);
+        let told = String::from_utf8_lossy(&dry.stdout);
+        assert!(told.contains("it would not start: "), "{told}");
+        let output = Vtepd::output(&lab.leaf, &arguments[..2]);
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

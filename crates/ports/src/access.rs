@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netlink::Requests;
+use netlink::{Link, Requests};
 use pipeline::{Batch, DropReason, Transmit};
 
 use crate::packet::PacketSocket;
@@ -30,6 +30,19 @@ impl AccessPort {
     /// # Errors
     /// When there is none of that name, or as [`PacketSocket::open`].
     pub fn interface(name: &str) -> io::Result<Self> {
+        let link = Self::find(name)?;
+        let room = Room { frames: FRAMES, longest: link.mtu as usize + HEADER };
+        let mut socket = PacketSocket::open(link.ifindex, room)?;
+        socket.keep_tags();
+        socket.listen_to_all()?;
+        Ok(Self::Interface(socket))
+    }
+
+    /// The interface that [`Self::interface`] would open.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn find(name: &str) -> io::Result<Link> {
         let link = Requests::open().and_then(|mut requests| requests.link(name)).map_err(io::Error::other)?;
         let missing = || {
             let text = format!(
@@ -37,12 +50,7 @@ impl AccessPort {
             );
             io::Error::new(io::ErrorKind::NotFound, text)
         };
-        let link = link.ok_or_else(missing)?;
-        let room = Room { frames: FRAMES, longest: link.mtu as usize + HEADER };
-        let mut socket = PacketSocket::open(link.ifindex, room)?;
-        socket.keep_tags();
-        socket.listen_to_all()?;
-        Ok(Self::Interface(socket))
+        link.ok_or_else(missing)
     }
 
     /// Makes a TAP in the calling thread's namespace, or opens a persistent one.

@@ -72,12 +72,16 @@ async fn run_until_replaced(
                 instance::process(pid)
             )
         });
+        // Whoever runs has what it would want.
+        let obstacles = if running.is_none() { configuration.standalone.obstacles() } else { Vec::new() };
+        let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
         let foreign = foreign(&update.plan, hook);
         let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
         let notes = running
             .into_iter()
             .chain(untried)
+            .chain(obstacles)
             .chain(missing)
             .chain(by_default)
             .chain(lacks(features))

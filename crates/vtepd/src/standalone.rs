@@ -165,6 +165,21 @@ impl Standalone {
         self.ports.iter().map(shown).collect()
     }
 
+    /// What of it could not be had now: addresses, UDP ports and interfaces. Nothing is kept, and TAPs are not tried.
+    pub fn obstacles(&self) -> Vec<AccessError> {
+        let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
+        let claims = ends.into_iter().filter_map(|(local, port)| claim(local, port).err());
+        let ports = self.ports.iter().filter_map(|port| match &port.kind {
+            PortKind::Interface(name) => {
+                let found = AccessPort::find(name).and_then(|_| vacant(name));
+                let failed = |source| AccessError::Port { vni: port.vni, name: name.clone(), source };
+                found.map_err(failed).err()
+            }
+            PortKind::Tap(_) => None,
+        });
+        claims.chain(ports).collect()
+    }
+
     /// Opens the ports and claims the UDP ports, in the calling thread's namespace, for so many workers: VNIs are dealt over them, so that there
     /// are never more workers than VNIs. Without VNIs, each has nothing.
     ///

@@ -35,6 +35,8 @@ const MOST_RESTLESS: Duration = Duration::from_secs(30);
 /// When stopping: nothing may arrive for this long before the worker is done. Frames that were redirected just before the kill
 /// switch was emptied pass the kernel's backlog in far less.
 const QUIET: Duration = Duration::from_millis(20);
+/// But not for longer than this: stations on its own access ports may speak all the time.
+const LAST: Duration = Duration::from_millis(100);
 
 /// What a worker reads and writes.
 #[derive(Debug)]
@@ -254,7 +256,7 @@ impl Engine {
         }
         let mut affinity = Affinity::of_this_thread();
         affinity.hold();
-        let mut quiet_since = None;
+        let (mut quiet_since, mut told_to_stop) = (None, None);
         let (mut counted, mut uncounted) = (Instant::now(), 0);
         loop {
             let now = Instant::now();
@@ -267,6 +269,11 @@ impl Engine {
                 (counted, uncounted) = (now, 0);
                 self.count_overruns()?;
             }
+            let stopping = self.shared.stopping.load(Ordering::Relaxed);
+            if stopping && now.saturating_duration_since(*told_to_stop.get_or_insert(now)) >= LAST {
+                self.pipeline.stop();
+                return Ok(());
+            }
             if moved > 0 {
                 quiet_since = None;
                 self.scheduling.work(now, moved);
@@ -277,7 +284,6 @@ impl Engine {
                 continue;
             }
             self.scheduling.rest(now);
-            let stopping = self.shared.stopping.load(Ordering::Relaxed);
             if stopping && quiet_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
                 self.pipeline.stop();
                 return Ok(());
