@@ -217,7 +217,7 @@ fn one_worker_that_hangs_is_given_up_alone() {
     assert_eq!(receive(&mut underlays[0], SOON, |frame| marked(frame.data)), 2);
     assert_eq!(receive(&mut underlays[1], NEVER, |frame| marked(frame.data)), 1, "what came before");
     assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
-    assert_eq!((calls.next(), calls.next()), (Some(1), None));
+    assert!(calls.by_ref().any(|worker| worker == 1));
     assert!(patience[1].look(Waiting::Underlay).is_some());
     patience[1].forgive(Waiting::Underlay);
     assert_eq!(worker(&mut underlays, &mut spine, hung), 1);
