@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ::lab::{Namespace, Process};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use wire::MacAddr;
 
 use crate::{PATIENCE, wait_for};
 
@@ -128,6 +129,25 @@ impl Vtepd {
                 Command::new(program()).args(arguments).env_remove("RUST_LOG").output().expect("start vtepd")
             })
             .unwrap()
+    }
+
+    /// Where vtepctl says that a host is: a VTEP or a port.
+    #[must_use]
+    pub fn place(&self, mac: MacAddr) -> Option<String> {
+        let rows = self.ask(&["fdb", "--mac", &mac.to_string()]);
+        let row = rows.as_array()?.first()?;
+        row["port"].as_str().or(row["vtep"].as_str()).map(str::to_owned)
+    }
+
+    /// What the kernel says of its thread of this name: a folder of `proc(5)`.
+    #[must_use]
+    pub fn thread(&self, name: &str) -> PathBuf {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let called = |task: &PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|found| found.trim_end() == name)
+        };
+        let found = tasks.map(|task| task.unwrap().path()).find(called);
+        found.unwrap_or_else(|| panic!("no thread '{name}'"))
     }
 
     /// Runs vtepctl in its namespace, to its end.

@@ -60,15 +60,14 @@ impl Counted {
     pub fn memory(&self) -> Memory {
         let counts = std::fs::read(&self.counts).unwrap();
         let count = |at: usize| u64::from_ne_bytes(counts[at..at + 8].try_into().unwrap());
-        let process = format!("/proc/{}", self.vtepd.pid());
-        let status = std::fs::read_to_string(format!("{process}/status")).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.vtepd.pid())).unwrap();
         let resident = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix(" kB")?.trim().parse().ok());
         Memory {
             allocations: count(0),
             by_worker: count(8),
-            worker_faults: faults(&process, "worker"),
+            worker_faults: faults(&self.vtepd.thread("worker")),
             resident: resident.map_or_else(|| panic!("no VmRSS in\n{status}"), |kib: u64| kib << 10),
         }
     }
@@ -80,14 +79,10 @@ impl Drop for Counted {
     }
 }
 
-/// Minor faults of the thread of that name (`proc_pid_stat(5)`, field 10).
-fn faults(process: &str, thread: &str) -> u64 {
-    let tasks = std::fs::read_dir(format!("{process}/task")).unwrap();
-    let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap());
-    let found = stats.into_iter().find_map(|stat| {
-        let (before, rest) = stat.rsplit_once(") ")?;
-        // The rest begins with the third.
-        before.ends_with(&format!("({thread}")).then(|| rest.split(' ').nth(7)?.parse().ok())?
-    });
-    found.unwrap_or_else(|| panic!("no thread '{thread}'"))
+/// Minor faults of a thread (`proc_pid_stat(5)`, field 10).
+fn faults(thread: &Path) -> u64 {
+    let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
+    // The rest begins with the third.
+    let faults = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(7)?.parse().ok());
+    faults.unwrap_or_else(|| panic!("no faults in {stat}"))
 }

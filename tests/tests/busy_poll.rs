@@ -9,11 +9,7 @@ use vtepd_tests::{Lab, Vtepd, sockets};
 
 /// The part of a core that the worker takes with nothing to do, in percent.
 fn idle_use(vtepd: &Vtepd) -> u64 {
-    let tasks = format!("/proc/{}/task", vtepd.pid());
-    let worker = std::fs::read_dir(tasks).unwrap().map(|task| task.unwrap().path()).find(|task| {
-        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "worker")
-    });
-    let schedstat = worker.expect("a worker").join("schedstat");
+    let schedstat = vtepd.thread("worker").join("schedstat");
     let run = || {
         let line = std::fs::read_to_string(&schedstat).unwrap();
         line.split(' ').next().unwrap().parse::<u64>().unwrap()

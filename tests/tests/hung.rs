@@ -81,11 +81,8 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
 }
 
 /// Wake-ups of a thread of its own accord or for what it waited for.
-fn wake_ups(pid: i32, thread: &str) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let named = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap().trim() == thread;
-    let task = tasks.into_iter().find(named).unwrap_or_else(|| panic!("no thread {thread}"));
-    let status = fs::read_to_string(task.path().join("status")).unwrap();
+fn wake_ups(vtepd: &Vtepd, thread: &str) -> u64 {
+    let status = fs::read_to_string(vtepd.thread(thread).join("status")).unwrap();
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
     count.trim().parse().unwrap()
 }
@@ -101,9 +98,9 @@ fn an_idle_worker_sleeps() {
     let mut undisturbed = false;
     // Whatever the hosts say by themselves wakes it: a second without any is waited for.
     for _ in 0..20 {
-        let (frames, before) = (received(&vtepd.metrics()), wake_ups(vtepd.pid(), "worker"));
+        let (frames, before) = (received(&vtepd.metrics()), wake_ups(&vtepd, "worker"));
         std::thread::sleep(Duration::from_secs(1));
-        let (frames_after, after) = (received(&vtepd.metrics()), wake_ups(vtepd.pid(), "worker"));
+        let (frames_after, after) = (received(&vtepd.metrics()), wake_ups(&vtepd, "worker"));
         if frames == frames_after {
             assert_eq!(after, before, "wake-ups of an idle worker within a second");
             undisturbed = true;
@@ -125,9 +122,9 @@ fn an_idle_daemon_sleeps() {
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--no-shortcut"]);
     // The hosts and the kernel's neighbours say things by themselves: two seconds without any are waited for.
     let sleeps = (0..20).any(|_| {
-        let before = wake_ups(vtepd.pid(), "vtepd");
+        let before = wake_ups(&vtepd, "vtepd");
         std::thread::sleep(IDLE);
-        wake_ups(vtepd.pid(), "vtepd") == before
+        wake_ups(&vtepd, "vtepd") == before
     });
     assert!(sleeps, "it wakes up in every {IDLE:?}");
 }

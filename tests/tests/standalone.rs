@@ -78,13 +78,6 @@ fn speak(host: &Host) {
     inject(&host.ns, ETH, &experiments(Pair::of(host, host).to_mac(MacAddr::BROADCAST), 1));
 }
 
-/// Where vtepctl says that a host is: a VTEP or a port.
-fn place(vtepd: &Vtepd, mac: MacAddr) -> Option<String> {
-    let rows = vtepd.ask(&["fdb", "--mac", &mac.to_string()]);
-    let row = rows.as_array()?.first()?;
-    row["port"].as_str().or(row["vtep"].as_str()).map(str::to_owned)
-}
-
 /// What vtepctl says of a frame from the first host to this address: whether it floods, which VTEPs get it, and which ports.
 fn explained(lab: &Lab, vtepd: &Vtepd, to: MacAddr) -> (bool, Vec<String>, Vec<String>) {
     let (from, to) = (lab.host.mac().to_string(), to.to_string());
@@ -111,7 +104,7 @@ fn frames_flood_until_their_host_has_spoken() {
 
     let at_farther = Capture::start(&lab.farther.ns, ETH, is_experiment);
     speak(&lab.far);
-    wait_for("the host to be learned", || place(&vtepd, lab.far.mac()) == Some(PEER.to_string()));
+    wait_for("the host to be learned", || vtepd.place(lab.far.mac()) == Some(PEER.to_string()));
     at_farther.wait(1);
     assert_eq!(at_farther.stop().len(), 1, "from its own leaf alone: never from VTEP to VTEP");
     assert_eq!(ways(&lab, lab.far.mac(), 10), BTreeMap::from([(PEER, 10)]));
@@ -123,20 +116,20 @@ fn frames_flood_until_their_host_has_spoken() {
 
     // Local hosts among themselves: no leaf hears of it.
     speak(&lab.next);
-    wait_for("the port to be learned", || place(&vtepd, lab.next.mac()).as_deref() == Some("hq10"));
+    wait_for("the port to be learned", || vtepd.place(lab.next.mac()).as_deref() == Some("hq10"));
     assert_eq!(ways(&lab, lab.next.mac(), 10), BTreeMap::from([(LEAF, 10)]));
-    assert_eq!(place(&vtepd, lab.host.mac()).as_deref(), Some("hp10"));
+    assert_eq!(vtepd.place(lab.host.mac()).as_deref(), Some("hp10"));
     assert_eq!(vtepd.ask(&["fdb", "--mac", &lab.host.mac().to_string()])[0]["vtep"], Value::Null);
     assert_eq!(explained(&lab, &vtepd, lab.next.mac()), (false, vec![], vec!["hq10".to_owned()]));
 
     // The remote host turns up behind the other leaf, and then here.
     let moved = Pair { from: (lab.far.mac(), lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
     inject(&lab.farther.ns, ETH, &experiments(moved.to_mac(MacAddr::BROADCAST), 1));
-    wait_for("the move", || place(&vtepd, lab.far.mac()) == Some(PEER2.to_string()));
+    wait_for("the move", || vtepd.place(lab.far.mac()) == Some(PEER2.to_string()));
     assert_eq!(ways(&lab, lab.far.mac(), 10), BTreeMap::from([(PEER2, 10)]));
     let local = Pair { from: (lab.far.mac(), lab.far.ip()), ..Pair::of(&lab.next, &lab.host) };
     inject(&lab.next.ns, ETH, &experiments(local.to_mac(MacAddr::BROADCAST), 1));
-    wait_for("the move", || place(&vtepd, lab.far.mac()).as_deref() == Some("hq10"));
+    wait_for("the move", || vtepd.place(lab.far.mac()).as_deref() == Some("hq10"));
     assert_eq!(ways(&lab, lab.far.mac(), 10), BTreeMap::from([(LEAF, 10)]));
 
     // What is for the port that it comes from stays there.
@@ -275,7 +268,7 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     };
     say(&mut machine, experiments(pair, 1).remove(0));
     at_far.wait(1);
-    wait_for("the machine to be learned", || place(&vtepd, mac).as_deref() == Some("vm0"));
+    wait_for("the machine to be learned", || vtepd.place(mac).as_deref() == Some("vm0"));
     // A tag of the machine's own is none of the VNI's business.
     say(&mut machine, frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5));
     let answer = experiments(Pair::of(&lab.far, &lab.host).to_mac(mac), 1);
@@ -287,7 +280,7 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     assert_eq!(vtepd.wait_until_idle().dropped_in_all(), 0);
     let row = &vtepd.ask(&["vni"])[0]["taken"];
     assert!(row["learning"] == true && row["ageing_seconds"] == 2, "{row}");
-    wait_for("the silent machine to be forgotten", || place(&vtepd, mac).is_none());
+    wait_for("the silent machine to be forgotten", || vtepd.place(mac).is_none());
 }
 
 /// vtepd on both leaves.

@@ -12,7 +12,6 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{PEER, PEER2, ip};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
-use wire::MacAddr;
 
 /// Frames that a worker has received, in the field of `vtepctl counters`.
 fn received(vtepd: &Vtepd, field: &str) -> Vec<u64> {
@@ -76,13 +75,6 @@ fn flows_keep_their_worker_when_their_outer_ports_change() {
     assert!(received(&vtepd, "received_underlay").iter().all(|frames| *frames > 500));
 }
 
-/// Where vtepctl says that a host is: a VTEP or a port.
-fn place(vtepd: &Vtepd, mac: MacAddr) -> Option<String> {
-    let rows = vtepd.ask(&["fdb", "--mac", &mac.to_string()]);
-    let row = rows.as_array()?.first()?;
-    row["port"].as_str().or(row["vtep"].as_str()).map(str::to_owned)
-}
-
 /// Standalone VNIs are dealt as a whole, ports and all: their stations are in one table each.
 #[test]
 fn standalone_vnis_are_dealt_over_workers() {
@@ -117,7 +109,7 @@ fn standalone_vnis_are_dealt_over_workers() {
         .into_iter()
         .chain([(&lab.far, PEER.to_string()), (&lab.farther, PEER2.to_string())])
     {
-        wait_for("the host to be learned", || place(&vtepd, host.mac()).as_ref() == Some(&expected));
+        wait_for("the host to be learned", || vtepd.place(host.mac()).as_ref() == Some(&expected));
     }
     for field in ["received_underlay", "received_bridge"] {
         let workers = received(&vtepd, field);

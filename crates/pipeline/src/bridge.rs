@@ -107,8 +107,7 @@ pub struct Bridge {
     ports: Vec<AccessTerms>,
     segments: Vec<Segment>,
     limits: BridgeLimits,
-    /// Of this bridge, and of all that share the limit.
-    stations: usize,
+    /// Stations of all bridges that share the limit.
     all: Arc<AtomicUsize>,
     start: Option<Instant>,
     now: u64,
@@ -139,7 +138,7 @@ impl Bridge {
                 segment.ports.push(number);
             }
         }
-        Self { ports, segments, limits, stations: 0, all: Arc::default(), start: None, now: 0, swept: 0 }
+        Self { ports, segments, limits, all: Arc::default(), start: None, now: 0, swept: 0 }
     }
 
     /// Shares the limit of all VNIs' stations with other bridges, before anything is learned: `all` counts those of all of them.
@@ -223,7 +222,6 @@ impl Bridge {
             }
             Entry::Vacant(entry) => {
                 entry.insert(Heard { place, last: now, moving: now, moves: 0 });
-                self.stations += 1;
                 self.all.fetch_add(1, Ordering::Relaxed);
                 counters.stations.new.add(1);
             }
@@ -238,14 +236,14 @@ impl Bridge {
             return false;
         }
         self.swept = now.max(1);
-        for segment in &mut self.segments {
-            let ageing = segment.ageing;
-            segment.stations.retain(|_, heard| !heard.is_aged(now, ageing));
+        let mut aged = 0;
+        for Segment { stations, ageing, .. } in &mut self.segments {
+            let before = stations.len();
+            stations.retain(|_, heard| !heard.is_aged(now, *ageing));
+            aged += before - stations.len();
         }
-        let before = self.stations;
-        self.stations = self.segments.iter().map(|segment| segment.stations.len()).sum();
-        self.all.fetch_sub(before.saturating_sub(self.stations), Ordering::Relaxed);
-        self.stations < before
+        self.all.fetch_sub(aged, Ordering::Relaxed);
+        aged > 0
     }
 
     /// Where a frame for this address goes.

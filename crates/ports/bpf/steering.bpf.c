@@ -271,17 +271,7 @@ struct headers {
 	__u8 destination[6];
 	__u8 source[6];
 	__u16 ethertype;
-	// IPv4 without options
-	__u8 version_ihl;
-	__u8 tos;
-	__u16 total_length;
-	__u16 id;
-	__u16 fragment;
-	__u8 ttl;
-	__u8 protocol;
-	__u16 header_checksum;
-	__u32 source_address;
-	__u32 destination_address;
+	struct ipv4 ip;
 	__u16 source_port;
 	__u16 destination_port;
 	__u16 udp_length;
@@ -301,14 +291,14 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 		return PASS;
 	if (bpf_skb_load_bytes(skb, 0, &h, sizeof(h)))
 		return PASS;
-	if (h.version_ihl != 0x45 || h.protocol != IPPROTO_UDP || (h.fragment & htons(0x3fff)))
+	if (h.ip.version_ihl != 0x45 || h.ip.protocol != IPPROTO_UDP || (h.ip.fragment & htons(FRAGMENT)))
 		return PASS;
 	if (h.vxlan_flags != htonl(0x08000000) || (ntohl(h.vni_reserved) & 0xff))
 		return PASS;
-	total = ntohs(h.total_length);
+	total = ntohs(h.ip.total_length);
 	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
 		return PASS;
-	end.local = h.destination_address;
+	end.local = h.ip.addresses[1];
 	end.vni = ntohl(h.vni_reserved) >> 8;
 	end.port = h.destination_port;
 	serves = bpf_map_lookup_elem(&taken_tunnels, &end);
@@ -426,7 +416,7 @@ static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 	} address;
 	__u32 mtu = 0;
 
-	if (bpf_skb_load_bytes(skb, __builtin_offsetof(struct headers, source_address), &address, sizeof(address)) ||
+	if (bpf_skb_load_bytes(skb, __builtin_offsetof(struct headers, ip.addresses), &address, sizeof(address)) ||
 	    bpf_skb_adjust_room(skb, -WRAPPER, BPF_ADJ_ROOM_MAC, 0)) {
 		count(COUNT_SPLICE_UNDELIVERABLE);
 		return DROP;

@@ -10,6 +10,22 @@ const volatile __u32 workers = 1;
 const volatile __u32 underlay_splices[WORKERS] = {};
 const volatile __u32 bridge_splices[WORKERS] = {};
 
+// An IPv4 header without options (RFC 791 section 3.1).
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__u16 total_length;
+	__u16 id;
+	__u16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__u16 header_checksum;
+	__u32 addresses[2]; // source, destination
+} __attribute__((packed));
+
+#define FRAGMENT 0x3fff // any offset, or more to come
+
+// Multiplies by 2^32 divided by the golden ratio, which is odd and has no pattern.
 static ALWAYS_INLINE __u32 mix(__u32 hash, __u32 word)
 {
 	hash = (hash ^ word) * 0x9e3779b1;
@@ -51,17 +67,7 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16
 // source port: who sends may change that for a flow whose frames still wait here.
 static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 {
-	struct {
-		__u8 version_ihl;
-		__u8 tos;
-		__u16 total_length;
-		__u16 id;
-		__u16 fragment;
-		__u8 ttl;
-		__u8 protocol;
-		__u16 header_checksum;
-		__u32 addresses[2];
-	} ip4;
+	struct ipv4 ip4;
 	struct {
 		__u32 flow;
 		__u16 length;
@@ -69,7 +75,7 @@ static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 		__u8 hop_limit;
 		__u32 addresses[8];
 	} ip6;
-	__u32 macs[3], offset, hash = 0, words;
+	__u32 macs[3], offset, hash = 0, queue_pair;
 	__u16 ethertype, ports[2];
 	__u8 protocol;
 
@@ -78,7 +84,7 @@ static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 	offset = behind_tags(skb, start, &ethertype);
 	if (offset && ethertype == htons(ETH_P_IP) && !bpf_skb_load_bytes(skb, offset, &ip4, sizeof(ip4))) {
 		hash = mix(mix(hash, ip4.addresses[0]), ip4.addresses[1]);
-		if (ip4.fragment & htons(0x3fff))
+		if (ip4.fragment & htons(FRAGMENT))
 			return deal(hash);
 		protocol = ip4.protocol;
 		offset += (ip4.version_ihl & 0x0f) * 4;
@@ -96,7 +102,7 @@ static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || bpf_skb_load_bytes(skb, offset, ports, sizeof(ports)))
 		return deal(hash);
 	// The destination queue pair is in bytes 5 to 7 of the base transport header (InfiniBand Architecture, volume 1, section 9.2).
-	if (protocol == IPPROTO_UDP && ports[1] == htons(PORT_ROCE) && !bpf_skb_load_bytes(skb, offset + 8 + 4, &words, 4))
-		return deal(mix(hash, ntohl(words) & 0xffffff));
+	if (protocol == IPPROTO_UDP && ports[1] == htons(PORT_ROCE) && !bpf_skb_load_bytes(skb, offset + 8 + 4, &queue_pair, 4))
+		return deal(mix(hash, ntohl(queue_pair) & 0xffffff));
 	return deal(mix(hash, (__u32)ports[0] << 16 | ports[1]));
 }

@@ -46,6 +46,6 @@ pub use port_counts::PortCounts;
 pub use ring::Room;
 pub use scheduling::Scheduling;
 pub use shortcut::{ShortcutState, shortcut_obstacle};
-pub use splice::{Splice, SpliceError, Splices, longest_frame};
+pub use splice::{Splice, SpliceError, Splices, longest_frame, of_worker};
 pub use steering::{Hook, Steering, SteeringCounts, SteeringError};
 pub use tap::TapTerms;

@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// Workers that there may be, each with two splices (`WORKERS` in `bpf/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
-/// Words of the map for each worker: a line of the cache, which no other writes.
+/// Words of the map for each worker, as the programs have them (`WORDS` in `bpf/steering.bpf.c`): a line of the cache, which no other writes.
 const WORDS: usize = 8;
 const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);
 

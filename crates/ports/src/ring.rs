@@ -178,8 +178,15 @@ impl Ring {
             let vnet = vnet.and_then(|bytes| bytes.first_chunk()).map(|bytes| VnetHeader::from_bytes(*bytes));
             let mut tag = vlan(&header, status);
             let mut about = vnet.and_then(|header| offload(&header));
-            let data = if status & libc::TP_STATUS_COPY != 0 {
-                let Some(room) = long.next() else { break };
+            let waits = status & libc::TP_STATUS_COPY != 0;
+            let room = if waits { long.next() } else { None };
+            if waits && room.is_none() {
+                break;
+            }
+            *taken += 1;
+            place = layout.after(place);
+            *used = true;
+            let data = if let Some(room) = room {
                 // Room for the tag, before the frame.
                 room.split_at_mut_checked(TAG).and_then(|(_, frame)| receive_long(socket, frame)).and_then(
                     |length| {
@@ -193,9 +200,6 @@ impl Ring {
             } else if header.tp_snaplen < header.tp_len {
                 // There was no room for the rest.
                 *cut += 1;
-                *taken += 1;
-                *used = true;
-                place = layout.after(place);
                 continue;
             } else {
                 match tag.filter(|_| *tagged) {
@@ -209,9 +213,6 @@ impl Ring {
             {
                 *start = start.saturating_add(TAG as u16);
             }
-            *taken += 1;
-            place = layout.after(place);
-            *used = true;
             // A frame that cannot be used is counted by the pipeline as unreadable, for it is empty.
             let (data, offload) = data.zip(about).unwrap_or_default();
             segments += offload.gso.map_or(1, |gso| data.len().div_ceil(usize::from(gso.size.max(1))));

@@ -51,10 +51,8 @@ impl Splices {
         features: Features,
         longest: usize,
     ) -> Result<Self, SpliceError> {
-        let number = if worker == 0 { String::new() } else { worker.to_string() };
-        let create =
-            |name: &str| Splice::create(&format!("vtepd-{name}{number}"), private, features, longest);
-        Ok(Self { underlay: create("underlay")?, bridge: create("bridge")? })
+        let create = |name| Splice::create(&of_worker(name, worker), private, features, longest);
+        Ok(Self { underlay: create("vtepd-underlay")?, bridge: create("vtepd-bridge")? })
     }
 
     /// Brings both up.
@@ -180,6 +178,12 @@ impl Drop for Splice {
             let _ = requests.delete_link(self.near);
         }
     }
+}
+
+/// What the worker with this number has under a name: with the number behind, but for the first.
+#[must_use]
+pub fn of_worker(name: &str, worker: usize) -> String {
+    if worker == 0 { name.to_owned() } else { format!("{name}{worker}") }
 }
 
 /// Bytes of the longest frame that the vxlan netdevs of the calling thread's namespace send or receive, outer headers and all, by their

@@ -480,13 +480,12 @@ impl Steering {
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
         let is_virtual = vni.ifindex >= FIRST_VIRTUAL;
-        if !is_virtual && !self.netdevs.contains_key(&vni.ifindex) {
-            let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
-            self.netdevs.insert(vni.ifindex, link);
-        }
         let slot = u32::from(vni.slot.get());
-        let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         if !is_virtual {
+            if !self.netdevs.contains_key(&vni.ifindex) {
+                let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
+                self.netdevs.insert(vni.ifindex, link);
+            }
             self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         }
         let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
@@ -496,6 +495,7 @@ impl Steering {
         if is_virtual {
             return Ok(());
         }
+        let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         self.netdevs_map()?.insert(vni.ifindex, netdev, 0).map_err(|e| SteeringError::Map("taken_netdevs", e))
     }
 

@@ -336,7 +336,12 @@ impl Everything {
             let labels = |from: &str| vec![("worker", worker.to_string()), ("from", from.to_owned())];
             ["underlay", "bridge"].map(labels).into_iter().zip(*received)
         });
-        counters(encoder, "vtepd_worker_received_frames", "The same, by worker", workers)?;
+        counters(
+            encoder,
+            "vtepd_worker_received_frames",
+            "Frames that reached each worker (a super-frame is one)",
+            workers,
+        )?;
         counter(
             encoder,
             "vtepd_copied_frames",

@@ -99,16 +99,15 @@ async fn run_until_replaced(
     let (requests, wanted) = mpsc::channel(REQUESTS);
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let Configuration { stall_limit, mut worker, .. } = configuration;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if worker.workers > cpus {
+    let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
+    let (workers, cpus) = (access.shares.len(), std::thread::available_parallelism().map_or(1, usize::from));
+    if workers > cpus {
         tracing::warn!(
-            "{} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads",
-            worker.workers
+            "{workers} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads"
         );
         // Before everybody else, they would leave nothing to those.
         worker.realtime = false;
     }
-    let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
     let ports = configuration.standalone.shown();
     let takeover = Takeover::prepare(hook, features, stall_limit, worker, access, &requests, move || {
         // One that is told ends them all.

@@ -165,10 +165,15 @@ impl Standalone {
         self.ports.iter().map(shown).collect()
     }
 
+    /// Each tunnel end's UDP port, as it is tried.
+    fn claims(&self) -> impl Iterator<Item = Result<UdpSocket, AccessError>> {
+        let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
+        ends.into_iter().map(|(local, port)| claim(local, port))
+    }
+
     /// What of it could not be had now: addresses, UDP ports and interfaces. Nothing is kept, and TAPs are not tried.
     pub fn obstacles(&self) -> Vec<AccessError> {
-        let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
-        let claims = ends.into_iter().filter_map(|(local, port)| claim(local, port).err());
+        let claims = self.claims().filter_map(Result::err);
         let ports = self.ports.iter().filter_map(|port| match &port.kind {
             PortKind::Interface(name) => {
                 let found = AccessPort::find(name).and_then(|_| vacant(name));
@@ -185,30 +190,25 @@ impl Standalone {
     ///
     /// # Errors
     /// When an interface or an address is not there, somebody else has it, or a privilege is missing.
-    pub fn open(&self, settings: &Settings, workers: usize) -> Result<Vec<Access>, AccessError> {
+    pub fn open(&self, settings: &Settings, workers: usize) -> Result<Access, AccessError> {
         let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
-        let mut all: Vec<_> = (0..workers).map(|_| Access::default()).collect();
+        let claims = self.claims().collect::<Result<_, _>>()?;
+        let mut shares: Vec<_> = (0..workers).map(|_| Share::default()).collect();
         let limits = BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
         let stations = Arc::default();
-        let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
-        if let Some(first) = all.first_mut() {
-            let claims = ends.into_iter().map(|(local, port)| claim(local, port));
-            first.claims = claims.collect::<Result<_, _>>()?;
-        }
         for (place, vni) in self.vnis.iter().enumerate() {
-            let Some(access) = all.get_mut(place % workers.max(1)) else { break };
-            access.vnis.push(vni.vni);
+            let Some(share) = shares.get_mut(place % workers.max(1)) else { break };
+            share.vnis.push(vni.vni);
         }
-        for access in &mut all {
+        for share in &mut shares {
             let mut terms = Vec::new();
             for (port, number) in self.ports.iter().zip(0u16..) {
-                let Some(of) =
-                    self.vnis.iter().find(|of| of.vni == port.vni && access.vnis.contains(&of.vni))
+                let Some(of) = self.vnis.iter().find(|of| of.vni == port.vni && share.vnis.contains(&of.vni))
                 else {
                     continue;
                 };
-                access.ports.push(port.open()?);
-                access.numbers.push(number);
+                share.ports.push(port.open()?);
+                share.numbers.push(number);
                 terms.push(AccessTerms {
                     vni: of.vni,
                     local: of.local,
@@ -217,9 +217,9 @@ impl Standalone {
                     ageing: port.ageing,
                 });
             }
-            access.bridge = (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
+            share.bridge = (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
         }
-        Ok(all)
+        Ok(Access { claims, shares })
     }
 }
 
@@ -373,9 +373,18 @@ fn vacant(name: &str) -> io::Result<()> {
 /// Stations, as they are shown.
 pub type Stations = Vec<Station>;
 
-/// What a worker without a kernel bridge reads and writes, and goes by.
+/// What there is without a kernel bridge.
 #[derive(Debug, Default)]
 pub struct Access {
+    /// See [`claim`].
+    pub claims: Vec<UdpSocket>,
+    /// One for each worker.
+    pub shares: Vec<Share>,
+}
+
+/// What a worker without a kernel bridge reads and writes, and goes by.
+#[derive(Debug, Default)]
+pub struct Share {
     /// Its VNIs: no other worker has them.
     pub vnis: Vec<Vni>,
     /// Their ports.
@@ -384,8 +393,6 @@ pub struct Access {
     pub numbers: Vec<u16>,
     /// What forwards between them.
     pub bridge: Option<Bridge>,
-    /// See [`claim`]; the first has them all.
-    pub claims: Vec<UdpSocket>,
 }
 
 impl crate::worker::Engine {

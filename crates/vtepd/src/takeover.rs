@@ -64,7 +64,7 @@ impl Takeover {
         features: Features,
         stall_limit: Duration,
         options: WorkerOptions,
-        access: Vec<Access>,
+        Access { claims, shares }: Access,
         requests: &mpsc::Sender<Request>,
         stopped: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self, TakeoverError> {
@@ -77,10 +77,10 @@ impl Takeover {
         }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         // Access ports have no netdevs.
-        let standalone = access.iter().any(|access| !access.ports.is_empty());
+        let standalone = shares.iter().any(|share| !share.ports.is_empty());
         let longest = if standalone { Room::LONGEST } else { ports::longest_frame() };
         let create = |worker| Splices::create(worker, &private, features, longest);
-        let mut splices = (0..access.len()).map(create).collect::<Result<Vec<_>, _>>()?;
+        let mut splices = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
         let mut steering = Steering::load(hook, &splices, stall_limit, features)?;
         for splices in &splices {
             steering.close(splices, &private)?;
@@ -92,9 +92,7 @@ impl Takeover {
         let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
         let mut workers = Vec::new();
-        let mut claims = Vec::new();
-        for (number, ((splices, patience), mut access)) in
-            splices.iter_mut().zip(patience).zip(access).enumerate()
+        for (number, ((splices, patience), share)) in splices.iter_mut().zip(patience).zip(shares).enumerate()
         {
             let mut to_bridge = splices.bridge.take_socket().ok_or_else(taken)?;
             to_bridge.set_bundles(super_frames);
@@ -108,12 +106,11 @@ impl Takeover {
                 patience,
                 options,
             };
-            for ifindex in access.ports.iter().filter_map(AccessPort::shared_interface) {
+            for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {
                 steering.shut(ifindex)?;
             }
-            access.vnis.iter().for_each(|vni| steering.serve(*vni, number));
-            claims.append(&mut access.claims);
-            let worker = Worker::start(number, sockets, access, requests.clone(), stopped.clone());
+            share.vnis.iter().for_each(|vni| steering.serve(*vni, number));
+            let worker = Worker::start(number, sockets, share, requests.clone(), stopped.clone());
             workers.push(worker.map_err(TakeoverError::Worker)?);
         }
         Ok(Self {

@@ -16,7 +16,7 @@ use ports::{AccessPort, Affinity, PacketSocket, Patience, Scheduling, Waiting};
 use tables::Snapshot;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::standalone::{Access, Stations, deliver};
+use crate::standalone::{Share, Stations, deliver};
 
 /// How often a worker counts what found no room.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
@@ -107,14 +107,15 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread of the worker with this number. `requests` gets next hops that frames wait for, and learned addresses; `stopped` is called when the thread ends.
+    /// Starts the thread of the worker with this number. `requests` gets next hops that frames wait for, and learned addresses;
+    /// `stopped` is called when the thread ends.
     ///
     /// # Errors
     /// When the thread or its wake-up descriptor cannot be made.
     pub fn start(
         number: usize,
         sockets: Sockets,
-        access: Access,
+        share: Share,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
@@ -127,7 +128,7 @@ impl Worker {
             asker: Mutex::default(),
             asked: AtomicBool::new(false),
         });
-        let Access { ports, bridge, numbers, .. } = access;
+        let Share { ports, bridge, numbers, vnis: _ } = share;
         let mut engine = Engine {
             shared: Arc::clone(&shared),
             sockets,
@@ -147,12 +148,11 @@ impl Worker {
             engine.pipeline.bundle();
         }
         bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
-        // As the splices are called.
-        let name = if number == 0 { "worker".to_owned() } else { format!("worker{number}") };
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let _told = AtTheEnd(Some(stopped));
-            engine.run()
-        })?;
+        let thread =
+            std::thread::Builder::new().name(ports::of_worker("worker", number)).spawn(move || {
+                let _told = AtTheEnd(Some(stopped));
+                engine.run()
+            })?;
         Ok(Self { shared, thread })
     }
 
