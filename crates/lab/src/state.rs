@@ -127,7 +127,11 @@ impl State {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(StateError::Io { path: self.directory.clone(), source })
             }
-            _ => Ok(()),
+            _ => {
+                // The last one leaves nothing; where others are up, it is not empty, and stays.
+                let _ = fs::remove_dir(BASE);
+                Ok(())
+            }
         }
     }
 
