@@ -9,7 +9,7 @@ use ports::{Hook, PacketSocket, Patience, Steering, SteeringCounts, Waiting, sho
 use tables::{Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
 use wire::MacAddr;
 
-use super::{Leaf, NEVER, PATIENT, SOON, ifindex, leaf, plan, receive, send, steer};
+use super::{Leaf, NEVER, PATIENT, SOON, ifindex, leaf, plan, receive, send, silent, steer};
 
 pub(super) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
 pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 7, 2]);
@@ -245,7 +245,7 @@ fn known_unicast_skips_the_bridge_with_clsact_filters() {
 #[test]
 fn ports_that_only_listen_hear_who_comes() {
     let mut port = Port::new("sclisten", Hook::Tcx, PATIENT);
-    let second = Namespace::create(format!("vtp-sclisten-second-{}", std::process::id())).unwrap();
+    let second = silent(format!("vtp-sclisten-second-{}", std::process::id()));
     veth((&port.leaf.leaf, "hp2"), (&second, "eth0"), 1500).unwrap();
     port.leaf.leaf.run(&["ip", "link", "set", "hp2", "master", "br5"]).unwrap();
     let index = ifindex(&port.leaf.leaf, "hp2");
