@@ -117,8 +117,7 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 	// Super-frames of a kind that the worker could not read are cut on that way.
 	if (!passage || passage->arrived != passage->queued || skb->gso_size)
 		return by_backlog(skb, worker, passage);
-	skb->tc_index = 0;
-	return bpf_redirect_peer(near_end(bridge_splices, worker), 0);
+	return at_once(skb, near_end(bridge_splices, worker));
 pass:
 	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
 	source.kind = PLACE_REMOTE;

@@ -310,9 +310,11 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 		return PASS;
 	}
 	count(COUNT_UPLINK_REDIRECTED);
-	skb->tc_index = 0;
 	ifindex = near_end(underlay_splices, worker);
-	return through_queue ? bpf_redirect(ifindex, 0) : bpf_redirect_peer(ifindex, 0);
+	if (!through_queue)
+		return at_once(skb, ifindex);
+	skb->tc_index = 0;
+	return bpf_redirect(ifindex, 0);
 }
 
 // Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not understood.

@@ -13,6 +13,7 @@ use pipeline::GsoKind;
 
 use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
+use crate::readiness;
 use crate::ring::Room;
 
 /// See the module's description.
@@ -23,18 +24,24 @@ pub struct Features {
     /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Where it does not, they are lost to whoever reads
     /// with `PACKET_VNET_HDR` (`virtio_net_hdr_from_skb()` in `include/linux/virtio_net.h`).
     pub udp_super_frames: bool,
+    /// A worker is woken once for many frames ([`crate::readiness`]; io_uring of Linux 6.15, if this process may have it).
+    pub one_shot_poll: bool,
 }
 
 impl Features {
     /// What there is to be had.
-    pub const ALL: Self = Self { tcx: true, udp_super_frames: true };
+    pub const ALL: Self = Self { tcx: true, udp_super_frames: true, one_shot_poll: true };
 
     /// Tries everything, in namespaces of its own.
     ///
     /// # Errors
     /// Where that cannot be found out for want of privileges (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
     pub fn probe() -> io::Result<Self> {
-        Ok(Self { tcx: has_tcx()?, udp_super_frames: describes_udp_super_frames()? })
+        Ok(Self {
+            tcx: has_tcx()?,
+            udp_super_frames: describes_udp_super_frames()?,
+            one_shot_poll: readiness::has_one_shot(),
+        })
     }
 
     /// What the kernel lacks and what is lost by that, each a sentence.
@@ -44,7 +51,10 @@ impl Features {
                    start removes them";
         let udp = "AF_PACKET cannot describe UDP super-frames (Linux 6.2): the kernel cuts those of local senders before \
                    vtepd reads them, and vtepd's own leave one by one; nothing is lost but CPU time";
-        let lacks = [(!self.tcx, tcx), (!self.udp_super_frames, udp)];
+        let poll = "no io_uring that can be waited for as with poll(2) (Linux 6.15; or sysctl kernel.io_uring_disabled or a \
+                    container's seccomp profile keep it from vtepd): each frame wakes a worker that waits for its turn; nothing \
+                    is lost but CPU time";
+        let lacks = [(!self.tcx, tcx), (!self.udp_super_frames, udp), (!self.one_shot_poll, poll)];
         lacks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, text)| text.to_owned()).collect()
     }
 }

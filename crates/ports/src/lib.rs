@@ -10,6 +10,7 @@
 //! - [`patience`]: what has them give up a worker that hangs
 //! - `segmentation`: which super-frames an interface takes whole
 //! - `haste`: short grace periods while there are many hooks to change
+//! - [`readiness`]: sleeping until there is something to read
 //! - [`scheduling`], [`affinity`]: a worker that is run at once, and does not overtake itself
 //! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
 //! - [`steering`]: the programs that redirect frames into the splices
@@ -27,6 +28,7 @@ mod outbox;
 pub mod packet;
 pub mod patience;
 mod port_counts;
+pub mod readiness;
 mod ring;
 pub mod scheduling;
 mod segmentation;
@@ -43,6 +45,7 @@ pub use outbox::SuperFrames;
 pub use packet::PacketSocket;
 pub use patience::{Calls, MOST_WORKERS, Patience, Waiting};
 pub use port_counts::PortCounts;
+pub use readiness::Readiness;
 pub use ring::Room;
 pub use scheduling::Scheduling;
 pub use shortcut::{ShortcutState, shortcut_obstacle};

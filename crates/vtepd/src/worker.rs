@@ -1,7 +1,7 @@
 //! The worker: one thread that moves frames from the splices through the pipeline to the ports, run to completion.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use control::{Adjacency, Request};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
-use ports::{AccessPort, Affinity, PacketSocket, Patience, Scheduling, Waiting};
+use ports::{AccessPort, Affinity, PacketSocket, Patience, Readiness, Scheduling, Waiting};
 use tables::Snapshot;
 use tokio::sync::{mpsc, oneshot};
 
@@ -254,6 +253,10 @@ impl Engine {
                 ),
             }
         }
+        // Both splices, whoever wakes it, and the ports.
+        let descriptors = 3 + self.ports().count();
+        let mut readiness =
+            if busy_poll { Readiness::poll(descriptors) } else { Readiness::once(descriptors) };
         let mut affinity = Affinity::of_this_thread();
         affinity.hold();
         let (mut quiet_since, mut told_to_stop) = (None, None);
@@ -298,7 +301,7 @@ impl Engine {
             if affinity.let_go(now) && busy_poll {
                 std::thread::sleep(SHORTEST);
             }
-            self.sleep(timeout)?;
+            self.sleep(&mut readiness, timeout)?;
             affinity.hold();
         }
     }
@@ -439,35 +442,24 @@ impl Engine {
         Ok(())
     }
 
-    fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout =
-            timeout.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from).unwrap_or(PollTimeout::ZERO);
-        let mut own = [
-            PollFd::new(self.sockets.underlay.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.sockets.bridge.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN),
-        ];
-        // Frames that come one by one have this done for each of them, so with a kernel bridge nothing is allocated here.
-        let mut all = Vec::new();
-        let descriptors = if self.access.is_empty() {
-            &mut own[..]
-        } else {
-            let ports = self.access.iter().flat_map(AccessPort::descriptors);
-            all.extend(own.into_iter().chain(ports.map(|port| PollFd::new(port, PollFlags::POLLIN))));
-            &mut all[..]
-        };
-        match poll(descriptors, timeout) {
-            Ok(_) | Err(nix::Error::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for (descriptor, socket) in descriptors.iter().zip([&self.sockets.underlay, &self.sockets.bridge]) {
-            if descriptor.revents().is_some_and(|events| events.contains(PollFlags::POLLERR)) {
-                socket.clear_error();
+    fn sleep(&self, readiness: &mut Readiness, timeout: Option<Duration>) -> io::Result<()> {
+        let wake = self.shared.wake.as_fd();
+        let sockets = [&self.sockets.underlay, &self.sockets.bridge];
+        let descriptors = sockets.into_iter().map(AsFd::as_fd).chain([wake]);
+        for ready in readiness.wait(descriptors.chain(self.ports()), timeout)? {
+            match sockets.get(ready.number) {
+                Some(socket) if ready.failed => socket.clear_error(),
+                // Whoever wanted us is seen to now.
+                None if ready.number == sockets.len() => drop(self.shared.wake.read()),
+                _ => {}
             }
         }
-        // Nobody woke us, or we are awake now.
-        let _ = self.shared.wake.read();
         Ok(())
+    }
+
+    /// What its own ports receive by.
+    fn ports(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.access.iter().flat_map(AccessPort::descriptors)
     }
 }
 
