@@ -30,7 +30,9 @@ fn traces(leaf: &Namespace) -> String {
     for line in run(leaf, "ip -br link").lines() {
         let name = line.split([' ', '@']).next().unwrap();
         for parent in ["ingress", "egress"] {
-            text += &run(leaf, &format!("tc filter show dev {name} {parent}"));
+            // A killed vtepd's splices may go meanwhile.
+            let filters = leaf.output(&["tc", "filter", "show", "dev", name, parent]).unwrap();
+            text += &String::from_utf8_lossy(&filters.stdout);
         }
     }
     text += &run(leaf, "ss -Hanp");
