@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
@@ -138,6 +139,29 @@ fn frames_flood_until_their_host_has_spoken() {
     assert_eq!(metrics.dropped_in_all(), 3, "{}", metrics.0);
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
+}
+
+/// A host speaks all the time, a TAP's stack as soon as it is up: what comes before vtepd knows whose port it is waits.
+#[test]
+fn what_comes_while_it_starts_is_forwarded() {
+    if !can_run("what_comes_while_it_starts_is_forwarded") {
+        return;
+    }
+    let lab = lab("alonestart");
+    let started = AtomicBool::new(false);
+    let vtepd = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !started.load(Ordering::Relaxed) {
+                inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far), 1));
+            }
+        });
+        let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
+        started.store(true, Ordering::Relaxed);
+        vtepd
+    });
+    let metrics = vtepd.metrics();
+    assert_eq!(metrics.dropped("unknown_vni"), 0, "{}", metrics.0);
+    wait_for("the port to be learned", || vtepd.place(lab.host.mac()).as_deref() == Some("hp10"));
 }
 
 /// Detached, a VNI of the configuration is nobody's, for there is no kernel VXLAN to take it: whoever detaches it is told so.

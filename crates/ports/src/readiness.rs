@@ -70,7 +70,7 @@ impl Readiness {
         Self { way, ready: Vec::with_capacity(descriptors), of_this_thread: PhantomData }
     }
 
-    /// Sleeps until one of the descriptors that it was made for is readable or has failed, a signal comes, or the time is over. Nothing is
+    /// Sleeps until one of the descriptors that it was made for, or of the first of them, is readable or has failed, a signal comes, or the time is over. Nothing is
     /// allocated.
     ///
     /// # Errors

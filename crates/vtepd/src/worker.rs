@@ -1,7 +1,7 @@
 //! The worker: one thread that moves frames from the splices through the pipeline to the ports, run to completion.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -172,9 +172,10 @@ impl Worker {
 
     /// Lets the worker forward by this snapshot from its next batch on.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
-        self.shared.snapshot.store(snapshot);
-        // An idle worker sleeps on; one with frames on hold may be able to send them now.
-        if self.shared.counters.held.get() > 0 {
+        let before = self.shared.snapshot.swap(snapshot);
+        // An idle worker sleeps on; one with frames on hold may be able to send them now, and one that had none to forward by has let its
+        // own ports wait.
+        if self.shared.counters.held.get() > 0 || before.generation() == 0 {
             self.wake();
         }
     }
@@ -254,7 +255,7 @@ impl Engine {
             }
         }
         // Both splices, whoever wakes it, and the ports.
-        let descriptors = 3 + self.ports().count();
+        let descriptors = 3 + self.access.iter().flat_map(AccessPort::descriptors).count();
         let mut readiness =
             if busy_poll { Readiness::poll(descriptors) } else { Readiness::once(descriptors) };
         let mut affinity = Affinity::of_this_thread();
@@ -358,7 +359,7 @@ impl Engine {
         let from_bridge = batch.len();
         self.pipeline.encapsulate(batch, &snapshot, now, &mut self.out);
         flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
-        let from_ports = if self.access.is_empty() { 0 } else { self.turn_ports(&snapshot, now)? };
+        let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now)? } else { 0 };
         for (ifindex, address) in self.pipeline.resolve_requests() {
             // When control is that far behind, the next request will do.
             let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
@@ -446,7 +447,8 @@ impl Engine {
         let wake = self.shared.wake.as_fd();
         let sockets = [&self.sockets.underlay, &self.sockets.bridge];
         let descriptors = sockets.into_iter().map(AsFd::as_fd).chain([wake]);
-        for ready in readiness.wait(descriptors.chain(self.ports()), timeout)? {
+        let ports = self.access.iter().filter(|_| self.serves_ports()).flat_map(AccessPort::descriptors);
+        for ready in readiness.wait(descriptors.chain(ports), timeout)? {
             match sockets.get(ready.number) {
                 Some(socket) if ready.failed => socket.clear_error(),
                 // Whoever wanted us is seen to now.
@@ -457,9 +459,9 @@ impl Engine {
         Ok(())
     }
 
-    /// What its own ports receive by.
-    fn ports(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.access.iter().flat_map(AccessPort::descriptors)
+    /// Whether frames from its own ports are forwarded: not before there is a snapshot to do it by.
+    fn serves_ports(&self) -> bool {
+        self.generation > 0 && !self.access.is_empty()
     }
 }
 
