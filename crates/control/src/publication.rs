@@ -21,6 +21,7 @@ use crate::discover::{Discovery, Terms};
 use crate::leave::{LeaveReason, LeftToKernel};
 use crate::overlay::Overlay;
 use crate::resolver::{Adjacency, STALE, UNRESOLVED};
+use crate::settings::Settings;
 use crate::shortcut::{self, PortDecision};
 use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
@@ -220,7 +221,10 @@ impl State {
     }
 
     fn find_missing(&mut self) {
-        let named = self.settings.include.iter().flatten();
+        let Settings { include, exclude, vnis, .. } = &self.settings;
+        // What has settings of its own is meant to be there, too, unless it is left to the kernel in any case.
+        let settled = vnis.keys().filter(|vni| include.is_none() && !exclude.contains(vni));
+        let named = include.iter().flatten().chain(settled);
         let missing = named.filter(|vni| self.links.vxlans_of(vni.get()).next().is_none()).copied().collect();
         if *self.publication.last.missing != missing {
             self.publication.last.missing = Arc::new(missing);

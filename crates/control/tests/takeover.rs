@@ -347,4 +347,12 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10097)]), "nothing else changed");
     tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
     assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10097)]));
+
+    // Settings of its own name a VNI, too, but for one that is not to be taken over.
+    let vnis = [10095, 10096].map(|number| (vni(number), VniSettings::default()));
+    let own = Settings { vnis: vnis.into(), exclude: [vni(10095)].into(), ..Settings::default() };
+    state.reload(own.clone(), Namespace::default());
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10096)]));
+    state.reload(Settings { include: Some([vni(10094)].into()), ..own }, Namespace::default());
+    assert_eq!(*state.build().missing, BTreeSet::from([vni(10094)]));
 }
