@@ -60,6 +60,9 @@ enum Bench {
         /// Fewer and shorter turns.
         #[arg(long)]
         quick: bool,
+        /// How often each is measured, in turns: more narrow the figures down [default: 5, with --quick 3]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+        rounds: Option<u8>,
         /// Only this part; may be repeated [default: all but profile, with --quick nor standalone]
         #[arg(long, value_enum, value_name = "PART")]
         part: Vec<Part>,
@@ -83,8 +86,9 @@ fn main() -> ExitCode {
         Bench::Micro { quick, json } => (vtepd_benches::micro::run(quick).map_err(Error::Bench), json),
         Bench::Scale { quick, json } => (vtepd_benches::scale::run(quick).map_err(Error::Bench), json),
         Bench::State { quick, json } => (vtepd_benches::state::run(quick).map_err(Error::Bench), json),
-        Bench::System { quick, part, json } => {
-            (vtepd_benches::system::run(quick, &part).map_err(Error::Bench), json)
+        Bench::System { quick, rounds, part, json } => {
+            let rounds = rounds.unwrap_or(if quick { 3 } else { 5 }).into();
+            (vtepd_benches::system::run(quick, rounds, &part).map_err(Error::Bench), json)
         }
     };
     match rows.and_then(|rows| report(rows, json.as_deref())) {

@@ -61,12 +61,11 @@ impl Terms {
     }
 }
 
-/// Measures these parts; all if none is named, but for the last where it has to be quick.
+/// Measures these parts, each turn so often; all if none is named, but for the last where it has to be quick.
 ///
 /// # Errors
 /// When namespaces or sockets cannot be had, or frames have not gone the way that they should.
-pub fn run(quick: bool, parts: &[Part]) -> Result<Vec<Row>, Failure> {
-    let rounds = if quick { 3 } else { 5 };
+pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failure> {
     let stop = Arc::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

@@ -1,11 +1,12 @@
-//! Where a frame's time goes, on one core that sender, softirqs and vtepd share: samples of `perf record`, by what the sampled function
-//! is for, in nanoseconds a frame.
+//! Where a frame's time goes, and a round trip's, on one core that sender, softirqs and vtepd share: samples of `perf record`, by what the
+//! sampled function is for, in nanoseconds a frame and microseconds a round trip.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rig::echo::Echo;
 use rig::sender::Input;
 use rig::turn::Case;
 use rig::{Bed, Traffic, Turn, Way};
@@ -43,7 +44,7 @@ const PURPOSES: [(&str, &str); 9] = [
     ),
     (
         "scheduling",
-        "schedule __schedule pick_ update_ enqueue_ dequeue_ try_to_wake ttwu finish_task switch_ __switch do_poll do_sys_poll hrtimer tick_ sched_",
+        "schedule __schedule pick_ update_ enqueue_ dequeue_ try_to_wake ttwu finish_task switch_ __switch do_poll do_sys_poll hrtimer tick_ sched_ io_ __io_ __do_sys_io eventfd",
     ),
 ];
 
@@ -69,6 +70,26 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                     let figure = Figure::of([share * 1e9 / rate]);
                     rows.push(Row::beside(bench, case, "ns/frame", figure, None, Better::Lower));
                 }
+            }
+        }
+        if way != Way::Nobody {
+            terms.go_on()?;
+            eprintln!("round trips: {way}");
+            let recording = samples.record(time)?;
+            let echo = Echo::take(&bed, time, 1, daemon.as_ref());
+            let shares = recording.and_read()?;
+            // One datagram after the other: the core is never idle.
+            let whole = echo?.p50;
+            for (purpose, share) in shares {
+                let case = format!("all on 1 core, {way}: {purpose}");
+                rows.push(Row::beside(
+                    "round trip",
+                    case,
+                    "µs",
+                    Figure::of([share * whole]),
+                    None,
+                    Better::Lower,
+                ));
             }
         }
         daemon.map(rig::Daemon::stop).transpose()?;
