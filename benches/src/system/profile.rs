@@ -1,5 +1,5 @@
-//! Where a frame's time goes, and a round trip's, on one core that sender, softirqs and vtepd share: samples of `perf record`, by what the
-//! sampled function is for, in nanoseconds a frame and microseconds a round trip.
+//! Where a frame's time goes, and a round trip's, on one core that sender, softirqs and vtepd share, and a TCP segment's on all: samples of
+//! `perf record`, by what the sampled function is for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rig::echo::Echo;
 use rig::sender::Input;
+use rig::stream::{Towards, throughput};
 use rig::turn::Case;
 use rig::{Bed, Traffic, Turn, Way};
 
@@ -22,9 +23,15 @@ const INPUTS: [(Input, &str); 3] = [
 ];
 /// Samples a second: a prime, so that nothing keeps step with them.
 const FREQUENCY: &str = "1999";
+/// Bytes of TCP in a segment, with an MTU of 1,500.
+const SEGMENT: f64 = 1448.0;
 
 /// What functions of the kernel are for, by how their names begin; the first that fits. What fits none is for anything.
-const PURPOSES: [(&str, &str); 9] = [
+const PURPOSES: [(&str, &str); 10] = [
+    (
+        "nothing: idle",
+        "pv_native_safe_halt default_idle native_safe_halt intel_idle acpi_safe_halt mwait_idle",
+    ),
     ("steering (BPF)", "bpf_ __bpf_ tcx_ tc_run cls_bpf htab_ __htab array_map skb_do_redirect"),
     ("bridge and netfilter", "br_ __br_ nf_ ipt_ ip_sabotage ip6t_ fdb_"),
     ("cutting super-frames", "skb_segment __udp_gso inet_gso udp4_ufo skb_mac_gso __skb_gso skb_udp_tunnel"),
@@ -61,7 +68,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 let traffic = Traffic { input, length, queue_pairs: 64, bursts: false };
                 let case = Case { traffic, cores: 1, busy: false };
                 eprintln!("{bench}, {length} B: {way}");
-                let recording = samples.record(time)?;
+                let recording = samples.record(time, 1)?;
                 let turn = Turn::take(&bed, case, time, way, daemon.as_ref());
                 let shares = recording.and_read()?;
                 let rate = if way == Way::Nobody { turn?.offered } else { turn?.rate };
@@ -75,7 +82,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
         if way != Way::Nobody {
             terms.go_on()?;
             eprintln!("round trips: {way}");
-            let recording = samples.record(time)?;
+            let recording = samples.record(time, 1)?;
             let echo = Echo::take(&bed, time, 1, daemon.as_ref());
             let shares = recording.and_read()?;
             // One datagram after the other: the core is never idle.
@@ -92,6 +99,21 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 ));
             }
         }
+        if let Way::Kernel | Way::SHORTCUT = way {
+            terms.go_on()?;
+            eprintln!("TCP between two that forward alike: {way}");
+            let peer = way.take_peer(&bed, &terms.vtepd)?;
+            let recording = samples.record(time, rig::cpu::count())?;
+            let rate = throughput(&bed, Towards::Far, time, daemon.as_ref());
+            let shares = recording.and_read()?;
+            peer.map(rig::Daemon::stop).transpose()?;
+            let segments = rate? * 1e9 / 8.0 / SEGMENT;
+            for (purpose, share) in shares {
+                let case = format!("between two that forward alike, all cores, {way}: {purpose}");
+                let figure = Figure::of([share * rig::cpu::count() as f64 * 1e9 / segments]);
+                rows.push(Row::beside("TCP, MTU 1500", case, "ns/segment", figure, None, Better::Lower));
+            }
+        }
         daemon.map(rig::Daemon::stop).transpose()?;
     }
     rows.sort_by(|a, b| a.bench.cmp(&b.bench));
@@ -106,21 +128,11 @@ impl Samples {
         Self(std::env::temp_dir().join(format!("vtepd-profile-{}", std::process::id())))
     }
 
-    /// Samples of the first core, for so long.
-    fn record(&self, time: Duration) -> Result<Recording<'_>, Failure> {
+    /// Samples of the first cores, for so long.
+    fn record(&self, time: Duration, cores: usize) -> Result<Recording<'_>, Failure> {
         let child = Command::new("perf")
-            .args([
-                "record",
-                "--quiet",
-                "--all-cpus",
-                "--cpu",
-                "0",
-                "--event",
-                "cpu-clock",
-                "--freq",
-                FREQUENCY,
-                "--output",
-            ])
+            .args(["record", "--quiet", "--all-cpus", "--cpu", &format!("0-{}", cores - 1)])
+            .args(["--event", "cpu-clock", "--freq", FREQUENCY, "--output"])
             .arg(&self.0)
             .args(["--", "sleep", &time.as_secs().to_string()])
             .stdout(Stdio::null())
