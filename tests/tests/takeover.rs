@@ -30,8 +30,10 @@ fn traces(leaf: &Namespace) -> String {
     for line in run(leaf, "ip -br link").lines() {
         let name = line.split([' ', '@']).next().unwrap();
         for parent in ["ingress", "egress"] {
-            // A killed vtepd's splices may go meanwhile.
             let filters = leaf.output(&["tc", "filter", "show", "dev", name, parent]).unwrap();
+            let said = String::from_utf8_lossy(&filters.stderr);
+            // A killed vtepd's splices may go meanwhile.
+            assert!(filters.status.success() || said.contains("Cannot find device"), "{name}: {said}");
             text += &String::from_utf8_lossy(&filters.stdout);
         }
     }

@@ -85,7 +85,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             let recording = samples.record(time, 1)?;
             let echo = Echo::take(&bed, time, 1, daemon.as_ref());
             let shares = recording.and_read()?;
-            // One datagram after the other: the core is never idle.
+            // One datagram after the other; samples from before the first and after the last are among the idle ones.
             let whole = echo?.p50;
             for (purpose, share) in shares {
                 let case = format!("all on 1 core, {way}: {purpose}");

@@ -257,6 +257,15 @@ static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct 
 	return bpf_redirect(near_end(bridge_splices, worker), 0);
 }
 
+// To the far end of a splice, past its transmit queue and the backlog. A ring notes when each frame came, and tpacket_rcv() reads the clock for
+// those that do not say so: some 35 ns, measured. Nobody looks at that time.
+static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 splice)
+{
+	skb->tc_index = 0;
+	skb->tstamp = 1;
+	return bpf_redirect_peer(splice, 0);
+}
+
 // The far ends: AF_PACKET has seen the frame before this runs; no stack may see it after.
 SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 {

@@ -44,15 +44,6 @@ static ALWAYS_INLINE __u32 near_end(const volatile __u32 *splices, __u32 worker)
 	return splices[worker & (WORKERS - 1)];
 }
 
-// To the far end of a splice, past its transmit queue and the backlog. A ring notes when each frame came, and tpacket_rcv() reads the clock for
-// those that do not say so: some 35 ns, measured. Nobody looks at that time.
-static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 splice)
-{
-	skb->tc_index = 0;
-	skb->tstamp = 1;
-	return bpf_redirect_peer(splice, 0);
-}
-
 // Offset of what is behind an Ethernet header, which begins at `start`, and up to two tags; 0 where the frame is too short.
 static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16 *ethertype)
 {
