@@ -12,7 +12,7 @@ use wire::{MacAddr, Vni};
 use crate::leave::LeaveReason;
 use crate::links::Links;
 use crate::overlay::Overlay;
-use crate::settings::{Namespace, Settings};
+use crate::settings::{Datapath, Namespace, Settings};
 use crate::vteps::Vteps;
 
 /// What the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
@@ -66,6 +66,9 @@ impl Discovery<'_> {
         }
         if !is_virtual {
             self.bridged(link)?;
+        }
+        if self.settings.of(vni).datapath == Datapath::Kernel && !is_virtual {
+            return Err(LeaveReason::KernelDatapath);
         }
         if let Some(other) = self.twin(link.ifindex, vxlan) {
             return Err(LeaveReason::Duplicate { other });

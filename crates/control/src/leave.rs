@@ -47,6 +47,21 @@ impl LeftToKernel {
 }
 
 impl LeaveReason {
+    /// Whether vtepd chooses the source ports of what the kernel encapsulates. It does not touch what the user keeps it
+    /// away from, nor what sends nothing.
+    #[must_use]
+    pub const fn chooses_ports(&self) -> bool {
+        let kept_away =
+            matches!(self, Self::Standalone | Self::NotIncluded | Self::Excluded | Self::Detached);
+        !kept_away && !matches!(self, Self::Down | Self::Settings(_))
+    }
+
+    /// Whether the namespace may look at the mark of frames that the kernel encapsulates: then they get none of ours.
+    #[must_use]
+    pub const fn reads_marks(&self) -> bool {
+        false
+    }
+
     /// Whether the netdev has no VNI of its own.
     #[must_use]
     pub const fn is_external(&self) -> bool {
@@ -156,6 +171,9 @@ pub enum LeaveReason {
         /// The other netdev's name.
         other: String,
     },
+    /// `datapath = "kernel"`.
+    #[error("the configuration chooses the kernel datapath for it")]
+    KernelDatapath,
     /// All numbers for the bridge splice are in use.
     #[error("4094 other VNIs are taken over already")]
     SlotsExhausted,

@@ -3,6 +3,7 @@
 //! - [`state`]: everything that the sources said, without any I/O: events in, tables out
 //! - [`settings`]: what the user sets, and what the namespace has set already
 //! - [`leave`]: why a VNI stays with kernel VXLAN
+//! - `port_choice`: the source ports of frames that the kernel encapsulates
 //! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
 //! - [`flapping`]: addresses that move too often
 //! - [`shortcut`]: which bridge ports have the shortcut, and which addresses it goes by
@@ -32,6 +33,7 @@ pub mod learn;
 pub mod leave;
 mod links;
 mod overlay;
+mod port_choice;
 pub mod publication;
 pub mod resolver;
 pub mod run;
@@ -56,7 +58,9 @@ pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};
-pub use settings::{Filters, LearnLimits, Namespace, Settings, StaleTime, VniSettings};
+pub use settings::{
+    Datapath, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
+};
 pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;
 pub use standalone::StandaloneVni;

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Fdb, Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder, SteeringPlan,
-    TakenVni, Uplink, VniTable, Vtep, VtepIndex,
+    Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot, SnapshotBuilder,
+    SteeringPlan, TakenVni, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -58,6 +58,8 @@ pub(crate) struct Publication {
     decisions: BTreeMap<u32, Decision>,
     /// Of those, the ones that found no slot.
     waiting: BTreeSet<u32>,
+    /// How source ports are chosen for what the kernel encapsulates.
+    choices: BTreeMap<u32, PortChoice>,
     slots: Slots,
     /// The slots whose tables changed since they were last published.
     changed: BTreeSet<Slot>,
@@ -106,6 +108,18 @@ impl Publication {
             Arc::make_mut(table).hosts = hosts;
             self.changed.insert(*slot);
         }
+    }
+
+    /// The source ports of what the kernel encapsulates are chosen like this from now on. Says whether that is new.
+    fn choose(&mut self, ifindex: u32, choice: Option<PortChoice>) -> bool {
+        if self.choices.get(&ifindex) == choice.as_ref() {
+            return false;
+        }
+        match choice {
+            Some(choice) => self.choices.insert(ifindex, choice),
+            None => self.choices.remove(&ifindex),
+        };
+        true
     }
 
     /// What was published last.
@@ -255,7 +269,8 @@ impl State {
                     continue;
                 }
                 ways.changed |= known.is_taken();
-                ways.terms |= before.terms() != reach.terms();
+                ways.terms |=
+                    before.terms() != reach.terms() || before.is_multipath() != reach.is_multipath();
             }
             known.reach = Some(reach);
         }
@@ -268,6 +283,7 @@ impl State {
     fn decide(&mut self, netdevs: &BTreeSet<u32>, entries_changed: &BTreeSet<u32>) -> bool {
         let mut changed = false;
         let mut taken = Vec::new();
+        let mut choices = Vec::new();
         // Slots are given back before others are given away.
         for &ifindex in netdevs {
             let terms =
@@ -279,14 +295,20 @@ impl State {
                             links: &self.links,
                             vteps: &self.vteps,
                         };
-                        Some(discovery.decide(link, vxlan, overlay).map_err(|reason| LeftToKernel {
+                        let decision = discovery.decide(link, vxlan, overlay);
+                        let reason = decision.as_ref().err();
+                        choices.push((ifindex, discovery.port_choice(link, vxlan, overlay, reason)));
+                        Some(decision.map_err(|reason| LeftToKernel {
                             ifindex,
                             name: link.name.clone(),
                             vni: vxlan.id,
                             reason,
                         }))
                     }
-                    _ => None,
+                    _ => {
+                        choices.push((ifindex, None));
+                        None
+                    }
                 };
             match terms {
                 Some(Ok(terms)) => taken.push((ifindex, terms)),
@@ -296,6 +318,9 @@ impl State {
         }
         for (ifindex, terms) in taken {
             changed |= self.take(ifindex, terms, entries_changed.contains(&ifindex));
+        }
+        for (ifindex, choice) in choices {
+            changed |= self.publication.choose(ifindex, choice);
         }
         self.take_exhausted() | changed
     }
@@ -457,7 +482,8 @@ impl State {
             }
             return;
         }
-        let mut plan = SteeringPlan { uplinks, vnis: BTreeMap::new(), ports: last.plan.ports.clone() };
+        let (vnis, ports) = (BTreeMap::new(), last.plan.ports.clone());
+        let mut plan = SteeringPlan { uplinks, vnis, ports, choices: self.publication.choices.clone() };
         let mut left = Vec::new();
         for (&ifindex, decision) in &self.publication.decisions {
             match decision {

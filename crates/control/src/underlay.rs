@@ -80,6 +80,11 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
+    /// Whether there is more than one next hop.
+    pub(crate) fn is_multipath(&self) -> bool {
+        self.hops.len() > 1
+    }
+
     /// What VNIs are taken over, and how, depends on: an obstacle, and the smallest MTU of the way.
     pub(crate) fn terms(&self) -> (Option<&Obstacle>, Option<u32>) {
         (self.obstacle.as_ref(), self.hops.iter().map(|hop| hop.mtu).min())

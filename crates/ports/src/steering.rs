@@ -11,7 +11,7 @@ use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::steering::FIRST_VIRTUAL;
-use tables::{PlaceChange, ShortcutPort, SteeringPlan, TakenVni};
+use tables::{PlaceChange, PortChoice, ShortcutPort, SteeringPlan, TakenVni};
 use wire::Vni;
 
 use crate::features::Features;
@@ -21,8 +21,10 @@ use crate::patience::{Calls, MOST_WORKERS, Patience};
 use crate::shortcut::{Shortcut, ShortcutState};
 use crate::splice::Splices;
 
+mod chosen_port;
 mod counts;
 
+pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
 
 /// How programs are attached.
@@ -191,8 +193,10 @@ const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
 const STEER_PORT: (u32, &str) = (3, "steer_port");
 const STEER_ACCESS: (u32, &str) = (4, "steer_access");
+const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
 /// In the order in which they are put there: what is redirected can come back from the start.
-const STEERS: [(u32, &str); 5] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
+const STEERS: [(u32, &str); 6] =
+    [STEER_SPLICE, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
 impl Steering {
     /// Loads the programs, for workers with these splices, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
@@ -320,7 +324,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
-        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, STEER_ACCESS.0] {
+        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0] {
             self.kill_switch
                 .clear_index(&place)
                 .or_else(absent)
@@ -336,6 +340,12 @@ impl Steering {
     /// When the kernel refuses; what was done before stays done.
     pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         self.shortcut.shrink(&mut self.ebpf, plan)?;
+        // Before a netdev is let go: the kernel forwards its next frame, by the port that is chosen here.
+        for choice in plan.choices.values() {
+            if self.netdevs.contains_key(&choice.ifindex) {
+                self.choose(choice)?;
+            }
+        }
         let gone: Vec<TakenVni> = self
             .plan
             .vnis
@@ -343,7 +353,7 @@ impl Steering {
             .filter(|old| plan.vnis.get(&old.ifindex).is_none_or(|new| !same_place(old, new)))
             .cloned()
             .collect();
-        let detached = gone.iter().filter(|vni| !plan.vnis.contains_key(&vni.ifindex)).count();
+        let detached = gone.iter().filter(|vni| !plan.is_hooked(vni.ifindex)).count();
         let haste = Haste::for_hooks(detached);
         for vni in gone {
             self.netdevs_map()?
@@ -356,8 +366,18 @@ impl Steering {
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
             // The slot itself stays for frames under way; it is overwritten when it is used again.
             self.plan.vnis.remove(&vni.ifindex);
-            if !plan.vnis.contains_key(&vni.ifindex) {
+            if !plan.is_hooked(vni.ifindex) {
                 self.netdevs.remove(&vni.ifindex);
+            }
+        }
+        let gone: Vec<u32> =
+            self.plan.choices.keys().copied().filter(|index| !plan.choices.contains_key(index)).collect();
+        for ifindex in gone {
+            if let Some(choice) = self.plan.choices.remove(&ifindex) {
+                chosen_port::remove(&mut self.ebpf, &choice)?;
+            }
+            if !plan.is_hooked(ifindex) {
+                self.netdevs.remove(&ifindex);
             }
         }
         drop(haste);
@@ -379,7 +399,7 @@ impl Steering {
     /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried out all the same, and the
     /// first error is returned.
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        let missing = plan.vnis.keys().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
+        let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
         let _haste = Haste::for_hooks(missing);
         let mut first = Ok(());
         for uplink in &plan.uplinks {
@@ -401,6 +421,12 @@ impl Steering {
                     }
                     Err(error) => first = first.and(Err(error)),
                 }
+            }
+        }
+        for choice in plan.choices.values() {
+            if self.plan.choices.get(&choice.ifindex) != Some(choice) {
+                let chosen = self.hook_netdev(choice.ifindex).and_then(|()| self.choose(choice));
+                first = first.and(chosen);
             }
         }
         first.and(self.shortcut.grow(&mut self.ebpf, self.hook, PORT, plan))
@@ -482,10 +508,7 @@ impl Steering {
         let is_virtual = vni.ifindex >= FIRST_VIRTUAL;
         let slot = u32::from(vni.slot.get());
         if !is_virtual {
-            if !self.netdevs.contains_key(&vni.ifindex) {
-                let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
-                self.netdevs.insert(vni.ifindex, link);
-            }
+            self.hook_netdev(vni.ifindex)?;
             self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         }
         let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
@@ -497,6 +520,26 @@ impl Steering {
         }
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         self.netdevs_map()?.insert(vni.ifindex, netdev, 0).map_err(|e| SteeringError::Map("taken_netdevs", e))
+    }
+
+    /// Attaches the program at a vxlan netdev's egress, if it is not there.
+    fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
+        if !self.netdevs.contains_key(&ifindex) {
+            let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, VXLAN)?;
+            self.netdevs.insert(ifindex, link);
+        }
+        Ok(())
+    }
+
+    /// Chooses the source ports of what the kernel encapsulates by this from now on.
+    fn choose(&mut self, choice: &PortChoice) -> Result<(), SteeringError> {
+        let before = self.plan.choices.get(&choice.ifindex);
+        if before == Some(choice) {
+            return Ok(());
+        }
+        chosen_port::set(&mut self.ebpf, before, choice)?;
+        self.plan.choices.insert(choice.ifindex, choice.clone());
+        Ok(())
     }
 
     fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
