@@ -41,6 +41,7 @@ pub mod settings;
 mod shared;
 pub mod shortcut;
 mod slots;
+mod slug;
 pub mod source;
 pub mod standalone;
 pub mod state;

@@ -616,7 +616,7 @@ fn log(before: &Update, after: &Update) {
         let known: BTreeMap<u32, &LeftToKernel> =
             before.left.iter().map(|left| (left.ifindex, left)).collect();
         for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            tracing::info!(vni = left.vni_text(), netdev = left.name, reason = %left.reason, "left to the kernel");
+            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "left to the kernel");
         }
     }
     if !Arc::ptr_eq(&before.ports, &after.ports) {

@@ -127,7 +127,7 @@ impl Everything {
             let labels = vec![
                 ("netdev", left.netdev.clone()),
                 ("vni", left.vni.clone()),
-                ("reason", left.reason.clone()),
+                ("reason", left.reason.to_owned()),
             ];
             (labels, 1)
         });

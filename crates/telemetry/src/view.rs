@@ -82,8 +82,8 @@ pub struct LeftView {
     pub netdev: String,
     /// Its VNI, or `external` where packets bring theirs.
     pub vni: String,
-    /// Why.
-    pub reason: String,
+    /// Why, as a short name without names or addresses.
+    pub reason: &'static str,
 }
 
 /// A port of the bridge of a VNI taken over.

@@ -175,7 +175,7 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
     ];
     let mut table = Table::new(headings);
     for row in rows {
-        let (vni, netdev, left) = (number(row), row.netdev.clone(), row.left.clone().unwrap_or_default());
+        let (vni, netdev, left) = (number(row), row.netdev.clone(), why_left(row));
         let taken = row.taken.clone().unwrap_or_default();
         let policy = taken.policy.unwrap_or_default();
         let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
@@ -200,6 +200,15 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
         ]);
     }
     table
+}
+
+/// Why a VNI is left to the kernel: the sentence and its slug. Empty for a VNI that is taken over.
+pub fn why_left(row: &v1::Vni) -> String {
+    match (&row.left, &row.reason_slug) {
+        (Some(sentence), Some(slug)) => format!("{sentence} [{slug}]"),
+        // A vtepd of an older version names no slug.
+        (sentence, _) => sentence.clone().unwrap_or_default(),
+    }
 }
 
 /// The policy that is in force now, or why the one that was set is not.

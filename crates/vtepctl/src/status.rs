@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use api::v1;
 
-use crate::commands::vnis;
+use crate::commands::{vnis, why_left};
 
 /// Writes it.
 ///
@@ -54,12 +54,12 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
         writeln!(out, "Forwarded by nobody: {}", detached.len())?;
     }
     for vni in detached {
-        writeln!(out, "  VNI {}: {}", vni.vni, vni.left.as_deref().unwrap_or_default())?;
+        writeln!(out, "  VNI {}: {}", vni.vni, why_left(vni))?;
     }
     writeln!(out, "Left to the kernel: {}", left.len())?;
     for left in left {
         let vni = if left.external { "external".to_owned() } else { format!("VNI {}", left.vni) };
-        writeln!(out, "  {} ({vni}): {}", left.netdev, left.left.as_deref().unwrap_or_default())?;
+        writeln!(out, "  {} ({vni}): {}", left.netdev, why_left(left))?;
     }
     if let Some(shortcut) = &status.shortcut {
         let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;

@@ -29,6 +29,7 @@ struct Left {
     vni: u32,
     /// It has no VNI of its own.
     external: bool,
+    reason_slug: &'static str,
     reason: String,
 }
 
@@ -71,6 +72,7 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
         netdev: left.name.clone(),
         vni: left.vni,
         external: left.reason.is_external(),
+        reason_slug: left.reason.slug(),
         reason: left.reason.to_string(),
     });
     let ports = update.ports.iter().map(|port| {
@@ -124,7 +126,7 @@ fn table(report: &Report) -> String {
     let _ = writeln!(text, "Would stay with the kernel: {}", report.left.len());
     for l in &report.left {
         let vni = if l.external { "external".to_owned() } else { l.vni.to_string() };
-        let _ = writeln!(text, "  {:<16} {vni:>8}  {}", l.netdev, l.reason);
+        let _ = writeln!(text, "  {:<16} {vni:>8}  {} [{}]", l.netdev, l.reason, l.reason_slug);
     }
     for port in &report.ports {
         let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));

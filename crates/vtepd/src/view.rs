@@ -61,7 +61,7 @@ pub fn view(
     let left = status.left.iter().map(|left| LeftView {
         netdev: left.name.clone(),
         vni: left.vni_text(),
-        reason: left.reason.to_string(),
+        reason: left.reason.slug(),
     });
     let learning = status.learning;
     let source = |name, state: SourceState, swept| SourceView { name, state: state.to_string(), swept };

@@ -182,6 +182,7 @@ fn left(left: &LeftToKernel) -> v1::Vni {
         left: Some(left.reason.to_string()),
         external: left.reason.is_external(),
         standalone: left.is_standalone(),
+        reason_slug: Some(left.reason.slug().to_owned()),
     }
 }
 
