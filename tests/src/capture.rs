@@ -142,6 +142,11 @@ impl<T: Send + 'static> Capture<T> {
         wait_for(what, || wanted(&self.seen.lock().unwrap()));
     }
 
+    /// Reads something of what was seen so far.
+    pub fn look<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.seen.lock().unwrap())
+    }
+
     /// Ends the capture and returns what it saw. What had arrived by now is part of it.
     #[must_use]
     pub fn stop(mut self) -> T

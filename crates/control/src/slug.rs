@@ -57,6 +57,8 @@ slugs! {
         "the route to a remote VTEP is a broadcast, anycast, multicast or other special route";
     LeaveReason::Duplicate { .. } => "duplicate",
         "another netdev has the same local address, UDP port and VNI";
+    LeaveReason::KernelDatapath => "kernel-datapath",
+        "the configuration chooses the kernel datapath";
     LeaveReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
 }
 

@@ -128,6 +128,7 @@ impl Everything {
                 ("netdev", left.netdev.clone()),
                 ("vni", left.vni.clone()),
                 ("reason", left.reason.to_owned()),
+                ("policy", left.policy.clone()),
             ];
             (labels, 1)
         });
@@ -142,6 +143,23 @@ impl Everything {
     fn vnis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let vnis = &self.view.vnis;
         let label = |vni: wire::Vni| ("vni", vni.to_string());
+        let datapaths = vnis.iter().map(|v| (v.vni.to_string(), &v.netdev, &v.policy, "userspace"));
+        let left = self.view.left.iter().map(|left| (left.vni.clone(), &left.netdev, &left.policy, "kernel"));
+        let datapath = |(vni, netdev, policy, datapath): (_, &String, &String, &str)| {
+            let labels = vec![
+                ("vni", vni),
+                ("netdev", netdev.clone()),
+                ("datapath", datapath.to_owned()),
+                ("policy", policy.clone()),
+            ];
+            (labels, 1)
+        };
+        gauges(
+            encoder,
+            "vtepd_vni_datapath",
+            "Who forwards each VNI (userspace: a worker; kernel: kernel VXLAN), and the policy of its source ports",
+            datapaths.chain(left).map(datapath),
+        )?;
         let information = vnis
             .iter()
             .map(|v| (vec![label(v.vni), ("netdev", v.netdev.clone()), ("policy", v.policy.clone())], 1));

@@ -84,6 +84,8 @@ pub struct LeftView {
     pub vni: String,
     /// Why, as a short name without names or addresses.
     pub reason: &'static str,
+    /// The policy of the source port: `five-tuple` where it is the kernel's own hash.
+    pub policy: String,
 }
 
 /// A port of the bridge of a VNI taken over.

@@ -89,7 +89,7 @@ impl<W: Write> Asking<'_, W> {
             }
             Command::Policy(PolicyCommand::Show(OfVni { vni })) => {
                 let mut rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
-                rows.retain(|row| row.taken.is_some());
+                rows.retain(|row| row.taken.is_some() || row.chosen_port.is_some());
                 self.print(&rows, |out| policies(&rows).write(out, ""))
             }
             Command::Policy(PolicyCommand::Set { vni, policy, bins, source_ports }) => {
@@ -160,10 +160,11 @@ fn state(state: &str, default_route: bool) -> String {
 }
 
 /// The table of `vtepctl vni`.
-pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
+pub fn vnis(rows: &[v1::Vni]) -> Table<11> {
     let headings = [
         "vni",
         "netdev",
+        "datapath",
         "local",
         "port",
         "policy",
@@ -176,12 +177,13 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
     let mut table = Table::new(headings);
     for row in rows {
         let (vni, netdev, left) = (number(row), row.netdev.clone(), why_left(row));
+        let policy = policy_of(row);
         let taken = row.taken.clone().unwrap_or_default();
-        let policy = taken.policy.unwrap_or_default();
         let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
         table.row([
             vni,
             netdev,
+            row.datapath.clone(),
             taken.local,
             of_taken(taken.destination_port.to_string()),
             match policy.bins {
@@ -202,6 +204,13 @@ pub fn vnis(rows: &[v1::Vni]) -> Table<10> {
     table
 }
 
+/// The policy of a VNI's source ports: also of what kernel VXLAN encapsulates.
+fn policy_of(row: &v1::Vni) -> v1::Policy {
+    let taken = row.taken.as_ref().and_then(|taken| taken.policy.clone());
+    let chosen = || row.chosen_port.as_ref().and_then(|chosen| chosen.policy.clone());
+    taken.or_else(chosen).unwrap_or_default()
+}
+
 /// Why a VNI is left to the kernel: the sentence and its slug. Empty for a VNI that is taken over.
 pub fn why_left(row: &v1::Vni) -> String {
     match (&row.left, &row.reason_slug) {
@@ -220,9 +229,11 @@ fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
             "VNI {} is forwarded by nobody: {reason}. The change is noted, and in force once it is attached",
             row.vni
         ),
+        Some(_) if row.chosen_port.is_some() => policies(std::slice::from_ref(row)).write(out, ""),
         Some(reason) => writeln!(
             out,
-            "VNI {} ({}) is left to the kernel: {reason}. The change is noted, and in force once vtepd takes the VNI over",
+            "VNI {} ({}) is left to the kernel: {reason}. The kernel chooses its source ports; the change is noted, and in \
+             force once vtepd does",
             row.vni, row.netdev
         ),
     }
@@ -231,9 +242,9 @@ fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
 fn policies(rows: &[v1::Vni]) -> Table<6> {
     let mut table = Table::new(["vni", "netdev", "policy", "bins", "source ports", "seed"]);
     for row in rows {
-        let policy = row.taken.clone().and_then(|taken| taken.policy).unwrap_or_default();
+        let policy = policy_of(row);
         table.row([
-            row.vni.to_string(),
+            number(row),
             row.netdev.clone(),
             policy.name,
             policy.bins.map(|bins| bins.to_string()).unwrap_or_default(),
@@ -408,6 +419,8 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("steering: redirected from uplinks", steering.uplink_redirected),
         ("steering: redirected from bridges", steering.vxlan_redirected),
         ("steering: too big, left to the kernel", steering.vxlan_too_big),
+        ("kernel datapath: encapsulated with a chosen source port", steering.port_chosen),
+        ("kernel datapath: not IP, with the kernel's source port", steering.port_kept),
         ("steering: handed to bridges", steering.splice_returned),
         ("steering: handed to hosts' ports", steering.splice_delivered),
         ("steering: for a VNI that is gone", steering.splice_unknown_slot),

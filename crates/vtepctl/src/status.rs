@@ -59,7 +59,11 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     writeln!(out, "Left to the kernel: {}", left.len())?;
     for left in left {
         let vni = if left.external { "external".to_owned() } else { format!("VNI {}", left.vni) };
-        writeln!(out, "  {} ({vni}): {}", left.netdev, why_left(left))?;
+        let chosen = match left.chosen_port.as_ref().and_then(|chosen| chosen.policy.as_ref()) {
+            Some(policy) => format!("source ports by {}", policy.name),
+            None => "source ports by the kernel's own hash".to_owned(),
+        };
+        writeln!(out, "  {} ({vni}), {chosen}: {}", left.netdev, why_left(left))?;
     }
     if let Some(shortcut) = &status.shortcut {
         let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;
