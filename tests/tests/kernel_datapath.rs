@@ -32,7 +32,7 @@ struct Sent {
 }
 
 impl Sent {
-    /// Of a packet over IPv4 without options, or IPv6 without extension headers, to UDP port 4789.
+    /// Of a packet over IPv4 without options, or IPv6 without extension headers, to UDP port 4789 or 4790.
     fn parse(frame: &[u8]) -> Option<Self> {
         let udp = match frame.get(12..14)? {
             [0x08, 0x00] if frame.get(23) == Some(&17) => 34,
@@ -40,7 +40,7 @@ impl Sent {
             _ => return None,
         };
         let port = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-        (port(udp + 2)? == 4789)
+        matches!(port(udp + 2)?, 4789 | 4790)
             .then_some(Self { source_port: port(udp)?, inner: frame.get(udp + 16..)?.to_vec() })
     }
 }
@@ -246,4 +246,59 @@ fn the_kernel_datapath_can_be_chosen() {
         (&"kernel".into(), &serde_json::Value::Null),
         "{excluded}"
     );
+}
+
+/// One netdev for many VNIs, in a VLAN-aware bridge that maps VLAN 40 to VNI 40 and VLAN 41 to VNI 41.
+#[test]
+#[ignore = "needs bridge VLAN filtering: tests/linux-vm 6.1 kernel_datapath"]
+fn an_external_netdev_on_a_vlan_aware_bridge_gets_chosen_ports() {
+    let lab = Lab::new("kde");
+    ip(
+        &lab.leaf,
+        &format!(
+            "link add br40 type bridge vlan_filtering 1 mcast_snooping 0\n\
+             link add vx40 type vxlan external vnifilter local 10.0.0.1 dstport 4790 nolearning\n\
+             link set vx40 master br40 up\n\
+             link add hp40 type veth peer name eth40 netns {host}\n\
+             link set hp40 master br40 up\n\
+             link add hp41 type veth peer name eth41 netns {host}\n\
+             link set hp41 master br40 up\n\
+             link set br40 up\n",
+            host = lab.host.ns.name()
+        ),
+    );
+    ip(&lab.host.ns, "link set eth40 up\nlink set eth41 up\n");
+    bridge(&lab.leaf, "link set dev vx40 vlan_tunnel on\n");
+    for number in [40, 41] {
+        bridge(
+            &lab.leaf,
+            &format!(
+                "vni add dev vx40 vni {number}\n\
+                 vlan add dev vx40 vid {number}\n\
+                 vlan add dev vx40 vid {number} tunnel_info id {number}\n\
+                 vlan add dev hp{number} vid {number} pvid untagged\n\
+                 fdb append 00:00:00:00:00:00 dev vx40 dst 10.0.0.2 src_vni {number}\n"
+            ),
+        );
+    }
+    for port in ["hp40", "hp41"] {
+        let state = || run(&lab.leaf, &format!("bridge link show dev {port}"));
+        wait_for("the port to forward", || state().contains("state forwarding"));
+    }
+    let vtepd = Vtepd::start_configured(&lab.leaf, "[vni.41]\npolicy = \"qp-bins\"\n", &["--no-fpm"]);
+    let external = row(&vtepd, "vx40");
+    assert_eq!(
+        (&external["datapath"], &external["external"]),
+        (&"kernel".into(), &true.into()),
+        "{external}"
+    );
+    assert_eq!(external["chosen_port"]["policy"]["name"], "qp-hash", "{external}");
+    assert_eq!(external["chosen_port"]["vnis"][0]["vni"], 41, "{external}");
+    let mut overlay = Overlay { lab, interface: "eth40".to_owned() };
+    overlay.check(&vtepd, 40, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
+    overlay.interface = "eth41".to_owned();
+    overlay.check(&vtepd, 41, &entropy(Policy::QpBins, 4, KERNEL_RANGE), false);
+    vtepd.ask(&["policy", "set", "40", "qp-bins", "--bins", "8"]);
+    overlay.interface = "eth40".to_owned();
+    overlay.check(&vtepd, 40, &entropy(Policy::QpBins, 8, KERNEL_RANGE), false);
 }

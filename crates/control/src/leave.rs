@@ -47,19 +47,23 @@ impl LeftToKernel {
 }
 
 impl LeaveReason {
-    /// Whether vtepd chooses the source ports of what the kernel encapsulates. It does not touch what the user keeps it
-    /// away from, nor what sends nothing.
+    /// Slugs of the reasons for which vtepd leaves source ports to the kernel's own hash, too: what the user keeps it away
+    /// from, and what sends nothing.
+    pub const UNTOUCHED: &'static [&'static str] =
+        &["standalone", "not-included", "excluded", "detached", "settings", "down"];
+
+    /// Slugs of the reasons for which something may look at the mark of frames: they get none of ours.
+    const READS_MARKS: &'static [&'static str] = &["policy-routing", "packet-filter", "ipsec-policy"];
+
+    /// Whether vtepd chooses the source ports of what the kernel encapsulates.
     #[must_use]
-    pub const fn chooses_ports(&self) -> bool {
-        let kept_away =
-            matches!(self, Self::Standalone | Self::NotIncluded | Self::Excluded | Self::Detached);
-        !kept_away && !matches!(self, Self::Down | Self::Settings(_))
+    pub fn chooses_ports(&self) -> bool {
+        !Self::UNTOUCHED.contains(&self.slug())
     }
 
-    /// Whether the namespace may look at the mark of frames that the kernel encapsulates: then they get none of ours.
-    #[must_use]
-    pub const fn reads_marks(&self) -> bool {
-        false
+    /// Whether something may look at the mark of frames that the kernel encapsulates.
+    pub(crate) fn reads_marks(&self) -> bool {
+        Self::READS_MARKS.contains(&self.slug())
     }
 
     /// Whether the netdev has no VNI of its own.
