@@ -145,7 +145,8 @@ impl State {
     pub fn is_dirty(&self) -> bool {
         let dirty = &self.dirty;
         let lists = dirty.overlays.is_empty() && dirty.prefixes.is_empty();
-        !lists || !dirty.shortcut.is_empty() || dirty.all || dirty.underlay || dirty.adjacencies
+        let flags = dirty.decisions || dirty.all;
+        !lists || !dirty.shortcut.is_empty() || flags || dirty.underlay || dirty.adjacencies
     }
 
     /// Builds if there is anything new, and the first time in any case.
@@ -185,7 +186,9 @@ impl State {
             }
         }
         let ways = self.find_ways(dirty.underlay, &dirty.prefixes);
-        if ways.terms || dirty.all {
+        let routed = dirty.underlay || !dirty.prefixes.is_empty();
+        let locals = routed && self.check_locals();
+        if ways.terms || locals || dirty.all || dirty.decisions {
             overlays.extend(self.links.vxlans());
             overlays.extend(self.publication.decisions.keys());
         }
@@ -270,6 +273,7 @@ impl State {
         let mut taken = Vec::new();
         // Slots are given back before others are given away.
         for &ifindex in netdevs {
+            let local_is_present = self.has_local_of(ifindex);
             let terms =
                 match (self.links.get(ifindex), self.links.vxlan(ifindex), self.overlays.get(&ifindex)) {
                     (Some(link), Some(vxlan), Some(overlay)) => {
@@ -278,6 +282,8 @@ impl State {
                             namespace: &self.namespace,
                             links: &self.links,
                             vteps: &self.vteps,
+                            policies: &self.policies,
+                            local_is_present,
                         };
                         Some(discovery.decide(link, vxlan, overlay).map_err(|reason| LeftToKernel {
                             ifindex,

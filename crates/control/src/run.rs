@@ -598,6 +598,8 @@ const fn name(what: Dump) -> &'static str {
         Dump::Routes => "routes",
         Dump::Neighbours => "neighbours",
         Dump::Fdb => "FDB entries",
+        Dump::Rules => "routing rules",
+        Dump::IpsecPolicies => "IPsec policies",
     }
 }
 

@@ -114,7 +114,7 @@ pub fn link(link: Link) -> Message {
 /// A hop over an interface, through a gateway where one is given.
 pub fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
     let gateway = (!gateway.is_empty()).then(|| ip(gateway));
-    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None }
+    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None }
 }
 
 pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
@@ -130,6 +130,7 @@ pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
         replace: false,
         cloned: false,
         mtu: None,
+        hop_limit: None,
         via: RouteTarget::NextHops(hops.to_vec()),
     }
 }
