@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Fdb, Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder, SteeringPlan,
-    TakenVni, Uplink, VniTable, Vtep, VtepIndex,
+    DontFragment, Fdb, Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder,
+    SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -137,6 +137,18 @@ fn contains(network: Ipv4Addr, length: u8, address: Ipv4Addr) -> bool {
 enum Decision {
     Taken { slot: Slot, terms: Terms, table: Arc<VniTable> },
     Left(LeftToKernel),
+}
+
+impl Publication {
+    /// The tunnels of VNIs taken over whose packets may have DF, by their netdev.
+    pub(crate) fn tunnels_with_df(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
+        self.decisions.iter().filter_map(|(ifindex, decision)| match decision {
+            Decision::Taken { terms, .. } if terms.tunnel.df != DontFragment::Unset => {
+                Some((*ifindex, &terms.tunnel))
+            }
+            _ => None,
+        })
+    }
 }
 
 impl State {

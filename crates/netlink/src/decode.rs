@@ -23,6 +23,8 @@ mod neighbour;
 mod route;
 mod rule;
 
+pub(crate) use route::cached_mtu;
+
 use crate::attribute::{Attributes, align};
 use crate::message::{Message, Operation};
 

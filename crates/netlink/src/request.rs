@@ -4,7 +4,7 @@
 //! for a peer. From asynchronous code go through [`crate::Kernel::request`].
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc::{EAFNOSUPPORT, EAGAIN, EINVAL, ENODEV, EOPNOTSUPP, ETIMEDOUT};
@@ -355,6 +355,32 @@ impl Requests {
             IpAddr::V6(address) => request.put(1, &address.octets()),
         };
         self.exchange(&format!("resolve {address} on link {ifindex}"), &request).map(drop)
+    }
+
+    /// The MTU that the kernel has for packets between these addresses that leave through this interface: one that a
+    /// router has told (path MTU discovery), or the route's own. `None` where neither is there, or no such route.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn path_mtu(
+        &mut self,
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+        ifindex: u32,
+    ) -> Result<Option<u32>, Error> {
+        // RTM_GETROUTE with struct rtmsg: both addresses have 32 bits.
+        let request = Request::new(26, REQUEST | ACKNOWLEDGE, &[AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+            .put(1, &destination.octets())
+            .put(2, &source.octets())
+            .put(4, &ifindex.to_ne_bytes());
+        let mut mtu = None;
+        let answer = self.collect("look up a path", &request, |envelope| {
+            mtu = crate::decode::cached_mtu(envelope);
+        });
+        match answer {
+            Err(error) if error.refusal().is_some() => Ok(None),
+            answer => answer.map(|_| mtu),
+        }
     }
 
     /// Sends a request and collects its answer; `None` when it was a dump that changes overtook.

@@ -82,6 +82,13 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
     }))
 }
 
+/// The MTU of a route that was looked up: an entry of the route cache, which names both addresses.
+pub(crate) fn cached_mtu(envelope: &Envelope<'_>) -> Option<u32> {
+    let (_, mut attributes) = envelope.body::<12>().ok()?;
+    let metrics = attributes.find_map(|attribute| attribute.ok().filter(|attribute| attribute.kind == 8))?;
+    route_metrics(metrics.nested()).ok()?.mtu
+}
+
 /// Those of `RTA_METRICS` that forwarding depends on.
 #[derive(Default)]
 struct Metrics {
