@@ -28,11 +28,13 @@ mod fib;
 pub mod flapping;
 mod fpm_session;
 mod hear;
+pub mod host;
 pub mod hosts;
 pub mod learn;
 pub mod leave;
 mod links;
 mod overlay;
+mod policies;
 mod port_choice;
 pub mod publication;
 pub mod resolver;
@@ -48,11 +50,13 @@ pub mod state;
 pub mod status;
 mod swept;
 mod underlay;
+mod untold;
 mod vteps;
 
 pub use change::Change;
 pub use events::{Event, Journal};
 pub use flapping::{Flap, MoveCounts};
+pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
@@ -60,7 +64,7 @@ pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};
 pub use settings::{
-    Datapath, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
+    Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
 };
 pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;

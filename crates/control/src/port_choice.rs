@@ -49,7 +49,7 @@ impl Discovery<'_> {
             RoutePerFrame::On => true,
             RoutePerFrame::Off => false,
             RoutePerFrame::Auto => {
-                !left.is_some_and(LeaveReason::reads_marks) && self.is_multipath(vxlan, overlay)
+                left.is_some_and(|reason| !reason.reads_marks()) && self.is_multipath(vxlan, overlay)
             }
         };
         let kernel_decides = |entropy: &Entropy| entropy.policy() == Policy::FiveTuple;

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot, SnapshotBuilder,
-    SteeringPlan, TakenVni, Uplink, VniTable, Vtep, VtepIndex,
+    DontFragment, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot,
+    SnapshotBuilder, SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -138,6 +138,8 @@ struct Ways {
     changed: bool,
     /// What the taking over of VNIs depends on.
     terms: bool,
+    /// Whether there is more than one next hop.
+    multipath: bool,
 }
 
 /// Whether a prefix has an address in it.
@@ -153,13 +155,26 @@ enum Decision {
     Left(LeftToKernel),
 }
 
+impl Publication {
+    /// The tunnels of VNIs taken over whose packets may have DF, by their netdev.
+    pub(crate) fn tunnels_with_df(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
+        self.decisions.iter().filter_map(|(ifindex, decision)| match decision {
+            Decision::Taken { terms, .. } if terms.tunnel.df != DontFragment::Unset => {
+                Some((*ifindex, &terms.tunnel))
+            }
+            _ => None,
+        })
+    }
+}
+
 impl State {
     /// Whether anything was said that [`State::build`] has not looked at.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         let dirty = &self.dirty;
         let lists = dirty.overlays.is_empty() && dirty.prefixes.is_empty();
-        !lists || !dirty.shortcut.is_empty() || dirty.all || dirty.underlay || dirty.adjacencies
+        let flags = dirty.decisions || dirty.all;
+        !lists || !dirty.shortcut.is_empty() || flags || dirty.underlay || dirty.adjacencies
     }
 
     /// Builds if there is anything new, and the first time in any case.
@@ -199,9 +214,16 @@ impl State {
             }
         }
         let ways = self.find_ways(dirty.underlay, &dirty.prefixes);
-        if ways.terms || dirty.all {
+        let routed = dirty.underlay || !dirty.prefixes.is_empty();
+        let locals = routed && self.check_locals();
+        if ways.terms || locals || dirty.all || dirty.decisions {
             overlays.extend(self.links.vxlans());
             overlays.extend(self.publication.decisions.keys());
+        }
+        if ways.multipath {
+            let left = |decision: &Decision| matches!(decision, Decision::Left(_));
+            let decisions = self.publication.decisions.iter().filter(|(_, decision)| left(decision));
+            overlays.extend(decisions.map(|(ifindex, _)| ifindex));
         }
         let decided = self.decide(&overlays, &entries_changed);
         if decided || dirty.all || self.publication.last.snapshot.generation() == 0 {
@@ -269,8 +291,8 @@ impl State {
                     continue;
                 }
                 ways.changed |= known.is_taken();
-                ways.terms |=
-                    before.terms() != reach.terms() || before.is_multipath() != reach.is_multipath();
+                ways.terms |= before.terms() != reach.terms();
+                ways.multipath |= before.is_multipath() != reach.is_multipath();
             }
             known.reach = Some(reach);
         }
@@ -286,6 +308,7 @@ impl State {
         let mut choices = Vec::new();
         // Slots are given back before others are given away.
         for &ifindex in netdevs {
+            let local_is_present = self.has_local_of(ifindex);
             let terms =
                 match (self.links.get(ifindex), self.links.vxlan(ifindex), self.overlays.get(&ifindex)) {
                     (Some(link), Some(vxlan), Some(overlay)) => {
@@ -294,6 +317,8 @@ impl State {
                             namespace: &self.namespace,
                             links: &self.links,
                             vteps: &self.vteps,
+                            policies: &self.policies,
+                            local_is_present,
                         };
                         let decision = discovery.decide(link, vxlan, overlay);
                         let reason = decision.as_ref().err();

@@ -27,6 +27,7 @@ use crate::shortcut::{NoShortcut, PortDecision};
 use crate::source::SourceState;
 use crate::state::{FpmHazard, State};
 use crate::status::{ByDefault, Status, Warning};
+use crate::untold::Untold;
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
@@ -140,6 +141,7 @@ pub async fn run(
         failed: Vec::new(),
         dump_at: now,
         publish_at: now,
+        untold: Untold::new(now),
         hazard: None,
         hazard_at: now,
         look_again: false,
@@ -150,6 +152,7 @@ pub async fn run(
     // Half of the facts would be worse than none: nothing is published before everything was read once.
     task.resync_all().await?;
     task.resolve_all().await?;
+    task.untold.ask(&mut task.state, &task.kernel, Instant::now()).await;
     task.hold_fpm_back();
     if let (Some(address), None) = (listener.address, task.held_back) {
         task.fpm = Some(Server::bind(address)?);
@@ -183,6 +186,7 @@ pub async fn run(
         task.write_learned().await;
         let now = Instant::now();
         task.tick(now);
+        task.untold.ask(&mut task.state, &task.kernel, now).await;
         task.publish_what_follows(now);
         task.ask_neighbours(now).await;
         // After the publication: what an event said is not delayed by what it leaves in doubt.
@@ -213,6 +217,7 @@ struct Task<P> {
     dump_at: Instant,
     /// When there may be another publication.
     publish_at: Instant,
+    untold: Untold,
     /// What the last look for a hazard found, and when to look again.
     hazard: Option<FpmHazard>,
     hazard_at: Instant,
@@ -564,7 +569,8 @@ impl<P: FnMut(&Update)> Task<P> {
         let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
         let look = self.look_again.then_some(self.hazard_at);
         let moved = self.state.has_moved().then_some(self.publish_at);
-        [self.state.wake_at(), dump, fpm, look, moved].into_iter().flatten().min()
+        let untold = Some(self.untold.at());
+        [self.state.wake_at(), dump, fpm, look, moved, untold].into_iter().flatten().min()
     }
 }
 
@@ -598,6 +604,8 @@ const fn name(what: Dump) -> &'static str {
         Dump::Routes => "routes",
         Dump::Neighbours => "neighbours",
         Dump::Fdb => "FDB entries",
+        Dump::Rules => "routing rules",
+        Dump::IpsecPolicies => "IPsec policies",
     }
 }
 

@@ -171,7 +171,7 @@ impl Default for VniSettings {
 
 /// Values of the namespace that stand in where a netdev says "default".
 ///
-/// The kernel sends no event when they change, so they are read at start and on reload.
+/// The kernel sends no event when they change, so they are read at start, on reload, and [`Defaults`] once a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
     /// `net.ipv4.ip_default_ttl`, 1 to 255.
@@ -216,7 +216,37 @@ impl Filters {
     }
 }
 
+/// What the kernel puts into packets whose netdev names nothing itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defaults {
+    /// `net.ipv4.ip_default_ttl`, 1 to 255.
+    pub ttl: u8,
+    /// `net.ipv4.ip_local_port_range`.
+    pub local_ports: SourcePortRange,
+}
+
+impl Defaults {
+    /// Reads them in the calling thread's network namespace; `None` where that fails.
+    #[must_use]
+    pub fn read() -> Option<Self> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
+        let ttl = read("ip_default_ttl")?.trim().parse().ok().filter(|ttl| *ttl > 0)?;
+        let ports = read("ip_local_port_range")?;
+        let mut bounds = ports.split_whitespace().map(str::parse);
+        let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
+        Some(Self { ttl, local_ports: SourcePortRange::try_from((low, high)).ok()? })
+    }
+}
+
 impl Namespace {
+    pub(crate) const fn defaults(&self) -> Defaults {
+        Defaults { ttl: self.default_ttl, local_ports: self.local_ports }
+    }
+
+    pub(crate) const fn set_defaults(&mut self, Defaults { ttl, local_ports }: Defaults) {
+        (self.default_ttl, self.local_ports) = (ttl, local_ports);
+    }
+
     /// Reads them in the calling thread's network namespace. What cannot be read is as Linux starts with.
     #[must_use]
     pub fn read() -> Self {

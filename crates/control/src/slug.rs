@@ -60,6 +60,21 @@ slugs! {
     LeaveReason::KernelDatapath => "kernel-datapath",
         "the configuration chooses the kernel datapath";
     LeaveReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
+    LeaveReason::PolicyRouting(_) => "policy-routing",
+        "a rule of policy routing (`ip rule`) may match VXLAN packets, or a default rule is missing";
+    LeaveReason::IpsecPolicy(_) => "ipsec-policy", "an IPsec policy may match VXLAN packets";
+    LeaveReason::LocalAddressMissing(_) => "local-address-missing",
+        "this host does not have the netdev's `local` address";
+    LeaveReason::ForeignNamespace => "foreign-namespace",
+        "the netdev was moved here and its underlay is in another network namespace";
+    LeaveReason::UnknownOption(_) => "unknown-option",
+        "the netdev has an option that is newer than this version of vtepd";
+    LeaveReason::Underlay { obstacle: Obstacle::Encapsulation { .. }, .. } => "route-encapsulation",
+        "the route to a remote VTEP has an encapsulation, such as MPLS or SRv6";
+    LeaveReason::Underlay { obstacle: Obstacle::TosRoute, .. } => "tos-route",
+        "a remote VTEP has routes for single TOS values, and the netdev sets or inherits the TOS";
+    LeaveReason::Underlay { obstacle: Obstacle::HopLimit(_), .. } => "route-hoplimit",
+        "the route to a remote VTEP sets the TTL, and the netdev has no TTL of its own";
 }
 
 #[cfg(test)]
