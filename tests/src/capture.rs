@@ -26,7 +26,7 @@ pub struct Captured {
 
 impl Captured {
     /// The frame, or what a link would cut a UDP super-frame into.
-    fn of(frame: &Frame<'_>) -> Vec<Self> {
+    pub(crate) fn of(frame: &Frame<'_>) -> Vec<Self> {
         let mut cut = match frame.offload.gso {
             Some(gso) if gso.kind == GsoKind::Udp => {
                 let dissection = wire::dissect(frame.data).expect("headers");
