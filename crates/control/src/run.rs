@@ -500,6 +500,7 @@ impl<P: FnMut(&Update)> Task<P> {
             status.by_default.clone_from(&published.by_default);
             status.ports.clone_from(&published.ports);
             status.warnings = warnings;
+            status.turns += 1;
         });
     }
 

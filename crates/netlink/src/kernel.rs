@@ -19,6 +19,7 @@
 //!   are no events. Only `self` entries of vxlan netdevs are FDB entries.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::libc::ENOBUFS;
@@ -88,6 +89,14 @@ impl Kernel {
         let requests = Arc::new(Mutex::new(Requests::open()?));
         let ipsec = Ipsec::open()?;
         Ok(Self { monitor: registered(socket)?, requests, buffer: Vec::with_capacity(BUFFER), ipsec })
+    }
+
+    /// A second descriptor of the socket that events come from, for whoever wants to know whether any wait to be read.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn waiting(&self) -> io::Result<OwnedFd> {
+        self.monitor.get_ref().as_fd().try_clone_to_owned()
     }
 
     /// The next changes. Cancellation-safe: nothing is taken from the kernel before it is returned.

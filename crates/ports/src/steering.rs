@@ -16,6 +16,7 @@ use wire::Vni;
 
 use crate::features::Features;
 use crate::haste::Haste;
+use crate::kill_switch::KillSwitch;
 use crate::netns::PrivateNamespace;
 use crate::patience::{Calls, MOST_WORKERS, Patience};
 use crate::shortcut::{Shortcut, ShortcutState};
@@ -139,7 +140,7 @@ impl TunnelEnd {
 pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
-    kill_switch: ProgramArray<MapData>,
+    kill_switch: KillSwitch,
     watch: Option<(Vec<Patience>, Calls)>,
     /// Workers that get all frames of a VNI, by their numbers.
     served: BTreeMap<Vni, u32>,
@@ -198,6 +199,9 @@ const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
 const STEERS: [(u32, &str); 6] =
     [STEER_SPLICE, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
+/// The places that are emptied, in this order. What is under way through the splices may still come back.
+const EMPTIED: [u32; 5] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
+
 impl Steering {
     /// Loads the programs, for workers with these splices, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
     /// long frames may wait for their worker before the kernel forwards what follows. Where `features` lack UDP super-frames, frames from
@@ -232,7 +236,14 @@ impl Steering {
             classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
         }
         allow_descriptors();
-        let kill_switch = kill_switch(&mut ebpf)?;
+        let map = kill_switch(&mut ebpf)?;
+        let mut programs = Vec::new();
+        for (place, program) in STEERS {
+            let missing = |error| SteeringError::Program("behind the kill switch", error);
+            let fd = classifier(&mut ebpf, program)?.fd().map_err(missing)?;
+            programs.push((place, fd.try_clone().map_err(SteeringError::KillSwitch)?));
+        }
+        let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
         let watch = Some(watch(&mut ebpf, workers, stall_limit)?);
         Ok(Self {
             ebpf,
@@ -310,12 +321,13 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn engage(&mut self) -> Result<(), SteeringError> {
-        for (place, program) in STEERS {
-            let program = classifier(&mut self.ebpf, program)?;
-            let fd = program.fd().map_err(|error| SteeringError::Program("behind the kill switch", error))?;
-            self.kill_switch.set(place, fd, 0).map_err(|error| SteeringError::Map("kill_switch", error))?;
-        }
-        Ok(())
+        self.kill_switch.engage()
+    }
+
+    /// The kill switch, for a thread that empties it when the control task hangs.
+    #[must_use]
+    pub fn kill_switch(&self) -> KillSwitch {
+        self.kill_switch.clone()
     }
 
     /// Empties the kill switch: the kernel forwards everything from now on. Frames that the worker has already may still be
@@ -324,13 +336,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
-        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0] {
-            self.kill_switch
-                .clear_index(&place)
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("kill_switch", e))?;
-        }
-        Ok(())
+        self.kill_switch.release()
     }
 
     /// Stops redirecting what the new plan does not have, or has otherwise. To be called before the snapshot that goes with the

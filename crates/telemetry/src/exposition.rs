@@ -123,6 +123,24 @@ impl Everything {
             "How often events of the kernel's were lost, and everything was read again",
             view.overruns,
         )?;
+        counter(
+            encoder,
+            "vtepd_control_stalls",
+            "How often the control task hung, so that the kernel forwarded until it worked again",
+            view.control_stalls,
+        )?;
+        counter(
+            encoder,
+            "vtepd_log_lines_lost",
+            "Log lines that were lost because the log was not read in time",
+            view.log_lines_lost,
+        )?;
+        counter(
+            encoder,
+            "vtepd_fpm_refused",
+            "FPM connections refused, as the peer's user may not tell routes",
+            view.fpm_refused,
+        )?;
         let left = view.left.iter().map(|left| {
             let labels = vec![
                 ("netdev", left.netdev.clone()),

@@ -40,13 +40,23 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         taken,
         left,
         shortcut: Some(shortcut(shown)),
-        warnings: missing.chain(by_default).chain(status.warnings.iter().map(ToString::to_string)).collect(),
+        warnings: missing
+            .chain(by_default)
+            .chain(lost_lines())
+            .chain(status.warnings.iter().map(ToString::to_string))
+            .collect(),
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
         super_frames: super_frames(shown.gso, shown.features).to_owned(),
         impaired_uplinks: show::impaired(&shown.snapshot(), &Uplinks::of(&status)),
     }
+}
+
+/// A warning where the log has gaps.
+fn lost_lines() -> Option<String> {
+    let lost = crate::log::lost();
+    (lost > 0).then(|| format!("{lost} log line(s) were lost: nobody read the log in time"))
 }
 
 /// Whether frames leave together, in a word.
