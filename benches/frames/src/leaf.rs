@@ -95,6 +95,7 @@ impl Leaf {
         let hops = (1..=2u8).map(|uplink| NextHop {
             ifindex: u32::from(uplink),
             gateway: IpAddr::V4(Ipv4Addr::new(192, 168, uplink, 1)),
+            identity: u64::from(uplink),
             source_mac: MacAddr([2, 1, 0, 0, 0, uplink]),
             destination_mac: Some(MacAddr([2, 2, 0, 0, 0, uplink])),
             mtu: 9500,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use entropy::Entropy;
-use tables::{Snapshot, TakenVni, VniTable};
+use tables::{BUCKETS, Paths, Snapshot, TakenVni, VniTable, Vtep};
 use tokio::sync::watch;
 use wire::{MacAddr, Vni};
 
@@ -105,6 +105,17 @@ pub enum Event {
         /// Whether it is new.
         up: bool,
     },
+    /// Flows to VTEPs have another next hop.
+    Placement {
+        /// How many of the [`tables::BUCKETS`] buckets of these VTEPs have another next hop.
+        buckets: usize,
+        /// One of the VTEPs.
+        vtep: Ipv4Addr,
+        /// How many VTEPs these are.
+        vteps: usize,
+        /// Whether next hops are missing, so that the others have their flows.
+        reduced: bool,
+    },
     /// Nothing better than a default route leads to a VTEP, or that is over.
     ByDefault {
         /// The VTEP.
@@ -173,6 +184,7 @@ impl Event {
             Self::Policy { .. } => "policy",
             Self::NextHop { up: true, .. } => "next-hop-up",
             Self::NextHop { up: false, .. } => "next-hop-down",
+            Self::Placement { .. } => "flows-moved",
             Self::ByDefault { begins: true, .. } => "default-route",
             Self::ByDefault { begins: false, .. } => "own-route",
             Self::Impaired { begins: true, .. } => "uplink-impaired",
@@ -256,6 +268,14 @@ impl fmt::Display for Event {
             }
             Self::NextHop { uplink, gateway, up } => {
                 write!(f, "next hop {gateway} on {uplink} is {}", if *up { "used" } else { "used no more" })
+            }
+            Self::Placement { buckets, vtep, vteps, reduced } => {
+                write!(f, "{buckets} of {BUCKETS} buckets of VTEP {vtep}")?;
+                if *vteps > 1 {
+                    write!(f, " and of {} more VTEPs", vteps - 1)?;
+                }
+                f.write_str(" have another next hop")?;
+                f.write_str(if *reduced { ", while next hops are missing" } else { "" })
             }
             Self::ByDefault { vtep, begins: true } => {
                 write!(f, "nothing better than the default route leads to VTEP {vtep}")
@@ -360,11 +380,36 @@ fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {
     };
     old.difference(&new).for_each(|hop| tell(*hop, before, false));
     new.difference(&old).for_each(|hop| tell(*hop, after, true));
+    placement(&before.snapshot, &after.snapshot, write);
     for (ifindex, impaired) in uplinks {
         // One that nothing has left by so far was not.
         if impaired != old_uplinks.get(&ifindex).copied().unwrap_or_default() {
             write(Event::Impaired { uplink: name(ifindex, after), begins: impaired });
         }
+    }
+}
+
+/// How many buckets have another next hop. VTEPs of which it is the same are told together; those that had no next hop, or have
+/// none now, had no flows to move.
+fn placement(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
+    let old: HashMap<Ipv4Addr, &Arc<Paths>> =
+        before.vteps().map(|vtep| (vtep.address, &vtep.paths)).collect();
+    let mut counted = HashMap::new();
+    let mut told: BTreeMap<(usize, bool), (Ipv4Addr, usize)> = BTreeMap::new();
+    for Vtep { address, paths: new } in after.vteps() {
+        let Some(old) = old.get(address).filter(|old| !Arc::ptr_eq(old, new)) else { continue };
+        if old.next_hops().is_empty() || new.next_hops().is_empty() {
+            continue;
+        }
+        let pair = (Arc::as_ptr(old), Arc::as_ptr(new));
+        let buckets = *counted.entry(pair).or_insert_with(|| new.moved_since(old));
+        if buckets > 0 {
+            let (vtep, vteps) = told.entry((buckets, new.is_reduced())).or_insert((*address, 0));
+            (*vtep, *vteps) = (*address.min(vtep), *vteps + 1);
+        }
+    }
+    for ((buckets, reduced), (vtep, vteps)) in told {
+        write(Event::Placement { buckets, vtep, vteps, reduced });
     }
 }
 

@@ -9,7 +9,7 @@ use std::hash::BuildHasherDefault;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use netlink::{Route, RouteTarget};
+use netlink::{Route, RouteNextHop, RouteTarget};
 use tables::hash::{TableHasher, TableMap};
 
 use crate::shared::Shared;
@@ -209,6 +209,16 @@ impl Fib {
         })
     }
 
+    /// The next hops that routes name themselves, not by an object.
+    pub(crate) fn next_hops(&self) -> impl Iterator<Item = &RouteNextHop> {
+        // What no route leads by any more is kept for a while.
+        let used = self.targets.iter().filter(|target| Arc::strong_count(target) > 1);
+        used.flat_map(|target| match &**target {
+            RouteTarget::NextHops(hops) => hops.as_slice(),
+            RouteTarget::Object(_) => &[],
+        })
+    }
+
     fn edit(
         &mut self,
         (table, destination, length): Prefix,
@@ -261,8 +271,6 @@ impl FibRoute {
 
 #[cfg(test)]
 mod tests {
-    use netlink::RouteNextHop;
-
     use super::*;
 
     fn on_link(ifindex: u32) -> RouteNextHop {

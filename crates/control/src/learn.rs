@@ -10,6 +10,7 @@ use wire::Vni;
 use crate::overlay::Overlay;
 use crate::settings::LearnLimits;
 use crate::state::State;
+use crate::underlay::LinkLocal;
 
 /// `NTF_EXT_LEARNED`: somebody else keeps the entry, and the kernel does not age it.
 const EXTERNAL: u32 = 0x10;
@@ -80,7 +81,10 @@ impl State {
         // Anybody can claim to be any VTEP: that must not move the VNI to the kernel.
         let known = found.and_then(|index| self.vteps.get(index)?.reach.as_ref());
         if known
-            .map_or_else(|| self.underlay().reach(vtep).obstacle, |reach| reach.obstacle.clone())
+            .map_or_else(
+                || self.underlay(&LinkLocal::new(&self.kernel)).reach(vtep).obstacle,
+                |reach| reach.obstacle.clone(),
+            )
             .is_some()
         {
             self.learning.unreachable += 1;

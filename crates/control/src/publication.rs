@@ -25,7 +25,7 @@ use crate::settings::Settings;
 use crate::shortcut::{self, PortDecision};
 use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
-use crate::underlay::{Hop, Survey};
+use crate::underlay::{Hop, LinkLocal, Survey};
 use crate::vteps::Known;
 
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
@@ -281,7 +281,8 @@ impl State {
         }
         let mut ways = Ways::default();
         let mut vteps = std::mem::take(&mut self.vteps);
-        let mut survey = Survey::new(self.underlay());
+        let link_local = LinkLocal::new(&self.kernel);
+        let mut survey = Survey::new(self.underlay(&link_local));
         for index in wanted {
             let Some(address) = vteps.get(index).map(|known| known.address) else { continue };
             let reach = survey.reach(address, &mut vteps.ways);
@@ -484,6 +485,7 @@ impl State {
             Some(NextHop {
                 ifindex: hop.ifindex,
                 gateway: hop.gateway,
+                identity: identity(&self.links.name(hop.ifindex), hop.gateway),
                 source_mac: self.links.get(hop.ifindex)?.mac?,
                 destination_mac: neighbour.and_then(|adjacent| adjacent.mac),
                 mtu: hop.mtu,
@@ -616,6 +618,18 @@ impl State {
             }
         })
     }
+}
+
+/// What the choice among next hops goes by. A link-local gateway says nothing that the interface does not: it comes from a MAC
+/// address, or is zebra's stand-in for one, so it may change while the topology stays.
+fn identity(interface: &str, gateway: IpAddr) -> u64 {
+    let number = match gateway {
+        IpAddr::V4(address) if address.is_link_local() => 0,
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) if address.is_unicast_link_local() => 0,
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    tables::placement::identity(interface, number)
 }
 
 /// These VTEPs are reached by a default route no more, and then those are.

@@ -24,7 +24,7 @@ use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
 use crate::standalone;
 use crate::swept::{Epoch, Swept};
-use crate::underlay::{Routes, Underlay};
+use crate::underlay::{LinkLocal, Routes, Underlay};
 use crate::vteps::Vteps;
 
 /// `NUD_NOARP` (`include/uapi/linux/neighbour.h`).
@@ -416,12 +416,12 @@ impl State {
         })
     }
 
-    pub(crate) fn underlay(&self) -> Underlay<'_> {
+    pub(crate) fn underlay<'a>(&'a self, link_local: &'a LinkLocal<'a>) -> Underlay<'a> {
         let sources = match self.session.state {
             SourceState::Live => [&self.fpm, &self.kernel],
             _ => [&self.kernel, &self.fpm],
         };
-        Underlay { links: &self.links, own: &self.own, sources }
+        Underlay { links: &self.links, own: &self.own, sources, link_local }
     }
 
     /// Draws the consequences of what was said of an overlay.

@@ -19,7 +19,12 @@
 //! The last line is the only difference, and on purpose: zebra takes the route away a moment later if there is no other
 //! way (`fib_lookup_good_nhc()`, `net/ipv4/fib_trie.c`), and until then a leaf that lost its fabric would pour its
 //! tunnels into its management network.
+//!
+//! For BGP unnumbered, the kernel's next hops name the neighbour's link-local IPv6 address, and zebra's FPM messages
+//! name 169.254.0.1 in its place. Both are one next hop: where the kernel has one link-local gateway on the interface,
+//! [`LinkLocal`] puts it in for 169.254.0.1.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -43,6 +48,9 @@ const RECURSION: usize = 4;
 /// The largest weight of a next hop (`rtnh_hops` has eight bits and counts from 0).
 const WEIGHT: u64 = 256;
 
+/// What zebra names instead of a link-local IPv6 gateway of IPv4 routes (`ipv4_ll` in FRR's `zebra/rt_netlink.c`).
+const ZEBRA_LINK_LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 0, 1));
+
 /// The routes of one source, and the next-hop objects that they name.
 #[derive(Debug)]
 pub(crate) struct Routes {
@@ -64,6 +72,49 @@ pub(crate) struct Underlay<'a> {
     pub(crate) own: &'a BTreeSet<IpAddr>,
     /// Whose version of a prefix comes first, and the other one.
     pub(crate) sources: [&'a Routes; 2],
+    /// The link-local gateways of the kernel's next hops.
+    pub(crate) link_local: &'a LinkLocal<'a>,
+}
+
+/// The link-local IPv6 gateway of each interface, as the kernel's next hops name it; collected when first asked for.
+#[derive(Debug)]
+pub(crate) struct LinkLocal<'a> {
+    kernel: &'a Routes,
+    /// `None` where an interface has several.
+    gateways: OnceCell<BTreeMap<u32, Option<IpAddr>>>,
+}
+
+impl<'a> LinkLocal<'a> {
+    pub(crate) const fn new(kernel: &'a Routes) -> Self {
+        Self { kernel, gateways: OnceCell::new() }
+    }
+
+    /// The gateway that a source means.
+    fn canonical(&self, ifindex: u32, gateway: IpAddr) -> IpAddr {
+        if gateway != ZEBRA_LINK_LOCAL {
+            return gateway;
+        }
+        self.gateways.get_or_init(|| self.collect()).get(&ifindex).copied().flatten().unwrap_or(gateway)
+    }
+
+    fn collect(&self) -> BTreeMap<u32, Option<IpAddr>> {
+        let mut gateways = BTreeMap::new();
+        let mut add = |hop: &RouteNextHop| {
+            if let Some(gateway @ IpAddr::V6(address)) = hop.gateway
+                && address.is_unicast_link_local()
+            {
+                let known = gateways.entry(hop.ifindex).or_insert(Some(gateway));
+                *known = known.filter(|known| *known == gateway);
+            }
+        };
+        for (_, kind) in self.kernel.next_hops.iter() {
+            if let NextHopKind::Single(hop) = kind {
+                add(hop);
+            }
+        }
+        self.kernel.fib.next_hops().for_each(add);
+        gateways
+    }
 }
 
 /// How an address is reached.
@@ -316,6 +367,7 @@ impl Underlay<'_> {
             reach.obstacle = reach.obstacle.or(obstacle);
             let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
             let gateway = hop.gateway.unwrap_or(IpAddr::V4(address));
+            let gateway = self.link_local.canonical(hop.ifindex, gateway);
             let adjacency = Hop {
                 ifindex: hop.ifindex,
                 gateway,
@@ -331,7 +383,8 @@ impl Underlay<'_> {
         }
         reach.hops = balance(weighted);
         // By name, for indices are others each time that the links are made.
-        reach.hops.sort_by(|a, b| self.name(a.ifindex).cmp(self.name(b.ifindex)));
+        let order = |hop: &Hop| (self.name(hop.ifindex), hop.gateway);
+        reach.hops.sort_by(|a, b| order(a).cmp(&order(b)));
         Verdict::Reached(reach)
     }
 
@@ -479,7 +532,10 @@ mod tests {
         };
         kernel.fib.insert(&route, epoch);
         let (own, fpm) = (BTreeSet::new(), Routes::new(Identity::Prefix));
-        let reach = Underlay { links: &links, own: &own, sources: [&fpm, &kernel] }.reach(address(1));
+        let link_local = LinkLocal::new(&kernel);
+        let underlay =
+            Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
+        let reach = underlay.reach(address(1));
         assert_eq!(reach.hops.iter().map(|hop| hop.ifindex).collect::<Vec<_>>(), [7, 5]);
     }
 
@@ -505,7 +561,8 @@ mod tests {
             };
             let (kernel, fpm) = (routes(Identity::Metric, &kernel), routes(Identity::Prefix, &fpm));
             let own = BTreeSet::from([IpAddr::V4(address(own))]);
-            let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel] };
+            let link_local = LinkLocal::new(&kernel);
+            let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
             let (mut survey, mut shared) = (Survey::new(underlay), Shared::default());
             for last in 0..12 {
                 let reach = survey.reach(address(last), &mut shared);

@@ -6,6 +6,7 @@
 //! - [`tunnel`]: what a vxlan netdev says of the outer header
 //! - `pages`: a list of which unchanged parts are shared
 //! - [`paths`]: the live next hops towards a VTEP
+//! - [`placement`]: which bucket belongs to which next hop
 //! - [`shortcut`]: hosts' frames that skip the bridge
 //! - [`snapshot`]: one consistent view of everything, and its builder
 //! - [`steering`]: which frames the steering programs redirect to the worker
@@ -15,6 +16,7 @@ pub mod hash;
 pub mod learning;
 mod pages;
 pub mod paths;
+pub mod placement;
 pub mod shortcut;
 pub mod snapshot;
 pub mod steering;

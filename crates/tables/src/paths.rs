@@ -1,14 +1,16 @@
 //! The live next hops towards a VTEP, and the choice among them.
 //!
 //! As in Linux's resilient next-hop groups (`net/ipv4/nexthop.c`), a flow's hash names one of a fixed number of
-//! buckets, and each bucket belongs to a next hop. When a next hop is lost, its buckets are dealt to the others, and
-//! no other flow moves. Unlike the kernel, which waits until a bucket is idle, a next hop that comes back gets its own
-//! buckets back at once, if so wished: flows of RoCE queue pairs are long, and the worker keeps no clock per bucket.
+//! buckets, and each bucket belongs to a next hop. Which one is a function of the next hops alone, see [`crate::placement`]:
+//! when a next hop is lost, its buckets are dealt to the others, and no other flow moves; when it comes back, each
+//! flow is where it was at first. The kernel waits until a bucket is idle; here it moves at once, because flows of
+//! RoCE queue pairs are long, and the worker keeps no clock per bucket.
 
-use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use wire::MacAddr;
+
+use crate::placement::{Member, deal, is_part_of, next_identity, reduced, shares};
 
 /// Buckets of every group. A next hop's share is its weight's to one bucket; with 16 equal ones each has 64.
 pub const BUCKETS: usize = 1024;
@@ -20,6 +22,8 @@ pub struct NextHop {
     pub ifindex: u32,
     /// The gateway, or the VTEP itself where it is on-link.
     pub gateway: IpAddr,
+    /// What tells it from the others of its group, and decides which flows it gets: [`crate::placement::identity`].
+    pub identity: u64,
     /// The uplink's own MAC address.
     pub source_mac: MacAddr,
     /// The gateway's MAC address; `None` until the kernel has resolved it.
@@ -36,23 +40,15 @@ pub struct NextHop {
     pub impaired: bool,
 }
 
-/// What tells next hops apart, whatever else changes about them.
-type Key = (u32, IpAddr);
-
-impl NextHop {
-    const fn key(&self) -> Key {
-        (self.ifindex, self.gateway)
-    }
-}
-
 /// Whether buckets move although their next hop lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rebalance {
-    /// Those that a next hop had before it was lost come back to it, and else as few as bring every one its share.
-    /// So when all are back, every flow is where it was.
+    /// As many as bring every next hop its share. Which ones depends on the next hops alone, so when all are back, every
+    /// flow is where it was.
     #[default]
     On,
-    /// None: a next hop that is new or came back gets nothing until another one is lost.
+    /// None: a next hop that is new or came back gets nothing until another one is lost. Here the past decides, as asked
+    /// for, until the daemon starts again.
     Off,
 }
 
@@ -62,14 +58,36 @@ pub struct Paths {
     next_hops: Vec<NextHop>,
     /// [`BUCKETS`] indices into `next_hops`; none without next hops.
     buckets: Box<[u16]>,
-    /// The buckets that are not with the next hop that they were with at first, and which one that was.
-    displaced: BTreeMap<u16, Key>,
+    /// The complete group, sorted: the live next hops, and those that were lost since it last was complete.
+    group: Box<[Member]>,
+    /// Whether buckets are elsewhere than `group` and the live next hops ask for, by [`Rebalance::Off`].
+    kept: bool,
+}
+
+/// The members that these next hops are, sorted, and the place of each one's next hop.
+fn members(next_hops: &[NextHop]) -> (Vec<Member>, Vec<u16>) {
+    let mut places: Vec<(u64, IpAddr, u16)> =
+        next_hops.iter().zip(0..).map(|(hop, place)| (hop.identity, hop.gateway, place)).collect();
+    places.sort_unstable();
+    let mut before = None;
+    for (identity, ..) in &mut places {
+        let own = *identity;
+        if let Some((same, used)) = before.filter(|(same, _)| *same == own) {
+            *identity = next_identity(used);
+            before = Some((same, *identity));
+        } else {
+            before = Some((own, own));
+        }
+    }
+    places.sort_unstable();
+    let weight = |place: u16| next_hops.get(usize::from(place)).map_or(1, |hop| hop.weight);
+    let member =
+        |(identity, _, place): &(u64, IpAddr, u16)| Member { identity: *identity, weight: weight(*place) };
+    (places.iter().map(member).collect(), places.iter().map(|(.., place)| *place).collect())
 }
 
 impl Paths {
-    /// Paths over the given next hops, in the given order.
-    ///
-    /// Order matters: the same hops in the same order give every flow the same choice, so callers sort.
+    /// Paths over these next hops, in any order.
     #[must_use]
     pub fn new(next_hops: Vec<NextHop>) -> Self {
         Self::default().follow(next_hops, Rebalance::On)
@@ -78,44 +96,69 @@ impl Paths {
     /// What becomes of these paths when the next hops are these from now on.
     #[must_use]
     pub fn follow(&self, next_hops: Vec<NextHop>, rebalance: Rebalance) -> Self {
-        let places: HashMap<Key, u16> = next_hops.iter().map(NextHop::key).zip(0..).collect();
-        let place = |key: Key| places.get(&key).copied();
-        let before: Vec<Option<Key>> = if self.buckets.is_empty() {
-            vec![None; BUCKETS]
-        } else {
-            let key = |bucket: &u16| self.next_hops.get(usize::from(*bucket)).map(NextHop::key);
-            self.buckets.iter().map(key).collect()
+        let (alive, places) = members(&next_hops);
+        let group =
+            if is_part_of(&alive, &self.group) { self.group.clone() } else { alive.as_slice().into() };
+        if alive.is_empty() {
+            return Self { next_hops, buckets: Box::default(), group, kept: false };
+        }
+        let due = reduced(&group, &alive);
+        let owners = match rebalance {
+            Rebalance::Off if !self.buckets.is_empty() => self.keep(&alive, &due),
+            _ => due.clone(),
         };
-        let mut deal = Deal { missing: shares(&next_hops), buckets: Vec::with_capacity(BUCKETS) };
-        for owner in &before {
-            let owner = owner.and_then(place);
-            deal.buckets.push(owner);
-            deal.count(owner, -1);
-        }
-        for (bucket, home) in &self.displaced {
-            if let Some(home) = place(*home) {
-                deal.give_back(usize::from(*bucket), home, rebalance);
-            }
-        }
-        if rebalance == Rebalance::On {
-            // What a next hop has of others goes before what was always its own.
-            deal.take_surplus(self.displaced.keys().copied());
-            deal.take_surplus(0..BUCKETS as u16);
-        }
-        deal.rest();
+        let kept = owners != due;
+        let buckets = owners.iter().filter_map(|owner| places.get(usize::from(*owner)).copied()).collect();
+        Self { next_hops, buckets, group, kept }
+    }
 
-        let mut displaced = self.displaced.clone();
-        for ((bucket, now), before) in (0..).zip(&deal.buckets).zip(before) {
-            let now = now.and_then(|now| next_hops.get(usize::from(now))).map(NextHop::key);
-            let home = displaced.get(&bucket).copied().or(before);
-            // One that gives up a bucket although it lives does not get it back.
-            match home.filter(|home| rebalance == Rebalance::Off || place(*home).is_none()) {
-                Some(home) if now != Some(home) => drop(displaced.insert(bucket, home)),
-                _ => drop(displaced.remove(&bucket)),
+    /// The owner of each bucket if none moves whose next hop lives. Of the others, those go where `due` wants them whose owner
+    /// there has less than its share.
+    fn keep(&self, alive: &[Member], due: &[u16]) -> Vec<u16> {
+        let place = |identity: u64| {
+            let place = alive.binary_search_by_key(&identity, |member| member.identity).ok()?;
+            u16::try_from(place).ok()
+        };
+        let mut owners: Vec<Option<u16>> = self.owners().into_iter().map(|owner| place(owner?)).collect();
+        let mut missing = shares(alive);
+        for owner in owners.iter().flatten() {
+            if let Some(missing) = missing.get_mut(usize::from(*owner)) {
+                *missing = missing.saturating_sub(1);
             }
         }
-        let buckets = deal.buckets.into_iter().flatten().collect();
-        Self { next_hops, buckets, displaced }
+        for (owner, due) in owners.iter_mut().zip(due).filter(|(owner, _)| owner.is_none()) {
+            if let Some(missing) = missing.get_mut(usize::from(*due)).filter(|missing| **missing > 0) {
+                *owner = Some(*due);
+                *missing -= 1;
+            }
+        }
+        deal(&mut owners, alive);
+        owners.into_iter().flatten().collect()
+    }
+
+    /// The identity of each bucket's owner; empty without next hops.
+    fn owners(&self) -> Vec<Option<u64>> {
+        let (members, places) = members(&self.next_hops);
+        let mut identities = vec![None; self.next_hops.len()];
+        for (member, place) in members.iter().zip(places) {
+            if let Some(identity) = identities.get_mut(usize::from(place)) {
+                *identity = Some(member.identity);
+            }
+        }
+        let owner = |bucket: &u16| identities.get(usize::from(*bucket)).copied().flatten();
+        self.buckets.iter().map(owner).collect()
+    }
+
+    /// How many buckets have another next hop than they had in `before`.
+    #[must_use]
+    pub fn moved_since(&self, before: &Self) -> usize {
+        before.owners().iter().zip(self.owners()).filter(|(from, to)| **from != *to).count()
+    }
+
+    /// Whether next hops are missing that this group had when it was last complete.
+    #[must_use]
+    pub fn is_reduced(&self) -> bool {
+        self.next_hops.len() < self.group.len()
     }
 
     /// The next hop for a flow whose outer headers have this hash (see [`entropy::path_hash`]).
@@ -147,81 +190,18 @@ pub fn bucket(hash: u64) -> usize {
     entropy::choose(hash, BUCKETS)
 }
 
-/// How many buckets each next hop is due: the bounds of the shares are rounded, so that they add up
-/// (`nh_res_group_rebalance()`, `net/ipv4/nexthop.c`).
-fn shares(next_hops: &[NextHop]) -> Vec<i32> {
-    let weight = |hop: &NextHop| u64::from(hop.weight.max(1));
-    let total: u64 = next_hops.iter().map(weight).sum();
-    let (mut sum, mut bound) = (0, 0);
-    let share = |hop: &NextHop| {
-        sum += weight(hop);
-        let upper = (sum * BUCKETS as u64 + total / 2) / total;
-        let share = upper - bound;
-        bound = upper;
-        share as i32
-    };
-    next_hops.iter().map(share).collect()
-}
-
-/// The dealing of buckets to next hops.
-struct Deal {
-    /// How many buckets each next hop has too few; less than 0 is too many.
-    missing: Vec<i32>,
-    buckets: Vec<Option<u16>>,
-}
-
-impl Deal {
-    /// Gives a bucket to the next hop that had it at first, if that one has too few.
-    fn give_back(&mut self, bucket: usize, home: u16, rebalance: Rebalance) {
-        let Some(place) = self.buckets.get_mut(bucket) else { return };
-        let stays = place.is_some() && rebalance == Rebalance::Off;
-        if stays || self.missing.get(usize::from(home)).is_none_or(|missing| *missing <= 0) {
-            return;
-        }
-        let owner = place.replace(home);
-        self.count(owner, 1);
-        self.count(Some(home), -1);
-    }
-
-    /// Takes these buckets from next hops that have too many.
-    fn take_surplus(&mut self, buckets: impl Iterator<Item = u16>) {
-        for bucket in buckets {
-            let Some(place) = self.buckets.get_mut(usize::from(bucket)) else { continue };
-            let Some(owner) = *place else { continue };
-            if self.missing.get(usize::from(owner)).is_some_and(|missing| *missing < 0) {
-                *place = None;
-                self.count(Some(owner), 1);
-            }
-        }
-    }
-
-    fn count(&mut self, owner: Option<u16>, missing: i32) {
-        if let Some(of_owner) = owner.and_then(|owner| self.missing.get_mut(usize::from(owner))) {
-            *of_owner += missing;
-        }
-    }
-
-    /// Deals the buckets that nobody has, in order, to the next hops that have too few, in order.
-    fn rest(&mut self) {
-        let mut due = (0u16..)
-            .zip(&self.missing)
-            .flat_map(|(hop, missing)| std::iter::repeat_n(hop, usize::try_from(*missing).unwrap_or(0)));
-        for place in self.buckets.iter_mut().filter(|place| place.is_none()) {
-            *place = due.next();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::placement::identity;
 
     fn hop(ifindex: u32, weight: u16) -> NextHop {
         NextHop {
             ifindex,
             gateway: IpAddr::from([10, 0, 0, 1]),
+            identity: identity(&format!("up{ifindex}"), 0),
             source_mac: MacAddr([2; 6]),
             destination_mac: None,
             mtu: 1500,
@@ -345,6 +325,10 @@ mod tests {
         let after = before.follow(hops(0..4), Rebalance::On);
         let moved = owners(&before).into_iter().zip(owners(&after)).filter(|(from, to)| from != to);
         assert_eq!(moved.filter(|(_, to)| *to == 3).count(), BUCKETS / 4);
+        assert_eq!(
+            after.moved_since(&before),
+            owners(&before).iter().zip(owners(&after)).filter(|(a, b)| *a != b).count()
+        );
         assert_eq!([0, 1, 2, 3].map(|n| count(&after, n)), [BUCKETS / 4; 4]);
     }
 
@@ -357,42 +341,57 @@ mod tests {
         assert!(after.next_hops().iter().all(|hop| hop.mtu == 9000));
     }
 
+    #[test]
+    fn the_order_the_index_and_a_link_local_gateway_change_nothing() {
+        let before = Paths::new(hops(0..5));
+        let renamed =
+            |hop: NextHop| NextHop { gateway: "fe80::1".parse().unwrap(), ifindex: hop.ifindex + 100, ..hop };
+        let after = before.follow(hops((0..5).rev()).into_iter().map(renamed).collect(), Rebalance::On);
+        assert_eq!(after.moved_since(&before), 0);
+        let renumbered: Vec<u32> = owners(&after).into_iter().map(|ifindex| ifindex - 100).collect();
+        assert!(renumbered == owners(&before));
+    }
+
+    #[test]
+    fn two_next_hops_of_one_identity_have_a_share_each() {
+        let gateways = |order: [u8; 3]| {
+            let hop =
+                |last| NextHop { gateway: IpAddr::from([10, 0, 0, last]), ifindex: last.into(), ..hop(7, 1) };
+            Paths::new(order.map(hop).into())
+        };
+        let paths = gateways([1, 2, 3]);
+        assert!([1, 2, 3].iter().all(|n| (341..=342).contains(&count(&paths, *n))), "{:?}", owners(&paths));
+        assert!(owners(&gateways([3, 1, 2])) == owners(&paths));
+    }
+
     proptest! {
-        /// Whatever comes and goes: every next hop has exactly its share, and nothing moves but to bring that about, or
-        /// to go back where it was.
+        /// Whatever came and went: once a set of next hops is there that is no part of the one before, or all of a set
+        /// is there again, the map is what a new start makes of it.
         #[test]
-        fn shares_are_exact_and_moves_are_few(groups in prop::collection::vec(
+        fn history_does_not_matter(groups in prop::collection::vec(
             prop::collection::btree_map(0u32..12, 1u16..=256, 0..12), 1..6)
         ) {
             let mut paths = Paths::default();
             for group in groups {
-                let next: Vec<_> = group.into_iter().map(|(ifindex, weight)| hop(ifindex, weight)).collect();
-                let due = shares(&next);
-                let after = paths.follow(next.clone(), Rebalance::On);
-                prop_assert_eq!(after.buckets.len(), if next.is_empty() { 0 } else { BUCKETS });
-                for (hop, due) in next.iter().zip(&due) {
-                    prop_assert_eq!(count(&after, hop.ifindex), *due as usize);
+                let next = |keep: u32| -> Vec<NextHop> {
+                    group.iter().filter(|(n, _)| *n % keep != 1).map(|(n, weight)| hop(*n, *weight)).collect()
+                };
+                let reduced = is_part_of(&members(&next(99)).0, &paths.group);
+                paths = paths.follow(next(99), Rebalance::On);
+                let new = Paths::new(next(99));
+                prop_assert!(reduced || paths == new);
+                // Some are lost, in two ways, and come back.
+                for lost in [2, 3] {
+                    let less = new.follow(next(lost), Rebalance::On);
+                    let in_two_steps = new.follow(next(5), Rebalance::On).follow(next(lost), Rebalance::On);
+                    prop_assert!(owners(&less) == owners(&in_two_steps));
+                    prop_assert!(less.follow(next(99), Rebalance::On) == new);
+                    let off = new.follow(next(lost), Rebalance::Off);
+                    prop_assert!(off == less, "a loss is the same without rebalancing");
+                    let back = off.follow(next(99), Rebalance::Off);
+                    prop_assert!(less.next_hops.is_empty() || back.moved_since(&off) == 0);
+                    prop_assert!(back.follow(next(99), Rebalance::On) == new);
                 }
-                let total: u32 = next.iter().map(|hop| u32::from(hop.weight)).sum();
-                for (hop, due) in next.iter().zip(&due) {
-                    let exact = f64::from(hop.weight) * BUCKETS as f64 / f64::from(total);
-                    prop_assert!((f64::from(*due) - exact).abs() <= 1.0, "{} of {}", due, exact);
-                }
-                let returns = |key: &Key| next.iter().any(|hop| hop.key() == *key);
-                if !paths.next_hops.is_empty() && !next.is_empty() && !paths.displaced.values().any(returns) {
-                    let moved = owners(&paths).into_iter().zip(owners(&after)).filter(|(from, to)| from != to);
-                    let must = paths.next_hops.iter().map(|hop| {
-                        let kept = next.iter().position(|other| other.ifindex == hop.ifindex);
-                        let due = kept.map_or(0, |place| due[place] as usize);
-                        count(&paths, hop.ifindex).saturating_sub(due)
-                    });
-                    prop_assert_eq!(moved.count(), must.sum::<usize>());
-                }
-                let off = paths.follow(next.clone(), Rebalance::Off);
-                for (before, after) in owners(&paths).into_iter().zip(owners(&off)) {
-                    prop_assert!(before == after || next.iter().all(|hop| hop.ifindex != before));
-                }
-                paths = after;
             }
         }
     }

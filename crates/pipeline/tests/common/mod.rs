@@ -45,6 +45,7 @@ pub fn hop(ifindex: u32) -> NextHop {
     NextHop {
         ifindex,
         gateway: IpAddr::V4(Ipv4Addr::new(192, 168, last, 1)),
+        identity: ifindex.into(),
         source_mac: MacAddr([2, 1, 0, 0, 0, last]),
         destination_mac: Some(MacAddr([2, 2, 0, 0, 0, last])),
         mtu: 9_500,

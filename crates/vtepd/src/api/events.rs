@@ -88,6 +88,10 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
             message.interface = Some(uplink.clone());
             message.gateway = Some(gateway.to_string());
         }
+        Event::Placement { buckets, vtep, .. } => {
+            message.vtep = Some(vtep.to_string());
+            message.buckets = u32::try_from(*buckets).ok();
+        }
         Event::Impaired { uplink, .. } => message.interface = Some(uplink.clone()),
         Event::FpmSwept(_) => message.source = Some("fpm".to_owned()),
         Event::ByDefault { vtep, .. } => message.vtep = Some(vtep.to_string()),
