@@ -56,6 +56,11 @@ impl Error {
         }
     }
 
+    /// Whether a privilege is missing for what was done with a socket.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Socket { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// Whether a socket could not be opened because the kernel does not have the protocol.
     pub(crate) fn is_missing_protocol(&self) -> bool {
         match self {

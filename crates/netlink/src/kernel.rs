@@ -153,7 +153,15 @@ impl Ipsec {
         let Some(requests) = Requests::open_ipsec()? else { return Ok(None) };
         let socket = Socket::open_ipsec()?;
         socket.set_non_blocking()?;
-        socket.join(IPSEC_POLICIES)?;
+        if let Err(error) = socket.join(IPSEC_POLICIES) {
+            // A look by somebody without CAP_NET_ADMIN, who could take nothing over.
+            return if error.is_forbidden() {
+                tracing::warn!("without CAP_NET_ADMIN, IPsec policies cannot be read");
+                Ok(None)
+            } else {
+                Err(error)
+            };
+        }
         Ok(Some(Self { monitor: registered(socket)?, requests: Arc::new(Mutex::new(requests)) }))
     }
 }
