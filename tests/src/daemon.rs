@@ -387,7 +387,7 @@ impl Metrics {
     pub fn left(&self, netdev: &str) -> Option<String> {
         let start = format!("vtepd_left_to_kernel{{netdev=\"{netdev}\",");
         let line = self.0.lines().find(|line| line.starts_with(&start))?;
-        line.split_once("reason=\"")?.1.split_once("\"}").map(|(reason, _)| reason.to_owned())
+        line.split_once("reason=\"")?.1.split_once('"').map(|(reason, _)| reason.to_owned())
     }
 
     /// What moved through the worker: in, added, out, dropped, held.

@@ -107,6 +107,7 @@ fn hop(attributes: &Map<String, Value>, gateway: &str, oif: &str, flags: u8) -> 
         weight: 1,
         flags,
         vni,
+        encapsulation: None,
     })
 }
 
