@@ -1,10 +1,6 @@
 //! What is asserted of any input, one function per fuzz target.
 
-#![allow(
-    missing_docs,
-    clippy::missing_panics_doc,
-    reason = "a fuzz target tells what it found by a panic"
-)]
+#![allow(missing_docs, clippy::missing_panics_doc, reason = "a fuzz target tells what it found by a panic")]
 
 mod frames;
 mod kernel;
@@ -42,4 +38,4 @@ mod vtepd {
     }
 }
 // By these names they know each other.
-use vtepd::{api, config, shown, standalone, takeover, view, worker};
+use vtepd::{api, shown, standalone, takeover, view, worker};
