@@ -23,6 +23,8 @@ pub use streams::{fpm_stream, netlink_decode};
 #[path = "../../../crates/vtepd/src"]
 mod vtepd {
     pub mod config;
+    pub mod guard;
+    pub mod log;
     pub mod shown;
     pub mod standalone;
     pub mod takeover;
@@ -38,4 +40,4 @@ mod vtepd {
     }
 }
 // By these names they know each other.
-use vtepd::{api, shown, standalone, takeover, view, worker};
+use vtepd::{api, guard, log, shown, standalone, takeover, view, worker};
