@@ -42,7 +42,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let takeover =
         Takeover::prepare(Hook::Tcx, Features::ALL, second, options, access, &sender, || {}).unwrap();
     let (status, seen) = watch::channel(Status::default());
-    let shown = Shown::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen);
+    let shown = Shown::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen, Arc::default());
     // Its threads would be in the way; what is shown stays.
     shown.stop().unwrap();
     let snapshot = Arc::new(THERE.clone());
