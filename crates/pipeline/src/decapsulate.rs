@@ -25,8 +25,9 @@ pub const TAG_LENGTH: usize = 4;
 const VXLAN_AT: usize = UDP_AT + 8;
 
 /// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without counting it
-/// (`skb_vlan_untag`): so the splice carries nothing shorter than this.
-const SHORTEST: usize = 14 + 2;
+/// (`skb_vlan_untag`): so the splice carries nothing shorter than this. The steering program leaves such
+/// packets to kernel VXLAN, which delivers them.
+pub(crate) const SHORTEST: usize = 14 + 2;
 
 /// The outer headers of one packet.
 pub(crate) struct Outer {

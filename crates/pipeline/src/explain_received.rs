@@ -6,7 +6,7 @@ use tables::Snapshot;
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
-use crate::decapsulate::{Outer, congestion, sender, station, vxlan};
+use crate::decapsulate::{Outer, SHORTEST, congestion, sender, station, vxlan};
 use crate::drop_reason::DropReason;
 use crate::frame::Frame;
 use crate::learn::{Heard, judge};
@@ -81,6 +81,9 @@ impl Reception {
             .terminate(outer.destination, outer.port, vni)
             .ok_or(Fate::Kernel(DropReason::UnknownVni))?;
         self.netdev = Some(table.netdev.clone());
+        if inner.len() < SHORTEST {
+            return Err(Fate::Kernel(DropReason::InnerTruncated));
+        }
 
         self.known_vtep = snapshot.find_vtep(outer.source).is_some();
         match outer.verify(frame) {

@@ -291,6 +291,9 @@ struct headers {
 	__u32 vni_reserved;
 } __attribute__((packed));
 
+// An Ethernet header and two bytes.
+#define SHORTEST_INNER 16
+
 // Uplink ingress: a whole VXLAN frame for a tunnel end of ours. Odd flags, options and fragments stay the kernel's.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
@@ -308,6 +311,9 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 		return PASS;
 	total = ntohs(h.ip.total_length);
 	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
+		return PASS;
+	// The splice cannot carry a shorter inner frame (crates/pipeline/src/decapsulate.rs); kernel VXLAN delivers it.
+	if (ntohs(h.udp_length) < 16 + SHORTEST_INNER)
 		return PASS;
 	end.local = h.ip.addresses[1];
 	end.vni = ntohl(h.vni_reserved) >> 8;

@@ -328,6 +328,42 @@ fn redirects_what_is_taken(hook: Hook) {
     assert!(!filters.contains("vtepd"), "{filters}");
 }
 
+/// A packet with a broadcast of so many bytes as inner frame.
+fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
+    let mut frame = vxlan_frame(5, 8);
+    frame.truncate(50 + inner_length);
+    let total = 20 + 16 + inner_length as u16;
+    frame[16..18].copy_from_slice(&total.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+    frame
+}
+
+/// The splice to the bridge carries no inner frame of 14 or 15 bytes; kernel VXLAN delivers it, so it stays
+/// with the kernel. Found by the fuzz target `encapsulate`.
+#[test]
+fn an_inner_frame_that_the_splice_cannot_carry_stays_with_the_kernel() {
+    let Leaf { leaf, spine, host } = leaf("short");
+    let (mut steering, mut splices, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let mut underlay = splices.underlay.take_socket().unwrap();
+    let index = ifindex(&host, "eth0");
+    let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    leaf.enter(|| steering.engage().unwrap()).unwrap();
+    for length in [14, 15] {
+        let packet = vxlan_packet_with(length);
+        send(&spine, "leaf", &packet);
+        assert_eq!(receive(&mut eth0, SOON, |frame| frame.data == &packet[50..]), 1, "{length} bytes");
+    }
+    let packet = vxlan_packet_with(16);
+    send(&spine, "leaf", &packet);
+    assert_eq!(receive(&mut underlay, SOON, |frame| frame.data == packet), 1);
+    assert_eq!(steering.counts().unwrap().uplink_redirected, 1);
+    leaf.enter(|| drop((steering, splices))).unwrap();
+    drop(private);
+}
+
 #[test]
 fn redirects_what_is_taken_with_tcx_links() {
     redirects_what_is_taken(Hook::Tcx);

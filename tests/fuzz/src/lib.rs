@@ -1,10 +1,6 @@
 //! What is asserted of any input, one function per fuzz target.
 
-#![allow(
-    missing_docs,
-    clippy::missing_panics_doc,
-    reason = "a fuzz target tells what it found by a panic"
-)]
+#![allow(missing_docs, clippy::missing_panics_doc, reason = "a fuzz target tells what it found by a panic")]
 
 mod frames;
 mod kernel;
@@ -27,6 +23,8 @@ pub use streams::{fpm_stream, netlink_decode};
 #[path = "../../../crates/vtepd/src"]
 mod vtepd {
     pub mod config;
+    pub mod guard;
+    pub mod log;
     pub mod shown;
     pub mod standalone;
     pub mod takeover;
@@ -42,4 +40,4 @@ mod vtepd {
     }
 }
 // By these names they know each other.
-use vtepd::{api, config, shown, standalone, takeover, view, worker};
+use vtepd::{api, guard, log, shown, standalone, takeover, view, worker};

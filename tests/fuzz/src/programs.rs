@@ -82,7 +82,8 @@ fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
     // Of `struct __sk_buff`, all but the size of segments is 0.
     let mut context = [0; 192];
     context[176..180].copy_from_slice(&gso_size.to_ne_bytes());
-    let options = TestRunOptions { data_in: Some(frame), ctx_in: Some(&context), ..TestRunOptions::default() };
+    let options =
+        TestRunOptions { data_in: Some(frame), ctx_in: Some(&context), ..TestRunOptions::default() };
     program.test_run(options).unwrap_or_else(|error| panic!("{error:?}: {frame:02x?}")).return_value
 }
 
@@ -109,7 +110,9 @@ pub fn steering(data: &[u8]) {
 /// `hook` say otherwise.
 fn uplink(hook: u8, data: &[u8]) {
     let mut frame = underlay_frame([0; 6], data);
-    if let Some(to) = frame.get_mut(..6) && hook & 2 == 0 {
+    if let Some(to) = frame.get_mut(..6)
+        && hook & 2 == 0
+    {
         to.fill(0);
     }
     if !can_be_run(&frame) {
@@ -148,7 +151,8 @@ fn vxlan(hook: u8, frame: &[u8]) {
     let mut ebpf = STEERING.lock().unwrap();
     let returned = test_run(program(&mut ebpf, "steer_vxlan"), frame, gso_size);
     let worker = take_worker(&mut ebpf, 1);
-    let length = if gso_size == 0 { Some(frame.len() as u32) } else { model::segment_length(frame, gso_size) };
+    let length =
+        if gso_size == 0 { Some(frame.len() as u32) } else { model::segment_length(frame, gso_size) };
     let fits = length.is_some_and(|length| length <= FRAME_LIMIT);
     let expected = fits.then(|| (REDIRECT, Some(model::worker_of(frame, WORKERS)))).unwrap_or((PASS, None));
     assert_eq!((returned, worker), expected, "{length:?} {frame:02x?}");

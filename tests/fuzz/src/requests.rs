@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ::api::v1;
 use ::api::v1::vtepd_server::Vtepd as _;
-use control::{Change, Journal, Settings, State, Status, Update};
+use control::{Change, Filters, Journal, Namespace, Settings, State, Status, Update};
+use entropy::SourcePortRange;
 use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
 use ports::{Features, Hook};
@@ -41,7 +42,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let takeover =
         Takeover::prepare(Hook::Tcx, Features::ALL, second, options, access, &sender, || {}).unwrap();
     let (status, seen) = watch::channel(Status::default());
-    let shown = Shown::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen);
+    let shown = Shown::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen, Arc::default());
     // Its threads would be in the way; what is shown stays.
     shown.stop().unwrap();
     let snapshot = Arc::new(THERE.clone());
@@ -109,7 +110,12 @@ pub fn api_request(data: &[u8]) {
 
 /// Answers as the control room does.
 async fn control_room(requests: &mut mpsc::Receiver<control::Request>) {
-    let mut state = State::new(Settings::default(), control::state::Namespace::default());
+    let namespace = Namespace {
+        default_ttl: 64,
+        local_ports: SourcePortRange::KERNEL_DEFAULT,
+        filters: Filters::default(),
+    };
+    let mut state = State::new(Settings::default(), namespace);
     while let Some(request) = requests.recv().await {
         match request {
             control::Request::Change(change, answer) => {

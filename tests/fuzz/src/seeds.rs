@@ -186,7 +186,8 @@ fn configurations() -> Vec<Vec<u8>> {
     let mut files: Vec<String> = blocks.map(str::to_owned).collect();
     for packaged in read_all("deploy/debian", ".toml") {
         let text = String::from_utf8(packaged).unwrap();
-        let in_force = |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
+        let in_force =
+            |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
         files.push(text.lines().map(|line| in_force(line).unwrap_or(line.to_owned()) + "\n").collect());
     }
     files.push(EVERY_KEY.to_owned());

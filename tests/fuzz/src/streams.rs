@@ -54,8 +54,7 @@ pub fn netlink_decode(data: &[u8]) {
             Ok(message) => _ = black_box(format!("{message:?}")),
             Err(DecodeError { offset, what }) => {
                 assert!(*offset <= data.len());
-                let ends =
-                    matches!(what, Malformed::MessageHeader { .. } | Malformed::MessageLength { .. });
+                let ends = matches!(what, Malformed::MessageHeader { .. } | Malformed::MessageLength { .. });
                 assert!(!ends || index + 1 == whole.len(), "a message behind one without an end");
             }
         }
