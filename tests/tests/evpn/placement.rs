@@ -91,17 +91,18 @@ fn only_moved_from(uplink: &str, before: &Map, after: &Map) {
 /// An uplink is lost and returns.
 fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
     let others: Vec<&str> = UPLINKS.into_iter().filter(|other| *other != uplink).collect();
-    let seen = vtepd.events(0).len() as u64;
+    let seen = vtepd.events(0).last().and_then(|event| event["sequence"].as_u64()).unwrap_or_default();
     fabric.run(LEAF, &format!("ip link set {uplink} down"));
     wait_for_uplinks(vtepd, &others);
     only_moved_from(uplink, before, &map(fabric));
     fabric.run(LEAF, &format!("ip link set {uplink} up"));
-    wait_for_uplinks(vtepd, &UPLINKS);
-    assert!(map(fabric) == *before, "after a flap of {uplink}");
+    // zebra may take it away once more: its session with the spine was about to time out.
+    let came = wait_until(CONVERGENCE, || next_hops(vtepd).len() == UPLINKS.len() && map(fabric) == *before);
+    assert!(came, "after a flap of {uplink}; the next hops are {:?}", next_hops(vtepd));
     let moved: Vec<_> =
         vtepd.events(seen).into_iter().filter(|event| event["kind"] == "flows-moved").collect();
-    let buckets: Vec<_> = moved.iter().map(|event| event["buckets"].as_u64()).collect();
-    assert_eq!(buckets, [Some(512), Some(512)], "away and back: {moved:?}");
+    let all = moved.iter().all(|event| event["buckets"].as_u64() == Some(512));
+    assert!(all && moved.len() >= 2 && moved.len() % 2 == 0, "away and back: {moved:?}");
 }
 
 /// The fabric `minimal`; its leaves' zebra gives the kernel next-hop objects, or not.
