@@ -166,7 +166,10 @@ fn kernel_route(hops: &[(u32, &str)]) -> Message {
 /// zebra's FPM messages name 169.254.0.1 on each uplink.
 fn zebra_says(state: &mut State, uplinks: &[u32]) {
     let hops: Vec<RouteNextHop> = uplinks.iter().map(|ifindex| via(*ifindex, "169.254.0.1")).collect();
-    state.apply_fpm(vec![add_route("10.0.0.0/24", &hops)], Instant::now());
+    let now = Instant::now();
+    state.apply_fpm(vec![add_route("10.0.0.0/24", &hops)], now);
+    // Its replay is over.
+    state.tick(now + Duration::from_secs(5));
 }
 
 /// Gateways and path numbers, which are labels of metrics.
@@ -184,6 +187,7 @@ fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with
         state.fpm_connected();
         zebra_says(&mut state, &[UP2, UP1]);
         let connected = state.build();
+        assert_eq!(state.fpm_state(), control::SourceState::Live);
         assert_eq!(dealt(&connected), before, "zebra connects");
         assert_eq!(labels(&connected), named, "metric labels stay");
         let up = |ifindex| ethernet(ifindex, if ifindex == UP1 { "up1" } else { "up2" });

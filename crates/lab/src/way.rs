@@ -106,7 +106,7 @@ impl Way {
     /// Frames that each link has carried in the traffic's direction, as many as the bytes say.
     pub(crate) fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
         let mut loads = BTreeMap::new();
-        for Counter { end, sends } in self.tiers.iter().flatten() {
+        for Counter { end, sends, .. } in self.tiers.iter().flatten() {
             let counters = counters::read(&deployed.namespace(&end.node)?)?;
             let interface = counters.get(&end.interface).copied().unwrap_or_default();
             let frames =

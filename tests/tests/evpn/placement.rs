@@ -26,12 +26,12 @@ type Map = Vec<(String, u32)>;
 fn frame(queue_pair: u32) -> Vec<u8> {
     let bth = Bth::new(opcode::RC_SEND_ONLY, QueuePair::try_from(queue_pair).unwrap(), 0);
     let udp = Udp::new(49_152, PORT_ROCE, Bth::LENGTH + 4).unwrap();
-    let datagram = [udp.as_bytes(), bth.as_bytes(), &[0; 4]].concat();
+    let datagram = [&udp.as_bytes()[..], bth.as_bytes(), &[0; 4]].concat();
     let addresses = [1, 2].map(|last| std::net::Ipv4Addr::new(192, 168, 10, last));
     let ip = Ipv4::new(addresses[0], addresses[1], PROTOCOL_UDP, datagram.len()).unwrap();
     let [from, to] = [1, 2].map(|host| MacAddr([2, 0, 0, 0, host, 1]));
     let ethernet = Ethernet::new(to, from, ETHERTYPE_IPV4);
-    [ethernet.as_bytes(), ip.as_bytes(), &datagram].concat()
+    [&ethernet.as_bytes()[..], ip.as_bytes(), &datagram].concat()
 }
 
 /// What vtepd says of each queue pair now.
@@ -57,7 +57,7 @@ fn map(fabric: &ScaleAcross) -> Map {
 
 /// Uplinks and gateways of the way to the other leaf.
 fn next_hops(vtepd: &Vtepd) -> Vec<(String, String)> {
-    let routes = vtepd.ask(&["route", "10.0.0.12"]);
+    let routes = vtepd.ask(&["route", "--vtep", "10.0.0.12"]);
     let hops = routes[0]["next_hops"].as_array().cloned().unwrap_or_default();
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     hops.iter().map(|hop| (text(&hop["uplink"]), text(&hop["gateway"]))).collect()
