@@ -48,9 +48,16 @@ messages! {
     PathCounters: "bytes frames gateway uplink",
     Drop: "frames reason sentence",
     SteeringCounters: "port_passed port_refreshed port_shortcut port_stalled splice_delivered splice_returned splice_undeliverable splice_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
-    Event: "gateway interface kind local lost mac moves previous_vtep sequence source state text time vni vtep",
+    Event: "buckets gateway interface kind local lost mac moves previous_vtep sequence source state text time vni vtep",
     Explanation: "copies destination dropped flooded netdev ports vni",
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev previous_vtep reason source vni vtep",
     Copy: "bin dropped hash key policy reason route source_port source_ports vtep",
     CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment gateway length local path_hash source_mac tos ttl uplink weight weights",
+}
+
+#[test]
+fn a_seed_is_text() {
+    // jq and JavaScript have numbers of 53 bits.
+    let policy = v1::Policy { seed: u64::MAX, ..v1::Policy::default() };
+    assert_eq!(serde_json::to_value(policy).unwrap()["seed"], "18446744073709551615");
 }
