@@ -151,8 +151,9 @@ fn queue_pairs_have_the_uplinks_of_the_configuration_whatever_happened() {
     assert!(map(&fabric) == before, "after a restart");
     wait_for_fpm(&vtepd);
     assert!(map(&fabric) == before, "after a restart, with FPM");
-    let successor = start(&fabric, &["--replace"]);
+    let successor = fabric.spawn(LEAF, &["--replace"]);
     assert!(wait_until(CONVERGENCE, || !vtepd.alive()));
+    successor.wait_until_it_forwards(1);
     assert!(map(&fabric) == before, "after --replace");
     wait_for_fpm(&successor);
     assert!(map(&fabric) == before, "after --replace, with FPM");
