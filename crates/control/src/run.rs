@@ -89,7 +89,7 @@ pub enum Request {
     /// Change this, and say when it is in force, or why it cannot be.
     Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
     /// Say on which port of its bridge the VNI in this slot has an address.
-    Port(Slot, MacAddr, oneshot::Sender<Option<String>>),
+    Port(tables::Slot, wire::MacAddr, oneshot::Sender<Option<String>>),
     /// Say which hosts are known.
     Hosts(oneshot::Sender<Vec<Host>>),
     /// End.

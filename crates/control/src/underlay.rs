@@ -107,14 +107,17 @@ impl<'a> LinkLocal<'a> {
             _ => None,
         });
         let mut named = BTreeMap::new();
-        let mut stands_in = false;
+        // Interfaces on which the kernel's next hops say what zebra says.
+        let mut stands_in = BTreeSet::new();
         for hop in objects.chain(self.kernel.fib.next_hops()) {
-            stands_in |= hop.gateway == Some(ZEBRA_LINK_LOCAL);
+            if hop.gateway == Some(ZEBRA_LINK_LOCAL) {
+                stands_in.insert(hop.ifindex);
+            }
             if let Some(gateway) = hop.gateway.filter(is_link_local) {
                 note(&mut named, hop.ifindex, gateway);
             }
         }
-        if !stands_in {
+        if stands_in.is_empty() {
             let mut neighbours = BTreeMap::new();
             for ((ifindex, address), adjacent) in self.neighbours.iter() {
                 let stand_in = || self.neighbours.get(&(ifindex, ZEBRA_LINK_LOCAL))?.mac;
@@ -125,6 +128,8 @@ impl<'a> LinkLocal<'a> {
             neighbours.extend(named);
             named = neighbours;
         }
+        // Beside them, an object of before `no zebra nexthop kernel enable` was read may be left over.
+        named.retain(|ifindex, _| !stands_in.contains(ifindex));
         named
     }
 }

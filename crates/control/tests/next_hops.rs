@@ -213,6 +213,8 @@ fn where_the_kernel_names_what_zebra_names_it_is_shown() {
     let mut state = unnumbered();
     let before = dealt(&state.build());
     tell(&mut state, [kernel_route(&[(UP1, "169.254.0.1"), (UP2, "169.254.0.1")])]);
+    // An object that no route names.
+    tell(&mut state, [object(7, netlink::NextHopKind::Single(via(UP1, "fe80::1")))]);
     state.fpm_connected();
     zebra_says(&mut state, &[UP1, UP2]);
     let update = state.build();

@@ -2,7 +2,6 @@
 
 mod wan;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -10,7 +9,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -70,25 +69,31 @@ struct Progress {
     bar: ProgressBar,
     start: Instant,
     /// What was reported last.
-    last: RefCell<String>,
+    last: Mutex<String>,
 }
 
 impl Progress {
     fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.enable_steady_tick(Duration::from_millis(100));
-        Self { bar, start: Instant::now(), last: RefCell::default() }
+        Self { bar, start: Instant::now(), last: Mutex::default() }
     }
 
     fn report(&self, text: &str) -> Result<(), FabricError> {
         let seconds = self.start.elapsed().as_secs();
         if std::io::stderr().is_terminal() {
             self.bar.set_message(format!("{seconds:>3} s  {text}"));
-        } else if self.last.replace(text.to_owned()) != text {
+        } else if self.is_new(text) {
             // What is being done goes on, whether anybody reads of it or not.
             let _ = writeln!(io::stderr(), "{seconds:>3} s  {text}");
         }
         if interrupted() { Err(FabricError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether something else was reported last.
+    fn is_new(&self, text: &str) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *last, text.to_owned()) != text
     }
 }
 
@@ -252,7 +257,8 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     for node in fabric.nodes() {
         let own = fabric.topology().nodes.get(node.name()).is_none_or(|settings| settings.shares.is_none());
         // One that shares another one's namespace has the same interfaces.
-        let wanted = (arguments.node.is_empty() && own) || arguments.node.iter().any(|name| name == node.name());
+        let wanted =
+            (arguments.node.is_empty() && own) || arguments.node.iter().any(|name| name == node.name());
         if wanted {
             all.insert(node.name().to_owned(), counters::read(&node.namespace()?)?);
         }

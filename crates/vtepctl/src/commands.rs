@@ -203,7 +203,8 @@ fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     let headings = ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "ageing"];
     let mut table = Table::new(headings);
     for row in &taken {
-        let VniCells { vni, netdev, local, port, policy, source_ports, macs, flood, learning } = vni_cells(row);
+        let VniCells { vni, netdev, local, port, policy, source_ports, macs, flood, learning } =
+            vni_cells(row);
         table.row([vni, netdev, local, port, policy, source_ports, macs, flood, learning]);
     }
     if !taken.is_empty() || left.is_empty() {

@@ -72,7 +72,11 @@ async fn destination<W: Write>(
     if let Some(mac) = flow.dst_mac {
         return Ok(mac);
     }
-    let unknown = |why: &str| Failure::Input(format!("{why}: name its MAC address with --dst-mac, or its IP address with --dst (and --src)"));
+    let unknown = |why: &str| {
+        Failure::Input(format!(
+            "{why}: name its MAC address with --dst-mac, or its IP address with --dst (and --src)"
+        ))
+    };
     let address = flow.dst.ok_or_else(|| unknown("the destination is missing"))?.to_string();
     let known = all(asking.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
     let host = known.into_iter().find(|row| row.vni == Some(vni) && row.address == address);
@@ -112,10 +116,11 @@ fn decapsulate(frame: &[u8]) -> Option<Packet> {
     // In a super-frame, VXLAN headers and frames of one length follow each other.
     let length = frame_length(inner).unwrap_or(inner.len());
     let (first, rest) = inner.split_at_checked(length).unwrap_or((inner, &[]));
-    let is_whole = rest.is_empty() || Vxlan::parse(rest).is_ok_and(|(next, _)| next.as_bytes() == vxlan.as_bytes());
+    let is_whole =
+        rest.is_empty() || Vxlan::parse(rest).is_ok_and(|(next, _)| next.as_bytes() == vxlan.as_bytes());
     let inner = if is_whole { first } else { inner };
     Some(Packet {
-        pieces: udp.payload.len().div_ceil(<Vxlan>::LENGTH + inner.len()),
+        pieces: udp.payload.len().div_ceil(Vxlan::LENGTH + inner.len()),
         source_port: udp.header.source_port(),
         vni: vxlan.vni().ok()?.get(),
         inner: inner.to_vec(),
@@ -132,7 +137,8 @@ mod tests {
     /// VXLAN packets to port 4789, one after the other in one datagram.
     fn packet(frames: &[Vec<u8>]) -> Vec<u8> {
         let vxlan = Vxlan::new(10.try_into().unwrap());
-        let payload: Vec<u8> = frames.iter().flat_map(|frame| [&vxlan.as_bytes()[..], frame.as_slice()].concat()).collect();
+        let payload: Vec<u8> =
+            frames.iter().flat_map(|frame| [&vxlan.as_bytes()[..], frame.as_slice()].concat()).collect();
         let udp = Udp::new(50_000, PORT_VXLAN, payload.len()).unwrap();
         ipv4(PROTOCOL_UDP, &[&udp.as_bytes()[..], payload.as_slice()].concat())
     }
@@ -147,11 +153,12 @@ mod tests {
     #[test]
     fn a_captured_super_frame_is_many_frames() {
         let (frame, short) = (ipv4(PROTOCOL_TCP, &[7; 100]), ipv4(PROTOCOL_TCP, &[7; 60]));
-        let seen = |frames: &[Vec<u8>]| decapsulate(&packet(frames)).map(|seen| (seen.inner, seen.pieces)).unwrap();
-        assert_eq!(seen(&[frame.clone()]), (frame.clone(), 1));
+        let seen =
+            |frames: &[Vec<u8>]| decapsulate(&packet(frames)).map(|seen| (seen.inner, seen.pieces)).unwrap();
+        assert_eq!(seen(std::slice::from_ref(&frame)), (frame.clone(), 1));
         assert_eq!(seen(&[frame.clone(), frame.clone(), short]), (frame.clone(), 3));
         // Bytes behind a frame are not frames.
         let padded = [frame.as_slice(), &[0; 30]].concat();
-        assert_eq!(seen(&[padded.clone()]), (padded, 1));
+        assert_eq!(seen(std::slice::from_ref(&padded)), (padded, 1));
     }
 }

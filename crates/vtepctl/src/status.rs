@@ -90,7 +90,15 @@ fn taken(rows: &[v1::Vni]) -> Table<7> {
     let mut table = Table::new(["vni", "netdev", "local", "policy", "macs", "flood", "learning"]);
     for row in rows {
         let cells = vni_cells(row);
-        table.row([cells.vni, cells.netdev, cells.local, cells.policy, cells.macs, cells.flood, cells.learning]);
+        table.row([
+            cells.vni,
+            cells.netdev,
+            cells.local,
+            cells.policy,
+            cells.macs,
+            cells.flood,
+            cells.learning,
+        ]);
     }
     table
 }

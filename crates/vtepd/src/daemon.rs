@@ -73,9 +73,9 @@ async fn run_until_replaced(
             )
         });
         // Whoever runs has what it would want.
-        let mut obstacles = Vec::new();
+        let mut obstacles: Vec<String> = Vec::new();
         if running.is_none() {
-            obstacles = configuration.standalone.obstacles();
+            obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
             obstacles.extend(closed_listeners(&configuration).await);
         }
         let would_not_start = obstacles.len();

@@ -38,7 +38,13 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         taken,
         left,
         shortcut: Some(shortcut(shown)),
-        warnings: shown.not_configured().into_iter().chain(missing).chain(by_default).chain(status.warnings.iter().map(ToString::to_string)).collect(),
+        warnings: shown
+            .not_configured()
+            .into_iter()
+            .chain(missing)
+            .chain(by_default)
+            .chain(status.warnings.iter().map(ToString::to_string))
+            .collect(),
         learning: Some(learning),
         moves: Some(moves),
         worker_stalls: counters.stalls.get(),
