@@ -5,11 +5,18 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() -> Result<(), String> {
-    let source = "bpf/steering.bpf.c";
+    // The second one is for tests.
+    ["steering", "chosen_port_test"].into_iter().try_for_each(compile)
+}
+
+/// Compiles one object.
+fn compile(name: &str) -> Result<(), String> {
+    let source = &format!("bpf/{name}.bpf.c");
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let out = PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?).join("steering.bpf.o");
+    let out =
+        PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?).join(format!("{name}.bpf.o"));
     let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
     // The object is part of the program, which is to be the same bytes wherever it is built.
     let here = std::env::current_dir().map_err(|e| e.to_string())?;

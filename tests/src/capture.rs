@@ -26,7 +26,7 @@ pub struct Captured {
 
 impl Captured {
     /// The frame, or what a link would cut a UDP super-frame into.
-    fn of(frame: &Frame<'_>) -> Vec<Self> {
+    pub(crate) fn of(frame: &Frame<'_>) -> Vec<Self> {
         let mut cut = match frame.offload.gso {
             Some(gso) if gso.kind == GsoKind::Udp => {
                 let dissection = wire::dissect(frame.data).expect("headers");
@@ -140,6 +140,11 @@ impl<T: Send + 'static> Capture<T> {
     /// Waits until what was seen is as wanted.
     pub fn wait_until(&self, what: &str, wanted: impl Fn(&T) -> bool) {
         wait_for(what, || wanted(&self.seen.lock().unwrap()));
+    }
+
+    /// Reads something of what was seen so far.
+    pub fn look<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.seen.lock().unwrap())
     }
 
     /// Ends the capture and returns what it saw. What had arrived by now is part of it.

@@ -382,7 +382,7 @@ impl Metrics {
         self.0.contains(&format!("vtepd_vni_info{{vni=\"{vni}\","))
     }
 
-    /// Why a netdev is left to the kernel.
+    /// Why a netdev is left to the kernel: the reason's slug.
     #[must_use]
     pub fn left(&self, netdev: &str) -> Option<String> {
         let start = format!("vtepd_left_to_kernel{{netdev=\"{netdev}\",");

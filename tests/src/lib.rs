@@ -13,6 +13,7 @@
 //! - [`sockets`]: TCP and UDP between hosts
 //! - [`bulk`]: the same as fast as they go, in super-frames
 //! - [`stream`]: numbered frames at a steady rate, and what became of them
+//! - [`equivalence`]: the same frames with kernel VXLAN alone and with vtepd
 //! - [`cycles`]: vtepd comes and goes under such a stream
 
 #![allow(
@@ -28,6 +29,7 @@ pub mod bulk;
 pub mod capture;
 pub mod cycles;
 pub mod daemon;
+pub mod equivalence;
 pub mod experiments;
 pub mod frames;
 pub mod guard;

@@ -81,6 +81,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
     );
     assert_eq!(status["left"][0]["vni"], 20);
     assert!(text(&status["left"][0]["left"]).contains("it is in no bridge"), "{status}");
+    assert_eq!(status["left"][0]["reason_slug"], "not-in-bridge");
 
     let kernel = kernel_fdb(&lab.leaf, "vx10");
     assert!(kernel.len() > 2000, "{}", kernel.len());
@@ -176,10 +177,9 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     assert_eq!((&down["interface"], &down["gateway"]), (&"up1".into(), &"10.1.1.0".into()));
     ip(&lab.leaf, "link set vx10 nomaster");
     assert_eq!(events.wait_for_kind("detached")["interface"], "vx10");
-    assert_eq!(
-        events.wait_for_kind("left")["text"],
-        "VNI 10 (vx10) is left to the kernel: it is in no bridge"
-    );
+    let left = events.wait_for_kind("left");
+    assert_eq!(left["text"], "VNI 10 (vx10) is left to the kernel: it is in no bridge [not-in-bridge]");
+    assert_eq!(left["reason_slug"], "not-in-bridge");
 
     let all = String::from_utf8(vtepd.ctl(&["events", "-o", "json"]).stdout).unwrap();
     let numbers: Vec<u64> = all

@@ -139,6 +139,7 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
                             weight: 1,
                             flags,
                             vni: None,
+                            encapsulation: None,
                         })
                     }
                 })
@@ -163,6 +164,7 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
         replace: flags(&decoded["nlmsg_flags"], &MESSAGE_FLAGS) & 0x100 != 0,
         cloned: rtm_flags & 0x200 != 0,
         mtu: None,
+        hop_limit: None,
         via,
     }
 }

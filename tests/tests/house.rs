@@ -19,7 +19,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("entropy", &["wire"]),
     ("tables", &["wire", "entropy"]),
     ("pipeline", &["wire", "entropy", "tables"]),
-    ("ports", &["wire", "tables", "pipeline", "netlink"]),
+    ("ports", &["wire", "entropy", "tables", "pipeline", "netlink"]),
     ("netlink", &["wire"]),
     ("fpm", &["wire", "netlink"]),
     ("control", &["wire", "entropy", "tables", "netlink", "fpm"]),

@@ -286,18 +286,27 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     let dry: serde_json::Value = serde_json::from_slice(&dry.stdout).expect("JSON");
     let table = Vtepd::output(&lab.leaf, &["--dry-run", "--exclude", "50"]);
     let table = String::from_utf8(table.stdout).unwrap();
-    for (vni, word) in
-        [(30, "VLAN-aware"), (40, "proxy"), (50, "excludes"), (60, "239.1.1.1"), (70, "external")]
-    {
+    for (vni, word, slug) in [
+        (30, "VLAN-aware", "vlan-aware-bridge"),
+        (40, "proxy", "options"),
+        (50, "excludes", "excluded"),
+        (60, "239.1.1.1", "multicast-group"),
+        (70, "external", "external"),
+    ] {
         if vni == 30 && !vlan_aware {
             continue;
         }
         let netdev = format!("vx{vni}");
         let reason = metrics.left(&netdev).unwrap_or_else(|| panic!("{netdev} is not named:\n{}", metrics.0));
-        assert!(reason.contains(word), "{netdev}: {reason}");
+        assert_eq!(reason, slug, "{netdev}");
         let left = dry["left"].as_array().unwrap().iter().find(|left| left["netdev"] == netdev.as_str());
-        assert_eq!(left.unwrap_or_else(|| panic!("{dry:#}"))["reason"], reason.as_str());
-        assert!(table.lines().any(|line| line.contains(&netdev) && line.contains(word)), "{table}");
+        let left = left.unwrap_or_else(|| panic!("{dry:#}"));
+        assert_eq!(left["reason_slug"], slug);
+        assert!(left["reason"].as_str().unwrap().contains(word), "{left}");
+        let named = |line: &str| {
+            line.contains(&netdev) && line.contains(word) && line.ends_with(&format!("[{slug}]"))
+        };
+        assert!(table.lines().any(named), "{table}");
     }
     let of_external = r#"{netdev="vx70",vni="external","#;
     assert!(table.contains("vx70             external  'external' is on"), "{table}");
@@ -321,7 +330,7 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     let vtepd = Vtepd::start(&lab.leaf, &["--vni", "50"]);
     let metrics = vtepd.metrics();
     assert!(metrics.has_vni(50) && !metrics.has_vni(VNI), "{}", metrics.0);
-    assert!(metrics.left("vx10").unwrap().contains("does not include"), "{}", metrics.0);
+    assert_eq!(metrics.left("vx10").as_deref(), Some("not-included"), "{}", metrics.0);
     sockets::ping(&lab.host, lab.far.ip_in(50), 3, 1000, &[]);
     assert!(vtepd.metrics().vni_frames(50, "encapsulated") >= 3);
 }

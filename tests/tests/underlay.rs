@@ -86,7 +86,7 @@ fn g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers() {
     overlay(&lab.peer, 2, 1);
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let said = vtepd.metrics().left("vx66").expect("it is left");
-    assert!(said.contains("IPv6") || said.contains("fd00:6::"), "{said}");
+    assert_eq!(said, "ipv6-underlay");
     let ping = |leaf: &Namespace, to: &str| {
         let said =
             leaf.output(&["ping", "-n", "-c", "5", "-i", "0.05", "-w", "10", "-s", "1000", to]).unwrap();

@@ -93,6 +93,7 @@ pub fn route(number: u32, uplinks: u32) -> Message {
         weight: 1,
         flags: 0,
         vni: None,
+        encapsulation: None,
     };
     let route = Route {
         table: 254,
@@ -105,6 +106,7 @@ pub fn route(number: u32, uplinks: u32) -> Message {
         replace: true,
         cloned: false,
         mtu: None,
+        hop_limit: None,
         via: RouteTarget::NextHops((0..uplinks).map(hop).collect()),
     };
     Message::Route(Operation::New, route)

@@ -47,6 +47,11 @@ impl State {
     pub fn change(&mut self, change: &Change) -> Result<(), SettingsError> {
         self.settings.change(change)?;
         self.dirty.overlays.extend(self.links.vxlans_of(change.vni().get()));
+        // A netdev that serves many VNIs may serve this one.
+        let serves_many = |ifindex: &u32| {
+            self.links.vxlan(*ifindex).is_some_and(|vxlan| vxlan.external || vxlan.vni_filter)
+        };
+        self.dirty.overlays.extend(self.links.vxlans().filter(serves_many));
         Ok(())
     }
 }

@@ -9,10 +9,11 @@ use tables::steering::FIRST_VIRTUAL;
 use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
 
-use crate::leave::LeaveReason;
+use crate::leave::{LeaveReason, Obstacle};
 use crate::links::Links;
 use crate::overlay::Overlay;
-use crate::settings::{Namespace, Settings};
+use crate::policies::{Flow, Policies};
+use crate::settings::{Datapath, Namespace, Settings};
 use crate::vteps::Vteps;
 
 /// What the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
@@ -40,6 +41,9 @@ pub(crate) struct Discovery<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) links: &'a Links,
     pub(crate) vteps: &'a Vteps,
+    pub(crate) policies: &'a Policies,
+    /// Whether this host has the netdev's local address.
+    pub(crate) local_is_present: bool,
 }
 
 impl Discovery<'_> {
@@ -60,12 +64,21 @@ impl Discovery<'_> {
         }
         let vni = Vni::try_from(vxlan.id).map_err(|_| LeaveReason::VniZero)?;
         self.wanted(vni)?;
+        if link.link_namespace.is_some() {
+            return Err(LeaveReason::ForeignNamespace);
+        }
         let local = supported(vxlan, self.links)?;
         if !link.is_operational() {
             return Err(LeaveReason::Down);
         }
         if !is_virtual {
             self.bridged(link)?;
+            if !self.local_is_present {
+                return Err(LeaveReason::LocalAddressMissing(local));
+            }
+        }
+        if self.settings.of(vni).datapath == Datapath::Kernel && !is_virtual {
+            return Err(LeaveReason::KernelDatapath);
         }
         if let Some(other) = self.twin(link.ifindex, vxlan) {
             return Err(LeaveReason::Duplicate { other });
@@ -73,9 +86,13 @@ impl Discovery<'_> {
         if let Some((mac, oddity)) = overlay.odd() {
             return Err(LeaveReason::FdbEntry { mac, oddity });
         }
-        let frame_limit = self.underlay(overlay)?;
-
         let settings = self.settings.of(vni);
+        // Where nobody learns of VTEPs, those that the configuration names are all there are.
+        let strict_vtep = settings.strict_vtep || is_virtual;
+        self.policies(vxlan, local, overlay, strict_vtep, is_virtual)?;
+        let ttl = self.ttl(vxlan, settings.ttl);
+        let frame_limit = self.underlay(vxlan, settings.ttl, overlay)?;
+
         let entropy = Entropy::new(entropy::Settings {
             policy: settings.policy,
             seed: self.settings.seed,
@@ -91,7 +108,7 @@ impl Discovery<'_> {
             vni,
             local,
             destination_port: vxlan.destination_port,
-            ttl: self.ttl(vxlan, settings.ttl),
+            ttl,
             tos: match vxlan.tos {
                 1 => Tos::Inherit,
                 tos => Tos::Fixed(tos),
@@ -104,8 +121,6 @@ impl Discovery<'_> {
             },
             udp_checksum: vxlan.udp_checksum,
         };
-        // Where nobody learns of VTEPs, those that the configuration names are all there are.
-        let strict_vtep = settings.strict_vtep || is_virtual;
         let ageing = Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (link.name.clone(), link.mac);
@@ -145,21 +160,58 @@ impl Discovery<'_> {
         })
     }
 
+    /// Whether policy routing or IPsec may apply to the VNI's packets. Standalone VNIs never went by the rules: the
+    /// kernel has no tunnel for them.
+    fn policies(
+        &self,
+        vxlan: &Vxlan,
+        local: Ipv4Addr,
+        overlay: &Overlay,
+        only_remotes: bool,
+        is_virtual: bool,
+    ) -> Result<(), LeaveReason> {
+        if !self.policies.any() {
+            return Ok(());
+        }
+        let remotes = overlay.remotes().filter_map(|index| Some(self.vteps.get(index)?.address));
+        let remotes: Vec<Ipv4Addr> = remotes.collect();
+        let destination_port = vxlan.destination_port;
+        let flow = Flow { local, destination_port, remotes: &remotes, only_remotes };
+        if let Some(policy) = self.policies.ipsec(&flow) {
+            return Err(LeaveReason::IpsecPolicy(policy));
+        }
+        match self.policies.routing(&flow) {
+            Some(rule) if !is_virtual => Err(LeaveReason::PolicyRouting(rule)),
+            _ => Ok(()),
+        }
+    }
+
     /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the kernel can go.
-    fn underlay(&self, overlay: &Overlay) -> Result<u32, LeaveReason> {
+    fn underlay(&self, vxlan: &Vxlan, ttl: Option<u8>, overlay: &Overlay) -> Result<u32, LeaveReason> {
+        // The bits that routes look at, without those of ECN; 1 is 'inherit'.
+        let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
+        let default_ttl = ttl.is_none() && !vxlan.ttl_inherit && vxlan.ttl == 0;
         let mut limit = NO_LIMIT;
         let mut left: Option<LeaveReason> = None;
         for known in overlay.remotes().filter_map(|index| self.vteps.get(index)) {
             let Some(reach) = &known.reach else { continue };
-            if let Some(obstacle) = &reach.obstacle {
-                let reason = LeaveReason::Underlay { vtep: known.address, obstacle: obstacle.clone() };
+            let hop_limit = reach
+                .hop_limit
+                .filter(|limit| default_ttl && *limit != u32::from(self.namespace.default_ttl));
+            let obstacle = reach
+                .obstacle
+                .clone()
+                .or_else(|| (by_tos && reach.by_tos).then_some(Obstacle::TosRoute))
+                .or_else(|| hop_limit.map(Obstacle::HopLimit));
+            if let Some(obstacle) = obstacle {
+                let reason = LeaveReason::Underlay { vtep: known.address, obstacle };
                 // Of several, always name the same one.
                 match &left {
                     Some(LeaveReason::Underlay { vtep, .. }) if *vtep < known.address => {}
                     _ => left = Some(reason),
                 }
             }
-            if let (_, Some(mtu)) = reach.terms() {
+            for mtu in [reach.mtu(), known.path_mtu].into_iter().flatten() {
                 limit = limit.min(mtu.saturating_sub(OVERHEAD));
             }
         }
@@ -192,6 +244,9 @@ fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, LeaveReason> {
     };
     if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {
         return Err(LeaveReason::LowerDevice { device: links.name(lower) });
+    }
+    if let Some(unknown) = vxlan.unknown.first() {
+        return Err(LeaveReason::UnknownOption(*unknown));
     }
     if !vxlan.options.is_empty() {
         return Err(LeaveReason::Options(vxlan.options.clone()));

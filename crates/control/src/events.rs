@@ -202,13 +202,13 @@ impl fmt::Display for Event {
             Self::Attached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over"),
             Self::Detached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over no more"),
             Self::Left(LeftToKernel { name, reason, .. }) if reason.is_external() => {
-                write!(f, "{name} (external) is left to the kernel: {reason}")
+                write!(f, "{name} (external) is left to the kernel: {reason} [{}]", reason.slug())
             }
             Self::Left(left) if left.is_standalone() => {
                 write!(f, "VNI {} ({}) is forwarded by nobody: {}", left.vni, left.name, left.reason)
             }
             Self::Left(LeftToKernel { name, vni, reason, .. }) => {
-                write!(f, "VNI {vni} ({name}) is left to the kernel: {reason}")
+                write!(f, "VNI {vni} ({name}) is left to the kernel: {reason} [{}]", reason.slug())
             }
             Self::Source { name, state } => write!(f, "source {name} is {state}"),
             Self::Resynced(dumps) => {

@@ -18,6 +18,10 @@ use crate::swept::Epoch;
 /// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default rules
 /// (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`).
 pub(crate) const TABLES: [u32; 3] = [255, 254, 253];
+/// `RT_TABLE_LOCAL`.
+pub(crate) const LOCAL: u32 = 255;
+/// Added to the number of a table for its routes that are only for packets with a certain TOS.
+pub(crate) const BY_TOS: u32 = 1 << 31;
 
 /// What tells routes to one prefix apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub(crate) struct FibRoute {
     pub(crate) priority: u32,
     pub(crate) route_type: u8,
     pub(crate) mtu: Option<u32>,
+    pub(crate) hop_limit: Option<u32>,
+    tos: u8,
     /// Shared by the routes that lead the same way.
     pub(crate) via: Arc<RouteTarget>,
     epoch: Epoch,
@@ -53,16 +59,15 @@ pub(crate) struct Fib {
 /// A route's table and prefix.
 pub(crate) type Prefix = (u32, Ipv4Addr, u8);
 
-/// Which of the kernel's routes this project follows: IPv4, for every ToS, in the tables of the default rules.
+/// Which of the kernel's routes this project knows: those of IPv4 in the tables of the default rules. Only those for
+/// every TOS are followed; the others are in tables of their own ([`BY_TOS`]).
 fn prefix_of(route: &Route) -> Option<Prefix> {
     match route.destination {
         IpAddr::V4(destination)
-            if route.tos == 0
-                && !route.cloned
-                && TABLES.contains(&route.table)
-                && route.prefix_length <= 32 =>
+            if !route.cloned && TABLES.contains(&route.table) && route.prefix_length <= 32 =>
         {
-            Some((route.table, network(destination, route.prefix_length), route.prefix_length))
+            let table = if route.tos == 0 { route.table } else { route.table | BY_TOS };
+            Some((table, network(destination, route.prefix_length), route.prefix_length))
         }
         _ => None,
     }
@@ -92,6 +97,8 @@ impl Fib {
             priority: route.priority,
             route_type: route.route_type,
             mtu: route.mtu,
+            hop_limit: route.hop_limit,
+            tos: route.tos,
             via: self.targets.share(&route.via),
             epoch,
         };
@@ -106,9 +113,8 @@ impl Fib {
         }
         // A second route of the same metric was appended, unless this says that it replaces, or a dump is telling
         // the news of a route that changed unheard.
-        let replaced = routes
-            .iter_mut()
-            .find(|old| old.priority == new.priority && (route.replace || old.epoch != epoch));
+        let replaced =
+            routes.iter_mut().find(|old| old.is_beside(&new) && (route.replace || old.epoch != epoch));
         match replaced {
             Some(old) => *old = new,
             None => {
@@ -128,7 +134,7 @@ impl Fib {
                 routes.clear();
                 return;
             }
-            let of_metric = |old: &FibRoute| old.priority == route.priority;
+            let of_metric = |old: &FibRoute| (old.priority, old.tos) == (route.priority, route.tos);
             let place = routes
                 .iter()
                 .position(|old| of_metric(old) && *old.via == route.via)
@@ -251,8 +257,15 @@ impl Fib {
 
 impl FibRoute {
     fn same_as(&self, other: &Self) -> bool {
-        (self.priority, self.route_type, self.mtu, &self.via)
-            == (other.priority, other.route_type, other.mtu, &other.via)
+        let metrics = |route: &Self| (route.mtu, route.hop_limit);
+        self.is_beside(other)
+            && metrics(self) == metrics(other)
+            && (self.route_type, &self.via) == (other.route_type, &other.via)
+    }
+
+    /// Whether the kernel takes one or the other: same metric and TOS.
+    fn is_beside(&self, other: &Self) -> bool {
+        (self.priority, self.tos) == (other.priority, other.tos)
     }
 }
 
@@ -261,7 +274,7 @@ mod tests {
     use super::*;
 
     fn on_link(ifindex: u32) -> RouteNextHop {
-        RouteNextHop { ifindex, gateway: None, weight: 1, flags: 0, vni: None }
+        RouteNextHop { ifindex, gateway: None, weight: 1, flags: 0, vni: None, encapsulation: None }
     }
 
     fn route(destination: &str, length: u8, priority: u32, ifindex: u32) -> Route {
@@ -276,6 +289,7 @@ mod tests {
             replace: false,
             cloned: false,
             mtu: None,
+            hop_limit: None,
             via: RouteTarget::NextHops(vec![on_link(ifindex)]),
         }
     }
@@ -364,18 +378,26 @@ mod tests {
     }
 
     #[test]
-    fn other_tables_service_types_and_families_are_not_followed() {
+    fn other_tables_and_families_are_not_known_and_routes_by_tos_apart() {
         let epoch = Epoch::default();
         let mut fib = Fib::new(Identity::Metric);
         let base = route("10.0.0.0", 8, 0, 1);
         for ignored in [
             Route { table: 100, ..base.clone() },
-            Route { tos: 4, ..base.clone() },
             Route { cloned: true, ..base.clone() },
             Route { destination: "2001:db8::".parse().unwrap(), prefix_length: 32, ..base.clone() },
         ] {
             assert!(!fib.insert(&ignored, epoch));
         }
+        assert_eq!(fib.len(), 0);
+        let address = Ipv4Addr::new(10, 0, 0, 1);
+        for tos in [4, 8] {
+            assert!(fib.insert(&Route { tos, ..base.clone() }, epoch));
+        }
+        assert_eq!((fib.matching(254, address).count(), fib.matching(254 | BY_TOS, address).count()), (0, 1));
+        assert!(fib.remove(&Route { tos: 4, ..base.clone() }));
+        assert_eq!(fib.matching(254 | BY_TOS, address).count(), 1, "the other one is still there");
+        assert!(fib.remove(&Route { tos: 8, ..base }));
         assert_eq!(fib.len(), 0);
     }
 }

@@ -44,7 +44,11 @@ impl State {
                     self.dirty.shortcut.bridges.extend(master);
                 }
             }
-            Message::Other(_) => {}
+            // The order of the rules counts, and an event does not tell it.
+            Message::Rule(..) => self.doubt(&[Dump::Rules]),
+            Message::IpsecChanged => self.doubt(&[Dump::IpsecPolicies]),
+            // Only dumps have these ([`State::resync`]).
+            Message::IpsecPolicy(_) | Message::IpsecDefault { .. } | Message::Other(_) => {}
         }
     }
 
@@ -69,6 +73,10 @@ impl State {
             | Message::Address(..)
             | Message::Neighbour(..)
             | Message::Qdisc(..)
+            | Message::Rule(..)
+            | Message::IpsecPolicy(_)
+            | Message::IpsecDefault { .. }
+            | Message::IpsecChanged
             | Message::Other(_) => {}
         }
     }
@@ -247,9 +255,10 @@ impl State {
         if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
             return;
         }
-        // zebra names the vxlan netdev; where that is unknown, the VNI tells it.
+        // zebra names the vxlan netdev; where that is unknown, the VNI tells it, and the bridge where several netdevs have
+        // the VNI. Otherwise the entry waits for the netdev that it names.
         let known = self.links.vxlan(entry.ifindex).map(|_| entry.ifindex);
-        let by_vni = || entry.source_vni.and_then(|vni| self.links.vxlans_of(vni).next());
+        let by_vni = || self.only_netdev(entry.source_vni?, entry.master);
         let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
         match (operation, entry.destination) {
             (Operation::New, Some(IpAddr::V4(vtep))) => {
@@ -266,6 +275,18 @@ impl State {
             }
         }
         self.dirty.overlays.insert(ifindex);
+    }
+
+    /// The netdev of a VNI. Where several have it, the one in `bridge`, if there is exactly one in it.
+    fn only_netdev(&self, vni: u32, bridge: Option<u32>) -> Option<u32> {
+        let only = |netdevs: &mut dyn Iterator<Item = u32>| {
+            let first = netdevs.next()?;
+            netdevs.next().is_none().then_some(first)
+        };
+        let inside = |ifindex: &u32| {
+            bridge.is_some() && self.links.get(*ifindex).and_then(|link| link.master) == bridge
+        };
+        only(&mut self.links.vxlans_of(vni)).or_else(|| only(&mut self.links.vxlans_of(vni).filter(inside)))
     }
 
     pub(crate) fn sweep_fdb(&mut self, epoch: Epoch) -> usize {

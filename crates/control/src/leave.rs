@@ -1,5 +1,6 @@
 //! Why a VNI stays with kernel VXLAN.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -47,6 +48,25 @@ impl LeftToKernel {
 }
 
 impl LeaveReason {
+    /// Slugs of the reasons for which vtepd leaves source ports to the kernel's own hash, too: what the user keeps it away
+    /// from, and what sends nothing.
+    pub const UNTOUCHED: &'static [&'static str] =
+        &["standalone", "not-included", "excluded", "detached", "settings", "down"];
+
+    /// Slugs of the reasons for which something may look at the mark of frames: they get none of ours.
+    const READS_MARKS: &'static [&'static str] = &["policy-routing", "packet-filter", "ipsec-policy"];
+
+    /// Whether vtepd chooses the source ports of what the kernel encapsulates.
+    #[must_use]
+    pub fn chooses_ports(&self) -> bool {
+        !Self::UNTOUCHED.contains(&self.slug())
+    }
+
+    /// Whether something may look at the mark of frames that the kernel encapsulates.
+    pub(crate) fn reads_marks(&self) -> bool {
+        Self::READS_MARKS.contains(&self.slug())
+    }
+
     /// Whether the netdev has no VNI of its own.
     #[must_use]
     pub const fn is_external(&self) -> bool {
@@ -156,9 +176,27 @@ pub enum LeaveReason {
         /// The other netdev's name.
         other: String,
     },
+    /// `datapath = "kernel"`.
+    #[error("the configuration chooses the kernel datapath for it")]
+    KernelDatapath,
     /// All numbers for the bridge splice are in use.
     #[error("4094 other VNIs are taken over already")]
     SlotsExhausted,
+    /// Rules of policy routing may send its packets another way.
+    #[error("policy routing: {0}")]
+    PolicyRouting(String),
+    /// An IPsec policy may apply to its packets.
+    #[error("{0}")]
+    IpsecPolicy(String),
+    /// The address in `local` is not one of this host.
+    #[error("this host does not have its 'local' address {0}")]
+    LocalAddressMissing(Ipv4Addr),
+    /// The netdev was moved here; its packets are sent and received in another namespace.
+    #[error("its underlay is in another network namespace")]
+    ForeignNamespace,
+    /// The kernel named an option that is newer than this program.
+    #[error("it has an option that this version of vtepd does not know (IFLA_VXLAN attribute {0})")]
+    UnknownOption(u16),
 }
 
 /// What the kernel honours in an FDB entry and this project does not.
@@ -227,4 +265,35 @@ pub enum Obstacle {
     /// A broadcast, anycast or multicast route.
     #[error("has a route of type {0}, which is no unicast route")]
     RouteType(u8),
+    /// Packets get another header, such as one of MPLS or SRv6.
+    #[error("is routed through {device} with {} encapsulation", encapsulation(*.kind))]
+    Encapsulation {
+        /// The route's output interface.
+        device: String,
+        /// `LWTUNNEL_ENCAP_*`.
+        kind: u16,
+    },
+    /// Routes that depend on the outer TOS, on a tunnel with one.
+    #[error("has routes for single TOS values, and the netdev's packets have a TOS")]
+    TosRoute,
+    /// The route sets the TTL.
+    #[error("has a route with hoplimit {0}, and the netdev has no TTL of its own")]
+    HopLimit(u32),
+}
+
+/// The name that `ip route` gives to an encapsulation (`include/uapi/linux/lwtunnel.h`).
+fn encapsulation(kind: u16) -> Cow<'static, str> {
+    Cow::Borrowed(match kind {
+        1 => "mpls",
+        2 => "ip",
+        3 => "ila",
+        4 => "ip6",
+        5 => "seg6",
+        6 => "bpf",
+        7 => "seg6local",
+        8 => "rpl",
+        9 => "ioam6",
+        10 => "xfrm",
+        other => return Cow::Owned(format!("unknown ({other})")),
+    })
 }

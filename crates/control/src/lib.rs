@@ -3,6 +3,7 @@
 //! - [`state`]: everything that the sources said, without any I/O: events in, tables out
 //! - [`settings`]: what the user sets, and what the namespace has set already
 //! - [`leave`]: why a VNI stays with kernel VXLAN
+//! - `port_choice`: the source ports of frames that the kernel encapsulates
 //! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
 //! - [`flapping`]: addresses that move too often
 //! - [`shortcut`]: which bridge ports have the shortcut, and which addresses it goes by
@@ -27,11 +28,14 @@ mod fib;
 pub mod flapping;
 mod fpm_session;
 mod hear;
+pub mod host;
 pub mod hosts;
 pub mod learn;
 pub mod leave;
 mod links;
 mod overlay;
+mod policies;
+mod port_choice;
 pub mod publication;
 pub mod resolver;
 pub mod run;
@@ -39,24 +43,29 @@ pub mod settings;
 mod shared;
 pub mod shortcut;
 mod slots;
+mod slug;
 pub mod source;
 pub mod standalone;
 pub mod state;
 pub mod status;
 mod swept;
 mod underlay;
+mod untold;
 mod vteps;
 
 pub use change::Change;
 pub use events::{Event, Journal};
 pub use flapping::{Flap, MoveCounts};
+pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};
-pub use settings::{Filters, LearnLimits, Namespace, Settings, StaleTime, VniSettings};
+pub use settings::{
+    Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
+};
 pub use shortcut::{NoShortcut, PortDecision};
 pub use source::SourceState;
 pub use standalone::StandaloneVni;

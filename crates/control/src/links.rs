@@ -179,7 +179,9 @@ impl Links {
                     return Some(Obstacle::Bridge { device: device(), bridge: lower.name.clone() });
                 }
                 LinkKind::Vxlan(_) => return Some(Obstacle::Tunnel { device: device() }),
-                // A veth's lower device is its peer, perhaps in another namespace: only these stack on a local one.
+                // What lies in another namespace does not concern this one, and its index means another interface here.
+                _ if lower.link_namespace.is_some() => break,
+                // A veth's lower device is its peer: only these stack on another device.
                 LinkKind::Other(kind) if matches!(kind.as_str(), "vlan" | "macvlan" | "ipvlan") => {
                     match lower.link.and_then(|below| self.get(below)) {
                         Some(below) => lower = below,
@@ -211,6 +213,6 @@ pub(crate) fn impairs(link: &Link) -> bool {
 fn forwarding(link: &Link) -> impl PartialEq + '_ {
     (
         (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),
-        (link.mac, link.master, link.link, &link.kind, link.bridge_port, impairs(link)),
+        (link.mac, link.master, link.link, &link.kind, link.bridge_port, impairs(link), link.link_namespace),
     )
 }

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Fdb, Learning, NextHop, Paths, PlaceChange, ShortcutPort, Slot, Snapshot, SnapshotBuilder, SteeringPlan,
-    TakenVni, Uplink, VniTable, Vtep, VtepIndex,
+    DontFragment, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot,
+    SnapshotBuilder, SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -58,6 +58,8 @@ pub(crate) struct Publication {
     decisions: BTreeMap<u32, Decision>,
     /// Of those, the ones that found no slot.
     waiting: BTreeSet<u32>,
+    /// How source ports are chosen for what the kernel encapsulates.
+    choices: BTreeMap<u32, PortChoice>,
     slots: Slots,
     /// The slots whose tables changed since they were last published.
     changed: BTreeSet<Slot>,
@@ -108,6 +110,18 @@ impl Publication {
         }
     }
 
+    /// The source ports of what the kernel encapsulates are chosen like this from now on. Says whether that is new.
+    fn choose(&mut self, ifindex: u32, choice: Option<PortChoice>) -> bool {
+        if self.choices.get(&ifindex) == choice.as_ref() {
+            return false;
+        }
+        match choice {
+            Some(choice) => self.choices.insert(ifindex, choice),
+            None => self.choices.remove(&ifindex),
+        };
+        true
+    }
+
     /// What was published last.
     pub(crate) const fn last(&self) -> &Update {
         &self.last
@@ -124,6 +138,8 @@ struct Ways {
     changed: bool,
     /// What the taking over of VNIs depends on.
     terms: bool,
+    /// Whether there is more than one next hop.
+    multipath: bool,
 }
 
 /// Whether a prefix has an address in it.
@@ -139,13 +155,26 @@ enum Decision {
     Left(LeftToKernel),
 }
 
+impl Publication {
+    /// The tunnels of VNIs taken over whose packets may have DF, by their netdev.
+    pub(crate) fn tunnels_with_df(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
+        self.decisions.iter().filter_map(|(ifindex, decision)| match decision {
+            Decision::Taken { terms, .. } if terms.tunnel.df != DontFragment::Unset => {
+                Some((*ifindex, &terms.tunnel))
+            }
+            _ => None,
+        })
+    }
+}
+
 impl State {
     /// Whether anything was said that [`State::build`] has not looked at.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         let dirty = &self.dirty;
         let lists = dirty.overlays.is_empty() && dirty.prefixes.is_empty();
-        !lists || !dirty.shortcut.is_empty() || dirty.all || dirty.underlay || dirty.adjacencies
+        let flags = dirty.decisions || dirty.all;
+        !lists || !dirty.shortcut.is_empty() || flags || dirty.underlay || dirty.adjacencies
     }
 
     /// Builds if there is anything new, and the first time in any case.
@@ -185,9 +214,16 @@ impl State {
             }
         }
         let ways = self.find_ways(dirty.underlay, &dirty.prefixes);
-        if ways.terms || dirty.all {
+        let routed = dirty.underlay || !dirty.prefixes.is_empty();
+        let locals = routed && self.check_locals();
+        if ways.terms || locals || dirty.all || dirty.decisions {
             overlays.extend(self.links.vxlans());
             overlays.extend(self.publication.decisions.keys());
+        }
+        if ways.multipath {
+            let left = |decision: &Decision| matches!(decision, Decision::Left(_));
+            let decisions = self.publication.decisions.iter().filter(|(_, decision)| left(decision));
+            overlays.extend(decisions.map(|(ifindex, _)| ifindex));
         }
         let decided = self.decide(&overlays, &entries_changed);
         if decided || dirty.all || self.publication.last.snapshot.generation() == 0 {
@@ -257,6 +293,7 @@ impl State {
                 }
                 ways.changed |= known.is_taken();
                 ways.terms |= before.terms() != reach.terms();
+                ways.multipath |= before.is_multipath() != reach.is_multipath();
             }
             known.reach = Some(reach);
         }
@@ -269,8 +306,10 @@ impl State {
     fn decide(&mut self, netdevs: &BTreeSet<u32>, entries_changed: &BTreeSet<u32>) -> bool {
         let mut changed = false;
         let mut taken = Vec::new();
+        let mut choices = Vec::new();
         // Slots are given back before others are given away.
         for &ifindex in netdevs {
+            let local_is_present = self.has_local_of(ifindex);
             let terms =
                 match (self.links.get(ifindex), self.links.vxlan(ifindex), self.overlays.get(&ifindex)) {
                     (Some(link), Some(vxlan), Some(overlay)) => {
@@ -279,15 +318,23 @@ impl State {
                             namespace: &self.namespace,
                             links: &self.links,
                             vteps: &self.vteps,
+                            policies: &self.policies,
+                            local_is_present,
                         };
-                        Some(discovery.decide(link, vxlan, overlay).map_err(|reason| LeftToKernel {
+                        let decision = discovery.decide(link, vxlan, overlay);
+                        let reason = decision.as_ref().err();
+                        choices.push((ifindex, discovery.port_choice(link, vxlan, overlay, reason)));
+                        Some(decision.map_err(|reason| LeftToKernel {
                             ifindex,
                             name: link.name.clone(),
                             vni: vxlan.id,
                             reason,
                         }))
                     }
-                    _ => None,
+                    _ => {
+                        choices.push((ifindex, None));
+                        None
+                    }
                 };
             match terms {
                 Some(Ok(terms)) => taken.push((ifindex, terms)),
@@ -297,6 +344,9 @@ impl State {
         }
         for (ifindex, terms) in taken {
             changed |= self.take(ifindex, terms, entries_changed.contains(&ifindex));
+        }
+        for (ifindex, choice) in choices {
+            changed |= self.publication.choose(ifindex, choice);
         }
         self.take_exhausted() | changed
     }
@@ -459,7 +509,8 @@ impl State {
             }
             return;
         }
-        let mut plan = SteeringPlan { uplinks, vnis: BTreeMap::new(), ports: last.plan.ports.clone() };
+        let (vnis, ports) = (BTreeMap::new(), last.plan.ports.clone());
+        let mut plan = SteeringPlan { uplinks, vnis, ports, choices: self.publication.choices.clone() };
         let mut left = Vec::new();
         for (&ifindex, decision) in &self.publication.decisions {
             match decision {

@@ -27,6 +27,7 @@ use crate::shortcut::{NoShortcut, PortDecision};
 use crate::source::SourceState;
 use crate::state::{FpmHazard, State};
 use crate::status::{ByDefault, Status, Warning};
+use crate::untold::Untold;
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
@@ -142,6 +143,7 @@ pub async fn run(
         failed: Vec::new(),
         dump_at: now,
         publish_at: now,
+        untold: Untold::new(now),
         hazard: None,
         hazard_at: now,
         look_again: false,
@@ -152,6 +154,7 @@ pub async fn run(
     // Half of the facts would be worse than none: nothing is published before everything was read once.
     task.resync_all().await?;
     task.resolve_all().await?;
+    task.untold.ask(&mut task.state, &task.kernel, Instant::now()).await;
     task.hold_fpm_back();
     if let (Some(address), None) = (listener.address, task.held_back) {
         task.fpm = Some(Server::bind(address)?);
@@ -185,6 +188,7 @@ pub async fn run(
         task.write_learned().await;
         let now = Instant::now();
         task.tick(now);
+        task.untold.ask(&mut task.state, &task.kernel, now).await;
         task.publish_what_follows(now);
         task.ask_neighbours(now).await;
         // After the publication: what an event said is not delayed by what it leaves in doubt.
@@ -215,6 +219,7 @@ struct Task<P> {
     dump_at: Instant,
     /// When there may be another publication.
     publish_at: Instant,
+    untold: Untold,
     /// What the last look for a hazard found, and when to look again.
     hazard: Option<FpmHazard>,
     hazard_at: Instant,
@@ -498,6 +503,7 @@ impl<P: FnMut(&Update)> Task<P> {
             status.by_default.clone_from(&published.by_default);
             status.ports.clone_from(&published.ports);
             status.warnings = warnings;
+            status.turns += 1;
         });
     }
 
@@ -567,7 +573,8 @@ impl<P: FnMut(&Update)> Task<P> {
         let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
         let look = self.look_again.then_some(self.hazard_at);
         let moved = self.state.has_moved().then_some(self.publish_at);
-        [self.state.wake_at(), dump, fpm, look, moved].into_iter().flatten().min()
+        let untold = Some(self.untold.at());
+        [self.state.wake_at(), dump, fpm, look, moved, untold].into_iter().flatten().min()
     }
 }
 
@@ -601,6 +608,8 @@ const fn name(what: Dump) -> &'static str {
         Dump::Routes => "routes",
         Dump::Neighbours => "neighbours",
         Dump::Fdb => "FDB entries",
+        Dump::Rules => "routing rules",
+        Dump::IpsecPolicies => "IPsec policies",
     }
 }
 
@@ -619,7 +628,7 @@ fn log(before: &Update, after: &Update) {
         let known: BTreeMap<u32, &LeftToKernel> =
             before.left.iter().map(|left| (left.ifindex, left)).collect();
         for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            tracing::info!(vni = left.vni_text(), netdev = left.name, reason = %left.reason, "left to the kernel");
+            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "left to the kernel");
         }
     }
     if !Arc::ptr_eq(&before.ports, &after.ports) {

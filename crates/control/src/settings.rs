@@ -28,6 +28,8 @@ pub struct Settings {
     pub stale_time: StaleTime,
     /// How much may be learned from received frames.
     pub learning: LearnLimits,
+    /// Whether kernel VXLAN looks up the route for each frame whose source port is chosen here.
+    pub route_per_frame: RoutePerFrame,
     /// VNIs without netdevs. Where there are any, netdevs stay with the kernel.
     pub standalone: Vec<StandaloneVni>,
     /// For the VNIs without settings of their own.
@@ -47,6 +49,7 @@ impl Default for Settings {
             shortcut: true,
             stale_time: StaleTime::default(),
             learning: LearnLimits::default(),
+            route_per_frame: RoutePerFrame::default(),
             standalone: Vec::new(),
             default: VniSettings::default(),
             vnis: BTreeMap::new(),
@@ -96,9 +99,48 @@ impl Default for LearnLimits {
     }
 }
 
+/// Who encapsulates and decapsulates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Datapath {
+    /// A worker, where it forwards as the kernel would; else the kernel.
+    #[default]
+    Userspace,
+    /// Kernel VXLAN, with source ports that are chosen here.
+    Kernel,
+}
+
+impl Datapath {
+    /// Its name in the configuration and wherever it is shown.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Userspace => "userspace",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// Whether kernel VXLAN looks up the route for each frame in the `kernel` datapath.
+///
+/// It keeps one route for each remote VTEP and CPU (`dst_cache`), so the CPU decides which next hop of several a flow
+/// takes. A mark on the frame makes it look up the route each time (`ip_tunnel_dst_cache_usable()`,
+/// `include/net/ip_tunnels.h`); that costs about a seventh of the CPU time of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RoutePerFrame {
+    /// Where a remote VTEP has several next hops, or where that is not known.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
 /// The user's wishes for one VNI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VniSettings {
+    /// Who encapsulates and decapsulates.
+    pub datapath: Datapath,
     /// Who picks the outer source port.
     pub policy: Policy,
     /// Number of ports of `qp-bins`.
@@ -116,6 +158,7 @@ pub struct VniSettings {
 impl Default for VniSettings {
     fn default() -> Self {
         Self {
+            datapath: Datapath::default(),
             policy: Policy::default(),
             bins: Bins::default(),
             source_ports: SourcePortRange::default(),
@@ -128,7 +171,7 @@ impl Default for VniSettings {
 
 /// Values of the namespace that stand in where a netdev says "default".
 ///
-/// The kernel sends no event when they change, so they are read at start and on reload.
+/// The kernel sends no event when they change, so they are read at start, on reload, and [`Defaults`] once a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
     /// `net.ipv4.ip_default_ttl`, 1 to 255.
@@ -173,7 +216,37 @@ impl Filters {
     }
 }
 
+/// What the kernel puts into packets whose netdev names nothing itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Defaults {
+    /// `net.ipv4.ip_default_ttl`, 1 to 255.
+    pub ttl: u8,
+    /// `net.ipv4.ip_local_port_range`.
+    pub local_ports: SourcePortRange,
+}
+
+impl Defaults {
+    /// Reads them in the calling thread's network namespace; `None` where that fails.
+    #[must_use]
+    pub fn read() -> Option<Self> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
+        let ttl = read("ip_default_ttl")?.trim().parse().ok().filter(|ttl| *ttl > 0)?;
+        let ports = read("ip_local_port_range")?;
+        let mut bounds = ports.split_whitespace().map(str::parse);
+        let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
+        Some(Self { ttl, local_ports: SourcePortRange::try_from((low, high)).ok()? })
+    }
+}
+
 impl Namespace {
+    pub(crate) const fn defaults(&self) -> Defaults {
+        Defaults { ttl: self.default_ttl, local_ports: self.local_ports }
+    }
+
+    pub(crate) const fn set_defaults(&mut self, Defaults { ttl, local_ports }: Defaults) {
+        (self.default_ttl, self.local_ports) = (ttl, local_ports);
+    }
+
     /// Reads them in the calling thread's network namespace. What cannot be read is as Linux starts with.
     #[must_use]
     pub fn read() -> Self {

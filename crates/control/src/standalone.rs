@@ -65,6 +65,7 @@ fn link(vni: &StandaloneVni, ifindex: u32) -> Link {
         mac: None,
         master: None,
         link: None,
+        link_namespace: None,
         carrier: true,
         operstate: OPERATIONAL,
         kind: LinkKind::Vxlan(Box::new(Vxlan {

@@ -16,6 +16,7 @@ use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
 use crate::links::Links;
 use crate::overlay::Overlay;
+use crate::policies::Policies;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
 use crate::settings::{Filters, Namespace, Settings};
@@ -48,6 +49,9 @@ pub struct State {
     pub(crate) kernel: Routes,
     pub(crate) fpm: Routes,
     pub(crate) vteps: Vteps,
+    pub(crate) policies: Policies,
+    /// The `local` addresses of vxlan netdevs, and whether this host has them.
+    pub(crate) locals: BTreeMap<Ipv4Addr, bool>,
 
     pub(crate) epochs: Epochs,
     kernel_state: SourceState,
@@ -109,6 +113,8 @@ pub(crate) struct Dirty {
     pub(crate) overlays: BTreeSet<u32>,
     /// All overlays: the settings changed.
     pub(crate) all: bool,
+    /// What is taken over: something changed that no single overlay has.
+    pub(crate) decisions: bool,
     /// The way to every VTEP.
     pub(crate) underlay: bool,
     /// The way to the VTEPs in these prefixes.
@@ -162,6 +168,8 @@ impl State {
             kernel: Routes::new(Identity::Metric),
             fpm: Routes::new(Identity::Prefix),
             vteps: Vteps::default(),
+            policies: Policies::default(),
+            locals: BTreeMap::new(),
             epochs: Epochs::default(),
             kernel_state: SourceState::Disconnected,
             session: FpmSession::default(),
@@ -201,6 +209,10 @@ impl State {
     /// The kernel said everything that there is of one kind: what it did not name is gone.
     pub fn resync(&mut self, what: Dump, dump: Vec<Message>) -> Resync {
         let dumped = dump.len();
+        if matches!(what, Dump::Rules | Dump::IpsecPolicies) {
+            self.resync_policies(what, dump);
+            return Resync { dumped, swept: 0 };
+        }
         let epochs = &mut self.epochs;
         let epoch = match what {
             Dump::Links => &mut epochs.links,
@@ -209,6 +221,7 @@ impl State {
             Dump::Neighbours => &mut epochs.neighbours,
             Dump::NextHops => &mut epochs.next_hops,
             Dump::Routes => &mut epochs.routes,
+            Dump::Rules | Dump::IpsecPolicies => return Resync { dumped, swept: 0 },
         };
         epoch.advance();
         let epoch = *epoch;
@@ -243,6 +256,7 @@ impl State {
                 self.orphan(emptied);
                 gone
             }
+            Dump::Rules | Dump::IpsecPolicies => 0,
         };
         Resync { dumped, swept }
     }

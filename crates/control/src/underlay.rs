@@ -33,7 +33,7 @@ use std::sync::Arc;
 use netlink::{NextHopKind, RouteNextHop, RouteTarget};
 use tables::hash::TableMap;
 
-use crate::fib::{Fib, FibRoute, Identity, TABLES};
+use crate::fib::{BY_TOS, Fib, FibRoute, Identity, TABLES};
 use crate::leave::Obstacle;
 use crate::links::{Links, impairs, is_up};
 use crate::shared::Shared;
@@ -155,12 +155,26 @@ pub(crate) struct Reach {
     pub(crate) obstacle: Option<Obstacle>,
     /// Whether routes to other addresses decide too: those to gateways.
     pub(crate) recursive: bool,
+    /// The TTL that the route sets.
+    pub(crate) hop_limit: Option<u32>,
+    /// Whether there are also routes to it that are only for packets with a certain TOS.
+    pub(crate) by_tos: bool,
 }
 
 impl Reach {
-    /// What VNIs are taken over, and how, depends on: an obstacle, and the smallest MTU of the way.
-    pub(crate) fn terms(&self) -> (Option<&Obstacle>, Option<u32>) {
-        (self.obstacle.as_ref(), self.hops.iter().map(|hop| hop.mtu).min())
+    /// Whether there is more than one next hop.
+    pub(crate) fn is_multipath(&self) -> bool {
+        self.hops.len() > 1
+    }
+
+    /// The smallest MTU of the way.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        self.hops.iter().map(|hop| hop.mtu).min()
+    }
+
+    /// What VNIs are taken over, and how, depends on.
+    pub(crate) fn terms(&self) -> impl PartialEq + '_ {
+        (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.by_tos)
     }
 }
 
@@ -202,19 +216,19 @@ struct Candidate<'a> {
 }
 
 /// What decides how a candidate is followed.
-type Offer = (usize, u8, usize, u8, Option<u32>, *const RouteTarget);
+type Offer = (usize, u8, usize, u8, [Option<u32>; 2], *const RouteTarget);
 
 impl Candidate<'_> {
     fn offer(&self) -> Offer {
         let Self { table, length, source, route } = self;
-        (*table, *length, *source, route.route_type, route.mtu, Arc::as_ptr(&route.via))
+        (*table, *length, *source, route.route_type, [route.mtu, route.hop_limit], Arc::as_ptr(&route.via))
     }
 }
 
 /// The ways to many addresses at one moment. Where routes offer the same, they are followed once.
 pub(crate) struct Survey<'a> {
     underlay: Underlay<'a>,
-    followed: TableMap<Vec<Offer>, Arc<Reach>>,
+    followed: TableMap<(Vec<Offer>, bool), Arc<Reach>>,
 }
 
 impl<'a> Survey<'a> {
@@ -229,14 +243,15 @@ impl<'a> Survey<'a> {
             return shared.share(&underlay.reach(address));
         }
         let candidates = underlay.candidates(address);
-        let offers: Vec<Offer> = candidates.iter().map(Candidate::offer).collect();
-        if let Some(reach) = self.followed.get(&offers) {
+        let by_tos = underlay.has_routes_by_tos(address);
+        let key = (candidates.iter().map(Candidate::offer).collect(), by_tos);
+        if let Some(reach) = self.followed.get(&key) {
             return Arc::clone(reach);
         }
-        let reach = shared.share(&underlay.try_each(&candidates, address, RECURSION));
+        let reach = shared.share(&Reach { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
         // Otherwise it is a way to this address alone.
         if !reach.recursive && reach.hops.iter().all(|hop| hop.gateway != IpAddr::V4(address)) {
-            self.followed.insert(offers, Arc::clone(&reach));
+            self.followed.insert(key, Arc::clone(&reach));
         }
         reach
     }
@@ -245,7 +260,14 @@ impl<'a> Survey<'a> {
 impl Underlay<'_> {
     /// How frames get to `address`.
     pub(crate) fn reach(&self, address: Ipv4Addr) -> Reach {
-        self.lookup(address, RECURSION)
+        Reach { by_tos: self.has_routes_by_tos(address), ..self.lookup(address, RECURSION) }
+    }
+
+    fn has_routes_by_tos(&self, address: Ipv4Addr) -> bool {
+        let mut tables = TABLES.iter().map(|table| table | BY_TOS);
+        tables.any(|table| {
+            self.sources.iter().any(|routes| routes.fib.matching(table, address).next().is_some())
+        })
     }
 
     fn lookup(&self, address: Ipv4Addr, depth: usize) -> Reach {
@@ -333,7 +355,7 @@ impl Underlay<'_> {
                 }
             }
         }
-        let mut reach = Reach::default();
+        let mut reach = Reach { hop_limit: route.hop_limit, ..Reach::default() };
         let mut weighted = Vec::new();
         let mut down = false;
         for (hop, weight) in named {
@@ -353,10 +375,11 @@ impl Underlay<'_> {
                 continue;
             }
             let Some(link) = self.links.get(hop.ifindex) else { continue };
-            let obstacle = match hop.vni {
+            let obstacle = match (hop.vni, hop.encapsulation) {
                 // An EVPN type-5 route: the way leads through an overlay.
-                Some(_) => Some(Obstacle::Tunnel { device: link.name.clone() }),
-                None => self.links.obstacle(link),
+                (Some(_), _) => Some(Obstacle::Tunnel { device: link.name.clone() }),
+                (None, Some(kind)) => Some(Obstacle::Encapsulation { device: link.name.clone(), kind }),
+                (None, None) => self.links.obstacle(link),
             };
             if obstacle.is_none() {
                 uplinks.insert(hop.ifindex);
@@ -478,6 +501,7 @@ mod tests {
             weight,
             flags: 0,
             vni: None,
+            encapsulation: None,
         })
     }
 
@@ -498,6 +522,7 @@ mod tests {
                 replace: false,
                 cloned: false,
                 mtu,
+                hop_limit: None,
                 via: RouteTarget::NextHops(via),
             },
         )
@@ -515,6 +540,7 @@ mod tests {
             weight: 1,
             flags: 0,
             vni: None,
+            encapsulation: None,
         });
         let mut kernel = Routes::new(Identity::Metric);
         let route = Route {
@@ -528,6 +554,7 @@ mod tests {
             replace: false,
             cloned: false,
             mtu: None,
+            hop_limit: None,
             via: RouteTarget::NextHops(hops.into()),
         };
         kernel.fib.insert(&route, epoch);

@@ -21,6 +21,8 @@ pub(crate) struct Known {
     taken: u32,
     /// `None` until it was looked up.
     pub(crate) reach: Option<Arc<Reach>>,
+    /// What the kernel's route cache says of the path's MTU, where it was told of a smaller one.
+    pub(crate) path_mtu: Option<u32>,
     /// `None` until there was reason to look.
     pub(crate) paths: Option<Arc<Paths>>,
 }
@@ -90,7 +92,7 @@ impl Vteps {
             self.count(index, 0, u32::from(taken));
             return index;
         }
-        let known = Some(Known { address, overlays: 1, taken: 0, reach: None, paths: None });
+        let known = Some(Known { address, overlays: 1, taken: 0, reach: None, path_mtu: None, paths: None });
         let reused = self.free.pop().and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
         let index = match reused {
             Some((index, place)) => {

@@ -284,7 +284,7 @@ fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
 fn slots_run_out_and_become_free() {
     let mut state = told([]);
     let vnis = u32::from(Slot::MAX) + 2;
-    tell(&mut state, [link(bridge(1, "br"))]);
+    tell(&mut state, [local_address(New), link(bridge(1, "br"))]);
     tell(&mut state, (1..=vnis).map(|vni| link(vxlan(10 + vni, 1, vxlan_of(vni)))));
     let update = state.build();
     assert_eq!(update.plan.vnis.len(), usize::from(Slot::MAX));

@@ -114,6 +114,7 @@ impl Scope {
             replace: false,
             cloned: false,
             mtu: None,
+            hop_limit: None,
             via: RouteTarget::NextHops(Vec::new()),
         })
     }
@@ -133,7 +134,7 @@ fn next_hop(hop: &Nexthop) -> Result<RouteNextHop, ProtobufError> {
         (None, None) => None,
     };
     let ifindex = hop.if_id.as_ref().map_or(0, |interface| interface.index());
-    Ok(RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None })
+    Ok(RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None })
 }
 
 /// `RTN_*`.

@@ -49,13 +49,14 @@ fn route(destination: &str, prefix_length: u8) -> Route {
         replace: false,
         cloned: false,
         mtu: None,
+        hop_limit: None,
         via: RouteTarget::NextHops(vec![]),
     }
 }
 
 fn hop(ifindex: u32, gateway: Option<&str>) -> RouteNextHop {
     let gateway: Option<IpAddr> = gateway.map(|gateway| gateway.parse().unwrap());
-    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None }
+    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None }
 }
 
 /// 10.0.0.12/31 over two next hops, as BGP has it; the metric is field 8.

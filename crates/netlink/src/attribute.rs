@@ -61,6 +61,10 @@ impl<'a> Attribute<'a> {
         Ok(u32::from_ne_bytes(self.array()?))
     }
 
+    pub(crate) fn i32(&self) -> Result<i32, DecodeError> {
+        Ok(i32::from_ne_bytes(self.array()?))
+    }
+
     pub(crate) fn u16_network_order(&self) -> Result<u16, DecodeError> {
         Ok(u16::from_be_bytes(self.array()?))
     }

@@ -17,9 +17,13 @@
 //! What does not fit the types of [`crate::Message`] without changing its meaning is [`Message::Other`]: MPLS label
 //! routes, multicast routes, source-specific IPv6 routes, messages that are no `RTM_NEW*` or `RTM_DEL*`.
 
+pub(crate) mod ipsec;
 mod link;
 mod neighbour;
 mod route;
+mod rule;
+
+pub(crate) use route::cached_mtu;
 
 use crate::attribute::{Attributes, align};
 use crate::message::{Message, Operation};
@@ -165,6 +169,7 @@ impl<'a> Envelope<'a> {
             20 => link::address(self)?.map(|address| Message::Address(operation, address)),
             24 => route::route(self)?.map(|route| Message::Route(operation, route)),
             28 => neighbour::neighbour(self, operation)?,
+            32 => rule::rule(self)?.map(|rule| Message::Rule(operation, rule)),
             36 => link::root_qdisc(self)?.map(|qdisc| Message::Qdisc(operation, qdisc)),
             104 => Some(Message::NextHop(operation, route::next_hop(self)?)),
             _ => None,

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nix::libc::{EAFNOSUPPORT, EPROTONOSUPPORT, ESOCKTNOSUPPORT};
+
 /// A netlink operation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -51,6 +53,16 @@ impl Error {
         match self {
             Self::Refused { source, .. } => source.raw_os_error(),
             _ => None,
+        }
+    }
+
+    /// Whether a socket could not be opened because the kernel does not have the protocol.
+    pub(crate) fn is_missing_protocol(&self) -> bool {
+        match self {
+            Self::Socket { source, .. } => {
+                matches!(source.raw_os_error(), Some(EPROTONOSUPPORT | EAFNOSUPPORT | ESOCKTNOSUPPORT))
+            }
+            _ => false,
         }
     }
 }

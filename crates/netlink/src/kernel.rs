@@ -19,6 +19,7 @@
 //!   are no events. Only `self` entries of vxlan netdevs are FDB entries.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::libc::ENOBUFS;
@@ -30,9 +31,11 @@ use crate::message::Message;
 use crate::request::{Dump, Requests};
 use crate::socket::{BUFFER, Socket, failed};
 
-/// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV6_IFADDR`,
-/// `_IPV6_ROUTE`, `_NEXTHOP`.
-const GROUPS: [u32; 8] = [1, 3, 4, 5, 7, 9, 11, 32];
+/// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`,
+/// `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_NEXTHOP`.
+const GROUPS: [u32; 9] = [1, 3, 4, 5, 7, 8, 9, 11, 32];
+/// `XFRMNLGRP_POLICY` (`include/uapi/linux/xfrm.h`).
+const IPSEC_POLICIES: u32 = 4;
 /// Bytes of kernel memory for events that wait: about 10,000 FDB entries. (The kernel counts its own overhead.)
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 /// Datagrams taken at once, so that a flood of events does not keep other tasks waiting.
@@ -53,6 +56,15 @@ pub struct Kernel {
     monitor: AsyncFd<Socket>,
     requests: Arc<Mutex<Requests>>,
     buffer: Vec<u8>,
+    /// Absent where the kernel has no IPsec.
+    ipsec: Option<Ipsec>,
+}
+
+/// The kernel's IPsec database.
+#[derive(Debug)]
+struct Ipsec {
+    monitor: AsyncFd<Socket>,
+    requests: Arc<Mutex<Requests>>,
 }
 
 impl Kernel {
@@ -74,13 +86,17 @@ impl Kernel {
         for group in GROUPS {
             socket.join(group)?;
         }
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
-        )]
-        let monitor = AsyncFd::new(socket).map_err(failed("register with the runtime"))?;
         let requests = Arc::new(Mutex::new(Requests::open()?));
-        Ok(Self { monitor, requests, buffer: Vec::with_capacity(BUFFER) })
+        let ipsec = Ipsec::open()?;
+        Ok(Self { monitor: registered(socket)?, requests, buffer: Vec::with_capacity(BUFFER), ipsec })
+    }
+
+    /// A second descriptor of the socket that events come from, for whoever wants to know whether any wait to be read.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn waiting(&self) -> io::Result<OwnedFd> {
+        self.monitor.get_ref().as_fd().try_clone_to_owned()
     }
 
     /// The next changes. Cancellation-safe: nothing is taken from the kernel before it is returned.
@@ -88,10 +104,19 @@ impl Kernel {
     /// # Errors
     /// When the socket fails; lost events are no error but [`Event::Overrun`].
     pub async fn next(&mut self) -> Result<Event, Error> {
+        let Self { monitor, ipsec, buffer, .. } = self;
         loop {
-            let mut ready = self.monitor.readable().await.map_err(failed("wait for events"))?;
-            if let Ok(event) = ready.try_io(|socket| receive(socket.get_ref(), &mut self.buffer)) {
-                return event.map_err(failed("receive events"));
+            tokio::select! {
+                ready = monitor.readable() => {
+                    let mut ready = ready.map_err(failed("wait for events"))?;
+                    if let Ok(event) = ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
+                        return event.map_err(failed("receive events"));
+                    }
+                }
+                changed = ipsec_changed(ipsec.as_ref()) => {
+                    changed?;
+                    return Ok(Event::Messages(vec![Message::IpsecChanged]));
+                }
             }
         }
     }
@@ -101,7 +126,13 @@ impl Kernel {
     /// # Errors
     /// As [`Requests::dump`].
     pub async fn dump(&self, what: Dump) -> Result<Vec<Message>, Error> {
-        self.request(move |requests| requests.dump(what)).await
+        if what != Dump::IpsecPolicies {
+            return self.request(move |requests| requests.dump(what)).await;
+        }
+        match &self.ipsec {
+            Some(ipsec) => run(&ipsec.requests, Requests::ipsec_policies).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Runs requests on a thread that may block. When the future is dropped they are carried out all the same.
@@ -113,10 +144,63 @@ impl Kernel {
         T: Send + 'static,
         F: FnOnce(&mut Requests) -> Result<T, Error> + Send + 'static,
     {
-        let requests = Arc::clone(&self.requests);
-        // A panic elsewhere leaves nothing half-done here: answers are told apart by their sequence numbers.
-        let run = move || work(&mut requests.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(run).await.map_err(|_| Error::RuntimeEnded)?
+        run(&self.requests, work).await
+    }
+}
+
+impl Ipsec {
+    fn open() -> Result<Option<Self>, Error> {
+        let Some(requests) = Requests::open_ipsec()? else { return Ok(None) };
+        let socket = Socket::open_ipsec()?;
+        socket.set_non_blocking()?;
+        socket.join(IPSEC_POLICIES)?;
+        Ok(Some(Self { monitor: registered(socket)?, requests: Arc::new(Mutex::new(requests)) }))
+    }
+}
+
+fn registered(socket: Socket) -> Result<AsyncFd<Socket>, Error> {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; this socket owns its descriptor and never changes it"
+    )]
+    AsyncFd::new(socket).map_err(failed("register with the runtime"))
+}
+
+async fn run<T, F>(requests: &Arc<Mutex<Requests>>, work: F) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: FnOnce(&mut Requests) -> Result<T, Error> + Send + 'static,
+{
+    let requests = Arc::clone(requests);
+    // A panic elsewhere leaves nothing half-done here: answers are told apart by their sequence numbers.
+    let run = move || work(&mut requests.lock().unwrap_or_else(PoisonError::into_inner));
+    tokio::task::spawn_blocking(run).await.map_err(|_| Error::RuntimeEnded)?
+}
+
+/// Waits until the IPsec database changes; for ever where there is none. What changed is asked for afterwards, so
+/// that lost or merged events do no harm. Cancellation-safe.
+async fn ipsec_changed(ipsec: Option<&Ipsec>) -> Result<(), Error> {
+    let Some(ipsec) = ipsec else { return std::future::pending().await };
+    loop {
+        let mut ready = ipsec.monitor.readable().await.map_err(failed("wait for IPsec events"))?;
+        if let Ok(drained) = ready.try_io(|socket| drain(socket.get_ref())) {
+            return drained.map_err(failed("receive IPsec events"));
+        }
+    }
+}
+
+/// Drops all events that wait. `WouldBlock` where there are none.
+fn drain(socket: &Socket) -> io::Result<()> {
+    // An event that is cut says enough.
+    let mut buffer = Vec::with_capacity(4096);
+    let mut any = false;
+    loop {
+        match socket.receive(&mut buffer) {
+            Ok(_) => any = true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && any => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => any = true,
+            Err(error) => return Err(error),
+        }
     }
 }
 

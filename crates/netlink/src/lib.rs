@@ -20,8 +20,8 @@ pub use filter::{Direction, Filter};
 pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use message::{
-    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
-    Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
+    Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Message, Neighbour,
+    NextHop, NextHopKind, Operation, Qdisc, Route, RouteNextHop, RouteTarget, Rule, Vxlan,
 };
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};

@@ -2,7 +2,7 @@
 //!
 //! Source of the layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use wire::MacAddr;
 
@@ -34,6 +34,17 @@ pub enum Message {
     Qdisc(Operation, Qdisc),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
+    /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a rule of policy routing.
+    Rule(Operation, Rule),
+    /// A policy in the kernel's IPsec database that may concern VXLAN over IPv4. Only dumps have these.
+    IpsecPolicy(IpsecPolicy),
+    /// What the kernel does with packets that no IPsec policy matches. Only dumps have this.
+    IpsecDefault {
+        /// It drops them, received ones or sent ones.
+        block: bool,
+    },
+    /// The IPsec database has changed: dump it again. Only events have this.
+    IpsecChanged,
 }
 
 /// A network interface.
@@ -55,6 +66,8 @@ pub struct Link {
     pub master: Option<u32>,
     /// `IFLA_LINK`: the lower device or the veth peer, which may be in another namespace.
     pub link: Option<u32>,
+    /// `IFLA_LINK_NETNSID`: the lower device, or the underlay of a vxlan netdev, is in that other namespace.
+    pub link_namespace: Option<i32>,
     /// `IFLA_CARRIER`.
     pub carrier: bool,
     /// `IFLA_OPERSTATE`; 6 is up.
@@ -186,6 +199,8 @@ pub struct Vxlan {
     /// `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`, `nolocalbypass`, `mcroute`,
     /// `reserved_bits` when not those of RFC 7348, and `label_policy` when not fixed.
     pub options: Vec<&'static str>,
+    /// The numbers of attributes that are newer than this program: nobody knows what they change.
+    pub unknown: Vec<u16>,
 }
 
 /// An IP address of an interface.
@@ -275,6 +290,8 @@ pub struct Route {
     pub cloned: bool,
     /// `RTA_METRICS` / `RTAX_MTU`.
     pub mtu: Option<u32>,
+    /// `RTA_METRICS` / `RTAX_HOPLIMIT`: the TTL of packets that take this route, unless the sender sets one.
+    pub hop_limit: Option<u32>,
     /// Where it leads.
     pub via: RouteTarget,
 }
@@ -301,6 +318,98 @@ pub struct RouteNextHop {
     pub flags: u8,
     /// `RTA_ENCAP` VNI of FRR's FPM encapsulation type 100.
     pub vni: Option<u32>,
+    /// `RTA_ENCAP_TYPE` (`LWTUNNEL_ENCAP_*`): packets leave with another header, such as one of MPLS or SRv6.
+    pub encapsulation: Option<u16>,
+}
+
+/// A rule of policy routing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// `FRA_PRIORITY`: rules with lower values are asked first.
+    pub priority: u32,
+    /// `FRA_TABLE` or the table of `struct fib_rule_hdr`.
+    pub table: u32,
+    /// `FR_ACT_*`: 1 look a route up, 2 go to another rule, 3 nothing, 6 blackhole, 7 unreachable, 8 prohibit.
+    pub action: u8,
+    /// `FIB_RULE_INVERT`: it matches what its selectors do not.
+    pub inverted: bool,
+    /// `FRA_SRC` and its length in bits; 0 bits is any source.
+    pub from: (Ipv4Addr, u8),
+    /// `FRA_DST` and its length in bits; 0 bits is any destination.
+    pub to: (Ipv4Addr, u8),
+    /// `FRA_IIFNAME`; `lo` is what this host sends.
+    pub input: Option<String>,
+    /// `FRA_OIFNAME`: only packets of sockets that are bound to that interface.
+    pub output: Option<String>,
+    /// `FRA_IP_PROTO`.
+    pub protocol: Option<u8>,
+    /// `FRA_DPORT_RANGE`: the first and the last port.
+    pub destination_ports: Option<(u16, u16)>,
+    /// `FRA_L3MDEV`: the rule for packets of VRFs.
+    pub l3mdev: bool,
+    /// Other selectors and options that it has, by `ip rule`'s words: `fwmark`, `tos`, `uidrange`, …
+    pub others: Vec<&'static str>,
+}
+
+impl Rule {
+    /// The rules that a namespace starts with.
+    #[must_use]
+    pub fn defaults() -> [Self; 3] {
+        [(0, 255), (32_766, 254), (32_767, 253)].map(|(priority, table)| Self {
+            priority,
+            table,
+            ..Self::default()
+        })
+    }
+}
+
+impl Default for Rule {
+    /// A rule that looks every packet up in table 0, which no namespace has.
+    fn default() -> Self {
+        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        Self {
+            priority: 0,
+            table: 0,
+            action: 1,
+            inverted: false,
+            from: any,
+            to: any,
+            input: None,
+            output: None,
+            protocol: None,
+            destination_ports: None,
+            l3mdev: false,
+            others: Vec::new(),
+        }
+    }
+}
+
+/// Which packets an IPsec policy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpsecDirection {
+    /// Those that this host receives.
+    In,
+    /// Those that this host sends.
+    Out,
+}
+
+/// An IPsec policy for packets of IPv4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpsecPolicy {
+    /// `XFRM_POLICY_IN` or `_OUT`.
+    pub direction: IpsecDirection,
+    /// Source prefix of its selector.
+    pub source: (Ipv4Addr, u8),
+    /// Destination prefix of its selector.
+    pub destination: (Ipv4Addr, u8),
+    /// IP protocol of its selector; 0 is any.
+    pub protocol: u8,
+    /// Destination port of its selector, and the bits of it that count.
+    pub destination_port: (u16, u16),
+    /// Whether it drops packets.
+    pub block: bool,
+    /// Whether it asks for a transformation, such as ESP.
+    pub transforms: bool,
 }
 
 /// A next-hop object.

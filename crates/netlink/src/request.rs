@@ -4,19 +4,19 @@
 //! for a peer. From asynchronous code go through [`crate::Kernel::request`].
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use nix::libc::{EAGAIN, ENODEV, ETIMEDOUT};
+use nix::libc::{EAFNOSUPPORT, EAGAIN, EINVAL, ENODEV, EOPNOTSUPP, ETIMEDOUT};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use wire::MacAddr;
 
 use crate::attribute::Attributes;
-use crate::decode::{AF_BRIDGE, AF_INET, AF_INET6, Envelope, Envelopes};
+use crate::decode::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope, Envelopes, ipsec};
 use crate::encode::{Request, link_body, neighbour_body, put};
 use crate::error::Error;
-use crate::message::{Link, Message, Operation};
+use crate::message::{Link, Message, Operation, Rule};
 use crate::socket::{BUFFER, Socket, failed};
 
 /// `NLM_F_REQUEST`.
@@ -48,6 +48,13 @@ pub(crate) const ATTEMPTS: u32 = 32;
 /// The kernel answers at once; this only keeps a lost answer from blocking for ever.
 const PATIENCE_SECONDS: i64 = 30;
 
+/// How an answer is read.
+type Decode = fn(&Envelope<'_>) -> Result<Message, DecodeError>;
+
+fn rtnetlink(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
+    envelope.message()
+}
+
 /// What to dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dump {
@@ -63,12 +70,25 @@ pub enum Dump {
     Neighbours,
     /// All FDB entries: of bridges, and of vxlan netdevs themselves.
     Fdb,
+    /// All rules of policy routing for IPv4. Where the kernel has no policy routing: those that it behaves as.
+    Rules,
+    /// All IPsec policies that may concern VXLAN over IPv4, and the default policy. Nothing where the kernel has no
+    /// IPsec. [`Requests::dump`] opens a socket of its own for it, in the calling thread's namespace.
+    IpsecPolicies,
 }
 
 impl Dump {
     /// All of them, in an order in which what is referred to comes first.
-    pub const ALL: [Self; 6] =
-        [Self::Links, Self::Addresses, Self::NextHops, Self::Routes, Self::Neighbours, Self::Fdb];
+    pub const ALL: [Self; 8] = [
+        Self::Links,
+        Self::Addresses,
+        Self::NextHops,
+        Self::Routes,
+        Self::Neighbours,
+        Self::Fdb,
+        Self::Rules,
+        Self::IpsecPolicies,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -78,6 +98,8 @@ impl Dump {
             Self::Routes => "read routes",
             Self::Neighbours => "read neighbours",
             Self::Fdb => "read FDB entries",
+            Self::Rules => "read routing rules",
+            Self::IpsecPolicies => "read IPsec policies",
         }
     }
 
@@ -95,6 +117,9 @@ impl Dump {
             Self::Routes => vec![get(26, 12, AF_INET), get(26, 12, AF_INET6)],
             Self::Neighbours => vec![get(30, 12, AF_INET), get(30, 12, AF_INET6)],
             Self::Fdb => vec![get(30, 12, AF_BRIDGE)],
+            Self::Rules => vec![get(34, 12, AF_INET)],
+            // XFRM_MSG_GETPOLICY with struct xfrm_userpolicy_id.
+            Self::IpsecPolicies => vec![get(0x15, 64, 0)],
         }
     }
 }
@@ -159,6 +184,18 @@ impl Requests {
         Self::with(Socket::open_netfilter()?)
     }
 
+    /// Opens one to the IPsec database instead; `None` where the kernel has none.
+    ///
+    /// # Errors
+    /// When the socket cannot be opened for another reason.
+    pub(crate) fn open_ipsec() -> Result<Option<Self>, Error> {
+        match Socket::open_ipsec() {
+            Ok(socket) => Self::with(socket).map(Some),
+            Err(error) if error.is_missing_protocol() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn with(socket: Socket) -> Result<Self, Error> {
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE_SECONDS, 0))
             .map_err(|errno| failed("set the timeout")(errno.into()))?;
@@ -170,9 +207,38 @@ impl Requests {
     /// # Errors
     /// When the kernel refuses, or changes overtake every attempt.
     pub fn dump(&mut self, what: Dump) -> Result<Vec<Message>, Error> {
+        match what {
+            Dump::IpsecPolicies => {
+                Self::open_ipsec()?.map_or_else(|| Ok(Vec::new()), |mut ipsec| ipsec.ipsec_policies())
+            }
+            Dump::Rules => match self.dump_by(what, rtnetlink) {
+                Err(error) if matches!(error.refusal(), Some(EAFNOSUPPORT | EOPNOTSUPP)) => {
+                    Ok(Rule::defaults().map(|rule| Message::Rule(Operation::New, rule)).into())
+                }
+                rules => rules,
+            },
+            _ => self.dump_by(what, rtnetlink),
+        }
+    }
+
+    /// [`Dump::IpsecPolicies`], from a socket to the IPsec database.
+    pub(crate) fn ipsec_policies(&mut self) -> Result<Vec<Message>, Error> {
+        let mut policies = self.dump_by(Dump::IpsecPolicies, ipsec::message)?;
+        // XFRM_MSG_GETDEFAULT with struct xfrm_userpolicy_default; since Linux 5.14.
+        let request = Request::new(0x28, REQUEST | ACKNOWLEDGE, &[0; 4]);
+        match self.exchange_by("read the default IPsec policy", &request, ipsec::message) {
+            Ok(default) => policies.extend(default.unwrap_or_default()),
+            Err(error) if error.refusal() == Some(EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(policies)
+    }
+
+    fn dump_by(&mut self, what: Dump, decode: Decode) -> Result<Vec<Message>, Error> {
         let mut all = Vec::new();
         for request in what.requests() {
-            let complete = (0..ATTEMPTS).find_map(|_| self.exchange(what.name(), &request).transpose());
+            let complete =
+                (0..ATTEMPTS).find_map(|_| self.exchange_by(what.name(), &request, decode).transpose());
             let messages = complete
                 .ok_or_else(|| Error::Interrupted { operation: what.name().into(), attempts: ATTEMPTS })?;
             all.extend(messages?);
@@ -291,14 +357,49 @@ impl Requests {
         self.exchange(&format!("resolve {address} on link {ifindex}"), &request).map(drop)
     }
 
+    /// The MTU that the kernel has for packets between these addresses that leave through this interface: one that a
+    /// router has told (path MTU discovery), or the route's own. `None` where neither is there, or no such route.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn path_mtu(
+        &mut self,
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+        ifindex: u32,
+    ) -> Result<Option<u32>, Error> {
+        // RTM_GETROUTE with struct rtmsg: both addresses have 32 bits.
+        let request = Request::new(26, REQUEST | ACKNOWLEDGE, &[AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+            .put(1, &destination.octets())
+            .put(2, &source.octets())
+            .put(4, &ifindex.to_ne_bytes());
+        let mut mtu = None;
+        let answer = self.collect("look up a path", &request, |envelope| {
+            mtu = crate::decode::cached_mtu(envelope);
+        });
+        match answer {
+            Err(error) if error.refusal().is_some() => Ok(None),
+            answer => answer.map(|_| mtu),
+        }
+    }
+
     /// Sends a request and collects its answer; `None` when it was a dump that changes overtook.
     pub(crate) fn exchange(
         &mut self,
         operation: &str,
         request: &Request,
     ) -> Result<Option<Vec<Message>>, Error> {
+        self.exchange_by(operation, request, rtnetlink)
+    }
+
+    fn exchange_by(
+        &mut self,
+        operation: &str,
+        request: &Request,
+        decode: Decode,
+    ) -> Result<Option<Vec<Message>>, Error> {
         let mut messages = Vec::new();
-        let whole = self.collect(operation, request, |envelope| match envelope.message() {
+        let whole = self.collect(operation, request, |envelope| match decode(envelope) {
             Ok(message) => messages.push(message),
             // One object that is not understood must not hide all others.
             Err(error) => tracing::warn!(%error, operation, "an object is left out"),

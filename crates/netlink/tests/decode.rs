@@ -53,6 +53,7 @@ fn every_vxlan_attribute() {
             "gbp",
             "gpe",
         ],
+        unknown: vec![35, 9999],
     };
     assert_eq!(vxlan(&all_of_vxlan()), expected);
 }
@@ -271,6 +272,7 @@ fn expected_route(via: RouteTarget) -> Route {
         replace: true,
         cloned: false,
         mtu: Some(1400),
+        hop_limit: None,
         via,
     }
 }
@@ -287,7 +289,14 @@ fn routes() {
             other => panic!("{other:?}"),
         }
     };
-    let hop = RouteNextHop { ifindex: 3, gateway: Some(ip("10.1.11.0")), weight: 1, flags: 0, vni: None };
+    let hop = RouteNextHop {
+        ifindex: 3,
+        gateway: Some(ip("10.1.11.0")),
+        weight: 1,
+        flags: 0,
+        vni: None,
+        encapsulation: None,
+    };
     let gateway = attribute(5, &[10, 1, 11, 0]);
 
     let single = with(vec![gateway.clone(), number(4, 3)], 0);
@@ -311,7 +320,8 @@ fn routes() {
         assert_eq!(overlay, expected_route(RouteTarget::NextHops(vec![hop])));
     }
     let mpls = with(vec![gateway.clone(), number(4, 3), attribute(22, &[1, 2, 3]), kind(1)], 0);
-    assert_eq!(mpls, expected_route(RouteTarget::NextHops(vec![hop.clone()])));
+    let labelled = RouteNextHop { encapsulation: Some(1), ..hop.clone() };
+    assert_eq!(mpls, expected_route(RouteTarget::NextHops(vec![labelled])));
 
     // RTA_MULTIPATH: struct rtnexthop and attributes, twice.
     let entry = |flags: u8, weight: u8, ifindex: u32, attributes: &[u8]| {
@@ -356,7 +366,14 @@ fn next_hops() {
         other => panic!("{other:?}"),
     };
     let gateway = attribute(6, &[10, 1, 11, 0]);
-    let hop = RouteNextHop { ifindex: 3, gateway: Some(ip("10.1.11.0")), weight: 1, flags: 4, vni: None };
+    let hop = RouteNextHop {
+        ifindex: 3,
+        gateway: Some(ip("10.1.11.0")),
+        weight: 1,
+        flags: 4,
+        vni: None,
+        encapsulation: None,
+    };
     let single = next_hop(104, &[number(1, 22), gateway.clone(), number(5, 3)]);
     assert_eq!(single, NextHop { id: 22, kind: NextHopKind::Single(hop) });
     // Weights are one less on the wire; the second octet is their high part since Linux 6.12.

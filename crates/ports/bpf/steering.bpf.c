@@ -47,11 +47,11 @@ static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 #define IPPROTO_UDP 17
 
 // The places of `kill_switch`.
-enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2, HOOK_PORT = 3, HOOK_ACCESS = 4 };
+enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2, HOOK_PORT = 3, HOOK_ACCESS = 4, HOOK_CHOOSE_PORT = 5 };
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
-	UINT(max_entries, 5);
+	UINT(max_entries, 6);
 	TYPE(key, __u32);
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
@@ -106,6 +106,8 @@ enum {
 	COUNT_SPLICE_UNDELIVERABLE,
 	COUNT_UPLINK_TUNNELLED,
 	COUNT_UPLINK_UNTUNNELLED,
+	COUNT_PORT_CHOSEN,
+	COUNT_PORT_KEPT,
 	COUNTS,
 };
 
@@ -370,27 +372,33 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 	return length <= frame_limit && !(skb->gso_size && length == 0) && skb->len <= 65549;
 }
 
-// vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay.
+#include "chosen_port.bpf.h"
+
+// vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay. Frames that the kernel
+// encapsulates get a source port of ours.
 SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex, worker;
 	struct taken_netdev *taken = bpf_map_lookup_elem(&taken_netdevs, &ifindex);
 
 	if (!taken)
-		return PASS;
+		goto kernel;
 	if (!fits(skb, taken->frame_limit)) {
 		count(COUNT_VXLAN_TOO_BIG);
-		return PASS;
+		goto kernel;
 	}
 	worker = worker_of(skb, 0);
 	if (stalled(worker, BRIDGE)) {
 		count(COUNT_VXLAN_STALLED);
-		return PASS;
+		goto kernel;
 	}
 	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), taken->slot))
 		return DROP;
 	count(COUNT_VXLAN_REDIRECTED);
 	return by_backlog(skb, worker, this_passage());
+kernel:
+	steer(skb, HOOK_CHOOSE_PORT);
+	return PASS;
 }
 
 #include "shortcut.bpf.h"

@@ -13,6 +13,7 @@
 //! - [`readiness`]: sleeping until there is something to read
 //! - [`scheduling`], [`affinity`]: a worker that is run at once, and does not overtake itself
 //! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
+//! - `kill_switch`: the map without which nothing is redirected
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
@@ -22,6 +23,7 @@ pub mod affinity;
 pub mod features;
 pub mod foreign;
 mod haste;
+mod kill_switch;
 pub mod leftovers;
 pub mod netns;
 mod outbox;
@@ -40,6 +42,7 @@ pub mod tap;
 pub use access::AccessPort;
 pub use affinity::Affinity;
 pub use features::Features;
+pub use kill_switch::KillSwitch;
 pub use netns::PrivateNamespace;
 pub use outbox::SuperFrames;
 pub use packet::PacketSocket;

@@ -11,18 +11,21 @@ use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::steering::FIRST_VIRTUAL;
-use tables::{PlaceChange, ShortcutPort, SteeringPlan, TakenVni};
+use tables::{PlaceChange, PortChoice, ShortcutPort, SteeringPlan, TakenVni};
 use wire::Vni;
 
 use crate::features::Features;
 use crate::haste::Haste;
+use crate::kill_switch::KillSwitch;
 use crate::netns::PrivateNamespace;
 use crate::patience::{Calls, MOST_WORKERS, Patience};
 use crate::shortcut::{Shortcut, ShortcutState};
 use crate::splice::Splices;
 
+mod chosen_port;
 mod counts;
 
+pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
 
 /// How programs are attached.
@@ -137,7 +140,7 @@ impl TunnelEnd {
 pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
-    kill_switch: ProgramArray<MapData>,
+    kill_switch: KillSwitch,
     watch: Option<(Vec<Patience>, Calls)>,
     /// Workers that get all frames of a VNI, by their numbers.
     served: BTreeMap<Vni, u32>,
@@ -191,8 +194,13 @@ const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
 const STEER_PORT: (u32, &str) = (3, "steer_port");
 const STEER_ACCESS: (u32, &str) = (4, "steer_access");
+const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
 /// In the order in which they are put there: what is redirected can come back from the start.
-const STEERS: [(u32, &str); 5] = [STEER_SPLICE, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
+const STEERS: [(u32, &str); 6] =
+    [STEER_SPLICE, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
+
+/// The places that are emptied, in this order. What is under way through the splices may still come back.
+const EMPTIED: [u32; 5] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
 
 impl Steering {
     /// Loads the programs, for workers with these splices, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
@@ -228,7 +236,14 @@ impl Steering {
             classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
         }
         allow_descriptors();
-        let kill_switch = kill_switch(&mut ebpf)?;
+        let map = kill_switch(&mut ebpf)?;
+        let mut programs = Vec::new();
+        for (place, program) in STEERS {
+            let missing = |error| SteeringError::Program("behind the kill switch", error);
+            let fd = classifier(&mut ebpf, program)?.fd().map_err(missing)?;
+            programs.push((place, fd.try_clone().map_err(SteeringError::KillSwitch)?));
+        }
+        let kill_switch = KillSwitch::new(map, programs, &EMPTIED);
         let watch = Some(watch(&mut ebpf, workers, stall_limit)?);
         Ok(Self {
             ebpf,
@@ -306,12 +321,13 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn engage(&mut self) -> Result<(), SteeringError> {
-        for (place, program) in STEERS {
-            let program = classifier(&mut self.ebpf, program)?;
-            let fd = program.fd().map_err(|error| SteeringError::Program("behind the kill switch", error))?;
-            self.kill_switch.set(place, fd, 0).map_err(|error| SteeringError::Map("kill_switch", error))?;
-        }
-        Ok(())
+        self.kill_switch.engage()
+    }
+
+    /// The kill switch, for a thread that empties it when the control task hangs.
+    #[must_use]
+    pub fn kill_switch(&self) -> KillSwitch {
+        self.kill_switch.clone()
     }
 
     /// Empties the kill switch: the kernel forwards everything from now on. Frames that the worker has already may still be
@@ -320,13 +336,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
-        for place in [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, STEER_ACCESS.0] {
-            self.kill_switch
-                .clear_index(&place)
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("kill_switch", e))?;
-        }
-        Ok(())
+        self.kill_switch.release()
     }
 
     /// Stops redirecting what the new plan does not have, or has otherwise. To be called before the snapshot that goes with the
@@ -336,6 +346,12 @@ impl Steering {
     /// When the kernel refuses; what was done before stays done.
     pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         self.shortcut.shrink(&mut self.ebpf, plan)?;
+        // Before a netdev is let go: the kernel forwards its next frame, by the port that is chosen here.
+        for choice in plan.choices.values() {
+            if self.netdevs.contains_key(&choice.ifindex) {
+                self.choose(choice)?;
+            }
+        }
         let gone: Vec<TakenVni> = self
             .plan
             .vnis
@@ -343,7 +359,7 @@ impl Steering {
             .filter(|old| plan.vnis.get(&old.ifindex).is_none_or(|new| !same_place(old, new)))
             .cloned()
             .collect();
-        let detached = gone.iter().filter(|vni| !plan.vnis.contains_key(&vni.ifindex)).count();
+        let detached = gone.iter().filter(|vni| !plan.is_hooked(vni.ifindex)).count();
         let haste = Haste::for_hooks(detached);
         for vni in gone {
             self.netdevs_map()?
@@ -356,8 +372,18 @@ impl Steering {
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
             // The slot itself stays for frames under way; it is overwritten when it is used again.
             self.plan.vnis.remove(&vni.ifindex);
-            if !plan.vnis.contains_key(&vni.ifindex) {
+            if !plan.is_hooked(vni.ifindex) {
                 self.netdevs.remove(&vni.ifindex);
+            }
+        }
+        let gone: Vec<u32> =
+            self.plan.choices.keys().copied().filter(|index| !plan.choices.contains_key(index)).collect();
+        for ifindex in gone {
+            if let Some(choice) = self.plan.choices.remove(&ifindex) {
+                chosen_port::remove(&mut self.ebpf, &choice)?;
+            }
+            if !plan.is_hooked(ifindex) {
+                self.netdevs.remove(&ifindex);
             }
         }
         drop(haste);
@@ -379,7 +405,7 @@ impl Steering {
     /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried out all the same, and the
     /// first error is returned.
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        let missing = plan.vnis.keys().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
+        let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
         let _haste = Haste::for_hooks(missing);
         let mut first = Ok(());
         for uplink in &plan.uplinks {
@@ -401,6 +427,12 @@ impl Steering {
                     }
                     Err(error) => first = first.and(Err(error)),
                 }
+            }
+        }
+        for choice in plan.choices.values() {
+            if self.plan.choices.get(&choice.ifindex) != Some(choice) {
+                let chosen = self.hook_netdev(choice.ifindex).and_then(|()| self.choose(choice));
+                first = first.and(chosen);
             }
         }
         first.and(self.shortcut.grow(&mut self.ebpf, self.hook, PORT, plan))
@@ -482,10 +514,7 @@ impl Steering {
         let is_virtual = vni.ifindex >= FIRST_VIRTUAL;
         let slot = u32::from(vni.slot.get());
         if !is_virtual {
-            if !self.netdevs.contains_key(&vni.ifindex) {
-                let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
-                self.netdevs.insert(vni.ifindex, link);
-            }
+            self.hook_netdev(vni.ifindex)?;
             self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         }
         let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
@@ -497,6 +526,26 @@ impl Steering {
         }
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         self.netdevs_map()?.insert(vni.ifindex, netdev, 0).map_err(|e| SteeringError::Map("taken_netdevs", e))
+    }
+
+    /// Attaches the program at a vxlan netdev's egress, if it is not there.
+    fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
+        if !self.netdevs.contains_key(&ifindex) {
+            let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, VXLAN)?;
+            self.netdevs.insert(ifindex, link);
+        }
+        Ok(())
+    }
+
+    /// Chooses the source ports of what the kernel encapsulates by this from now on.
+    fn choose(&mut self, choice: &PortChoice) -> Result<(), SteeringError> {
+        let before = self.plan.choices.get(&choice.ifindex);
+        if before == Some(choice) {
+            return Ok(());
+        }
+        chosen_port::set(&mut self.ebpf, before, choice)?;
+        self.plan.choices.insert(choice.ifindex, choice.clone());
+        Ok(())
     }
 
     fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {

@@ -27,5 +27,5 @@ pub use learning::{Learned, Learning};
 pub use paths::{BUCKETS, NextHop, Paths, Rebalance};
 pub use shortcut::{Place, PlaceChange, ShortcutPort};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex};
-pub use steering::{SteeringPlan, TakenVni, Uplink};
+pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

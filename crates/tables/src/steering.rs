@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use entropy::Entropy;
 use wire::Vni;
 
 use crate::shortcut::ShortcutPort;
@@ -40,6 +41,25 @@ pub struct TakenVni {
     pub frame_limit: u32,
 }
 
+/// How the outer source port of frames is chosen that kernel VXLAN encapsulates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortChoice {
+    /// Interface index of the vxlan netdev.
+    pub ifindex: u32,
+    /// Name of the vxlan netdev, for logs.
+    pub name: String,
+    /// The policy. `five-tuple` is the kernel's own hash.
+    pub entropy: Entropy,
+    /// Policies of single VNIs of a netdev that serves many (`external`).
+    pub vnis: BTreeMap<Vni, Entropy>,
+    /// Whether packets bring their VNI (`external`).
+    pub external: bool,
+    /// The range that the kernel scales its hash to: `srcport MIN MAX`, of which MAX is never used.
+    pub kernel_ports: (u16, u16),
+    /// Whether the kernel is made to look up the route for each frame, and not once for each CPU.
+    pub route_per_frame: bool,
+}
+
 /// Everything that is to be redirected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SteeringPlan {
@@ -49,4 +69,20 @@ pub struct SteeringPlan {
     pub vnis: BTreeMap<u32, TakenVni>,
     /// Ports of bridges that have the shortcut, or only listen for it, by interface index.
     pub ports: BTreeMap<u32, ShortcutPort>,
+    /// How source ports are chosen for what the kernel encapsulates, by the interface index of the vxlan netdev.
+    pub choices: BTreeMap<u32, PortChoice>,
+}
+
+impl SteeringPlan {
+    /// Whether a program is at the egress of this vxlan netdev.
+    #[must_use]
+    pub fn is_hooked(&self, ifindex: u32) -> bool {
+        self.vnis.contains_key(&ifindex) || self.choices.contains_key(&ifindex)
+    }
+
+    /// Interface indices of all vxlan netdevs with a program at their egress.
+    pub fn hooked(&self) -> impl Iterator<Item = u32> + '_ {
+        let others = self.choices.keys().filter(|ifindex| !self.vnis.contains_key(ifindex));
+        self.vnis.keys().chain(others).copied()
+    }
 }

@@ -123,11 +123,30 @@ impl Everything {
             "How often events of the kernel's were lost, and everything was read again",
             view.overruns,
         )?;
+        counter(
+            encoder,
+            "vtepd_control_stalls",
+            "How often the control task hung, so that the kernel forwarded until it worked again",
+            view.control_stalls,
+        )?;
+        counter(
+            encoder,
+            "vtepd_log_lines_lost",
+            "Log lines that were lost because the log was not read in time",
+            view.log_lines_lost,
+        )?;
+        counter(
+            encoder,
+            "vtepd_fpm_refused",
+            "FPM connections refused, as the peer's user may not tell routes",
+            view.fpm_refused,
+        )?;
         let left = view.left.iter().map(|left| {
             let labels = vec![
                 ("netdev", left.netdev.clone()),
                 ("vni", left.vni.clone()),
-                ("reason", left.reason.clone()),
+                ("reason", left.reason.to_owned()),
+                ("policy", left.policy.clone()),
             ];
             (labels, 1)
         });
@@ -142,6 +161,23 @@ impl Everything {
     fn vnis(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let vnis = &self.view.vnis;
         let label = |vni: wire::Vni| ("vni", vni.to_string());
+        let datapaths = vnis.iter().map(|v| (v.vni.to_string(), &v.netdev, &v.policy, "userspace"));
+        let left = self.view.left.iter().map(|left| (left.vni.clone(), &left.netdev, &left.policy, "kernel"));
+        let datapath = |(vni, netdev, policy, datapath): (_, &String, &String, &str)| {
+            let labels = vec![
+                ("vni", vni),
+                ("netdev", netdev.clone()),
+                ("datapath", datapath.to_owned()),
+                ("policy", policy.clone()),
+            ];
+            (labels, 1)
+        };
+        gauges(
+            encoder,
+            "vtepd_vni_datapath",
+            "Who forwards each VNI (userspace: a worker; kernel: kernel VXLAN), and the policy of its source ports",
+            datapaths.chain(left).map(datapath),
+        )?;
         let information = vnis
             .iter()
             .map(|v| (vec![label(v.vni), ("netdev", v.netdev.clone()), ("policy", v.policy.clone())], 1));

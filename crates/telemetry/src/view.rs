@@ -35,6 +35,12 @@ pub struct View {
     pub sources: Vec<SourceView>,
     /// How often events of the kernel's were lost.
     pub overruns: u64,
+    /// How often the control task hung, so that the kernel forwarded.
+    pub control_stalls: u64,
+    /// Lines of the log that were not read in time.
+    pub log_lines_lost: u64,
+    /// FPM connections of peers that may not tell routes.
+    pub fpm_refused: u64,
     /// What the steering programs decided, in frames (a super-frame is one), by decision.
     pub steering: Vec<(&'static str, u64)>,
     /// Addresses written into the kernel's FDB, by what changed.
@@ -82,8 +88,10 @@ pub struct LeftView {
     pub netdev: String,
     /// Its VNI, or `external` where packets bring theirs.
     pub vni: String,
-    /// Why.
-    pub reason: String,
+    /// Why, as a short name without names or addresses.
+    pub reason: &'static str,
+    /// The policy of the source port: `five-tuple` where it is the kernel's own hash.
+    pub policy: String,
 }
 
 /// A port of the bridge of a VNI taken over.

@@ -89,7 +89,7 @@ impl<W: Write> Asking<'_, W> {
             }
             Command::Policy(PolicyCommand::Show(OfVni { vni })) => {
                 let mut rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
-                rows.retain(|row| row.taken.is_some());
+                rows.retain(|row| row.taken.is_some() || row.chosen_port.is_some());
                 self.print(&rows, |out| policies(&rows).write(out, ""))
             }
             Command::Policy(PolicyCommand::Set { vni, policy, bins, source_ports }) => {
@@ -175,7 +175,7 @@ pub struct VniCells {
 /// What is shown of a VNI; only its name and number where it is not taken over.
 pub fn vni_cells(row: &v1::Vni) -> VniCells {
     let taken = row.taken.clone().unwrap_or_default();
-    let policy = taken.policy.unwrap_or_default();
+    let policy = policy_of(row);
     let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
     VniCells {
         vni: number(row),
@@ -213,11 +213,28 @@ fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     if !taken.is_empty() && !left.is_empty() {
         writeln!(out)?;
     }
-    let mut reasons = Table::new(["vni", "netdev", "left to the kernel"]);
+    let mut reasons = Table::new(["vni", "netdev", "datapath", "policy", "left to the kernel"]);
     for row in &left {
-        reasons.row([number(row), row.netdev.clone(), row.left.clone().unwrap_or_default()]);
+        let VniCells { vni, netdev, policy, .. } = vni_cells(row);
+        reasons.row([vni, netdev, row.datapath.clone(), policy, why_left(row)]);
     }
     if left.is_empty() { Ok(()) } else { reasons.write(out, "") }
+}
+
+/// The policy of a VNI's source ports: also of what kernel VXLAN encapsulates.
+fn policy_of(row: &v1::Vni) -> v1::Policy {
+    let taken = row.taken.as_ref().and_then(|taken| taken.policy.clone());
+    let chosen = || row.chosen_port.as_ref().and_then(|chosen| chosen.policy.clone());
+    taken.or_else(chosen).unwrap_or_default()
+}
+
+/// Why a VNI is left to the kernel: the sentence and its slug. Empty for a VNI that is taken over.
+pub fn why_left(row: &v1::Vni) -> String {
+    match (&row.left, &row.reason_slug) {
+        (Some(sentence), Some(slug)) => format!("{sentence} [{slug}]"),
+        // A vtepd of an older version names no slug.
+        (sentence, _) => sentence.clone().unwrap_or_default(),
+    }
 }
 
 /// The policy that is in force now, or why the one that was set is not.
@@ -229,9 +246,11 @@ fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
             "VNI {} is forwarded by nobody: {reason}. The change is noted, and in force once it is attached",
             row.vni
         ),
+        Some(_) if row.chosen_port.is_some() => policies(std::slice::from_ref(row)).write(out, ""),
         Some(reason) => writeln!(
             out,
-            "VNI {} ({}) is left to the kernel: {reason}. The change is noted, and in force once vtepd takes the VNI over",
+            "VNI {} ({}) is left to the kernel: {reason}. The kernel chooses its source ports; the change is noted, and in \
+             force once vtepd does",
             row.vni, row.netdev
         ),
     }
@@ -240,9 +259,9 @@ fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
 fn policies(rows: &[v1::Vni]) -> Table<6> {
     let mut table = Table::new(["vni", "netdev", "policy", "bins", "source ports", "seed"]);
     for row in rows {
-        let policy = row.taken.clone().and_then(|taken| taken.policy).unwrap_or_default();
+        let policy = policy_of(row);
         table.row([
-            row.vni.to_string(),
+            number(row),
             row.netdev.clone(),
             policy.name,
             policy.bins.map(|bins| bins.to_string()).unwrap_or_default(),
@@ -420,6 +439,8 @@ fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Res
         ("steering: redirected from uplinks", steering.uplink_redirected),
         ("steering: redirected from bridges", steering.vxlan_redirected),
         ("steering: too big, left to the kernel", steering.vxlan_too_big),
+        ("kernel datapath: encapsulated with a chosen source port", steering.port_chosen),
+        ("kernel datapath: not IP, with the kernel's source port", steering.port_kept),
         ("steering: handed to bridges", steering.splice_returned),
         ("steering: handed to hosts' ports", steering.splice_delivered),
         ("steering: for a VNI that is gone", steering.splice_unknown_slot),

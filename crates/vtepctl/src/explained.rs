@@ -9,7 +9,10 @@ use api::v1;
 /// # Errors
 /// When nobody reads any more.
 pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
-    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies, ports } = explanation;
+    if explanation.datapath == "kernel" {
+        return by_kernel(out, explanation);
+    }
+    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies, ports, .. } = explanation;
     write!(out, "VNI {vni} ({netdev}): ")?;
     if let Some(drop) = dropped {
         return write_drop(out, drop);
@@ -43,6 +46,24 @@ pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<
         }
     }
     Ok(())
+}
+
+/// Of a VNI in the kernel datapath: kernel VXLAN knows where the frame goes; what is known here is the source port.
+fn by_kernel(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
+    let v1::Explanation { vni, netdev, destination, copies, .. } = explanation;
+    writeln!(out, "VNI {vni} ({netdev}), datapath kernel: kernel VXLAN forwards the frame to {destination}")?;
+    let [copy] = copies.as_slice() else {
+        return writeln!(out, "The kernel's own hash gives the outer source port");
+    };
+    writeln!(out, "  {} looks at {} ({})", copy.policy, copy.key, copy.reason)?;
+    if copy.source_port == 0 {
+        return writeln!(out, "  the kernel's own hash gives the outer source port");
+    }
+    write!(out, "  hash {} ", copy.hash)?;
+    if let Some(bin) = copy.bin {
+        write!(out, "is bin {bin}, ")?;
+    }
+    writeln!(out, "gives outer source port {} of {}", copy.source_port, copy.source_ports)
 }
 
 fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use api::v1;
 
-use crate::commands::vni_cells;
+use crate::commands::{vni_cells, why_left};
 use crate::output::Table;
 
 /// Writes it.
@@ -75,12 +75,16 @@ fn write_vnis(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
         writeln!(out, "Forwarded by nobody: {}", detached.len())?;
     }
     for vni in detached {
-        writeln!(out, "  VNI {}: {}", vni.vni, vni.left.as_deref().unwrap_or_default())?;
+        writeln!(out, "  VNI {}: {}", vni.vni, why_left(vni))?;
     }
     writeln!(out, "Left to the kernel: {}", left.len())?;
     for left in left {
         let vni = if left.external { "external".to_owned() } else { format!("VNI {}", left.vni) };
-        writeln!(out, "  {} ({vni}): {}", left.netdev, left.left.as_deref().unwrap_or_default())?;
+        let chosen = match left.chosen_port.as_ref().and_then(|chosen| chosen.policy.as_ref()) {
+            Some(policy) => format!("source ports by {}", policy.name),
+            None => "source ports by the kernel's own hash".to_owned(),
+        };
+        writeln!(out, "  {} ({vni}), {chosen}: {}", left.netdev, why_left(left))?;
     }
     Ok(())
 }

@@ -69,6 +69,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.vnis", settings.include.as_ref().map_or_else(|| "all".to_owned(), list)),
             ("takeover.exclude", format!("[{}]", list(&settings.exclude))),
             ("takeover.shortcut", settings.shortcut.to_string()),
+            ("takeover.route-per-frame", format!("{:?}", settings.route_per_frame).to_lowercase()),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
             ("takeover.busy-poll", worker.busy_poll.to_string()),
@@ -90,13 +91,14 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         .map(|(key, value)| (key.to_owned(), value)),
     );
     let mut of = |section: &str, strict: &str, learning: &str, vni: &VniSettings| {
-        let VniSettings { policy, bins, source_ports, ttl, strict_vtep, addresses } = vni;
+        let VniSettings { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } = vni;
         let ttl = ttl.map_or_else(|| "the netdev's".to_owned(), |ttl| ttl.to_string());
         values.extend([
             (format!("{section}.policy"), policy.to_string()),
             (format!("{section}.bins"), bins.to_string()),
             (format!("{section}.source-ports"), source_ports.to_string()),
             (format!("{section}.ttl"), ttl),
+            (format!("{strict}.datapath"), datapath.name().to_owned()),
             (format!("{strict}.strict-vtep"), strict_vtep.to_string()),
             (format!("{learning}.addresses"), addresses.to_string()),
         ]);

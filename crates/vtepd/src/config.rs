@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::Address;
 use clap::{Parser, ValueEnum};
-use control::{FpmListener, LearnLimits, Settings, StaleTime, VniSettings};
+use control::{Datapath, FpmListener, LearnLimits, RoutePerFrame, Settings, StaleTime, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
 use ports::MOST_WORKERS;
 use serde::Deserialize;
@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Outer source ports of qp-hash and qp-bins [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
+    /// Who encapsulates: a worker, or kernel VXLAN with source ports that vtepd chooses [default: userspace]
+    #[arg(long, value_enum)]
+    pub datapath: Option<DatapathChoice>,
     /// Drop frames from VTEPs that no table names; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
@@ -117,6 +120,45 @@ pub struct Arguments {
     pub manual: Option<PathBuf>,
 }
 
+/// Who encapsulates and decapsulates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DatapathChoice {
+    /// A worker, where it forwards as the kernel would; else the kernel
+    Userspace,
+    /// Kernel VXLAN, with source ports that vtepd chooses
+    Kernel,
+}
+
+impl From<DatapathChoice> for Datapath {
+    fn from(choice: DatapathChoice) -> Self {
+        match choice {
+            DatapathChoice::Userspace => Self::Userspace,
+            DatapathChoice::Kernel => Self::Kernel,
+        }
+    }
+}
+
+/// Whether kernel VXLAN looks up the route for each frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RoutePerFrameChoice {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl From<RoutePerFrameChoice> for RoutePerFrame {
+    fn from(choice: RoutePerFrameChoice) -> Self {
+        match choice {
+            RoutePerFrameChoice::Auto => Self::Auto,
+            RoutePerFrameChoice::On => Self::On,
+            RoutePerFrameChoice::Off => Self::Off,
+        }
+    }
+}
+
 /// How the steering programs are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -168,6 +210,8 @@ struct TakeoverSection {
     vnis: Option<Vec<u32>>,
     exclude: Vec<u32>,
     hook: Option<HookChoice>,
+    datapath: Option<DatapathChoice>,
+    route_per_frame: RoutePerFrameChoice,
     strict_vtep: bool,
     shortcut: Option<bool>,
     stall_limit_ms: Option<u64>,
@@ -204,6 +248,7 @@ struct UnderlaySection {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct VniSection {
+    datapath: Option<DatapathChoice>,
     policy: Option<String>,
     bins: Option<u16>,
     source_ports: Option<String>,
@@ -315,6 +360,7 @@ impl Configuration {
             entropy.bins,
             entropy.source_ports.as_deref(),
         )?;
+        default.datapath = file.takeover.datapath.map_or(default.datapath, Datapath::from);
         default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
         let learning = learning(&file)?;
         default.addresses = limit(&file, "learning.addresses", file.learning.addresses, default.addresses)?;
@@ -326,7 +372,7 @@ impl Configuration {
             let vni =
                 vni(number).map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
             let mut settings = default.clone();
-            let VniSection { policy, bins, source_ports, ttl, strict_vtep, addresses } = section;
+            let VniSection { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } = section;
             apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
             if *ttl == Some(0) {
                 return Err(ConfigurationError::Value {
@@ -335,6 +381,7 @@ impl Configuration {
                 });
             }
             settings.ttl = *ttl;
+            settings.datapath = datapath.map_or(settings.datapath, Datapath::from);
             settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
             settings.addresses = limit(&file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
             override_by_flags(&mut settings, arguments);
@@ -374,6 +421,7 @@ impl Configuration {
                 seed,
                 rebalance,
                 shortcut,
+                route_per_frame: file.takeover.route_per_frame.into(),
                 stale_time: stale_time(&file)?,
                 learning,
                 standalone: standalone.vnis.clone(),
@@ -508,6 +556,7 @@ fn override_by_flags(settings: &mut VniSettings, arguments: &Arguments) {
     settings.policy = arguments.policy.unwrap_or(settings.policy);
     settings.bins = arguments.bins.unwrap_or(settings.bins);
     settings.source_ports = arguments.source_ports.unwrap_or(settings.source_ports);
+    settings.datapath = arguments.datapath.map_or(settings.datapath, Datapath::from);
     settings.strict_vtep |= arguments.strict_vtep;
 }
 

@@ -16,6 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Arguments, Configuration, HookChoice};
+use crate::guard::{self, Guarded, Watched};
 use crate::instance::{self, Instance};
 use crate::shown::Shown;
 use crate::takeover::Takeover;
@@ -98,11 +99,12 @@ async fn run_until_replaced(
         };
     }
     lacks(features).for_each(|lack| tracing::warn!("{lack}"));
+    let guarded = Arc::new(Guarded::default());
+    let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
     let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
     let metrics = telemetry::bind(metrics_address).await?;
     let listener = configuration.api.as_ref().map(::api::Listener::open).transpose()?;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hangup = signal(SignalKind::hangup())?;
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
@@ -123,7 +125,9 @@ async fn run_until_replaced(
         let _ = worker_ends.try_send(());
     })?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen));
+    let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen, Arc::clone(&guarded)));
+
+    let (events, kill_switch) = (kernel.waiting()?, shown.kill_switch());
 
     let (refused, mut refusal) = mpsc::channel(1);
     let journal = Journal::default();
@@ -133,6 +137,16 @@ async fn run_until_replaced(
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
     let mut applied_last: Option<Update> = None;
+    if let Some(kill_switch) = kill_switch {
+        let watched = Watched {
+            events,
+            requests: requests.clone(),
+            status: shown.status.clone(),
+            runtime: tokio::runtime::Handle::current(),
+            journal: journal.clone(),
+        };
+        guard::watch_control(&guarded, kill_switch, watched, stall_limit)?;
+    }
     let control = control::run(state, kernel, configuration.fpm, wanted, status, journal.clone(), |update| {
         let same =
             |last: &Update| Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left);
@@ -190,8 +204,7 @@ async fn run_until_replaced(
             () = &mut calls => {}
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
+            _ = told_to_stop.recv() => break Ok(()),
             stream = instance.successor() => {
                 tracing::info!("another vtepd takes over from this one");
                 *successor = Some(stream);

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use control::Update;
+use control::{Datapath, Update};
+use entropy::Policy;
 use ports::{Hook, shortcut_obstacle};
 use serde::Serialize;
 
@@ -29,6 +30,10 @@ struct Left {
     vni: u32,
     /// It has no VNI of its own.
     external: bool,
+    datapath: &'static str,
+    /// The policy of the source ports: `five-tuple` where they are the kernel's own.
+    policy: String,
+    reason_slug: &'static str,
     reason: String,
 }
 
@@ -71,6 +76,14 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
         netdev: left.name.clone(),
         vni: left.vni,
         external: left.reason.is_external(),
+        datapath: Datapath::Kernel.name(),
+        policy: update
+            .plan
+            .choices
+            .get(&left.ifindex)
+            .map_or(Policy::FiveTuple, |choice| choice.entropy.policy())
+            .to_string(),
+        reason_slug: left.reason.slug(),
         reason: left.reason.to_string(),
     });
     let ports = update.ports.iter().map(|port| {
@@ -124,7 +137,11 @@ fn table(report: &Report) -> String {
     let _ = writeln!(text, "Would stay with the kernel: {}", report.left.len());
     for l in &report.left {
         let vni = if l.external { "external".to_owned() } else { l.vni.to_string() };
-        let _ = writeln!(text, "  {:<16} {vni:>8}  {}", l.netdev, l.reason);
+        let _ = writeln!(
+            text,
+            "  {:<16} {vni:>8}  source ports by {}: {} [{}]",
+            l.netdev, l.policy, l.reason, l.reason_slug
+        );
     }
     for port in &report.ports {
         let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));

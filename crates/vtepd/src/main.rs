@@ -5,7 +5,9 @@ mod changes;
 mod config;
 mod daemon;
 mod dry_run;
+mod guard;
 mod instance;
+mod log;
 mod onlookers;
 mod shown;
 mod standalone;
@@ -20,6 +22,7 @@ use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
 use config::Arguments;
+use log::Log;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -29,15 +32,28 @@ fn main() -> ExitCode {
             Err(error) => failed(&format!("{}: {error}", folder.display())),
         };
     }
-    start_log(&arguments);
+    // Before the first thread. What only looks is ended by the signals themselves.
+    if !arguments.dry_run
+        && let Err(error) = guard::block_signals()
+    {
+        return failed(&format!("signals cannot be blocked: {error}"));
+    }
+    let mut log = match Log::start() {
+        Ok(log) => log,
+        Err(error) => return failed(&format!("no thread for the log: {error}")),
+    };
+    start_log(&arguments, log.clone());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("no runtime: {error}")),
     };
-    match runtime.block_on(daemon::run(&arguments)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error.to_string()),
+    let ended = runtime.block_on(daemon::run(&arguments));
+    if let Err(error) = &ended {
+        // It cannot fail: what finds no room is counted.
+        let _ = writeln!(log, "vtepd: {error}");
     }
+    log.finish();
+    if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn failed(reason: &str) -> ExitCode {
@@ -47,15 +63,14 @@ fn failed(reason: &str) -> ExitCode {
 }
 
 /// Logs go to standard error: warnings, and what is taken over or left.
-fn start_log(arguments: &Arguments) {
+fn start_log(arguments: &Arguments, writer: Log) {
     let default = match arguments.verbose {
         0 => "warn,control=info,vtepd=info",
         1 => "info",
         _ => "debug",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A log that nobody reads any more is no reason to stop forwarding: without this, it would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let log = log.with_ansi(std::io::stderr().is_terminal()).log_internal_errors(false);
     if arguments.log_json { log.json().init() } else { log.with_target(false).init() }
 }

@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use control::{Status, Update};
 use pipeline::Counters;
 use pipeline::counters::Counter;
-use ports::{Features, Hook, ShortcutState, SteeringCounts, SteeringError};
+use ports::{Features, Hook, KillSwitch, ShortcutState, SteeringCounts, SteeringError};
 use tables::{ShortcutPort, Snapshot};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::guard::Guarded;
 use crate::standalone::{ShownPort, Stations};
 use crate::takeover::{Takeover, TakeoverError};
-use crate::view;
+use crate::{log, view};
 
 /// How long a worker may take to say what it has learned.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -42,6 +43,8 @@ pub struct Shown {
     pub features: Features,
     /// Whether frames may leave together, where the kernel can.
     pub gso: bool,
+    /// What the threads beside the control task know.
+    guarded: Arc<Guarded>,
     /// When the daemon was started.
     pub start: Instant,
 }
@@ -55,6 +58,7 @@ impl Shown {
         features: Features,
         gso: bool,
         status: watch::Receiver<Status>,
+        guarded: Arc<Guarded>,
     ) -> Self {
         Self {
             workers: takeover.counters(),
@@ -67,6 +71,7 @@ impl Shown {
             hook,
             features,
             gso,
+            guarded,
             start: Instant::now(),
         }
     }
@@ -166,13 +171,18 @@ impl Shown {
         self.takeover().as_ref().is_some_and(Takeover::is_engaged)
     }
 
-    /// Gives everything back to the kernel.
+    /// The kill switch, where something can be taken over.
+    pub fn kill_switch(&self) -> Option<KillSwitch> {
+        self.takeover().as_ref().map(Takeover::kill_switch)
+    }
+
+    /// Gives everything back to the kernel, and tells the guard once nothing is redirected any more.
     ///
     /// # Errors
     /// As [`Takeover::stop`].
     pub fn stop(&self) -> Result<(), TakeoverError> {
         let takeover = self.takeover().take();
-        takeover.map_or(Ok(()), Takeover::stop)
+        takeover.map_or(Ok(()), |takeover| takeover.stop(&self.guarded))
     }
 
     /// What the steering programs decided; nothing where the kernel does not tell.
@@ -244,6 +254,8 @@ impl Shown {
             &counters.stations,
         );
         view.ready = self.is_engaged();
+        view.control_stalls = self.guarded.stalls();
+        view.log_lines_lost = log::lost();
         view.configuration = self.configurations();
         view.workers = self.received();
         telemetry::render(&counters, view)

@@ -9,12 +9,13 @@ use std::time::Duration;
 use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    AccessPort, Calls, Features, Hook, PacketSocket, PrivateNamespace, Room, ShortcutState, SpliceError,
-    Splices, Steering, SteeringCounts, SteeringError, leftovers,
+    AccessPort, Calls, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, Room, ShortcutState,
+    SpliceError, Splices, Steering, SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::guard::Guarded;
 use crate::standalone::{Access, Stations};
 use crate::worker::{Openings, Sockets, Worker, WorkerOptions};
 
@@ -161,8 +162,9 @@ impl Takeover {
     ///
     /// # Errors
     /// When a worker ended with an error.
-    pub fn stop(mut self) -> Result<(), TakeoverError> {
+    pub fn stop(mut self, guarded: &Guarded) -> Result<(), TakeoverError> {
         self.steering.release()?;
+        guarded.stopped();
         self.workers.iter().for_each(Worker::stop);
         let ended = self.workers.drain(..).map(Worker::join);
         ended.fold(Ok(()), Result::and).map_err(TakeoverError::Worker)
@@ -176,8 +178,14 @@ impl Takeover {
 
     /// Whether the kill switch is filled.
     #[must_use]
-    pub const fn is_engaged(&self) -> bool {
-        self.engaged
+    pub fn is_engaged(&self) -> bool {
+        self.engaged && !self.steering.kill_switch().is_suspended()
+    }
+
+    /// As [`Steering::kill_switch`].
+    #[must_use]
+    pub fn kill_switch(&self) -> KillSwitch {
+        self.steering.kill_switch()
     }
 
     /// The ports that may have the shortcut at these interfaces; without any, some, and others each time.

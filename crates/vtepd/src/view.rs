@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use control::{PortDecision, SourceState, Status};
+use entropy::Policy;
 use pipeline::counters::StationCounters;
 use ports::{PortCounts, ShortcutState, SteeringCounts};
 use tables::Snapshot;
@@ -61,7 +62,12 @@ pub fn view(
     let left = status.left.iter().map(|left| LeftView {
         netdev: left.name.clone(),
         vni: left.vni_text(),
-        reason: left.reason.to_string(),
+        reason: left.reason.slug(),
+        policy: status
+            .plan
+            .choices
+            .get(&left.ifindex)
+            .map_or_else(|| Policy::FiveTuple.to_string(), |choice| choice.entropy.policy().to_string()),
     });
     let learning = status.learning;
     let source = |name, state: SourceState, swept| SourceView { name, state: state.to_string(), swept };
@@ -82,6 +88,7 @@ pub fn view(
             source("fpm", status.fpm, status.swept.fpm),
         ],
         overruns: status.overruns,
+        fpm_refused: status.fpm_refused,
         shortcut_no_room: shortcut.no_room,
         steering: vec![
             ("uplink_redirected", counts.uplink_redirected),
@@ -93,6 +100,8 @@ pub fn view(
             ("splice_undeliverable", counts.splice_undeliverable),
             ("uplink_tunnelled", counts.uplink_tunnelled),
             ("uplink_untunnelled", counts.uplink_untunnelled),
+            ("port_chosen", counts.port_chosen),
+            ("port_kept", counts.port_kept),
             ("uplink_stalled", counts.uplink_stalled),
             ("vxlan_stalled", counts.vxlan_stalled),
             ("port_shortcut", counts.port_shortcut),

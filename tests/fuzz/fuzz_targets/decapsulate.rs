@@ -1,4 +1,7 @@
 //! Fuzzes what the underlay can bring.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vtepd_fuzz::decapsulate(data));
+libfuzzer_sys::fuzz_target!(
+    init: vtepd_fuzz::write_seeds_if_asked("decapsulate"),
+    |data: &[u8]| vtepd_fuzz::decapsulate(data)
+);

@@ -1,4 +1,7 @@
 //! Fuzzes any Ethernet frame.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vtepd_fuzz::dissect(data));
+libfuzzer_sys::fuzz_target!(
+    init: vtepd_fuzz::write_seeds_if_asked("dissect"),
+    |data: &[u8]| vtepd_fuzz::dissect(data)
+);

@@ -1,4 +1,7 @@
 //! Fuzzes what a host can put on the bridge.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vtepd_fuzz::encapsulate(data));
+libfuzzer_sys::fuzz_target!(
+    init: vtepd_fuzz::write_seeds_if_asked("encapsulate"),
+    |data: &[u8]| vtepd_fuzz::encapsulate(data)
+);

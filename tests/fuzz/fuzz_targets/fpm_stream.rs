@@ -1,4 +1,7 @@
 //! Fuzzes what zebra, or somebody else, can send to the FPM port.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vtepd_fuzz::fpm_stream(data));
+libfuzzer_sys::fuzz_target!(
+    init: vtepd_fuzz::write_seeds_if_asked("fpm_stream"),
+    |data: &[u8]| vtepd_fuzz::fpm_stream(data)
+);

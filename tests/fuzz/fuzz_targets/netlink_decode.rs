@@ -1,4 +1,7 @@
 //! Fuzzes what the kernel can send.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| vtepd_fuzz::netlink_decode(data));
+libfuzzer_sys::fuzz_target!(
+    init: vtepd_fuzz::write_seeds_if_asked("netlink_decode"),
+    |data: &[u8]| vtepd_fuzz::netlink_decode(data)
+);

@@ -114,7 +114,7 @@ pub fn link(link: Link) -> Message {
 /// A hop over an interface, through a gateway where one is given.
 pub fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
     let gateway = (!gateway.is_empty()).then(|| ip(gateway));
-    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None }
+    RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None }
 }
 
 pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
@@ -130,6 +130,7 @@ pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
         replace: false,
         cloned: false,
         mtu: None,
+        hop_limit: None,
         via: RouteTarget::NextHops(hops.to_vec()),
     }
 }
@@ -185,6 +186,14 @@ pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
     Message::Fdb(operation, entry)
 }
 
+/// The leaf has, or loses, the address that its tunnels come from.
+pub fn local_address(operation: Operation) -> Message {
+    Message::Address(
+        operation,
+        netlink::Address { ifindex: 1, address: IpAddr::V4(LOCAL), prefix_length: 32 },
+    )
+}
+
 /// A leaf with two uplinks, one VNI in a bridge and a host port; no VTEP known yet.
 pub fn leaf_with(attributes: Vxlan) -> Vec<Message> {
     vec![
@@ -199,7 +208,7 @@ pub fn leaf_with(attributes: Vxlan) -> Vec<Message> {
         link(bridge(BRIDGE, "br10010")),
         link(vxlan(VXLAN, BRIDGE, attributes)),
         link(port(ethernet(HOST, "hp1"), BRIDGE)),
-        Message::Address(New, netlink::Address { ifindex: 1, address: IpAddr::V4(LOCAL), prefix_length: 32 }),
+        local_address(New),
     ]
 }
 

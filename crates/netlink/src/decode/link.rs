@@ -43,6 +43,7 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
             }
             30 => promiscuous = attribute.u32()? != 0,
             33 => link.carrier = attribute.bool()?,
+            37 => link.link_namespace = Some(attribute.i32()?),
             43 => {
                 for inner in attribute.nested() {
                     let inner = inner?;
@@ -198,7 +199,9 @@ fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
             32 => option("label_policy", attribute.u32()? != 0),
             33 => reserved_bits = !attribute.payload.starts_with(&RESERVED_BITS),
             34 => option("mcroute", attribute.bool()?),
-            _ => {}
+            // IFLA_VXLAN_UNSPEC, and IFLA_VXLAN_REMCSUM_NOPARTIAL, which changes nothing without `remcsumrx`.
+            0 | 24 => {}
+            unknown => vxlan.unknown.push(unknown),
         }
     }
     if reserved_bits && !extended {

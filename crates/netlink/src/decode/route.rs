@@ -14,6 +14,8 @@ const REPLACE: u16 = 0x100;
 const CLONED: u32 = 0x200;
 /// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`); the kernel has none.
 const FPM_ENCAPSULATION_VXLAN: u16 = 100;
+/// `LWTUNNEL_ENCAP_NONE`.
+const NO_ENCAPSULATION: u16 = 0;
 /// `RTA_DST`.
 const DESTINATION: u16 = 1;
 /// `NHA_ID`.
@@ -31,7 +33,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
     let rtm_flags = u32::from_ne_bytes([f0, f1, f2, f3]);
     let mut table = u32::from(table);
     let mut priority = 0;
-    let mut mtu = None;
+    let mut metrics = Metrics::default();
     let mut destination = None;
     let mut object = None;
     let mut multipath = None;
@@ -41,7 +43,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         match attribute.kind {
             DESTINATION => destination = Some(attribute.ip()?),
             6 => priority = attribute.u32()?,
-            8 => mtu = route_mtu(attribute.nested())?,
+            8 => metrics = route_metrics(attribute.nested())?,
             9 => multipath = Some(multipath_hops(&attribute)?),
             15 => table = attribute.u32()?,
             30 => object = Some(attribute.u32()?),
@@ -74,21 +76,38 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         protocol,
         replace: envelope.flags & REPLACE != 0,
         cloned: rtm_flags & CLONED != 0,
-        mtu,
+        mtu: metrics.mtu,
+        hop_limit: metrics.hop_limit,
         via,
     }))
 }
 
-/// `RTAX_MTU` of `RTA_METRICS`.
-fn route_mtu(attributes: Attributes<'_>) -> Result<Option<u32>, DecodeError> {
-    let mut mtu = None;
+/// The MTU of a route that was looked up: an entry of the route cache, which names both addresses.
+pub(crate) fn cached_mtu(envelope: &Envelope<'_>) -> Option<u32> {
+    let (_, mut attributes) = envelope.body::<12>().ok()?;
+    let metrics = attributes.find_map(|attribute| attribute.ok().filter(|attribute| attribute.kind == 8))?;
+    route_metrics(metrics.nested()).ok()?.mtu
+}
+
+/// Those of `RTA_METRICS` that forwarding depends on.
+#[derive(Default)]
+struct Metrics {
+    mtu: Option<u32>,
+    hop_limit: Option<u32>,
+}
+
+/// `RTAX_MTU` and `RTAX_HOPLIMIT` of `RTA_METRICS`.
+fn route_metrics(attributes: Attributes<'_>) -> Result<Metrics, DecodeError> {
+    let mut metrics = Metrics::default();
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == 2 {
-            mtu = Some(attribute.u32()?);
+        match attribute.kind {
+            2 => metrics.mtu = Some(attribute.u32()?),
+            10 => metrics.hop_limit = Some(attribute.u32()?).filter(|limit| *limit != 0),
+            _ => {}
         }
     }
-    Ok(mtu)
+    Ok(metrics)
 }
 
 /// The attributes that make one next hop, of a route or of an entry of `RTA_MULTIPATH`.
@@ -103,7 +122,8 @@ impl Hop {
     fn new(flags: u32) -> Self {
         // RTNH_F_* share the low eight bits of rtm_flags and nh_flags.
         let flags = u8::try_from(flags & 0xff).unwrap_or_default();
-        let hop = RouteNextHop { ifindex: 0, gateway: None, weight: 1, flags, vni: None };
+        let hop =
+            RouteNextHop { ifindex: 0, gateway: None, weight: 1, flags, vni: None, encapsulation: None };
         Self { hop, some: false, encapsulation: None, vni: None }
     }
 
@@ -131,7 +151,9 @@ impl Hop {
 
     fn finish(self) -> Option<RouteNextHop> {
         let vni = self.vni.filter(|_| self.encapsulation == Some(FPM_ENCAPSULATION_VXLAN));
-        self.some.then_some(RouteNextHop { vni, ..self.hop })
+        let encapsulation =
+            self.encapsulation.filter(|kind| !matches!(*kind, NO_ENCAPSULATION | FPM_ENCAPSULATION_VXLAN));
+        self.some.then_some(RouteNextHop { vni, encapsulation, ..self.hop })
     }
 }
 
@@ -191,6 +213,7 @@ pub(super) fn next_hop(envelope: &Envelope<'_>) -> Result<NextHop, DecodeError> 
                 hop.gateway = Some(attribute.ip()?);
                 single = true;
             }
+            7 => hop.encapsulation = Some(attribute.u16()?).filter(|kind| *kind != NO_ENCAPSULATION),
             11 => fdb = true,
             _ => {}
         }

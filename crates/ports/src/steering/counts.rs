@@ -25,6 +25,10 @@ pub struct SteeringCounts {
     pub uplink_tunnelled: u64,
     /// TCP super-frames from the worker that the kernel refused to take as such, dropped.
     pub uplink_untunnelled: u64,
+    /// Frames that the kernel encapsulates with a source port that was chosen here.
+    pub port_chosen: u64,
+    /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
+    pub port_kept: u64,
     /// VXLAN frames from uplinks, left to the kernel because the worker hung.
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
@@ -63,6 +67,8 @@ impl Steering {
             splice_undeliverable: sum(8)?,
             uplink_tunnelled: sum(9)?,
             uplink_untunnelled: sum(10)?,
+            port_chosen: sum(11)?,
+            port_kept: sum(12)?,
             port_shortcut: ports.shortcut,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,

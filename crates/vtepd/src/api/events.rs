@@ -58,6 +58,7 @@ fn event(Stamped { sequence, time, event }: &Stamped) -> v1::Event {
         Event::Left(left) => {
             message.vni = (!left.reason.is_external()).then_some(left.vni);
             message.interface = Some(left.name.clone());
+            message.reason_slug = Some(left.reason.slug().to_owned());
         }
         Event::Source { name, state } => {
             message.source = Some((*name).to_owned());

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use api::v1;
+use control::{Datapath, LeftToKernel};
+use entropy::{Entropy, Key, Policy};
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
 use pipeline::learn::Heard;
 use pipeline::{DropReason, Explanation, Frame, Offload, Place, Station};
-use tables::{Snapshot, SnapshotBuilder, VniTable};
+use tables::{PortChoice, Snapshot, SnapshotBuilder, VniTable};
+use tonic::Status;
 use wire::ecn::Egress;
-use wire::{Ethernet, MacAddr};
+use wire::{Ethernet, MacAddr, Vni};
 
 use crate::api::show::Uplinks;
 use crate::api::tell;
@@ -21,6 +24,7 @@ pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Up
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
+        datapath: Datapath::Userspace.name().to_owned(),
         ..v1::Explanation::default()
     };
     match pipeline::explain(&frame, table.slot, snapshot) {
@@ -90,6 +94,7 @@ pub fn switched(
                 dropped: is_own.then(|| dropped(DropReason::SamePort)),
                 destination: to.to_string(),
                 ports: name.filter(|_| !is_own).into_iter().collect(),
+                datapath: Datapath::Userspace.name().to_owned(),
                 ..v1::Explanation::default()
             }
         }
@@ -112,6 +117,47 @@ pub fn switched(
             message
         }
     }
+}
+
+/// Explains a frame that kernel VXLAN encapsulates for the VNI of this netdev. Without a choice, the kernel's own hash gives the
+/// source port.
+///
+/// # Errors
+/// When the frame is shorter than an Ethernet header.
+pub fn encapsulated_by_kernel(
+    frame: &[u8],
+    vni: u32,
+    left: &LeftToKernel,
+    choice: Option<&PortChoice>,
+) -> Result<v1::Explanation, Status> {
+    let frame = wire::dissect(frame)
+        .ok_or_else(|| Status::invalid_argument("the frame is shorter than an Ethernet header"))?;
+    let entropy = choice.map(|choice| {
+        let own = Vni::try_from(vni).ok().and_then(|vni| choice.vnis.get(&vni));
+        own.unwrap_or(&choice.entropy)
+    });
+    let decided = |entropy: &Entropy| {
+        let entropy::Explanation { policy, key, reason, range, decision } = entropy.explain(&frame);
+        let by_kernel = policy == Policy::FiveTuple || matches!(key, Key::Macs { .. });
+        v1::Copy {
+            policy: policy.to_string(),
+            key: key.to_string(),
+            reason: reason.to_string(),
+            hash: hexadecimal(decision.hash),
+            bin: decision.bin.map(Into::into),
+            source_ports: range.to_string(),
+            source_port: if by_kernel { 0 } else { decision.source_port.into() },
+            ..v1::Copy::default()
+        }
+    };
+    Ok(v1::Explanation {
+        vni,
+        netdev: left.name.clone(),
+        destination: frame.destination.to_string(),
+        copies: entropy.map(decided).into_iter().collect(),
+        datapath: Datapath::Kernel.name().to_owned(),
+        ..v1::Explanation::default()
+    })
 }
 
 /// Explains a frame from the underlay.

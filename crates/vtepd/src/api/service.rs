@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use api::v1;
 use api::v1::vtepd_server::Vtepd;
-use control::{Change, Journal};
+use control::{Change, Journal, LeftToKernel};
 use entropy::{Bins, Policy, SourcePortRange};
-use tables::{Snapshot, VniTable};
+use tables::{PortChoice, Snapshot, VniTable};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -61,21 +61,23 @@ impl Service {
     }
 
     /// The netdev of a VNI; the first one taken over, or that of the configuration, where there are several.
-    async fn vni(&self, vni: u32) -> Result<v1::Vni, Status> {
+    /// With `many` set, also a netdev that serves many VNIs.
+    async fn vni(&self, vni: u32, many: bool) -> Result<v1::Vni, Status> {
         let stations = self.shown.stations().await;
         let mut rows = tell::vnis(&self.shown, &stations);
-        rows.retain(|row| row.vni == vni);
-        rows.sort_by_key(|row| (row.left.is_some(), !row.standalone));
+        rows.retain(|row| row.vni == vni || (many && row.external));
+        rows.sort_by_key(|row| (row.external, row.left.is_some(), !row.standalone));
         rows.into_iter().next().ok_or_else(|| self.not_taken(vni))
     }
 
     /// Changes something of a VNI, and returns how it is then.
     async fn change(&self, change: Change) -> Result<v1::Vni, Status> {
         let vni = change.vni().get();
-        self.vni(vni).await?;
+        let many = matches!(change, Change::Policy { .. });
+        self.vni(vni, many).await?;
         let refused = self.ask(|answer| control::Request::Change(change, answer)).await?;
         refused.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.vni(vni).await
+        self.vni(vni, many).await
     }
 
     /// The tables of one VNI, or of all.
@@ -86,6 +88,17 @@ impl Service {
             Some(vni) if tables.is_empty() => Err(self.not_taken(vni)),
             _ => Ok(tables),
         }
+    }
+
+    /// The netdev of a VNI that kernel VXLAN forwards, and how source ports are chosen there: its own netdev, or one that serves
+    /// many VNIs.
+    fn left(&self, vni: u32) -> Option<(LeftToKernel, Option<PortChoice>)> {
+        let status = self.shown.status.borrow();
+        let rows = || status.left.iter().filter(|left| !left.is_standalone());
+        let left = rows()
+            .find(|left| !left.reason.is_external() && left.vni == vni)
+            .or_else(|| rows().find(|left| left.reason.is_external()))?;
+        Some((left.clone(), status.plan.choices.get(&left.ifindex).cloned()))
     }
 
     fn not_taken(&self, vni: u32) -> Status {
@@ -210,8 +223,15 @@ impl Vtepd for Service {
     ) -> Result<Response<v1::Explanation>, Status> {
         let v1::ExplainRequest { vni, frame } = request.into_inner();
         let snapshot = self.shown.snapshot();
-        let tables = self.tables(&snapshot, Some(vni))?;
-        let table = tables.first().ok_or_else(|| self.not_taken(vni))?;
+        let tables = self.tables(&snapshot, Some(vni)).or_else(|error| match self.left(vni) {
+            Some(_) => Ok(Vec::new()),
+            None => Err(error),
+        })?;
+        let Some(table) = tables.first() else {
+            let (left, choice) = self.left(vni).ok_or_else(|| self.not_taken(vni))?;
+            let explanation = explain::encapsulated_by_kernel(&frame, vni, &left, choice.as_ref())?;
+            return Ok(Response::new(explanation));
+        };
         let ports = &self.shown.access;
         let stations = self.shown.stations().await;
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
@@ -254,7 +274,9 @@ impl Vtepd for Service {
         if policy.is_none() && bins.is_none() && source_ports.is_none() {
             return Err(Status::invalid_argument("nothing to change: give a policy, bins or source ports"));
         }
-        let now = self.vni(number).await?.taken.and_then(|taken| taken.policy).map(|policy| policy.name);
+        let row = self.vni(number, true).await?;
+        let chosen = row.chosen_port.and_then(|chosen| chosen.policy);
+        let now = row.taken.and_then(|taken| taken.policy).or(chosen).map(|policy| policy.name);
         if bins.is_some()
             && policy.map_or(now, |policy| Some(policy.to_string())) != Some(Policy::QpBins.to_string())
         {

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::v1;
-use control::{ByDefault, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
+use control::{ByDefault, Datapath, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
+use entropy::Entropy;
 use pipeline::{Counters, DropReason, Place, Station};
 use ports::Features;
-use tables::VniTable;
+use tables::{PortChoice, VniTable};
 use telemetry::{PortFrames, PortView};
+use wire::Vni;
 
 use crate::api::show::{self, Uplinks};
 use crate::shown::Shown;
@@ -43,6 +45,7 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
             .into_iter()
             .chain(missing)
             .chain(by_default)
+            .chain(lost_lines())
             .chain(status.warnings.iter().map(ToString::to_string))
             .collect(),
         learning: Some(learning),
@@ -51,6 +54,12 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         super_frames: super_frames(shown.gso, shown.features).to_owned(),
         impaired_uplinks: show::impaired(&shown.snapshot(), &Uplinks::of(&status)),
     }
+}
+
+/// A warning where the log has gaps.
+fn lost_lines() -> Option<String> {
+    let lost = crate::log::lost();
+    (lost > 0).then(|| format!("{lost} log line(s) were lost: nobody read the log in time"))
 }
 
 /// Whether frames leave together, in a word.
@@ -135,7 +144,8 @@ pub fn vnis(shown: &Shown, stations: &[Station]) -> Vec<v1::Vni> {
         status.plan.vnis.values().map(|taken| (taken.slot, taken.frame_limit)).collect();
     let taken = snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
     let taken = taken.map(|row| learning(row, &shown.access, stations));
-    let mut vnis: Vec<v1::Vni> = taken.chain(status.left.iter().map(left)).collect();
+    let left = status.left.iter().map(|row| left(row, status.plan.choices.get(&row.ifindex)));
+    let mut vnis: Vec<v1::Vni> = taken.chain(left).collect();
     vnis.sort_by(|a, b| (a.vni, &a.netdev).cmp(&(b.vni, &b.netdev)));
     vnis
 }
@@ -154,17 +164,10 @@ fn learning(mut row: v1::Vni, ports: &[ShownPort], stations: &[Station]) -> v1::
 }
 
 fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
-    let entropy = &table.entropy;
-    let policy = v1::Policy {
-        name: entropy.policy().to_string(),
-        bins: entropy.bins().map(|bins| bins.get().into()),
-        source_ports: entropy.range().to_string(),
-        seed: entropy.seed(),
-    };
     let taken = v1::Taken {
         local: table.tunnel.local.to_string(),
         destination_port: table.tunnel.destination_port.into(),
-        policy: Some(policy),
+        policy: Some(policy(&table.entropy)),
         strict_vtep: table.strict_vtep,
         remote_macs: table.fdb.len() as u64,
         flood_vteps: table.flood.len() as u64,
@@ -176,11 +179,31 @@ fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
         taken: Some(taken),
+        datapath: Datapath::Userspace.name().to_owned(),
         ..v1::Vni::default()
     }
 }
 
-fn left(left: &LeftToKernel) -> v1::Vni {
+fn policy(entropy: &Entropy) -> v1::Policy {
+    v1::Policy {
+        name: entropy.policy().to_string(),
+        bins: entropy.bins().map(|bins| bins.get().into()),
+        source_ports: entropy.range().to_string(),
+        seed: entropy.seed(),
+    }
+}
+
+fn chosen_port(choice: &PortChoice) -> v1::ChosenPort {
+    let own =
+        |(vni, entropy): (&Vni, &Entropy)| v1::ChosenVni { vni: vni.get(), policy: Some(policy(entropy)) };
+    v1::ChosenPort {
+        policy: Some(policy(&choice.entropy)),
+        route_per_frame: choice.route_per_frame,
+        vnis: choice.vnis.iter().map(own).collect(),
+    }
+}
+
+fn left(left: &LeftToKernel, choice: Option<&PortChoice>) -> v1::Vni {
     v1::Vni {
         vni: left.vni,
         netdev: left.name.clone(),
@@ -188,6 +211,9 @@ fn left(left: &LeftToKernel) -> v1::Vni {
         left: Some(left.reason.to_string()),
         external: left.reason.is_external(),
         standalone: left.is_standalone(),
+        reason_slug: Some(left.reason.slug().to_owned()),
+        datapath: Datapath::Kernel.name().to_owned(),
+        chosen_port: choice.map(chosen_port),
     }
 }
 
@@ -269,6 +295,8 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             splice_undeliverable: steering.splice_undeliverable,
             uplink_tunnelled: steering.uplink_tunnelled,
             uplink_untunnelled: steering.uplink_untunnelled,
+            port_chosen: steering.port_chosen,
+            port_kept: steering.port_kept,
             uplink_stalled: steering.uplink_stalled,
             vxlan_stalled: steering.vxlan_stalled,
             port_shortcut: steering.port_shortcut,

@@ -1,0 +1,192 @@
+//! Policy routing and IPsec: what the kernel applies to VXLAN packets and vtepd does not.
+//!
+//! Only what certainly does not concern a tunnel is ignored. A received packet for this host is delivered by the rule
+//! for table local, which is the first one unless somebody moved it; so the other rules matter for sent packets only.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use netlink::{IpsecDirection, IpsecPolicy, Rule};
+
+/// `RT_TABLE_LOCAL`.
+const LOCAL: u32 = 255;
+/// `IPPROTO_UDP`.
+const UDP: u8 = 17;
+
+/// The packets of one VNI, outer headers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flow<'a> {
+    pub(crate) local: Ipv4Addr,
+    /// Of both directions.
+    pub(crate) destination_port: u16,
+    pub(crate) remotes: &'a [Ipv4Addr],
+    /// Whether packets of other senders are dropped.
+    pub(crate) only_remotes: bool,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Policies {
+    /// In the kernel's order; `None` before they were read.
+    rules: Option<Vec<Rule>>,
+    /// Whether these are the rules that every namespace starts with.
+    default_rules: bool,
+    ipsec: Vec<IpsecPolicy>,
+    /// IPsec drops what no policy matches.
+    ipsec_blocks: bool,
+}
+
+impl Policies {
+    /// Takes the rules as they are now; says whether any changed.
+    pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) -> bool {
+        let changed = self.rules.as_ref().is_none_or(|known| *known != rules);
+        self.default_rules = rules == Rule::defaults();
+        self.rules = Some(rules);
+        changed
+    }
+
+    /// Takes the IPsec policies as they are now; says whether any changed.
+    pub(crate) fn set_ipsec(&mut self, policies: Vec<IpsecPolicy>, blocks: bool) -> bool {
+        let changed = (&self.ipsec, self.ipsec_blocks) != (&policies, blocks);
+        (self.ipsec, self.ipsec_blocks) = (policies, blocks);
+        changed
+    }
+
+    /// Whether there is anything that may concern a tunnel.
+    pub(crate) const fn any(&self) -> bool {
+        !self.default_rules && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
+    }
+
+    /// Why the kernel may route these packets otherwise than the default rules say.
+    pub(crate) fn routing(&self, flow: &Flow<'_>) -> Option<String> {
+        let rules = self.rules.as_ref()?;
+        let defaults = Rule::defaults();
+        if rules.first().is_none_or(|first| !looks_all_up(first, LOCAL)) {
+            return Some("the first routing rule is not the one for table local".to_owned());
+        }
+        let missing = defaults.iter().find(|default| !rules.contains(default));
+        let other = rules.iter().find(|rule| !defaults.contains(rule) && may_match(rule, flow));
+        match (other, missing) {
+            (Some(rule), _) => Some(format!("the routing rule '{}' may match", Text(rule))),
+            (None, Some(rule)) => Some(format!("the routing rule '{}' is missing", Text(rule))),
+            (None, None) => None,
+        }
+    }
+
+    /// Which IPsec policy the kernel may apply to these packets.
+    pub(crate) fn ipsec(&self, flow: &Flow<'_>) -> Option<String> {
+        if self.ipsec_blocks {
+            return Some("the default IPsec policy is 'block'".to_owned());
+        }
+        let policy = self.ipsec.iter().find(|policy| concerns(policy, flow))?;
+        let direction = match policy.direction {
+            IpsecDirection::In => "in",
+            IpsecDirection::Out => "out",
+        };
+        let (source, destination) = (Prefix(policy.source), Prefix(policy.destination));
+        let action = if policy.block { ", block" } else { "" };
+        Some(format!("the IPsec policy 'dir {direction} src {source} dst {destination}{action}' may match"))
+    }
+}
+
+/// Whether a rule has every packet looked up in this table.
+fn looks_all_up(rule: &Rule, table: u32) -> bool {
+    *rule == Rule { priority: rule.priority, table, ..Rule::default() }
+}
+
+/// Whether a rule may match a packet that this host sends to a remote VTEP.
+fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
+    if rule.inverted {
+        return true;
+    }
+    // Sent packets belong to no VRF, for the socket is bound to no device.
+    if rule.l3mdev || rule.output.is_some() || rule.input.as_ref().is_some_and(|input| input != "lo") {
+        return false;
+    }
+    let port =
+        rule.destination_ports.is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
+    port && rule.protocol.is_none_or(|protocol| protocol == UDP)
+        && within(rule.from, flow.local)
+        && flow.remotes.iter().any(|remote| within(rule.to, *remote))
+}
+
+/// Whether the kernel may transform or drop packets of this flow because of an IPsec policy.
+fn concerns(policy: &IpsecPolicy, flow: &Flow<'_>) -> bool {
+    if !policy.block && !policy.transforms {
+        return false;
+    }
+    let (port, mask) = policy.destination_port;
+    if !matches!(policy.protocol, 0 | UDP) || (port ^ flow.destination_port) & mask != 0 {
+        return false;
+    }
+    match policy.direction {
+        IpsecDirection::Out => {
+            within(policy.source, flow.local)
+                && flow.remotes.iter().any(|remote| within(policy.destination, *remote))
+        }
+        IpsecDirection::In => {
+            within(policy.destination, flow.local)
+                && (!flow.only_remotes || flow.remotes.iter().any(|remote| within(policy.source, *remote)))
+        }
+    }
+}
+
+fn within((network, length): (Ipv4Addr, u8), address: Ipv4Addr) -> bool {
+    let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
+    (network.to_bits() ^ address.to_bits()) & mask == 0
+}
+
+/// A prefix in `ip`'s words.
+struct Prefix((Ipv4Addr, u8));
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            (_, 0) => f.write_str("all"),
+            (address, 32) => write!(f, "{address}"),
+            (address, length) => write!(f, "{address}/{length}"),
+        }
+    }
+}
+
+/// A rule in `ip rule`'s words.
+struct Text<'a>(&'a Rule);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rule { priority, table, action, inverted, from, to, .. } = self.0;
+        let not = if *inverted { "not " } else { "" };
+        write!(f, "{priority}: {not}from {}", Prefix(*from))?;
+        if to.1 != 0 {
+            write!(f, " to {}", Prefix(*to))?;
+        }
+        for (word, name) in [("iif", &self.0.input), ("oif", &self.0.output)] {
+            if let Some(name) = name {
+                write!(f, " {word} {name}")?;
+            }
+        }
+        if let Some(protocol) = self.0.protocol {
+            write!(f, " ipproto {protocol}")?;
+        }
+        match self.0.destination_ports {
+            Some((first, last)) if first == last => write!(f, " dport {first}")?,
+            Some((first, last)) => write!(f, " dport {first}-{last}")?,
+            None => {}
+        }
+        for other in &self.0.others {
+            write!(f, " {other}")?;
+        }
+        match (action, table) {
+            (1, 255) => f.write_str(" lookup local"),
+            (1, 254) => f.write_str(" lookup main"),
+            (1, 253) => f.write_str(" lookup default"),
+            (1, table) => write!(f, " lookup {table}"),
+            (2, _) => Ok(()),
+            (3, _) => f.write_str(" nop"),
+            (6, _) => f.write_str(" blackhole"),
+            (7, _) => f.write_str(" unreachable"),
+            (8, _) => f.write_str(" prohibit"),
+            (action, _) => write!(f, " action {action}"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The source ports of frames that the kernel encapsulates: of VNIs in the `kernel` datapath, and of single frames that a
+//! worker does not take.
+
+use std::collections::BTreeMap;
+
+use entropy::{Entropy, Policy, SourcePortRange};
+use netlink::{Link, Vxlan};
+use tables::PortChoice;
+use tables::steering::FIRST_VIRTUAL;
+use wire::Vni;
+
+use crate::discover::Discovery;
+use crate::leave::LeaveReason;
+use crate::overlay::Overlay;
+use crate::settings::{RoutePerFrame, VniSettings};
+
+/// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
+const ARPHRD_ETHER: u16 = 1;
+
+impl Discovery<'_> {
+    /// How source ports of a netdev's frames are chosen that the kernel encapsulates; `None` where that is left to the
+    /// kernel. `left` is why the netdev stays with the kernel, if it does.
+    pub(crate) fn port_choice(
+        &self,
+        link: &Link,
+        vxlan: &Vxlan,
+        overlay: &Overlay,
+        left: Option<&LeaveReason>,
+    ) -> Option<PortChoice> {
+        // A netdev without Ethernet headers (GPE) carries frames that the program does not read.
+        let readable = link.ifindex < FIRST_VIRTUAL && link.hardware_type == ARPHRD_ETHER;
+        if !readable || left.is_some_and(|reason| !reason.chooses_ports()) {
+            return None;
+        }
+        let external = vxlan.external || vxlan.vni_filter;
+        let kernel_ports = match vxlan.source_ports {
+            (low, high) if low < high => (low, high),
+            _ => (self.namespace.local_ports.min(), self.namespace.local_ports.max()),
+        };
+        let of = |settings: &VniSettings| self.entropy_of_kernel(settings, kernel_ports);
+        let vni = Vni::try_from(vxlan.id).ok().filter(|_| !external);
+        let entropy = of(vni.map_or(&self.settings.default, |vni| self.settings.of(vni)))?;
+        let vnis: BTreeMap<Vni, Entropy> = if external {
+            self.settings.vnis.iter().filter_map(|(vni, settings)| Some((*vni, of(settings)?))).collect()
+        } else {
+            BTreeMap::new()
+        };
+        let route_per_frame = match self.settings.route_per_frame {
+            RoutePerFrame::On => true,
+            RoutePerFrame::Off => false,
+            RoutePerFrame::Auto => {
+                left.is_some_and(|reason| !reason.reads_marks()) && self.is_multipath(vxlan, overlay)
+            }
+        };
+        let kernel_decides = |entropy: &Entropy| entropy.policy() == Policy::FiveTuple;
+        if kernel_decides(&entropy) && vnis.values().all(kernel_decides) {
+            return None;
+        }
+        let (ifindex, name) = (link.ifindex, link.name.clone());
+        Some(PortChoice { ifindex, name, entropy, vnis, external, kernel_ports, route_per_frame })
+    }
+
+    /// The policy within the range that the kernel can reach: all of the netdev's range but its last port. The
+    /// configured range counts where it lies within.
+    fn entropy_of_kernel(&self, settings: &VniSettings, (low, high): (u16, u16)) -> Option<Entropy> {
+        let reached = SourcePortRange::try_from((low.max(1), high.saturating_sub(1)));
+        let reached = reached.unwrap_or(SourcePortRange::KERNEL_DEFAULT);
+        let wanted = settings.source_ports;
+        let within = reached.contains(wanted.min()) && reached.contains(wanted.max());
+        let chosen = |policy| {
+            Entropy::new(entropy::Settings {
+                policy,
+                seed: self.settings.seed,
+                range: if within { wanted } else { reached },
+                bins: settings.bins,
+                netdev_range: SourcePortRange::try_from((low.max(1), high)).ok(),
+            })
+        };
+        // More bins than ports: as without bins.
+        chosen(settings.policy).or_else(|_| chosen(Policy::QpHash)).ok()
+    }
+
+    /// Whether a remote VTEP has several next hops, or may have.
+    fn is_multipath(&self, vxlan: &Vxlan, overlay: &Overlay) -> bool {
+        let is_ipv4 = |address: Option<std::net::IpAddr>| address.is_none_or(|address| address.is_ipv4());
+        let is_multicast = vxlan.remote.is_some_and(|remote| remote.is_multicast());
+        if vxlan.external
+            || vxlan.vni_filter
+            || is_multicast
+            || !is_ipv4(vxlan.local)
+            || !is_ipv4(vxlan.remote)
+        {
+            return true;
+        }
+        let reach = |index| self.vteps.get(index).and_then(|known| known.reach.as_ref());
+        overlay.odd().is_some()
+            || overlay.remotes().any(|index| reach(index).is_none_or(|reach| reach.is_multipath()))
+    }
+}

@@ -1,0 +1,96 @@
+//! Short names for the reasons why VNIs stay with kernel VXLAN: labels of metrics and fields of the API.
+
+use crate::leave::{LeaveReason, Obstacle};
+
+/// Gives each reason its slug and a general sentence. The match is exhaustive, so a new reason without a slug
+/// does not compile.
+macro_rules! slugs {
+    ($($pattern:pat => $slug:literal, $sentence:literal;)+) => {
+        impl LeaveReason {
+            /// All slugs, each with a general sentence for the documentation.
+            pub const ALL: &'static [(&'static str, &'static str)] = &[$(($slug, $sentence)),+];
+
+            /// The reason's short name. It never contains names or addresses and does not change between versions.
+            #[must_use]
+            pub const fn slug(&self) -> &'static str {
+                match self {
+                    $($pattern => $slug),+
+                }
+            }
+        }
+    };
+}
+
+slugs! {
+    LeaveReason::Standalone => "standalone",
+        "vtepd runs standalone, on the VNIs that its configuration describes";
+    LeaveReason::NotIncluded => "not-included", "the configuration names other VNIs";
+    LeaveReason::Excluded => "excluded", "the configuration excludes the VNI";
+    LeaveReason::Detached => "detached", "the VNI was detached by `vtepctl detach`";
+    LeaveReason::Settings(_) => "settings", "the settings of the VNI contradict each other";
+    LeaveReason::External => "external", "the netdev is `external`: each packet brings its own tunnel";
+    LeaveReason::VniFilter => "vni-filter", "the netdev has `vnifilter`: it serves many VNIs";
+    LeaveReason::VniZero => "vni-zero", "the VNI is 0";
+    LeaveReason::Down => "down", "the netdev is down";
+    LeaveReason::NotInBridge => "not-in-bridge", "the netdev is in no bridge";
+    LeaveReason::VlanAwareBridge { .. } => "vlan-aware-bridge", "the bridge is VLAN-aware";
+    LeaveReason::NoLocalAddress => "no-local-address", "the netdev has no `local` address";
+    LeaveReason::Ipv6Underlay { .. } => "ipv6-underlay", "`local` or `remote` is an IPv6 address";
+    LeaveReason::MulticastGroup { .. } => "multicast-group", "the netdev floods to a multicast group";
+    LeaveReason::LowerDevice { .. } => "lower-device", "the netdev is bound to a lower device (`dev`)";
+    LeaveReason::Options(_) => "options",
+        "the netdev has options that change what is sent or accepted, such as `gbp` or `proxy`";
+    LeaveReason::UnknownDf(_) => "unknown-df", "`df` has a value that vtepd does not know";
+    LeaveReason::FdbEntry { .. } => "fdb-entry",
+        "an FDB entry has a port, a VNI, an interface, a next-hop group or a destination that only the kernel follows";
+    LeaveReason::Underlay { obstacle: Obstacle::OwnAddress, .. } => "remote-is-local",
+        "a remote VTEP has an address of this host";
+    LeaveReason::Underlay { obstacle: Obstacle::Bridge { .. }, .. } => "route-through-bridge",
+        "the route to a remote VTEP leads through a bridge";
+    LeaveReason::Underlay { obstacle: Obstacle::BridgePort { .. }, .. } => "route-through-bridge-port",
+        "the route to a remote VTEP leads through a port of a bridge";
+    LeaveReason::Underlay { obstacle: Obstacle::Tunnel { .. }, .. } => "route-through-tunnel",
+        "the route to a remote VTEP leads through a VXLAN tunnel";
+    LeaveReason::Underlay { obstacle: Obstacle::NotEthernet { .. }, .. } => "route-not-ethernet",
+        "the route to a remote VTEP leads through an interface without Ethernet headers";
+    LeaveReason::Underlay { obstacle: Obstacle::RouteType(_), .. } => "route-type",
+        "the route to a remote VTEP is a broadcast, anycast, multicast or other special route";
+    LeaveReason::Duplicate { .. } => "duplicate",
+        "another netdev has the same local address, UDP port and VNI";
+    LeaveReason::KernelDatapath => "kernel-datapath",
+        "the configuration chooses the kernel datapath";
+    LeaveReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
+    LeaveReason::PolicyRouting(_) => "policy-routing",
+        "a rule of policy routing (`ip rule`) may match VXLAN packets, or a default rule is missing";
+    LeaveReason::IpsecPolicy(_) => "ipsec-policy", "an IPsec policy may match VXLAN packets";
+    LeaveReason::LocalAddressMissing(_) => "local-address-missing",
+        "this host does not have the netdev's `local` address";
+    LeaveReason::ForeignNamespace => "foreign-namespace",
+        "the netdev was moved here and its underlay is in another network namespace";
+    LeaveReason::UnknownOption(_) => "unknown-option",
+        "the netdev has an option that is newer than this version of vtepd";
+    LeaveReason::Underlay { obstacle: Obstacle::Encapsulation { .. }, .. } => "route-encapsulation",
+        "the route to a remote VTEP has an encapsulation, such as MPLS or SRv6";
+    LeaveReason::Underlay { obstacle: Obstacle::TosRoute, .. } => "tos-route",
+        "a remote VTEP has routes for single TOS values, and the netdev sets or inherits the TOS";
+    LeaveReason::Underlay { obstacle: Obstacle::HopLimit(_), .. } => "route-hoplimit",
+        "the route to a remote VTEP sets the TTL, and the netdev has no TTL of its own";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn slugs_are_unique_and_in_kebab_case() {
+        let slugs: BTreeSet<&str> = LeaveReason::ALL.iter().map(|(slug, _)| *slug).collect();
+        assert_eq!(slugs.len(), LeaveReason::ALL.len());
+        for (slug, sentence) in LeaveReason::ALL {
+            let kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(!slug.is_empty() && slug.chars().all(kebab), "{slug}");
+            assert!(!sentence.is_empty() && !sentence.ends_with('.'), "{slug}: {sentence}");
+        }
+    }
+}

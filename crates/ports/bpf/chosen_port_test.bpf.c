@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests alone: the source port of a frame as the return value of a program, for BPF_PROG_TEST_RUN, which does not
+// show skb->hash. The lower half is the port; the upper half is the port that kernel VXLAN computes from the hash.
+#include "steering.bpf.c"
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 1);
+	TYPE(key, __u32);
+	TYPE(value, struct port_choice);
+} tested_choice SEC(".maps");
+
+SEC("classifier") int test_port(struct __sk_buff *skb)
+{
+	__u32 zero = 0, port, hash;
+	struct port_choice *choice = bpf_map_lookup_elem(&tested_choice, &zero);
+
+	if (!choice)
+		return 0;
+	port = port_of(skb, choice);
+	if (!port)
+		return 0;
+	// udp_flow_src_port() (include/net/udp.h)
+	hash = hash_for(port, choice);
+	hash ^= hash << 16;
+	hash = (((__u64)hash * choice->kernel_width) >> 32) + choice->kernel_min;
+	return hash << 16 | port;
+}

@@ -1,0 +1,141 @@
+//! The kill switch: the map of programs without which nothing is redirected.
+//!
+//! A dying process's map is emptied by the kernel, as soon as its last descriptor is closed. So the map has exactly one
+//! descriptor, which the threads of this process share.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use aya::maps::{MapData, ProgramArray};
+use aya::programs::ProgramFd;
+
+use crate::steering::{SteeringError, absent};
+
+/// How long another thread may take to fill or empty the map; it needs some microseconds.
+const BUSY: Duration = Duration::from_millis(20);
+
+/// Whether frames are redirected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Not yet, or not any more.
+    Released,
+    /// Frames are redirected.
+    Engaged,
+    /// They would be, but the control task hangs.
+    Suspended,
+}
+
+/// The map and what is put into it. A clone is the same map.
+#[derive(Debug, Clone)]
+pub struct KillSwitch(Arc<Mutex<Inner>>);
+
+struct Inner {
+    map: ProgramArray<MapData>,
+    /// In the order in which they are put there.
+    programs: Vec<(u32, ProgramFd)>,
+    /// The places that are emptied, in this order.
+    emptied: &'static [u32],
+    state: State,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn fill(&mut self) -> Result<(), SteeringError> {
+        for (place, program) in &self.programs {
+            self.map.set(*place, program, 0).map_err(|error| SteeringError::Map("kill_switch", error))?;
+        }
+        self.state = State::Engaged;
+        Ok(())
+    }
+
+    fn empty(&mut self, state: State) -> Result<(), SteeringError> {
+        for place in self.emptied {
+            self.map
+                .clear_index(place)
+                .or_else(absent)
+                .map_err(|error| SteeringError::Map("kill_switch", error))?;
+        }
+        self.state = state;
+        Ok(())
+    }
+}
+
+impl KillSwitch {
+    pub(crate) fn new(
+        map: ProgramArray<MapData>,
+        programs: Vec<(u32, ProgramFd)>,
+        emptied: &'static [u32],
+    ) -> Self {
+        Self(Arc::new(Mutex::new(Inner { map, programs, emptied, state: State::Released })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn engage(&self) -> Result<(), SteeringError> {
+        let mut inner = self.inner();
+        // Who suspended it resumes it.
+        if inner.state == State::Suspended { Ok(()) } else { inner.fill() }
+    }
+
+    pub(crate) fn release(&self) -> Result<(), SteeringError> {
+        self.inner().empty(State::Released)
+    }
+
+    /// Whether it is filled.
+    #[must_use]
+    pub fn is_engaged(&self) -> bool {
+        self.inner().state == State::Engaged
+    }
+
+    /// Whether [`Self::suspend`] emptied it and [`Self::resume`] has not filled it again.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.inner().state == State::Suspended
+    }
+
+    /// Empties it until [`Self::resume`], from whatever thread, without waiting for one that hangs. Says whether it was
+    /// filled.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or when another thread has hung while it filled or emptied the map. Then only the end of
+    /// the process hands everything back.
+    pub fn suspend(&self) -> Result<bool, SteeringError> {
+        let until = Instant::now() + BUSY;
+        let mut inner = loop {
+            match self.0.try_lock() {
+                Ok(inner) => break inner,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(SteeringError::KillSwitch(io::ErrorKind::ResourceBusy.into()));
+                }
+            }
+        };
+        if inner.state != State::Engaged {
+            return Ok(false);
+        }
+        inner.empty(State::Suspended).map(|()| true)
+    }
+
+    /// Fills it again, if [`Self::suspend`] emptied it. Says whether it did.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn resume(&self) -> Result<bool, SteeringError> {
+        let mut inner = self.inner();
+        if inner.state != State::Suspended {
+            return Ok(false);
+        }
+        inner.fill().map(|()| true)
+    }
+}

@@ -1,0 +1,103 @@
+//! The `kernel` datapath: what `choose_port` (`bpf/chosen_port.bpf.h`) chooses source ports by.
+
+use aya::maps::{HashMap, MapData};
+use aya::{Ebpf, Pod};
+use entropy::{Entropy, Policy};
+use tables::PortChoice;
+use wire::Vni;
+
+use super::{SteeringError, absent, map};
+
+/// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus one. It differs from
+/// the mark of TCP super-frames, which a program at the uplinks' egress looks for.
+pub const ROUTE_PER_FRAME_MARK: u32 = 0x7674_6571;
+
+/// `struct port_key` of the programs.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Key {
+    ifindex: u32,
+    vni: u32,
+}
+
+/// `struct port_choice` of the programs.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Choice {
+    seed: u64,
+    mark: u32,
+    kernel_min: u16,
+    kernel_width: u16,
+    min: u16,
+    ports: u16,
+    bins: u16,
+    external: u16,
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for Key {}
+// SAFETY: plain integers without padding.
+unsafe impl Pod for Choice {}
+
+impl Choice {
+    fn of(entropy: &Entropy, choice: &PortChoice) -> Self {
+        let (kernel_min, kernel_max) = choice.kernel_ports;
+        let range = entropy.range();
+        Self {
+            seed: entropy.seed(),
+            mark: if choice.route_per_frame { ROUTE_PER_FRAME_MARK } else { 0 },
+            kernel_min,
+            kernel_width: kernel_max.saturating_sub(kernel_min).max(1),
+            min: range.min(),
+            ports: if entropy.policy() == Policy::FiveTuple { 0 } else { range.ports() },
+            bins: entropy.bins().map_or(0, |bins| bins.get()),
+            external: choice.external.into(),
+        }
+    }
+}
+
+/// Chooses by `choice` from now on, and no longer by what `before` has and `choice` has not.
+pub(super) fn set(
+    ebpf: &mut Ebpf,
+    before: Option<&PortChoice>,
+    choice: &PortChoice,
+) -> Result<(), SteeringError> {
+    let mut choices = choices(ebpf)?;
+    for (vni, entropy) in entries(choice) {
+        let key = Key { ifindex: choice.ifindex, vni };
+        choices.insert(key, Choice::of(entropy, choice), 0).map_err(failed)?;
+    }
+    let gone = before.into_iter().flat_map(|before| before.vnis.keys());
+    for vni in gone.filter(|vni| !choice.vnis.contains_key(vni)) {
+        delete(&mut choices, choice.ifindex, vni.get())?;
+    }
+    Ok(())
+}
+
+/// Leaves the source ports of a netdev's frames to the kernel.
+pub(super) fn remove(ebpf: &mut Ebpf, choice: &PortChoice) -> Result<(), SteeringError> {
+    let mut choices = choices(ebpf)?;
+    entries(choice).try_for_each(|(vni, _)| delete(&mut choices, choice.ifindex, vni))
+}
+
+fn choices(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, Choice>, SteeringError> {
+    map(ebpf, "port_choices")
+}
+
+/// The netdev's own entry, under VNI 0, and those of single VNIs.
+fn entries(choice: &PortChoice) -> impl Iterator<Item = (u32, &Entropy)> {
+    let own = choice.vnis.iter().map(|(vni, entropy): (&Vni, _)| (vni.get(), entropy));
+    std::iter::once((0, &choice.entropy)).chain(own)
+}
+
+fn delete(
+    choices: &mut HashMap<&mut MapData, Key, Choice>,
+    ifindex: u32,
+    vni: u32,
+) -> Result<(), SteeringError> {
+    choices.remove(&Key { ifindex, vni }).or_else(absent).map_err(failed)
+}
+
+fn failed(error: aya::maps::MapError) -> SteeringError {
+    SteeringError::Map("port_choices", error)
+}

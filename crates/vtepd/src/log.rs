@@ -1,0 +1,111 @@
+//! The log: lines go through a bounded queue to a thread that writes them to standard error.
+//!
+//! A write to a terminal or pipe that nobody reads blocks for as long as nobody reads. Only the log's own thread may block
+//! there. Lines that find the queue full are lost; they are counted, and the log says so once it is read again.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait to be written.
+const QUEUE: usize = 4096;
+/// How long the end of the process waits for the lines that are left.
+const LAST_LINES: Duration = Duration::from_millis(500);
+/// How often the end of the process looks whether the queue has room again.
+const FULL: Duration = Duration::from_millis(5);
+
+/// Lines lost so far.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines of the log are lost because they were not read in time.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// What the log's thread is given.
+#[derive(Debug)]
+enum Entry {
+    /// One line, or several.
+    Text(Vec<u8>),
+    /// Tell this channel that everything before it is written.
+    Flush(Sender<()>),
+}
+
+/// The queue's end that lines are written to. Writing never blocks.
+#[derive(Debug, Clone)]
+pub struct Log(SyncSender<Entry>);
+
+impl Log {
+    /// Starts the thread that writes to standard error.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start() -> io::Result<Self> {
+        let (entries, queue) = sync_channel(QUEUE);
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue))?;
+        Ok(Self(entries))
+    }
+
+    /// Queues a text, or counts it as lost.
+    fn put(&self, text: &[u8]) {
+        if self.0.try_send(Entry::Text(text.to_vec())).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until everything is written, or for half a second: nobody may ever read it.
+    pub fn finish(&self) {
+        let until = Instant::now() + LAST_LINES;
+        let (done, written) = channel();
+        while self.0.try_send(Entry::Flush(done.clone())).is_err() {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(FULL);
+        }
+        // Both outcomes end the wait.
+        let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.put(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// The thread. A log that cannot be written any more, as its reader has gone, is no reason to end.
+fn write_all(queue: &Receiver<Entry>) {
+    let mut reported = 0;
+    while let Ok(entry) = queue.recv() {
+        match entry {
+            Entry::Text(text) => {
+                let _ = io::stderr().write_all(&text);
+            }
+            Entry::Flush(done) => drop(done.send(())),
+        }
+        let lost = lost();
+        if lost > reported {
+            let lines = lost - reported;
+            let text = format!("vtepd: {lines} log line(s) were lost: the log was not read in time\n");
+            let _ = io::stderr().write_all(text.as_bytes());
+            reported = lost;
+        }
+    }
+}

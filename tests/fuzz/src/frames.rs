@@ -1,0 +1,246 @@
+//! Frames of hosts and of the underlay: dissection, encapsulation and decapsulation.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use ::frames::leaf::Leaf;
+use entropy::{Entropy, Policy, Settings};
+use pipeline::explain_received::{Fate, explain_received};
+use pipeline::{
+    Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, Outgoing, Pipeline,
+    Transmit, VlanTag, explain,
+};
+use tables::{Slot, Snapshot};
+use wire::ecn::Egress;
+
+const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
+/// Of the leaves' only VNI.
+const SLOT: u16 = 1;
+/// Length of the outer headers.
+const OUTER: usize = 50;
+/// The shortest inner frame that the splice carries: an Ethernet header and two bytes. The steering
+/// program leaves shorter ones to the kernel.
+const SHORTEST_INNER: usize = 16;
+
+static HERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().snapshot().unwrap());
+/// What the leaf that receives forwards by.
+pub(crate) static THERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().peer().unwrap());
+
+/// Every offset lies within the frame, and every policy decides within its range.
+pub fn dissect(data: &[u8]) {
+    let Some(dissection) = wire::dissect(data) else {
+        assert!(data.len() < 14);
+        return;
+    };
+    assert_eq!((dissection.destination.0, dissection.source.0), (data[..6].try_into().unwrap(), data[6..12].try_into().unwrap()));
+    assert!((14..=data.len()).contains(&usize::from(dissection.l3_offset)));
+    let ethertype = &data[usize::from(dissection.l3_offset) - 2..][..2];
+    assert_eq!(dissection.ethertype.to_be_bytes(), ethertype);
+    if let Some(transport) = dissection.transport {
+        assert!((usize::from(dissection.l3_offset) + 20..=data.len()).contains(&usize::from(transport.offset)));
+    }
+    if let Some(length) = dissection.gso_header_length(data) {
+        assert!(length > usize::from(dissection.l3_offset) && length <= data.len());
+    }
+    for policy in Policy::ALL {
+        let entropy = Entropy::new(Settings { policy, ..Settings::default() }).unwrap();
+        let explanation = entropy.explain(&dissection);
+        assert_eq!(explanation.decision, entropy.decide(&dissection));
+        assert!(explanation.range.contains(explanation.decision.source_port));
+    }
+}
+
+/// The first ten bytes say what the kernel would have said beside the frame.
+fn offload(data: &[u8]) -> Option<(Offload, &[u8])> {
+    let (&[checksum, s0, s1, o0, o1, gso, g0, g1, ecn, _], frame) = data.split_first_chunk()?;
+    let checksum = match checksum % 4 {
+        0 => Checksum::AsIs,
+        1 => Checksum::Valid,
+        _ => Checksum::Partial {
+            start: u16::from_be_bytes([s0, s1]),
+            offset: u16::from_be_bytes([o0, o1]),
+        },
+    };
+    let kind = match gso % 4 {
+        0 => None,
+        1 => Some(GsoKind::TcpV4),
+        2 => Some(GsoKind::TcpV6),
+        _ => Some(GsoKind::Udp),
+    };
+    let size = u16::from_be_bytes([g0, g1]);
+    Some((Offload { checksum, gso: kind.map(|kind| Gso { kind, size, ecn: ecn & 1 == 1 }) }, frame))
+}
+
+/// What a pipeline did with one frame.
+pub(crate) struct Done {
+    pub(crate) sent: Vec<(Transmit, Vec<u8>)>,
+    /// Each frame that was dropped.
+    pub(crate) dropped: Vec<DropReason>,
+}
+
+/// Runs one frame through a pipeline and checks its accounts.
+pub(crate) fn run(frame: Frame<'_>, forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut Outgoing)) -> Done {
+    let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
+    let (mut batch, mut out) = (Batch::new(1), Outgoing::new());
+    assert!(batch.push(frame));
+    forward(&mut pipeline, &batch, &mut out);
+    for transmit in &out {
+        pipeline.account(transmit, Ok(()));
+    }
+    let counters = pipeline.counters();
+    let received = counters.bridge_received.get() + counters.underlay_received.get();
+    assert_eq!(received, 1);
+    assert_eq!(
+        received + counters.copies.get(),
+        counters.sent.get() + counters.dropped_in_all() + counters.held.get()
+    );
+    assert_eq!(counters.held.get(), 0, "the MAC address of each next hop is known");
+    let of = |reason: &DropReason| vec![*reason; counters.dropped(*reason) as usize];
+    Done {
+        dropped: DropReason::ALL.iter().flat_map(of).collect(),
+        sent: out.iter().map(|transmit| (transmit.clone(), transmit.to_vec(&batch))).collect(),
+    }
+}
+
+/// Every frame is accounted for, `explain` tells what is done, and the other end gets what was sent.
+pub fn encapsulate(data: &[u8]) {
+    let Some((offload, data)) = offload(data) else { return };
+    if data.len() > 0xffff {
+        return;
+    }
+    let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
+    let frame = Frame { data, vlan, offload };
+    let done = run(frame, |pipeline, batch, out| pipeline.encapsulate(batch, &HERE, Instant::now(), out));
+    let ports: Vec<_> =
+        done.sent.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
+    match explain(&frame, Slot::new(SLOT).unwrap(), &HERE) {
+        Explanation::Dropped(reason) => {
+            assert_eq!((ports.len(), done.dropped.as_slice()), (0, [reason].as_slice()));
+        }
+        Explanation::Forwarded(forwarded) => {
+            let routes = || forwarded.copies.iter().map(|copy| &copy.route);
+            let told: Vec<_> = routes().filter_map(|route| Some(route.as_ref().ok()?.source_port)).collect();
+            assert_eq!(ports, told);
+            let mut refused: Vec<_> = routes().filter_map(|route| route.as_ref().err().copied()).collect();
+            refused.sort();
+            assert_eq!(done.dropped, refused);
+        }
+    }
+    if offload == Offload::default() && let [(_, bytes)] = done.sent.as_slice() {
+        assert!(bytes[OUTER..] == *data, "a frame without offloads is sent as it came");
+    }
+    done.sent.iter().for_each(|(_, bytes)| arrives(bytes));
+}
+
+/// The other end hands on what was sent, or counts why not.
+fn arrives(bytes: &[u8]) {
+    let outer = Frame { data: bytes, vlan: None, offload: Offload::default() };
+    let got = run(outer, |pipeline, batch, out| pipeline.decapsulate(batch, &THERE, Instant::now(), out));
+    let inner = &bytes[OUTER..];
+    let refused = if inner.len() < SHORTEST_INNER {
+        Some(DropReason::InnerTruncated)
+    } else if inner[6] & 1 == 1 || inner[6..12] == [0; 6] {
+        Some(DropReason::InvalidSource)
+    } else {
+        None
+    };
+    assert_eq!(got.dropped, Vec::from_iter(refused));
+    if refused.is_none() {
+        let [(_, tagged)] = got.sent.as_slice() else { panic!("{} frames out of one packet", got.sent.len()) };
+        assert_eq!([&tagged[..12], &tagged[16..]].concat(), inner);
+    }
+}
+
+/// An Ethernet, IPv4, UDP and VXLAN header that the receiving leaf accepts, and an inner frame.
+pub(crate) fn encapsulated(to: [u8; 6], tos: u8, inner: &[u8]) -> Vec<u8> {
+    let length = inner.len() as u16;
+    let mut frame = to.to_vec();
+    frame.extend([2, 2, 2, 2, 2, 2, 8, 0]);
+    let ip = wire::Ipv4::new(LEAF_1, LEAF_2, 17, usize::from(length) + 16).unwrap();
+    let mut ip = *ip.as_bytes();
+    ip[1] = tos;
+    ip[10..12].fill(0);
+    let sum = wire::checksum::checksum(&ip).to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    frame.extend(ip);
+    frame.extend([0xc0, 0, 0x12, 0xb5]);
+    frame.extend((length + 16).to_be_bytes());
+    frame.extend([0, 0, 8, 0, 0, 0, 0, 0x27, 0x1a, 0]);
+    frame.extend(inner);
+    frame
+}
+
+/// A frame of the underlay. Behind an even first byte, it has outer headers that are accepted, with
+/// the upper bits of that byte as ECN field; behind an odd one, the input is the frame.
+pub(crate) fn underlay_frame(to: [u8; 6], data: &[u8]) -> Vec<u8> {
+    match data.split_first() {
+        Some((wild, inner)) if wild & 1 == 0 && inner.len() < 60_000 => encapsulated(to, wild >> 6, inner),
+        Some((_, frame)) => frame.to_vec(),
+        None => Vec::new(),
+    }
+}
+
+/// Every frame is accounted for, `explain_received` tells what is done, and the bridge gets the inner
+/// frame and nothing else.
+pub fn decapsulate(data: &[u8]) {
+    let Some((offload, data)) = offload(data) else { return };
+    if data.len() > 0xffff {
+        return;
+    }
+    let frame = underlay_frame([2; 6], data);
+    let received = Frame { data: &frame, vlan: None, offload };
+    let done = run(received, |pipeline, batch, out| {
+        pipeline.decapsulate(batch, &THERE, Instant::now(), out);
+    });
+    let total: usize = done.sent.iter().map(|(_, bytes)| bytes.len() + OUTER - 4 - 42).sum();
+    assert!(done.sent.is_empty() || total <= frame.len() - 42);
+    if offload != Offload::default() {
+        return;
+    }
+    match explain_received(&received, &THERE).fate {
+        Fate::Kernel(reason) | Fate::Dropped(reason) => {
+            assert!(done.sent.is_empty());
+            assert_eq!(done.dropped, [reason]);
+        }
+        // What a sender left unfinished is known beside the frame alone.
+        Fate::Bridge(_) if done.dropped == [DropReason::OuterUdpChecksum] => {
+            assert_eq!(frame[40..42], pseudo_header_sum(&frame).to_be_bytes());
+        }
+        Fate::Bridge(ecn) => {
+            assert_eq!(done.dropped, []);
+            let [(_, tagged)] = done.sent.as_slice() else { panic!("{} frames", done.sent.len()) };
+            assert_eq!(tagged[12..16], [0x88, 0xa8, 0, SLOT as u8]);
+            let bridged = [&tagged[..12], &tagged[16..]].concat();
+            same_but_for_congestion(&bridged, &frame, ecn);
+        }
+    }
+}
+
+/// The sum that a sender leaves in the UDP header for its link to finish.
+fn pseudo_header_sum(frame: &[u8]) -> u16 {
+    let word = |at: usize| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    let sum: u32 = [26, 28, 30, 32, 38].into_iter().map(word).sum::<u32>() + 17;
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// The frame for the bridge is the packet's inner one; of it, at most the ECN field has changed, and
+/// the IPv4 header checksum with it.
+fn same_but_for_congestion(bridged: &[u8], frame: &[u8], ecn: Option<Egress>) {
+    let end = 34 + usize::from(u16::from_be_bytes([frame[38], frame[39]]));
+    let mut inner = frame[OUTER..end].to_vec();
+    if let Some(Egress::Set(codepoint)) = ecn {
+        let l3 = usize::from(wire::dissect(&inner).unwrap().l3_offset);
+        if inner[l3] >> 4 == 4 {
+            assert!(wire::ecn::set(&mut inner[l3..], codepoint));
+            let [before, after] = [&frame[OUTER + l3..], bridged[l3..].as_ref()]
+                .map(|ip| wire::checksum::Sum::new().bytes(&ip[..20]).is_intact());
+            assert!(after || !before, "the header checksum follows the ECN field");
+        } else {
+            assert!(wire::ecn::set(&mut inner[l3..], codepoint));
+        }
+    }
+    assert_eq!(bridged, inner);
+}

@@ -1,0 +1,65 @@
+//! Configuration files.
+
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::sync::{LazyLock, Mutex};
+
+use clap::Parser as _;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::vtepd::config::{Arguments, Configuration, ConfigurationError};
+
+/// The file that is read: of this process alone, and never on a disk.
+static FILE: LazyLock<Mutex<File>> =
+    LazyLock::new(|| Mutex::new(memfd_create("vtepd.toml", MFdFlags::MFD_CLOEXEC).unwrap().into()));
+
+fn load(text: &[u8]) -> Result<Configuration, ConfigurationError> {
+    let mut file = FILE.lock().unwrap();
+    file.set_len(0).unwrap();
+    file.rewind().unwrap();
+    file.write_all(text).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Configuration::load(&Arguments::parse_from(["vtepd", "--config", &path]))
+}
+
+/// What is accepted is in its range and goes together, and what is refused is named.
+pub fn configuration(data: &[u8]) {
+    // Users are looked up in files, and perhaps over the network.
+    if data.windows(5).any(|word| word == b"owner") && !data.windows(4).any(|word| word == b"root") {
+        return;
+    }
+    let configuration = match load(data) {
+        Ok(configuration) => configuration,
+        Err(ConfigurationError::Read { .. }) => {
+            assert!(std::str::from_utf8(data).is_err(), "a text can be read");
+            return;
+        }
+        Err(error) => {
+            let told = error.to_string();
+            assert!(told.contains("/proc/self/fd/"), "the file is named: {told}");
+            return;
+        }
+    };
+    let Configuration { settings, standalone, worker, stall_limit, .. } = configuration;
+    assert!((1..=ports::MOST_WORKERS).contains(&worker.workers));
+    assert!(stall_limit.as_millis() >= 20);
+    assert!(settings.stale_time.0.as_secs() <= 3600 && settings.learning.moves > 0);
+    for own in settings.vnis.values().chain([&settings.default]) {
+        let together = entropy::Settings {
+            policy: own.policy,
+            bins: own.bins,
+            range: own.source_ports,
+            ..entropy::Settings::default()
+        };
+        assert!(entropy::Entropy::new(together).is_ok(), "{own:?}");
+        assert!(own.ttl != Some(0) && own.addresses <= control::LearnLimits::MAX);
+    }
+    assert_eq!(settings.standalone.len(), standalone.vnis.len());
+    for (index, vni) in standalone.vnis.iter().enumerate() {
+        assert!(standalone.vnis[..index].iter().all(|other| other.vni != vni.vni), "one table for a VNI");
+    }
+    // A key that no section has is refused, whatever is before it.
+    let more = [data, b"\n[unknown-section]\n"].concat();
+    assert!(load(&more).is_err());
+}

@@ -1,0 +1,126 @@
+//! What arrived, in a normal form: without what may differ between two runs of the same forwarding.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use wire::{Ethernet, Ipv4Packet, number};
+
+use super::wires::Wire;
+
+/// Where the kernel takes source ports from, unless told otherwise (`net.ipv4.ip_local_port_range`).
+pub const PORTS: std::ops::Range<u16> = 32768..60999;
+
+/// Frames that arrived, with how often.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observation {
+    frames: BTreeMap<(Wire, Vec<u8>), usize>,
+}
+
+impl Observation {
+    /// Adds a frame. Address resolution of the leaf itself, at its uplinks, is left out: it is rate-limited.
+    pub fn add(&mut self, wire: Wire, bytes: &[u8]) {
+        if wire.is_uplink() && bytes.get(12..14) == Some(&[8, 6]) {
+            return;
+        }
+        *self.frames.entry((wire, normal(wire, bytes))).or_default() += 1;
+    }
+
+    /// How many frames there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.frames.values().sum()
+    }
+
+    /// The same with both uplinks taken for one: for equal-cost next hops.
+    #[must_use]
+    pub fn with_one_uplink(&self) -> Self {
+        let mut frames = BTreeMap::new();
+        for ((wire, bytes), count) in &self.frames {
+            let mut bytes = bytes.clone();
+            let wire = if wire.is_uplink() { Wire::U1 } else { *wire };
+            if wire.is_uplink() {
+                bytes[..12].fill(0);
+            }
+            *frames.entry((wire, bytes)).or_default() += count;
+        }
+        Self { frames }
+    }
+
+    /// What is here and not there, and the reverse: with a sign, a line each.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> String {
+        let mut lines = Vec::new();
+        for key in self.frames.keys().chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key)))
+        {
+            let counts = [self, other].map(|side| side.frames.get(key).copied().unwrap_or(0));
+            if counts[0] != counts[1] {
+                let [kernel, vtepd] = counts;
+                lines.push(format!("    kernel {kernel}, vtepd {vtepd}: {} {}", key.0.name(), shown(&key.1)));
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ((wire, bytes), count) in &self.frames {
+            writeln!(f, "    {count} x {} {}", wire.name(), shown(bytes))?;
+        }
+        Ok(())
+    }
+}
+
+const IP: usize = Ethernet::LENGTH;
+
+/// Of a packet at an uplink: source port, IP identification and checksums replaced by what is certain about them.
+fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let Some(ip) = bytes.get(IP..).and_then(|packet| Ipv4Packet::parse(packet).ok()) else { return bytes };
+    if bytes.get(12..14) != Some(&[8, 0]) {
+        return bytes;
+    }
+    let own = bytes.get(6..12) == Some(&wire.leaf_mac().0) || ip.header.protocol() == 1;
+    if !own {
+        return bytes;
+    }
+    let right = ip.checksum_is_right();
+    let (protocol, first, header) =
+        (ip.header.protocol(), ip.header.fragment_offset() == 0, usize::from(ip.header.ihl()) * 4);
+    let (whole, l4) = (first && !ip.header.more_fragments(), IP + header);
+    // The identification, and the checksum, which covers it.
+    bytes[IP + 4..IP + 6].fill(0);
+    bytes[IP + 10..IP + 12].fill(if right { 0 } else { 0xff });
+    if first && protocol == number::PROTOCOL_UDP && bytes.len() >= l4 + 8 {
+        let port = u16::from_be_bytes([bytes[l4], bytes[l4 + 1]]);
+        bytes[l4..l4 + 2].fill(if PORTS.contains(&port) { 0 } else { 0xff });
+        let none = bytes[l4 + 6..l4 + 8] == [0, 0];
+        bytes[l4 + 6..l4 + 8].fill(if none { 0 } else { 1 });
+    }
+    if whole && protocol == 1 && bytes.len() >= l4 + 8 {
+        // An ICMP message quotes a packet whose identification it also covers.
+        bytes[l4 + 2..l4 + 4].fill(0);
+        if bytes.len() >= l4 + 28 && wire.is_uplink() {
+            bytes[l4 + 12..l4 + 14].fill(0);
+            bytes[l4 + 18..l4 + 20].fill(0);
+            bytes[l4 + 28..].fill(0);
+        }
+    }
+    bytes
+}
+
+/// A frame in a line: addresses, and the bytes.
+fn shown(bytes: &[u8]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
+    let start = bytes.len().min(14);
+    let rest = &bytes[start..bytes.len().min(start + 110)];
+    format!(
+        "{} > {} {} ({} B) {}",
+        hex(part(6..12)),
+        hex(part(0..6)),
+        hex(part(12..14)),
+        bytes.len(),
+        hex(rest)
+    )
+}

@@ -1,0 +1,221 @@
+//! Rows: a knob, the frames that show it, and what is compared.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use super::leaf::{Leaf, Plan};
+use super::observation::Observation;
+use super::stimulus::{BOTH_WAYS, Stimulus};
+use crate::Vtepd;
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// A shell script that sets the knob in the leaf's namespace.
+    pub set: &'static str,
+    /// A shell script that takes it away.
+    pub unset: &'static str,
+    /// Frames that are sent, one after another, beside [`BOTH_WAYS`].
+    pub also: &'static [Stimulus],
+    /// What the knob does to kernel VXLAN.
+    pub effect: Effect,
+    /// Whether next hops of equal cost share the frames, so that an uplink is as good as the other.
+    pub balanced: bool,
+    /// Whether the row is left out where its script fails: what the kernel or a tool lacks.
+    pub optional: bool,
+}
+
+/// What a knob does to what kernel VXLAN forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Other frames arrive.
+    Changes,
+    /// The same frames arrive: the knob must not disturb.
+    Nothing,
+}
+
+impl Row {
+    /// A row that changes what arrives.
+    #[must_use]
+    pub const fn new(name: &'static str, set: &'static str, unset: &'static str) -> Self {
+        Self { name, set, unset, also: &[], effect: Effect::Changes, balanced: false, optional: false }
+    }
+
+    /// With further frames.
+    #[must_use]
+    pub const fn also(self, also: &'static [Stimulus]) -> Self {
+        Self { also, ..self }
+    }
+
+    /// Of a knob that changes nothing.
+    #[must_use]
+    pub const fn harmless(self) -> Self {
+        Self { effect: Effect::Nothing, ..self }
+    }
+
+    /// With next hops of equal cost.
+    #[must_use]
+    pub const fn balanced(self) -> Self {
+        Self { balanced: true, ..self }
+    }
+
+    /// Left out where the script fails.
+    #[must_use]
+    pub const fn optional(self) -> Self {
+        Self { optional: true, ..self }
+    }
+
+    fn stimuli(&self) -> impl Iterator<Item = &Stimulus> {
+        BOTH_WAYS.iter().chain(self.also)
+    }
+
+    fn normal(&self, observation: Observation) -> Observation {
+        if self.balanced { observation.with_one_uplink() } else { observation }
+    }
+}
+
+/// How long nothing may come after the last frame.
+const QUIET: Duration = Duration::from_millis(6);
+/// How long kernel VXLAN may take to become steady.
+const STEADY: Duration = Duration::from_secs(2);
+/// How long vtepd may take to forward as the kernel does: it looks once a second where nobody tells.
+const FOLLOWS: Duration = Duration::from_secs(4);
+/// How often in a row it has to.
+const ROUNDS: usize = 3;
+
+/// A leaf on which rows are tried.
+struct Bench {
+    leaf: Leaf,
+    row: Row,
+}
+
+impl Bench {
+    /// Sends all frames once, and collects what arrives until there are as many as `expected` has.
+    fn once(&mut self, expected: usize) -> Observation {
+        // What came late after the round before.
+        self.leaf.wires.receive(&mut Observation::default());
+        for (number, stimulus) in (0..).zip(self.row.stimuli()) {
+            self.leaf.wires.send(stimulus, number);
+        }
+        let patience = Duration::from_millis(60);
+        let seen = self.leaf.wires.collect(QUIET, patience, |seen| seen.count() >= expected);
+        self.row.normal(seen)
+    }
+
+    /// What arrives with kernel VXLAN alone: the same several times in a row.
+    fn kernel(&mut self) -> Result<Observation, String> {
+        let start = Instant::now();
+        let (mut before, mut same) = (self.once(0), 1);
+        while same < ROUNDS {
+            let now = self.once(before.count());
+            same = if now == before { same + 1 } else { 1 };
+            if start.elapsed() > STEADY {
+                return Err(format!("kernel VXLAN is not steady:\n{}", before.difference(&now)));
+            }
+            before = now;
+        }
+        Ok(before)
+    }
+
+    /// Whether the same arrives with vtepd.
+    fn vtepd(&mut self, expected: &Observation, when: &str) -> Result<(), String> {
+        let (start, mut same) = (Instant::now(), 0);
+        loop {
+            let now = self.once(expected.count());
+            same = if now == *expected { same + 1 } else { 0 };
+            if same >= ROUNDS {
+                return Ok(());
+            }
+            if same == 0 && start.elapsed() > FOLLOWS {
+                return Err(format!("  {when}:\n{}\n", expected.difference(&now)));
+            }
+        }
+    }
+
+    /// Whether vtepd forwards again, itself.
+    fn taken_back(&mut self, vtepd: &Vtepd) -> Result<(), String> {
+        let frames = || ["encapsulated", "decapsulated"].map(|way| vtepd.metrics().vni_frames(10, way));
+        let start = Instant::now();
+        loop {
+            let before = frames();
+            let _ = self.once(0);
+            let after = frames();
+            if after.iter().zip(before).all(|(after, before)| *after > before) {
+                return Ok(());
+            }
+            if start.elapsed() > FOLLOWS {
+                return Err("  taken away, but vtepd does not forward again\n".to_owned());
+            }
+        }
+    }
+
+    fn script(&self, script: &str) -> Result<(), String> {
+        self.leaf.run(script)
+    }
+
+    /// Tries the row; what differed.
+    fn attempt(&mut self) -> Result<Vec<String>, String> {
+        let row = self.row;
+        let without = self.kernel()?;
+        self.script(row.set)?;
+        let with = self.kernel()?;
+        self.script(row.unset)?;
+        let again = self.kernel()?;
+        if again != without {
+            return Err(format!("the knob was not taken away:\n{}", without.difference(&again)));
+        }
+        if (with == without) != (row.effect == Effect::Nothing) {
+            return Err(format!("not {:?}: kernel VXLAN forwards\n{with}", row.effect));
+        }
+        self.script(row.set)?;
+        let mut vtepd = Vtepd::spawn(&self.leaf.leaf, &[]);
+        vtepd.wait_until_ready();
+        let mut found = Vec::new();
+        let mut note = |result: Result<(), String>| found.extend(result.err());
+        note(self.vtepd(&with, "set before the start"));
+        self.script(row.unset)?;
+        note(self.vtepd(&without, "taken away after it had been set before the start"));
+        note(self.taken_back(&vtepd));
+        self.script(row.set)?;
+        note(self.vtepd(&with, "set while vtepd runs"));
+        self.script(row.unset)?;
+        note(self.vtepd(&without, "taken away while vtepd runs"));
+        note(self.taken_back(&vtepd));
+        if !found.is_empty() && std::env::var_os("SHOW_LOG").is_some() {
+            found.push(vtepd.log());
+        }
+        Ok(found)
+    }
+}
+
+/// Tries all rows of a group on leaves like this one.
+///
+/// # Panics
+/// Naming each row for which what arrives differs, and how.
+pub fn try_all(group: &str, plan: &Plan, rows: &[Row]) {
+    let only = std::env::var("ROW").unwrap_or_default();
+    let mut report = String::new();
+    let mut bench: Option<Bench> = None;
+    for row in rows.iter().filter(|row| row.name.contains(&only)) {
+        let start = Instant::now();
+        let mut used = bench.take().unwrap_or_else(|| Bench { leaf: Leaf::build(plan), row: *row });
+        used.row = *row;
+        let result = used.attempt();
+        let took = start.elapsed().as_millis();
+        match result {
+            Ok(differences) if differences.is_empty() => {
+                println!("{group}: {} ({took} ms)", row.name);
+                bench = Some(used);
+            }
+            Ok(differences) => {
+                println!("{group}: {} DIFFERS ({took} ms)", row.name);
+                write!(report, "\n{}: {}\n{}", plan.vxlan, row.name, differences.concat()).unwrap();
+            }
+            Err(problem) if row.optional => crate::guard::skip(row.name, &problem),
+            Err(problem) => write!(report, "\n{}: {}\n  {problem}\n", plan.vxlan, row.name).unwrap(),
+        }
+    }
+    assert!(report.is_empty(), "{group}:{report}");
+}

@@ -1,0 +1,150 @@
+//! The four interfaces outside the leaf, as frames that are written and read.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use ::lab::Namespace;
+use ::lab::packet::{Interface, PacketSocket as Sender};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use ports::{PacketSocket, Room};
+use wire::MacAddr;
+
+use super::observation::Observation;
+use super::stimulus::Stimulus;
+use crate::capture::Captured;
+
+/// An interface outside the leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wire {
+    /// The first host.
+    H1,
+    /// The second host.
+    H2,
+    /// Behind the first uplink.
+    U1,
+    /// Behind the second uplink.
+    U2,
+}
+
+impl Wire {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::H1, Self::H2, Self::U1, Self::U2];
+
+    /// Its name outside.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::H1 => "h1",
+            Self::H2 => "h2",
+            Self::U1 => "u1",
+            Self::U2 => "u2",
+        }
+    }
+
+    /// The name of its other end, in the leaf.
+    #[must_use]
+    pub const fn in_leaf(self) -> &'static str {
+        match self {
+            Self::H1 => "hp1",
+            Self::H2 => "hp2",
+            Self::U1 => "up1",
+            Self::U2 => "up2",
+        }
+    }
+
+    /// Whether it is an uplink.
+    #[must_use]
+    pub const fn is_uplink(self) -> bool {
+        matches!(self, Self::U1 | Self::U2)
+    }
+
+    /// Its MAC address outside.
+    #[must_use]
+    pub const fn outside_mac(self) -> MacAddr {
+        MacAddr([2, 0xee, 0, 0, 0, self as u8])
+    }
+
+    /// The MAC address of its other end.
+    #[must_use]
+    pub const fn leaf_mac(self) -> MacAddr {
+        MacAddr([2, 0xaa, 0, 0, 0, self as u8])
+    }
+
+    /// The router's address behind an uplink.
+    #[must_use]
+    pub const fn router(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 1, self as u8 - 1, 2)
+    }
+}
+
+/// Sockets on all of them.
+#[derive(Debug)]
+pub struct Wires {
+    senders: [Sender; 4],
+    receivers: [PacketSocket; 4],
+}
+
+impl Wires {
+    /// Opens them.
+    #[must_use]
+    pub fn open(outside: &Namespace) -> Self {
+        let receiver = |wire: Wire| {
+            let index = crate::lab::ifindex(outside, wire.name());
+            outside.enter(|| PacketSocket::open(index, Room::LITTLE)).unwrap().expect("a packet socket")
+        };
+        let sender = |wire: Wire| {
+            let open = || Sender::sender(&Interface::find(wire.name()).unwrap()).unwrap();
+            outside.enter(open).unwrap()
+        };
+        Self { senders: Wire::ALL.map(sender), receivers: Wire::ALL.map(receiver) }
+    }
+
+    /// Sends one frame. An interface whose other end is down takes none, and that is no error.
+    pub fn send(&self, stimulus: &Stimulus, number: u16) {
+        let _ = self.senders[stimulus.wire() as usize].send(&[&stimulus.bytes(number)]);
+    }
+
+    /// Adds what has arrived to an observation. Returns how many frames that were.
+    pub fn receive(&mut self, observation: &mut Observation) -> usize {
+        let mut count = 0;
+        for (wire, socket) in Wire::ALL.into_iter().zip(&mut self.receivers) {
+            loop {
+                let batch = socket.receive();
+                if batch.is_empty() {
+                    break;
+                }
+                for frame in batch.frames().filter(|frame| !frame.data.is_empty()) {
+                    for captured in Captured::of(frame) {
+                        observation.add(wire, &captured.bytes);
+                        count += 1;
+                    }
+                }
+            }
+        }
+        count
+    }
+
+    /// Collects frames until `enough` says so and nothing has come for `quiet`, or for `patience` in all.
+    pub fn collect(
+        &mut self,
+        quiet: Duration,
+        patience: Duration,
+        enough: impl Fn(&Observation) -> bool,
+    ) -> Observation {
+        let mut observation = Observation::default();
+        let start = Instant::now();
+        let mut last = start;
+        loop {
+            if self.receive(&mut observation) > 0 {
+                last = Instant::now();
+            }
+            let silent = last.elapsed() >= quiet;
+            if silent && (enough(&observation) || start.elapsed() >= patience) {
+                return observation;
+            }
+            let mut ready = self.receivers.each_ref().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN));
+            let _ = poll(&mut ready, PollTimeout::from(2_u8));
+        }
+    }
+}
