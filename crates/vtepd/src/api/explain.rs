@@ -49,6 +49,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
+        datapath: Datapath::Userspace.name().to_owned(),
         destination: mac.to_string(),
         ports: vec![port],
         ..v1::Explanation::default()
