@@ -15,6 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         // JSON has the schema's field names.
         .type_attribute(".", "#[derive(serde::Serialize)]")
+        // A seed has 64 bits, and readers such as jq keep 53 of a number.
+        .field_attribute(".vtepd.v1.Policy.seed", "#[serde(serialize_with = \"crate::as_text\")]")
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -25,6 +25,11 @@ pub mod v1 {
 /// The schema as a `FileDescriptorSet`, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+/// Writes a number as text.
+pub(crate) fn as_text<S: serde::Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(number)
+}
+
 /// Who may speak with whom over an abstract socket, which has no permissions of its own: root with everybody, and everybody
 /// with themselves. The daemon asks it of a client, and the client of the daemon, for anybody can take a free name.
 #[must_use]

@@ -29,7 +29,7 @@ messages! {
     PortFrames: "passed refreshed shortcut stalled",
     Source: "name overruns resyncs stale_seconds state",
     Resync: "dumped swept what",
-    Vni: "external left netdev reason_slug standalone taken vni",
+    Vni: "chosen_port datapath external left netdev reason_slug standalone taken vni",
     Taken: "ageing_seconds destination_port flood_vteps frame_limit learning local policy remote_macs strict_vtep",
     Policy: "bins name seed source_ports",
     FdbEntry: "mac netdev port silent_seconds vni vtep",
@@ -47,10 +47,17 @@ messages! {
     VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev switched_bytes switched_frames unknown_vtep vni",
     PathCounters: "bytes frames gateway uplink",
     Drop: "frames reason sentence",
-    SteeringCounters: "port_passed port_refreshed port_shortcut port_stalled splice_delivered splice_returned splice_undeliverable splice_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
-    Event: "gateway interface kind local lost mac moves previous_vtep reason_slug sequence source state text time vni vtep",
-    Explanation: "copies destination dropped flooded netdev ports vni",
+    SteeringCounters: "port_chosen port_kept port_passed port_refreshed port_shortcut port_stalled splice_delivered splice_returned splice_undeliverable splice_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
+    Event: "buckets gateway interface kind local lost mac moves previous_vtep reason_slug sequence source state text time vni vtep",
+    Explanation: "copies datapath destination dropped flooded netdev ports vni",
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev previous_vtep reason source vni vtep",
     Copy: "bin dropped hash key policy reason route source_port source_ports vtep",
     CopyRoute: "bucket choices default_route destination_mac destination_port dont_fragment gateway length local path_hash source_mac tos ttl uplink weight weights",
+}
+
+#[test]
+fn a_seed_is_text() {
+    // jq and JavaScript have numbers of 53 bits.
+    let policy = v1::Policy { seed: u64::MAX, ..v1::Policy::default() };
+    assert_eq!(serde_json::to_value(policy).unwrap()["seed"], "18446744073709551615");
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use tables::Slot;
 use wire::{MacAddr, Vni};
 
 use crate::state::State;
@@ -20,6 +21,15 @@ pub struct Host {
 }
 
 impl State {
+    /// The port on which the bridge of the VNI in this slot has an address.
+    #[must_use]
+    pub fn port_of(&self, slot: Slot, mac: MacAddr) -> Option<String> {
+        let vxlan = self.published().plan.vnis.values().find(|vni| vni.slot == slot)?.ifindex;
+        let bridge = self.links.get(vxlan)?.master?;
+        let port = self.bridges.get(&bridge)?.get(&mac)?;
+        (port.ifindex != vxlan).then(|| self.links.name(port.ifindex))
+    }
+
     /// All of them.
     pub fn hosts(&self) -> impl Iterator<Item = Host> {
         let hosts = self.neighbours.iter().filter(|((_, address), _)| !address.is_multicast());

@@ -82,7 +82,7 @@ impl State {
         let known = found.and_then(|index| self.vteps.get(index)?.reach.as_ref());
         if known
             .map_or_else(
-                || self.underlay(&LinkLocal::new(&self.kernel)).reach(vtep).obstacle,
+                || self.underlay(&LinkLocal::new(&self.kernel, &self.neighbours)).reach(vtep).obstacle,
                 |reach| reach.obstacle.clone(),
             )
             .is_some()

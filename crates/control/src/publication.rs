@@ -281,7 +281,7 @@ impl State {
         }
         let mut ways = Ways::default();
         let mut vteps = std::mem::take(&mut self.vteps);
-        let link_local = LinkLocal::new(&self.kernel);
+        let link_local = LinkLocal::new(&self.kernel, &self.neighbours);
         let mut survey = Survey::new(self.underlay(&link_local));
         for index in wanted {
             let Some(address) = vteps.get(index).map(|known| known.address) else { continue };

@@ -89,6 +89,8 @@ pub enum Request {
     },
     /// Change this, and say when it is in force, or why it cannot be.
     Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
+    /// Say on which port of its bridge the VNI in this slot has an address.
+    Port(tables::Slot, wire::MacAddr, oneshot::Sender<Option<String>>),
     /// Say which hosts are known.
     Hosts(oneshot::Sender<Vec<Host>>),
     /// End.
@@ -301,6 +303,7 @@ impl<P: FnMut(&Update)> Task<P> {
                 // Who asked may be gone.
                 Err(error) => drop(answer.send(Err(error))),
             },
+            Some(Request::Port(slot, mac, answer)) => drop(answer.send(self.state.port_of(slot, mac))),
             Some(Request::Hosts(answer)) => drop(answer.send(self.state.hosts().collect())),
             Some(Request::Learn(learned)) => self.learn(learned),
             Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,

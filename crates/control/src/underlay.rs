@@ -37,6 +37,7 @@ use crate::fib::{BY_TOS, Fib, FibRoute, Identity, TABLES};
 use crate::leave::Obstacle;
 use crate::links::{Links, impairs, is_up};
 use crate::shared::Shared;
+use crate::state::Adjacent;
 use crate::swept::Swept;
 
 /// `RTNH_F_DEAD` (`include/uapi/linux/rtnetlink.h`).
@@ -76,17 +77,20 @@ pub(crate) struct Underlay<'a> {
     pub(crate) link_local: &'a LinkLocal<'a>,
 }
 
-/// The link-local IPv6 gateway of each interface, as the kernel's next hops name it; collected when first asked for.
+/// The link-local IPv6 gateway of each interface, collected when first asked for: the one that the kernel's next hops name. Where
+/// they name none (FRR 8.4.4 forgets to give the kernel an uplink that has returned), the neighbour that has the MAC
+/// address which zebra gives to 169.254.0.1. Without next-hop objects, the kernel has 169.254.0.1 too, and it stays.
 #[derive(Debug)]
 pub(crate) struct LinkLocal<'a> {
     kernel: &'a Routes,
+    neighbours: &'a Swept<(u32, IpAddr), Adjacent>,
     /// `None` where an interface has several.
     gateways: OnceCell<BTreeMap<u32, Option<IpAddr>>>,
 }
 
 impl<'a> LinkLocal<'a> {
-    pub(crate) const fn new(kernel: &'a Routes) -> Self {
-        Self { kernel, gateways: OnceCell::new() }
+    pub(crate) const fn new(kernel: &'a Routes, neighbours: &'a Swept<(u32, IpAddr), Adjacent>) -> Self {
+        Self { kernel, neighbours, gateways: OnceCell::new() }
     }
 
     /// The gateway that a source means.
@@ -98,23 +102,46 @@ impl<'a> LinkLocal<'a> {
     }
 
     fn collect(&self) -> BTreeMap<u32, Option<IpAddr>> {
-        let mut gateways = BTreeMap::new();
-        let mut add = |hop: &RouteNextHop| {
-            if let Some(gateway @ IpAddr::V6(address)) = hop.gateway
-                && address.is_unicast_link_local()
-            {
-                let known = gateways.entry(hop.ifindex).or_insert(Some(gateway));
-                *known = known.filter(|known| *known == gateway);
+        let objects = self.kernel.next_hops.iter().filter_map(|(_, kind)| match kind {
+            NextHopKind::Single(hop) => Some(hop),
+            _ => None,
+        });
+        let mut named = BTreeMap::new();
+        // Interfaces on which the kernel's next hops say what zebra says.
+        let mut stands_in = BTreeSet::new();
+        for hop in objects.chain(self.kernel.fib.next_hops()) {
+            if hop.gateway == Some(ZEBRA_LINK_LOCAL) {
+                stands_in.insert(hop.ifindex);
             }
-        };
-        for (_, kind) in self.kernel.next_hops.iter() {
-            if let NextHopKind::Single(hop) = kind {
-                add(hop);
+            if let Some(gateway) = hop.gateway.filter(is_link_local) {
+                note(&mut named, hop.ifindex, gateway);
             }
         }
-        self.kernel.fib.next_hops().for_each(add);
-        gateways
+        if stands_in.is_empty() {
+            let mut neighbours = BTreeMap::new();
+            for ((ifindex, address), adjacent) in self.neighbours.iter() {
+                let stand_in = || self.neighbours.get(&(ifindex, ZEBRA_LINK_LOCAL))?.mac;
+                if is_link_local(&address) && adjacent.mac.is_some() && adjacent.mac == stand_in() {
+                    note(&mut neighbours, ifindex, address);
+                }
+            }
+            neighbours.extend(named);
+            named = neighbours;
+        }
+        // Beside them, an object of before `no zebra nexthop kernel enable` was read may be left over.
+        named.retain(|ifindex, _| !stands_in.contains(ifindex));
+        named
     }
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// An interface has this gateway; none if it has another one, too.
+fn note(gateways: &mut BTreeMap<u32, Option<IpAddr>>, ifindex: u32, gateway: IpAddr) {
+    let known = gateways.entry(ifindex).or_insert(Some(gateway));
+    *known = known.filter(|known| *known == gateway);
 }
 
 /// How an address is reached.
@@ -532,7 +559,8 @@ mod tests {
         };
         kernel.fib.insert(&route, epoch);
         let (own, fpm) = (BTreeSet::new(), Routes::new(Identity::Prefix));
-        let link_local = LinkLocal::new(&kernel);
+        let neighbours = Swept::default();
+        let link_local = LinkLocal::new(&kernel, &neighbours);
         let underlay =
             Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
         let reach = underlay.reach(address(1));
@@ -561,7 +589,8 @@ mod tests {
             };
             let (kernel, fpm) = (routes(Identity::Metric, &kernel), routes(Identity::Prefix, &fpm));
             let own = BTreeSet::from([IpAddr::V4(address(own))]);
-            let link_local = LinkLocal::new(&kernel);
+            let neighbours = Swept::default();
+        let link_local = LinkLocal::new(&kernel, &neighbours);
             let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
             let (mut survey, mut shared) = (Survey::new(underlay), Shared::default());
             for last in 0..12 {

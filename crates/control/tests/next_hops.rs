@@ -146,6 +146,90 @@ fn a_gateway_that_changes_its_mac_address_keeps_its_flows() {
     assert_eq!(dealt(&update), before);
 }
 
+/// BGP unnumbered over two uplinks: the kernel's next hops name the neighbours' link-local addresses.
+fn unnumbered() -> State {
+    let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
+    for (ifindex, last) in [(UP1, 1), (UP2, 2)] {
+        tell(&mut state, [neighbour(ifindex, &format!("fe80::{last}"), mac(0xe0 + last))]);
+        // zebra gives it to the kernel, whether its routes name it or not.
+        tell(&mut state, [neighbour(ifindex, "169.254.0.1", mac(0xe0 + last))]);
+    }
+    tell(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::2")])]);
+    state
+}
+
+fn kernel_route(hops: &[(u32, &str)]) -> Message {
+    let hops: Vec<RouteNextHop> = hops.iter().map(|(ifindex, gateway)| via(*ifindex, gateway)).collect();
+    Message::Route(New, netlink::Route { replace: true, ..route("10.0.0.0/24", &hops) })
+}
+
+/// zebra's FPM messages name 169.254.0.1 on each uplink.
+fn zebra_says(state: &mut State, uplinks: &[u32]) {
+    let hops: Vec<RouteNextHop> = uplinks.iter().map(|ifindex| via(*ifindex, "169.254.0.1")).collect();
+    let now = Instant::now();
+    state.apply_fpm(vec![add_route("10.0.0.0/24", &hops)], now);
+    // Its replay is over.
+    state.tick(now + Duration::from_secs(5));
+}
+
+/// Gateways and path numbers, which are labels of metrics.
+fn labels(update: &Update) -> Vec<(u32, std::net::IpAddr, u16)> {
+    paths(update, VTEP).next_hops().iter().map(|hop| (hop.ifindex, hop.gateway, hop.path)).collect()
+}
+
+#[test]
+fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with_fpm_too() {
+    for flapping in [UP1, UP2] {
+        let other = UP1 + UP2 - flapping;
+        let mut state = unnumbered();
+        let first = state.build();
+        let (before, named) = (dealt(&first), labels(&first));
+        state.fpm_connected();
+        zebra_says(&mut state, &[UP2, UP1]);
+        let connected = state.build();
+        assert_eq!(state.fpm_state(), control::SourceState::Live);
+        assert_eq!(dealt(&connected), before, "zebra connects");
+        assert_eq!(labels(&connected), named, "metric labels stay");
+        let up = |ifindex| ethernet(ifindex, if ifindex == UP1 { "up1" } else { "up2" });
+        tell(&mut state, [link(no_carrier(up(flapping)))]);
+        assert!(moved(&before, &dealt(&state.build())).iter().all(|(from, _)| *from == flapping));
+        tell(&mut state, [kernel_route(&[(other, if other == UP1 { "fe80::1" } else { "fe80::2" })])]);
+        zebra_says(&mut state, &[other]);
+        assert!(dealt(&state.build()).iter().all(|ifindex| *ifindex == other));
+        tell(&mut state, [link(up(flapping))]);
+        // FRR 8.4.4 tells the kernel nothing of it any more.
+        zebra_says(&mut state, &[flapping, other]);
+        let back = state.build();
+        assert_eq!((dealt(&back), labels(&back)), (before.clone(), named.clone()), "{flapping} is back");
+        tell(&mut state, [kernel_route(&[(UP2, "fe80::2"), (UP1, "fe80::1")])]);
+        state.fpm_disconnected(Instant::now());
+        let alone = state.build();
+        assert_eq!((dealt(&alone), labels(&alone)), (before, named), "zebra is gone");
+    }
+}
+
+#[test]
+fn where_the_kernel_names_what_zebra_names_it_is_shown() {
+    let mut state = unnumbered();
+    let before = dealt(&state.build());
+    tell(&mut state, [kernel_route(&[(UP1, "169.254.0.1"), (UP2, "169.254.0.1")])]);
+    // An object that no route names.
+    tell(&mut state, [object(7, netlink::NextHopKind::Single(via(UP1, "fe80::1")))]);
+    state.fpm_connected();
+    zebra_says(&mut state, &[UP1, UP2]);
+    let update = state.build();
+    assert!(labels(&update).iter().all(|(_, gateway, _)| *gateway == ip("169.254.0.1")));
+    assert_eq!(dealt(&update), before, "another name of the same next hops");
+}
+
+#[test]
+fn a_neighbour_with_another_link_local_address_gets_the_same_flows() {
+    let mut state = unnumbered();
+    let before = dealt(&state.build());
+    tell(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::99")])]);
+    assert_eq!(dealt(&state.build()), before);
+}
+
 #[test]
 fn an_ipv6_gateway_of_ipv4_routes_is_asked_for_fails_and_returns() {
     // RFC 8950: BGP unnumbered. Every router may be fe80::1 on its own link.

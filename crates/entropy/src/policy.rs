@@ -60,7 +60,7 @@ pub struct Bins(NonZeroU16);
 
 /// What is no number of bins.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no number of bins (expected 1 to 65535)")]
+#[error("there cannot be {0} bins: expected a number from 1 to 65535")]
 pub struct BinsError(pub String);
 
 impl Bins {

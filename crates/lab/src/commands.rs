@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
@@ -68,24 +68,32 @@ pub(crate) fn run(cli: Cli) -> Outcome {
 struct Progress {
     bar: ProgressBar,
     start: Instant,
+    /// What was reported last.
+    last: Mutex<String>,
 }
 
 impl Progress {
     fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.enable_steady_tick(Duration::from_millis(100));
-        Self { bar, start: Instant::now() }
+        Self { bar, start: Instant::now(), last: Mutex::default() }
     }
 
     fn report(&self, text: &str) -> Result<(), FabricError> {
         let seconds = self.start.elapsed().as_secs();
         if std::io::stderr().is_terminal() {
             self.bar.set_message(format!("{seconds:>3} s  {text}"));
-        } else {
+        } else if self.is_new(text) {
             // What is being done goes on, whether anybody reads of it or not.
             let _ = writeln!(io::stderr(), "{seconds:>3} s  {text}");
         }
         if interrupted() { Err(FabricError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether something else was reported last.
+    fn is_new(&self, text: &str) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *last, text.to_owned()) != text
     }
 }
 
@@ -121,6 +129,20 @@ fn open(name: Option<&str>) -> Result<Fabric, Box<dyn Error>> {
 
 fn up(arguments: &Up, output: Output) -> Outcome {
     let topology = Topology::load(&arguments.file)?;
+    let name = arguments.name.as_deref().unwrap_or(&topology.name);
+    if Fabric::is_kept(name) && !arguments.rebuild {
+        return Err(format!(
+            "the fabric {name} is up already: --rebuild takes it down first, 'lab down {name}' ends it, and --name gives this one \
+             another name"
+        )
+        .into());
+    }
+    if let Some(sidecars) = vtepd_nodes(&topology) {
+        let _ = writeln!(
+            io::stderr(),
+            "lab: no vtepd is started for {sidecars}: kernel VXLAN forwards until 'lab exec LEAF -- vtepd' runs one"
+        );
+    }
     for note in &topology.notes {
         // Nobody may be there to read it.
         let _ = writeln!(io::stderr(), "lab: {note}");
@@ -150,6 +172,17 @@ fn up(arguments: &Up, output: Output) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The nodes that are meant to run vtepd in another node's namespace: their images would, and the lab knows no images.
+fn vtepd_nodes(topology: &Topology) -> Option<String> {
+    let is_vtepd = |name: &str, group: Option<&str>| name.starts_with("vtepd") || group == Some("vtepd");
+    let sharing = topology.nodes.iter().filter(|(_, node)| node.shares.is_some());
+    let names: Vec<&str> = sharing
+        .filter(|(name, node)| is_vtepd(name, node.group.as_deref()))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn down(arguments: &Down) -> Outcome {
@@ -222,7 +255,10 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     let fabric = open(arguments.which.name.as_deref())?;
     let mut all = BTreeMap::new();
     for node in fabric.nodes() {
-        let wanted = arguments.node.is_empty() || arguments.node.iter().any(|name| name == node.name());
+        let own = fabric.topology().nodes.get(node.name()).is_none_or(|settings| settings.shares.is_none());
+        // One that shares another one's namespace has the same interfaces.
+        let wanted =
+            (arguments.node.is_empty() && own) || arguments.node.iter().any(|name| name == node.name());
         if wanted {
             all.insert(node.name().to_owned(), counters::read(&node.namespace()?)?);
         }
@@ -389,7 +425,11 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
 }
 
 fn verify(arguments: &Verify, output: Output) -> Outcome {
-    let deployed = Deployed::find(Topology::load(&arguments.file)?)?;
+    let mut topology = Topology::load(&arguments.file)?;
+    if let Some(name) = &arguments.name {
+        topology.name.clone_from(name);
+    }
+    let deployed = Deployed::find(topology)?;
     let settings = verify::Settings {
         vtepd: !arguments.kernel,
         queue_pairs: arguments.queue_pairs.into(),

@@ -93,6 +93,9 @@ struct Up {
     /// Another name than the file's, so that several can be up
     #[arg(long)]
     name: Option<String>,
+    /// Take a fabric of that name that is up down first
+    #[arg(long)]
+    rebuild: bool,
     /// Do not wait for BGP and EVPN
     #[arg(long)]
     no_wait: bool,
@@ -228,6 +231,9 @@ struct Demo {
 struct Verify {
     /// The ContainerLab topology file
     file: PathBuf,
+    /// The fabric's name, if it is not the file's
+    #[arg(long)]
+    name: Option<String>,
     /// Write what was seen to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,

@@ -195,14 +195,28 @@ fn wait(
     }
 }
 
-/// The sending leaf's uplinks on the shortest ways that its kernel has not in its route.
+/// The sending leaf's uplinks on the shortest ways by which nothing leaves: those that its vtepd sends nothing by, where it forwards,
+/// or else those that are not in its kernel's route.
 fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, VerifyError> {
     let Some((from, to)) = way::ends(deployed.topology(), overlay) else { return Ok(Vec::new()) };
-    let route = deployed.namespace(&from.leaf)?.run(&["ip", "route", "show", &to.vtep.to_string()])?;
-    let words: Vec<&str> = route.split_whitespace().collect();
+    let namespace = deployed.namespace(&from.leaf)?;
+    let metrics = daemon::metrics(&namespace);
+    let used: BTreeSet<String> = match &metrics {
+        Ok(metrics) if Leaf::of(&from.leaf, Ok(metrics)).forwards => uplinks_of(metrics),
+        _ => {
+            let route = namespace.run(&["ip", "route", "show", &to.vtep.to_string()])?;
+            route.split_whitespace().map(str::to_owned).collect()
+        }
+    };
     let uplinks = Way::new(deployed.topology(), &from.leaf, &to.leaf).uplinks();
-    let unused = uplinks.iter().filter(|uplink| !words.contains(&uplink.interface.as_str()));
+    let unused = uplinks.iter().filter(|uplink| !used.contains(&uplink.interface));
     Ok(unused.map(ToString::to_string).collect())
+}
+
+/// The uplinks that vtepd's metrics name next hops on.
+fn uplinks_of(metrics: &str) -> BTreeSet<String> {
+    let labels = metrics.lines().filter_map(|line| line.strip_prefix("vtepd_path_frames_total{uplink=\""));
+    labels.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
 }
 
 /// Every host asks every other of its VNI, all at once.
@@ -249,5 +263,20 @@ fn policy(leaves: &[Leaf]) -> String {
         [] => KERNEL.to_owned(),
         [policy] => (*policy).to_owned(),
         _ => "mixed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uplinks_in_use_are_those_of_vtepds_next_hops() {
+        let metrics = "\
+# TYPE vtepd_path_frames counter
+vtepd_path_frames_total{uplink=\"up2\",gateway=\"169.254.0.1\"} 7
+vtepd_path_bytes_total{uplink=\"up3\",gateway=\"169.254.0.1\"} 7
+";
+        assert_eq!(uplinks_of(metrics), BTreeSet::from(["up2".to_owned()]));
     }
 }

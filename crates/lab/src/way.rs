@@ -45,6 +45,8 @@ struct Counter {
     end: Endpoint,
     /// Whether the traffic's frames leave there, or arrive.
     sends: bool,
+    /// The sending end.
+    near: Endpoint,
 }
 
 /// The shortest ways from one leaf to another.
@@ -59,10 +61,8 @@ impl Way {
         let (after, before) = (distances(topology, from), distances(topology, to));
         let length = after.get(to).copied().unwrap_or_default();
         let mut tiers = vec![Vec::new(); length];
-        let directed = topology.links.iter().flat_map(|link| {
-            let [a, b] = &link.ends;
-            [(a, b), (b, a)]
-        });
+        let links = links(topology);
+        let directed = links.iter().flat_map(|[a, b]| [(a, b), (b, a)]);
         for (near, far) in directed {
             let (Some(start), Some(rest)) = (after.get(near.node.as_str()), before.get(far.node.as_str()))
             else {
@@ -74,12 +74,9 @@ impl Way {
             let sends = far.node != to || length == 1;
             let end = if sends { near } else { far };
             if let Some(tier) = tiers.get_mut(*start) {
-                tier.push(Counter { end: end.clone(), sends });
+                tier.push(Counter { end: end.clone(), sends, near: near.clone() });
             }
         }
-        // What has left a circuit is what has entered it.
-        let circuits: BTreeSet<Endpoint> = topology.circuits().flatten().collect();
-        tiers.retain(|tier: &Vec<Counter>| !tier.iter().all(|counter| circuits.contains(&counter.end)));
         Self { tiers }
     }
 
@@ -101,16 +98,15 @@ impl Way {
     /// The links on it that lead into a circuit, each with the circuit's own interface.
     pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
         let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();
-        let sending = self.tiers.iter().flatten().filter(|counter| counter.sends);
-        let into =
-            sending.filter_map(|counter| Some((counter.end.clone(), topology.peer(&counter.end)?.clone())));
+        let near = self.tiers.iter().flatten().map(|counter| &counter.near);
+        let into = near.filter_map(|near| Some((near.clone(), topology.peer(near)?.clone())));
         into.filter(|(_, port)| ports.contains(port)).collect()
     }
 
     /// Frames that each link has carried in the traffic's direction, as many as the bytes say.
     pub(crate) fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
         let mut loads = BTreeMap::new();
-        for Counter { end, sends } in self.tiers.iter().flatten() {
+        for Counter { end, sends, .. } in self.tiers.iter().flatten() {
             let counters = counters::read(&deployed.namespace(&end.node)?)?;
             let interface = counters.get(&end.interface).copied().unwrap_or_default();
             let frames =
@@ -151,20 +147,35 @@ pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a
     Some((from, others.max_by_key(|to| distances.get(to.leaf.as_str()))?))
 }
 
+/// The two ends of each link. A circuit and the links at its two ends are one link between the nodes that they join.
+fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
+    let circuits: Vec<[Endpoint; 2]> = topology.circuits().collect();
+    let ports: BTreeSet<&Endpoint> = circuits.iter().flatten().collect();
+    let plain = topology
+        .links
+        .iter()
+        .map(|link| &link.ends)
+        .filter(|ends| !ends.iter().any(|end| ports.contains(end)));
+    let joined =
+        circuits.iter().filter_map(|[a, b]| Some([topology.peer(a)?.clone(), topology.peer(b)?.clone()]));
+    plain.cloned().chain(joined).collect()
+}
+
 /// How many links away each node is.
-fn distances<'a>(topology: &'a Topology, from: &'a str) -> BTreeMap<&'a str, usize> {
-    let mut distances = BTreeMap::from([(from, 0)]);
-    let mut waiting = VecDeque::from([(from, 0)]);
+fn distances(topology: &Topology, from: &str) -> BTreeMap<String, usize> {
+    let links = links(topology);
+    let mut distances = BTreeMap::from([(from.to_owned(), 0)]);
+    let mut waiting = VecDeque::from([(from.to_owned(), 0)]);
     while let Some((node, distance)) = waiting.pop_front() {
-        for link in &topology.links {
-            let far = match &link.ends {
-                [a, b] if a.node == node => b.node.as_str(),
-                [a, b] if b.node == node => a.node.as_str(),
+        for ends in &links {
+            let far = match ends {
+                [a, b] if a.node == node => &b.node,
+                [a, b] if b.node == node => &a.node,
                 _ => continue,
             };
-            if let Entry::Vacant(place) = distances.entry(far) {
+            if let Entry::Vacant(place) = distances.entry(far.clone()) {
                 place.insert(distance + 1);
-                waiting.push_back((far, distance + 1));
+                waiting.push_back((far.clone(), distance + 1));
             }
         }
     }
@@ -212,6 +223,24 @@ mod tests {
         assert_eq!(near.widest(), ["leaf1:up1", "leaf1:up2"], "the first of equals");
         assert_eq!(Way::new(&topology("wide"), "leaf1", "leaf2").widest().len(), 8);
         assert_eq!(Way::new(&scaleacross, "leaf1", "nobody").tiers(), [[""; 0]; 0]);
+    }
+
+    #[test]
+    fn a_path_with_a_circuit_is_as_long_as_one_without() {
+        let mut mixed = topology("scaleacross");
+        // The circuit at wan:a1 gives way to a link.
+        let near = Endpoint { node: "spine1".into(), interface: "dci1".into() };
+        let [a, b] = mixed.circuits().find(|[a, _]| a.interface == "a1").unwrap();
+        let (far, ports) = (mixed.peer(&b).unwrap().clone(), [a, b]);
+        mixed.links.retain(|link| !link.ends.iter().any(|end| ports.contains(end)));
+        let mut link = mixed.links[0].clone();
+        link.ends = [near, far];
+        mixed.links.push(link);
+        let way = Way::new(&mixed, "leaf1", "leaf4");
+        let mut widest = way.widest();
+        widest.sort();
+        assert_eq!(widest, ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
+        assert_eq!(way.circuits(&mixed).len(), 3);
     }
 
     #[test]

@@ -89,7 +89,11 @@ pub enum Command {
     },
     /// Everything that is counted
     #[command(after_help = "Example: vtepctl counters")]
-    Counters,
+    Counters {
+        /// Counters that are 0, too; JSON always has them
+        #[arg(long)]
+        all: bool,
+    },
     /// What happened: VNIs, MAC addresses, next hops, sources, warnings
     #[command(after_help = "Example: vtepctl events -f -o json | jq 'select(.kind == \"mac-moved\")'")]
     Events {

@@ -46,7 +46,7 @@ impl<W: Write> Asking<'_, W> {
             }
             Command::Vni(OfVni { vni }) => {
                 let rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
-                self.print(&rows, |out| vnis(&rows).write(out, ""))
+                self.print(&rows, |out| vnis(out, &rows))
             }
             Command::Fdb { of: OfVni { vni }, mac } => {
                 let request = v1::ListFdbRequest { vni, mac: mac.map(|mac| mac.to_string()) };
@@ -79,9 +79,9 @@ impl<W: Write> Asking<'_, W> {
                 let drops = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
                 self.print(&drops, |out| drops_so_far(out, &drops, all))
             }
-            Command::Counters => {
+            Command::Counters { all } => {
                 let answer = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
-                self.print(&answer, |out| counters(out, &answer))
+                self.print(&answer, |out| counters(out, &answer, all))
             }
             Command::Events { follow, new, after } => {
                 let request = v1::WatchEventsRequest { follow, after, skip: new };
@@ -159,49 +159,66 @@ fn state(state: &str, default_route: bool) -> String {
     if default_route { format!("{state}, by default route") } else { state.to_owned() }
 }
 
-/// The table of `vtepctl vni`.
-pub fn vnis(rows: &[v1::Vni]) -> Table<11> {
-    let headings = [
-        "vni",
-        "netdev",
-        "datapath",
-        "local",
-        "port",
-        "policy",
-        "source ports",
-        "macs",
-        "flood",
-        "learning",
-        "left to the kernel",
-    ];
-    let mut table = Table::new(headings);
-    for row in rows {
-        let (vni, netdev, left) = (number(row), row.netdev.clone(), why_left(row));
-        let policy = policy_of(row);
-        let taken = row.taken.clone().unwrap_or_default();
-        let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
-        table.row([
-            vni,
-            netdev,
-            row.datapath.clone(),
-            taken.local,
-            of_taken(taken.destination_port.to_string()),
-            match policy.bins {
-                Some(bins) => format!("{} ({bins})", policy.name),
-                None => policy.name,
-            },
-            policy.source_ports,
-            of_taken(taken.remote_macs.to_string()),
-            of_taken(taken.flood_vteps.to_string()),
-            of_taken(match (taken.learning, taken.ageing_seconds) {
-                (false, _) => "off".to_owned(),
-                (true, None) => "for good".to_owned(),
-                (true, Some(seconds)) => format!("{seconds} s"),
-            }),
-            left,
-        ]);
+/// What is shown of a VNI.
+pub struct VniCells {
+    pub vni: String,
+    pub netdev: String,
+    pub local: String,
+    port: String,
+    pub policy: String,
+    source_ports: String,
+    pub macs: String,
+    pub flood: String,
+    pub learning: String,
+}
+
+/// What is shown of a VNI; only its name and number where it is not taken over.
+pub fn vni_cells(row: &v1::Vni) -> VniCells {
+    let taken = row.taken.clone().unwrap_or_default();
+    let policy = policy_of(row);
+    let of_taken = |text: String| if row.taken.is_some() { text } else { String::new() };
+    VniCells {
+        vni: number(row),
+        netdev: row.netdev.clone(),
+        local: taken.local,
+        port: of_taken(taken.destination_port.to_string()),
+        policy: match policy.bins {
+            Some(bins) => format!("{} ({bins})", policy.name),
+            None => policy.name,
+        },
+        source_ports: policy.source_ports,
+        macs: of_taken(taken.remote_macs.to_string()),
+        flood: of_taken(taken.flood_vteps.to_string()),
+        learning: of_taken(match (taken.learning, taken.ageing_seconds) {
+            (false, _) => "off".to_owned(),
+            (true, None) => "for good".to_owned(),
+            (true, Some(seconds)) => format!("{seconds} s"),
+        }),
     }
-    table
+}
+
+/// The tables of `vtepctl vni`: those taken over within 80 columns, and the reasons of the others.
+fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
+    let (taken, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.left.is_none());
+    let headings = ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "ageing"];
+    let mut table = Table::new(headings);
+    for row in &taken {
+        let VniCells { vni, netdev, local, port, policy, source_ports, macs, flood, learning } =
+            vni_cells(row);
+        table.row([vni, netdev, local, port, policy, source_ports, macs, flood, learning]);
+    }
+    if !taken.is_empty() || left.is_empty() {
+        table.write(out, "")?;
+    }
+    if !taken.is_empty() && !left.is_empty() {
+        writeln!(out)?;
+    }
+    let mut reasons = Table::new(["vni", "netdev", "datapath", "policy", "left to the kernel"]);
+    for row in &left {
+        let VniCells { vni, netdev, policy, .. } = vni_cells(row);
+        reasons.row([vni, netdev, row.datapath.clone(), policy, why_left(row)]);
+    }
+    if left.is_empty() { Ok(()) } else { reasons.write(out, "") }
 }
 
 /// The policy of a VNI's source ports: also of what kernel VXLAN encapsulates.
@@ -380,7 +397,7 @@ fn dropped(rows: &[v1::Drop]) -> Table<3> {
     table
 }
 
-fn addresses(counters: &v1::Counters) -> Table<2> {
+fn addresses(counters: &v1::Counters, all: bool) -> Table<2> {
     let mut table = Table::new(["remote MAC addresses", "count"]);
     let (moves, learning) = (counters.moves.unwrap_or_default(), counters.learning.unwrap_or_default());
     for (name, count) in [
@@ -396,14 +413,17 @@ fn addresses(counters: &v1::Counters) -> Table<2> {
         ("not learned: the kernel refused", learning.refused),
         ("not learned: moves too often", learning.flapping),
         ("not learned: too many at once", learning.rate),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(_, count)| all || *count > 0)
+    {
         table.row([name.to_owned(), count.to_string()]);
     }
     table
 }
 
-fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
-    let mut all = Table::new(["all frames", "count"]);
+fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Result<()> {
+    let mut frames = Table::new(["all frames", "count"]);
     let steering = counters.steering.unwrap_or_default();
     for (name, count) in [
         ("received from the underlay", counters.received_underlay),
@@ -431,10 +451,16 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         ("steering: from bridges, left to the kernel as the worker hung", steering.vxlan_stalled),
         ("steering: from hosts, left to bridges as the worker hung", steering.port_stalled),
         ("times that the worker hung", counters.worker_stalls),
-    ] {
-        all.row([name.to_owned(), count.to_string()]);
+    ]
+    .into_iter()
+    .filter(|(_, count)| all || *count > 0)
+    {
+        frames.row([name.to_owned(), count.to_string()]);
     }
-    all.write(out, "")?;
+    frames.write(out, "")?;
+    if !all {
+        writeln!(out, "(what is 0 is left out; --all shows it)")?;
+    }
     writeln!(out)?;
     if counters.workers.len() > 1 {
         let mut workers = Table::new(["worker", "received from the underlay", "received from bridges"]);
@@ -446,8 +472,11 @@ fn counters(out: &mut impl Write, counters: &v1::Counters) -> io::Result<()> {
         workers.write(out, "")?;
         writeln!(out)?;
     }
-    addresses(counters).write(out, "")?;
-    writeln!(out)?;
+    let addresses = addresses(counters, all);
+    if !addresses.is_empty() {
+        addresses.write(out, "")?;
+        writeln!(out)?;
+    }
     let mut vnis = Table::new([
         "vni",
         "netdev",

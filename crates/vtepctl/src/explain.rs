@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use api::v1;
-use wire::number::{PORT_VXLAN, PROTOCOL_UDP};
+use wire::number::{ETHERTYPE_IPV4, PORT_VXLAN, PROTOCOL_UDP};
 use wire::{Ethernet, Ipv4Packet, MacAddr, UdpDatagram, Vxlan};
 
 use crate::arguments::{Explain, Flow, Output};
@@ -23,6 +23,7 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
         return asking.print(&answer, |out| explained::received(out, &answer));
     }
     let mut sent_by = None;
+    let mut pieces = 1;
     let (vni, frame) = match (pcap, vni) {
         (Some(file), vni) => {
             let frame = pcap::frame(&file, number)?;
@@ -30,6 +31,7 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
                 (_, Some(vni)) => (vni, frame),
                 (Some(packet), None) => {
                     sent_by = Some(packet.source_port);
+                    pieces = packet.pieces;
                     (packet.vni, packet.inner)
                 }
                 (None, None) => {
@@ -46,6 +48,13 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
     };
     let answer = asking.client.explain(v1::ExplainRequest { vni, frame }).await?.into_inner();
     asking.print(&answer, |out| explained::write(out, &answer))?;
+    if pieces > 1 && asking.output == Output::Table {
+        writeln!(
+            asking.out,
+            "\nThe captured packet is a super-frame of {pieces} frames, which leave one by one: this is the first, and all of them have \
+             one outer source port"
+        )?;
+    }
     if let (Some(port), Output::Table) = (sent_by, asking.output) {
         let same = answer.copies.iter().all(|copy| copy.source_port == u32::from(port));
         let verdict = if same { "the same" } else { "another one: another policy, seed or sender" };
@@ -63,8 +72,12 @@ async fn destination<W: Write>(
     if let Some(mac) = flow.dst_mac {
         return Ok(mac);
     }
-    let unknown = |why: &str| Failure::Input(format!("{why}: name its MAC address with --dst-mac"));
-    let address = flow.dst.ok_or_else(|| unknown("to whom?"))?.to_string();
+    let unknown = |why: &str| {
+        Failure::Input(format!(
+            "{why}: name its MAC address with --dst-mac, or its IP address with --dst (and --src)"
+        ))
+    };
+    let address = flow.dst.ok_or_else(|| unknown("the destination is missing"))?.to_string();
     let known = all(asking.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
     let host = known.into_iter().find(|row| row.vni == Some(vni) && row.address == address);
     let mac = host.and_then(|host| host.mac?.parse().ok());
@@ -76,6 +89,17 @@ struct Packet {
     source_port: u16,
     vni: u32,
     inner: Vec<u8>,
+    /// How many frames it is: a capture shows a super-frame before it is cut.
+    pieces: usize,
+}
+
+/// How long an IPv4 frame says that it is; nothing where it is padded, or is none.
+fn frame_length(frame: &[u8]) -> Option<usize> {
+    let (header, packet) = Ethernet::parse(frame).ok()?;
+    let ip = Ipv4Packet::parse(packet).ok().filter(|_| header.ethertype() == ETHERTYPE_IPV4)?;
+    let length = frame.len() - packet.len() + usize::from(ip.header.total_length());
+    // What is shorter may be padded to the least length of Ethernet.
+    (length >= 60).then_some(length)
 }
 
 fn decapsulate(frame: &[u8]) -> Option<Packet> {
@@ -89,9 +113,52 @@ fn decapsulate(frame: &[u8]) -> Option<Packet> {
         return None;
     }
     let (vxlan, inner) = Vxlan::parse(udp.payload).ok()?;
+    // In a super-frame, VXLAN headers and frames of one length follow each other.
+    let length = frame_length(inner).unwrap_or(inner.len());
+    let (first, rest) = inner.split_at_checked(length).unwrap_or((inner, &[]));
+    let is_whole =
+        rest.is_empty() || Vxlan::parse(rest).is_ok_and(|(next, _)| next.as_bytes() == vxlan.as_bytes());
+    let inner = if is_whole { first } else { inner };
     Some(Packet {
+        pieces: udp.payload.len().div_ceil(Vxlan::LENGTH + inner.len()),
         source_port: udp.header.source_port(),
         vni: vxlan.vni().ok()?.get(),
         inner: inner.to_vec(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::number::PROTOCOL_TCP;
+    use wire::{Ipv4, Udp};
+
+    use super::*;
+
+    /// VXLAN packets to port 4789, one after the other in one datagram.
+    fn packet(frames: &[Vec<u8>]) -> Vec<u8> {
+        let vxlan = Vxlan::new(10.try_into().unwrap());
+        let payload: Vec<u8> =
+            frames.iter().flat_map(|frame| [&vxlan.as_bytes()[..], frame.as_slice()].concat()).collect();
+        let udp = Udp::new(50_000, PORT_VXLAN, payload.len()).unwrap();
+        ipv4(PROTOCOL_UDP, &[&udp.as_bytes()[..], payload.as_slice()].concat())
+    }
+
+    fn ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(std::net::Ipv4Addr::from);
+        let ip = Ipv4::new(from, to, protocol, payload.len()).unwrap();
+        let ethernet = Ethernet::new(MacAddr([2; 6]), MacAddr([4; 6]), ETHERTYPE_IPV4);
+        [&ethernet.as_bytes()[..], ip.as_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn a_captured_super_frame_is_many_frames() {
+        let (frame, short) = (ipv4(PROTOCOL_TCP, &[7; 100]), ipv4(PROTOCOL_TCP, &[7; 60]));
+        let seen =
+            |frames: &[Vec<u8>]| decapsulate(&packet(frames)).map(|seen| (seen.inner, seen.pieces)).unwrap();
+        assert_eq!(seen(std::slice::from_ref(&frame)), (frame.clone(), 1));
+        assert_eq!(seen(&[frame.clone(), frame.clone(), short]), (frame.clone(), 3));
+        // Bytes behind a frame are not frames.
+        let padded = [frame.as_slice(), &[0; 30]].concat();
+        assert_eq!(seen(std::slice::from_ref(&padded)), (padded, 1));
+    }
 }

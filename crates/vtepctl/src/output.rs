@@ -57,6 +57,11 @@ impl<const N: usize> Table<N> {
         Self { headings, rows: Vec::new() }
     }
 
+    /// Whether it has no rows.
+    pub const fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Adds a row; what is empty is shown as `-`.
     pub fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));

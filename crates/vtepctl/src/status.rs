@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use api::v1;
 
-use crate::commands::{vnis, why_left};
+use crate::commands::{vni_cells, why_left};
+use crate::output::Table;
 
 /// Writes it.
 ///
@@ -14,6 +15,10 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     let ready = if status.ready { "ready" } else { "not ready: nothing is redirected yet" };
     let (version, pid, uptime) = (&status.version, status.pid, duration(status.uptime_seconds));
     writeln!(out, "vtepd {version}, process {pid}, up {uptime}: {ready}")?;
+    for warning in &status.warnings {
+        writeln!(out, "Warning: {warning}")?;
+    }
+    write_vnis(out, status)?;
     let steering = status.steering.clone().unwrap_or_default();
     let uplinks = if steering.uplinks.is_empty() { "none".to_owned() } else { steering.uplinks.join(" ") };
     writeln!(out, "Steering by {}; uplinks: {uplinks}", steering.hook)?;
@@ -21,12 +26,11 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
         writeln!(out, "  this kernel: {lack}")?;
     }
     write_together(out, status)?;
-    writeln!(out, "Publication {}, configuration {}", status.generation, status.configuration)?;
     for source in &status.sources {
         write!(out, "Source {}: {}", source.name, source.state)?;
         match (source.name.as_str(), source.state.as_str()) {
             ("fpm", "off") => write!(out, " (zebra is not expected)")?,
-            ("fpm", "disconnected") => write!(out, " (zebra is not there: rtnetlink alone is heard)")?,
+            ("fpm", "disconnected") => write!(out, " (zebra has not connected: rtnetlink alone is heard)")?,
             _ => {}
         }
         if let Some(seconds) = source.stale_seconds {
@@ -45,9 +49,26 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     if status.worker_stalls > 0 {
         writeln!(out, "The worker hung {} times, and the kernel forwarded meanwhile", status.worker_stalls)?;
     }
+    if let Some(shortcut) = &status.shortcut {
+        let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;
+        write!(
+            out,
+            "Shortcut: {ports} of {} ports, {addresses} of {capacity} addresses",
+            ports + other_ports
+        )?;
+        if *no_room_total > 0 {
+            write!(out, ", no room for {no_room} now, for {no_room_total} so far")?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "Publication {}, configuration {}", status.generation, status.configuration)
+}
+
+/// What is taken over, and what is not.
+fn write_vnis(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     writeln!(out, "Taken over: {}", status.taken.len())?;
     if !status.taken.is_empty() {
-        vnis(&status.taken).write(out, "  ")?;
+        taken(&status.taken).write(out, "  ")?;
     }
     let (detached, left): (Vec<_>, Vec<_>) = status.left.iter().partition(|left| left.standalone);
     if !detached.is_empty() {
@@ -65,22 +86,25 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
         };
         writeln!(out, "  {} ({vni}), {chosen}: {}", left.netdev, why_left(left))?;
     }
-    if let Some(shortcut) = &status.shortcut {
-        let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;
-        write!(
-            out,
-            "Shortcut: {ports} of {} ports, {addresses} of {capacity} addresses",
-            ports + other_ports
-        )?;
-        if *no_room_total > 0 {
-            write!(out, ", no room for {no_room} now, for {no_room_total} so far")?;
-        }
-        writeln!(out)?;
-    }
-    for warning in &status.warnings {
-        writeln!(out, "Warning: {warning}")?;
-    }
     Ok(())
+}
+
+/// What `vtepctl vni` says of those that are taken over, within 80 columns.
+fn taken(rows: &[v1::Vni]) -> Table<7> {
+    let mut table = Table::new(["vni", "netdev", "local", "policy", "macs", "flood", "learning"]);
+    for row in rows {
+        let cells = vni_cells(row);
+        table.row([
+            cells.vni,
+            cells.netdev,
+            cells.local,
+            cells.policy,
+            cells.macs,
+            cells.flood,
+            cells.learning,
+        ]);
+    }
+    table
 }
 
 /// Whether frames leave together, and where they do not.

@@ -74,7 +74,12 @@ async fn run_until_replaced(
             )
         });
         // Whoever runs has what it would want.
-        let obstacles = if running.is_none() { configuration.standalone.obstacles() } else { Vec::new() };
+        let mut obstacles: Vec<String> = Vec::new();
+        if running.is_none() {
+            obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
+            obstacles.extend(closed_listeners(&configuration).await);
+        }
+        let would_not_start = obstacles.len();
         let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
         let foreign = foreign(&update.plan, hook);
@@ -87,7 +92,11 @@ async fn run_until_replaced(
             .chain(by_default)
             .chain(lacks(features))
             .chain(foreign.iter().map(ToString::to_string));
-        return print(&dry_run::report(&update, hook, notes.collect(), arguments.output));
+        print(&dry_run::report(&update, hook, notes.collect(), arguments.output))?;
+        return match would_not_start {
+            0 => Ok(()),
+            _ => Err("it would not start: the notes say why".into()),
+        };
     }
     lacks(features).for_each(|lack| tracing::warn!("{lack}"));
     let guarded = Arc::new(Guarded::default());
@@ -202,9 +211,16 @@ async fn run_until_replaced(
                 break Ok(());
             }
             () = hung_up(&mut hangup) => {
-                if let Some(settings) = reload(arguments, &mut configuration) {
-                    shown.configured();
-                    let _ = requests.send(Request::Reload(Box::new(settings))).await;
+                match reload(arguments, &mut configuration) {
+                    Ok(settings) => {
+                        shown.configured();
+                        let _ = requests.send(Request::Reload(Box::new(settings))).await;
+                    }
+                    Err(reason) => {
+                        tracing::error!("{reason}");
+                        journal.write(Event::Warning(reason.clone()));
+                        shown.set_not_configured(Some(reason));
+                    }
                 }
             }
         }
@@ -222,6 +238,15 @@ async fn run_until_replaced(
     }
     let stopped = shown.stop();
     ended.and(stopped.map_err(Into::into))
+}
+
+/// Which of its listeners could not be opened; each is closed again.
+async fn closed_listeners(configuration: &Configuration) -> Vec<String> {
+    let metrics = telemetry::bind(configuration.metrics).await.err().map(|error| error.to_string());
+    let api = configuration.api.as_ref().map(::api::Listener::open).and_then(Result::err);
+    let fpm = configuration.fpm.address.map(fpm::Server::bind).and_then(Result::err);
+    let texts = [metrics, api.map(|error| error.to_string()), fpm.map(|error| error.to_string())];
+    texts.into_iter().flatten().collect()
 }
 
 /// Ready is who has looked at the namespace once, also if there is nothing to take over yet.
@@ -268,8 +293,8 @@ fn lacks(features: Features) -> impl Iterator<Item = String> {
     features.lacks().into_iter().map(|lack| format!("this kernel: {lack}"))
 }
 
-/// The new settings; `None` where the file is wrong, and then everything stays as it is.
-fn reload(arguments: &Arguments, running: &mut Configuration) -> Option<Settings> {
+/// The new settings; or why the file is wrong, and then everything stays as it is.
+fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings, String> {
     let read = match &arguments.config {
         Some(path) => format!("{} was read again", path.display()),
         None => {
@@ -288,12 +313,9 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Option<Settings
             );
             // The rest is as it was at the start, and stays so.
             running.settings = configuration.settings.clone();
-            Some(configuration.settings)
+            Ok(configuration.settings)
         }
-        Err(error) => {
-            tracing::error!("{error}; the configuration stays as it was");
-            None
-        }
+        Err(error) => Err(format!("the reload failed: {error}; the configuration stays as it was")),
     }
 }
 

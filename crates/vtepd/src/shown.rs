@@ -28,6 +28,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 pub struct Shown {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
+    /// Why the last configuration was not taken over.
+    not_configured: Mutex<Option<String>>,
     configurations: AtomicU64,
     /// Access ports, by their numbers.
     pub access: Vec<ShownPort>,
@@ -63,6 +65,7 @@ impl Shown {
             takeover: Mutex::new(Some(takeover)),
             snapshot: Mutex::default(),
             configurations: AtomicU64::new(1),
+            not_configured: Mutex::default(),
             access,
             status,
             hook,
@@ -219,6 +222,17 @@ impl Shown {
     /// One more configuration was taken over.
     pub fn configured(&self) {
         self.configurations.fetch_add(1, Ordering::Relaxed);
+        self.set_not_configured(None);
+    }
+
+    /// A configuration was not taken over, for this reason.
+    pub fn set_not_configured(&self, reason: Option<String>) {
+        *self.not_configured.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Why the last configuration was not taken over.
+    pub fn not_configured(&self) -> Option<String> {
+        self.not_configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Configurations taken over, the first included.

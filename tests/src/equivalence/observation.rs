@@ -50,7 +50,8 @@ impl Observation {
     #[must_use]
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
-        for key in self.frames.keys().chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key))) {
+        for key in self.frames.keys().chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key)))
+        {
             let counts = [self, other].map(|side| side.frames.get(key).copied().unwrap_or(0));
             if counts[0] != counts[1] {
                 let [kernel, vtepd] = counts;
@@ -114,5 +115,12 @@ fn shown(bytes: &[u8]) -> String {
     let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
     let start = bytes.len().min(14);
     let rest = &bytes[start..bytes.len().min(start + 110)];
-    format!("{} > {} {} ({} B) {}", hex(part(6..12)), hex(part(0..6)), hex(part(12..14)), bytes.len(), hex(rest))
+    format!(
+        "{} > {} {} ({} B) {}",
+        hex(part(6..12)),
+        hex(part(0..6)),
+        hex(part(12..14)),
+        bytes.len(),
+        hex(rest)
+    )
 }

@@ -20,16 +20,8 @@ const RULES: &[Row] = &[
         "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add ipproto udp dport 4789 lookup 100",
         "ip rule del ipproto udp dport 4789 lookup 100; ip route flush table 100",
     ),
-    Row::new(
-        "a rule that prohibits",
-        "ip rule add to 10.0.0.2 prohibit",
-        "ip rule del to 10.0.0.2 prohibit",
-    ),
-    Row::new(
-        "a rule that drops",
-        "ip rule add to 10.0.0.2 blackhole",
-        "ip rule del to 10.0.0.2 blackhole",
-    ),
+    Row::new("a rule that prohibits", "ip rule add to 10.0.0.2 prohibit", "ip rule del to 10.0.0.2 prohibit"),
+    Row::new("a rule that drops", "ip rule add to 10.0.0.2 blackhole", "ip rule del to 10.0.0.2 blackhole"),
     Row::new(
         "a rule that does not match",
         "ip rule add to 10.9.9.9 lookup 100",

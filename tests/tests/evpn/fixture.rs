@@ -75,8 +75,15 @@ impl ScaleAcross {
 
     /// Another fabric than ScaleAcross.
     pub fn other(name: &str, file: &Path) -> Self {
+        Self::other_with(name, file, |_| ())
+    }
+
+    /// As [`ScaleAcross::other`], with a topology that differs.
+    pub fn other_with(name: &str, file: &Path, change: impl FnOnce(&mut Topology)) -> Self {
         let turn = turn();
-        Self::deploy(Topology::load(file).unwrap(), name, turn)
+        let mut topology = Topology::load(file).unwrap();
+        change(&mut topology);
+        Self::deploy(topology, name, turn)
     }
 
     fn deploy(topology: Topology, name: &str, turn: MutexGuard<'static, ()>) -> Self {
@@ -154,7 +161,11 @@ pub struct Vtepd {
 
 impl Vtepd {
     pub fn wait_until_ready(&self) {
-        self.daemon.wait(Policy::QpHash, VNIS, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        self.wait_until_it_forwards(VNIS);
+    }
+
+    pub fn wait_until_it_forwards(&self, vnis: usize) {
+        self.daemon.wait(Policy::QpHash, vnis, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
     }
 
     pub fn alive(&self) -> bool {

@@ -18,6 +18,7 @@ mod graceful;
 mod hazard;
 mod hosts;
 mod mobility;
+mod placement;
 mod reach;
 mod report;
 mod restarts;

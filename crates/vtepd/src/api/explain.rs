@@ -38,6 +38,24 @@ pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Up
     message
 }
 
+/// The destination of a frame that is behind no VTEP.
+pub fn unknown(frame: &[u8], table: &VniTable) -> Option<MacAddr> {
+    let mac = Ethernet::parse(frame).ok()?.0.destination();
+    (!mac.is_group() && table.fdb.get(&mac).is_none()).then_some(mac)
+}
+
+/// What becomes of a frame for an address that the bridge has on a port of its own: it never comes to vtepd.
+pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
+    v1::Explanation {
+        vni: table.tunnel.vni.get(),
+        netdev: table.netdev.clone(),
+        datapath: Datapath::Userspace.name().to_owned(),
+        destination: mac.to_string(),
+        ports: vec![port],
+        ..v1::Explanation::default()
+    }
+}
+
 /// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it: by the tables, then by the stations that it has
 /// learned. `ports` are all access ports, by their numbers.
 pub fn switched(

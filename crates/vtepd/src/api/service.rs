@@ -235,6 +235,12 @@ impl Vtepd for Service {
         let ports = &self.shown.access;
         let stations = self.shown.stations().await;
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
+        if ports.is_empty()
+            && let Some(mac) = explain::unknown(&frame, table)
+            && let Some(port) = self.ask(|answer| control::Request::Port(table.slot, mac, answer)).await?
+        {
+            return Ok(Response::new(explain::local(mac, port, table)));
+        }
         Ok(Response::new(if ports.is_empty() {
             explain::explain(&frame, table, &snapshot, &uplinks)
         } else {

@@ -40,7 +40,10 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         taken,
         left,
         shortcut: Some(shortcut(shown)),
-        warnings: missing
+        warnings: shown
+            .not_configured()
+            .into_iter()
+            .chain(missing)
             .chain(by_default)
             .chain(lost_lines())
             .chain(status.warnings.iter().map(ToString::to_string))
