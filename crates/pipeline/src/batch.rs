@@ -64,6 +64,11 @@ impl<'a> Batch<'a> {
         self.frames.iter()
     }
 
+    /// The frames from this index on.
+    pub(crate) fn frames_from(&self, index: u32) -> &[Frame<'a>] {
+        self.frames.get(index as usize..).unwrap_or_default()
+    }
+
     /// Takes another frame. Returns whether there was room for it.
     pub fn push(&mut self, frame: Frame<'a>) -> bool {
         let room = !self.is_full();
@@ -71,6 +76,29 @@ impl<'a> Batch<'a> {
             self.frames.push(frame);
         }
         room
+    }
+}
+
+/// Where the work on a batch goes on. One that is flooded to many VTEPs is sent in parts, so that memory and the time
+/// between two looks at the clock stay bounded: see [`crate::PART`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// Index of the next frame in the batch.
+    pub(crate) frame: u32,
+    /// The next segment of that frame: more than 0 only where its first segments are sent.
+    pub(crate) segment: u32,
+}
+
+impl Cursor {
+    /// The first segment of the frame at this index.
+    pub(crate) const fn at(frame: u32) -> Self {
+        Self { frame, segment: 0 }
+    }
+
+    /// Frames of a batch of this length of which nothing has been sent yet.
+    #[must_use]
+    pub const fn untouched(&self, length: usize) -> usize {
+        length.saturating_sub(self.frame as usize + (self.segment > 0) as usize)
     }
 }
 

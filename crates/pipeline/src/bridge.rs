@@ -15,7 +15,7 @@ use tables::{Snapshot, VniTable, VtepIndex};
 use wire::{MacAddr, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::batch::{Batch, Body, Cursor, Destination, Transmit};
 use crate::counters::Counters;
 use crate::decapsulate::{segments, station};
 use crate::decide::Plan;
@@ -285,8 +285,8 @@ impl Pipeline {
         self.bridge.as_mut().map(|bridge| bridge.stations(now).collect()).unwrap_or_default()
     }
 
-    /// Forwards a batch that came from the access port with this number; what is to be sent is appended to `out`. Tags must be in
-    /// the frames' bytes.
+    /// Forwards a whole batch that came from the access port with this number; what is to be sent is appended to `out`, which
+    /// has no bound: see [`Self::switch_part`]. Tags must be in the frames' bytes.
     pub fn switch(
         &mut self,
         batch: &Batch<'_>,
@@ -295,36 +295,65 @@ impl Pipeline {
         now: Instant,
         out: &mut Outgoing,
     ) {
-        self.counters.bridge_received.add(batch.len() as u64);
-        let Some(mut bridge) = self.bridge.take() else { return };
+        let mut next = Some(Cursor::default());
+        while let Some(from) = next {
+            next = self.switch_part((batch, from), port, snapshot, now, out);
+        }
+    }
+
+    /// Forwards a batch that came from the access port with this number, from a place on, until `out` has
+    /// [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the same batch once they are sent;
+    /// `None` when it is done. Tags must be in the frames' bytes.
+    pub fn switch_part(
+        &mut self,
+        (batch, from): (&Batch<'_>, Cursor),
+        port: u16,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut Outgoing,
+    ) -> Option<Cursor> {
+        if from == Cursor::default() {
+            self.counters.bridge_received.add(batch.len() as u64);
+        }
+        let mut bridge = self.bridge.take()?;
         bridge.set_time(now);
         let terms = bridge.ports.get(usize::from(port)).copied();
         let table = terms.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
-        for (frame, index) in batch.frames().zip(0u32..) {
-            let received = (index, frame, port);
+        let (mut segment, mut next) = (from.segment, None);
+        for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
+            let at = Cursor { frame: index, segment: std::mem::take(&mut segment) };
+            let received = (at, frame, port);
             let switched = match table {
                 Some(table) => self
                     .switch_one(&mut bridge, batch, received, table, (snapshot, now), out)
                     .map_err(|reason| (reason, table.slot.get())),
                 None => Err((DropReason::UnknownVni, 0)),
             };
-            if let Err((reason, slot)) = switched {
-                self.counters.drop_frames(reason, slot, 1);
+            match switched {
+                Ok(rest) => next = rest,
+                Err((reason, slot)) => self.drop_rest(at, reason, slot),
+            }
+            if next.is_none() && out.is_part() && (index as usize) + 1 < batch.len() {
+                next = Some(Cursor::at(index + 1));
+            }
+            if next.is_some() {
+                break;
             }
         }
         self.bridge = Some(bridge);
+        next
     }
 
-    /// An error is the fate of the whole frame.
+    /// An error is the fate of the whole frame, or of what is left of it.
     fn switch_one(
         &mut self,
         bridge: &mut Bridge,
         batch: &Batch<'_>,
-        (index, frame, port): (u32, &Frame<'_>, u16),
+        (at, frame, port): (Cursor, &Frame<'_>, u16),
         table: &VniTable,
         (snapshot, now): (&Snapshot, Instant),
         out: &mut Outgoing,
-    ) -> Result<(), DropReason> {
+    ) -> Result<Option<Cursor>, DropReason> {
         if frame.data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);
         }
@@ -335,7 +364,9 @@ impl Pipeline {
         if to.0.starts_with(&RESERVED) && to.0.last().is_some_and(|last| *last < 16) {
             return Err(DropReason::ReservedGroup);
         }
-        bridge.learn(table, source, Place::Port(port), &self.counters)?;
+        if at.segment == 0 {
+            bridge.learn(table, source, Place::Port(port), &self.counters)?;
+        }
         let (ports, remotes): (&[u16], &[VtepIndex]) = match &bridge.way(table, to, snapshot) {
             Way::To(Place::Port(other)) if *other == port => return Err(DropReason::SamePort),
             Way::To(Place::Port(other)) => (&[*other], &[]),
@@ -347,20 +378,23 @@ impl Pipeline {
         if pieces == 0 {
             return Err(DropReason::NoRemote);
         }
-        self.counters.copies.add(pieces as u64 - 1);
         let slot = table.slot.get();
-        for other in others() {
-            match local(index, frame, dissection, (*other, slot)) {
+        if at.segment == 0 {
+            self.counters.copies.add(pieces as u64 - 1);
+        }
+        // Ports have the frame whole, with its first segment.
+        for other in others().filter(|_| at.segment == 0) {
+            match local(at.frame, frame, dissection, (*other, slot)) {
                 Ok(transmit) => out.push(transmit),
                 Err(reason) => self.counters.drop_frames(reason, slot, 1),
             }
         }
         if remotes.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let flooded = ports.len() + remotes.len() > 1;
         let plan = Plan::to(frame, dissection, table, remotes, flooded);
-        self.tunnel(batch, index, &plan, snapshot, now, out)
+        self.tunnel(batch, at, &plan, snapshot, now, out)
     }
 }
 

@@ -11,7 +11,7 @@ use wire::number::PROTOCOL_UDP;
 use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Destination};
+use crate::batch::{Batch, Body, Cursor, Destination};
 use crate::bridge::{Place, Way};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::TPID;
@@ -47,15 +47,60 @@ struct Pieces {
 }
 
 impl Pipeline {
-    /// Decapsulates a batch that came from the underlay splice; what is to be sent is appended to `out`.
+    /// Decapsulates a whole batch that came from the underlay splice; what is to be sent is appended to `out`, which has no
+    /// bound: see [`Self::decapsulate_part`].
     pub fn decapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
+        let mut next = self.decapsulate_part(batch, Cursor::default(), snapshot, now, out);
+        while let Some(from) = next {
+            next = self.decapsulate_part(batch, from, snapshot, now, out);
+        }
+    }
+
+    /// Decapsulates a batch that came from the underlay splice, until `out` has [`PART`](crate::PART) frames to be sent or
+    /// more. Returns where to go on with the same batch once they are sent; `None` when it is done.
+    pub fn decapsulate_part(
+        &mut self,
+        batch: &Batch<'_>,
+        from: Cursor,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut Outgoing,
+    ) -> Option<Cursor> {
         self.learner.set_time(now);
         self.hosts.set_time(now);
         if let Some(bridge) = &mut self.bridge {
             bridge.set_time(now);
         }
-        self.counters.underlay_received.add(batch.len() as u64);
-        for (frame, index) in batch.frames().zip(0u32..) {
+        if from == Cursor::default() {
+            self.counters.underlay_received.add(batch.len() as u64);
+        }
+        if self.bridge.is_none() {
+            // What is sent is no more than what was received.
+            self.decapsulate_frames(batch.frames_from(0), 0, snapshot, out);
+            return None;
+        }
+        for index in from.frame..batch.len() as u32 {
+            if index > from.frame && out.is_part() {
+                return Some(Cursor::at(index));
+            }
+            self.decapsulate_frames(
+                batch.frames_from(index).get(..1).unwrap_or_default(),
+                index,
+                snapshot,
+                out,
+            );
+        }
+        None
+    }
+
+    fn decapsulate_frames(
+        &mut self,
+        frames: &[Frame<'_>],
+        first: u32,
+        snapshot: &Snapshot,
+        out: &mut Outgoing,
+    ) {
+        for (frame, index) in frames.iter().zip(first..) {
             let received = Outer::parse(frame).and_then(|outer| {
                 outer.verify(frame)?;
                 let pieces = Pieces::of(&frame.offload, &outer)?;

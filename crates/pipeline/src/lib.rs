@@ -42,7 +42,7 @@ mod outer;
 mod partial;
 mod senders;
 
-pub use batch::{Batch, Body, Destination, FRAME_CAPACITY, Transmit};
+pub use batch::{Batch, Body, Cursor, Destination, FRAME_CAPACITY, Transmit};
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use drop_reason::DropReason;
@@ -52,4 +52,4 @@ pub use explain_received::explain_received;
 pub use frame::{Checksum, Frame, Gso, GsoKind, Offload, VlanTag};
 pub use hold::Adjacency;
 pub use hosts::PAUSE;
-pub use outgoing::Outgoing;
+pub use outgoing::{Outgoing, PART};

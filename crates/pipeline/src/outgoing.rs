@@ -5,6 +5,10 @@ use core::ops::{Deref, DerefMut};
 use crate::batch::{Body, Destination, Transmit};
 use crate::frame::Offload;
 
+/// Frames to be sent after which the rest of a batch waits for its next part. A frame's copies for one flood list are
+/// never separated, so a part may be longer by those.
+pub const PART: usize = 2048;
+
 /// Frames to be sent, in order.
 ///
 /// Not a vector: to clear the 256 bytes of a new head takes as long as to encapsulate a frame. So what was sent is written over.
@@ -31,6 +35,27 @@ impl Outgoing {
             // No memory of theirs is kept.
             self.frames.clear();
         }
+        if self.frames.capacity() > 2 * PART {
+            self.shrink();
+        }
+    }
+
+    /// Whether the rest of a batch should wait until this is sent.
+    pub(crate) const fn is_part(&self) -> bool {
+        self.length >= PART
+    }
+
+    /// Frames that there is memory for.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.frames.capacity()
+    }
+
+    /// Returns the memory of an unusually long part.
+    #[cold]
+    fn shrink(&mut self) {
+        self.frames.truncate(PART);
+        self.frames.shrink_to(PART);
     }
 
     /// Appends a frame.

@@ -81,6 +81,15 @@ impl AccessPort {
         }
     }
 
+    /// What the last call of [`Self::receive`] returned.
+    #[must_use]
+    pub fn batch(&self) -> &Batch<'_> {
+        match self {
+            Self::Interface(socket) => socket.batch(),
+            Self::Tap(tap) => tap.batch(),
+        }
+    }
+
     /// Sends frames to the stations behind the port. `outcome` is told what became of each.
     pub fn transmit(
         &mut self,

@@ -217,6 +217,12 @@ impl PacketSocket {
         self.ring.as_mut().map_or(&NOTHING, |ring| ring.receive(socket))
     }
 
+    /// What the last call of [`Self::receive`] returned.
+    #[must_use]
+    pub fn batch(&self) -> &Batch<'_> {
+        self.ring.as_ref().map_or(&NOTHING, Ring::batch)
+    }
+
     /// Has tags stay in the received frames' bytes.
     pub const fn keep_tags(&mut self) {
         if let Some(ring) = &mut self.ring {

@@ -224,6 +224,11 @@ impl Ring {
         &self.batch
     }
 
+    /// What the last call of [`Self::receive`] returned.
+    pub(crate) const fn batch(&self) -> &Batch<'_> {
+        &self.batch
+    }
+
     /// Gives the kernel back what the batch had.
     fn release(&mut self) {
         self.batch.clear();

@@ -6,7 +6,8 @@
 //! than [`WAKES`] times or for more than [`FRAMES`] frames a millisecond, is `SCHED_BATCH` until that has passed: the first could
 //! starve the machine (the kernel hands softirqs to ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the
 //! second would interrupt whoever sends for a few frames each time, where more at once are cheaper for all: more of them
-//! leave together. A batch thread is run when the CPU is free or another thread's time is up.
+//! leave together. So is one that was busy for more than half of that time ([`DUTY`]), or is about to send more than
+//! [`LARGE`] frames: the copies of a flooded frame take as long as so many frames. A batch thread is run when the CPU is free or another thread's time is up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,6 +20,11 @@ const WINDOW: Duration = Duration::from_millis(1);
 const WAKES: u32 = 20;
 /// And frames.
 const FRAMES: usize = 50;
+/// Share of the time in which a worker may run before all others. Few frames can be much work: a super-frame is cut into 45
+/// segments.
+const DUTY: f64 = 0.5;
+/// Frames to be sent in one turn that are many: they take some 0.5 ms.
+const LARGE: usize = 512;
 
 /// How a thread is scheduled (sched(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +47,23 @@ pub struct Scheduling {
     window: Option<Instant>,
     wakes: u32,
     frames: usize,
+    /// How long the worker was awake in the window.
+    busy: Duration,
 }
 
 impl Scheduling {
     /// Leaves the calling thread as it is, an ordinary one, for good.
     #[must_use]
     pub const fn fair() -> Self {
-        Self { policy: Policy::Fair, allowed: false, awake_since: None, window: None, wakes: 0, frames: 0 }
+        Self {
+            policy: Policy::Fair,
+            allowed: false,
+            awake_since: None,
+            window: None,
+            wakes: 0,
+            frames: 0,
+            busy: Duration::ZERO,
+        }
     }
 
     /// Has the calling thread run at once from here on.
@@ -57,6 +73,13 @@ impl Scheduling {
     pub fn prompt() -> io::Result<Self> {
         set(Policy::Prompt)?;
         Ok(Self { policy: Policy::Prompt, allowed: true, ..Self::fair() })
+    }
+
+    /// The worker is about to send so many frames.
+    pub fn begin(&mut self, frames: usize) {
+        if frames > LARGE {
+            self.change(Policy::Fair);
+        }
     }
 
     /// The worker has moved so many frames, and goes on.
@@ -70,14 +93,17 @@ impl Scheduling {
 
     /// The worker goes to sleep.
     pub fn rest(&mut self, now: Instant) {
-        self.awake_since = None;
+        let awake = self.awake_since.take().map(|since| now.saturating_duration_since(since));
+        // What was before the first window is in none.
+        self.busy += awake.filter(|_| self.window.is_some()).unwrap_or_default();
         self.wakes = self.wakes.saturating_add(1);
         let passed = now.saturating_duration_since(*self.window.get_or_insert(now));
         if passed >= WINDOW {
             let windows = passed.as_secs_f64() / WINDOW.as_secs_f64();
             let few = f64::from(self.wakes) <= f64::from(WAKES) * windows
-                && self.frames as f64 <= FRAMES as f64 * windows;
-            (self.window, self.wakes, self.frames) = (Some(now), 0, 0);
+                && self.frames as f64 <= FRAMES as f64 * windows
+                && self.busy <= passed.mul_f64(DUTY);
+            (self.window, self.wakes, self.frames, self.busy) = (Some(now), 0, 0, Duration::ZERO);
             self.change(if few { Policy::Prompt } else { Policy::Fair });
         }
     }
@@ -141,15 +167,34 @@ mod tests {
         (0..200).for_each(|wake| scheduling.rest(at(8_100 + wake * 20)));
         assert_eq!(policy(), libc::SCHED_BATCH);
         scheduling.work(at(12_100), 1);
+        scheduling.rest(at(12_110));
         // A second later.
         scheduling.rest(at(1_012_100));
         assert_eq!(policy(), libc::SCHED_FIFO);
         // 50,000 frames a second are few, 60,000 are not, however few wake-ups.
-        scheduling.work(at(1_020_000), 501);
+        scheduling.work(at(1_022_000), 501);
         scheduling.rest(at(1_022_100));
         assert_eq!(policy(), libc::SCHED_BATCH);
-        scheduling.work(at(1_030_000), 500);
+        scheduling.work(at(1_032_100), 500);
         scheduling.rest(at(1_032_200));
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        // Few frames that are much work: 0.6 of each millisecond, and 0.4.
+        for (start, busy, expected) in
+            [(1_040_000, 600, libc::SCHED_BATCH), (1_060_000, 400, libc::SCHED_FIFO)]
+        {
+            scheduling.rest(at(start));
+            for turn in 0..10 {
+                scheduling.work(at(start + turn * 1_000), 1);
+                scheduling.rest(at(start + turn * 1_000 + busy));
+            }
+            assert_eq!(policy(), expected, "{busy} µs of each millisecond");
+        }
+        // Many copies are not sent before all others.
+        scheduling.begin(LARGE);
+        assert_eq!(policy(), libc::SCHED_FIFO);
+        scheduling.begin(LARGE + 1);
+        assert_eq!(policy(), libc::SCHED_BATCH);
+        scheduling.rest(at(2_000_000));
         assert_eq!(policy(), libc::SCHED_FIFO);
         let mut scheduling = Scheduling::fair();
         assert_eq!(policy(), libc::SCHED_FIFO, "it leaves a thread as it is");

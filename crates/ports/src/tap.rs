@@ -112,6 +112,12 @@ impl Tap {
         Ok(&self.batch)
     }
 
+    /// What the last call of [`Self::receive`] returned; nothing, if that failed.
+    #[must_use]
+    pub const fn batch(&self) -> &Batch<'_> {
+        &self.batch
+    }
+
     /// Hands frames to the interface. `outcome` is told what became of each, in order.
     pub fn transmit(
         &mut self,

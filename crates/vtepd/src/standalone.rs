@@ -396,18 +396,30 @@ pub struct Share {
 }
 
 impl crate::worker::Engine {
-    /// One batch of each access port. Returns how many frames there were.
+    /// One batch of each access port, or a part of one that has many copies. Returns how many frames there were.
     pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> io::Result<usize> {
         let mut moved = 0;
-        for number in 0..self.access.len() {
+        // The port with a pending batch is next, and those behind it.
+        let pending = self.pending.port.take();
+        for number in pending.map_or(0, |(number, _)| number)..self.access.len() {
             let (before, rest) = self.access.split_at_mut(number);
             let Some((port, behind)) = rest.split_first_mut() else { break };
-            let batch = port.receive()?;
+            let from = pending.filter(|(of, _)| *of == number).map(|(_, from)| from);
+            if from.is_none() {
+                port.receive()?;
+            }
+            let batch = port.batch();
             if !batch.is_empty() {
-                moved += batch.len();
-                self.pipeline.switch(batch, number as u16, snapshot, now, &mut self.out);
+                moved += if from.is_none() { batch.len() } else { 1 };
+                let part = (batch, from.unwrap_or_default());
+                let rest = self.pipeline.switch_part(part, number as u16, snapshot, now, &mut self.out);
+                self.scheduling.begin(self.out.len());
                 let uplinks = &mut self.sockets.uplinks;
                 deliver((before, behind), uplinks, batch, &mut self.out, &self.pipeline);
+                if let Some(rest) = rest {
+                    self.pending.port = Some((number, rest));
+                    break;
+                }
             }
         }
         if let Some(asker) = self.shared.take_asker() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use control::{Adjacency, Request};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Batch, Counters, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
+use pipeline::{Batch, Counters, Cursor, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
 use ports::{AccessPort, Affinity, PacketSocket, Patience, Readiness, Scheduling, Waiting};
 use tables::Snapshot;
 use tokio::sync::{mpsc, oneshot};
@@ -141,6 +141,7 @@ impl Worker {
             restless_since: None,
             restless: RESTLESS,
             settled_at: None,
+            pending: Pending::default(),
             scheduling: Scheduling::fair(),
         };
         if engine.sockets.bridge.bundles() {
@@ -239,7 +240,23 @@ pub(crate) struct Engine {
     /// For how long that may last now, and when it was last ended.
     restless: Duration,
     settled_at: Option<Instant>,
-    scheduling: Scheduling,
+    pub(crate) pending: Pending,
+    pub(crate) scheduling: Scheduling,
+}
+
+/// Batches that are sent in several turns, because each of their frames has many copies: where the next turn goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    underlay: Option<Cursor>,
+    bridge: Option<Cursor>,
+    /// Of the access port with this index.
+    pub(crate) port: Option<(usize, Cursor)>,
+}
+
+impl Pending {
+    const fn is_empty(&self) -> bool {
+        self.underlay.is_none() && self.bridge.is_none() && self.port.is_none()
+    }
 }
 
 impl Engine {
@@ -267,14 +284,19 @@ impl Engine {
             let moved = self.turn(now)?;
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
-            if (falls_asleep && uncounted >= FEW)
-                || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL
+            // A ring that is stuck is made anew, but not while a part of its batch is still to be sent.
+            if ((falls_asleep && uncounted >= FEW)
+                || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL)
+                && self.pending.is_empty()
             {
                 (counted, uncounted) = (now, 0);
                 self.count_overruns()?;
             }
             let stopping = self.shared.stopping.load(Ordering::Relaxed);
-            if stopping && now.saturating_duration_since(*told_to_stop.get_or_insert(now)) >= LAST {
+            if stopping
+                && now.saturating_duration_since(*told_to_stop.get_or_insert(now)) >= LAST
+                && self.pending.is_empty()
+            {
                 self.pipeline.stop();
                 return Ok(());
             }
@@ -307,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// One batch each way. Returns how many frames there were.
+    /// One batch each way, or a part of one that has many copies. Returns how many frames there were.
     fn turn(&mut self, now: Instant) -> io::Result<usize> {
         let snapshot = self.shared.snapshot.load();
         if self.generation != snapshot.generation() || self.pipeline.holds() {
@@ -328,9 +350,10 @@ impl Engine {
             // Whoever still waits is next.
             return self.catch_up(stalled).map(|()| 1);
         }
-        let batch = self.sockets.underlay.receive();
-        let from_underlay = batch.len();
-        self.pipeline.decapsulate(batch, &snapshot, now, &mut self.out);
+        let (from, from_underlay) = next(&mut self.sockets.underlay, self.pending.underlay);
+        let batch = self.sockets.underlay.batch();
+        self.pending.underlay = self.pipeline.decapsulate_part(batch, from, &snapshot, now, &mut self.out);
+        self.scheduling.begin(self.out.len());
         if self.access.is_empty() {
             let sockets = (&mut self.sockets.bridge, &mut self.sockets.hosts);
             hand_in(sockets, batch, &mut self.out, &self.pipeline);
@@ -355,9 +378,10 @@ impl Engine {
             self.settle(now);
         }
 
-        let batch = self.sockets.bridge.receive();
-        let from_bridge = batch.len();
-        self.pipeline.encapsulate(batch, &snapshot, now, &mut self.out);
+        let (from, from_bridge) = next(&mut self.sockets.bridge, self.pending.bridge);
+        let batch = self.sockets.bridge.batch();
+        self.pending.bridge = self.pipeline.encapsulate_part(batch, from, &snapshot, now, &mut self.out);
+        self.scheduling.begin(self.out.len());
         flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
         let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now)? } else { 0 };
         for (ifindex, address) in self.pipeline.resolve_requests() {
@@ -391,12 +415,23 @@ impl Engine {
     fn catch_up(&mut self, [underlay, bridge]: [Option<Duration>; 2]) -> io::Result<()> {
         let counters = &self.shared.counters;
         let mut dropped = 0;
-        for (waited, splice, socket, received) in [
-            (underlay, Waiting::Underlay, &mut self.sockets.underlay, &counters.underlay_received),
-            (bridge, Waiting::Bridge, &mut self.sockets.bridge, &counters.bridge_received),
+        let Pending { underlay: underlay_rest, bridge: bridge_rest, .. } = &mut self.pending;
+        for (waited, splice, socket, received, rest) in [
+            (
+                underlay,
+                Waiting::Underlay,
+                &mut self.sockets.underlay,
+                &counters.underlay_received,
+                underlay_rest,
+            ),
+            (bridge, Waiting::Bridge, &mut self.sockets.bridge, &counters.bridge_received, bridge_rest),
         ] {
             if waited.is_none() {
                 continue;
+            }
+            if let Some(rest) = rest.take() {
+                // These have been counted as received.
+                dropped += rest.untouched(socket.batch().len()) as u64;
             }
             loop {
                 let frames = socket.receive().len() as u64;
@@ -462,6 +497,14 @@ impl Engine {
     /// Whether frames from its own ports are forwarded: not before there is a snapshot to do it by.
     fn serves_ports(&self) -> bool {
         self.generation > 0 && !self.access.is_empty()
+    }
+}
+
+/// Where a splice's next batch begins, or its pending one goes on, and how many frames that makes.
+fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
+    match pending {
+        Some(from) => (from, 1),
+        None => (Cursor::default(), socket.receive().len()),
     }
 }
 

@@ -1,0 +1,76 @@
+//! One host's burst of broadcast frames, copied for a large flood list, takes neither other flows' frames nor memory.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::fmt::Write as _;
+
+use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, bridge, ip};
+use vtepd_tests::{Lab, Vtepd, sockets};
+use wire::MacAddr;
+
+/// VTEPs beside those of the lab, which nobody answers for.
+const VTEPS: u16 = 495;
+/// `ETH_P_802_EX1`: local experiments.
+const EXPERIMENT: u16 = 0x88b5;
+const BURST: usize = 1500;
+/// Bytes that the daemon's memory may grow by. The copies of one turn take 1 MB, and those of a whole batch 200 MB.
+const GROWTH: u64 = 24 << 20;
+
+/// Bytes of a process in memory.
+fn resident(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// A leaf that floods to [`VTEPS`] more VTEPs, which its routers drop the frames of.
+fn lab(case: &str) -> Lab {
+    let lab = Lab::new(case);
+    ip(&lab.leaf, "route add 10.9.0.0/16 src 10.0.0.1 nexthop via 10.1.1.0 nexthop via 10.1.2.0");
+    lab.routers.iter().for_each(|router| ip(router, "route add blackhole 10.9.0.0/16"));
+    let mut flood = String::new();
+    for number in 0..VTEPS {
+        let [high, low] = number.to_be_bytes();
+        writeln!(flood, "fdb append 00:00:00:00:00:00 dev vx10 dst 10.9.{high}.{low} self static").unwrap();
+    }
+    bridge(&lab.leaf, &flood);
+    lab
+}
+
+#[test]
+fn a_broadcast_burst_takes_nothing_from_others() {
+    if !can_run("a_broadcast_burst_takes_nothing_from_others") {
+        return;
+    }
+    let lab = lab("burst");
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
+    vtepd.wait_for("the flood list", |metrics| {
+        metrics.get("vtepd_vni_flood_vteps{vni=\"10\"}") == u64::from(VTEPS) + 2
+    });
+    sockets::ping(&lab.host, lab.far.ip(), 3, 100, &[]);
+    let before = resident(vtepd.pid());
+    let pair = Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST);
+    let broadcast = vec![frames::ethernet(pair, EXPERIMENT, &[7; 50]); BURST];
+    std::thread::scope(|scope| {
+        scope.spawn(|| inject(&lab.host.ns, ETH, &broadcast));
+        // They wait behind the burst, as long as the copies take.
+        let said = sockets::try_ping(&lab.next, lab.far.ip(), 20, 100, &["-W", "10"]);
+        assert!(said.contains("20 packets transmitted, 20 received"), "{said}");
+    });
+    let copies = (u64::from(VTEPS) + 2) * BURST as u64;
+    let metrics = vtepd.wait_for("all copies", |metrics| metrics.vni_frames(10, "encapsulated") >= copies);
+    let after = resident(vtepd.pid());
+    println!("RSS {before} bytes before the burst, {after} after");
+    assert_eq!(metrics.get("vtepd_worker_stalls_total"), 0, "{}", metrics.0);
+    assert_eq!(metrics.dropped("waited_too_long"), 0, "{}", metrics.0);
+    assert_eq!(metrics.dropped("receive_overrun"), 0, "{}", metrics.0);
+    assert!(after < before + GROWTH, "{before} bytes before the burst, {after} after");
+}
