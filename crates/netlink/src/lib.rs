@@ -8,6 +8,7 @@ mod fdb;
 mod filter;
 mod filter_monitor;
 mod kernel;
+mod link_monitor;
 mod message;
 mod packet_filter;
 mod request;
@@ -19,6 +20,7 @@ pub use fdb::{FdbChange, FdbWrite};
 pub use filter::{Direction, Filter};
 pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
+pub use link_monitor::{LinkChanges, LinkMonitor};
 pub use message::{
     Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Message, Neighbour,
     NextHop, NextHopKind, Operation, Qdisc, Route, RouteNextHop, RouteTarget, Rule, Vxlan,

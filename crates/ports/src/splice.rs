@@ -24,6 +24,8 @@ const AROUND: usize = 14 + 4 + 50;
 const INDESCRIBABLE: [&str; 2] = ["tx-sctp-segmentation", "tx-gso-list"];
 /// And what it cannot describe on some.
 const UDP: &str = "tx-udp-segmentation";
+/// `IFF_UP`.
+const UP: u32 = 1;
 /// `IF_OPER_UP` (RFC 2863, `include/uapi/linux/if.h`).
 const OPERATIONAL: u8 = 6;
 /// How long an end may take to become operational.
@@ -157,6 +159,38 @@ impl Splice {
         let failed = |source| SpliceError { name: name.to_owned(), step: "bring it up", source };
         private.enter(up).and_then(|()| up()).map_err(failed)?;
         private.enter(active).and_then(|()| active()).map_err(failed)
+    }
+
+    /// Whether the near end is up; an error where it is gone.
+    ///
+    /// # Errors
+    /// `NotFound` where somebody deleted, renamed or moved it, or when the kernel does not tell.
+    pub fn is_up(&self) -> io::Result<bool> {
+        Ok(self.link()?.flags & UP != 0)
+    }
+
+    /// Sets the near end up again, and waits until it can transmit.
+    ///
+    /// # Errors
+    /// As [`Self::up`].
+    pub fn set_up_again(&self) -> io::Result<()> {
+        let mut requests = Requests::open().map_err(io::Error::other)?;
+        let change = LinkChange { up: Some(true), ..LinkChange::default() };
+        requests.set_link(self.near, &change).map_err(io::Error::other)?;
+        let start = Instant::now();
+        while self.link()?.operstate != OPERATIONAL {
+            if start.elapsed() > ACTIVATION {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn link(&self) -> io::Result<Link> {
+        let link = Requests::open().and_then(|mut requests| requests.link(&self.name));
+        let link = link.map_err(io::Error::other)?.filter(|link| link.ifindex == self.near);
+        link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     }
 
     /// Interface index and name of the near end.

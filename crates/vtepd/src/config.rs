@@ -198,6 +198,7 @@ struct File {
     learning: LearningSection,
     underlay: UnderlaySection,
     vni: BTreeMap<String, VniSection>,
+    #[serde(deserialize_with = "standalone::sections")]
     standalone: Vec<standalone::Section>,
     fpm: FpmSection,
     metrics: MetricsSection,
@@ -386,7 +387,10 @@ impl Configuration {
             settings.addresses = limit(&file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
             override_by_flags(&mut settings, arguments);
             check(&file, &key, &settings, arguments)?;
-            vnis.insert(vni, settings);
+            if vnis.insert(vni, settings).is_some() {
+                let problem = format!("another table has VNI {vni} already");
+                return Err(ConfigurationError::Value { place, problem });
+            }
         }
         check(&file, "entropy", &default, arguments)?;
         let mut include = match &file.takeover.vnis {
@@ -398,6 +402,12 @@ impl Configuration {
         }
         let mut exclude = numbers(&file.place("takeover.exclude"), &file.takeover.exclude)?;
         exclude.extend(&arguments.exclude);
+        if let Some(both) = include.iter().flatten().find(|vni| exclude.contains(vni)) {
+            return Err(ConfigurationError::Value {
+                place: "takeover.vnis (--vni) and takeover.exclude (--exclude)".to_owned(),
+                problem: format!("both name VNI {both}; take it out of one of them"),
+            });
+        }
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
         let api_enabled =
             !arguments.no_api && (file.api.enabled.unwrap_or(true) || arguments.api_listen.is_some());

@@ -20,7 +20,7 @@ use crate::guard::{self, Guarded, Watched};
 use crate::instance::{self, Instance};
 use crate::shown::Shown;
 use crate::takeover::Takeover;
-use crate::{api, changes, dry_run, onlookers};
+use crate::{api, changes, dry_run, onlookers, own_links};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -194,7 +194,8 @@ async fn run_until_replaced(
     let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
     let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone());
     let calls = shown.pass_on_calls();
-    tokio::pin!(control, metrics, api, onlookers, calls);
+    let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
+    tokio::pin!(control, metrics, api, onlookers, calls, own_links);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
@@ -202,6 +203,7 @@ async fn run_until_replaced(
             result = &mut api => break result,
             () = &mut onlookers => {}
             () = &mut calls => {}
+            error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),
             _ = told_to_stop.recv() => break Ok(()),

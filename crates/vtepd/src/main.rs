@@ -9,6 +9,7 @@ mod guard;
 mod instance;
 mod log;
 mod onlookers;
+mod own_links;
 mod shown;
 mod standalone;
 mod takeover;

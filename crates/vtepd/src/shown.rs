@@ -16,6 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::guard::Guarded;
+use crate::own_links::OwnLinkError;
 use crate::standalone::{ShownPort, Stations};
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, view};
@@ -164,6 +165,19 @@ impl Shown {
             stations.extend(timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default());
         }
         stations
+    }
+
+    /// As [`Takeover::own_links`].
+    pub fn own_links(&self) -> Vec<String> {
+        self.takeover().as_ref().map(Takeover::own_links).unwrap_or_default()
+    }
+
+    /// As [`Takeover::repair`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn repair(&self) -> Result<Vec<String>, OwnLinkError> {
+        self.takeover().as_mut().map_or_else(|| Ok(Vec::new()), Takeover::repair)
     }
 
     /// Whether frames are redirected.

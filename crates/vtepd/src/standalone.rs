@@ -12,7 +12,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::User;
 use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Outgoing, Pipeline, Place, Station, Transmit};
 use ports::{AccessPort, PacketSocket, TapTerms};
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use wire::{MacAddr, Vni};
 
 /// The UDP port of VXLAN (RFC 7348 section 5).
@@ -39,6 +40,27 @@ pub struct Section {
     macs: BTreeMap<String, Ipv4Addr>,
     ageing: Option<u64>,
     ports: Vec<PortSection>,
+}
+
+/// The tables, which are a list even where there is one.
+pub fn sections<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Section>, D::Error> {
+    struct Tables;
+    impl<'de> Visitor<'de> for Tables {
+        type Value = Vec<Section>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("[[standalone]] tables, with two brackets: one for each VNI")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Self::Value, A::Error> {
+            let mut sections = Vec::new();
+            while let Some(section) = tables.next_element()? {
+                sections.push(section);
+            }
+            Ok(sections)
+        }
+    }
+    from.deserialize_any(Tables)
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -116,6 +138,9 @@ impl Standalone {
             }
             if !is_station(section.local) {
                 return Err(wrong("local", format!("{} is no address of a VTEP", section.local)));
+            }
+            if section.udp_port == Some(0) {
+                return Err(wrong("udp-port", "a UDP port is 1 to 65535".to_owned()));
             }
             let targets = section.remotes.iter().chain(section.macs.values());
             if let Some(remote) = targets.into_iter().find(|ip| !is_station(**ip) || **ip == section.local) {
@@ -500,6 +525,14 @@ mod tests {
         let twice = format!("{}{}", table(PORTS), table("ports = [{ interface = \"eth2\" }]\n"));
         for (text, words) in [
             (table(""), "missing field `ports`"),
+            (
+                table(&format!("udp-port = 0\n{PORTS}")),
+                "standalone VNI 10: udp-port: a UDP port is 1 to 65535",
+            ),
+            (
+                table(PORTS).replace("[[standalone]]", "[standalone]"),
+                "expected [[standalone]] tables, with two",
+            ),
             (table("ports = []\n"), "standalone VNI 10: ports: without a port"),
             (table("ports = [{}]\n"), "a port is { interface"),
             (table("ports = [{ interface = \"a\", tap = \"b\" }]\n"), "a port is { interface"),

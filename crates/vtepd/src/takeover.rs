@@ -9,13 +9,14 @@ use std::time::Duration;
 use control::{Request, Update};
 use pipeline::Counters;
 use ports::{
-    AccessPort, Calls, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, Room, ShortcutState,
+    AccessPort, Calls, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, Room, ShortcutState, Splice,
     SpliceError, Splices, Steering, SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::guard::Guarded;
+use crate::own_links::OwnLinkError;
 use crate::standalone::{Access, Stations};
 use crate::worker::{Openings, Sockets, Worker, WorkerOptions};
 
@@ -30,7 +31,7 @@ pub struct Takeover {
     /// Standalone: nobody else gets these UDP ports, until all workers have ended.
     _claims: Vec<UdpSocket>,
     /// Dropped last: with them go the far ends that workers read.
-    _splices: Vec<Splices>,
+    splices: Vec<Splices>,
     _private: PrivateNamespace,
 }
 
@@ -120,7 +121,7 @@ impl Takeover {
             calls: Some(calls),
             engaged: false,
             _claims: claims,
-            _splices: splices,
+            splices,
             _private: private,
         })
     }
@@ -168,6 +169,47 @@ impl Takeover {
         self.workers.iter().for_each(Worker::stop);
         let ended = self.workers.drain(..).map(Worker::join);
         ended.fold(Ok(()), Result::and).map_err(TakeoverError::Worker)
+    }
+
+    /// The names of vtepd's own interfaces in the leaf's namespace.
+    #[must_use]
+    pub fn own_links(&self) -> Vec<String> {
+        self.own().map(|splice| splice.near().1.to_owned()).collect()
+    }
+
+    fn own(&self) -> impl Iterator<Item = &Splice> {
+        self.splices.iter().flat_map(|splices| [&splices.underlay, &splices.bridge])
+    }
+
+    /// Sets those up again that somebody has set down, while the kernel forwards everything. Returns their names.
+    ///
+    /// # Errors
+    /// When one is gone or cannot be set up: the kernel forwards everything from now on.
+    pub fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
+        let states: Vec<_> = self.own().map(|splice| (splice.near().1.to_owned(), splice.is_up())).collect();
+        if states.iter().all(|(_, up)| matches!(up, Ok(true))) {
+            return Ok(Vec::new());
+        }
+        if let Err(error) = self.steering.release() {
+            tracing::error!("{error}");
+        }
+        if let Some((name, _)) = states.iter().find(|(_, up)| up.is_err()) {
+            return Err(OwnLinkError::Gone(name.clone()));
+        }
+        for splice in self.own() {
+            let name = || splice.near().1.to_owned();
+            splice.set_up_again().map_err(|source| OwnLinkError::Down { name: name(), source })?;
+        }
+        let down = states.into_iter().filter(|(_, up)| matches!(up, Ok(false))).map(|(name, _)| name);
+        let down: Vec<String> = down.collect();
+        if self.engaged {
+            let refused = |error| OwnLinkError::Down {
+                name: down.first().cloned().unwrap_or_default(),
+                source: io::Error::other(error),
+            };
+            self.steering.engage().map_err(refused)?;
+        }
+        Ok(down)
     }
 
     fn open(&self) {

@@ -65,6 +65,7 @@ fn what_is_wrong_is_named() {
         ("[takeover]\nvnis = [0]", "takeover.vnis"),
         ("[vni.x]\n", "vni.x"),
         ("[vni.5]\nttl = 0\n", "vni.5.ttl"),
+        ("[vni.10]\n[vni.010]\n", "another table has VNI 10 already"),
         ("[vni.5]\naddresses = 1000001\n", "vni.5.addresses: at most 1000000"),
         ("[learning]\ntotal = 1000001\n", "learning.total"),
         ("[learning]\nmoves = 0\n", "learning.moves"),

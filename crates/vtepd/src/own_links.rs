@@ -1,0 +1,74 @@
+//! The interfaces of vtepd's own that lie in the leaf's namespace, watched: without them frames that the steering programs
+//! redirect are lost. One that is set down is set up again. When one is deleted, the kernel gets everything back at once.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::{Event, Journal};
+use netlink::LinkMonitor;
+use tokio::time::sleep;
+
+use crate::shown::Shown;
+
+/// How often they are looked at where the kernel does not tell.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// An interface of vtepd's own cannot be used any more. The kernel forwards everything.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnLinkError {
+    /// Somebody deleted it, renamed it or moved it to another namespace.
+    #[error(
+        "the interface {0} is gone: somebody deleted, renamed or moved it, and vtepd cannot forward without it; the kernel forwards everything"
+    )]
+    Gone(String),
+    /// It was down, and could not be set up.
+    #[error(
+        "the interface {name} was set down and cannot be set up again ({source}); the kernel forwards everything"
+    )]
+    Down {
+        /// Which.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Watches until one cannot be used any more.
+pub async fn watch(shown: Arc<Shown>, journal: Journal) -> OwnLinkError {
+    let mut monitor = LinkMonitor::open()
+        .inspect_err(|error| {
+            tracing::warn!("vtepd's own interfaces are looked at ten times a second: {error}")
+        })
+        .ok();
+    loop {
+        // What changed before the first event.
+        match shown.repair() {
+            Ok(repaired) => {
+                for name in repaired {
+                    let text = format!(
+                        "somebody set the interface {name} down; it is vtepd's, and was set up again: the kernel forwarded meanwhile"
+                    );
+                    tracing::warn!("{text}");
+                    journal.write(Event::Warning(text));
+                }
+            }
+            Err(error) => return error,
+        }
+        let names = shown.own_links();
+        loop {
+            let changes = match &mut monitor {
+                Some(monitor) => monitor.changed().await,
+                None => break sleep(INTERVAL).await,
+            };
+            match changes {
+                Ok(changes) if changes.any || names.iter().any(|name| changes.names.contains(name)) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!("vtepd's own interfaces are looked at ten times a second: {error}");
+                    monitor = None;
+                }
+            }
+        }
+    }
+}
