@@ -3,6 +3,8 @@
 //! Nothing is forwarded by here: the kernel has the entry first and says so, as with any other. It ages it, and has it
 //! when it forwards again itself.
 
+use std::net::IpAddr;
+
 use netlink::{FdbChange, FdbWrite};
 use tables::Learned;
 use wire::Vni;
@@ -32,7 +34,8 @@ pub struct LearnCounts {
     pub too_many_vteps: u64,
     /// Not written: the address moves too often.
     pub flapping: u64,
-    /// Not written: the VTEP is reached in a way only the kernel can go, and would take the whole VNI along.
+    /// Not written: the VTEP is reached in a way only the kernel can go, and would take the whole VNI along; or it has an
+    /// address that no other host can have.
     pub unreachable: u64,
     /// The kernel refused: it has or lacks the entry by now, or another reason.
     pub refused: u64,
@@ -45,6 +48,11 @@ impl State {
     pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
         let Learned { ifindex, mac, vtep } = *learned;
         let vxlan = self.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
+        // Workers drop such frames. An entry with such an address would take the VNI away from vtepd.
+        if tables::is_martian(vtep) || self.own.contains(&IpAddr::V4(vtep)) {
+            self.learning.unreachable += 1;
+            return None;
+        }
         let in_all = *self.learned.get_or_insert_with(|| {
             self.overlays.values().filter(|overlay| overlay.learns()).map(Overlay::addresses).sum()
         });

@@ -560,6 +560,10 @@ impl State {
             }
         }
         publication.changed.clear();
+        snapshot.own(self.own.iter().filter_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        }));
         let mut news = Vec::new();
         for (index, known) in self.vteps.places() {
             let published = before.vtep(index);

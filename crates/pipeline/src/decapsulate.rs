@@ -154,7 +154,7 @@ impl Pipeline {
             snapshot.terminate(outer.destination, outer.port, vni).ok_or((DropReason::UnknownVni, 0))?;
         let slot = table.slot.get();
         let vtep = sender(outer, table, snapshot);
-        if !matches!(vtep, Ok(Some(_))) {
+        if matches!(vtep, Ok(None) | Err(DropReason::UnknownVtep)) {
             self.counters.vni(slot).inspect(|counters| counters.unknown_vtep.add(1));
         }
         let whole = |reason| (reason, slot);
@@ -210,12 +210,16 @@ pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
     Ok((vni, inner))
 }
 
-/// The VTEP that a frame came from; `None` if no table names it, which may be a reason to drop it.
+/// The VTEP that a frame came from; `None` if no table names it, which may be a reason to drop it. So is an address that no
+/// VTEP can have (`ip_route_input_slow()` and `fib_validate_source()` of the kernel).
 pub(crate) fn sender(
     outer: &Outer,
     table: &VniTable,
     snapshot: &Snapshot,
 ) -> Result<Option<VtepIndex>, DropReason> {
+    if snapshot.is_martian_source(outer.source) {
+        return Err(DropReason::MartianSource);
+    }
     let vtep = snapshot.find_vtep(outer.source);
     if vtep.is_none() && table.strict_vtep { Err(DropReason::UnknownVtep) } else { Ok(vtep) }
 }

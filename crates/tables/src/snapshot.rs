@@ -1,5 +1,6 @@
 //! One consistent view of everything a worker forwards by. Published whole, never changed afterwards.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,9 +83,30 @@ pub struct Snapshot {
     slots: Arc<TableMap<(Ipv4Addr, u16, Vni), Slot>>,
     vteps: Pages<Vtep>,
     addresses: Arc<TableMap<Ipv4Addr, VtepIndex>>,
+    /// The leaf's own addresses.
+    own: Arc<BTreeSet<Ipv4Addr>>,
+}
+
+/// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC 1122 section 3.2.1.3,
+/// RFC 1112 section 4). The kernel takes the rest of 0.0.0.0/8 for ordinary addresses (`ipv4_is_zeronet()`).
+#[must_use]
+pub const fn is_martian(address: Ipv4Addr) -> bool {
+    let [first, ..] = address.octets();
+    address.is_unspecified() || first == 127 || first >= 224
 }
 
 impl Snapshot {
+    /// Whether the kernel would drop a packet with this source address as a martian, or nobody sends by it: no host can have
+    /// it, or this leaf has it itself. An address of class E is none where a table names a VTEP by it, for the kernel takes it.
+    #[must_use]
+    pub fn is_martian_source(&self, source: Ipv4Addr) -> bool {
+        let class_e = source.octets() >= [240, 0, 0, 0] && !source.is_broadcast();
+        if class_e && self.find_vtep(source).is_some() {
+            return false;
+        }
+        is_martian(source) || self.own.contains(&source)
+    }
+
     /// Counts publications, from 0 for the empty snapshot.
     #[must_use]
     pub const fn generation(&self) -> u64 {
@@ -195,6 +217,13 @@ impl SnapshotBuilder {
         let address = vtep.address;
         let replaced = self.0.vteps.set(index.0 as usize, Some(vtep));
         self.call(index, replaced.as_ref(), Some(address));
+    }
+
+    /// The leaf's own addresses, replacing those before.
+    pub fn own(&mut self, addresses: impl Iterator<Item = Ipv4Addr> + Clone) {
+        if !addresses.clone().eq(self.0.own.iter().copied()) {
+            self.0.own = Arc::new(addresses.collect());
+        }
     }
 
     /// Takes the VTEP away from an index.
