@@ -86,6 +86,10 @@ fn martian_sources_are_dropped_and_not_learned() {
             assert!(metrics.has_vni(10), "{source} takes the VNI away from vtepd: {}", metrics.0);
         }
         assert_eq!(learned(&lab), Vec::<String>::new());
+        if learning {
+            // An entry of a VTEP whose address becomes the leaf's own leaves the VNI to the kernel.
+            continue;
+        }
         // An address that becomes the leaf's own is none that others send by any more.
         let other = Ipv4Addr::new(10, 77, 0, 1);
         assert_eq!(arrive(&lab, other), usize::from(FRAMES));

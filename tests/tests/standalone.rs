@@ -415,3 +415,54 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     drop(vtepd);
     wait_for("the port to be free", || answer(4789) == ErrorKind::ConnectionRefused);
 }
+
+/// CPU time of the worker so far, in clock ticks (proc_pid_stat(5)).
+fn worker_ticks(vtepd: &Vtepd) -> u64 {
+    let stat = std::fs::read_to_string(vtepd.thread("worker").join("stat")).unwrap();
+    let behind_name = stat.rsplit_once(')').unwrap().1;
+    behind_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// A port that is down or deleted is no reason for the worker to be awake: it took a whole core.
+#[test]
+fn a_port_that_is_down_or_gone_costs_no_cpu() {
+    if !can_run("a_port_that_is_down_or_gone_costs_no_cpu") {
+        return;
+    }
+    let lab = lab("alonedown");
+    let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
+    for change in ["link set hq10 down\n", "link set hq10 up\n", "link del hq10\n"] {
+        ip(&lab.leaf, change);
+        sockets::ping(&lab.host, lab.far.ip(), 3, 100, &[]);
+        let (start, before) = (Instant::now(), worker_ticks(&vtepd));
+        std::thread::sleep(Duration::from_secs(1));
+        let (passed, used) = (start.elapsed(), worker_ticks(&vtepd) - before);
+        assert!(used < 20, "{used} of 100 ticks a second in {passed:?} after {change}");
+    }
+}
+
+/// A TAP that somebody deletes ends neither the daemon nor the other ports.
+#[test]
+fn a_tap_that_is_deleted_is_that_ports_end_alone() {
+    if !can_run("a_tap_that_is_deleted_is_that_ports_end_alone") {
+        return;
+    }
+    let lab = lab("alonetapdel");
+    let configuration =
+        TWO_PORTS.replace(r#"{ interface = "hq10" }"#, r#"{ tap = "tap10", queues = 2 }, { tap = "tap11" }"#);
+    let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
+    sockets::ping(&lab.host, lab.far.ip(), 3, 100, &[]);
+    ip(&lab.leaf, "link del tap10\n");
+    vtepd.wait_for_log("the TAP tap10 cannot be read any more");
+    vtepd.wait_for_log("an access port is gone, and the others forward on");
+    sockets::ping(&lab.host, lab.far.ip(), 10, 100, &[]);
+    let before = worker_ticks(&vtepd);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(worker_ticks(&vtepd) - before < 20, "the worker does not sleep");
+    // What is flooded goes to all ports but that one.
+    inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), 3));
+    vtepd.wait_for("the copies for it", |metrics| metrics.dropped("link_down") >= 3);
+    assert!(described(&lab, "tap11").is_some());
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{log}");
+}

@@ -15,6 +15,9 @@ const FRAMES: usize = 1792;
 /// Bytes of an Ethernet header and a tag.
 const HEADER: usize = 18;
 
+/// What a port that is gone receives.
+static NOTHING: Batch<'static> = Batch::none();
+
 /// One access port.
 #[derive(Debug)]
 pub enum AccessPort {
@@ -22,6 +25,8 @@ pub enum AccessPort {
     Interface(PacketSocket),
     /// A TAP of vtepd's own: its interface is the station's side.
     Tap(Tap),
+    /// None any more: somebody deleted it.
+    Gone,
 }
 
 impl AccessPort {
@@ -66,7 +71,7 @@ impl AccessPort {
     pub const fn shared_interface(&self) -> Option<u32> {
         match self {
             Self::Interface(socket) => Some(socket.ifindex()),
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Gone => None,
         }
     }
 
@@ -78,6 +83,7 @@ impl AccessPort {
         match self {
             Self::Interface(socket) => Ok(socket.receive()),
             Self::Tap(tap) => tap.receive(),
+            Self::Gone => Ok(&NOTHING),
         }
     }
 
@@ -87,6 +93,7 @@ impl AccessPort {
         match self {
             Self::Interface(socket) => socket.batch(),
             Self::Tap(tap) => tap.batch(),
+            Self::Gone => &NOTHING,
         }
     }
 
@@ -95,12 +102,13 @@ impl AccessPort {
         &mut self,
         batch: &Batch<'_>,
         frames: &mut [Transmit],
-        outcome: impl FnMut(&Transmit, Result<(), DropReason>),
+        mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
     ) {
         match self {
             // Towards hosts nothing leaves together.
             Self::Interface(socket) => drop(socket.transmit(batch, frames, outcome)),
             Self::Tap(tap) => tap.transmit(batch, frames, outcome),
+            Self::Gone => frames.iter().for_each(|frame| outcome(frame, Err(DropReason::LinkDown))),
         }
     }
 
@@ -111,7 +119,7 @@ impl AccessPort {
     pub fn overruns(&mut self) -> io::Result<u64> {
         match self {
             Self::Interface(socket) => socket.overruns(),
-            Self::Tap(_) => Ok(0),
+            Self::Tap(_) | Self::Gone => Ok(0),
         }
     }
 
@@ -121,11 +129,20 @@ impl AccessPort {
         matches!(self, Self::Interface(_))
     }
 
+    /// Forgets an error that the kernel has told of, such as that the interface went down: it would keep the port ready for
+    /// ever.
+    pub fn clear_error(&self) {
+        if let Self::Interface(socket) = self {
+            socket.clear_error();
+        }
+    }
+
     /// What to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (socket, tap) = match self {
             Self::Interface(socket) => (Some(socket.as_fd()), None),
             Self::Tap(tap) => (None, Some(tap)),
+            Self::Gone => (None, None),
         };
         socket.into_iter().chain(tap.into_iter().flat_map(Tap::descriptors))
     }

@@ -422,7 +422,7 @@ pub struct Share {
 
 impl crate::worker::Engine {
     /// One batch of each access port, or a part of one that has many copies. Returns how many frames there were.
-    pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> io::Result<usize> {
+    pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> usize {
         let mut moved = 0;
         // The port with a pending batch is next, and those behind it.
         let pending = self.pending.port.take();
@@ -430,8 +430,12 @@ impl crate::worker::Engine {
             let (before, rest) = self.access.split_at_mut(number);
             let Some((port, behind)) = rest.split_first_mut() else { break };
             let from = pending.filter(|(of, _)| *of == number).map(|(_, from)| from);
-            if from.is_none() {
-                port.receive()?;
+            if from.is_none()
+                && let Err(error) = port.receive()
+            {
+                tracing::warn!("an access port is gone, and the others forward on: {error}");
+                *port = AccessPort::Gone;
+                self.ports_changed = true;
             }
             let batch = port.batch();
             if !batch.is_empty() {
@@ -457,7 +461,7 @@ impl crate::worker::Engine {
             // Who asked may be gone.
             let _ = asker.send(stations);
         }
-        Ok(moved)
+        moved
     }
 }
 

@@ -142,6 +142,7 @@ impl Worker {
             restless: RESTLESS,
             settled_at: None,
             pending: Pending::default(),
+            ports_changed: false,
             scheduling: Scheduling::fair(),
         };
         if engine.sockets.bridge.bundles() {
@@ -241,6 +242,8 @@ pub(crate) struct Engine {
     restless: Duration,
     settled_at: Option<Instant>,
     pub(crate) pending: Pending,
+    /// Whether other descriptors are to be waited for than before.
+    pub(crate) ports_changed: bool,
     pub(crate) scheduling: Scheduling,
 }
 
@@ -272,9 +275,7 @@ impl Engine {
             }
         }
         // Both splices, whoever wakes it, and the ports.
-        let descriptors = 3 + self.access.iter().flat_map(AccessPort::descriptors).count();
-        let mut readiness =
-            if busy_poll { Readiness::poll(descriptors) } else { Readiness::once(descriptors) };
+        let mut readiness = self.readiness();
         let mut affinity = Affinity::of_this_thread();
         affinity.hold();
         let (mut quiet_since, mut told_to_stop) = (None, None);
@@ -324,9 +325,18 @@ impl Engine {
             if affinity.let_go(now) && busy_poll {
                 std::thread::sleep(SHORTEST);
             }
+            if std::mem::take(&mut self.ports_changed) {
+                readiness = self.readiness();
+            }
             self.sleep(&mut readiness, timeout)?;
             affinity.hold();
         }
+    }
+
+    fn readiness(&self) -> Readiness {
+        let descriptors = 3 + self.access.iter().flat_map(AccessPort::descriptors).count();
+        let busy_poll = self.sockets.options.busy_poll;
+        if busy_poll { Readiness::poll(descriptors) } else { Readiness::once(descriptors) }
     }
 
     /// One batch each way, or a part of one that has many copies. Returns how many frames there were.
@@ -383,7 +393,7 @@ impl Engine {
         self.pending.bridge = self.pipeline.encapsulate_part(batch, from, &snapshot, now, &mut self.out);
         self.scheduling.begin(self.out.len());
         flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
-        let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now)? } else { 0 };
+        let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now) } else { 0 };
         for (ifindex, address) in self.pipeline.resolve_requests() {
             // When control is that far behind, the next request will do.
             let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
@@ -488,10 +498,19 @@ impl Engine {
                 Some(socket) if ready.failed => socket.clear_error(),
                 // Whoever wanted us is seen to now.
                 None if ready.number == sockets.len() => drop(self.shared.wake.read()),
+                None if ready.failed => self.clear_error(ready.number - sockets.len() - 1),
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Forgets the error of the port that has this descriptor, counted over all ports.
+    fn clear_error(&self, descriptor: usize) {
+        let of_port = |port| std::iter::repeat_n(port, AccessPort::descriptors(port).count());
+        if let Some(port) = self.access.iter().flat_map(of_port).nth(descriptor) {
+            port.clear_error();
+        }
     }
 
     /// Whether frames from its own ports are forwarded: not before there is a snapshot to do it by.
