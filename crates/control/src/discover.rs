@@ -1,5 +1,6 @@
 //! Which vxlan netdevs are taken over, on which terms, and why the others are not.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
 
 use crate::leave::LeaveReason;
-use crate::links::Links;
+use crate::links::{Links, holds_back};
 use crate::overlay::Overlay;
 use crate::settings::{Namespace, Settings};
 use crate::vteps::Vteps;
@@ -40,6 +41,8 @@ pub(crate) struct Discovery<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) links: &'a Links,
     pub(crate) vteps: &'a Vteps,
+    /// The vxlan netdevs that have multicast entries.
+    pub(crate) multicast: &'a BTreeSet<u32>,
 }
 
 impl Discovery<'_> {
@@ -66,6 +69,12 @@ impl Discovery<'_> {
         }
         if !is_virtual {
             self.bridged(link)?;
+        }
+        if let Some(kind) = holds_back(link) {
+            return Err(LeaveReason::NetdevQdisc { kind: kind.to_owned() });
+        }
+        if self.multicast.contains(&link.ifindex) {
+            return Err(LeaveReason::VxlanMdb);
         }
         if let Some(other) = self.twin(link.ifindex, vxlan) {
             return Err(LeaveReason::Duplicate { other });

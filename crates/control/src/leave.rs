@@ -159,6 +159,15 @@ pub enum LeaveReason {
     /// All numbers for the bridge splice are in use.
     #[error("4094 other VNIs are taken over already")]
     SlotsExhausted,
+    /// A queueing discipline of the netdev, which frames would pass after steering.
+    #[error("its queueing discipline {kind} delays or drops frames")]
+    NetdevQdisc {
+        /// Which one: `tbf`, `htb` and so on.
+        kind: String,
+    },
+    /// Multicast entries of the netdev (`bridge mdb`).
+    #[error("it has multicast entries of its own (bridge mdb)")]
+    VxlanMdb,
 }
 
 /// What the kernel honours in an FDB entry and this project does not.

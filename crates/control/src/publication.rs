@@ -278,6 +278,7 @@ impl State {
                             namespace: &self.namespace,
                             links: &self.links,
                             vteps: &self.vteps,
+                            multicast: &self.multicast,
                         };
                         Some(discovery.decide(link, vxlan, overlay).map_err(|reason| LeftToKernel {
                             ifindex,

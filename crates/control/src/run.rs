@@ -598,6 +598,7 @@ const fn name(what: Dump) -> &'static str {
         Dump::Routes => "routes",
         Dump::Neighbours => "neighbours",
         Dump::Fdb => "FDB entries",
+        Dump::Mdb => "multicast databases",
     }
 }
 

@@ -58,6 +58,9 @@ slugs! {
     LeaveReason::Duplicate { .. } => "duplicate",
         "another netdev has the same local address, UDP port and VNI";
     LeaveReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
+    LeaveReason::NetdevQdisc { .. } => "netdev-qdisc",
+        "the netdev has a queueing discipline that delays or drops frames, such as `tbf` or `netem`";
+    LeaveReason::VxlanMdb => "vxlan-mdb", "the netdev has multicast entries of its own (`bridge mdb`)";
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub struct State {
     pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
     /// The FDB of each vxlan netdev, and of interfaces that may yet turn out to be one.
     pub(crate) overlays: BTreeMap<u32, Overlay>,
+    /// The vxlan netdevs that have multicast entries of their own, and interfaces that may yet turn out to be one.
+    pub(crate) multicast: BTreeSet<u32>,
     pub(crate) neighbours: Swept<(u32, IpAddr), Adjacent>,
     pub(crate) kernel: Routes,
     pub(crate) fpm: Routes,
@@ -158,6 +160,7 @@ impl State {
             own: BTreeSet::new(),
             bridges: HashMap::default(),
             overlays: BTreeMap::new(),
+            multicast: BTreeSet::new(),
             neighbours: Swept::default(),
             kernel: Routes::new(Identity::Metric),
             fpm: Routes::new(Identity::Prefix),
@@ -209,6 +212,7 @@ impl State {
             Dump::Neighbours => &mut epochs.neighbours,
             Dump::NextHops => &mut epochs.next_hops,
             Dump::Routes => &mut epochs.routes,
+            Dump::Mdb => return Resync { dumped, swept: self.resync_multicast(dump) },
         };
         epoch.advance();
         let epoch = *epoch;
@@ -227,6 +231,7 @@ impl State {
                 gone
             }
             Dump::Fdb => self.sweep_fdb(epoch),
+            Dump::Mdb => 0,
             Dump::Neighbours => {
                 let gone = self.neighbours.sweep(epoch);
                 self.dirty.adjacencies |= !gone.is_empty();

@@ -268,7 +268,7 @@ impl Leaf {
             Dump::Neighbours => {
                 self.hosts.iter().map(|(address, mac)| bound(New, *address, Some(*mac))).collect()
             }
-            Dump::NextHops => vec![],
+            Dump::NextHops | Dump::Mdb => vec![],
         }
     }
 

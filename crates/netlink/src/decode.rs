@@ -18,6 +18,7 @@
 //! routes, multicast routes, source-specific IPv6 routes, messages that are no `RTM_NEW*` or `RTM_DEL*`.
 
 mod link;
+mod mdb;
 mod neighbour;
 mod route;
 
@@ -166,6 +167,7 @@ impl<'a> Envelope<'a> {
             24 => route::route(self)?.map(|route| Message::Route(operation, route)),
             28 => neighbour::neighbour(self, operation)?,
             36 => link::root_qdisc(self)?.map(|qdisc| Message::Qdisc(operation, qdisc)),
+            84 => mdb::mdb(self)?.map(|mdb| Message::Mdb(operation, mdb)),
             104 => Some(Message::NextHop(operation, route::next_hop(self)?)),
             _ => None,
         };

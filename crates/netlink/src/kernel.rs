@@ -31,8 +31,8 @@ use crate::request::{Dump, Requests};
 use crate::socket::{BUFFER, Socket, failed};
 
 /// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV6_IFADDR`,
-/// `_IPV6_ROUTE`, `_NEXTHOP`.
-const GROUPS: [u32; 8] = [1, 3, 4, 5, 7, 9, 11, 32];
+/// `_IPV6_ROUTE`, `_MDB`, `_NEXTHOP`.
+const GROUPS: [u32; 9] = [1, 3, 4, 5, 7, 9, 11, 26, 32];
 /// Bytes of kernel memory for events that wait: about 10,000 FDB entries. (The kernel counts its own overhead.)
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 /// Datagrams taken at once, so that a flood of events does not keep other tasks waiting.

@@ -20,7 +20,7 @@ pub use filter::{Direction, Filter};
 pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use message::{
-    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
+    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Mdb, Message, Neighbour, NextHop, NextHopKind,
     Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
 };
 pub use packet_filter::{PacketFilters, packet_filters};
