@@ -22,8 +22,10 @@ use crate::shortcut::{Shortcut, ShortcutState};
 use crate::splice::Splices;
 
 mod counts;
+mod placed;
 
 pub use counts::SteeringCounts;
+use placed::Placed;
 
 /// How programs are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,10 +147,10 @@ pub struct Steering {
     /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell the kernel of a tunnel (5.13), too.
     tunnels: bool,
     /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there is one, that of its egress.
-    uplinks: BTreeMap<u32, (SchedClassifierLink, Option<SchedClassifierLink>)>,
+    uplinks: BTreeMap<u32, (Placed, Option<SchedClassifierLink>)>,
     /// Those at the egress of what was an uplink until then.
     leaving: Vec<(Instant, SchedClassifierLink)>,
-    netdevs: BTreeMap<u32, SchedClassifierLink>,
+    netdevs: BTreeMap<u32, Placed>,
     splices: Vec<SchedClassifierLink>,
     shortcut: Shortcut,
 }
@@ -463,8 +465,8 @@ impl Steering {
     fn attach_uplink(
         &mut self,
         ifindex: u32,
-    ) -> Result<(SchedClassifierLink, Option<SchedClassifierLink>), SteeringError> {
-        let ingress = attach_by_index(&mut self.ebpf, self.hook, ifindex, UPLINK)?;
+    ) -> Result<(Placed, Option<SchedClassifierLink>), SteeringError> {
+        let ingress = self.attach_behind(ifindex, UPLINK, None)?;
         // Without it they are cut: no reason not to steer.
         let egress = self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
         Ok((ingress, egress.flatten()))
@@ -483,8 +485,8 @@ impl Steering {
         let slot = u32::from(vni.slot.get());
         if !is_virtual {
             if !self.netdevs.contains_key(&vni.ifindex) {
-                let link = attach_by_index(&mut self.ebpf, self.hook, vni.ifindex, VXLAN)?;
-                self.netdevs.insert(vni.ifindex, link);
+                let placed = self.attach_behind(vni.ifindex, VXLAN, None)?;
+                self.netdevs.insert(vni.ifindex, placed);
             }
             self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{Request, Update};
+use netlink::Direction;
 use pipeline::Counters;
 use ports::{
     AccessPort, Calls, Features, Hook, PacketSocket, PrivateNamespace, Room, ShortcutState, SpliceError,
@@ -227,6 +228,19 @@ impl Takeover {
         if let Some(worker) = self.workers.get(worker) {
             worker.wake();
         }
+    }
+
+    /// See [`Steering::placed_at`].
+    pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
+        self.steering.placed_at(interfaces)
+    }
+
+    /// See [`Steering::place_behind`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn place_behind(&mut self, found: Vec<(u32, Direction, Hook)>) -> Result<(), SteeringError> {
+        self.steering.place_behind(found)
     }
 
     /// What the steering programs decided.
