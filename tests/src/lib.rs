@@ -35,6 +35,7 @@ pub mod frames;
 pub mod guard;
 pub mod lab;
 pub mod memory;
+pub mod multicast;
 pub mod nftables;
 pub mod normal_form;
 pub mod outer;

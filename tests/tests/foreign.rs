@@ -12,7 +12,7 @@ use vtepd_tests::frames::{self, Pair, Tunnelled, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, ip, mac_of, run};
 use vtepd_tests::programs::somebody_else;
-use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets};
+use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
 
@@ -43,17 +43,12 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
         let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--hook", hook]);
         assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
-        // On tcx, vtepd's programs run before any clsact filter, whatever its priority: what vtepd takes the filter does not see.
-        let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
-        let received = if hook == "clsact" {
-            "2 packets transmitted, 0 received"
-        } else {
-            "2 packets transmitted, 2 received"
+        let dropped = || {
+            let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            said.contains("2 packets transmitted, 0 received")
         };
-        assert!(said.contains(received), "{hook}: {said}");
-        if hook == "tcx" {
-            assert!(vtepd.log().contains("runs behind vtepd"), "{}", vtepd.log());
-        }
+        assert!(dropped(), "{hook}");
+        assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
         let (status, log) = vtepd.terminate();
         assert!(status.success(), "{status}: {log}");
         // What is not vtepd's stays.
@@ -61,6 +56,40 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
             let filters = run(&lab.leaf, &format!("tc filter show dev {interface} {way}"));
             assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
         }
+    }
+}
+
+/// A clsact filter that comes later is before vtepd as well: the kernel runs all programs of tcx before all filters of clsact,
+/// so vtepd's own program moves behind it, and back when it goes.
+#[test]
+fn foreign_clsact_filters_that_come_later_keep_working() {
+    if !can_run("foreign_clsact_filters_that_come_later_keep_working") {
+        return;
+    }
+    for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
+        // The filter looks at the outer header on the uplink.
+        let lab = Lab::with("later", Setup { peers: "tos inherit", ..Setup::default() });
+        ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
+        let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
+        let dropped = || {
+            let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            said.contains("2 packets transmitted, 0 received")
+        };
+        let own = || run(&lab.leaf, &format!("tc filter show dev {interface} {way}")).contains("vtepd");
+        assert!(!dropped() && !own());
+        run(&lab.leaf, &format!("tc qdisc add dev {interface} clsact"));
+        let command = format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+        let mut words: Vec<&str> = command.split(' ').collect();
+        words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
+        lab.leaf.run(&words).unwrap();
+        wait_for("vtepd's program behind the filter", own);
+        // It leaves its old place after that.
+        wait_for("the filter to drop", dropped);
+        sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
+        run(&lab.leaf, &format!("tc filter del dev {interface} {way} prio 10"));
+        wait_for("vtepd's program back on tcx", || !own());
+        wait_for("nothing to drop", || !dropped());
+        assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 5);
     }
 }
 

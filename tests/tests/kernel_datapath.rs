@@ -173,7 +173,7 @@ fn a_netdev_with_an_ipv6_underlay_gets_chosen_ports() {
     assert_eq!(row["chosen_port"]["route_per_frame"], true, "{row}");
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
     // The policy is changed while frames could be under way.
-    vtepd.ask(&["policy", "set", "30", "qp-bins", "--bins", "4"]);
+    let _ = vtepd.ask(&["policy", "set", "30", "qp-bins", "--bins", "4"]);
     overlay.check(&vtepd, 30, &entropy(Policy::QpBins, 4, KERNEL_RANGE), false);
     // What is not IP keeps the kernel's own hash, which is the same for the same MAC addresses.
     let pair = Pair::of(&overlay.lab.host, &overlay.lab.far);
@@ -203,7 +203,7 @@ fn a_netdev_without_a_local_address_gets_chosen_ports_within_its_range() {
     // The configured range ends at 65535, which the kernel never uses.
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, (49152, 65534)), true);
     // Within the netdev's range, the configured one counts.
-    vtepd.ask(&["policy", "set", "30", "--source-ports", "50000-60000"]);
+    let _ = vtepd.ask(&["policy", "set", "30", "--source-ports", "50000-60000"]);
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, (50000, 60000)), true);
 }
 
@@ -298,7 +298,7 @@ fn an_external_netdev_on_a_vlan_aware_bridge_gets_chosen_ports() {
     overlay.check(&vtepd, 40, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
     overlay.interface = "eth41".to_owned();
     overlay.check(&vtepd, 41, &entropy(Policy::QpBins, 4, KERNEL_RANGE), false);
-    vtepd.ask(&["policy", "set", "40", "qp-bins", "--bins", "8"]);
+    let _ = vtepd.ask(&["policy", "set", "40", "qp-bins", "--bins", "8"]);
     overlay.interface = "eth40".to_owned();
     overlay.check(&vtepd, 40, &entropy(Policy::QpBins, 8, KERNEL_RANGE), false);
 }

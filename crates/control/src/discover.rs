@@ -1,5 +1,6 @@
 //! Which vxlan netdevs are taken over, on which terms, and why the others are not.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
 
 use crate::leave::{LeaveReason, Obstacle};
-use crate::links::Links;
+use crate::links::{Links, holds_back};
 use crate::overlay::Overlay;
 use crate::policies::{Flow, Policies};
 use crate::settings::{Datapath, Namespace, Settings};
@@ -44,6 +45,8 @@ pub(crate) struct Discovery<'a> {
     pub(crate) policies: &'a Policies,
     /// Whether this host has the netdev's local address.
     pub(crate) local_is_present: bool,
+    /// The vxlan netdevs that have multicast entries.
+    pub(crate) multicast: &'a BTreeSet<u32>,
 }
 
 impl Discovery<'_> {
@@ -79,6 +82,12 @@ impl Discovery<'_> {
         }
         if self.settings.of(vni).datapath == Datapath::Kernel && !is_virtual {
             return Err(LeaveReason::KernelDatapath);
+        }
+        if let Some(kind) = holds_back(link) {
+            return Err(LeaveReason::NetdevQdisc { kind: kind.to_owned() });
+        }
+        if self.multicast.contains(&link.ifindex) {
+            return Err(LeaveReason::VxlanMdb);
         }
         if let Some(other) = self.twin(link.ifindex, vxlan) {
             return Err(LeaveReason::Duplicate { other });

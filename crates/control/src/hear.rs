@@ -1,5 +1,6 @@
 //! What each event changes in the state, and what it makes look at again.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,9 @@ impl State {
                 let kind = if operation == Operation::New { qdisc.kind } else { String::new() };
                 if self.links.set_qdisc(qdisc.ifindex, kind, self.epochs.links) {
                     self.dirty.underlay = true;
+                    if self.links.vxlan(qdisc.ifindex).is_some() {
+                        self.dirty.overlays.insert(qdisc.ifindex);
+                    }
                     let master = self.links.get(qdisc.ifindex).and_then(|link| link.master);
                     self.dirty.shortcut.bridges.extend(master);
                 }
@@ -48,6 +52,7 @@ impl State {
             Message::Rule(..) => self.doubt(&[Dump::Rules]),
             Message::IpsecChanged => self.doubt(&[Dump::IpsecPolicies]),
             // Only dumps have these ([`State::resync`]).
+            Message::Mdb(operation, mdb) => self.multicast(operation, mdb.ifindex),
             Message::IpsecPolicy(_) | Message::IpsecDefault { .. } | Message::Other(_) => {}
         }
     }
@@ -77,6 +82,7 @@ impl State {
             | Message::IpsecPolicy(_)
             | Message::IpsecDefault { .. }
             | Message::IpsecChanged
+            | Message::Mdb(..)
             | Message::Other(_) => {}
         }
     }
@@ -132,6 +138,7 @@ impl State {
             overlay.release(&mut self.vteps);
         }
         self.bridges.remove(&ifindex);
+        self.multicast.remove(&ifindex);
         if let Some(bridge) = link.and_then(|link| link.master)
             && let Some(ports) = self.bridges.get_mut(&bridge)
         {
@@ -249,6 +256,30 @@ impl State {
             }
         }
         self.dirty.overlays.insert(entry.ifindex);
+    }
+
+    /// A bridge or a vxlan netdev has multicast entries, or lost some. How many are left only a dump tells.
+    fn multicast(&mut self, operation: Operation, ifindex: u32) {
+        let other_device = self.links.get(ifindex).is_some() && self.links.vxlan(ifindex).is_none();
+        if other_device {
+            return;
+        }
+        match operation {
+            Operation::New if self.multicast.insert(ifindex) => {
+                self.dirty.overlays.insert(ifindex);
+            }
+            Operation::New => {}
+            Operation::Delete => self.doubt(&[Dump::Mdb]),
+        }
+    }
+
+    /// A dump named all vxlan netdevs that have multicast entries. Returns how many have none any more.
+    pub(crate) fn resync_multicast(&mut self, dump: Vec<Message>) -> usize {
+        let before = std::mem::take(&mut self.multicast);
+        dump.into_iter().for_each(|message| self.apply_kernel(message));
+        let gone: BTreeSet<u32> = before.difference(&self.multicast).copied().collect();
+        self.dirty.overlays.extend(&gone);
+        gone.len()
     }
 
     fn fpm_fdb(&mut self, operation: Operation, entry: &FdbEntry, now: Instant) {

@@ -197,6 +197,15 @@ pub enum LeaveReason {
     /// The kernel named an option that is newer than this program.
     #[error("it has an option that this version of vtepd does not know (IFLA_VXLAN attribute {0})")]
     UnknownOption(u16),
+    /// A queueing discipline of the netdev, which frames would pass after steering.
+    #[error("its queueing discipline {kind} delays or drops frames")]
+    NetdevQdisc {
+        /// Which one: `tbf`, `htb` and so on.
+        kind: String,
+    },
+    /// Multicast entries of the netdev (`bridge mdb`).
+    #[error("it has multicast entries of its own (bridge mdb)")]
+    VxlanMdb,
 }
 
 /// What the kernel honours in an FDB entry and this project does not.

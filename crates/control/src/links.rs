@@ -209,10 +209,19 @@ pub(crate) fn impairs(link: &Link) -> bool {
     !["", "noqueue", "noop", "mq", "pfifo_fast", "fq_codel", "fq", "cake"].contains(&link.qdisc.as_str())
 }
 
+/// The queueing discipline of a vxlan netdev that may delay, drop or reorder frames, if it has one. Steering takes
+/// frames before it. The others pass each frame on at once, because a vxlan netdev always takes it.
+pub(crate) fn holds_back(link: &Link) -> Option<&str> {
+    let at_once = ["", "noqueue", "noop", "pfifo_fast", "pfifo", "bfifo", "fq_codel"];
+    let vxlan = matches!(link.kind, LinkKind::Vxlan(_));
+    Some(link.qdisc.as_str()).filter(|qdisc| vxlan && !at_once.contains(qdisc))
+}
+
 /// The part of a link that forwarding depends on.
 fn forwarding(link: &Link) -> impl PartialEq + '_ {
     (
         (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),
-        (link.mac, link.master, link.link, &link.kind, link.bridge_port, impairs(link), link.link_namespace),
+        (link.mac, link.master, link.link, &link.kind, link.bridge_port, impairs(link)),
+        (link.link_namespace, holds_back(link)),
     )
 }

@@ -320,6 +320,7 @@ impl State {
                             vteps: &self.vteps,
                             policies: &self.policies,
                             local_is_present,
+                            multicast: &self.multicast,
                         };
                         let decision = discovery.decide(link, vxlan, overlay);
                         let reason = decision.as_ref().err();

@@ -610,6 +610,7 @@ const fn name(what: Dump) -> &'static str {
         Dump::Fdb => "FDB entries",
         Dump::Rules => "routing rules",
         Dump::IpsecPolicies => "IPsec policies",
+        Dump::Mdb => "multicast databases",
     }
 }
 

@@ -67,6 +67,12 @@ pub enum NoShortcut {
     /// The port is locked.
     #[error("it is locked")]
     Locked,
+    /// The vxlan netdev's port is locked.
+    #[error("the vxlan netdev's port is locked")]
+    NetdevLocked,
+    /// `backup_port`.
+    #[error("it has a backup port")]
+    BackupPort,
     /// A VLAN interface.
     #[error("it is a VLAN interface")]
     VlanInterface,
@@ -223,12 +229,13 @@ impl State {
         let (slot, terms) = self.publication.taken(netdev)?;
         let attributes = self.links.bridge(bridge)?;
         let link = self.links.get(netdev)?;
-        let BridgePort { state, learning, .. } = link.bridge_port.unwrap_or_default();
+        let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
         let Filters { bridge: frames, ebtables, ip, call_ip } = self.namespace.filters;
         let reasons = [
             (!self.settings.shortcut, NoShortcut::Off),
             (several, NoShortcut::SeveralNetdevs),
             (state != FORWARDING, NoShortcut::NetdevNotForwarding(state)),
+            (locked, NoShortcut::NetdevLocked),
             (attributes.ageing == 0, NoShortcut::NoAgeing),
             (attributes.promiscuous, NoShortcut::Promiscuous),
             (frames, NoShortcut::FrameFilter),
@@ -308,6 +315,7 @@ fn obstacle(link: &Link) -> Option<NoShortcut> {
         (port.state != FORWARDING, NoShortcut::NotForwarding(port.state)),
         (port.isolated, NoShortcut::Isolated),
         (port.locked, NoShortcut::Locked),
+        (port.backup, NoShortcut::BackupPort),
     ]
     .into_iter()
     .find_map(|(applies, reason)| applies.then_some(reason))

@@ -45,6 +45,8 @@ pub struct State {
     pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
     /// The FDB of each vxlan netdev, and of interfaces that may yet turn out to be one.
     pub(crate) overlays: BTreeMap<u32, Overlay>,
+    /// The vxlan netdevs that have multicast entries of their own, and interfaces that may yet turn out to be one.
+    pub(crate) multicast: BTreeSet<u32>,
     pub(crate) neighbours: Swept<(u32, IpAddr), Adjacent>,
     pub(crate) kernel: Routes,
     pub(crate) fpm: Routes,
@@ -164,6 +166,7 @@ impl State {
             own: BTreeSet::new(),
             bridges: HashMap::default(),
             overlays: BTreeMap::new(),
+            multicast: BTreeSet::new(),
             neighbours: Swept::default(),
             kernel: Routes::new(Identity::Metric),
             fpm: Routes::new(Identity::Prefix),
@@ -222,6 +225,7 @@ impl State {
             Dump::NextHops => &mut epochs.next_hops,
             Dump::Routes => &mut epochs.routes,
             Dump::Rules | Dump::IpsecPolicies => return Resync { dumped, swept: 0 },
+            Dump::Mdb => return Resync { dumped, swept: self.resync_multicast(dump) },
         };
         epoch.advance();
         let epoch = *epoch;
@@ -240,6 +244,7 @@ impl State {
                 gone
             }
             Dump::Fdb => self.sweep_fdb(epoch),
+            Dump::Mdb => 0,
             Dump::Neighbours => {
                 let gone = self.neighbours.sweep(epoch);
                 self.dirty.adjacencies |= !gone.is_empty();

@@ -115,6 +115,23 @@ fn a_port_has_the_shortcut_unless_only_the_bridge_can_do_what_it_asks_for() {
     assert_eq!(without_for([link(Link { kind: vlan, ..host_port() })]), Some(VlanInterface));
     let blocked = Link { bridge_port: Some(BridgePort { state: 4, ..FORWARDING }), ..netdev() };
     assert_eq!(without_for([link(blocked)]), Some(NetdevNotForwarding(4)));
+    // The bridge checks the source of what comes from a locked port, and takes another port than one without carrier.
+    let locked = Link { bridge_port: Some(BridgePort { locked: true, ..FORWARDING }), ..netdev() };
+    assert_eq!(without_for([link(locked)]), Some(NetdevLocked));
+    assert_eq!(without_for([option(|port| port.backup = true)]), Some(BackupPort));
+    // None of these concerns a frame for a known unicast address: floods, ARP and neighbour discovery go by the bridge.
+    for harmless in [
+        |port: &mut BridgePort| port.hairpin = true,
+        |port: &mut BridgePort| port.unicast_flood = false,
+        |port: &mut BridgePort| port.multicast_flood = false,
+        |port: &mut BridgePort| port.broadcast_flood = false,
+        |port: &mut BridgePort| port.neighbour_suppression = true,
+        |port: &mut BridgePort| port.isolated = true,
+    ] {
+        let mut option = FORWARDING;
+        harmless(&mut option);
+        assert_eq!(without_for([link(Link { bridge_port: Some(option), ..netdev() })]), None);
+    }
     assert_eq!(without_for([attribute(|bridge| bridge.ageing = 0)]), Some(NoAgeing));
     assert_eq!(without_for([attribute(|bridge| bridge.promiscuous = true)]), Some(Promiscuous));
     assert_eq!(without_for([attribute(|bridge| bridge.calls_netfilter = true)]), None, "there are no tables");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use control::{LeaveReason, Namespace, Obstacle, Oddity, Settings, State, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
-use netlink::{FdbEntry, Link, LinkKind, Message, Vxlan};
+use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, Qdisc, Vxlan};
 use tables::{DontFragment, Slot, Tos, Ttl};
 use wire::MacAddr;
 use world::*;
@@ -355,4 +355,56 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10096)]));
     state.reload(Settings { include: Some([vni(10094)].into()), ..own }, Namespace::default());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10094)]));
+}
+
+/// Steering takes frames before the root queueing discipline of the netdev.
+#[test]
+fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_goes() {
+    let qdisc = |kind: &str| Qdisc { ifindex: VXLAN, kind: kind.into() };
+    let left = |kind: &str| Some(LeaveReason::NetdevQdisc { kind: kind.into() });
+    for kind in ["tbf", "netem", "htb", "cake", "fq", "hfsc"] {
+        let before = Link { qdisc: kind.into(), ..vxlan(VXLAN, BRIDGE, base()) };
+        assert_eq!(left_with(before), left(kind), "there before the start");
+        let mut state = told(leaf());
+        tell(&mut state, [Message::Qdisc(New, qdisc(kind))]);
+        assert_eq!(why_left(&state.build(), VXLAN), left(kind), "added later");
+        tell(&mut state, [Message::Qdisc(Delete, qdisc(kind))]);
+        assert_eq!(why_left(&state.build(), VXLAN), None, "{kind} is gone");
+    }
+    for kind in ["noqueue", "pfifo_fast", "fq_codel"] {
+        assert_eq!(left_with(Link { qdisc: kind.into(), ..vxlan(VXLAN, BRIDGE, base()) }), None, "{kind}");
+    }
+    // On another interface it is not the netdev's.
+    let mut state = told(leaf());
+    tell(&mut state, [Message::Qdisc(New, Qdisc { ifindex: UP1, kind: "tbf".into() })]);
+    assert_eq!(why_left(&state.build(), VXLAN), None);
+}
+
+/// How many entries are left after a deletion, only a dump tells.
+#[test]
+fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
+    let mdb = |operation, ifindex| Message::Mdb(operation, Mdb { ifindex, entries: 1 });
+    let mut state = State::new(Settings::default(), Namespace::default());
+    // The dump of links comes first, but an event may precede it.
+    tell(&mut state, [mdb(New, VXLAN)]);
+    tell(&mut state, leaf());
+    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::VxlanMdb));
+    state.take_doubtful();
+    tell(&mut state, [mdb(Delete, VXLAN)]);
+    assert_eq!(state.take_doubtful(), [Dump::Mdb]);
+    state.resync(Dump::Mdb, vec![mdb(New, VXLAN)]);
+    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::VxlanMdb), "there is another one");
+    assert_eq!(state.resync(Dump::Mdb, vec![]).swept, 1);
+    assert_eq!(why_left(&state.build(), VXLAN), None);
+    // Those of a bridge are the bridge's affair.
+    tell(&mut state, [mdb(New, BRIDGE), mdb(Delete, BRIDGE)]);
+    assert_eq!(why_left(&state.build(), VXLAN), None);
+    assert!(!state.take_doubtful().contains(&Dump::Mdb));
+    // Another netdev may get the number.
+    tell(&mut state, [mdb(New, VXLAN)]);
+    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::VxlanMdb));
+    tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
+    state.build();
+    tell(&mut state, [link(vxlan(VXLAN, BRIDGE, base()))]);
+    assert_eq!(why_left(&state.build(), VXLAN), None);
 }

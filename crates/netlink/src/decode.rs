@@ -19,6 +19,7 @@
 
 pub(crate) mod ipsec;
 mod link;
+mod mdb;
 mod neighbour;
 mod route;
 mod rule;
@@ -171,6 +172,7 @@ impl<'a> Envelope<'a> {
             28 => neighbour::neighbour(self, operation)?,
             32 => rule::rule(self)?.map(|rule| Message::Rule(operation, rule)),
             36 => link::root_qdisc(self)?.map(|qdisc| Message::Qdisc(operation, qdisc)),
+            84 => mdb::mdb(self)?.map(|mdb| Message::Mdb(operation, mdb)),
             104 => Some(Message::NextHop(operation, route::next_hop(self)?)),
             _ => None,
         };

@@ -32,6 +32,8 @@ pub enum Message {
     NextHop(Operation, NextHop),
     /// `RTM_NEWQDISC`, `RTM_DELQDISC` of an interface's root: what follows a delete is the interface's default.
     Qdisc(Operation, Qdisc),
+    /// `RTM_NEWMDB`, `RTM_DELMDB` with at least one entry: multicast entries of a bridge or of a vxlan netdev itself.
+    Mdb(Operation, Mdb),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
     /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a rule of policy routing.
@@ -85,6 +87,15 @@ pub struct Link {
     pub qdisc: String,
 }
 
+/// The multicast database of a bridge or of a vxlan netdev.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mdb {
+    /// The bridge or the vxlan netdev.
+    pub ifindex: u32,
+    /// How many entries the message tells of, at least one.
+    pub entries: usize,
+}
+
 /// The root queueing discipline of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Qdisc {
@@ -123,6 +134,8 @@ pub struct BridgePort {
     pub isolated: bool,
     /// `IFLA_BRPORT_LOCKED`.
     pub locked: bool,
+    /// `IFLA_BRPORT_BACKUP_PORT`: frames for a port without carrier go to another one.
+    pub backup: bool,
 }
 
 /// `IFLA_INFO_KIND` with the attributes of those kinds that matter here.

@@ -75,17 +75,20 @@ pub enum Dump {
     /// All IPsec policies that may concern VXLAN over IPv4, and the default policy. Nothing where the kernel has no
     /// IPsec. [`Requests::dump`] opens a socket of its own for it, in the calling thread's namespace.
     IpsecPolicies,
+    /// The multicast databases of bridges and of vxlan netdevs. Nothing where the kernel has none.
+    Mdb,
 }
 
 impl Dump {
     /// All of them, in an order in which what is referred to comes first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Links,
         Self::Addresses,
         Self::NextHops,
         Self::Routes,
         Self::Neighbours,
         Self::Fdb,
+        Self::Mdb,
         Self::Rules,
         Self::IpsecPolicies,
     ];
@@ -100,6 +103,7 @@ impl Dump {
             Self::Fdb => "read FDB entries",
             Self::Rules => "read routing rules",
             Self::IpsecPolicies => "read IPsec policies",
+            Self::Mdb => "read multicast databases",
         }
     }
 
@@ -120,6 +124,8 @@ impl Dump {
             Self::Rules => vec![get(34, 12, AF_INET)],
             // XFRM_MSG_GETPOLICY with struct xfrm_userpolicy_id.
             Self::IpsecPolicies => vec![get(0x15, 64, 0)],
+            // struct br_port_msg
+            Self::Mdb => vec![get(86, 8, AF_BRIDGE)],
         }
     }
 }
@@ -241,7 +247,11 @@ impl Requests {
                 (0..ATTEMPTS).find_map(|_| self.exchange_by(what.name(), &request, decode).transpose());
             let messages = complete
                 .ok_or_else(|| Error::Interrupted { operation: what.name().into(), attempts: ATTEMPTS })?;
-            all.extend(messages?);
+            match messages {
+                // A kernel whose bridge module is not loaded has no such databases.
+                Err(error) if what == Dump::Mdb && error.refusal() == Some(EOPNOTSUPP) => {}
+                messages => all.extend(messages?),
+            }
         }
         Ok(all)
     }

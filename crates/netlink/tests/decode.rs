@@ -6,7 +6,7 @@ mod bytes;
 
 use bytes::{all_of_vxlan, attribute, ip, link_body, message, number, one, route_body, vxlan_message};
 use netlink::{
-    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind,
+    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Mdb, Message, Neighbour, NextHop, NextHopKind,
     Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
 };
 use wire::MacAddr;
@@ -92,6 +92,7 @@ fn a_bridge_port() {
         attribute(30, &[1]),
         attribute(32, &[1]),
         attribute(33, &[1]),
+        number(34, 9),
         attribute(39, &[1]),
         attribute(4, &[1]),
         attribute(77, &[1]),
@@ -107,6 +108,7 @@ fn a_bridge_port() {
         neighbour_suppression: true,
         isolated: true,
         locked: true,
+        backup: true,
     };
     let attributes = |family: u8| {
         let info = [attribute(5, &options), attribute(4, b"bridge\0"), attribute(1, b"veth\0")];
@@ -173,6 +175,22 @@ fn other_links() {
     // A link layer with other addresses than Ethernet's.
     let infiniband = one(&message(16, 0, &link_body(0, 9, 0), &[attribute(1, &[1; 20])]));
     assert!(matches!(infiniband, Message::Link(_, Link { mac: None, .. })));
+}
+
+/// Entries of a multicast database; what lists only ports with multicast routers, or nothing, has none.
+#[test]
+fn multicast_databases_are_counted() {
+    let mdb =
+        |kind: u16, attributes: &[Vec<u8>]| one(&message(kind, 0, &[7, 0, 0, 0, 9, 0, 0, 0], attributes));
+    let entry = attribute(1, &attribute(1, &[0; 28]));
+    let two = attribute(1 | 0x8000, &[entry.clone(), entry].concat());
+    let expected = Mdb { ifindex: 9, entries: 2 };
+    assert_eq!(mdb(84, &[two.clone()]), Message::Mdb(Operation::New, expected));
+    assert_eq!(mdb(85, &[two]), Message::Mdb(Operation::Delete, expected));
+    let routers = attribute(2, &attribute(1, &[4, 0, 0, 0]));
+    for without in [vec![], vec![attribute(1, &[])], vec![routers]] {
+        assert_eq!(mdb(84, &without), Message::Other(84));
+    }
 }
 
 #[test]

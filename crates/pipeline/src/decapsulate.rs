@@ -16,7 +16,7 @@ use crate::bridge::{Place, Way};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::TPID;
 use crate::frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload};
-use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
+use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
 use crate::outgoing::Outgoing;
 use crate::partial::{Completed, is_sctp};
 
@@ -235,9 +235,17 @@ pub(crate) fn station(inner: &[u8], table: &VniTable) -> Result<MacAddr, DropRea
 }
 
 /// What the inner packet's ECN field becomes (RFC 6040 section 4.2); `None` if it has none.
-pub(crate) fn congestion(outer_tos: u8, dissection: &Dissection) -> Result<Option<Egress>, DropReason> {
-    let ecn = dissection.network.traffic_class().map(|inner| wire::ecn::decapsulate(outer_tos, inner));
-    if ecn == Some(Egress::Drop) { Err(DropReason::EcnNotCapable) } else { Ok(ecn) }
+pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, DropReason> {
+    let Some(class) = Inner::of_received(inner)?.tos else { return Ok(None) };
+    let ecn = wire::ecn::decapsulate(outer_tos, class);
+    let version = inner.get(ETHERNET).map(|first| first >> 4);
+    match (ecn, inner.get(MACS..ETHERNET), version) {
+        (Egress::Drop, ..) => Err(DropReason::EcnNotCapable),
+        // A header of another version than the EtherType says is not written to.
+        (Egress::Set(_), Some([0x08, 0x00]), version) if version != Some(4) => Ok(Some(Egress::Keep)),
+        (Egress::Set(_), Some([0x86, 0xdd]), version) if version != Some(6) => Ok(Some(Egress::Keep)),
+        _ => Ok(Some(ecn)),
+    }
 }
 
 /// Builds the frame for the bridge splice, with its tag, or for a host's or an access port. `index`, `end`, `vtep`: the received frame, where
@@ -254,7 +262,7 @@ fn inside(
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
     // Inner headers are copied to the head up to the last byte that changes, or to where the tag goes.
-    let (mut copied, codepoint) = match congestion(outer_tos, dissection)? {
+    let (mut copied, codepoint) = match congestion(outer_tos, inner)? {
         Some(Egress::Set(codepoint)) => match dissection.network {
             Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
             _ => (l3 + 20, Some(codepoint)),

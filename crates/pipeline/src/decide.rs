@@ -9,7 +9,7 @@ use wire::{Dissection, Roce};
 
 use crate::drop_reason::DropReason;
 use crate::frame::{Checksum, Frame, Offload};
-use crate::outer::OVERHEAD;
+use crate::outer::{Inner, OVERHEAD};
 use crate::partial::{Completed, InnerHead};
 use crate::segment::Segmenter;
 
@@ -25,6 +25,8 @@ pub struct Plan<'a> {
     pub remotes: &'a [VtepIndex],
     /// Whether that is the flood list.
     pub flooded: bool,
+    /// What the outer headers may take over.
+    pub inner: Inner,
     frame: &'a Frame<'a>,
 }
 
@@ -40,7 +42,7 @@ impl<'a> Plan<'a> {
     /// Looks the frame's destination up.
     ///
     /// # Errors
-    /// [`DropReason::NoRemote`].
+    /// [`DropReason::NoRemote`], [`DropReason::InnerTruncated`].
     #[inline(always)]
     pub fn of(
         frame: &'a Frame<'a>,
@@ -52,18 +54,20 @@ impl<'a> Plan<'a> {
         if remotes.is_empty() {
             return Err(DropReason::NoRemote);
         }
-        Ok(Self { vni, dissection, remotes, flooded: known.is_none(), frame })
+        let inner = Inner::of(frame.data)?;
+        Ok(Self { vni, dissection, remotes, flooded: known.is_none(), inner, frame })
     }
 
     /// A frame that goes to these VTEPs, of which there is at least one.
-    pub const fn to(
+    pub fn to(
         frame: &'a Frame<'a>,
         dissection: &'a Dissection,
         vni: &'a VniTable,
         remotes: &'a [VtepIndex],
         flooded: bool,
     ) -> Self {
-        Self { vni, dissection, remotes, flooded, frame }
+        let inner = Inner::of(frame.data).unwrap_or_default();
+        Self { vni, dissection, remotes, flooded, inner, frame }
     }
 
     /// Whether its sender left nothing of the frame to somebody below.

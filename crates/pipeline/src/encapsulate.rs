@@ -206,7 +206,7 @@ impl Pipeline {
         let headers = transmit.append_head()?;
         // Nobody could finish a checksum for each segment.
         let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
-        let inherited = Inherited::of(tunnel, &plan.dissection.network);
+        let inherited = Inherited::of(tunnel, &plan.inner);
         let identification = self.identification.wrapping_add(1);
         Outer { tunnel, hop, remote: address, source_port, l3_length, identification, inherited }
             .write(headers);
@@ -262,7 +262,7 @@ impl Pipeline {
             source_port,
             l3_length,
             identification: self.identification,
-            inherited: Inherited::of(&vni.tunnel, &plan.dissection.network),
+            inherited: Inherited::of(&vni.tunnel, &plan.inner),
         };
         let mut offload = Offload::default();
         if vni.tunnel.udp_checksum {

@@ -134,7 +134,7 @@ pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanatio
 impl Route {
     fn of(plan: &Plan<'_>, path: &Path<'_>, source_port: u16) -> Self {
         let tunnel = &plan.vni.tunnel;
-        let Inherited { tos, ttl, dont_fragment } = Inherited::of(tunnel, &plan.dissection.network);
+        let Inherited { tos, ttl, dont_fragment } = Inherited::of(tunnel, &plan.inner);
         Self {
             local: tunnel.local,
             remote: path.remote,

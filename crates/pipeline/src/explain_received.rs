@@ -98,6 +98,6 @@ impl Reception {
             let heard = judge((source, outer.source), (table, learning), snapshot);
             self.heard = Some(heard.map_err(Fate::Dropped)?);
         }
-        congestion(outer.tos, &dissection).map(Fate::Bridge).map_err(Fate::Dropped)
+        congestion(outer.tos, inner).map(Fate::Bridge).map_err(Fate::Dropped)
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tables::Snapshot;
 use wire::MacAddr;
+use wire::checksum::Sum;
 use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
 
 use crate::batch::Destination;
@@ -75,6 +76,22 @@ fn is_plain(inner: &[u8]) -> bool {
         Some([0x86, 0xdd]) => {
             matches!(inner.get(ETHERNET + 6), Some(&(PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_FRAGMENT)))
         }
+        _ => false,
+    }
+}
+
+/// Whether the packet's header is right and the packet fills the frame. Where br_netfilter is in use the bridge drops
+/// packets with a wrong version, length or checksum, and cuts off what is behind a packet (`br_validate_ipv4()` and
+/// `br_validate_ipv6()` in `net/bridge/`). Packets with IPv4 options do not count as right.
+fn is_well_formed(inner: &[u8]) -> bool {
+    let length = inner.len();
+    let packet = inner.get(ETHERNET..).unwrap_or_default();
+    let Some(ip) = packet.first_chunk::<20>() else { return false };
+    let [first, _, l0, l1, p0, p1, ..] = *ip;
+    let claimed = |high, low| usize::from(u16::from_be_bytes([high, low]));
+    match first {
+        0x45 => claimed(l0, l1) + ETHERNET == length && Sum::new().bytes(ip).is_intact(),
+        0x60..=0x6f => claimed(p0, p1) + 40 + ETHERNET == length,
         _ => false,
     }
 }
@@ -186,10 +203,14 @@ impl Hosts {
         let since = self.now.saturating_sub(known.bridged);
         let recent = known.bridged >= self.settled && since < PAUSE.as_millis() as u64;
         if known.port != 0 {
-            if !recent {
+            let well_formed = is_well_formed(inner);
+            if well_formed && !recent {
                 return Some((self.now, known));
             }
-            self.unsettled = Some(self.now);
+            // Others go by the bridge for their own sake, and what follows stays behind them.
+            if well_formed {
+                self.unsettled = Some(self.now);
+            }
         }
         known.bridged = self.now;
         None

@@ -92,6 +92,15 @@ impl Senders {
         let Some((addresses, behind)) = inner.split_first_chunk::<MACS>() else { return false };
         let [_, _, _, _, _, _, s0, s1, s2, s3, s4, s5] = *addresses;
         let Some(&[e0, e1, first, second]) = behind.first_chunk() else { return false };
+        let header = match [e0, e1] {
+            [0x08, 0x00] => 20,
+            [0x86, 0xdd] => 40,
+            _ => 0,
+        };
+        // The kernel drops these, and so does the long way.
+        if packet.len() < 8 + ETHERNET + header {
+            return false;
+        }
         let station = number([s0, s1, s2, s3, s4, s5]);
         if s0 & 1 == 1 || station == 0 || station == known.own {
             return false;

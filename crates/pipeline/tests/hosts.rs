@@ -107,6 +107,44 @@ fn what_only_the_bridge_can_do_goes_there() {
     }
 }
 
+/// Where br_netfilter is in use the bridge drops or trims these.
+#[test]
+fn malformed_packets_go_by_the_bridge_and_what_follows_stays_behind_them() {
+    let change = |at: usize, value: u8, sum: bool| {
+        let mut frame = roce(1, 1);
+        frame[at] = value;
+        if sum {
+            frame[24..26].fill(0);
+            let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+            frame[24..26].copy_from_slice(&sum);
+        }
+        frame
+    };
+    let mut six = udp6(2, b"six");
+    six[14] = 0x46;
+    let mut longer = udp6(2, b"six");
+    longer[19] += 1;
+    let malformed = [
+        change(14, 0x65, true),
+        change(14, 0x44, true),
+        change(14, 0x46, true),
+        change(16, 0x70, true),
+        change(17, 20, true),
+        change(22, 1, false),
+        [roce(1, 1), vec![0; 3]].concat(),
+        [udp6(2, b"six"), vec![0; 3]].concat(),
+        six,
+        longer,
+    ];
+    let snapshot = leaf().snapshot();
+    for (number, frame) in malformed.into_iter().enumerate() {
+        let mut worker = worker();
+        worker.decapsulate(&carried(&[roce(1, 1), frame.clone(), roce(1, 1)], 0), &snapshot);
+        let expected = [Destination::Host(PORT), Destination::Bridge, Destination::Bridge];
+        assert_eq!(destinations(&worker), expected, "{number}");
+    }
+}
+
 /// Each frame a millisecond after the one before; when the host is on the port, and when the worker made a pause.
 #[test]
 fn the_first_frame_past_the_bridge_leaves_after_those_by_it_have() {

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 // The shortcut: a host's frame for a known remote MAC address goes from its port straight to the worker, without the bridge.
 // Included by steering.bpf.c.
 
@@ -54,16 +54,50 @@ struct {
 	TYPE(value, __u64);
 } places SEC(".maps");
 
-// IPv4, or IPv6 that is no neighbour discovery (RFC 4861: ICMPv6 types 133 to 137). Extension headers may hide that, so they and
-// what is not known go by the bridge.
+// IPv4 without options whose header is right and which fills the frame. Where br_netfilter is in use the bridge drops
+// packets with a wrong version, length or checksum, and cuts off what is behind a packet (br_validate_ipv4() in
+// net/bridge/br_netfilter_hooks.c).
+static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
+{
+	union {
+		struct ipv4 ip;
+		__u32 words[5];
+	} header;
+	__u64 sum = 0;
+
+	if (bpf_skb_load_bytes(skb, 14, &header, sizeof(header)))
+		return 0;
+	if (header.ip.version_ihl != 0x45 || ntohs(header.ip.total_length) + 14U != skb->len)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 5; i++)
+		sum += header.words[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16) == 0xffff;
+}
+
+// Such IPv4, or IPv6 of the right length (br_validate_ipv6()) that is no neighbour discovery (RFC 4861: ICMPv6 types 133
+// to 137). Extension headers may hide that, so they and what is not known go by the bridge.
 static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 {
+	struct {
+		__u8 version;
+		__u8 flow[3];
+		__u16 length;
+		__u8 next;
+		__u8 hop_limit;
+	} ip6;
 	__u8 next, type;
 
 	if (skb->protocol == htons(ETH_P_IP))
-		return 1;
-	if (skb->protocol != htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 14 + 6, &next, 1))
+		return is_ipv4(skb);
+	if (skb->protocol != htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 14, &ip6, sizeof(ip6)))
 		return 0;
+	if (ip6.version >> 4 != 6 || ntohs(ip6.length) + 14U + 40U != skb->len)
+		return 0;
+	next = ip6.next;
 	if (next == IPPROTO_TCP || next == IPPROTO_UDP)
 		return 1;
 	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);

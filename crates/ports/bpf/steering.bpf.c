@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 // The steering programs: which frames vtepd's worker gets. A frame is decided about once: what is redirected here is
 // vtepd's, what is passed is the kernel's.
 //
@@ -513,4 +513,5 @@ SEC("classifier") int vtepd_tunnel(struct __sk_buff *skb)
 	return PASS;
 }
 
+// The kernel lets only programs under a licence compatible with the GPL call bpf_check_mtu().
 char _license[] SEC("license") = "Dual MIT/GPL";

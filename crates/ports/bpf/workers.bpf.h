@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 // Which worker gets a frame, where there are several: each has splices of its own, and each flow goes to one of them, so that its frames keep
 // their order. Included by steering.bpf.c.
 

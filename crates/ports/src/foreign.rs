@@ -2,8 +2,8 @@
 //!
 //! The order is fixed. A foreign XDP program sees a received frame first, then tcx programs, vtepd's own last, then clsact filters
 //! by their priority, vtepd's own last. What those before vtepd drop, redirect or accept for good does not reach vtepd and, if
-//! accepted, is the kernel's; what they pass on is steered. So with tcx, vtepd stands before all clsact filters, which do not see
-//! what it takes; with clsact it stands behind everything of others.
+//! accepted, is the kernel's; what they pass on is steered. The kernel runs all programs of tcx before all filters of clsact. So
+//! where somebody else has clsact filters, vtepd's own program is attached by clsact, too, for as long as they are there.
 
 use std::fmt;
 
@@ -37,10 +37,10 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Programs of others on an interface's ingress or egress, and how they stand to vtepd's if those are attached by `own`. Where they
-/// cannot be read (no tcx, no clsact) there are none.
+/// Programs of others on an interface's ingress or egress, and how they stand to vtepd's. Where they cannot be read (no tcx, no
+/// clsact) there are none.
 #[must_use]
-pub fn find(ifindex: u32, direction: Direction, own: Hook) -> Vec<Foreign> {
+pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     let Ok(name) = nix::net::if_::if_indextoname(ifindex) else { return Vec::new() };
     let interface = name.to_string_lossy().into_owned();
     let (attach_type, tcx, clsact) = match direction {
@@ -67,9 +67,22 @@ pub fn find(ifindex: u32, direction: Direction, own: Hook) -> Vec<Foreign> {
     for filter in requests.filters(ifindex, direction).unwrap_or_default() {
         let program = filter.name.unwrap_or(filter.kind);
         if !is_own(&program) {
-            let behind = own == Hook::Tcx || filter.priority >= CLSACT_PRIORITY;
+            let behind = filter.priority >= CLSACT_PRIORITY;
             found.push(Foreign { interface: interface.clone(), hook: clsact, program, behind });
         }
     }
     found
+}
+
+/// How vtepd's own program is to be attached there, so that filters of others come first: by clsact where they are on clsact.
+#[must_use]
+pub fn hook_behind(ifindex: u32, direction: Direction, own: Hook) -> Hook {
+    if own == Hook::Clsact {
+        return own;
+    }
+    let filters = Requests::open().and_then(|mut requests| requests.filters(ifindex, direction));
+    let foreign = |filter: netlink::Filter| {
+        filter.priority < CLSACT_PRIORITY && !is_own(&filter.name.unwrap_or(filter.kind))
+    };
+    if filters.unwrap_or_default().into_iter().any(foreign) { Hook::Clsact } else { own }
 }

@@ -215,7 +215,7 @@ impl Shortcut {
         let (number, link) = match self.ports.remove(&port.ifindex) {
             Some(Attached { number, link, .. }) => (number, link),
             None => {
-                if let Some(reason) = shortcut_obstacle(&port, hook) {
+                if let Some(reason) = shortcut_obstacle(&port) {
                     self.refused.insert(port.ifindex, (port, reason));
                     return Ok(());
                 }
@@ -379,13 +379,13 @@ impl Shortcut {
 /// Why a port has no shortcut although the bridge would allow it: a program of somebody else looks at what the port receives, or at what
 /// the vxlan netdev sends or receives.
 #[must_use]
-pub fn shortcut_obstacle(port: &ShortcutPort, hook: Hook) -> Option<String> {
+pub fn shortcut_obstacle(port: &ShortcutPort) -> Option<String> {
     let places = [
         (port.ifindex, Direction::Ingress),
         (port.netdev, Direction::Egress),
         (port.netdev, Direction::Ingress),
     ];
-    let program = places.into_iter().flat_map(|(at, direction)| foreign::find(at, direction, hook)).next()?;
+    let program = places.into_iter().flat_map(|(at, direction)| foreign::find(at, direction)).next()?;
     Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 

@@ -25,9 +25,11 @@ use crate::splice::Splices;
 
 mod chosen_port;
 mod counts;
+mod placed;
 
 pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
+use placed::Placed;
 
 /// How programs are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,10 +151,10 @@ pub struct Steering {
     /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell the kernel of a tunnel (5.13), too.
     tunnels: bool,
     /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there is one, that of its egress.
-    uplinks: BTreeMap<u32, (SchedClassifierLink, Option<SchedClassifierLink>)>,
+    uplinks: BTreeMap<u32, (Placed, Option<SchedClassifierLink>)>,
     /// Those at the egress of what was an uplink until then.
     leaving: Vec<(Instant, SchedClassifierLink)>,
-    netdevs: BTreeMap<u32, SchedClassifierLink>,
+    netdevs: BTreeMap<u32, Placed>,
     splices: Vec<SchedClassifierLink>,
     shortcut: Shortcut,
 }
@@ -498,8 +500,8 @@ impl Steering {
     fn attach_uplink(
         &mut self,
         ifindex: u32,
-    ) -> Result<(SchedClassifierLink, Option<SchedClassifierLink>), SteeringError> {
-        let ingress = attach_by_index(&mut self.ebpf, self.hook, ifindex, UPLINK)?;
+    ) -> Result<(Placed, Option<SchedClassifierLink>), SteeringError> {
+        let ingress = self.attach_behind(ifindex, UPLINK, None)?;
         // Without it they are cut: no reason not to steer.
         let egress = self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
         Ok((ingress, egress.flatten()))
@@ -534,8 +536,8 @@ impl Steering {
     /// Attaches the program at a vxlan netdev's egress, if it is not there.
     fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
         if !self.netdevs.contains_key(&ifindex) {
-            let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, VXLAN)?;
-            self.netdevs.insert(ifindex, link);
+            let placed = self.attach_behind(ifindex, VXLAN, None)?;
+            self.netdevs.insert(ifindex, placed);
         }
         Ok(())
     }

@@ -306,7 +306,7 @@ fn redirects_what_is_taken(hook: Hook) {
     bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
 
     assert_eq!(
-        leaf.enter(|| ports::foreign::find(plan.uplinks.first().unwrap().ifindex, Direction::Ingress, hook))
+        leaf.enter(|| ports::foreign::find(plan.uplinks.first().unwrap().ifindex, Direction::Ingress))
             .unwrap(),
         []
     );

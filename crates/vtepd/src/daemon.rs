@@ -82,7 +82,7 @@ async fn run_until_replaced(
         let would_not_start = obstacles.len();
         let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
-        let foreign = foreign(&update.plan, hook);
+        let foreign = foreign(&update.plan);
         let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
         let notes = running
             .into_iter()
@@ -157,7 +157,7 @@ async fn run_until_replaced(
             }
             return;
         }
-        warn_of_foreign(&mut known_foreign, &update.plan, hook);
+        warn_of_foreign(&mut known_foreign, &update.plan);
         let applied = shown.apply(update);
         // What failed is tried again at the next occasion.
         applied_last = applied.is_ok().then(|| Update {
@@ -322,16 +322,13 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
 }
 
 /// Programs of others where the plan attaches ours.
-fn foreign(plan: &SteeringPlan, hook: Hook) -> Vec<Foreign> {
-    let uplinks =
-        plan.uplinks.iter().flat_map(|uplink| foreign::find(uplink.ifindex, Direction::Ingress, hook));
-    uplinks
-        .chain(plan.vnis.keys().flat_map(|&ifindex| foreign::find(ifindex, Direction::Egress, hook)))
-        .collect()
+fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
+    let uplinks = plan.uplinks.iter().flat_map(|uplink| foreign::find(uplink.ifindex, Direction::Ingress));
+    uplinks.chain(plan.vnis.keys().flat_map(|&ifindex| foreign::find(ifindex, Direction::Egress))).collect()
 }
 
-fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan, hook: Hook) {
-    for program in foreign(plan, hook) {
+fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {
+    for program in foreign(plan) {
         let text = program.to_string();
         if known.insert(text.clone()) {
             tracing::warn!("a program of somebody else: {text}");

@@ -88,7 +88,7 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
     });
     let ports = update.ports.iter().map(|port| {
         let reason = port.reason.map(|reason| reason.to_string());
-        let obstacle = || shortcut_obstacle(update.plan.ports.get(&port.ifindex)?, hook);
+        let obstacle = || shortcut_obstacle(update.plan.ports.get(&port.ifindex)?);
         let reason = reason.or_else(obstacle);
         Port { port: port.name.clone(), vni: port.vni.get(), shortcut: reason.is_none(), reason }
     });

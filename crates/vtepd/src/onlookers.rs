@@ -51,11 +51,19 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
             review(&shown, None).await;
             continue;
         };
-        let anywhere =
-            anywhere.then(|| shown.status.borrow().ports.iter().map(|port| port.ifindex).collect());
+        let anywhere = anywhere.then(|| {
+            let status = shown.status.borrow();
+            let ports = status.ports.iter().map(|port| port.ifindex);
+            let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
+            ports.chain(uplinks).chain(status.plan.vnis.keys().copied()).collect()
+        });
         // One by one, so that the first does not wait for the last.
         for interface in anywhere.unwrap_or(interfaces) {
-            review(&shown, Some(BTreeSet::from([interface]))).await;
+            let interface = BTreeSet::from([interface]);
+            if let Err(error) = shown.place_behind(&interface).await {
+                tracing::error!("{error}; filters of others may not see what vtepd takes");
+            }
+            review(&shown, Some(interface)).await;
         }
         sleep(PACE).await;
     }

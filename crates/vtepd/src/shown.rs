@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use control::{Status, Update};
+use netlink::Direction;
 use pipeline::Counters;
 use pipeline::counters::Counter;
 use ports::{Features, Hook, KillSwitch, ShortcutState, SteeringCounts, SteeringError};
@@ -219,18 +220,37 @@ impl Shown {
     /// When the kernel refuses.
     pub async fn review(&self, interfaces: Option<BTreeSet<u32>>) -> Result<(), SteeringError> {
         let ports = self.takeover().as_mut().map(|takeover| takeover.shortcut_ports(interfaces.as_ref()));
-        let (hook, ports) = (self.hook, ports.unwrap_or_default());
+        let ports = ports.unwrap_or_default();
         if ports.is_empty() {
             return Ok(());
         }
         let look = move |port: ShortcutPort| {
-            let obstacle = ports::shortcut_obstacle(&port, hook);
+            let obstacle = ports::shortcut_obstacle(&port);
             (port, obstacle)
         };
         let found = spawn_blocking(move || ports.into_iter().map(look).collect()).await;
         // It fails only where the runtime ends.
         let Ok(found) = found else { return Ok(()) };
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.review(found))
+    }
+
+    /// Filters of others have come to these interfaces or left them: vtepd's own programs stay behind them.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn place_behind(&self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+        let placed = self.takeover().as_ref().map(|takeover| takeover.placed_at(interfaces));
+        let (hook, placed) = (self.hook, placed.unwrap_or_default());
+        if placed.is_empty() {
+            return Ok(());
+        }
+        let look = move |(ifindex, direction): (u32, Direction)| {
+            (ifindex, direction, ports::foreign::hook_behind(ifindex, direction, hook))
+        };
+        let found = spawn_blocking(move || placed.into_iter().map(look).collect()).await;
+        // It fails only where the runtime ends.
+        let Ok(found) = found else { return Ok(()) };
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.place_behind(found))
     }
 
     /// One more configuration was taken over.

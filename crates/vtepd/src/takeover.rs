@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::{Request, Update};
+use netlink::Direction;
 use pipeline::Counters;
 use ports::{
-    AccessPort, Calls, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, Room, ShortcutState, Splice,
-    SpliceError, Splices, Steering, SteeringCounts, SteeringError, leftovers,
+    AccessPort, Calls, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, Room, ShortcutState,
+    Splice, SpliceError, Splices, Steering, SteeringCounts, SteeringError, leftovers,
 };
 use tables::ShortcutPort;
 use tokio::sync::{mpsc, oneshot};
@@ -277,6 +278,19 @@ impl Takeover {
         if let Some(worker) = self.workers.get(worker) {
             worker.wake();
         }
+    }
+
+    /// See [`Steering::placed_at`].
+    pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
+        self.steering.placed_at(interfaces)
+    }
+
+    /// See [`Steering::place_behind`].
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn place_behind(&mut self, found: Vec<(u32, Direction, Hook)>) -> Result<(), SteeringError> {
+        self.steering.place_behind(found)
     }
 
     /// What the steering programs decided.

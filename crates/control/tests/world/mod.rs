@@ -85,6 +85,7 @@ pub const FORWARDING: BridgePort = BridgePort {
     neighbour_suppression: false,
     isolated: false,
     locked: false,
+    backup: false,
 };
 
 /// The leaf's host port, with these options of its bridge.

@@ -133,6 +133,7 @@ fn bridge_port(attributes: Attributes<'_>) -> Result<BridgePort, DecodeError> {
             30 => port.broadcast_flood = attribute.bool()?,
             32 => port.neighbour_suppression = attribute.bool()?,
             33 => port.isolated = attribute.bool()?,
+            34 => port.backup = attribute.u32()? != 0,
             39 => port.locked = attribute.bool()?,
             _ => {}
         }

@@ -110,7 +110,7 @@ impl Port {
 
     fn look(&mut self, ports: Vec<ShortcutPort>) {
         let look = |port: ShortcutPort| {
-            let obstacle = shortcut_obstacle(&port, Hook::Tcx);
+            let obstacle = shortcut_obstacle(&port);
             (port, obstacle)
         };
         let steering = &mut self.steering;
@@ -140,6 +140,44 @@ impl Port {
         assert_eq!(after.port_shortcut, before.port_shortcut, "{why}");
         let passed = |counts: SteeringCounts| counts.port_passed + counts.port_refreshed;
         assert!(passed(after) > passed(before), "{why}: {after:?}");
+    }
+}
+
+/// Where br_netfilter is in use the bridge drops or trims these.
+#[test]
+fn malformed_packets_go_by_the_bridge() {
+    let mut port = Port::new("malformed", Hook::Tcx, PATIENT);
+    let change = |at: usize, value: u8, sum: bool| {
+        let mut frame = udp(FAR, HOST);
+        frame[at] = value;
+        if sum {
+            frame[24..26].fill(0);
+            let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+            frame[24..26].copy_from_slice(&sum);
+        }
+        frame
+    };
+    let six = |at: usize, value: u8| {
+        let mut frame = frame(FAR, HOST, 0x86dd, 17, 1, 90);
+        frame[at] = value;
+        frame
+    };
+    port.shortcuts(&change(15, 0x48, true), "another TOS, and a right checksum");
+    for (frame, why) in [
+        (change(14, 0x65, true), "IPv6 by its version"),
+        (change(14, 0x44, true), "a header of 16 bytes"),
+        (change(14, 0x46, true), "options"),
+        (change(17, 100, true), "longer than the frame"),
+        (change(17, 19, true), "shorter than its header"),
+        (change(17, 70, true), "bytes behind the packet"),
+        (change(22, 1, false), "a wrong checksum"),
+        (udp(FAR, HOST)[..33].to_vec(), "a cut header"),
+        (six(14, 0x40), "IPv4 by its version"),
+        (six(19, 37), "IPv6, longer than the frame"),
+        (six(19, 35), "IPv6, bytes behind the packet"),
+    ] {
+        port.goes_by_the_bridge(&frame, why);
+        port.shortcuts(&udp(FAR, HOST), "a right one");
     }
 }
 
