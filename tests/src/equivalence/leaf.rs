@@ -34,8 +34,9 @@ impl Plan {
     }
 }
 
-/// What every script may call: `remake` makes the vxlan netdev anew with further options, `enslave` puts it into the bridge,
-/// `entries` writes its FDB, `underlay` writes the routes and neighbours of the uplinks.
+/// What every script may call: `remake` makes the vxlan netdev anew with further options, `enslave` puts
+/// it into the bridge, `entries` writes its FDB, `underlay` writes the routes
+/// and neighbours of the uplinks, `forwarding` waits until a bridge port forwards.
 pub const PRELUDE: &str = "
 entries() {
   for pair in 3:2 4:3; do
@@ -54,6 +55,12 @@ remake() {
   ip link del vx10
   ip link add vx10 type vxlan id 10 local 10.0.0.1 dstport 4789 $VXLAN \"$@\"
   enslave
+}
+carrier() {
+  for _ in $(seq 300); do ip -o link show $1 | grep -q $2 && return; sleep 0.01; done
+}
+forwarding() {
+  for _ in $(seq 300); do bridge link show dev $1 | grep -q forwarding && return; sleep 0.01; done
 }
 underlay() {
   for uplink in 1 2; do

@@ -67,12 +67,8 @@ impl Row {
         Self { optional: true, ..self }
     }
 
-    fn stimuli(&self) -> impl Iterator<Item = &Stimulus> {
-        BOTH_WAYS.iter().chain(self.also)
-    }
-
-    fn normal(&self, observation: Observation) -> Observation {
-        if self.balanced { observation.with_one_uplink() } else { observation }
+    fn frames(&self) -> Vec<Stimulus> {
+        BOTH_WAYS.iter().chain(self.also).copied().collect()
     }
 }
 
@@ -86,26 +82,38 @@ const FOLLOWS: Duration = Duration::from_secs(4);
 const ROUNDS: usize = 3;
 
 /// A leaf on which rows are tried.
-struct Bench {
-    leaf: Leaf,
-    row: Row,
+pub(super) struct Bench {
+    /// The leaf.
+    pub(super) leaf: Leaf,
+    /// Frames that are sent, one after another.
+    pub(super) frames: Vec<Stimulus>,
+    /// Whether an uplink is as good as the other.
+    pub(super) balanced: bool,
 }
 
 impl Bench {
+    fn on(leaf: Leaf, row: &Row) -> Self {
+        Self { leaf, frames: row.frames(), balanced: row.balanced }
+    }
+
+    fn turn_to(&mut self, row: &Row) {
+        (self.frames, self.balanced) = (row.frames(), row.balanced);
+    }
+
     /// Sends all frames once, and collects what arrives until there are as many as `expected` has.
     fn once(&mut self, expected: usize) -> Observation {
         // What came late after the round before.
         self.leaf.wires.receive(&mut Observation::default());
-        for (number, stimulus) in (0..).zip(self.row.stimuli()) {
+        for (number, stimulus) in (0..).zip(&self.frames) {
             self.leaf.wires.send(stimulus, number);
         }
         let patience = Duration::from_millis(60);
         let seen = self.leaf.wires.collect(QUIET, patience, |seen| seen.count() >= expected);
-        self.row.normal(seen)
+        if self.balanced { seen.with_one_uplink() } else { seen }
     }
 
     /// What arrives with kernel VXLAN alone: the same several times in a row.
-    fn kernel(&mut self) -> Result<Observation, String> {
+    pub(super) fn kernel(&mut self) -> Result<Observation, String> {
         let start = Instant::now();
         let (mut before, mut same) = (self.once(0), 1);
         while same < ROUNDS {
@@ -120,7 +128,7 @@ impl Bench {
     }
 
     /// Whether the same arrives with vtepd.
-    fn vtepd(&mut self, expected: &Observation, when: &str) -> Result<(), String> {
+    pub(super) fn vtepd(&mut self, expected: &Observation, when: &str) -> Result<(), String> {
         let (start, mut same) = (Instant::now(), 0);
         loop {
             let now = self.once(expected.count());
@@ -156,8 +164,7 @@ impl Bench {
     }
 
     /// Tries the row; what differed.
-    fn attempt(&mut self) -> Result<Vec<String>, String> {
-        let row = self.row;
+    fn attempt(&mut self, row: &Row) -> Result<Vec<String>, String> {
         let without = self.kernel()?;
         self.script(row.set)?;
         let with = self.kernel()?;
@@ -193,15 +200,15 @@ impl Bench {
 /// Tries rows that set nothing, on one leaf and with one vtepd: those of frames alone.
 fn try_frames(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>)> {
     let Some(first) = rows.first() else { return Vec::new() };
-    let mut bench = Bench { leaf: Leaf::build(plan), row: *first };
+    let mut bench = Bench::on(Leaf::build(plan), first);
     let mut kernel = Vec::new();
     for row in rows {
-        bench.row = *row;
+        bench.turn_to(row);
         kernel.push(bench.kernel());
     }
     let vtepd = bench.leaf.vtepd();
     let results = rows.iter().zip(kernel).map(|(row, kernel)| {
-        bench.row = *row;
+        bench.turn_to(row);
         let result = kernel.and_then(|expected| {
             let found = [bench.vtepd(&expected, "with vtepd"), bench.taken_back(&vtepd)];
             Ok(found.into_iter().filter_map(Result::err).collect())
@@ -215,9 +222,9 @@ fn try_frames(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String
 fn try_knobs(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>)> {
     let mut bench: Option<Bench> = None;
     let results = rows.iter().map(|row| {
-        let mut used = bench.take().unwrap_or_else(|| Bench { leaf: Leaf::build(plan), row: *row });
-        used.row = *row;
-        let result = used.attempt();
+        let mut used = bench.take().unwrap_or_else(|| Bench::on(Leaf::build(plan), row));
+        used.turn_to(row);
+        let result = used.attempt(row);
         if result.as_ref().is_ok_and(Vec::is_empty) {
             bench = Some(used);
         }

@@ -1,10 +1,8 @@
 //! The vxlan netdev: its options, its FDB, its queueing discipline, and path MTU.
 
-use vtepd_tests::equivalence::stimulus::{Inner, PEER, Stimulus};
-use vtepd_tests::equivalence::table::Row;
-use vtepd_tests::equivalence::wires::Wire;
-
-use crate::both;
+use crate::equivalence::stimulus::{Inner, PEER, Stimulus};
+use crate::equivalence::table::Row;
+use crate::equivalence::wires::Wire;
 
 macro_rules! option {
     ($option:literal) => {
@@ -12,7 +10,8 @@ macro_rules! option {
     };
 }
 
-const OPTIONS: &[Row] = &[
+/// See the module's description.
+pub const OPTIONS: &[Row] = &[
     option!("ttl 5"),
     option!("ttl inherit").also(BITS),
     option!("tos 0x40"),
@@ -20,7 +19,7 @@ const OPTIONS: &[Row] = &[
     option!("df set"),
     option!("df inherit").also(BITS),
     option!("noudpcsum"),
-    option!("gbp"),
+    option!("gbp").harmless(),
     option!("gpe").optional(),
     option!("rsc").harmless(),
     option!("l2miss").harmless(),
@@ -75,7 +74,8 @@ const LONG: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000).whole()),
 ];
 
-const FDB: &[Row] = &[
+/// See the module's description.
+pub const FDB: &[Row] = &[
     Row::new("no flood list", "bridge fdb del 00:00:00:00:00:00 dev vx10 dst 10.0.0.2", "entries"),
     Row::new(
         "a station behind the other VTEP",
@@ -106,7 +106,7 @@ const FDB: &[Row] = &[
 ];
 
 /// What has to be in a frame of 1,500 bytes, and what has not.
-const PATH_MTU: &[Row] = &[
+pub const PATH_MTU: &[Row] = &[
     Row::new(
         "a router that says 1,500",
         "true",
@@ -124,28 +124,3 @@ const TOO_BIG: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 4).length(2000).whole()),
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(1300).whole()),
 ];
-
-#[test]
-fn options() {
-    both("options", "", OPTIONS);
-}
-
-#[test]
-fn entries() {
-    both("entries", "", FDB);
-}
-
-#[test]
-fn path_mtu_with_df_set() {
-    both("path_mtu_with_df_set", "df set", PATH_MTU);
-}
-
-#[test]
-fn path_mtu_with_df_inherit() {
-    both("path_mtu_with_df_inherit", "df inherit", PATH_MTU);
-}
-
-#[test]
-fn path_mtu_with_df_unset() {
-    both("path_mtu_with_df_unset", "df unset", PATH_MTU);
-}

@@ -1,13 +1,11 @@
 //! Routing: rules, routes, next hops, addresses and IPsec policies.
 
-use vtepd_tests::equivalence::stimulus::{Inner, Stimulus};
-use vtepd_tests::equivalence::table::Row;
-use vtepd_tests::equivalence::wires::Wire;
-
-use crate::both;
+use crate::equivalence::stimulus::{Inner, Stimulus};
+use crate::equivalence::table::Row;
+use crate::equivalence::wires::Wire;
 
 /// Table 100 sends what is for the first VTEP by the second uplink.
-const RULES: &[Row] = &[
+pub const RULES: &[Row] = &[
     Row::new(
         "a rule by destination",
         "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add to 10.0.0.2 lookup 100",
@@ -68,7 +66,7 @@ const RULES: &[Row] = &[
 ];
 
 /// By type of service: the netdev has `tos inherit`.
-const BY_TOS: &[Row] = &[
+pub const BY_TOS: &[Row] = &[
     Row::new(
         "a rule by type of service",
         "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add tos 0x10 lookup 100",
@@ -91,7 +89,8 @@ const LONG: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000).whole()),
 ];
 
-const ROUTES: &[Row] = &[
+/// See the module's description.
+pub const ROUTES: &[Row] = &[
     Row::new(
         "a blackhole route",
         "ip route replace blackhole 10.0.0.2",
@@ -191,7 +190,8 @@ const ROUTES: &[Row] = &[
     ),
 ];
 
-const ADDRESSES: &[Row] = &[
+/// See the module's description.
+pub const ADDRESSES: &[Row] = &[
     Row::new("the local address gone", "ip addr del 10.0.0.1/32 dev lo", "ip addr add 10.0.0.1/32 dev lo"),
     Row::new(
         "the local address on an uplink",
@@ -207,8 +207,8 @@ const ADDRESSES: &[Row] = &[
     Row::new("an uplink down", "ip link set up1 down", "ip link set up1 up; underlay"),
     Row::new(
         "an uplink without carrier",
-        "ip -n $OUT link set u1 down; until ip -o link show up1 | grep -q NO-CARRIER; do :; done",
-        "ip -n $OUT link set u1 up; until ip -o link show up1 | grep -q LOWER_UP; do :; done; underlay",
+        "ip -n $OUT link set u1 down; carrier up1 NO-CARRIER",
+        "ip -n $OUT link set u1 up; carrier up1 LOWER_UP; underlay",
     ),
     Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000").also(LONG),
     Row::new(
@@ -219,7 +219,8 @@ const ADDRESSES: &[Row] = &[
     ),
 ];
 
-const POLICIES: &[Row] = &[
+/// See the module's description.
+pub const POLICIES: &[Row] = &[
     Row::new(
         "an IPsec policy that blocks what goes out",
         "ip xfrm policy add src 10.0.0.1/32 dst 10.0.0.2/32 proto udp dport 4789 dir out action block",
@@ -249,28 +250,3 @@ const POLICIES: &[Row] = &[
     )
     .harmless(),
 ];
-
-#[test]
-fn rules() {
-    both("rules", "", RULES);
-}
-
-#[test]
-fn routes() {
-    both("routes", "", ROUTES);
-}
-
-#[test]
-fn by_type_of_service() {
-    both("by_type_of_service", "tos inherit", BY_TOS);
-}
-
-#[test]
-fn addresses_and_uplinks() {
-    both("addresses_and_uplinks", "", ADDRESSES);
-}
-
-#[test]
-fn ipsec_policies() {
-    both("ipsec_policies", "", POLICIES);
-}
