@@ -25,7 +25,8 @@ fn both(name: &str) {
 /// There are as many rows as were promised, each with a name of its own within its group.
 #[test]
 fn the_table_is_whole() {
-    let names: Vec<_> = GROUPS.iter().flat_map(|group| group.rows.iter().map(|row| (group.name, row.name))).collect();
+    let names: Vec<_> =
+        GROUPS.iter().flat_map(|group| group.rows.iter().map(|row| (group.name, row.name))).collect();
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
     assert!(distinct.len() == names.len() && names.len() >= 60, "{} of {}", distinct.len(), names.len());
 }

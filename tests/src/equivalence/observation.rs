@@ -56,7 +56,8 @@ impl Observation {
     #[must_use]
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
-        for key in self.frames.keys().chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key))) {
+        for key in self.frames.keys().chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key)))
+        {
             let counts = [self, other].map(|side| side.frames.get(key).copied().unwrap_or(0));
             if counts[0] != counts[1] {
                 let [kernel, vtepd] = counts;

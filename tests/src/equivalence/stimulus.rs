@@ -176,7 +176,8 @@ impl Inner {
         let mut frame = match self.kind {
             Kind::Udp => ip(number::PROTOCOL_UDP, &frames::datagram(pair, ports, &payload)),
             Kind::Roce(queue_pair) => {
-                let roce = Roce { sequence: number.into(), payload: self.length & !3, ..Roce::to(queue_pair) };
+                let roce =
+                    Roce { sequence: number.into(), payload: self.length & !3, ..Roce::to(queue_pair) };
                 let udp = Udp::new(0xc000, number::PORT_ROCE, roce.transport().len()).unwrap();
                 let mut frame = ip(number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &roce.transport()].concat());
                 wire::icrc::fill(&mut frame[Ethernet::LENGTH..]).unwrap();

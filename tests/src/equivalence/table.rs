@@ -175,7 +175,10 @@ impl Bench {
         }
         if (with == without) != (row.effect == Effect::Nothing) {
             let difference = without.difference(&with);
-            return Err(format!("the effect is not {:?}; without and with the knob:\n{difference}", row.effect));
+            return Err(format!(
+                "the effect is not {:?}; without and with the knob:\n{difference}",
+                row.effect
+            ));
         }
         self.script(row.set)?;
         let vtepd = self.leaf.vtepd();
@@ -250,7 +253,8 @@ pub fn try_all(group: &str, plan: &Plan, rows: &[Row]) {
         match result {
             Ok(differences) if differences.is_empty() => {}
             Ok(differences) => {
-                write!(report, "\nROW {group}, {}: {}\n{}", plan.vxlan, row.name, differences.concat()).unwrap();
+                write!(report, "\nROW {group}, {}: {}\n{}", plan.vxlan, row.name, differences.concat())
+                    .unwrap();
             }
             Err(problem) if row.optional => println!("{group}: not here: {}: {problem}", row.name),
             Err(problem) => {

@@ -39,11 +39,7 @@ pub const PORT_OF_VXLAN: &[Row] = &[
         "bridge link set dev vx10 isolated on; bridge link set dev hp1 isolated on",
         "bridge link set dev vx10 isolated off; bridge link set dev hp1 isolated off",
     ),
-    Row::new(
-        "out of the bridge",
-        "ip link set vx10 nomaster",
-        "enslave",
-    ),
+    Row::new("out of the bridge", "ip link set vx10 nomaster", "enslave"),
     Row::new("down", "ip link set vx10 down", "enslave"),
 ];
 
@@ -61,11 +57,7 @@ pub const PORT_OF_A_HOST: &[Row] = &[
     flag!("hp1", "locked", "on", "off").optional(),
     flag!("hp1", "hairpin", "on", "off"),
     Row::new("down", "ip link set hp1 down", "ip link set hp1 up; forwarding hp1"),
-    Row::new(
-        "out of the bridge",
-        "ip link set hp1 nomaster",
-        "ip link set hp1 master br10; forwarding hp1",
-    ),
+    Row::new("out of the bridge", "ip link set hp1 nomaster", "ip link set hp1 master br10; forwarding hp1"),
     Row::new("of 1,500 bytes", "ip link set hp1 mtu 1500", "ip link set hp1 mtu 8950").also(LONG),
     Row::new(
         "a station that has moved",
@@ -88,7 +80,9 @@ const LONG: &[Stimulus] = &[
 /// See the module's description.
 pub const BRIDGE: &[Row] = &[
     Row::new("down", "ip link set br10 down", "ip link set br10 up; entries"),
-    Row::new("of 1,500 bytes", "ip link set br10 mtu 1500", "ip link set br10 mtu 8950").also(LONG).harmless(),
+    Row::new("of 1,500 bytes", "ip link set br10 mtu 1500", "ip link set br10 mtu 8950")
+        .also(LONG)
+        .harmless(),
     Row::new(
         "that groups snoops",
         "ip link set br10 type bridge mcast_snooping 1",

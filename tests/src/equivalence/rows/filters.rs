@@ -9,8 +9,17 @@ macro_rules! chain {
         Row::new(
             $name,
             concat!(
-                "nft add table ", $family, " t; nft add chain ", $family, " t c '{ type filter hook ", $hook, "; }'\n",
-                "nft add rule ", $family, " t c ", $rule
+                "nft add table ",
+                $family,
+                " t; nft add chain ",
+                $family,
+                " t c '{ type filter hook ",
+                $hook,
+                "; }'\n",
+                "nft add rule ",
+                $family,
+                " t c ",
+                $rule
             ),
             concat!("nft delete table ", $family, " t"),
         )
@@ -29,7 +38,12 @@ pub const NFTABLES: &[Row] = &[
     chain!("a raw prerouting rule that drops", "ip", "prerouting priority raw", "udp dport 4789 drop"),
     chain!("a raw prerouting rule that rejects a TTL", "inet", "prerouting priority -300", "ip ttl 64 drop"),
     chain!("an output rule that drops", "ip", "output priority 0", "udp dport 4789 drop"),
-    chain!("an output rule that changes the DSCP", "ip", "output priority mangle", "udp dport 4789 ip dscp set ef"),
+    chain!(
+        "an output rule that changes the DSCP",
+        "ip",
+        "output priority mangle",
+        "udp dport 4789 ip dscp set ef"
+    ),
     chain!("a postrouting rule that drops", "ip", "postrouting priority 0", "ip daddr 10.0.0.2 drop"),
     chain!(
         "a netdev ingress rule that drops",
@@ -74,9 +88,10 @@ pub const NFTABLES: &[Row] = &[
     .harmless(),
     Row::new(
         "a source address that is translated",
-        "nft add table ip t; nft add chain ip t c '{ type nat hook postrouting priority 100; }'
+        "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=1 net.netfilter.nf_conntrack_udp_timeout_stream=1
+         nft add table ip t; nft add chain ip t c '{ type nat hook postrouting priority 100; }'
          nft add rule ip t c udp dport 4789 ip daddr 10.0.0.2 snat to 10.1.1.1",
-        "nft delete table ip t; until ! grep -q 4789 /proc/self/net/nf_conntrack 2>/dev/null; do sleep 0.1; done",
+        "nft delete table ip t; sleep 1.5",
     )
     .optional(),
 ];
@@ -154,8 +169,16 @@ macro_rules! clsact {
         Row::new(
             $name,
             concat!(
-                "tc qdisc add dev ", $device, " clsact 2>/dev/null || true\n",
-                "tc filter add dev ", $device, " ", $way, " pref 77 protocol all bpf direct-action bytecode '", $filter, "'"
+                "tc qdisc add dev ",
+                $device,
+                " clsact 2>/dev/null || true\n",
+                "tc filter add dev ",
+                $device,
+                " ",
+                $way,
+                " pref 77 protocol all bpf direct-action bytecode '",
+                $filter,
+                "'"
             ),
             concat!("tc filter del dev ", $device, " ", $way, " pref 77"),
         )
@@ -164,14 +187,34 @@ macro_rules! clsact {
 
 /// See the module's description.
 pub const PROGRAMS: &[Row] = &[
-    clsact!("clsact drops at an uplink's ingress", "up1", "ingress", "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"),
-    clsact!("clsact drops at an uplink's egress", "up1", "egress", "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"),
+    clsact!(
+        "clsact drops at an uplink's ingress",
+        "up1",
+        "ingress",
+        "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"
+    ),
+    clsact!(
+        "clsact drops at an uplink's egress",
+        "up1",
+        "egress",
+        "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"
+    ),
     clsact!("clsact drops at the netdev's egress", "vx10", "egress", "1,6 0 0 2"),
     clsact!("clsact drops at the netdev's ingress", "vx10", "ingress", "1,6 0 0 2"),
     clsact!("clsact drops at a host port's ingress", "hp1", "ingress", "1,6 0 0 2"),
     clsact!("clsact drops at a host port's egress", "hp1", "egress", "1,6 0 0 2"),
-    clsact!("clsact at an uplink, for others", "up1", "ingress", "4,48 0 0 23,21 0 1 66,6 0 0 2,6 0 0 4294967295")
-        .harmless(),
-    clsact!("clsact at the netdev, for others", "vx10", "egress", "4,48 0 0 23,21 0 1 99,6 0 0 2,6 0 0 4294967295")
-        .harmless(),
+    clsact!(
+        "clsact at an uplink, for others",
+        "up1",
+        "ingress",
+        "4,48 0 0 23,21 0 1 66,6 0 0 2,6 0 0 4294967295"
+    )
+    .harmless(),
+    clsact!(
+        "clsact at the netdev, for others",
+        "vx10",
+        "egress",
+        "4,48 0 0 23,21 0 1 99,6 0 0 2,6 0 0 4294967295"
+    )
+    .harmless(),
 ];

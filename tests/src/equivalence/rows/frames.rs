@@ -51,7 +51,10 @@ const PEERS: Tunnel = Tunnel::from(Wire::U1, PEER);
 /// See the module's description.
 pub const OUTER: &[Row] = &[
     row("to an uplink's address", &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 1, 1, 1), ..PEERS })]),
-    row("to the other uplink's address", &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 1, 2, 1), ..PEERS })]),
+    row(
+        "to the other uplink's address",
+        &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 1, 2, 1), ..PEERS })],
+    ),
     row("to somebody else's address", &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 0, 0, 9), ..PEERS })]),
     row("to a broadcast address", &[tunnel(Tunnel { destination: Ipv4Addr::BROADCAST, ..PEERS })]),
     row("to a multicast group", &[tunnel(Tunnel { destination: Ipv4Addr::new(239, 1, 1, 1), ..PEERS })]),
@@ -101,12 +104,15 @@ pub const DAMAGE: &[Row] = &[
     row("a group's address from a VTEP", &[from_peer(Inner::udp(3, 254))]),
     row("the longest frame", &[from_host(OUT.length(8922)), from_peer(IN.length(8922))]),
     row("a frame too long for the overlay", &[from_peer(IN.length(8940))]),
-    row("RoCE with many queue pairs", &[
-        from_host(OUT.kind(Kind::Roce(1))),
-        from_host(OUT.kind(Kind::Roce(2))),
-        from_host(OUT.kind(Kind::Roce(3))),
-        from_host(OUT.kind(Kind::Roce(0xff_ffff))),
-    ]),
+    row(
+        "RoCE with many queue pairs",
+        &[
+            from_host(OUT.kind(Kind::Roce(1))),
+            from_host(OUT.kind(Kind::Roce(2))),
+            from_host(OUT.kind(Kind::Roce(3))),
+            from_host(OUT.kind(Kind::Roce(0xff_ffff))),
+        ],
+    ),
 ];
 
 /// The bridge looks at IP headers by default, where the kernel has `br_netfilter`.

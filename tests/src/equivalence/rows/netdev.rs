@@ -49,8 +49,12 @@ pub const OPTIONS: &[Row] = &[
          ip -n $OUT link set vx10 netns $LEAF; enslave",
         "remake",
     ),
-    Row::new("a queueing discipline", "tc qdisc add dev vx10 root pfifo limit 1000", "tc qdisc del dev vx10 root")
-        .harmless(),
+    Row::new(
+        "a queueing discipline",
+        "tc qdisc add dev vx10 root pfifo limit 1000",
+        "tc qdisc del dev vx10 root",
+    )
+    .harmless(),
     Row::new(
         "a queueing discipline that lets nothing through",
         "tc qdisc add dev vx10 root tbf rate 8bit burst 10 limit 10",
@@ -107,13 +111,7 @@ pub const FDB: &[Row] = &[
 
 /// What has to be in a frame of 1,500 bytes, and what has not.
 pub const PATH_MTU: &[Row] = &[
-    Row::new(
-        "a router that says 1,500",
-        "true",
-        "true",
-    )
-    .also(TOO_BIG)
-    .harmless(),
+    Row::new("a router that says 1,500", "true", "true").also(TOO_BIG).harmless(),
     Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000").also(LONG),
 ];
 

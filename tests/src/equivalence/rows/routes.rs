@@ -59,10 +59,11 @@ pub const RULES: &[Row] = &[
         "ip rule add pref 32766 lookup main",
     ),
     Row::new(
-        "a rule that drops what comes from a VTEP",
-        "ip rule add from 10.0.0.2 prohibit pref 1; sysctl -qw net.ipv4.conf.all.rp_filter=1",
-        "ip rule del from 10.0.0.2 prohibit pref 1; sysctl -qw net.ipv4.conf.all.rp_filter=0",
-    ),
+        "a rule about what comes from a VTEP, behind the local table",
+        "ip rule add from 10.0.0.2 prohibit pref 1",
+        "ip rule del from 10.0.0.2 prohibit pref 1",
+    )
+    .harmless(),
 ];
 
 /// By type of service: the netdev has `tos inherit`.
