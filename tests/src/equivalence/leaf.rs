@@ -10,6 +10,9 @@ use super::wires::{Wire, Wires};
 use crate::Vtepd;
 use crate::lab::{ip, sysctl};
 
+/// What the names of all namespaces start with; a process id follows.
+const PREFIX: &str = "vte-";
+
 /// How a leaf is built. What changes later, scripts change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -89,8 +92,11 @@ impl Leaf {
     pub fn build(plan: &Plan) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        if number == 0 {
+            delete_leftovers();
+        }
         let create = |what: &str| {
-            let namespace = Namespace::create(format!("vte-{}-{number}-{what}", std::process::id()));
+            let namespace = Namespace::create(format!("{PREFIX}{}-{number}-{what}", std::process::id()));
             let namespace = namespace.expect("create a namespace");
             for family in ["all", "default"] {
                 sysctl(&namespace, &format!("ipv6/conf/{family}/disable_ipv6"), "1");
@@ -141,6 +147,18 @@ impl Leaf {
         let output = self.leaf.enter(run).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(()) } else { Err(format!("'{script}': {said}")) }
+    }
+}
+
+/// Deletes the namespaces of runs that were killed.
+fn delete_leftovers() {
+    for name in ::lab::netns::list(PREFIX) {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let runs = process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
+        if !runs {
+            // Another run may have been quicker.
+            let _ = ::lab::netns::delete(&name);
+        }
     }
 }
 

@@ -212,9 +212,9 @@ fn try_frames(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String
     let vtepd = bench.leaf.vtepd();
     let results = rows.iter().zip(kernel).map(|(row, kernel)| {
         bench.turn_to(row);
-        let result = kernel.and_then(|expected| {
+        let result = kernel.map(|expected| {
             let found = [bench.vtepd(&expected, "with vtepd"), bench.taken_back(&vtepd)];
-            Ok(found.into_iter().filter_map(Result::err).collect())
+            found.into_iter().filter_map(Result::err).collect()
         });
         (*row, result)
     });

@@ -1,6 +1,6 @@
 //! The vxlan netdev: its options, its FDB, its queueing discipline, and path MTU.
 
-use crate::equivalence::stimulus::{Inner, PEER, Stimulus};
+use crate::equivalence::stimulus::{Inner, Kind, PEER, Stimulus};
 use crate::equivalence::table::Row;
 use crate::equivalence::wires::Wire;
 
@@ -70,6 +70,10 @@ const BITS: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x4a).ttl(9).whole()),
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0xb9).ttl(200)),
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(3).tags(&[0x8100])),
+    Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x8a).ttl(7).whole().tags(&[0x8100])),
+    Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x8a).ttl(7).whole().tags(&[0x88a8, 0x8100])),
+    Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x8a).ttl(7).whole().tags(&[0x9100])),
+    Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x8a).kind(Kind::Ipv6).tags(&[0x8100])),
 ];
 
 /// Longer than 1,500 bytes.
