@@ -32,7 +32,8 @@ pub const NFTABLES: &[Row] = &[
     chain!("an input rule that drops a VTEP", "ip", "input priority 0", "ip saddr 10.0.0.2 drop"),
     Row::new(
         "an input chain that drops by policy",
-        "nft add table inet t; nft add chain inet t c '{ type filter hook input priority 0; policy drop; }'",
+        "nft add table inet t; nft add chain inet t c '{ type filter hook input priority 0; policy drop; }'
+         nft add rule inet t c iif lo accept",
         "nft delete table inet t",
     ),
     chain!("a raw prerouting rule that drops", "ip", "prerouting priority raw", "udp dport 4789 drop"),
@@ -103,7 +104,11 @@ pub const IPTABLES: &[Row] = &[
         "iptables -A INPUT -p udp --dport 4789 -j DROP",
         "iptables -D INPUT -p udp --dport 4789 -j DROP",
     ),
-    Row::new("iptables drops input by policy", "iptables -P INPUT DROP", "iptables -P INPUT ACCEPT"),
+    Row::new(
+        "iptables drops input by policy",
+        "iptables -A INPUT -i lo -j ACCEPT; iptables -P INPUT DROP",
+        "iptables -P INPUT ACCEPT; iptables -D INPUT -i lo -j ACCEPT",
+    ),
     Row::new(
         "iptables drops in its raw table",
         "iptables -t raw -A PREROUTING -p udp --dport 4789 -j DROP",
