@@ -14,10 +14,14 @@
 //! - [`stimulus`]: the frames that are sent, as data
 //! - [`wires`]: the four interfaces
 //! - [`observation`]: what arrived, in a normal form
-//! - [`table`]: rows, and what is done with each
+//! - [`table`]: what a row is, and what is done with each
+//! - [`rows`]: the rows
+//! - [`differential`]: leaves, changes and frames drawn at random
 
+pub mod differential;
 pub mod leaf;
 pub mod observation;
+pub mod rows;
 pub mod stimulus;
 pub mod table;
 pub mod wires;

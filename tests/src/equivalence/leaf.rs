@@ -5,8 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::lab::Namespace;
 
+use super::observation::PORTS;
 use super::wires::{Wire, Wires};
-use crate::lab::{bridge, ip, sysctl};
+use crate::Vtepd;
+use crate::lab::{ip, sysctl};
+
+/// What the names of all namespaces start with; a process id follows.
+const PREFIX: &str = "vte-";
 
 /// How a leaf is built. What changes later, scripts change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +30,49 @@ impl Default for Plan {
     }
 }
 
+impl Plan {
+    /// Whether bridge and netdev learn from what they receive.
+    fn learning(&self) -> &'static str {
+        if self.vxlan.contains("nolearning") { "off" } else { "on" }
+    }
+}
+
+/// What every script may call: `remake` makes the vxlan netdev anew with further options, `enslave` puts
+/// it into the bridge, `entries` writes its FDB, `underlay` writes the routes
+/// and neighbours of the uplinks, `forwarding` waits until a bridge port forwards.
+pub const PRELUDE: &str = "
+entries() {
+  for pair in 3:2 4:3; do
+    station=02:00:00:00:0a:0${pair%:*} vtep=10.0.0.${pair#*:}
+    bridge fdb append 00:00:00:00:00:00 dev vx10 dst $vtep 2>/dev/null || true
+    bridge fdb replace $station dev vx10 dst $vtep self extern_learn
+    bridge fdb replace $station dev vx10 master extern_learn
+  done
+}
+enslave() {
+  ip link set vx10 mtu $MTU master br10 up
+  ip link set vx10 type bridge_slave learning $LEARNING
+  entries
+}
+remake() {
+  ip link del vx10
+  ip link add vx10 type vxlan id 10 local 10.0.0.1 dstport 4789 $VXLAN \"$@\"
+  enslave
+}
+carrier() {
+  for _ in $(seq 300); do ip -o link show $1 | grep -q $2 && return; sleep 0.01; done
+}
+forwarding() {
+  for _ in $(seq 300); do bridge link show dev $1 | grep -q forwarding && return; sleep 0.01; done
+}
+underlay() {
+  for uplink in 1 2; do
+    ip neigh replace 10.1.$uplink.2 lladdr 02:ee:00:00:00:0$((uplink + 1)) dev up$uplink nud permanent
+    ip route replace 10.0.0.$((uplink + 1)) via 10.1.$uplink.2 dev up$uplink
+  done
+}
+";
+
 /// A leaf with its surroundings. Dropped, everything goes away.
 #[derive(Debug)]
 pub struct Leaf {
@@ -34,6 +82,8 @@ pub struct Leaf {
     pub outside: Namespace,
     /// The interfaces there.
     pub wires: Wires,
+    /// How it was built.
+    pub plan: Plan,
 }
 
 impl Leaf {
@@ -42,8 +92,11 @@ impl Leaf {
     pub fn build(plan: &Plan) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        if number == 0 {
+            delete_leftovers();
+        }
         let create = |what: &str| {
-            let namespace = Namespace::create(format!("vte-{}-{number}-{what}", std::process::id()));
+            let namespace = Namespace::create(format!("{PREFIX}{}-{number}-{what}", std::process::id()));
             let namespace = namespace.expect("create a namespace");
             for family in ["all", "default"] {
                 sysctl(&namespace, &format!("ipv6/conf/{family}/disable_ipv6"), "1");
@@ -59,18 +112,9 @@ impl Leaf {
         ip(&leaf, &links(plan, outside.name()));
         ip(&outside, &Wire::ALL.map(|wire| format!("link set {} up\n", wire.name())).concat());
         ip(&leaf, &overlay(plan));
-        let fdb: String = [(3, 2), (4, 3)]
-            .map(|(station, vtep)| {
-                format!(
-                    "fdb append 00:00:00:00:00:00 dev vx10 dst 10.0.0.{vtep}\n\
-                     fdb replace 02:00:00:00:0a:0{station} dev vx10 dst 10.0.0.{vtep} self extern_learn\n\
-                     fdb replace 02:00:00:00:0a:0{station} dev vx10 master extern_learn\n"
-                )
-            })
-            .concat();
-        bridge(&leaf, &fdb);
         let wires = Wires::open(&outside);
-        let built = Self { leaf, outside, wires };
+        let built = Self { leaf, outside, wires, plan: plan.clone() };
+        built.run("enslave; underlay").unwrap_or_else(|problem| panic!("{problem}"));
         for port in ["hp1", "hp2"] {
             crate::wait_for("the port to forward", || {
                 crate::lab::run(&built.leaf, &format!("bridge link show dev {port}")).contains("forwarding")
@@ -79,20 +123,42 @@ impl Leaf {
         built
     }
 
-    /// Runs a shell script in the leaf's namespace. `$OUT` names the other namespace.
+    /// Starts vtepd there, with the kernel's source ports, and with much patience: a busy machine is no hung worker.
+    #[must_use]
+    pub fn vtepd(&self) -> Vtepd {
+        let ports = format!("{}-{}", PORTS.start, PORTS.end - 1);
+        let configuration = "[takeover]\nstall-limit-ms = 1000\n";
+        Vtepd::start_configured(&self.leaf, configuration, &["--source-ports", &ports])
+    }
+
+    /// Runs a shell script in the leaf's namespace, behind [`PRELUDE`]. `$OUT` names the other namespace.
     ///
     /// # Errors
     /// What it wrote, if it failed.
     pub fn run(&self, script: &str) -> Result<(), String> {
-        let (leaf, outside) = (self.leaf.name(), self.outside.name());
+        let (leaf, outside, plan) = (self.leaf.name(), self.outside.name(), &self.plan);
         let run = || {
             let mut command = Command::new("sh");
-            command.args(["-e", "-c", script]).env("OUT", outside).env("LEAF", leaf);
+            command.args(["-e", "-c", &format!("{PRELUDE}{script}")]);
+            command.env("OUT", outside).env("LEAF", leaf).env("VXLAN", &plan.vxlan);
+            command.env("MTU", plan.overlay_mtu.to_string()).env("LEARNING", plan.learning());
             command.stdin(Stdio::null()).output().expect("sh")
         };
         let output = self.leaf.enter(run).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(()) } else { Err(format!("'{script}': {said}")) }
+    }
+}
+
+/// Deletes the namespaces of runs that were killed.
+fn delete_leftovers() {
+    for name in ::lab::netns::list(PREFIX) {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let runs = process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
+        if !runs {
+            // Another run may have been quicker.
+            let _ = ::lab::netns::delete(&name);
+        }
     }
 }
 
@@ -108,26 +174,15 @@ fn links(plan: &Plan, outside: &str) -> String {
              link set {name} up\n"
         );
     }
-    for (uplink, wire) in [(1, Wire::U1), (2, Wire::U2)] {
-        text += &format!(
-            "addr add 10.1.{uplink}.1/24 dev up{uplink}\n\
-             neigh replace 10.1.{uplink}.2 lladdr {mac} dev up{uplink} nud permanent\n\
-             route add 10.0.0.{vtep}/32 via 10.1.{uplink}.2 dev up{uplink} src 10.0.0.1\n",
-            mac = wire.outside_mac(),
-            vtep = uplink + 1,
-        );
-    }
+    text += "addr add 10.1.1.1/24 dev up1\naddr add 10.1.2.1/24 dev up2\n";
     text
 }
 
 fn overlay(plan: &Plan) -> String {
     let Plan { vxlan, overlay_mtu, .. } = plan;
-    let learning = if vxlan.contains("nolearning") { "off" } else { "on" };
     format!(
         "link add br10 type bridge mcast_snooping 0\n\
          link add vx10 mtu {overlay_mtu} type vxlan id 10 local 10.0.0.1 dstport 4789 {vxlan}\n\
-         link set vx10 master br10 up\n\
-         link set vx10 type bridge_slave learning {learning}\n\
          link set hp1 master br10\n\
          link set hp2 master br10\n\
          link set br10 up\n"

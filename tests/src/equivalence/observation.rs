@@ -1,7 +1,7 @@
 //! What arrived, in a normal form: without what may differ between two runs of the same forwarding.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use wire::{Ethernet, Ipv4Packet, number};
 
@@ -19,7 +19,13 @@ pub struct Observation {
 impl Observation {
     /// Adds a frame. Address resolution of the leaf itself, at its uplinks, is left out: it is rate-limited.
     pub fn add(&mut self, wire: Wire, bytes: &[u8]) {
-        if wire.is_uplink() && bytes.get(12..14) == Some(&[8, 6]) {
+        // ARP, and ICMPv6 with or without a hop-by-hop header.
+        let resolution = match bytes.get(12..14) {
+            Some([8, 6]) => true,
+            Some([0x86, 0xdd]) => matches!(bytes.get(20), Some(0 | 58)),
+            _ => false,
+        };
+        if wire.is_uplink() && resolution {
             return;
         }
         *self.frames.entry((wire, normal(wire, bytes))).or_default() += 1;
@@ -109,18 +115,32 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A frame in a line: addresses, and the bytes.
+/// A frame in a line.
 fn shown(bytes: &[u8]) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let part = |range: std::ops::Range<usize>| bytes.get(range).unwrap_or_default();
-    let start = bytes.len().min(14);
-    let rest = &bytes[start..bytes.len().min(start + 110)];
-    format!(
-        "{} > {} {} ({} B) {}",
-        hex(part(6..12)),
-        hex(part(0..6)),
-        hex(part(12..14)),
-        bytes.len(),
-        hex(rest)
-    )
+    let Some((ethernet, rest)) = Ethernet::parse(bytes).ok() else { return format!("{bytes:02x?}") };
+    let mut text = format!("{} > {} {:04x}", ethernet.source(), ethernet.destination(), ethernet.ethertype());
+    let length = bytes.len();
+    let Ok(ip) = Ipv4Packet::parse(rest) else {
+        return format!("{text} {length} B {}", hex(&rest[..rest.len().min(48)]));
+    };
+    let header = &ip.header;
+    write!(text, " {} > {} protocol {}", header.source(), header.destination(), header.protocol()).unwrap();
+    write!(text, " id {} ttl {} tos {:#x}", header.identification(), header.ttl(), header.tos()).unwrap();
+    for (bit, name) in [(header.dont_fragment(), " DF"), (header.more_fragments(), " MF")] {
+        text += if bit { name } else { "" };
+    }
+    if header.fragment_offset() != 0 {
+        write!(text, " offset {}", header.fragment_offset()).unwrap();
+    }
+    let payload = ip.payload;
+    if header.protocol() == number::PROTOCOL_UDP && payload.get(2..4) == Some(&[0x12, 0xb5]) {
+        let outer = &payload[..payload.len().min(16)];
+        let inner = shown(payload.get(16..).unwrap_or_default());
+        return format!("{text} VXLAN {} [{inner}]", hex(outer));
+    }
+    format!("{text} {length} B {}", hex(&payload[..payload.len().min(16)]))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

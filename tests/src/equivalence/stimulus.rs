@@ -308,7 +308,10 @@ impl Stimulus {
             Self::TooBig { wire, to, mtu } => {
                 let quoted = outer_pair(*wire, LEAF, *to);
                 let udp = Udp::new(50_000, 4789, 8000).unwrap();
-                let quoted = frames::ipv4(quoted, number::PROTOCOL_UDP, udp.as_bytes(), |ip| {
+                let mut vxlan = Vxlan::zeroed();
+                vxlan.set_flags(Vxlan::I_FLAG).set_vni_number(10);
+                let start = [&udp.as_bytes()[..], &vxlan.as_bytes()[..]].concat();
+                let quoted = frames::ipv4(quoted, number::PROTOCOL_UDP, &start, |ip| {
                     ip.set_dont_fragment(true).set_total_length(8020);
                 });
                 let [high, low] = mtu.to_be_bytes();

@@ -67,12 +67,8 @@ impl Row {
         Self { optional: true, ..self }
     }
 
-    fn stimuli(&self) -> impl Iterator<Item = &Stimulus> {
-        BOTH_WAYS.iter().chain(self.also)
-    }
-
-    fn normal(&self, observation: Observation) -> Observation {
-        if self.balanced { observation.with_one_uplink() } else { observation }
+    fn frames(&self) -> Vec<Stimulus> {
+        BOTH_WAYS.iter().chain(self.also).copied().collect()
     }
 }
 
@@ -86,26 +82,38 @@ const FOLLOWS: Duration = Duration::from_secs(4);
 const ROUNDS: usize = 3;
 
 /// A leaf on which rows are tried.
-struct Bench {
-    leaf: Leaf,
-    row: Row,
+pub(super) struct Bench {
+    /// The leaf.
+    pub(super) leaf: Leaf,
+    /// Frames that are sent, one after another.
+    pub(super) frames: Vec<Stimulus>,
+    /// Whether an uplink is as good as the other.
+    pub(super) balanced: bool,
 }
 
 impl Bench {
+    fn on(leaf: Leaf, row: &Row) -> Self {
+        Self { leaf, frames: row.frames(), balanced: row.balanced }
+    }
+
+    fn turn_to(&mut self, row: &Row) {
+        (self.frames, self.balanced) = (row.frames(), row.balanced);
+    }
+
     /// Sends all frames once, and collects what arrives until there are as many as `expected` has.
     fn once(&mut self, expected: usize) -> Observation {
         // What came late after the round before.
         self.leaf.wires.receive(&mut Observation::default());
-        for (number, stimulus) in (0..).zip(self.row.stimuli()) {
+        for (number, stimulus) in (0..).zip(&self.frames) {
             self.leaf.wires.send(stimulus, number);
         }
         let patience = Duration::from_millis(60);
         let seen = self.leaf.wires.collect(QUIET, patience, |seen| seen.count() >= expected);
-        self.row.normal(seen)
+        if self.balanced { seen.with_one_uplink() } else { seen }
     }
 
     /// What arrives with kernel VXLAN alone: the same several times in a row.
-    fn kernel(&mut self) -> Result<Observation, String> {
+    pub(super) fn kernel(&mut self) -> Result<Observation, String> {
         let start = Instant::now();
         let (mut before, mut same) = (self.once(0), 1);
         while same < ROUNDS {
@@ -120,7 +128,7 @@ impl Bench {
     }
 
     /// Whether the same arrives with vtepd.
-    fn vtepd(&mut self, expected: &Observation, when: &str) -> Result<(), String> {
+    pub(super) fn vtepd(&mut self, expected: &Observation, when: &str) -> Result<(), String> {
         let (start, mut same) = (Instant::now(), 0);
         loop {
             let now = self.once(expected.count());
@@ -156,8 +164,7 @@ impl Bench {
     }
 
     /// Tries the row; what differed.
-    fn attempt(&mut self) -> Result<Vec<String>, String> {
-        let row = self.row;
+    fn attempt(&mut self, row: &Row) -> Result<Vec<String>, String> {
         let without = self.kernel()?;
         self.script(row.set)?;
         let with = self.kernel()?;
@@ -167,11 +174,14 @@ impl Bench {
             return Err(format!("the knob was not taken away:\n{}", without.difference(&again)));
         }
         if (with == without) != (row.effect == Effect::Nothing) {
-            return Err(format!("not {:?}: kernel VXLAN forwards\n{with}", row.effect));
+            let difference = without.difference(&with);
+            return Err(format!(
+                "the effect is not {:?}; without and with the knob:\n{difference}",
+                row.effect
+            ));
         }
         self.script(row.set)?;
-        let mut vtepd = Vtepd::spawn(&self.leaf.leaf, &[]);
-        vtepd.wait_until_ready();
+        let vtepd = self.leaf.vtepd();
         let mut found = Vec::new();
         let mut note = |result: Result<(), String>| found.extend(result.err());
         note(self.vtepd(&with, "set before the start"));
@@ -190,32 +200,68 @@ impl Bench {
     }
 }
 
-/// Tries all rows of a group on leaves like this one.
+/// Tries rows that set nothing, on one leaf and with one vtepd: those of frames alone.
+fn try_frames(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>)> {
+    let Some(first) = rows.first() else { return Vec::new() };
+    let mut bench = Bench::on(Leaf::build(plan), first);
+    let mut kernel = Vec::new();
+    for row in rows {
+        bench.turn_to(row);
+        kernel.push(bench.kernel());
+    }
+    let vtepd = bench.leaf.vtepd();
+    let results = rows.iter().zip(kernel).map(|(row, kernel)| {
+        bench.turn_to(row);
+        let result = kernel.map(|expected| {
+            let found = [bench.vtepd(&expected, "with vtepd"), bench.taken_back(&vtepd)];
+            found.into_iter().filter_map(Result::err).collect()
+        });
+        (*row, result)
+    });
+    results.collect()
+}
+
+/// Tries rows with a knob, on a leaf that is used again for as long as nothing goes wrong.
+fn try_knobs(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>)> {
+    let mut bench: Option<Bench> = None;
+    let results = rows.iter().map(|row| {
+        let mut used = bench.take().unwrap_or_else(|| Bench::on(Leaf::build(plan), row));
+        used.turn_to(row);
+        let result = used.attempt(row);
+        if result.as_ref().is_ok_and(Vec::is_empty) {
+            bench = Some(used);
+        }
+        (*row, result)
+    });
+    results.collect()
+}
+
+/// Tries all rows of a group on leaves like this one. `ROW` in the environment picks those whose name contains it.
 ///
 /// # Panics
 /// Naming each row for which what arrives differs, and how.
 pub fn try_all(group: &str, plan: &Plan, rows: &[Row]) {
     let only = std::env::var("ROW").unwrap_or_default();
+    let start = Instant::now();
+    let picked = |row: &&Row| row.name.contains(&only);
+    let (frames, knobs): (Vec<Row>, Vec<Row>) =
+        rows.iter().filter(picked).partition(|row| row.set.is_empty() && row.unset.is_empty());
+    let mut results = try_frames(plan, &frames);
+    results.extend(try_knobs(plan, &knobs));
     let mut report = String::new();
-    let mut bench: Option<Bench> = None;
-    for row in rows.iter().filter(|row| row.name.contains(&only)) {
-        let start = Instant::now();
-        let mut used = bench.take().unwrap_or_else(|| Bench { leaf: Leaf::build(plan), row: *row });
-        used.row = *row;
-        let result = used.attempt();
-        let took = start.elapsed().as_millis();
+    for (row, result) in &results {
         match result {
-            Ok(differences) if differences.is_empty() => {
-                println!("{group}: {} ({took} ms)", row.name);
-                bench = Some(used);
-            }
+            Ok(differences) if differences.is_empty() => {}
             Ok(differences) => {
-                println!("{group}: {} DIFFERS ({took} ms)", row.name);
-                write!(report, "\n{}: {}\n{}", plan.vxlan, row.name, differences.concat()).unwrap();
+                write!(report, "\nROW {group}, {}: {}\n{}", plan.vxlan, row.name, differences.concat())
+                    .unwrap();
             }
-            Err(problem) if row.optional => crate::guard::skip(row.name, &problem),
-            Err(problem) => write!(report, "\n{}: {}\n  {problem}\n", plan.vxlan, row.name).unwrap(),
+            Err(problem) if row.optional => println!("{group}: not here: {}: {problem}", row.name),
+            Err(problem) => {
+                write!(report, "\nBAD {group}, {}: {}\n  {problem}\n", plan.vxlan, row.name).unwrap();
+            }
         }
     }
-    assert!(report.is_empty(), "{group}:{report}");
+    println!("{group}, {}: {} rows in {} ms", plan.vxlan, results.len(), start.elapsed().as_millis());
+    assert!(report.is_empty(), "{report}");
 }

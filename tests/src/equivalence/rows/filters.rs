@@ -1,0 +1,225 @@
+//! Packet filters, reverse path filters and programs of others.
+
+use crate::equivalence::stimulus::{Inner, PEER, Stimulus, Tunnel};
+use crate::equivalence::table::Row;
+use crate::equivalence::wires::Wire;
+
+macro_rules! chain {
+    ($name:literal, $family:literal, $hook:literal, $rule:literal) => {
+        Row::new(
+            $name,
+            concat!(
+                "nft add table ",
+                $family,
+                " t; nft add chain ",
+                $family,
+                " t c '{ type filter hook ",
+                $hook,
+                "; }'\n",
+                "nft add rule ",
+                $family,
+                " t c ",
+                $rule
+            ),
+            concat!("nft delete table ", $family, " t"),
+        )
+    };
+}
+
+/// See the module's description.
+pub const NFTABLES: &[Row] = &[
+    chain!("an input rule that drops", "ip", "input priority 0", "udp dport 4789 drop"),
+    chain!("an input rule that drops a VTEP", "ip", "input priority 0", "ip saddr 10.0.0.2 drop"),
+    Row::new(
+        "an input chain that drops by policy",
+        "nft add table inet t; nft add chain inet t c '{ type filter hook input priority 0; policy drop; }'
+         nft add rule inet t c iif lo accept",
+        "nft delete table inet t",
+    ),
+    chain!("a raw prerouting rule that drops", "ip", "prerouting priority raw", "udp dport 4789 drop"),
+    chain!("a raw prerouting rule that rejects a TTL", "inet", "prerouting priority -300", "ip ttl 64 drop"),
+    chain!("an output rule that drops", "ip", "output priority 0", "udp dport 4789 drop"),
+    chain!(
+        "an output rule that changes the DSCP",
+        "ip",
+        "output priority mangle",
+        "udp dport 4789 ip dscp set ef"
+    ),
+    chain!("a postrouting rule that drops", "ip", "postrouting priority 0", "ip daddr 10.0.0.2 drop"),
+    chain!(
+        "a netdev ingress rule that drops",
+        "netdev",
+        "ingress device up1 priority 0",
+        "udp dport 4789 drop"
+    ),
+    chain!(
+        "a netdev egress rule that drops",
+        "netdev",
+        "egress device up1 priority 0",
+        "udp dport 4789 drop"
+    ),
+    chain!("a bridge rule that drops", "bridge", "forward priority 0", "ether type 0x88b5 drop"),
+    chain!("a forward rule that drops", "ip", "forward priority 0", "udp dport 4789 drop").harmless(),
+    chain!("an input rule for others", "ip", "input priority 0", "tcp dport 22 drop").harmless(),
+    chain!("an output rule for others", "ip", "output priority 0", "ip daddr 10.9.9.9 drop").harmless(),
+    Row::new(
+        "an input chain without rules",
+        "nft add table inet t; nft add chain inet t c '{ type filter hook input priority 0; }'",
+        "nft delete table inet t",
+    )
+    .harmless(),
+    Row::new(
+        "Docker's rules for its name server",
+        "nft add table ip nat
+         nft add chain ip nat OUTPUT '{ type nat hook output priority -100; }'
+         nft add chain ip nat POSTROUTING '{ type nat hook postrouting priority 100; }'
+         nft add rule ip nat OUTPUT ip daddr 127.0.0.11 udp dport 53 dnat to 127.0.0.11:43211
+         nft add rule ip nat POSTROUTING ip saddr 127.0.0.11 udp sport 43211 snat to :53",
+        "nft delete table ip nat",
+    )
+    .harmless(),
+    Row::new(
+        "no connection tracking of VXLAN",
+        "nft add table ip t
+         nft add chain ip t p '{ type filter hook prerouting priority raw; }'
+         nft add chain ip t o '{ type filter hook output priority raw; }'
+         nft add rule ip t p udp dport 4789 notrack; nft add rule ip t o udp dport 4789 notrack",
+        "nft delete table ip t",
+    )
+    .harmless(),
+    Row::new(
+        "a source address that is translated",
+        "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=1 net.netfilter.nf_conntrack_udp_timeout_stream=1
+         nft add table ip t; nft add chain ip t c '{ type nat hook postrouting priority 100; }'
+         nft add rule ip t c udp dport 4789 ip daddr 10.0.0.2 snat to 10.1.1.1",
+        "nft delete table ip t; sleep 1.5",
+    )
+    .optional(),
+];
+
+/// See the module's description.
+pub const IPTABLES: &[Row] = &[
+    Row::new(
+        "iptables drops input",
+        "iptables -A INPUT -p udp --dport 4789 -j DROP",
+        "iptables -D INPUT -p udp --dport 4789 -j DROP",
+    ),
+    Row::new(
+        "iptables drops input by policy",
+        "iptables -A INPUT -i lo -j ACCEPT; iptables -P INPUT DROP",
+        "iptables -P INPUT ACCEPT; iptables -D INPUT -i lo -j ACCEPT",
+    ),
+    Row::new(
+        "iptables drops in its raw table",
+        "iptables -t raw -A PREROUTING -p udp --dport 4789 -j DROP",
+        "iptables -t raw -D PREROUTING -p udp --dport 4789 -j DROP",
+    ),
+    Row::new(
+        "iptables drops output",
+        "iptables -A OUTPUT -p udp --dport 4789 -j DROP",
+        "iptables -D OUTPUT -p udp --dport 4789 -j DROP",
+    ),
+    Row::new(
+        "iptables sets a mark that a rule looks at",
+        "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add fwmark 7 lookup 100
+         iptables -t mangle -A OUTPUT -p udp --dport 4789 -j MARK --set-mark 7",
+        "iptables -t mangle -D OUTPUT -p udp --dport 4789 -j MARK --set-mark 7
+         ip rule del fwmark 7 lookup 100; ip route flush table 100",
+    ),
+];
+
+/// From the first VTEP at the second uplink, to a host each.
+const WRONG_UPLINK: &[Stimulus] = &[
+    Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER), Inner::udp(3, 1)),
+    Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER), Inner::udp(3, 2)),
+];
+
+/// See the module's description.
+pub const REVERSE_PATH: &[Row] = &[
+    Row::new(
+        "a strict reverse path filter",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=1",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0",
+    )
+    .also(WRONG_UPLINK),
+    Row::new(
+        "a strict reverse path filter at one uplink",
+        "sysctl -qw net.ipv4.conf.up2.rp_filter=1",
+        "sysctl -qw net.ipv4.conf.up2.rp_filter=0",
+    )
+    .also(WRONG_UPLINK),
+    Row::new(
+        "a loose reverse path filter",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=2",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0",
+    )
+    .also(WRONG_UPLINK)
+    .harmless(),
+    Row::new(
+        "a loose reverse path filter and no route back",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=2; ip route del 10.0.0.2",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0; underlay",
+    ),
+    Row::new(
+        "no local addresses are accepted as sources",
+        "sysctl -qw net.ipv4.conf.all.accept_local=1",
+        "sysctl -qw net.ipv4.conf.all.accept_local=0",
+    )
+    .harmless(),
+];
+
+/// Programs of classic BPF: 2 drops, -1 leaves it to the next.
+macro_rules! clsact {
+    ($name:literal, $device:literal, $way:literal, $filter:literal) => {
+        Row::new(
+            $name,
+            concat!(
+                "tc qdisc add dev ",
+                $device,
+                " clsact 2>/dev/null || true\n",
+                "tc filter add dev ",
+                $device,
+                " ",
+                $way,
+                " pref 77 protocol all bpf direct-action bytecode '",
+                $filter,
+                "'"
+            ),
+            concat!("tc filter del dev ", $device, " ", $way, " pref 77"),
+        )
+    };
+}
+
+/// See the module's description.
+pub const PROGRAMS: &[Row] = &[
+    clsact!(
+        "clsact drops at an uplink's ingress",
+        "up1",
+        "ingress",
+        "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"
+    ),
+    clsact!(
+        "clsact drops at an uplink's egress",
+        "up1",
+        "egress",
+        "4,48 0 0 23,21 0 1 17,6 0 0 2,6 0 0 4294967295"
+    ),
+    clsact!("clsact drops at the netdev's egress", "vx10", "egress", "1,6 0 0 2"),
+    clsact!("clsact drops at the netdev's ingress", "vx10", "ingress", "1,6 0 0 2"),
+    clsact!("clsact drops at a host port's ingress", "hp1", "ingress", "1,6 0 0 2"),
+    clsact!("clsact drops at a host port's egress", "hp1", "egress", "1,6 0 0 2"),
+    clsact!(
+        "clsact at an uplink, for others",
+        "up1",
+        "ingress",
+        "4,48 0 0 23,21 0 1 66,6 0 0 2,6 0 0 4294967295"
+    )
+    .harmless(),
+    clsact!(
+        "clsact at the netdev, for others",
+        "vx10",
+        "egress",
+        "4,48 0 0 23,21 0 1 99,6 0 0 2,6 0 0 4294967295"
+    )
+    .harmless(),
+];
