@@ -355,8 +355,8 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     for (arguments, says) in [
         (&["qp-spray"][..], "'qp-spray' is no policy"),
         (&["qp-bins", "--bins", "101"], "101 bins do not fit"),
-        (&["qp-bins", "--bins", "0"], "'0' is no number of bins (expected 1 to 65535)"),
-        (&["qp-bins", "--bins", "70000"], "'70000' is no number of bins (expected 1 to 65535)"),
+        (&["qp-bins", "--bins", "0"], "there cannot be 0 bins: expected a number from 1 to 65535"),
+        (&["qp-bins", "--bins", "70000"], "there cannot be 70000 bins: expected a number from 1 to 65535"),
         (&["--bins", "2"], "only qp-bins has bins"),
         (&[], "nothing to change"),
     ] {

@@ -47,8 +47,6 @@ pub struct Status {
     pub by_default: Arc<BTreeSet<Ipv4Addr>>,
     /// The ports of taken VNIs' bridges, and whether they have the shortcut.
     pub ports: Arc<[PortDecision]>,
-    /// FPM connections refused because of the peer's user.
-    pub fpm_refused: u64,
     /// What the user should know.
     pub warnings: Vec<Warning>,
     /// How often the control task has read everything that waited for it and published what follows.

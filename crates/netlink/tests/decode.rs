@@ -185,7 +185,7 @@ fn multicast_databases_are_counted() {
     let entry = attribute(1, &attribute(1, &[0; 28]));
     let two = attribute(1 | 0x8000, &[entry.clone(), entry].concat());
     let expected = Mdb { ifindex: 9, entries: 2 };
-    assert_eq!(mdb(84, &[two.clone()]), Message::Mdb(Operation::New, expected));
+    assert_eq!(mdb(84, std::slice::from_ref(&two)), Message::Mdb(Operation::New, expected));
     assert_eq!(mdb(85, &[two]), Message::Mdb(Operation::Delete, expected));
     let routers = attribute(2, &attribute(1, &[4, 0, 0, 0]));
     for without in [vec![], vec![attribute(1, &[])], vec![routers]] {

@@ -135,12 +135,6 @@ impl Everything {
             "Log lines that were lost because the log was not read in time",
             view.log_lines_lost,
         )?;
-        counter(
-            encoder,
-            "vtepd_fpm_refused",
-            "FPM connections refused, as the peer's user may not tell routes",
-            view.fpm_refused,
-        )?;
         let left = view.left.iter().map(|left| {
             let labels = vec![
                 ("netdev", left.netdev.clone()),

@@ -39,8 +39,6 @@ pub struct View {
     pub control_stalls: u64,
     /// Lines of the log that were not read in time.
     pub log_lines_lost: u64,
-    /// FPM connections of peers that may not tell routes.
-    pub fpm_refused: u64,
     /// What the steering programs decided, in frames (a super-frame is one), by decision.
     pub steering: Vec<(&'static str, u64)>,
     /// Addresses written into the kernel's FDB, by what changed.

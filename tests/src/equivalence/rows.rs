@@ -19,6 +19,9 @@ pub struct Group {
     pub rows: &'static [Row],
 }
 
+/// Groups whose knobs vtepd does not watch yet, so that kernel VXLAN and vtepd differ.
+pub const NOT_WATCHED: &[&str] = &["nftables", "iptables", "reverse_path_filters"];
+
 /// All of them.
 pub const GROUPS: &[Group] = &[
     Group { name: "rules", options: "", rows: routes::RULES },
