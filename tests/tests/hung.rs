@@ -110,11 +110,13 @@ fn an_idle_worker_sleeps() {
     assert!(undisturbed, "the lab is never quiet");
 }
 
-/// Nor does the rest of it wake up for nothing: no clock ticks while nothing happens. (With the shortcut it looks once a second for what
-/// would be hidden.)
+/// Nor does the rest of it wake up for nothing. It looks once a second for what the kernel does not tell (default TTL and port
+/// range, path MTUs), and with the shortcut for what that would hide.
 #[test]
 fn an_idle_daemon_sleeps() {
     const IDLE: Duration = Duration::from_secs(2);
+    /// Two looks, each of which may wait for a thread that reads files.
+    const LOOKS: u64 = 6;
     if !can_run("an_idle_daemon_sleeps") {
         return;
     }
@@ -124,7 +126,7 @@ fn an_idle_daemon_sleeps() {
     let sleeps = (0..20).any(|_| {
         let before = wake_ups(&vtepd, "vtepd");
         std::thread::sleep(IDLE);
-        wake_ups(&vtepd, "vtepd") == before
+        wake_ups(&vtepd, "vtepd") - before <= LOOKS
     });
     assert!(sleeps, "it wakes up in every {IDLE:?}");
 }

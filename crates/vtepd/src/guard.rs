@@ -93,10 +93,6 @@ pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let signals = ending();
         let Ok(signal) = signals.wait() else { return };
-        if guarded.kill_switch.get().is_none() {
-            // Nothing is taken over yet.
-            end_by(signal);
-        }
         let _ = stop.try_send(());
         let guarded_too = Arc::clone(&guarded);
         let deadline = std::thread::Builder::new().name("deadline".to_owned());
