@@ -309,7 +309,10 @@ fn what_is_not_taken_is_named_and_keeps_working() {
         assert!(table.lines().any(named), "{table}");
     }
     let of_external = r#"{netdev="vx70",vni="external","#;
-    assert!(table.contains("vx70             external  source ports by qp-hash: 'external' is on"), "{table}");
+    assert!(
+        table.contains("vx70             external  source ports by qp-hash: 'external' is on"),
+        "{table}"
+    );
     assert!(metrics.0.contains(of_external), "{}", metrics.0);
     let status = String::from_utf8(vtepd.ctl(&["status"]).stdout).unwrap();
     assert!(status.contains("vx70 (external), source ports by qp-hash: 'external' is on"), "{status}");

@@ -25,6 +25,7 @@ mod vtepd {
     pub mod config;
     pub mod guard;
     pub mod log;
+    pub mod own_links;
     pub mod shown;
     pub mod standalone;
     pub mod takeover;
