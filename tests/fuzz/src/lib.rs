@@ -41,4 +41,4 @@ mod vtepd {
     }
 }
 // By these names they know each other.
-use vtepd::{api, guard, log, shown, standalone, takeover, view, worker};
+use vtepd::{api, guard, log, own_links, shown, standalone, takeover, view, worker};

@@ -126,6 +126,7 @@ async fn control_room(requests: &mut mpsc::Receiver<control::Request>) {
                 let _ = answer.send(state.change(&change));
             }
             control::Request::Hosts(answer) => drop(answer.send(Vec::new())),
+            control::Request::Port(_, _, answer) => drop(answer.send(None)),
             _ => {}
         }
     }
