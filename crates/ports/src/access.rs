@@ -123,6 +123,15 @@ impl AccessPort {
         }
     }
 
+    /// As [`PacketSocket::has_overruns`].
+    #[must_use]
+    pub fn has_overruns(&self) -> bool {
+        match self {
+            Self::Interface(socket) => socket.has_overruns(),
+            Self::Tap(_) | Self::Gone => false,
+        }
+    }
+
     /// Whether what arrives could be what the kernel cannot describe, so that [`Self::overruns`] has to be called from time to time.
     #[must_use]
     pub const fn may_stick(&self) -> bool {

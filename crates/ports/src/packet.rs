@@ -211,6 +211,13 @@ impl PacketSocket {
         Ok(dropped)
     }
 
+    /// Whether frames are known to be lost that [`Self::overruns`] has not returned yet. No system call: of a ring that
+    /// was full it does not know.
+    #[must_use]
+    pub fn has_overruns(&self) -> bool {
+        self.ring.as_ref().is_some_and(Ring::has_cut)
+    }
+
     /// What has arrived since the last call; does not wait. A frame that could not be read is an empty one.
     pub fn receive(&mut self) -> &Batch<'_> {
         let socket = self.fd.as_fd();

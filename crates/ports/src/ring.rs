@@ -141,6 +141,11 @@ impl Ring {
         Ok(ring)
     }
 
+    /// Whether [`Self::take_cut`] would return more than 0.
+    pub(crate) const fn has_cut(&self) -> bool {
+        self.cut > 0
+    }
+
     /// How many long frames have found no room since the last call.
     pub(crate) const fn take_cut(&mut self) -> u64 {
         std::mem::replace(&mut self.cut, 0)

@@ -19,7 +19,8 @@ use crate::standalone::{Share, Stations, deliver};
 
 /// How often a worker counts what found no room.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
-/// One that is about to sleep does so too, unless it has moved fewer frames since: no ring was full then.
+/// A worker that is about to sleep counts them if it has moved so many frames since. After fewer, no ring was full; long
+/// frames that found no room in a socket's queue are known without a system call (`has_overruns`).
 const FEW: usize = 64;
 /// How often a worker looks after ports whose ring could be stuck, which does not wake it.
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -286,7 +287,7 @@ impl Engine {
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
             // A ring that is stuck is made anew, but not while a part of its batch is still to be sent.
-            if ((falls_asleep && uncounted >= FEW)
+            if ((falls_asleep && (uncounted >= FEW || self.has_overruns()))
                 || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL)
                 && self.pending.is_empty()
             {
@@ -468,6 +469,12 @@ impl Engine {
             self.sockets.patience.limit()
         );
         Ok(())
+    }
+
+    fn has_overruns(&self) -> bool {
+        self.sockets.underlay.has_overruns()
+            || self.sockets.bridge.has_overruns()
+            || self.access.iter().any(AccessPort::has_overruns)
     }
 
     /// Frames that found no room in the rings.
