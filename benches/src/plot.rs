@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn drawn(rows: Vec<Row>) -> String {
-        svg(&Report { machine: "a <b> & c".into(), rows })
+        svg(&Report { machine: "a <b> & c".into(), commit: None, rows })
     }
 
     #[test]

@@ -100,9 +100,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// The commit of the checkout, with `-dirty` behind it where files have been changed. `None` outside a checkout.
+fn commit() -> Option<String> {
+    let output = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
+    let name = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !name.is_empty()).then_some(name)
+}
+
 /// Prints the figures, and writes them where that was asked for.
 fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
-    let report = Report { machine: machine(), rows };
+    let report = Report { machine: machine(), commit: commit(), rows };
     print!("\n{}", report.table());
     if let Some(path) = json {
         let mut text = serde_json::to_string_pretty(&report).unwrap_or_default();

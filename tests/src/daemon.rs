@@ -32,6 +32,12 @@ pub fn program() -> PathBuf {
     named_or_beside("VTEPD", "vtepd")
 }
 
+/// The lab: the environment's `LAB`, or the one built beside the test.
+#[must_use]
+pub fn lab_program() -> PathBuf {
+    named_or_beside("LAB", "lab")
+}
+
 /// Its command line: the environment's `VTEPCTL`, or the one built beside the test.
 #[must_use]
 pub fn ctl_program() -> PathBuf {

@@ -1,4 +1,4 @@
-//! What vtepd forwards by and what the kernel has, entry by entry, in the normal form of `API.md`: a set of lines.
+//! What vtepd forwards by and what the kernel has, entry by entry, in the normal form of `docs/reference/api.md`: a set of lines.
 //!
 //! - `fdb NETDEV MAC VTEP`: entries with a VTEP; none of addresses that the bridge has on a port of its own
 //! - `flood NETDEV VTEP`: the same of MAC address zero

@@ -164,6 +164,37 @@ impl MacChange {
 }
 
 impl Event {
+    /// Every kind of event, and when it happens.
+    pub const KINDS: &[(&str, &str)] = &[
+        ("attached", "A VNI is taken over: a worker forwards its frames"),
+        ("detached", "A VNI is the kernel's again, or is gone"),
+        ("left", "A vxlan netdev stays with the kernel, for the reason given"),
+        ("source", "A source (`kernel`, `fpm`) has another state"),
+        ("resync", "The kernel's tables were read again"),
+        ("swept", "What zebra had said over an earlier FPM connection was removed"),
+        ("mac-added", "A MAC address is behind a remote VTEP"),
+        ("mac-removed", "A MAC address is behind no remote VTEP any more"),
+        ("mac-moved", "A MAC address is behind another remote VTEP"),
+        ("mac-flapping", "A MAC address moves too often; its moves are no longer reported one by one"),
+        ("mac-settled", "A MAC address that moved too often has stopped"),
+        ("flood-added", "A VTEP is new in a flood list"),
+        ("flood-removed", "A VTEP has left a flood list"),
+        ("policy", "The source port policy of a VNI has changed"),
+        ("next-hop-up", "A next hop is used"),
+        ("next-hop-down", "A next hop is no longer used"),
+        ("flows-moved", "Buckets of one or more VTEPs have another next hop, so flows moved"),
+        ("default-route", "Only the default route leads to a VTEP"),
+        ("own-route", "A VTEP has a route of its own again"),
+        (
+            "uplink-impaired",
+            "A queueing discipline acts on single packets of an uplink: frames leave one by one",
+        ),
+        ("uplink-restored", "Frames may leave together over an uplink again"),
+        ("worker-stalled", "A worker hung, and the kernel forwarded meanwhile"),
+        ("reload", "The configuration was read again"),
+        ("warning", "Something that the user should know"),
+    ];
+
     /// The kind of event, in a word.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

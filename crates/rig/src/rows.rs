@@ -47,6 +47,9 @@ pub struct Row {
 pub struct Report {
     /// What they were measured on.
     pub machine: String,
+    /// The commit that was measured, with `-dirty` behind it where files had been changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The figures.
     pub rows: Vec<Row>,
 }
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_form_of_a_row() {
-        let report = Report { machine: "m".into(), rows: vec![row(7.5, None, Better::Lower)] };
+        let report = Report { machine: "m".into(), commit: None, rows: vec![row(7.5, None, Better::Lower)] };
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
             r#"{"machine":"m","rows":[{"bench":"encapsulate","case":"64 B","unit":"ns/frame","vtepd":7.5,"kernel":null,"ratio":null,"target":8.0,"better":"lower"}]}"#

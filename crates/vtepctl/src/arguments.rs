@@ -15,8 +15,8 @@ Examples:
   ip netns exec leaf1 vtepctl fdb --vni 10   in a leaf's network namespace: that leaf's vtepd
   vtepctl -o json route | jq '.[] | select(.state != \"reachable\")'
 
-It speaks with the vtepd of the network namespace that it runs in, as root or as the user that vtepd runs as. API.md says
-what the JSON holds.";
+It speaks with the vtepd of the network namespace that it runs in, as root or as the user that vtepd
+runs as. docs/reference/api.md describes the JSON.";
 
 /// Asks a running vtepd what it forwards by.
 #[derive(Debug, Parser)]

@@ -122,6 +122,7 @@ pub struct Arguments {
 
 /// Who encapsulates and decapsulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DatapathChoice {
     /// A worker, where it forwards as the kernel would; else the kernel
@@ -141,6 +142,7 @@ impl From<DatapathChoice> for Datapath {
 
 /// Whether kernel VXLAN looks up the route for each frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum RoutePerFrameChoice {
     #[default]
@@ -161,6 +163,7 @@ impl From<RoutePerFrameChoice> for RoutePerFrame {
 
 /// How the steering programs are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum HookChoice {
     /// tcx links where the kernel has them (Linux 6.6), clsact filters elsewhere
@@ -188,96 +191,159 @@ fn vni(text: &str) -> Result<Vni, String> {
 
 /// The configuration file. Everything has a default; unknown keys are errors.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct File {
     /// Where it was read from.
     #[serde(skip)]
     path: Option<PathBuf>,
+    /// Which VNIs are taken over, and how frames are forwarded.
     takeover: TakeoverSection,
+    /// The source port policy of all VNIs.
     entropy: EntropySection,
+    /// Limits for what is learned from received frames.
     learning: LearningSection,
+    /// Next hops.
     underlay: UnderlaySection,
+    /// One VNI, `[vni.N]`. A key that is not set is as for all VNIs.
     vni: BTreeMap<String, VniSection>,
+    /// A VNI without kernel bridge and netdev, `[[standalone]]`. While there is one, vxlan netdevs
+    /// stay with the kernel, and FPM is off. Changes take effect at the next start.
     #[serde(deserialize_with = "standalone::sections")]
+    #[cfg_attr(test, schemars(with = "Vec<standalone::Section>"))]
     standalone: Vec<standalone::Section>,
+    /// zebra's FPM stream.
     fpm: FpmSection,
+    /// OpenMetrics for Prometheus.
     metrics: MetricsSection,
+    /// The gRPC API, which `vtepctl` uses.
     api: ApiSection,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct TakeoverSection {
+    /// VNIs to take over. Default: every VNI found.
     vnis: Option<Vec<u32>>,
+    /// VNIs to leave to the kernel.
     exclude: Vec<u32>,
+    /// How BPF programs are attached. `auto`: tcx links where the kernel has them (Linux 6.6),
+    /// clsact filters elsewhere. Default: `auto`.
     hook: Option<HookChoice>,
+    /// Who forwards: `userspace` (a worker, where it forwards as the kernel would) or `kernel`
+    /// (kernel VXLAN, with source ports that vtepd chooses). Default: `userspace`.
     datapath: Option<DatapathChoice>,
+    /// Whether kernel VXLAN looks up the route for each frame, by a mark on the frame. `auto`: for
+    /// VNIs in the `kernel` datapath with several next hops to a VTEP. Default: `auto`.
     route_per_frame: RoutePerFrameChoice,
+    /// Drop frames from VTEPs that no table names. Default: `false`.
     strict_vtep: bool,
+    /// Let known unicast of hosts skip the kernel bridge, in both directions. Default: `true`.
     shortcut: Option<bool>,
+    /// Milliseconds that frames wait for a hanging worker before the kernel forwards, 20 to 10000.
+    /// Default: 200.
     stall_limit_ms: Option<u64>,
+    /// Run the worker before ordinary threads while it has little to do. Default: `true`.
     realtime: Option<bool>,
+    /// Send frames together as super-frames; `false`: each by itself. Takes effect at the next
+    /// start. Default: `true`.
     gso: Option<bool>,
+    /// The worker never sleeps and keeps a core busy. Takes effect at the next start. Default:
+    /// `false`.
     busy_poll: bool,
+    /// Threads that forward, 1 to 8. Takes effect at the next start. Default: 1.
     workers: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct EntropySection {
+    /// How the outer UDP source port is chosen: `qp-hash`, `qp-bins` or `five-tuple`. Default:
+    /// `qp-hash`.
     policy: Option<String>,
+    /// Number of source ports of `qp-bins`, 1 to 65535. Default: 4.
     bins: Option<u16>,
+    /// Seed of the hashes. Default: 0.
     seed: Option<u64>,
+    /// Outer source ports, `"MIN-MAX"`. Default: `"49152-65535"`.
     source_ports: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct LearningSection {
+    /// MAC addresses that the FDB of one netdev may hold by learning. Default: 16384.
     addresses: Option<usize>,
+    /// The same for all netdevs together. Default: 65536.
     total: Option<usize>,
+    /// Remote VTEPs that are learned. Default: 1024.
     vteps: Option<usize>,
+    /// Moves of one MAC address in a second that are followed. Default: 5.
     moves: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct UnderlaySection {
+    /// Flows return to a next hop that returns. `false`: they stay where they are. Default: `true`.
     rebalance: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct VniSection {
+    /// As in `[takeover]`.
     datapath: Option<DatapathChoice>,
+    /// As in `[entropy]`.
     policy: Option<String>,
+    /// As in `[entropy]`.
     bins: Option<u16>,
+    /// As in `[entropy]`.
     source_ports: Option<String>,
+    /// Outer TTL, 1 to 255, instead of the netdev's.
     ttl: Option<u8>,
+    /// As in `[takeover]`.
     strict_vtep: Option<bool>,
+    /// As in `[learning]`.
     addresses: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct FpmSection {
+    /// Listen for zebra's FPM stream. Default: `true`.
     enabled: Option<bool>,
+    /// Address and port where zebra connects. Default: `"127.0.0.1:2620"`.
     listen: Option<SocketAddr>,
+    /// Listen even where an old zebra might crash when it connects. Default: `false`.
     #[serde(rename = "unsafe")]
     accept_hazard: bool,
+    /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
     stale_time: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct MetricsSection {
+    /// Address and port of `/metrics`. Default: `"127.0.0.1:9472"`.
     listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct ApiSection {
+    /// Answer `vtepctl`. Default: `true`.
     enabled: Option<bool>,
+    /// `@NAME`, an abstract socket, or a path. Default: `"@vtepd-api"`.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     listen: Option<Address>,
 }
 
@@ -595,5 +661,7 @@ fn check(
     Err(ConfigurationError::Value { place, problem: error.to_string() })
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 pub(crate) mod tests;

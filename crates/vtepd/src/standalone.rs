@@ -29,16 +29,25 @@ const NAME: usize = 16;
 
 /// One `[[standalone]]` table of the file.
 #[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Section {
+    /// The VNI. Required.
     vni: u32,
+    /// An IPv4 address of this namespace. vtepd takes its UDP port. Required.
     local: Ipv4Addr,
+    /// UDP port of VXLAN. Default: 4789.
     udp_port: Option<u16>,
+    /// The flood list: VTEPs that receive broadcast, unknown unicast and multicast. Frames from
+    /// other VTEPs are dropped (`unknown_vtep`).
     #[serde(default)]
     remotes: BTreeSet<Ipv4Addr>,
+    /// Static entries: `{ "MAC" = "VTEP" }`.
     #[serde(default)]
     macs: BTreeMap<String, Ipv4Addr>,
+    /// Seconds until a silent station is forgotten; 0: never. Default: 300.
     ageing: Option<u64>,
+    /// Access ports, a list of tables. Required.
     ports: Vec<PortSection>,
 }
 
@@ -64,17 +73,25 @@ pub fn sections<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Section>, D::E
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct PortSection {
+    /// An Ethernet interface without an address. vtepd takes all of its frames.
     interface: Option<String>,
+    /// Instead of `interface`: a TAP that vtepd makes, with the kernel's stack behind it.
     tap: Option<String>,
+    /// User who may open the TAP, by name or number.
     owner: Option<Owner>,
+    /// The TAP stays when vtepd ends. Default: `false`.
     persistent: Option<bool>,
+    /// Queues of the TAP, 1 to 256. Default: 1.
     queues: Option<u16>,
+    /// MTU of the TAP. Default: 1450.
     mtu: Option<u32>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 enum Owner {
     Id(u32),

@@ -179,11 +179,14 @@ fn netlink_payloads() -> Vec<Vec<u8>> {
     payloads
 }
 
-/// The TOML blocks of the README, the packaged file with its settings in force, and others.
+/// The TOML blocks of the documents, the packaged file with its settings in force, and others.
 fn configurations() -> Vec<Vec<u8>> {
-    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
-    let blocks = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let mut files: Vec<String> = blocks.map(str::to_owned).collect();
+    let mut files = Vec::new();
+    for page in [read_all("docs/guide", ".md"), read_all("docs/reference", ".md")].concat() {
+        let text = String::from_utf8(page).unwrap();
+        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        files.extend(blocks.map(str::to_owned));
+    }
     for packaged in read_all("deploy/debian", ".toml") {
         let text = String::from_utf8(packaged).unwrap();
         let in_force =

@@ -137,10 +137,7 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "\nLoad of each link in the traffic's direction (counters of the links; share of the links side by side)\n"
-        )?;
+        writeln!(f, "\nLoad of each link in the traffic's direction (counters of the links)\n")?;
         self.row(f, "", |policy| {
             if policy.name == "kernel" { "kernel VXLAN".into() } else { format!("vtepd {}", policy.name) }
         })?;

@@ -1,0 +1,136 @@
+//! The documents: columns, length of sentences, sizes, links, and the table of contents.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::path::{Path, PathBuf};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+const COLUMNS: usize = 100;
+const WORDS: usize = 40;
+
+/// Pages that are generated from texts of other lengths.
+const GENERATED: [&str; 2] = ["docs/reference/cli.md", "benches/RESULTS.md"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every Markdown file, by its path from the root.
+fn pages() -> Vec<(String, String)> {
+    let mut folders = vec![root()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((path.strip_prefix(root()).unwrap().to_string_lossy().into_owned(), text));
+            }
+        }
+    }
+    assert!(found.len() > 20, "{} pages", found.len());
+    found.sort();
+    found
+}
+
+fn parse(text: &str) -> Parser<'_> {
+    Parser::new_ext(text, Options::ENABLE_TABLES)
+}
+
+#[test]
+fn lines_have_at_most_100_columns() {
+    let mut long = Vec::new();
+    for (page, text) in pages().iter().filter(|(page, _)| !GENERATED.contains(&page.as_str())) {
+        // A row of a table cannot be wrapped.
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('|'));
+        long.extend(
+            lines
+                .filter(|(_, line)| line.chars().count() > COLUMNS)
+                .map(|(n, _)| format!("{page}:{}", n + 1)),
+        );
+    }
+    assert!(long.is_empty(), "longer than {COLUMNS} columns: {long:#?}");
+}
+
+/// The sentences of paragraphs, items and cells; code blocks apart.
+fn sentences(text: &str) -> Vec<String> {
+    let (mut all, mut current, mut code) = (Vec::new(), String::new(), false);
+    for event in parse(text) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => code = true,
+            Event::End(TagEnd::CodeBlock) => code = false,
+            Event::Text(text) if !code => current.push_str(&text),
+            Event::Code(_) => current.push_str("code"),
+            Event::SoftBreak | Event::HardBreak => current.push(' '),
+            Event::End(TagEnd::Paragraph | TagEnd::Item | TagEnd::Heading(_) | TagEnd::TableCell) => {
+                all.extend(std::mem::take(&mut current).split_inclusive(". ").map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[test]
+fn sentences_have_at_most_40_words() {
+    let mut long = Vec::new();
+    for (page, text) in pages() {
+        if ["README.md", "ARCHITECTURE.md"].contains(&page.as_str()) || page.starts_with("docs/guide/") {
+            let all = sentences(&text);
+            assert!(all.len() > 5, "{page} has {} sentences", all.len());
+            long.extend(all.into_iter().filter(|s| s.split_whitespace().count() > WORDS));
+        }
+    }
+    assert!(long.is_empty(), "longer than {WORDS} words: {long:#?}");
+}
+
+#[test]
+fn the_first_pages_are_short() {
+    for (page, lines, bytes) in [("README.md", 130, 9_000), ("ARCHITECTURE.md", 170, 20_000)] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        assert!(text.lines().count() < lines && text.len() < bytes, "{page} is too long");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    for (page, text) in pages() {
+        let folder = root().join(&page).parent().unwrap().to_owned();
+        for event in parse(&text) {
+            let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else {
+                continue;
+            };
+            let file = dest_url.split('#').next().unwrap();
+            let elsewhere = ["https://", "http://", "mailto:"].iter().any(|scheme| file.starts_with(scheme));
+            if !file.is_empty() && !elsewhere && !folder.join(file).exists() {
+                broken.push(format!("{page}: {dest_url}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links to nothing: {broken:#?}");
+}
+
+#[test]
+fn the_table_of_contents_has_every_page() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let records = std::fs::read_to_string(docs.join("adr/README.md")).unwrap();
+    for (page, _) in pages() {
+        let Some(name) = page.strip_prefix("docs/").filter(|name| *name != "SUMMARY.md") else { continue };
+        let listed = match name.strip_prefix("adr/").filter(|name| *name != "README.md") {
+            Some(record) => records.contains(&format!("({record})")),
+            None => summary.contains(&format!("({name})")),
+        };
+        assert!(listed, "{page} is in no table of contents");
+    }
+}

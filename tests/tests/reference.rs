@@ -1,0 +1,113 @@
+//! Generates `docs/reference/cli.md` from `--help` of the programs, and `benches/RESULTS.md` from
+//! `benches/results/*.json`: `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes them.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use vtepd_tests::daemon::{ctl_program, lab_program, program};
+
+/// What `program COMMANDS --help` prints.
+fn help(program: &Path, commands: &[String]) -> String {
+    let output = Command::new(program).args(commands).arg("--help").env("COLUMNS", "100").output().unwrap();
+    assert!(output.status.success(), "{program:?} {commands:?}: {output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// The commands that a help text lists, without `help`.
+fn commands(text: &str) -> Vec<String> {
+    let Some((_, list)) = text.split_once("\nCommands:\n") else { return Vec::new() };
+    let rows = list.lines().take_while(|line| !line.is_empty());
+    let names = rows.filter(|row| row.starts_with("  ") && !row.starts_with("   "));
+    names
+        .filter_map(|row| row.split_whitespace().next())
+        .filter(|n| *n != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+fn describe(page: &mut String, program: &Path, name: &str, path: &[String]) {
+    let text = help(program, path);
+    let title = std::iter::once(name).chain(path.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
+    let level = if path.is_empty() { "##" } else { "###" };
+    write!(page, "\n{level} `{title}`\n\n```\n{}\n```\n", text.trim_end()).unwrap();
+    for command in commands(&text) {
+        describe(page, program, name, &[path, &[command]].concat());
+    }
+}
+
+/// Writes a page, if told to, and compares it with what is there.
+fn compare(path: &str, page: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {
+        std::fs::write(&file, page).unwrap();
+    }
+    let there = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(there == page, "{path} is out of date: see the head of {}", file!());
+}
+
+#[test]
+fn the_reference_of_the_command_line_is_up_to_date() {
+    let mut page = "# Command line\n\nThis page is generated from `--help` of each program.\n".to_owned();
+    let programs: [(PathBuf, &str); 3] =
+        [(program(), "vtepd"), (ctl_program(), "vtepctl"), (lab_program(), "lab")];
+    for (program, name) in programs {
+        describe(&mut page, &program, name, &[]);
+    }
+    compare("docs/reference/cli.md", &page);
+}
+
+/// A figure with as many digits as say something.
+fn figure(value: &serde_json::Value) -> String {
+    match value.as_f64() {
+        None => String::new(),
+        Some(value) if value.abs() < 10.0 => format!("{value:.2}"),
+        Some(value) if value.abs() < 100.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+#[test]
+fn the_tables_of_measurements_are_up_to_date() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/results");
+    let mut page = "# Results\n\nThese tables are generated from `results/*.json`. [README.md](README.md) says what a row means.\n\
+        *Ratio* is vtepd's figure over kernel VXLAN's in the same run.\n"
+        .to_owned();
+    for (name, what) in [
+        ("quick", "`benches/run system --quick --rounds 5`: beside kernel VXLAN"),
+        ("micro", "`benches/run micro`: one frame, in memory"),
+        ("scale", "`benches/run scale`: as tables grow"),
+    ] {
+        let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let machine = report["machine"].as_str().unwrap();
+        let commit = report["commit"].as_str().unwrap_or("before commits were recorded");
+        write!(page, "\n## {what}\n\nMachine: {machine}. Commit: {commit}.\n\n").unwrap();
+        page.push_str(
+            "| measurement | case | unit | vtepd | kernel VXLAN | ratio |\n|---|---|---|---|---|---|\n",
+        );
+        for row in report["rows"].as_array().unwrap() {
+            writeln!(
+                page,
+                "| {} | {} | {} | {} | {} | {} |",
+                row["bench"].as_str().unwrap(),
+                row["case"].as_str().unwrap(),
+                row["unit"].as_str().unwrap(),
+                figure(&row["vtepd"]),
+                figure(&row["kernel"]),
+                figure(&row["ratio"]),
+            )
+            .unwrap();
+        }
+    }
+    compare("benches/RESULTS.md", &page);
+}
