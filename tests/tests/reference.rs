@@ -1,5 +1,6 @@
-//! Generates `docs/reference/cli.md` from `--help` of the programs, and `benches/RESULTS.md` from
-//! `benches/results/*.json`: `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes them.
+//! Generates `docs/reference/cli.md` from `--help` of the programs, `benches/RESULTS.md` from
+//! `benches/results/*.json`, and `docs/images/demo.svg` from the demo's committed figures:
+//! `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes them.
 
 #![allow(
     clippy::expect_used,
@@ -110,4 +111,57 @@ fn the_tables_of_measurements_are_up_to_date() {
         }
     }
     compare("benches/RESULTS.md", &page);
+}
+
+const STYLE: &str = "<style>
+  .bg{fill:#ffffff} text{font-family:system-ui,sans-serif;font-size:14px;fill:#1f2328}
+  .small{font-size:12px;fill:#59636e} .bold{font-weight:600}
+  .bar{fill:#0969da} .axis{stroke:#848d97} .mean{stroke:#59636e;stroke-dasharray:4 4}
+  @media (prefers-color-scheme: dark){ .bg{fill:#0d1117} text{fill:#e6edf3}
+  .small{fill:#9198a1} .bar{fill:#4493f8} .axis{stroke:#656c76} .mean{stroke:#9198a1} }
+</style>";
+
+/// The load of the links between the data centres, by policy.
+#[test]
+fn the_picture_of_the_demo_is_up_to_date() {
+    const LINKS: [&str; 4] = ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"];
+    let file = "../deploy/containerlab/scaleacross/figures.json";
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let title = "Load of the four links between the data centres, by policy";
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 860 260\" role=\"img\" \
+         aria-label=\"{title}\">\n<title>{title}</title>\n{STYLE}\n\
+         <rect class=\"bg\" width=\"860\" height=\"260\"/>\n\
+         <text class=\"bold\" x=\"20\" y=\"24\">{title}</text>\n"
+    );
+    for (policy, left) in figures["policies"].as_array().unwrap().iter().zip([20, 235, 450, 665]) {
+        let loads = LINKS.map(|link| policy["links"][link].as_f64().unwrap());
+        let all: f64 = loads.iter().sum();
+        for (load, x) in loads.iter().zip([left, left + 44, left + 88, left + 132]) {
+            let (share, middle) = (100.0 * load / all, x + 18);
+            let (height, top) = (1.4 * share, 200.0 - 1.4 * share);
+            writeln!(
+                svg,
+                "<rect class=\"bar\" x=\"{x}\" y=\"{top:.1}\" width=\"36\" height=\"{height:.1}\"/>\
+                 <text class=\"small\" x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{share:.0} %</text>",
+                top - 5.0
+            )
+            .unwrap();
+        }
+        let name = match policy["name"].as_str().unwrap() {
+            "kernel" => "kernel VXLAN".to_owned(),
+            name => format!("vtepd {name}"),
+        };
+        let mmr = policy["mmr"].as_f64().unwrap();
+        writeln!(
+            svg,
+            "<path class=\"axis\" d=\"M{left} 200h168\"/><path class=\"mean\" d=\"M{left} 165h168\"/>\
+             <text class=\"bold\" x=\"{left}\" y=\"222\">{name}</text>\
+             <text class=\"small\" x=\"{left}\" y=\"242\">fullest over mean: {mmr:.2}</text>"
+        )
+        .unwrap();
+    }
+    svg.push_str("</svg>\n");
+    compare("docs/images/demo.svg", &svg);
 }
