@@ -13,6 +13,7 @@
 //! - [`run`]: the one task that owns everything
 //! - [`status`]: what the control room says of itself
 //! - [`events`]: what happened, for who wants to watch
+//! - [`packet_filters`]: rules that could match a VNI's VXLAN packets
 //! - [`change`]: what can be changed while the daemon runs
 //! - [`hosts`]: which hosts' MAC and IP addresses the kernel knows together
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
@@ -34,6 +35,7 @@ pub mod learn;
 pub mod leave;
 mod links;
 mod overlay;
+pub mod packet_filters;
 mod policies;
 mod port_choice;
 pub mod publication;
@@ -60,6 +62,7 @@ pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
+pub use packet_filters::PacketFilters;
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};

@@ -16,6 +16,7 @@ use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
 use crate::links::Links;
 use crate::overlay::Overlay;
+use crate::packet_filters::PacketFilters;
 use crate::policies::Policies;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
@@ -37,6 +38,7 @@ const NTF_EXT_LEARNED: u32 = 0x10;
 pub struct State {
     pub(crate) settings: Settings,
     pub(crate) namespace: Namespace,
+    pub(crate) packet_filters: PacketFilters,
 
     pub(crate) links: Links,
     pub(crate) addresses: Swept<(u32, IpAddr), u8>,
@@ -161,6 +163,7 @@ impl State {
         Self {
             settings,
             namespace,
+            packet_filters: PacketFilters::default(),
             links: Links::default(),
             addresses: Swept::default(),
             own: BTreeSet::new(),
@@ -199,6 +202,14 @@ impl State {
         self.settings = Settings { detached, standalone, ..settings };
         self.namespace = namespace;
         self.dirty.all = true;
+    }
+
+    /// The rules of packet filters are these now.
+    pub fn set_packet_filters(&mut self, filters: PacketFilters) {
+        if self.packet_filters != filters {
+            self.packet_filters = filters;
+            self.dirty.decisions = true;
+        }
     }
 
     /// These packet filters are there now.
