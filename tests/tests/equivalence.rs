@@ -57,13 +57,11 @@ fn ipsec_policies() {
 }
 
 #[test]
-#[ignore = "vtepd does not watch packet filters and rp_filter yet"]
 fn nftables() {
     both("nftables");
 }
 
 #[test]
-#[ignore = "vtepd does not watch packet filters and rp_filter yet"]
 fn iptables() {
     both("iptables");
 }

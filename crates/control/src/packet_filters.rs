@@ -91,12 +91,10 @@ impl PacketFilters {
             }
             match self.follow(chain, base, packets, &mut known) {
                 Outcome::Affected(rule) => Some(rule),
-                Outcome::Continues if base.drops => {
-                    Some(format!(
-                        "the policy 'drop' of chain '{}' may apply to its VXLAN packets",
-                        place(chain, base)
-                    ))
-                }
+                Outcome::Continues if base.drops => Some(format!(
+                    "the policy 'drop' of chain '{}' may apply to its VXLAN packets",
+                    place(chain, base)
+                )),
                 Outcome::Accepted | Outcome::Continues => None,
             }
         })

@@ -339,11 +339,13 @@ impl Reader {
         let (base, offset, mask) = match loaded {
             Loaded::Payload { base, offset, mask } => (*base, *offset, mask),
             Loaded::Field(field) => {
-                let test = big_endian(value)
-                    .map_or(Test::Unknown, |value| Test::equals(*field, value, negated));
+                let test =
+                    big_endian(value).map_or(Test::Unknown, |value| Test::equals(*field, value, negated));
                 return self.tests.push(test);
             }
-            Loaded::Interface { .. } | Loaded::InterfaceIndex { .. } => return self.tests.push(Test::Unknown),
+            Loaded::Interface { .. } | Loaded::InterfaceIndex { .. } => {
+                return self.tests.push(Test::Unknown);
+            }
         };
         let mut tests = Vec::new();
         let mut covered = 0;

@@ -84,7 +84,8 @@ fn entries(bytes: &[u8]) -> Option<Vec<Entry<'_>>> {
     while offset < bytes.len() {
         let rest = bytes.get(offset..)?;
         let (target, next) = (usize::from(u16_at(rest, 88)?), usize::from(u16_at(rest, 90)?));
-        let entry = rest.get(..next).filter(|_| target >= ENTRY && next >= target.saturating_add(EXTENSION))?;
+        let entry =
+            rest.get(..next).filter(|_| target >= ENTRY && next >= target.saturating_add(EXTENSION))?;
         found.push(Entry { offset, bytes: entry, target });
         offset = offset.checked_add(next)?;
     }
@@ -93,9 +94,9 @@ fn entries(bytes: &[u8]) -> Option<Vec<Entry<'_>>> {
 
 fn hook_at(table: &LegacyTable, offset: usize) -> Option<u32> {
     let hooks = (0..).zip(table.hooks);
-    hooks.filter_map(|(number, hook)| Some((number, hook?))).find_map(|(number, (start, _))| {
-        (usize_of(start) == offset).then_some(number)
-    })
+    hooks
+        .filter_map(|(number, hook)| Some((number, hook?)))
+        .find_map(|(number, (start, _))| (usize_of(start) == offset).then_some(number))
 }
 
 /// Where each chain begins, and its name.

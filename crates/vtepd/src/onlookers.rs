@@ -54,7 +54,10 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>, mut rules
             }
         }
         if said || changes.is_none() {
-            let nftables = said || read_all || rules.is_unread() || !monitor.as_ref().is_some_and(FilterMonitor::hears_rules);
+            let nftables = said
+                || read_all
+                || rules.is_unread()
+                || !monitor.as_ref().is_some_and(FilterMonitor::hears_rules);
             let before = rules.clone();
             let Ok(now) = spawn_blocking(move || before.read_again(nftables)).await else { continue };
             read_all = false;

@@ -37,7 +37,13 @@ pub const NFTABLES: &[Row] = &[
         "nft delete table inet t",
     ),
     chain!("a raw prerouting rule that drops", "ip", "prerouting priority raw", "udp dport 4789 drop"),
-    chain!("a raw prerouting rule that rejects a TTL", "inet", "prerouting priority -300", "ip ttl 64 drop"),
+    // Without TCP, by which the metrics are read.
+    chain!(
+        "a raw prerouting rule that rejects a TTL",
+        "inet",
+        "prerouting priority -300",
+        "meta l4proto udp ip ttl 64 drop"
+    ),
     chain!("an output rule that drops", "ip", "output priority 0", "udp dport 4789 drop"),
     chain!(
         "an output rule that changes the DSCP",
