@@ -67,7 +67,6 @@ fn iptables() {
 }
 
 #[test]
-#[ignore = "vtepd does not watch packet filters and rp_filter yet"]
 fn reverse_path_filters() {
     both("reverse_path_filters");
 }

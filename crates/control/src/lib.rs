@@ -19,7 +19,7 @@
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
 //!
 //! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one source's routes),
-//! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `discover` (who is taken over, on which
+//! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `reverse_path` (`rp_filter`), `discover` (who is taken over, on which
 //! terms), `slots`, `fpm_session`, and under most of them `swept`, the mark-and-sweep table, and `shared`, equal values kept once.
 
 pub mod change;
@@ -40,6 +40,7 @@ mod policies;
 mod port_choice;
 pub mod publication;
 pub mod resolver;
+mod reverse_path;
 pub mod run;
 pub mod settings;
 mod shared;

@@ -241,7 +241,7 @@ impl State {
         if renumber || dirty.all || dirty.underlay || dirty.adjacencies {
             self.build_paths(dirty.all);
         }
-        if renumber || decided || dirty.underlay {
+        if renumber || decided || dirty.underlay || dirty.decisions {
             self.build_plan(decided);
         }
         self.follow_shortcut(dirty.shortcut, dirty.all);
@@ -523,15 +523,18 @@ impl State {
     fn build_plan(&mut self, decided: bool) {
         let uplink = |&ifindex: &u32| Uplink { ifindex, name: self.links.name(ifindex) };
         let uplinks: BTreeSet<Uplink> = self.publication.uplinks.iter().map(uplink).collect();
+        let checked_sources = self.checked_sources(&uplinks);
         let last = &mut self.publication.last;
         if !decided {
-            if last.plan.uplinks != uplinks {
-                Arc::make_mut(&mut last.plan).uplinks = uplinks;
+            if (&last.plan.uplinks, &last.plan.checked_sources) != (&uplinks, &checked_sources) {
+                let plan = Arc::make_mut(&mut last.plan);
+                (plan.uplinks, plan.checked_sources) = (uplinks, checked_sources);
             }
             return;
         }
         let (vnis, ports) = (BTreeMap::new(), last.plan.ports.clone());
-        let mut plan = SteeringPlan { uplinks, vnis, ports, choices: self.publication.choices.clone() };
+        let choices = self.publication.choices.clone();
+        let mut plan = SteeringPlan { uplinks, checked_sources, vnis, ports, choices };
         let mut left = Vec::new();
         for (&ifindex, decision) in &self.publication.decisions {
             match decision {

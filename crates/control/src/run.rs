@@ -615,6 +615,7 @@ const fn name(what: Dump) -> &'static str {
         Dump::Rules => "routing rules",
         Dump::IpsecPolicies => "IPsec policies",
         Dump::Mdb => "multicast databases",
+        Dump::ReversePathFilters => "reverse path filters",
     }
 }
 

@@ -20,6 +20,7 @@ use crate::packet_filters::PacketFilters;
 use crate::policies::Policies;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
+use crate::reverse_path::ReversePaths;
 use crate::settings::{Filters, Namespace, Settings};
 use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
@@ -54,6 +55,7 @@ pub struct State {
     pub(crate) fpm: Routes,
     pub(crate) vteps: Vteps,
     pub(crate) policies: Policies,
+    pub(crate) reverse_paths: ReversePaths,
     /// The `local` addresses of vxlan netdevs, and whether this host has them.
     pub(crate) locals: BTreeMap<Ipv4Addr, bool>,
 
@@ -175,6 +177,7 @@ impl State {
             fpm: Routes::new(Identity::Prefix),
             vteps: Vteps::default(),
             policies: Policies::default(),
+            reverse_paths: ReversePaths::default(),
             locals: BTreeMap::new(),
             epochs: Epochs::default(),
             kernel_state: SourceState::Disconnected,
@@ -237,6 +240,10 @@ impl State {
             Dump::Routes => &mut epochs.routes,
             Dump::Rules | Dump::IpsecPolicies => return Resync { dumped, swept: 0 },
             Dump::Mdb => return Resync { dumped, swept: self.resync_multicast(dump) },
+            Dump::ReversePathFilters => {
+                self.dirty.underlay |= self.reverse_paths.resync(dump);
+                return Resync { dumped, swept: 0 };
+            }
         };
         epoch.advance();
         let epoch = *epoch;
@@ -255,7 +262,7 @@ impl State {
                 gone
             }
             Dump::Fdb => self.sweep_fdb(epoch),
-            Dump::Mdb => 0,
+            Dump::Mdb | Dump::ReversePathFilters => 0,
             Dump::Neighbours => {
                 let gone = self.neighbours.sweep(epoch);
                 self.dirty.adjacencies |= !gone.is_empty();

@@ -22,8 +22,6 @@ use crate::shown::Shown;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two looks for what it tells of.
 const PACE: Duration = Duration::from_millis(2);
-/// Reading takes at most one part in this many of the time, and one more.
-const SHARE: u32 = 4;
 
 /// Watches for as long as it is polled. `rules` are the packet filters that are known already.
 pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
@@ -66,7 +64,8 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>, mut rules
                 rules = now;
             }
         }
-        let pace = (start.elapsed() * SHARE).clamp(PACE, INTERVAL);
+        // Reading takes at most half of the time.
+        let pace = start.elapsed().clamp(PACE, INTERVAL);
         let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
             if used {
                 review(&shown, None).await;

@@ -126,6 +126,26 @@ pub const IPTABLES: &[Row] = &[
         "iptables -D OUTPUT -p udp --dport 4789 -j DROP",
     ),
     Row::new(
+        "legacy iptables drops input",
+        "iptables-legacy -A INPUT -p udp --dport 4789 -j DROP",
+        "iptables-legacy -D INPUT -p udp --dport 4789 -j DROP",
+    )
+    .optional(),
+    Row::new(
+        "legacy iptables drops output by a chain of its own",
+        "iptables-legacy -N vxlan; iptables-legacy -A vxlan -p udp -m udp --dport 4000:5000 -j DROP
+         iptables-legacy -A OUTPUT -d 10.0.0.0/8 -j vxlan",
+        "iptables-legacy -F OUTPUT; iptables-legacy -F vxlan; iptables-legacy -X vxlan",
+    )
+    .optional(),
+    Row::new(
+        "legacy iptables, for others",
+        "iptables-legacy -A INPUT -p tcp --dport 22 -j DROP; iptables-legacy -A OUTPUT -d 10.9.9.9 -j DROP",
+        "iptables-legacy -F INPUT; iptables-legacy -F OUTPUT",
+    )
+    .optional()
+    .harmless(),
+    Row::new(
         "iptables sets a mark that a rule looks at",
         "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add fwmark 7 lookup 100
          iptables -t mangle -A OUTPUT -p udp --dport 4789 -j MARK --set-mark 7",
