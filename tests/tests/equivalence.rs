@@ -57,19 +57,16 @@ fn ipsec_policies() {
 }
 
 #[test]
-#[ignore = "vtepd does not watch packet filters and rp_filter yet"]
 fn nftables() {
     both("nftables");
 }
 
 #[test]
-#[ignore = "vtepd does not watch packet filters and rp_filter yet"]
 fn iptables() {
     both("iptables");
 }
 
 #[test]
-#[ignore = "vtepd does not watch packet filters and rp_filter yet"]
 fn reverse_path_filters() {
     both("reverse_path_filters");
 }

@@ -1,6 +1,6 @@
 //! Which vxlan netdevs are taken over, on which terms, and why the others are not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use wire::{MacAddr, Vni};
 use crate::leave::{LeaveReason, Obstacle};
 use crate::links::{Links, holds_back};
 use crate::overlay::Overlay;
+use crate::packet_filters::{PacketFilters, Packets};
 use crate::policies::{Flow, Policies};
 use crate::settings::{Datapath, Namespace, Settings};
 use crate::vteps::Vteps;
@@ -47,6 +48,9 @@ pub(crate) struct Discovery<'a> {
     pub(crate) local_is_present: bool,
     /// The vxlan netdevs that have multicast entries.
     pub(crate) multicast: &'a BTreeSet<u32>,
+    pub(crate) packet_filters: &'a PacketFilters,
+    /// The uplinks to all remote VTEPs; empty where there are no packet filters.
+    pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
 
 impl Discovery<'_> {
@@ -169,8 +173,8 @@ impl Discovery<'_> {
         })
     }
 
-    /// Whether policy routing or IPsec may apply to the VNI's packets. Standalone VNIs never went by the rules: the
-    /// kernel has no tunnel for them.
+    /// Whether policy routing, IPsec or packet filters may apply to the VNI's packets. Standalone VNIs never went by the
+    /// rules: the kernel has no tunnel for them.
     fn policies(
         &self,
         vxlan: &Vxlan,
@@ -179,7 +183,7 @@ impl Discovery<'_> {
         only_remotes: bool,
         is_virtual: bool,
     ) -> Result<(), LeaveReason> {
-        if !self.policies.any() {
+        if !self.policies.any() && self.packet_filters.is_empty() {
             return Ok(());
         }
         let remotes = overlay.remotes().filter_map(|index| Some(self.vteps.get(index)?.address));
@@ -189,10 +193,15 @@ impl Discovery<'_> {
         if let Some(policy) = self.policies.ipsec(&flow) {
             return Err(LeaveReason::IpsecPolicy(policy));
         }
-        match self.policies.routing(&flow) {
-            Some(rule) if !is_virtual => Err(LeaveReason::PolicyRouting(rule)),
-            _ => Ok(()),
+        if is_virtual {
+            return Ok(());
         }
+        if let Some(rule) = self.policies.routing(&flow) {
+            return Err(LeaveReason::PolicyRouting(rule));
+        }
+        let (port, uplinks, remotes) = (destination_port, self.uplinks, remotes.as_slice());
+        let packets = Packets { local, port, remotes, only_remotes, uplinks };
+        self.packet_filters.affects(&packets).map_or(Ok(()), |filter| Err(LeaveReason::PacketFilter(filter)))
     }
 
     /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the kernel can go.

@@ -53,6 +53,9 @@ impl State {
             Message::IpsecChanged => self.doubt(&[Dump::IpsecPolicies]),
             // Only dumps have these ([`State::resync`]).
             Message::Mdb(operation, mdb) => self.multicast(operation, mdb.ifindex),
+            Message::ReversePathFilter(operation, filter) => {
+                self.dirty.underlay |= self.reverse_paths.hear(operation, filter);
+            }
             Message::IpsecPolicy(_) | Message::IpsecDefault { .. } | Message::Other(_) => {}
         }
     }
@@ -83,6 +86,7 @@ impl State {
             | Message::IpsecDefault { .. }
             | Message::IpsecChanged
             | Message::Mdb(..)
+            | Message::ReversePathFilter(..)
             | Message::Other(_) => {}
         }
     }

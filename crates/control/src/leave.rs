@@ -188,6 +188,9 @@ pub enum LeaveReason {
     /// An IPsec policy may apply to its packets.
     #[error("{0}")]
     IpsecPolicy(String),
+    /// A packet filter may match its packets: which rule, or why that is not known.
+    #[error("{0}")]
+    PacketFilter(String),
     /// The address in `local` is not one of this host.
     #[error("this host does not have its 'local' address {0}")]
     LocalAddressMissing(Ipv4Addr),

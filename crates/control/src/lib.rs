@@ -13,12 +13,13 @@
 //! - [`run`]: the one task that owns everything
 //! - [`status`]: what the control room says of itself
 //! - [`events`]: what happened, for who wants to watch
+//! - [`packet_filters`]: rules that could match a VNI's VXLAN packets
 //! - [`change`]: what can be changed while the daemon runs
 //! - [`hosts`]: which hosts' MAC and IP addresses the kernel knows together
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
 //!
 //! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one source's routes),
-//! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `discover` (who is taken over, on which
+//! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `reverse_path` (`rp_filter`), `discover` (who is taken over, on which
 //! terms), `slots`, `fpm_session`, and under most of them `swept`, the mark-and-sweep table, and `shared`, equal values kept once.
 
 pub mod change;
@@ -34,10 +35,12 @@ pub mod learn;
 pub mod leave;
 mod links;
 mod overlay;
+pub mod packet_filters;
 mod policies;
 mod port_choice;
 pub mod publication;
 pub mod resolver;
+mod reverse_path;
 pub mod run;
 pub mod settings;
 mod shared;
@@ -60,6 +63,7 @@ pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
+pub use packet_filters::PacketFilters;
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use run::{FpmListener, Request, RunError, run, survey};

@@ -52,6 +52,11 @@ impl Policies {
         changed
     }
 
+    /// Whether the rules of policy routing are those that every namespace starts with.
+    pub(crate) const fn has_default_rules(&self) -> bool {
+        self.default_rules
+    }
+
     /// Whether there is anything that may concern a tunnel.
     pub(crate) const fn any(&self) -> bool {
         !self.default_rules && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks

@@ -140,6 +140,8 @@ struct Ways {
     terms: bool,
     /// Whether there is more than one next hop.
     multipath: bool,
+    /// The uplinks of any VTEP.
+    uplinks: bool,
 }
 
 /// Whether a prefix has an address in it.
@@ -216,7 +218,9 @@ impl State {
         let ways = self.find_ways(dirty.underlay, &dirty.prefixes);
         let routed = dirty.underlay || !dirty.prefixes.is_empty();
         let locals = routed && self.check_locals();
-        if ways.terms || locals || dirty.all || dirty.decisions {
+        // Rules may name uplinks.
+        let filtered = (ways.uplinks || dirty.underlay) && !self.packet_filters.is_empty();
+        if ways.terms || locals || filtered || dirty.all || dirty.decisions {
             overlays.extend(self.links.vxlans());
             overlays.extend(self.publication.decisions.keys());
         }
@@ -237,7 +241,7 @@ impl State {
         if renumber || dirty.all || dirty.underlay || dirty.adjacencies {
             self.build_paths(dirty.all);
         }
-        if renumber || decided || dirty.underlay {
+        if renumber || decided || dirty.underlay || dirty.decisions {
             self.build_plan(decided);
         }
         self.follow_shortcut(dirty.shortcut, dirty.all);
@@ -295,10 +299,23 @@ impl State {
                 ways.terms |= before.terms() != reach.terms();
                 ways.multipath |= before.is_multipath() != reach.is_multipath();
             }
+            let before = known.reach.as_ref().map(|before| &before.uplinks);
+            ways.uplinks |= before != Some(&reach.uplinks);
             known.reach = Some(reach);
         }
         self.vteps = vteps;
         ways
+    }
+
+    /// The uplinks to all remote VTEPs with their names, where packet filters may name them: received packets of a VNI
+    /// are taken at the uplinks of all.
+    fn named_uplinks(&self) -> BTreeMap<u32, String> {
+        if self.packet_filters.is_empty() {
+            return BTreeMap::new();
+        }
+        let reached = self.vteps.iter().filter_map(|(_, known)| known.reach.as_ref());
+        let uplinks: BTreeSet<u32> = reached.flat_map(|reach| reach.uplinks.iter().copied()).collect();
+        uplinks.into_iter().map(|ifindex| (ifindex, self.links.name(ifindex))).collect()
     }
 
     /// Decides again about these netdevs, and builds the tables of those taken whose entries or terms changed. Says
@@ -307,6 +324,7 @@ impl State {
         let mut changed = false;
         let mut taken = Vec::new();
         let mut choices = Vec::new();
+        let named = self.named_uplinks();
         // Slots are given back before others are given away.
         for &ifindex in netdevs {
             let local_is_present = self.has_local_of(ifindex);
@@ -321,6 +339,8 @@ impl State {
                             policies: &self.policies,
                             local_is_present,
                             multicast: &self.multicast,
+                            packet_filters: &self.packet_filters,
+                            uplinks: &named,
                         };
                         let decision = discovery.decide(link, vxlan, overlay);
                         let reason = decision.as_ref().err();
@@ -503,15 +523,18 @@ impl State {
     fn build_plan(&mut self, decided: bool) {
         let uplink = |&ifindex: &u32| Uplink { ifindex, name: self.links.name(ifindex) };
         let uplinks: BTreeSet<Uplink> = self.publication.uplinks.iter().map(uplink).collect();
+        let checked_sources = self.checked_sources(&uplinks);
         let last = &mut self.publication.last;
         if !decided {
-            if last.plan.uplinks != uplinks {
-                Arc::make_mut(&mut last.plan).uplinks = uplinks;
+            if (&last.plan.uplinks, &last.plan.checked_sources) != (&uplinks, &checked_sources) {
+                let plan = Arc::make_mut(&mut last.plan);
+                (plan.uplinks, plan.checked_sources) = (uplinks, checked_sources);
             }
             return;
         }
         let (vnis, ports) = (BTreeMap::new(), last.plan.ports.clone());
-        let mut plan = SteeringPlan { uplinks, vnis, ports, choices: self.publication.choices.clone() };
+        let choices = self.publication.choices.clone();
+        let mut plan = SteeringPlan { uplinks, checked_sources, vnis, ports, choices };
         let mut left = Vec::new();
         for (&ifindex, decision) in &self.publication.decisions {
             match decision {

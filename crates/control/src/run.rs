@@ -20,6 +20,7 @@ use crate::change::Change;
 use crate::events::{self, Event, Journal};
 use crate::hosts::Host;
 use crate::leave::{LeftToKernel, NoNetdev};
+use crate::packet_filters::PacketFilters;
 use crate::publication::Update;
 use crate::resolver::Adjacency;
 use crate::settings::{Filters, Namespace, Settings};
@@ -76,6 +77,8 @@ pub enum Request {
     Reload(Box<Settings>),
     /// These packet filters are there from now on.
     Filters(Filters),
+    /// The rules of packet filters are these from now on.
+    PacketFilters(PacketFilters),
     /// A worker heard of this MAC address.
     Learn(Learned),
     /// A worker misses this neighbour's MAC address.
@@ -298,6 +301,7 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.journal.write(Event::Reloaded);
             }
             Some(Request::Filters(filters)) => self.state.set_filters(filters),
+            Some(Request::PacketFilters(filters)) => self.state.set_packet_filters(filters),
             Some(Request::Change(change, answer)) => match self.state.change(&change) {
                 Ok(()) => self.answers.push(answer),
                 // Who asked may be gone.
@@ -611,6 +615,7 @@ const fn name(what: Dump) -> &'static str {
         Dump::Rules => "routing rules",
         Dump::IpsecPolicies => "IPsec policies",
         Dump::Mdb => "multicast databases",
+        Dump::ReversePathFilters => "reverse path filters",
     }
 }
 

@@ -63,6 +63,8 @@ slugs! {
     LeaveReason::PolicyRouting(_) => "policy-routing",
         "a rule of policy routing (`ip rule`) may match VXLAN packets, or a default rule is missing";
     LeaveReason::IpsecPolicy(_) => "ipsec-policy", "an IPsec policy may match VXLAN packets";
+    LeaveReason::PacketFilter(_) => "packet-filter",
+        "a rule of nftables or iptables may match VXLAN packets, and does more than accept or count them";
     LeaveReason::LocalAddressMissing(_) => "local-address-missing",
         "this host does not have the netdev's `local` address";
     LeaveReason::ForeignNamespace => "foreign-namespace",

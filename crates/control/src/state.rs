@@ -16,9 +16,11 @@ use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
 use crate::links::Links;
 use crate::overlay::Overlay;
+use crate::packet_filters::PacketFilters;
 use crate::policies::Policies;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
+use crate::reverse_path::ReversePaths;
 use crate::settings::{Filters, Namespace, Settings};
 use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
@@ -37,6 +39,7 @@ const NTF_EXT_LEARNED: u32 = 0x10;
 pub struct State {
     pub(crate) settings: Settings,
     pub(crate) namespace: Namespace,
+    pub(crate) packet_filters: PacketFilters,
 
     pub(crate) links: Links,
     pub(crate) addresses: Swept<(u32, IpAddr), u8>,
@@ -52,6 +55,7 @@ pub struct State {
     pub(crate) fpm: Routes,
     pub(crate) vteps: Vteps,
     pub(crate) policies: Policies,
+    pub(crate) reverse_paths: ReversePaths,
     /// The `local` addresses of vxlan netdevs, and whether this host has them.
     pub(crate) locals: BTreeMap<Ipv4Addr, bool>,
 
@@ -161,6 +165,7 @@ impl State {
         Self {
             settings,
             namespace,
+            packet_filters: PacketFilters::default(),
             links: Links::default(),
             addresses: Swept::default(),
             own: BTreeSet::new(),
@@ -172,6 +177,7 @@ impl State {
             fpm: Routes::new(Identity::Prefix),
             vteps: Vteps::default(),
             policies: Policies::default(),
+            reverse_paths: ReversePaths::default(),
             locals: BTreeMap::new(),
             epochs: Epochs::default(),
             kernel_state: SourceState::Disconnected,
@@ -201,6 +207,14 @@ impl State {
         self.dirty.all = true;
     }
 
+    /// The rules of packet filters are these now.
+    pub fn set_packet_filters(&mut self, filters: PacketFilters) {
+        if self.packet_filters != filters {
+            self.packet_filters = filters;
+            self.dirty.decisions = true;
+        }
+    }
+
     /// These packet filters are there now.
     pub fn set_filters(&mut self, filters: Filters) {
         if self.namespace.filters != filters {
@@ -226,6 +240,10 @@ impl State {
             Dump::Routes => &mut epochs.routes,
             Dump::Rules | Dump::IpsecPolicies => return Resync { dumped, swept: 0 },
             Dump::Mdb => return Resync { dumped, swept: self.resync_multicast(dump) },
+            Dump::ReversePathFilters => {
+                self.dirty.underlay |= self.reverse_paths.resync(dump);
+                return Resync { dumped, swept: 0 };
+            }
         };
         epoch.advance();
         let epoch = *epoch;
@@ -244,7 +262,7 @@ impl State {
                 gone
             }
             Dump::Fdb => self.sweep_fdb(epoch),
-            Dump::Mdb => 0,
+            Dump::Mdb | Dump::ReversePathFilters => 0,
             Dump::Neighbours => {
                 let gone = self.neighbours.sweep(epoch);
                 self.dirty.adjacencies |= !gone.is_empty();

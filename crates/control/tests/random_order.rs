@@ -268,7 +268,7 @@ impl Leaf {
             Dump::Neighbours => {
                 self.hosts.iter().map(|(address, mac)| bound(New, *address, Some(*mac))).collect()
             }
-            Dump::NextHops | Dump::IpsecPolicies | Dump::Mdb => vec![],
+            Dump::NextHops | Dump::IpsecPolicies | Dump::Mdb | Dump::ReversePathFilters => vec![],
             Dump::Rules => netlink::Rule::defaults().map(|rule| Message::Rule(New, rule)).into(),
         }
     }

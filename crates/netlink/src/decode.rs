@@ -21,6 +21,7 @@ pub(crate) mod ipsec;
 mod link;
 mod mdb;
 mod neighbour;
+mod netconf;
 mod route;
 mod rule;
 
@@ -172,6 +173,8 @@ impl<'a> Envelope<'a> {
             28 => neighbour::neighbour(self, operation)?,
             32 => rule::rule(self)?.map(|rule| Message::Rule(operation, rule)),
             36 => link::root_qdisc(self)?.map(|qdisc| Message::Qdisc(operation, qdisc)),
+            80 => netconf::reverse_path_filter(self, operation)?
+                .map(|filter| Message::ReversePathFilter(operation, filter)),
             84 => mdb::mdb(self)?.map(|mdb| Message::Mdb(operation, mdb)),
             104 => Some(Message::NextHop(operation, route::next_hop(self)?)),
             _ => None,

@@ -62,6 +62,12 @@ impl FilterMonitor {
         Ok(Self { rules: rules.ok(), traffic_control })
     }
 
+    /// Whether changes of nftables are heard.
+    #[must_use]
+    pub const fn hears_rules(&self) -> bool {
+        self.rules.is_some()
+    }
+
     /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is returned.
     ///
     /// # Errors

@@ -32,8 +32,8 @@ use crate::request::{Dump, Requests};
 use crate::socket::{BUFFER, Socket, failed};
 
 /// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`,
-/// `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_MDB`, `_NEXTHOP`.
-const GROUPS: [u32; 10] = [1, 3, 4, 5, 7, 8, 9, 11, 26, 32];
+/// `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_IPV4_NETCONF` (`rp_filter`), `_MDB`, `_NEXTHOP`.
+const GROUPS: [u32; 11] = [1, 3, 4, 5, 7, 8, 9, 11, 24, 26, 32];
 /// `XFRMNLGRP_POLICY` (`include/uapi/linux/xfrm.h`).
 const IPSEC_POLICIES: u32 = 4;
 /// Bytes of kernel memory for events that wait: about 10,000 FDB entries. (The kernel counts its own overhead.)

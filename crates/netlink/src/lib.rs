@@ -10,9 +10,12 @@ mod filter_monitor;
 mod kernel;
 mod link_monitor;
 mod message;
+mod nftables;
 mod packet_filter;
 mod request;
+mod rules;
 mod socket;
+mod xtables;
 
 pub use decode::{DecodeError, Malformed, Messages, decode};
 pub use error::Error;
@@ -23,7 +26,11 @@ pub use kernel::{Event, Kernel};
 pub use link_monitor::{LinkChanges, LinkMonitor};
 pub use message::{
     Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Mdb, Message,
-    Neighbour, NextHop, NextHopKind, Operation, Qdisc, Route, RouteNextHop, RouteTarget, Rule, Vxlan,
+    Neighbour, NextHop, NextHopKind, Operation, Qdisc, ReversePathFilter, Route, RouteNextHop, RouteTarget,
+    Rule, Vxlan,
 };
+pub use nftables::packet_rules;
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};
+pub use rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
+pub use xtables::{LegacyTable, legacy_chains};

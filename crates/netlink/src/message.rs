@@ -45,8 +45,19 @@ pub enum Message {
         /// It drops them, received ones or sent ones.
         block: bool,
     },
+    /// `RTM_NEWNETCONF`, `RTM_DELNETCONF` of IPv4 with a value of `rp_filter`.
+    ReversePathFilter(Operation, ReversePathFilter),
     /// The IPsec database has changed: dump it again. Only events have this.
     IpsecChanged,
+}
+
+/// A value of `net.ipv4.conf.*.rp_filter`. The larger of an interface's own and that of all counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReversePathFilter {
+    /// The interface; -1 (`NETCONFA_IFINDEX_ALL`) for all, -2 for what new ones start with.
+    pub ifindex: i32,
+    /// 0 is off, 1 strict, 2 loose.
+    pub value: i32,
 }
 
 /// A network interface.

@@ -77,11 +77,13 @@ pub enum Dump {
     IpsecPolicies,
     /// The multicast databases of bridges and of vxlan netdevs. Nothing where the kernel has none.
     Mdb,
+    /// The values of `rp_filter` for IPv4.
+    ReversePathFilters,
 }
 
 impl Dump {
     /// All of them, in an order in which what is referred to comes first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Links,
         Self::Addresses,
         Self::NextHops,
@@ -89,6 +91,7 @@ impl Dump {
         Self::Neighbours,
         Self::Fdb,
         Self::Mdb,
+        Self::ReversePathFilters,
         Self::Rules,
         Self::IpsecPolicies,
     ];
@@ -104,6 +107,7 @@ impl Dump {
             Self::Rules => "read routing rules",
             Self::IpsecPolicies => "read IPsec policies",
             Self::Mdb => "read multicast databases",
+            Self::ReversePathFilters => "read reverse path filters",
         }
     }
 
@@ -126,6 +130,8 @@ impl Dump {
             Self::IpsecPolicies => vec![get(0x15, 64, 0)],
             // struct br_port_msg
             Self::Mdb => vec![get(86, 8, AF_BRIDGE)],
+            // struct netconfmsg, with its padding
+            Self::ReversePathFilters => vec![get(82, 4, AF_INET)],
         }
     }
 }

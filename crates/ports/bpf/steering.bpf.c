@@ -72,6 +72,29 @@ struct {
 	TYPE(value, __u32);
 } taken_tunnels SEC(".maps");
 
+// Uplinks with a reverse path filter (source 0), and the sources whose packets certainly pass it there, in network
+// order. All others are left to the kernel, which knows.
+struct arrival {
+	__u32 ifindex;
+	__u32 source;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 65536);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	TYPE(key, struct arrival);
+	TYPE(value, __u8);
+} checked_sources SEC(".maps");
+
+// Whether there is any such uplink.
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 1);
+	TYPE(key, __u32);
+	TYPE(value, __u32);
+} sources_are_checked SEC(".maps");
+
 // What to do with a frame that the bridge sends to a vxlan netdev (key: its ifindex).
 struct taken_netdev {
 	__u32 frame_limit; // longest Ethernet frame, with header and tags, that fits the underlay once encapsulated
@@ -294,6 +317,18 @@ struct headers {
 // An Ethernet header and two bytes.
 #define SHORTEST_INNER 16
 
+// Whether a packet that an uplink received passes its reverse path filter for certain.
+static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
+{
+	struct arrival arrival = {.ifindex = skb->ifindex};
+	__u32 zero = 0, *any = bpf_map_lookup_elem(&sources_are_checked, &zero);
+
+	if (!any || !*any || !bpf_map_lookup_elem(&checked_sources, &arrival))
+		return 1;
+	arrival.source = source;
+	return source && bpf_map_lookup_elem(&checked_sources, &arrival) != 0;
+}
+
 // Uplink ingress: a whole VXLAN frame for a tunnel end of ours. Odd flags, options and fragments stay the kernel's.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
@@ -319,7 +354,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	end.vni = ntohl(h.vni_reserved) >> 8;
 	end.port = h.destination_port;
 	serves = bpf_map_lookup_elem(&taken_tunnels, &end);
-	if (!serves)
+	if (!serves || !source_passes(skb, h.ip.addresses[0]))
 		return PASS;
 	worker = *serves < WORKERS ? *serves : worker_of(skb, sizeof(h));
 	if (stalled(worker, UNDERLAY)) {

@@ -6,6 +6,7 @@
 //! - [`netns`], [`splice`]: veth pairs whose far end only this process sees
 //! - [`features`]: what the running kernel can do
 //! - [`foreign`]: programs of others on the same hooks
+//! - [`iptables`]: tables of legacy iptables
 //! - [`leftovers`]: what a killed vtepd leaves on clsact hooks
 //! - [`patience`]: what has them give up a worker that hangs
 //! - `segmentation`: which super-frames an interface takes whole
@@ -23,6 +24,7 @@ pub mod affinity;
 pub mod features;
 pub mod foreign;
 mod haste;
+pub mod iptables;
 mod kill_switch;
 pub mod leftovers;
 pub mod netns;

@@ -25,6 +25,7 @@ mod chosen_port;
 mod counts;
 mod descriptors;
 mod placed;
+mod sources;
 
 pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
@@ -407,7 +408,11 @@ impl Steering {
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
         let _haste = Haste::for_hooks(missing);
-        let mut first = Ok(());
+        // Before the uplinks are attached.
+        let mut first = sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
+        if first.is_ok() {
+            self.plan.checked_sources.clone_from(&plan.checked_sources);
+        }
         for uplink in &plan.uplinks {
             if !self.uplinks.contains_key(&uplink.ifindex) {
                 match self.attach_uplink(uplink.ifindex) {

@@ -65,6 +65,9 @@ pub struct PortChoice {
 pub struct SteeringPlan {
     /// Interfaces whose ingress is steered.
     pub uplinks: BTreeSet<Uplink>,
+    /// Uplinks with a reverse path filter, by interface index, and the sources whose packets are redirected there: the
+    /// others are the kernel's.
+    pub checked_sources: BTreeMap<u32, BTreeSet<Ipv4Addr>>,
     /// VNIs taken over, by the interface index of their vxlan netdev.
     pub vnis: BTreeMap<u32, TakenVni>,
     /// Ports of bridges that have the shortcut, or only listen for it, by interface index.

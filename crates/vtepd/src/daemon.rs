@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::guard::{self, Guarded, Watched};
 use crate::instance::{self, Instance};
+use crate::packet_rules::PacketRules;
 use crate::shown::Shown;
 use crate::takeover::Takeover;
 use crate::{api, changes, dry_run, onlookers, own_links};
@@ -64,6 +65,8 @@ async fn run_until_replaced(
     let hook = hook(configuration.hook, features)?;
     let kernel = Kernel::open()?;
     let mut state = State::new(configuration.settings.clone(), Namespace::read());
+    let rules = PacketRules::read();
+    state.set_packet_filters(rules.filters());
     if arguments.dry_run {
         let update = control::survey(&mut state, &kernel).await?;
         let running = instance::running().map(|pid| {
@@ -192,7 +195,7 @@ async fn run_until_replaced(
         telemetry::serve(metrics, move || shown.render())
     };
     let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
-    let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone());
+    let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone(), rules);
     let calls = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
     tokio::pin!(control, metrics, api, onlookers, calls, own_links);

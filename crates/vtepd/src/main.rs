@@ -10,6 +10,7 @@ mod instance;
 mod log;
 mod onlookers;
 mod own_links;
+mod packet_rules;
 mod shown;
 mod standalone;
 mod takeover;
@@ -53,6 +54,8 @@ fn main() -> ExitCode {
         // It cannot fail: what finds no room is counted.
         let _ = writeln!(log, "vtepd: {error}");
     }
+    // A thread may wait for an answer of the kernel, which nobody needs any more.
+    runtime.shutdown_background();
     log.finish();
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

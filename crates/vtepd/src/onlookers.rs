@@ -1,4 +1,5 @@
-//! Who else looks at hosts' frames: packet filters and programs of others that come and go while vtepd runs.
+//! Who else looks at hosts' frames and at VXLAN packets: packet filters and programs of others that come and go while
+//! vtepd runs.
 //!
 //! The kernel tells of nftables' rules and of filters of traffic control, and they take the shortcut away at once. It does not tell of
 //! legacy tables, of `bridge-nf-call-iptables` and of programs on tcx: those are looked for once a second.
@@ -6,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::{Filters, NoShortcut, PortDecision, Request};
 use netlink::{FilterChanges, FilterMonitor};
@@ -14,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::packet_rules::PacketRules;
 use crate::shown::Shown;
 
 /// How often is looked for what the kernel does not tell of.
@@ -21,25 +23,27 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The shortest time between two looks for what it tells of.
 const PACE: Duration = Duration::from_millis(2);
 
-/// Watches for as long as it is polled.
-pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
+/// Watches for as long as it is polled. `rules` are the packet filters that are known already.
+pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
     let mut monitor = FilterMonitor::open()
         .inspect_err(|error| tracing::warn!("filters of others are looked for once a second only: {error}"))
         .ok();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut status, mut known) = (shown.status.clone(), None);
+    // What came before the monitor was there.
+    let mut read_all = true;
     loop {
+        let changes = tokio::select! {
+            changes = changed(&mut monitor) => Some(changes),
+            _ = ticks.tick() => None,
+        };
         // It is off for all ports or for none.
         let on = |port: &PortDecision| port.reason != Some(NoShortcut::Off);
         let used = status.borrow_and_update().ports.first().is_some_and(on);
-        let changes = tokio::select! {
-            changes = changed(&mut monitor) => Some(changes),
-            _ = ticks.tick(), if used => None,
-            // Where nobody has the shortcut, nobody wakes up for it.
-            Ok(()) = status.changed(), if !used => continue,
-        };
-        if changes.as_ref().is_none_or(|changes| changes.rules) {
+        let said = changes.as_ref().is_some_and(|changes| changes.rules);
+        let start = Instant::now();
+        if said || (used && changes.is_none()) {
             // The kernel answers under a lock that others may hold for long. It fails only where the runtime ends.
             let Ok(filters) = spawn_blocking(Filters::read).await else { continue };
             if known.replace(filters) != Some(filters) {
@@ -47,8 +51,25 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
                 let _ = requests.send(Request::Filters(filters)).await;
             }
         }
+        if said || changes.is_none() {
+            let nftables = said
+                || read_all
+                || rules.is_unread()
+                || !monitor.as_ref().is_some_and(FilterMonitor::hears_rules);
+            let before = rules.clone();
+            let Ok(now) = spawn_blocking(move || before.read_again(nftables)).await else { continue };
+            read_all = false;
+            if now != rules {
+                let _ = requests.send(Request::PacketFilters(now.filters())).await;
+                rules = now;
+            }
+        }
+        // Reading takes at most half of the time.
+        let pace = start.elapsed().clamp(PACE, INTERVAL);
         let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
-            review(&shown, None).await;
+            if used {
+                review(&shown, None).await;
+            }
             continue;
         };
         let anywhere = anywhere.then(|| {
@@ -65,7 +86,7 @@ pub async fn watch(shown: Arc<Shown>, requests: mpsc::Sender<Request>) {
             }
             review(&shown, Some(interface)).await;
         }
-        sleep(PACE).await;
+        sleep(pace).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::leaf::{Leaf, Plan};
 use super::observation::Observation;
-use super::rows::{GROUPS, NOT_TRIED, NOT_WATCHED};
+use super::rows::{GROUPS, NOT_TRIED};
 use super::stimulus::{BROADCAST, Damage, GROUP, Inner, Kind, PEER, PEER2, Stimulus, Tunnel};
 use super::table::{Bench, Row};
 use super::wires::Wire;
@@ -77,8 +77,8 @@ pub struct Case {
 
 /// All knobs.
 fn knobs() -> Vec<&'static Row> {
-    let watched = GROUPS.iter().filter(|group| !NOT_WATCHED.contains(&group.name));
-    let rows = watched
+    let rows = GROUPS
+        .iter()
         .flat_map(|group| group.rows.iter().filter(|row| !NOT_TRIED.contains(&(group.name, row.name))));
     rows.filter(|row| !row.set.is_empty() && row.set != row.unset).collect()
 }

@@ -19,9 +19,6 @@ pub struct Group {
     pub rows: &'static [Row],
 }
 
-/// Groups whose knobs vtepd does not watch yet, so that kernel VXLAN and vtepd differ.
-pub const NOT_WATCHED: &[&str] = &["nftables", "iptables", "reverse_path_filters"];
-
 /// Rows that are not tried, by group and name. The first two are differences that are open: vtepd drops
 /// what the kernel would fragment for a host port with a smaller MTU, and follows path MTUs only with `df set` and `df
 /// inherit`. A source of class E is dropped on purpose. The others do not take their knob away completely.

@@ -37,7 +37,13 @@ pub const NFTABLES: &[Row] = &[
         "nft delete table inet t",
     ),
     chain!("a raw prerouting rule that drops", "ip", "prerouting priority raw", "udp dport 4789 drop"),
-    chain!("a raw prerouting rule that rejects a TTL", "inet", "prerouting priority -300", "ip ttl 64 drop"),
+    // Without TCP, by which the metrics are read.
+    chain!(
+        "a raw prerouting rule that rejects a TTL",
+        "inet",
+        "prerouting priority -300",
+        "meta l4proto udp ip ttl 64 drop"
+    ),
     chain!("an output rule that drops", "ip", "output priority 0", "udp dport 4789 drop"),
     chain!(
         "an output rule that changes the DSCP",
@@ -119,6 +125,26 @@ pub const IPTABLES: &[Row] = &[
         "iptables -A OUTPUT -p udp --dport 4789 -j DROP",
         "iptables -D OUTPUT -p udp --dport 4789 -j DROP",
     ),
+    Row::new(
+        "legacy iptables drops input",
+        "iptables-legacy -A INPUT -p udp --dport 4789 -j DROP",
+        "iptables-legacy -D INPUT -p udp --dport 4789 -j DROP",
+    )
+    .optional(),
+    Row::new(
+        "legacy iptables drops output by a chain of its own",
+        "iptables-legacy -N vxlan; iptables-legacy -A vxlan -p udp -m udp --dport 4000:5000 -j DROP
+         iptables-legacy -A OUTPUT -d 10.0.0.0/8 -j vxlan",
+        "iptables-legacy -F OUTPUT; iptables-legacy -F vxlan; iptables-legacy -X vxlan",
+    )
+    .optional(),
+    Row::new(
+        "legacy iptables, for others",
+        "iptables-legacy -A INPUT -p tcp --dport 22 -j DROP; iptables-legacy -A OUTPUT -d 10.9.9.9 -j DROP",
+        "iptables-legacy -F INPUT; iptables-legacy -F OUTPUT",
+    )
+    .optional()
+    .harmless(),
     Row::new(
         "iptables sets a mark that a rule looks at",
         "ip route add 10.0.0.2 via 10.1.2.2 dev up2 table 100; ip rule add fwmark 7 lookup 100

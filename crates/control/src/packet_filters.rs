@@ -1,0 +1,230 @@
+//! Whether a packet filter of this network namespace could match the VXLAN packets of a VNI.
+//!
+//! vtepd takes VXLAN packets before these hooks, and what it sends passes none of them. So a VNI stays with kernel
+//! VXLAN unless each rule is proved not to match its packets, or to do nothing but accept or count them. (The counters
+//! of such a rule do not count what vtepd forwards, and connection tracking does not see it.)
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::slice;
+
+use netlink::{BaseChain, Effect, Field, PacketRule, RuleChain, RuleHook, Test};
+
+/// `IPPROTO_UDP`, `NFPROTO_IPV4` and `ETH_P_IP`.
+const UDP: u32 = 17;
+const IPV4: u32 = 2;
+const ETHERTYPE_IPV4: u32 = 0x0800;
+
+/// The packet filters of the namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PacketFilters {
+    chains: Vec<RuleChain>,
+    /// Chains by family, table and name.
+    index: HashMap<(&'static str, String, String), usize>,
+    /// Why not all rules could be read: the others might match.
+    unread: Option<String>,
+}
+
+/// The VXLAN packets of a VNI.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packets<'a> {
+    pub(crate) local: Ipv4Addr,
+    /// The destination port, of both directions.
+    pub(crate) port: u16,
+    pub(crate) remotes: &'a [Ipv4Addr],
+    /// Whether packets of other senders are dropped.
+    pub(crate) only_remotes: bool,
+    /// Where vtepd takes packets and sends them: interface indexes and names.
+    pub(crate) uplinks: &'a BTreeMap<u32, String>,
+}
+
+/// How sure it is that a packet passes a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Match {
+    Never,
+    Maybe,
+    Always,
+}
+
+/// What becomes of the packets in a chain.
+#[derive(Debug, Clone)]
+enum Outcome {
+    /// All are accepted.
+    Accepted,
+    /// They reach its end, or some are accepted.
+    Continues,
+    /// This may happen to some.
+    Affected(String),
+}
+
+impl PacketFilters {
+    /// Those with these chains. `unread` says, as a clause, why the kernel did not tell of all.
+    #[must_use]
+    pub fn new(mut chains: Vec<RuleChain>, unread: Option<String>) -> Self {
+        for chain in &mut chains {
+            chain.rules.retain(|rule| rule.effect != Effect::Nothing && concerns_vxlan(rule));
+        }
+        let key = |chain: &RuleChain| (chain.family, chain.table.clone(), chain.name.clone());
+        let index = chains.iter().enumerate().map(|(index, chain)| (key(chain), index)).collect();
+        Self { chains, index, unread }
+    }
+
+    /// Whether there is nothing that could match anything.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.chains.is_empty() && self.unread.is_none()
+    }
+
+    /// What could match the packets of a VNI, as a clause.
+    pub(crate) fn affects(&self, packets: &Packets<'_>) -> Option<String> {
+        if let Some(unread) = &self.unread {
+            return Some(unread.clone());
+        }
+        let mut known = HashMap::new();
+        self.chains.iter().find_map(|chain| {
+            let base = chain.base.as_ref()?;
+            // Without an uplink nothing is taken, and nothing is sent without a remote VTEP.
+            let bound = |name: &String| base.devices.iter().any(|device| device.fits(name));
+            let passes = base.devices.is_empty() || packets.uplinks.values().any(bound);
+            let sends = base.hook.is_input() || !packets.remotes.is_empty();
+            if packets.uplinks.is_empty() || !passes || !sends {
+                return None;
+            }
+            match self.follow(chain, base, packets, &mut known) {
+                Outcome::Affected(rule) => Some(rule),
+                Outcome::Continues if base.drops => Some(format!(
+                    "the policy 'drop' of chain '{}' may apply to its VXLAN packets",
+                    place(chain, base)
+                )),
+                Outcome::Accepted | Outcome::Continues => None,
+            }
+        })
+    }
+
+    /// What becomes of packets in a chain; `known` has the chains that were followed already. The kernel refuses
+    /// rules by which a chain calls itself.
+    fn follow<'a>(
+        &'a self,
+        chain: &'a RuleChain,
+        base: &BaseChain,
+        packets: &Packets<'_>,
+        known: &mut HashMap<(RuleHook, usize), Outcome>,
+    ) -> Outcome {
+        // Some packets may have left the chain before its end.
+        let mut left = false;
+        for rule in &chain.rules {
+            let found = rule.tests.iter().map(|test| packets.matches(test, base.hook)).min();
+            let found = found.unwrap_or(Match::Always);
+            if found == Match::Never {
+                continue;
+            }
+            let all = found == Match::Always && !left;
+            let affected = || Outcome::Affected(name(chain, rule, base));
+            let (target, goto) = match &rule.effect {
+                Effect::Nothing => continue,
+                Effect::Other => return affected(),
+                Effect::Accept if all => return Outcome::Accepted,
+                Effect::Accept => continue,
+                Effect::Return if found == Match::Always => return Outcome::Continues,
+                Effect::Return => {
+                    left = true;
+                    continue;
+                }
+                Effect::Jump(target) => (target, false),
+                Effect::Goto(target) => (target, true),
+            };
+            let key = (chain.family, chain.table.clone(), target.clone());
+            let Some((index, called)) = self.index.get(&key).and_then(|i| Some((*i, self.chains.get(*i)?)))
+            else {
+                return affected();
+            };
+            let outcome = match known.get(&(base.hook, index)) {
+                Some(outcome) => outcome.clone(),
+                None => {
+                    // Were it called by itself, this would be found.
+                    known.insert((base.hook, index), affected());
+                    let outcome = self.follow(called, base, packets, known);
+                    known.insert((base.hook, index), outcome.clone());
+                    outcome
+                }
+            };
+            match outcome {
+                Outcome::Accepted if all => return Outcome::Accepted,
+                Outcome::Accepted => {}
+                Outcome::Continues if goto && found == Match::Always => return Outcome::Continues,
+                Outcome::Continues => left |= goto,
+                affected @ Outcome::Affected(_) => return affected,
+            }
+        }
+        Outcome::Continues
+    }
+}
+
+/// Whether a rule could match any VXLAN packet over IPv4.
+fn concerns_vxlan(rule: &PacketRule) -> bool {
+    rule.tests.iter().all(|test| match test {
+        Test::Field { field: Field::Protocol, .. } => passes(test, slice::from_ref(&UDP)) != Match::Never,
+        Test::Field { field: Field::Family, .. } => passes(test, slice::from_ref(&IPV4)) != Match::Never,
+        Test::Field { field: Field::EtherType, .. } => {
+            passes(test, slice::from_ref(&ETHERTYPE_IPV4)) != Match::Never
+        }
+        _ => true,
+    })
+}
+
+fn place(chain: &RuleChain, base: &BaseChain) -> String {
+    format!("{} {} {} ({})", chain.family, chain.table, chain.name, base.hook.name())
+}
+
+fn name(chain: &RuleChain, rule: &PacketRule, base: &BaseChain) -> String {
+    let what = if chain.family == "iptables" { "rule" } else { "the rule with handle" };
+    format!("{what} {} of chain '{}' may match its VXLAN packets", rule.handle, place(chain, base))
+}
+
+/// Whether the values of a field pass a test for it.
+fn passes(test: &Test, values: &[u32]) -> Match {
+    let Test::Field { mask, low, high, negated, .. } = test else { return Match::Maybe };
+    all_or_none(values.iter().map(|value| (*low..=*high).contains(&(value & mask)) != *negated))
+}
+
+impl Packets<'_> {
+    fn matches(&self, test: &Test, hook: RuleHook) -> Match {
+        match test {
+            Test::Unknown => Match::Maybe,
+            Test::Interface { received, .. } | Test::InterfaceIndex { received, .. }
+                if *received != hook.is_input() =>
+            {
+                Match::Maybe
+            }
+            Test::Interface { pattern, negated, .. } => {
+                all_or_none(self.uplinks.values().map(|name| pattern.fits(name) != *negated))
+            }
+            Test::InterfaceIndex { ifindex, negated, .. } => {
+                all_or_none(self.uplinks.keys().map(|uplink| (uplink == ifindex) != *negated))
+            }
+            Test::Field { field, .. } => {
+                let remotes = || self.remotes.iter().map(|address| address.to_bits()).collect::<Vec<_>>();
+                match (field, hook.is_input()) {
+                    (Field::Source, true) if !self.only_remotes => Match::Maybe,
+                    (Field::SourcePort, _) => Match::Maybe,
+                    (Field::Source, false) | (Field::Destination, true) => {
+                        passes(test, &[self.local.to_bits()])
+                    }
+                    (Field::Source, true) | (Field::Destination, false) => passes(test, &remotes()),
+                    (Field::Protocol, _) => passes(test, &[UDP]),
+                    (Field::Family, _) => passes(test, &[IPV4]),
+                    (Field::EtherType, _) => passes(test, &[ETHERTYPE_IPV4]),
+                    (Field::DestinationPort, _) => passes(test, &[u32::from(self.port)]),
+                }
+            }
+        }
+    }
+}
+
+fn all_or_none(mut passed: impl Iterator<Item = bool>) -> Match {
+    let Some(first) = passed.next() else { return Match::Maybe };
+    match (first, passed.all(|other| other == first)) {
+        (true, true) => Match::Always,
+        (false, true) => Match::Never,
+        (_, false) => Match::Maybe,
+    }
+}

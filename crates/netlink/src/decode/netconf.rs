@@ -1,0 +1,29 @@
+//! `struct netconfmsg`: settings of IPv4 on interfaces.
+//!
+//! Attribute numbers: `include/uapi/linux/netconf.h`.
+
+use super::{AF_INET, DecodeError, Envelope};
+use crate::message::{Operation, ReversePathFilter};
+
+/// `None` for other families, and for messages about other settings.
+pub(super) fn reverse_path_filter(
+    envelope: &Envelope<'_>,
+    operation: Operation,
+) -> Result<Option<ReversePathFilter>, DecodeError> {
+    let (&[family, ..], attributes) = envelope.body::<4>()?;
+    let (mut ifindex, mut value) = (None, None);
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            1 => ifindex = Some(attribute.i32()?),
+            3 => value = Some(attribute.i32()?),
+            _ => {}
+        }
+    }
+    // An interface that is gone has no values.
+    let value = value.or_else(|| (operation == Operation::Delete).then_some(0));
+    Ok(ifindex
+        .zip(value)
+        .filter(|_| family == AF_INET)
+        .map(|(ifindex, value)| ReversePathFilter { ifindex, value }))
+}

@@ -1,0 +1,62 @@
+//! Uplinks with a reverse path filter, and the sources whose packets pass it there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use aya::maps::{Array, HashMap, MapData, MapError};
+use aya::{Ebpf, Pod};
+
+use super::{SteeringError, absent, map};
+
+type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
+
+/// `struct arrival` of the programs: an interface and a source address in network order, 0 for the interface itself.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Arrival {
+    ifindex: u32,
+    source: u32,
+}
+
+// SAFETY: plain integers without padding.
+unsafe impl Pod for Arrival {}
+
+const NAME: &str = "checked_sources";
+const ANY: &str = "sources_are_checked";
+
+/// Has the programs go by `after` instead of `before`. Sources that find no room are left to the kernel.
+pub(super) fn apply(ebpf: &mut Ebpf, before: &Checked, after: &Checked) -> Result<(), SteeringError> {
+    if before == after {
+        return Ok(());
+    }
+    let failed = |error| SteeringError::Map(NAME, error);
+    let empty = BTreeSet::new();
+    let mut sources: HashMap<&mut MapData, Arrival, u8> = map(ebpf, NAME)?;
+    for (&ifindex, now) in after {
+        for source in now.difference(before.get(&ifindex).unwrap_or(&empty)) {
+            let arrival = Arrival { ifindex, source: u32::from_ne_bytes(source.octets()) };
+            sources.insert(arrival, 1, 0).or_else(full).map_err(failed)?;
+        }
+        sources.insert(Arrival { ifindex, source: 0 }, 1, 0).map_err(failed)?;
+    }
+    let mut any: Array<&mut MapData, u32> = map(ebpf, ANY)?;
+    any.set(0, u32::from(!after.is_empty()), 0).map_err(|error| SteeringError::Map(ANY, error))?;
+    let mut sources: HashMap<&mut MapData, Arrival, u8> = map(ebpf, NAME)?;
+    for (&ifindex, then) in before {
+        if !after.contains_key(&ifindex) {
+            sources.remove(&Arrival { ifindex, source: 0 }).or_else(absent).map_err(failed)?;
+        }
+        for source in then.difference(after.get(&ifindex).unwrap_or(&empty)) {
+            let arrival = Arrival { ifindex, source: u32::from_ne_bytes(source.octets()) };
+            sources.remove(&arrival).or_else(absent).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+fn full(error: MapError) -> Result<(), MapError> {
+    match error {
+        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::E2BIG) => Ok(()),
+        error => Err(error),
+    }
+}
