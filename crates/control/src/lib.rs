@@ -33,6 +33,7 @@ pub mod hosts;
 pub mod learn;
 pub mod leave;
 mod links;
+mod listener;
 mod overlay;
 mod policies;
 mod port_choice;
@@ -60,9 +61,10 @@ pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
+pub use listener::FpmListener;
 pub use publication::Update;
 pub use resolver::Adjacency;
-pub use run::{FpmListener, Request, RunError, run, survey};
+pub use run::{Request, RunError, run, survey};
 pub use settings::{
     Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
 };

@@ -13,6 +13,7 @@ mod message;
 mod packet_filter;
 mod request;
 mod socket;
+mod socket_owner;
 
 pub use decode::{DecodeError, Malformed, Messages, decode};
 pub use error::Error;
@@ -27,3 +28,4 @@ pub use message::{
 };
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};
+pub use socket_owner::socket_owner;

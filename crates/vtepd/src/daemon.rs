@@ -147,46 +147,55 @@ async fn run_until_replaced(
         };
         guard::watch_control(&guarded, kill_switch, watched, stall_limit)?;
     }
-    let control = control::run(state, kernel, configuration.fpm, wanted, status, journal.clone(), |update| {
-        let same =
-            |last: &Update| Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left);
-        if applied_last.as_ref().is_some_and(same) {
-            // Tables alone changed, as they do a thousand times a second.
-            if let Err(error) = shown.publish(update) {
-                tracing::error!("{error}; what is not steered stays with the kernel");
+    let control = control::run(
+        state,
+        kernel,
+        configuration.fpm.clone(),
+        wanted,
+        status,
+        journal.clone(),
+        |update| {
+            let same = |last: &Update| {
+                Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
+            };
+            if applied_last.as_ref().is_some_and(same) {
+                // Tables alone changed, as they do a thousand times a second.
+                if let Err(error) = shown.publish(update) {
+                    tracing::error!("{error}; what is not steered stays with the kernel");
+                }
+                return;
             }
-            return;
-        }
-        warn_of_foreign(&mut known_foreign, &update.plan);
-        let applied = shown.apply(update);
-        // What failed is tried again at the next occasion.
-        applied_last = applied.is_ok().then(|| Update {
-            snapshot: Arc::default(),
-            places: Arc::default(),
-            ..update.clone()
-        });
-        let counts = (update.plan.vnis.len(), update.left.len());
-        tell_systemd(applied.is_ok(), counts);
-        if applied.is_ok() && told.replace(counts) != Some(counts) {
-            let (taken, left) = counts;
-            tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
-            if counts == (0, 0) {
-                tracing::warn!(
-                    "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
+            warn_of_foreign(&mut known_foreign, &update.plan);
+            let applied = shown.apply(update);
+            // What failed is tried again at the next occasion.
+            applied_last = applied.is_ok().then(|| Update {
+                snapshot: Arc::default(),
+                places: Arc::default(),
+                ..update.clone()
+            });
+            let counts = (update.plan.vnis.len(), update.left.len());
+            tell_systemd(applied.is_ok(), counts);
+            if applied.is_ok() && told.replace(counts) != Some(counts) {
+                let (taken, left) = counts;
+                tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
+                if counts == (0, 0) {
+                    tracing::warn!(
+                        "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
                      leaf's: ip netns exec LEAF vtepd"
-                );
+                    );
+                }
             }
-        }
-        if let Err(error) = applied {
-            // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
-            let text = format!("{error}; what is not steered stays with the kernel");
-            tracing::error!("{text}");
-            journal.write(Event::Warning(text));
-            if !shown.is_engaged() {
-                let _ = refused.try_send(error);
+            if let Err(error) = applied {
+                // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
+                let text = format!("{error}; what is not steered stays with the kernel");
+                tracing::error!("{text}");
+                journal.write(Event::Warning(text));
+                if !shown.is_engaged() {
+                    let _ = refused.try_send(error);
+                }
             }
-        }
-    });
+        },
+    );
     let metrics = {
         let shown = Arc::clone(&shown);
         telemetry::serve(metrics, move || shown.render())
@@ -246,7 +255,8 @@ async fn run_until_replaced(
 async fn closed_listeners(configuration: &Configuration) -> Vec<String> {
     let metrics = telemetry::bind(configuration.metrics).await.err().map(|error| error.to_string());
     let api = configuration.api.as_ref().map(::api::Listener::open).and_then(Result::err);
-    let fpm = configuration.fpm.address.map(fpm::Server::bind).and_then(Result::err);
+    let fpm = configuration.fpm.address;
+    let fpm = fpm.map(|address| fpm::Server::bind(address, fpm::Users::default())).and_then(Result::err);
     let texts = [metrics, api.map(|error| error.to_string()), fpm.map(|error| error.to_string())];
     texts.into_iter().flatten().collect()
 }

@@ -74,10 +74,13 @@ struct PortSection {
     mtu: Option<u32>,
 }
 
+/// A user, by number or by name.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-enum Owner {
+pub(crate) enum Owner {
+    /// The number.
     Id(u32),
+    /// The name, as passwd(5) has it.
     Name(String),
 }
 
@@ -313,7 +316,8 @@ impl PortSection {
 }
 
 impl Owner {
-    fn id(&self) -> Result<u32, String> {
+    /// The user's number.
+    pub(crate) fn id(&self) -> Result<u32, String> {
         let name = match self {
             Self::Id(id) => return Ok(*id),
             Self::Name(name) => name,
