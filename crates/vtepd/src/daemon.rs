@@ -20,7 +20,7 @@ use crate::guard::{self, Guarded, Watched};
 use crate::instance::{self, Instance};
 use crate::shown::Shown;
 use crate::takeover::Takeover;
-use crate::{api, changes, dry_run, onlookers, own_links};
+use crate::{api, changes, dry_run, listeners, onlookers, own_links};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -74,10 +74,10 @@ async fn run_until_replaced(
             )
         });
         // Whoever runs has what it would want.
-        let mut obstacles: Vec<String> = Vec::new();
+        let (mut obstacles, mut closed): (Vec<String>, Vec<String>) = Default::default();
         if running.is_none() {
             obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
-            obstacles.extend(closed_listeners(&configuration).await);
+            closed.extend(closed_listeners(&configuration));
         }
         let would_not_start = obstacles.len();
         let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
@@ -88,6 +88,7 @@ async fn run_until_replaced(
             .into_iter()
             .chain(untried)
             .chain(obstacles)
+            .chain(closed.into_iter().map(|reason| format!("it would forward all the same: {reason}")))
             .chain(missing)
             .chain(by_default)
             .chain(lacks(features))
@@ -103,8 +104,8 @@ async fn run_until_replaced(
     let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
     let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
-    let metrics = telemetry::bind(metrics_address).await?;
-    let listener = configuration.api.as_ref().map(::api::Listener::open).transpose()?;
+    let metrics = listeners::metrics(metrics_address);
+    let api_socket = configuration.api.as_ref().map(listeners::api);
     let mut hangup = signal(SignalKind::hangup())?;
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
@@ -196,19 +197,17 @@ async fn run_until_replaced(
             }
         },
     );
-    let metrics = {
-        let shown = Arc::clone(&shown);
-        telemetry::serve(metrics, move || shown.render())
-    };
-    let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
+    // Its address is free again when the successor is told.
+    let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
+    let api_address = configuration.api.clone();
+    let api = api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
     let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone());
     let calls = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
-    tokio::pin!(control, metrics, api, onlookers, calls, own_links);
+    tokio::pin!(control, api, onlookers, calls, own_links);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
-            result = &mut metrics => break result.map_err(Into::into),
             result = &mut api => break result,
             () = &mut onlookers => {}
             () = &mut calls => {}
@@ -252,13 +251,12 @@ async fn run_until_replaced(
 }
 
 /// Which of its listeners could not be opened; each is closed again.
-async fn closed_listeners(configuration: &Configuration) -> Vec<String> {
-    let metrics = telemetry::bind(configuration.metrics).await.err().map(|error| error.to_string());
-    let api = configuration.api.as_ref().map(::api::Listener::open).and_then(Result::err);
+fn closed_listeners(configuration: &Configuration) -> Vec<String> {
+    let metrics = listeners::metrics(configuration.metrics).err();
+    let api = configuration.api.as_ref().map(listeners::api).and_then(Result::err);
     let fpm = configuration.fpm.address;
     let fpm = fpm.map(|address| fpm::Server::bind(address, fpm::Users::default())).and_then(Result::err);
-    let texts = [metrics, api.map(|error| error.to_string()), fpm.map(|error| error.to_string())];
-    texts.into_iter().flatten().collect()
+    [metrics, api, fpm.map(|error| error.to_string())].into_iter().flatten().collect()
 }
 
 /// Ready is who has looked at the namespace once, also if there is nothing to take over yet.

@@ -43,6 +43,7 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         warnings: shown
             .not_configured()
             .into_iter()
+            .chain(shown.not_served())
             .chain(missing)
             .chain(by_default)
             .chain(lost_lines())
