@@ -5,6 +5,7 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
+use ::api::Address;
 use control::{ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
 use ports::foreign::{self, Foreign};
@@ -121,10 +122,20 @@ async fn run_until_replaced(
         worker.realtime = false;
     }
     let ports = configuration.standalone.shown();
-    let takeover = Takeover::prepare(hook, features, stall_limit, worker, access, &requests, move || {
+    let socket = configuration.api.clone();
+    let confine = move || confine(socket.as_ref());
+    let takeover = Takeover::prepare(
+        (hook, features),
+        stall_limit,
+        worker,
+        access,
+        &requests,
+        confine,
         // One that is told ends them all.
-        let _ = worker_ends.try_send(());
-    })?;
+        move || {
+            let _ = worker_ends.try_send(());
+        },
+    )?;
     let (status, seen) = watch::channel(Status::default());
     let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen, Arc::clone(&guarded)));
 
@@ -248,6 +259,24 @@ async fn run_until_replaced(
     }
     let stopped = shown.stop();
     ended.and(stopped.map_err(Into::into))
+}
+
+/// Gives up what is not needed after the start. What this kernel cannot take away stays.
+fn confine(api: Option<&Address>) {
+    let socket = match api {
+        Some(Address::Path(path)) => Some(path.as_path()),
+        Some(Address::Abstract(_)) | None => None,
+    };
+    for (what, given_up) in [
+        ("capabilities", ports::confine::capabilities()),
+        ("changes of files (landlock)", ports::confine::files(socket)),
+        ("system calls (seccomp)", ports::confine::system_calls()),
+    ] {
+        match given_up {
+            Ok(()) => tracing::debug!("given up: {what} that are not needed"),
+            Err(error) => tracing::info!("this kernel does not let vtepd give up {what}: {error}"),
+        }
+    }
 }
 
 /// Which of its listeners could not be opened; each is closed again.
