@@ -121,7 +121,8 @@ fn foreign_tcx_and_xdp_programs_come_first() {
             };
             let theirs = lab.leaf.enter(attach).unwrap();
             let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
-            let name = if place == "tcx" { "somebody_else" } else { "an XDP program on up1" };
+            // The kernel tells the names of programs to CAP_SYS_ADMIN alone, which vtepd has given up.
+            let name = if place == "tcx" { "`) on up1 (tcx ingress)" } else { "an XDP program on up1" };
             vtepd.wait_for_log(name);
             assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
             sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);

@@ -443,7 +443,7 @@ fn q13_frame_of_65535_bytes() {
 
 /// A server on a port that the system chooses.
 fn server() -> Server {
-    Server::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    Server::bind("127.0.0.1:0".parse().unwrap(), fpm::Users::default()).unwrap()
 }
 
 async fn collect(server: &mut Server, frames: usize) -> Vec<Transaction> {

@@ -108,7 +108,8 @@ fn ingest() -> Result<[f64; 2], Failure> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async move {
                 let state = State::new(Settings::default(), control::Namespace::default());
-                let listener = FpmListener { address: Some(ADDRESS), accept_hazard: true };
+                let listener =
+                    FpmListener { address: Some(ADDRESS), accept_hazard: true, ..FpmListener::default() };
                 let (status, _) = watch::channel(Status::default());
                 let publish = move |update: &control::Update| {
                     let _ = started.send(());

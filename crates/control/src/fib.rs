@@ -83,6 +83,11 @@ impl Fib {
         Self { identity, lengths: BTreeMap::new(), targets: Shared::default() }
     }
 
+    /// How many prefixes have routes.
+    pub(crate) fn prefixes(&self) -> usize {
+        self.lengths.values().map(HashMap::len).sum()
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.lengths.values().flat_map(HashMap::values).map(Vec::len).sum()

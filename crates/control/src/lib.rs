@@ -34,6 +34,7 @@ pub mod hosts;
 pub mod learn;
 pub mod leave;
 mod links;
+mod listener;
 mod overlay;
 pub mod packet_filters;
 mod policies;
@@ -63,10 +64,11 @@ pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use leave::{LeaveReason, LeftToKernel, NoNetdev, Obstacle, Oddity};
+pub use listener::FpmListener;
 pub use packet_filters::PacketFilters;
 pub use publication::Update;
 pub use resolver::Adjacency;
-pub use run::{FpmListener, Request, RunError, run, survey};
+pub use run::{Request, RunError, run, survey};
 pub use settings::{
     Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
 };

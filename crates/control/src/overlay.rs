@@ -122,6 +122,11 @@ impl Overlay {
         self.kernel_knows(mac)
     }
 
+    /// How many addresses are known from zebra.
+    pub(crate) fn fpm_entries(&self) -> usize {
+        self.fpm.len()
+    }
+
     /// Whether zebra has told of an address of which the kernel has said nothing.
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.fpm.keys().any(|mac| !self.kernel_knows(mac))

@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::future;
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fpm::{BindError, Server};
+use fpm::Server;
 use netlink::{Dump, FdbWrite, Kernel};
 use tables::Learned;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -20,6 +19,7 @@ use crate::change::Change;
 use crate::events::{self, Event, Journal};
 use crate::hosts::Host;
 use crate::leave::{LeftToKernel, NoNetdev};
+use crate::listener::{self, FpmListener};
 use crate::packet_filters::PacketFilters;
 use crate::publication::Update;
 use crate::resolver::Adjacency;
@@ -47,17 +47,10 @@ const FIRST_RESOLUTION: Duration = Duration::from_millis(500);
 /// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
 const FPM_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often vtepd tries again to listen on FPM's address while another process has it.
+const BIND_AGAIN: Duration = Duration::from_secs(5);
 /// The shortest time between two looks for a hazard, which go through all neighbours.
 const HAZARD_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Where zebra's FPM client is expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FpmListener {
-    /// The address; `None` is nowhere.
-    pub address: Option<SocketAddr>,
-    /// Whether to listen even where zebra may crash when it connects ([`State::router_mac`]).
-    pub accept_hazard: bool,
-}
 
 /// What ended the control task.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +58,6 @@ pub enum RunError {
     /// The kernel can no longer be listened to.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
-    /// FPM cannot be listened for.
-    #[error(transparent)]
-    Fpm(#[from] BindError),
 }
 
 /// What others want of the control room.
@@ -119,7 +109,7 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 /// `publish` has returned.
 ///
 /// # Errors
-/// When FPM's address cannot be had, or the kernel cannot be read at the start, or no longer be listened to.
+/// When the kernel cannot be read at the start, or can no longer be listened to.
 pub async fn run(
     state: State,
     kernel: Kernel,
@@ -152,6 +142,8 @@ pub async fn run(
         look_again: false,
         held_back: None,
         not_bound: None,
+        bind_at: None,
+        too_many: false,
         warned: Vec::new(),
     };
     // Half of the facts would be worse than none: nothing is published before everything was read once.
@@ -159,8 +151,8 @@ pub async fn run(
     task.resolve_all().await?;
     task.untold.ask(&mut task.state, &task.kernel, Instant::now()).await;
     task.hold_fpm_back();
-    if let (Some(address), None) = (listener.address, task.held_back) {
-        task.fpm = Some(Server::bind(address)?);
+    if task.held_back.is_none() {
+        task.listen_for_fpm();
     }
     task.publish_what_follows(Instant::now());
     loop {
@@ -231,6 +223,10 @@ struct Task<P> {
     /// Why FPM is not listened for.
     held_back: Option<FpmHazard>,
     not_bound: Option<String>,
+    /// When to try again to listen.
+    bind_at: Option<Instant>,
+    /// zebra told of too many entries.
+    too_many: bool,
     /// Warnings that were logged.
     warned: Vec<Warning>,
 }
@@ -249,6 +245,9 @@ impl<P: FnMut(&Update)> Task<P> {
 
     /// Time has passed.
     fn tick(&mut self, now: Instant) {
+        if self.bind_at.is_some_and(|at| now >= at) {
+            self.listen_for_fpm();
+        }
         let Some(sweep) = self.state.tick(now) else { return };
         self.status.send_modify(|status| status.swept.fpm += sweep.entries as u64);
         let event = Event::FpmSwept(sweep);
@@ -280,9 +279,18 @@ impl<P: FnMut(&Update)> Task<P> {
     fn hear_fpm(&mut self, event: fpm::Event) {
         match event {
             fpm::Event::Connected { .. } => self.state.fpm_connected(),
+            fpm::Event::Refused { peer, uid } => {
+                let text = listener::refused(peer, uid);
+                tracing::warn!("{text}");
+                self.journal.write(Event::Warning(text));
+            }
             fpm::Event::Transaction(transaction) => {
                 self.expects_fpm_until = None;
                 self.state.apply_fpm(transaction.messages, Instant::now());
+                if self.state.fpm_entries() > self.listener.most_entries {
+                    self.state.forget_fpm(Instant::now());
+                    (self.fpm, self.bind_at, self.too_many) = (None, None, true);
+                }
             }
             fpm::Event::Disconnected { .. } => {
                 self.state.fpm_disconnected(Instant::now());
@@ -479,6 +487,7 @@ impl<P: FnMut(&Update)> Task<P> {
         warnings.extend(self.hazard.map(Warning::FpmHazard));
         warnings.extend(self.held_back.map(Warning::FpmHeldBack));
         warnings.extend(self.not_bound.clone().map(Warning::FpmNotBound));
+        warnings.extend(self.too_many.then_some(Warning::FpmTooMany(self.listener.most_entries)));
         warnings.extend(
             self.failed
                 .iter()
@@ -500,6 +509,7 @@ impl<P: FnMut(&Update)> Task<P> {
             status.learning = self.state.learn_counts();
             status.moves = self.state.move_counts();
             status.fpm_swept = self.state.fpm_swept();
+            status.fpm_refused += self.fpm.as_mut().map_or(0, Server::take_refused);
             status.generation = published.snapshot.generation();
             status.plan.clone_from(&published.plan);
             status.left.clone_from(&published.left);
@@ -514,19 +524,25 @@ impl<P: FnMut(&Update)> Task<P> {
     /// Listens for zebra's FPM unless that may kill it. A connection that stands is left alone.
     fn hold_fpm_back(&mut self) {
         let connected = matches!(self.state.fpm_state(), SourceState::Syncing | SourceState::Live);
-        let Some(address) = self.listener.address.filter(|_| !self.listener.accept_hazard && !connected)
-        else {
+        if self.listener.address.is_none() || self.listener.accept_hazard || connected {
             return;
-        };
+        }
         let before = self.held_back;
         self.held_back = self.state.router_mac();
         if self.held_back.is_some() {
-            self.fpm = None;
+            (self.fpm, self.bind_at, self.not_bound) = (None, None, None);
         } else if before.is_some() {
-            let bound = Server::bind(address);
-            self.not_bound = bound.as_ref().err().map(ToString::to_string);
-            self.fpm = bound.ok();
+            self.listen_for_fpm();
         }
+    }
+
+    /// Listens for zebra's FPM. While another process has the address, this is tried again: rtnetlink tells the same.
+    fn listen_for_fpm(&mut self) {
+        let Some(address) = self.listener.address.filter(|_| !self.too_many) else { return };
+        let bound = Server::bind(address, self.listener.users.clone());
+        self.not_bound = bound.as_ref().err().map(ToString::to_string);
+        self.bind_at = self.not_bound.is_some().then(|| Instant::now() + BIND_AGAIN);
+        self.fpm = bound.ok();
     }
 
     async fn ask_neighbours(&mut self, now: Instant) {
@@ -578,7 +594,7 @@ impl<P: FnMut(&Update)> Task<P> {
         let look = self.look_again.then_some(self.hazard_at);
         let moved = self.state.has_moved().then_some(self.publish_at);
         let untold = Some(self.untold.at());
-        [self.state.wake_at(), dump, fpm, look, moved, untold].into_iter().flatten().min()
+        [self.state.wake_at(), dump, fpm, look, moved, untold, self.bind_at].into_iter().flatten().min()
     }
 }
 

@@ -385,6 +385,11 @@ impl State {
         if !self.session.repeats() {
             self.epochs.fpm.advance();
         }
+        Some(self.sweep_fpm())
+    }
+
+    /// Removes what zebra has not said since the epoch began.
+    fn sweep_fpm(&mut self) -> FpmSweep {
         let epoch = self.epochs.fpm;
         let mut swept = self.fpm.fib.sweep(epoch).0 + self.fpm.next_hops.sweep(epoch).len();
         for (ifindex, overlay) in &mut self.overlays {
@@ -396,7 +401,20 @@ impl State {
         }
         let returned = self.session.swept(swept);
         self.dirty.underlay = true;
-        Some(FpmSweep { entries: swept, returned })
+        FpmSweep { entries: swept, returned }
+    }
+
+    /// How many entries are kept of what zebra said.
+    pub(crate) fn fpm_entries(&self) -> usize {
+        let overlays: usize = self.overlays.values().map(Overlay::fpm_entries).sum();
+        self.fpm.fib.prefixes() + self.fpm.next_hops.len() + overlays
+    }
+
+    /// zebra is gone, and nothing is kept of what it said.
+    pub(crate) fn forget_fpm(&mut self, now: Instant) {
+        self.fpm_disconnected(now);
+        self.epochs.fpm.advance();
+        self.sweep_fpm();
     }
 
     /// When [`State::tick`] has something to sweep, if nothing else is heard.

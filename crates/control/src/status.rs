@@ -29,6 +29,8 @@ pub struct Status {
     pub dumps: BTreeMap<&'static str, Resync>,
     /// How many of zebra's entries its last replay did not confirm.
     pub fpm_swept: usize,
+    /// FPM connections of users who may not connect, since the start.
+    pub fpm_refused: u64,
     /// Entries that were known and then not confirmed, since the start.
     pub swept: Swept,
     /// What was learned from received frames.
@@ -115,6 +117,8 @@ pub enum Warning {
     FpmHeldBack(FpmHazard),
     /// FPM cannot be listened for.
     FpmNotBound(String),
+    /// zebra told of more entries than this.
+    FpmTooMany(usize),
     /// A dump failed: facts of this kind may be old. It is tried again.
     DumpFailed {
         /// What was to be read.
@@ -153,7 +157,12 @@ impl fmt::Display for Warning {
                  of {vtep} is known (L3VNI), and zebra before 8.4.7, 8.5.7, 9.0.5, 9.1.3, 10.0.3 and 10.1.2 crashes if it \
                  connects then. If yours is newer, use --fpm-unsafe"
             ),
-            Self::FpmNotBound(error) => f.write_str(error),
+            Self::FpmNotBound(error) => write!(f, "{error}; until then everything comes from rtnetlink alone"),
+            Self::FpmTooMany(most) => write!(
+                f,
+                "zebra told of more than {most} entries by FPM: all of them are forgotten, FPM is off until the next \
+                 start, and everything comes from rtnetlink alone"
+            ),
             Self::DumpFailed { what, error } => write!(f, "the kernel's {what} could not be read: {error}"),
         }
     }

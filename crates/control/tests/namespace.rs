@@ -89,11 +89,14 @@ struct Leaf {
 
 impl Leaf {
     fn start(kernel: Kernel, fpm: Option<SocketAddr>) -> Self {
+        Self::start_with(kernel, FpmListener { address: fpm, ..FpmListener::default() })
+    }
+
+    fn start_with(kernel: Kernel, listener: FpmListener) -> Self {
         let (publish, published) = watch::channel(Update::default());
         let (requests, wanted) = mpsc::channel(16);
         let (report, status) = watch::channel(Status::default());
         let state = State::new(Settings::default(), Namespace::read());
-        let listener = FpmListener { address: fpm, accept_hazard: false };
         let task = tokio::task::spawn_local(control::run(
             state,
             kernel,
@@ -376,6 +379,90 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         leaf.until_status("zebra's end", |status| matches!(status.fpm, SourceState::Stale { .. })).await;
         let after = leaf.published.borrow().clone();
         assert_eq!(after.snapshot.vnis().next().unwrap().fdb, before.snapshot.vnis().next().unwrap().fdb);
+        leaf.stop().await;
+    });
+}
+
+/// An FPM frame with a route to `prefix`/32 that drops packets, as zebra sends it.
+fn blackhole(prefix: Ipv4Addr) -> Vec<u8> {
+    let mut message = Vec::new();
+    // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA, RTN_BLACKHOLE.
+    message.extend(36u32.to_ne_bytes());
+    message.extend(24u16.to_ne_bytes());
+    message.extend(0x401u16.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([2, 32, 0, 0, 254, 11, 0, 6, 0, 0, 0, 0]);
+    message.extend([8, 0, 1, 0]);
+    message.extend(prefix.octets());
+    [&[1, 1, 0, 40][..], &message].concat()
+}
+
+/// A connection from a socket of this user's.
+fn connect_as(uid: u32, address: SocketAddr) -> std::net::TcpStream {
+    // The file system's user belongs to the thread, and sockets to the file system's user.
+    let connect = move || {
+        nix::unistd::setfsuid(uid.into());
+        std::net::TcpStream::connect(address).unwrap()
+    };
+    std::thread::spawn(connect).join().unwrap()
+}
+
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
+
+#[test]
+fn strangers_tell_no_routes() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), Some(ADDRESS));
+        leaf.until("the VNI", |update| flood_list(update) == 1).await;
+        let mut stranger = connect_as(65534, ADDRESS);
+        let _ = stranger.write_all(&blackhole(VTEP));
+        leaf.until_status("a refusal", |status| status.fpm_refused == 1).await;
+        assert_eq!(leaf.status.borrow().fpm, SourceState::Disconnected);
+        // The same from root changes the route: the frame is well-formed.
+        let mut zebra = connect_as(0, ADDRESS);
+        zebra.write_all(&blackhole(VTEP)).unwrap();
+        leaf.until_status("zebra", |status| status.fpm == SourceState::Live).await;
+        leaf.until("no way to the VTEP", |update| ways(update).is_empty()).await;
+        leaf.stop().await;
+    });
+}
+
+#[test]
+fn too_many_entries_end_fpm_and_are_forgotten() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
+        let listener = FpmListener { address: Some(ADDRESS), most_entries: 100, ..FpmListener::default() };
+        let mut leaf = Leaf::start_with(Kernel::open().unwrap(), listener);
+        leaf.until("the VNI", |update| flood_list(update) == 1).await;
+        let mut zebra = connect_as(0, ADDRESS);
+        let frames: Vec<u8> =
+            (0..99u8).map(|last| Ipv4Addr::new(10, 9, 9, last)).chain([VTEP]).flat_map(blackhole).collect();
+        zebra.write_all(&frames).unwrap();
+        leaf.until_status("a replay of 100 routes", |status| status.fpm == SourceState::Live).await;
+        leaf.until("no way to the VTEP", |update| ways(update).is_empty()).await;
+        zebra.write_all(&blackhole(Ipv4Addr::new(10, 9, 9, 99))).unwrap();
+        leaf.until("the kernel's route", |update| !ways(update).is_empty()).await;
+        leaf.until_status("a warning", |status| status.warnings.contains(&Warning::FpmTooMany(100))).await;
+        assert!(std::net::TcpStream::connect(ADDRESS).is_err(), "nobody listens any more");
+        leaf.stop().await;
+    });
+}
+
+#[test]
+fn an_address_that_another_process_has_is_tried_again() {
+    in_a_namespace(|| async {
+        ip(LEAF);
+        let other = std::net::TcpListener::bind(ADDRESS).unwrap();
+        let mut leaf = Leaf::start(Kernel::open().unwrap(), Some(ADDRESS));
+        let not_bound =
+            |status: &Status| status.warnings.iter().any(|w| matches!(w, Warning::FpmNotBound(_)));
+        leaf.until_status("a warning", not_bound).await;
+        drop(other);
+        leaf.until_status("no warning", |status| !not_bound(status)).await;
+        drop(std::net::TcpStream::connect(ADDRESS).unwrap());
         leaf.stop().await;
     });
 }

@@ -50,7 +50,8 @@ fn publications_take_half_of_the_time_at_most() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let state = State::new(Settings::default(), Namespace::default());
-                let listener = FpmListener { address: Some(ADDRESS), accept_hazard: true };
+                let listener =
+                    FpmListener { address: Some(ADDRESS), accept_hazard: true, ..FpmListener::default() };
                 let (status, _) = watch::channel(Status::default());
                 let publish = move |_: &control::Update| {
                     std::thread::sleep(COST);

@@ -2,6 +2,7 @@
 
 mod frame;
 mod generation;
+mod peer;
 mod protobuf;
 mod replay;
 mod server;
@@ -9,6 +10,7 @@ mod transaction;
 
 pub use frame::{Encoding, Frame, FrameError, Framer};
 pub use generation::{Generation, ZebraTraits};
+pub use peer::Users;
 pub use protobuf::ProtobufError;
 pub use replay::{ReplayError, Replayed, replay};
 pub use server::{BindError, DEFAULT_ADDRESS, Disconnect, Event, Server};

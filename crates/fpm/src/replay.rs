@@ -70,7 +70,7 @@ pub enum ReplayError {
 /// # Errors
 /// When the recording is damaged (what stands before the damage is sent), nobody listens, or the server leaves.
 pub fn replay(
-    mut recording: impl Read,
+    recording: impl Read,
     address: SocketAddr,
     frames_per_second: Option<NonZeroU32>,
 ) -> Result<Replayed, ReplayError> {
@@ -78,8 +78,31 @@ pub fn replay(
     let mut stream = TcpStream::connect(address).map_err(connect)?;
     stream.set_nodelay(true).map_err(connect)?;
     let start = Instant::now();
+    let mut bytes = 0;
+    let sent = send_all(recording, &mut stream, frames_per_second, &mut bytes);
+    if let Err(gone @ ReplayError::Closed { .. }) = sent {
+        return Err(gone);
+    }
+    let closed = |source| ReplayError::Closed { frames: *sent.as_ref().unwrap_or(&0), source };
+    // The server asks the kernel whose socket this is: it stays open until the server has read what was sent. The server
+    // says nothing: this ends when it has read everything, or with an error when it left before.
+    let read = stream.shutdown(Shutdown::Write).and_then(|()| stream.read_to_end(&mut Vec::new()));
+    let read = read.map_err(closed);
+    let frames = sent?;
+    read?;
+    Ok(Replayed { frames, bytes, time: start.elapsed() })
+}
+
+/// Sends all frames of the recording, and says how many those are.
+fn send_all(
+    mut recording: impl Read,
+    stream: &mut TcpStream,
+    frames_per_second: Option<NonZeroU32>,
+    bytes: &mut u64,
+) -> Result<u64, ReplayError> {
+    let start = Instant::now();
     let (mut framer, mut buffer, mut out) = (Framer::new(), vec![0; CHUNK], BytesMut::new());
-    let (mut frames, mut bytes) = (0u64, 0u64);
+    let mut frames = 0u64;
     loop {
         let length = recording.read(&mut buffer).map_err(ReplayError::Read)?;
         framer.push(buffer.get(..length).unwrap_or_default());
@@ -89,10 +112,10 @@ pub fn replay(
             if let Some(rate) = frames_per_second {
                 let due = start + Duration::from_secs(1).mul_f64(frames as f64 / f64::from(rate.get()));
                 thread::sleep(due.saturating_duration_since(Instant::now()));
-                send(&mut stream, &mut out, frames, &mut bytes)?;
+                send(stream, &mut out, frames, bytes)?;
             }
         }
-        send(&mut stream, &mut out, frames, &mut bytes)?;
+        send(stream, &mut out, frames, bytes)?;
         if length == 0 {
             break;
         }
@@ -100,11 +123,7 @@ pub fn replay(
     if framer.pending() > 0 {
         return Err(ReplayError::Cut { pending: framer.pending(), frames });
     }
-    let closed = |source| ReplayError::Closed { frames, source };
-    stream.shutdown(Shutdown::Write).map_err(closed)?;
-    // The server says nothing: this ends when it has read everything, or with an error when it left before.
-    stream.read_to_end(&mut Vec::new()).map_err(closed)?;
-    Ok(Replayed { frames, bytes, time: start.elapsed() })
+    Ok(frames)
 }
 
 fn send(stream: &mut TcpStream, out: &mut BytesMut, frames: u64, bytes: &mut u64) -> Result<(), ReplayError> {

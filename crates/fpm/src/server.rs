@@ -1,13 +1,16 @@
 //! The server that zebra connects to.
 //!
+//! Only the users of [`Users`] may connect; connections of others are closed at once.
+//!
 //! zebra is one client. It connects again only after its own end is closed, so two connections at once mean either a
-//! half-open one or a stranger. The rule: **who has sent a frame stays**. A newcomer takes the place of a connection
-//! that has not yet spoken (a port scan, a health check), otherwise it waits, unread, until the other one leaves. A
-//! stranger can so never throw zebra out (some releases crash when they reconnect), and TCP keepalives end a half-open
-//! connection after some seconds.
+//! half-open one or another client. A newcomer takes the place of a connection that has not sent a frame yet (a port
+//! scan, a health check), and of a client whose user the settings do not name, if they name the newcomer's. Otherwise
+//! it waits, unread, until the other one leaves: a connection of zebra that works must not be closed, because some
+//! releases crash when they connect again. TCP keepalives end a half-open connection after some seconds.
 //!
 //! There is no queue: [`Server::next`] reads when it is asked to, and a zebra that is faster waits in TCP.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -17,6 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::frame::{FrameError, Framer};
+use crate::peer::{Rank, Users};
 use crate::transaction::{Error, Transaction, decode_frame};
 
 /// Where zebra looks for an FPM server: loopback, port 2620.
@@ -25,6 +29,10 @@ pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Add
 const READ: usize = 65_535;
 /// A silent peer is asked after this time, and then each second, and given up after five.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Connections that wait to be accepted. Those of strangers must not fill the queue at once.
+const BACKLOG: u32 = 128;
+/// So many users are named whose connections were refused.
+const NAMED_STRANGERS: usize = 16;
 
 /// The server cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +74,12 @@ pub enum Disconnect {
         /// The newer one.
         newcomer: SocketAddr,
     },
+    /// The newer connection's user is named by the settings, the older one's is not.
+    #[error("had to make room for {newcomer}, whose user the settings name")]
+    Displaced {
+        /// The newer one.
+        newcomer: SocketAddr,
+    },
     /// The peer sent what is no FPM.
     #[error(transparent)]
     Framing(#[from] FrameError),
@@ -87,6 +101,14 @@ pub enum Event {
     },
     /// A frame.
     Transaction(Transaction),
+    /// A connection was closed, because its user may not connect. This is said once for each user;
+    /// [`Server::take_refused`] counts all.
+    Refused {
+        /// Its address.
+        peer: SocketAddr,
+        /// Its user, where that is known.
+        uid: Option<u32>,
+    },
     /// zebra is gone. What it said before still holds until something newer says otherwise.
     Disconnected {
         /// Why.
@@ -101,11 +123,12 @@ struct Connection {
     peer: SocketAddr,
     framer: Framer,
     has_spoken: bool,
+    rank: Rank,
 }
 
 impl Connection {
-    fn new((stream, peer): (TcpStream, SocketAddr)) -> Self {
-        Self { stream, peer, framer: Framer::new(), has_spoken: false }
+    fn new((stream, peer): (TcpStream, SocketAddr), rank: Rank) -> Self {
+        Self { stream, peer, framer: Framer::new(), has_spoken: false, rank }
     }
 
     /// A frame that is already here.
@@ -128,29 +151,45 @@ impl Connection {
     }
 }
 
+/// Accepts connections.
+#[derive(Debug)]
+struct Door {
+    listener: TcpListener,
+    users: Users,
+    /// Users that were refused and named.
+    strangers: BTreeSet<Option<u32>>,
+    refused: u64,
+}
+
 /// Listens for zebra and reads what it sends.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
+    door: Door,
     current: Option<Connection>,
     waiting: Option<Connection>,
 }
 
 impl Server {
-    /// Listens. Call it within a tokio runtime.
+    /// Listens for connections of these users. Call it within a tokio runtime.
     ///
     /// # Errors
     /// When the address is taken or not there.
-    pub fn bind(address: SocketAddr) -> Result<Self, BindError> {
+    pub fn bind(address: SocketAddr, users: Users) -> Result<Self, BindError> {
         let listen = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
             // Only so that a restart need not wait for the last connection's TIME_WAIT.
             socket.set_reuseaddr(true)?;
             socket.bind(address)?;
-            socket.listen(8)
+            socket.listen(BACKLOG)
         };
         let listener = listen().map_err(|source| BindError { address, source })?;
-        Ok(Self { listener, current: None, waiting: None })
+        let door = Door { listener, users, strangers: BTreeSet::new(), refused: 0 };
+        Ok(Self { door, current: None, waiting: None })
+    }
+
+    /// How many connections were refused since the last call.
+    pub fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.door.refused)
     }
 
     /// The address it listens on, with the port that the system chose where 0 was asked for.
@@ -158,7 +197,7 @@ impl Server {
     /// # Errors
     /// When the system does not tell.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.door.listener.local_addr()
     }
 
     /// The next event. Cancellation-safe: nothing is lost when the future is dropped.
@@ -167,7 +206,10 @@ impl Server {
             let Some(connection) = &mut self.current else {
                 let connection = match self.waiting.take() {
                     Some(connection) => connection,
-                    None => accept(&self.listener).await,
+                    None => match self.door.accept().await {
+                        Ok(connection) => connection,
+                        Err((peer, uid)) => return Event::Refused { peer, uid },
+                    },
                 };
                 let peer = connection.peer;
                 self.current = Some(connection);
@@ -185,13 +227,25 @@ impl Server {
                 read = connection.read() => if let Err(reason) = read {
                     return self.disconnect(reason);
                 },
-                newcomer = accept(&self.listener), if self.waiting.is_none() => {
-                    let (peer, spoken) = (newcomer.peer, connection.has_spoken);
-                    self.waiting = Some(newcomer);
-                    if !spoken {
+                newcomer = self.door.accept() => {
+                    let newcomer = match newcomer {
+                        Ok(newcomer) => newcomer,
+                        Err((peer, uid)) => return Event::Refused { peer, uid },
+                    };
+                    let peer = newcomer.peer;
+                    let (current, spoken, rank) = (connection.peer, connection.has_spoken, connection.rank);
+                    let displaces = newcomer.rank > rank;
+                    let replaces = !spoken && newcomer.rank == rank;
+                    if self.waiting.as_ref().is_none_or(|waiting| newcomer.rank >= waiting.rank) {
+                        self.waiting = Some(newcomer);
+                    }
+                    if displaces {
+                        return self.disconnect(Disconnect::Displaced { newcomer: peer });
+                    }
+                    if replaces {
                         return self.disconnect(Disconnect::Replaced { newcomer: peer });
                     }
-                    tracing::warn!(%peer, current = %connection.peer, "a second FPM client waits until the first leaves");
+                    tracing::warn!(%peer, %current, "a second FPM client waits until the first leaves");
                 }
             }
         }
@@ -209,25 +263,51 @@ impl Server {
     }
 }
 
-/// Waits for a connection. Failures to accept one are the peer's or pass, and do not end the server.
-async fn accept(listener: &TcpListener) -> Connection {
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => {
-                let keepalive = TcpKeepalive::new()
-                    .with_time(KEEPALIVE)
-                    .with_interval(Duration::from_secs(1))
-                    .with_retries(5);
-                if let Err(error) = SockRef::from(&accepted.0).set_tcp_keepalive(&keepalive) {
-                    tracing::debug!(%error, "no keepalive on an FPM connection");
-                }
-                return Connection::new(accepted);
-            }
+impl Door {
+    /// The user of the peer's socket, where that is known.
+    fn owner(&self, stream: &TcpStream, peer: SocketAddr) -> Option<u32> {
+        let local = stream.local_addr().ok()?;
+        match netlink::socket_owner(peer, local) {
+            Ok(owner) => owner,
             Err(error) => {
-                tracing::warn!(%error, "an FPM connection could not be accepted");
-                // Out of descriptors, most likely: accepting would fail again at once.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                if self.refused == 0 {
+                    tracing::warn!(%peer, "the kernel does not say whose FPM connection this is: {error}");
+                }
+                None
             }
+        }
+    }
+
+    /// Waits for a connection, or for one of a stranger who was not refused before: its address and its user. Failures
+    /// to accept one are the peer's or pass, and do not end the server.
+    async fn accept(&mut self) -> Result<Connection, (SocketAddr, Option<u32>)> {
+        loop {
+            let accepted = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "an FPM connection could not be accepted");
+                    // Out of descriptors, most likely: accepting would fail again at once.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let (stream, peer) = &accepted;
+            let uid = self.owner(stream, *peer);
+            let Some(rank) = self.users.rank(uid) else {
+                self.refused += 1;
+                if self.strangers.len() < NAMED_STRANGERS && self.strangers.insert(uid) {
+                    return Err((*peer, uid));
+                }
+                continue;
+            };
+            let keepalive = TcpKeepalive::new()
+                .with_time(KEEPALIVE)
+                .with_interval(Duration::from_secs(1))
+                .with_retries(5);
+            if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&keepalive) {
+                tracing::debug!(%error, "no keepalive on an FPM connection");
+            }
+            return Ok(Connection::new(accepted, rank));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use fpm::{Event, ReplayError, Replayed, Server, replay};
+use fpm::{Event, ReplayError, Replayed, Server, Users, replay};
 use netlink::Message;
 
 /// Frames with one netlink message each, of types that nobody uses.
@@ -23,7 +23,7 @@ fn recording(kinds: std::ops::Range<u16>) -> Vec<u8> {
 
 /// Plays a recording back to a server: what it returns, and the types that the server heard.
 async fn played(recording: Vec<u8>, rate: Option<u32>) -> (Result<Replayed, ReplayError>, Vec<u16>) {
-    let mut server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut server = Server::bind("127.0.0.1:0".parse().unwrap(), Users::default()).unwrap();
     let address = server.local_address().unwrap();
     let rate = rate.and_then(NonZeroU32::new);
     let playing = tokio::task::spawn_blocking(move || replay(recording.as_slice(), address, rate));
@@ -38,6 +38,7 @@ async fn played(recording: Vec<u8>, rate: Option<u32>) -> (Result<Replayed, Repl
                 }));
             }
             Event::Disconnected { .. } => return (playing.await.unwrap(), heard),
+            refused @ Event::Refused { .. } => panic!("{refused:?}"),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use fpm::{Disconnect, Event, Server, Transaction};
+use fpm::{Disconnect, Event, Server, Transaction, Users};
 use netlink::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +19,7 @@ fn frame(kind: u16) -> Vec<u8> {
 }
 
 fn server() -> Server {
-    Server::bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    Server::bind("127.0.0.1:0".parse().unwrap(), Users::default()).unwrap()
 }
 
 async fn connect(server: &Server) -> TcpStream {
@@ -59,6 +59,73 @@ async fn who_has_spoken_stays_and_a_second_client_waits() {
         matches!(next(&mut server).await, Event::Connected { peer } if peer == second.local_addr().unwrap())
     );
     assert!(is(&next(&mut server).await, 5001));
+}
+
+/// A connection from a socket of this user's. Needs root.
+fn connect_as(uid: u32, server: &Server) -> TcpStream {
+    let address = server.local_address().unwrap();
+    // The file system's user belongs to the thread, and sockets to the file system's user.
+    let connect = move || {
+        nix::unistd::setfsuid(uid.into());
+        std::net::TcpStream::connect(address).unwrap()
+    };
+    let stream = std::thread::spawn(connect).join().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    TcpStream::from_std(stream).unwrap()
+}
+
+#[tokio::test]
+async fn a_stranger_is_refused_and_named_once() {
+    let mut server = server();
+    let mut zebra = connect_as(0, &server);
+    zebra.write_all(&frame(4001)).await.unwrap();
+    assert!(matches!(next(&mut server).await, Event::Connected { .. }));
+    assert!(is(&next(&mut server).await, 4001));
+    for count in 1..=3 {
+        let mut stranger = connect_as(65534, &server);
+        // It may be closed before the frame is written.
+        let _ = stranger.write_all(&frame(5001)).await;
+        zebra.write_all(&frame(4002)).await.unwrap();
+        let mut event = next(&mut server).await;
+        if let Event::Refused { peer, uid } = event {
+            assert_eq!((count, peer, uid), (1, stranger.local_addr().unwrap(), Some(65534)));
+            event = next(&mut server).await;
+        }
+        assert!(is(&event, 4002), "{event:?}");
+        // Refused while the server waits for something else.
+        let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
+        assert!(silence.is_err() || count == 1, "{silence:?}");
+        assert_eq!(server.take_refused(), 1);
+        assert!(matches!(stranger.read(&mut [0]).await, Ok(0) | Err(_)), "the stranger is told");
+    }
+}
+
+#[tokio::test]
+async fn a_user_of_the_settings_displaces_a_service() {
+    let users = Users { named: [0, 92].into(), ..Users::default() };
+    let mut server = Server::bind("127.0.0.1:0".parse().unwrap(), users).unwrap();
+    let mut service = connect_as(33, &server);
+    service.write_all(&frame(5001)).await.unwrap();
+    assert!(matches!(next(&mut server).await, Event::Connected { .. }));
+    assert!(is(&next(&mut server).await, 5001));
+    // Another one of the same rank waits.
+    let _waits = connect_as(34, &server);
+    let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
+    assert!(silence.is_err(), "{silence:?}");
+
+    let mut zebra = connect_as(92, &server);
+    let event = next(&mut server).await;
+    let Event::Disconnected { reason: Disconnect::Displaced { newcomer } } = event else {
+        panic!("{event:?}")
+    };
+    assert_eq!(newcomer, zebra.local_addr().unwrap());
+    assert!(matches!(next(&mut server).await, Event::Connected { peer } if peer == newcomer));
+    // A service does not displace it, even before it has sent anything.
+    let _service = connect_as(33, &server);
+    let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
+    assert!(silence.is_err(), "{silence:?}");
+    zebra.write_all(&frame(4001)).await.unwrap();
+    assert!(is(&next(&mut server).await, 4001));
 }
 
 #[tokio::test]
@@ -142,7 +209,7 @@ async fn a_slow_reader_slows_zebra_down() {
 async fn a_taken_address_says_what_to_do() {
     let server = server();
     let address = server.local_address().unwrap();
-    let error = Server::bind(address).unwrap_err().to_string();
+    let error = Server::bind(address, Users::default()).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()), "{error}");
     assert!(
         error.contains("in use") && error.contains("ss -ltnp") && error.contains("fpm address"),
@@ -160,7 +227,7 @@ async fn a_restart_takes_the_port_again() {
     drop(first);
     assert_eq!(zebra.read(&mut [0]).await.unwrap(), 0);
     drop(zebra);
-    let mut second = Server::bind(address).unwrap();
+    let mut second = Server::bind(address, Users::default()).unwrap();
     let _zebra = TcpStream::connect(address).await.unwrap();
     assert!(matches!(next(&mut second).await, Event::Connected { .. }));
 }

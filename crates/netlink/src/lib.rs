@@ -15,6 +15,7 @@ mod packet_filter;
 mod request;
 mod rules;
 mod socket;
+mod socket_owner;
 mod xtables;
 
 pub use decode::{DecodeError, Malformed, Messages, decode};
@@ -33,4 +34,5 @@ pub use nftables::packet_rules;
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};
 pub use rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
+pub use socket_owner::socket_owner;
 pub use xtables::{LegacyTable, legacy_chains};

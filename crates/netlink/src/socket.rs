@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use netlink_sys::SocketAddr;
-use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_XFRM};
 use nix::libc::MSG_TRUNC;
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -37,6 +37,11 @@ impl Socket {
     /// Opens and binds one to the IPsec database. Fails where the kernel has none.
     pub(crate) fn open_ipsec() -> Result<Self, Error> {
         Self::open_protocol(NETLINK_XFRM, None)
+    }
+
+    /// Opens and binds one that tells of sockets.
+    pub(crate) fn open_sock_diag() -> Result<Self, Error> {
+        Self::open_protocol(NETLINK_SOCK_DIAG, None)
     }
 
     fn open_protocol(protocol: isize, receive_buffer: Option<usize>) -> Result<Self, Error> {

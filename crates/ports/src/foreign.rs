@@ -5,7 +5,9 @@
 //! accepted, is the kernel's; what they pass on is steered. The kernel runs all programs of tcx before all filters of clsact. So
 //! where somebody else has clsact filters, vtepd's own program is attached by clsact, too, for as long as they are there.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use netlink::{Direction, Requests};
@@ -37,6 +39,58 @@ impl fmt::Display for Foreign {
     }
 }
 
+/// Numbers of the programs that this process has loaded.
+static OWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn own_ids() -> MutexGuard<'static, BTreeSet<u32>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This program is one of vtepd's own.
+pub(crate) fn remember_own(program: &SchedClassifier) {
+    own_ids().extend(program.info().map(|information| information.id()));
+}
+
+/// `BPF_PROG_QUERY` (`include/uapi/linux/bpf.h`), and where programs of tcx hang.
+const PROG_QUERY: libc::c_int = 16;
+const TCX_INGRESS: u32 = 46;
+const TCX_EGRESS: u32 = 47;
+/// More programs than anybody has on one interface; the kernel allows 63.
+const MOST: usize = 64;
+
+/// The part of `union bpf_attr` for `BPF_PROG_QUERY`.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    target_ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    padding: u32,
+    rest: [u64; 4],
+}
+
+/// The numbers of the programs on tcx; none, where the kernel has no tcx.
+fn tcx_programs(ifindex: u32, direction: Direction) -> Vec<u32> {
+    let mut ids = vec![0u32; MOST];
+    let mut query = Query {
+        target_ifindex: ifindex,
+        attach_type: match direction {
+            Direction::Ingress => TCX_INGRESS,
+            Direction::Egress => TCX_EGRESS,
+        },
+        prog_ids: ids.as_mut_ptr() as u64,
+        prog_cnt: MOST as u32,
+        ..Query::default()
+    };
+    // SAFETY: the kernel reads and writes the structure, whose size is given, and writes at most `prog_cnt` numbers.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) };
+    ids.truncate(if done == 0 { query.prog_cnt as usize } else { 0 });
+    ids
+}
+
 /// Programs of others on an interface's ingress or egress, and how they stand to vtepd's. Where they cannot be read (no tcx, no
 /// clsact) there are none.
 #[must_use]
@@ -54,6 +108,15 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
             interface: interface.clone(),
             hook: tcx,
             program,
+            behind: false,
+        }));
+    } else {
+        // Without CAP_SYS_ADMIN, the kernel tells no names.
+        let foreign = tcx_programs(ifindex, direction).into_iter().filter(|id| !own_ids().contains(id));
+        found.extend(foreign.map(|id| Foreign {
+            interface: interface.clone(),
+            hook: tcx,
+            program: format!("BPF program {id} (`bpftool prog show id {id}`)"),
             behind: false,
         }));
     }

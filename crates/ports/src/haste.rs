@@ -11,7 +11,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-const SWITCH: &str = "/sys/kernel/rcu_expedited";
+/// See the module's description.
+pub(crate) const SWITCH: &str = "/sys/kernel/rcu_expedited";
 /// Hooks that are worth it: fewer take less than half a second.
 const MANY: usize = 16;
 /// What vtepd writes, above the number of its process, which has 22 bits at most (`PID_MAX_LIMIT`, `include/linux/threads.h`).

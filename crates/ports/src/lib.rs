@@ -15,12 +15,14 @@
 //! - [`scheduling`], [`affinity`]: a worker that is run at once, and does not overtake itself
 //! - `shortcut`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
 //! - `kill_switch`: the map without which nothing is redirected
+//! - [`confine`]: what is given up after the start
 //! - [`steering`]: the programs that redirect frames into the splices
 
 #![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
 
 pub mod access;
 pub mod affinity;
+pub mod confine;
 pub mod features;
 pub mod foreign;
 mod haste;
@@ -39,6 +41,7 @@ mod segmentation;
 mod shortcut;
 pub mod splice;
 pub mod steering;
+mod system_calls;
 pub mod tap;
 
 pub use access::AccessPort;

@@ -234,7 +234,9 @@ impl Steering {
             .override_global("through_queue", &through_queue, true)
             .load(object)?;
         for program in ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program)) {
-            classifier(&mut ebpf, program)?.load().map_err(|error| SteeringError::Program(program, error))?;
+            let classifier = classifier(&mut ebpf, program)?;
+            classifier.load().map_err(|error| SteeringError::Program(program, error))?;
+            crate::foreign::remember_own(classifier);
         }
         allow_descriptors();
         let map = kill_switch(&mut ebpf)?;

@@ -131,6 +131,12 @@ impl Everything {
         )?;
         counter(
             encoder,
+            "vtepd_fpm_refused_connections",
+            "FPM connections that were refused because their user may not connect",
+            view.fpm_refused,
+        )?;
+        counter(
+            encoder,
             "vtepd_log_lines_lost",
             "Log lines that were lost because the log was not read in time",
             view.log_lines_lost,

@@ -9,5 +9,5 @@ pub mod server;
 pub mod view;
 
 pub use exposition::render;
-pub use server::{ServeError, bind, serve};
+pub use server::{Metrics, ServeError, bind};
 pub use view::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};

@@ -1,14 +1,34 @@
-//! `GET /metrics`.
+//! `GET /metrics`, on a thread of its own: whoever asks takes neither time nor descriptors from forwarding.
+//!
+//! Connections are bounded in number, and each has a time limit. The oldest one makes room for a new one, so connections
+//! that say nothing do not keep others from being answered. A connection serves one request.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
-use axum::routing::get;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+/// Connections at a time.
+const CONNECTIONS: usize = 64;
+/// Bytes of a request's head.
+const HEAD: usize = 8192;
+/// How long a client has to send its request.
+const REQUEST: Duration = Duration::from_secs(5);
+/// How long it has to read the answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How often an address is tried again that another process has.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long nothing is accepted after a failure.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The metrics endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -18,34 +38,167 @@ pub struct ServeError {
     source: io::Error,
 }
 
+impl ServeError {
+    /// Whether another socket has the address.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
 /// Opens the endpoint, in the calling thread's namespace.
 ///
 /// # Errors
 /// When the address is taken or not the namespace's own.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError { address, source })
+pub fn bind(address: SocketAddr) -> Result<StdListener, ServeError> {
+    // The library sets SO_REUSEADDR.
+    let bound = StdListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    bound.map_err(|source| ServeError { address, source })
 }
 
-/// Answers requests until the future is dropped; `text` makes the answer.
-///
-/// # Errors
-/// When the listener fails for good.
-pub async fn serve(
-    listener: TcpListener,
-    text: impl Fn() -> Result<String, std::fmt::Error> + Send + Sync + 'static,
-) -> io::Result<()> {
-    let text = Arc::new(text);
-    let metrics = move || {
-        let text = Arc::clone(&text);
-        async move {
-            match text() {
-                Ok(text) => {
-                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                    ([(header::CONTENT_TYPE, kind)], text).into_response()
+/// The thread that answers. It ends, and its address is free, when this is dropped.
+#[derive(Debug)]
+pub struct Metrics {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Metrics {
+    /// Starts the thread, in the calling thread's namespace; `text` makes the answer. Without a listener, the address is
+    /// tried again and again, and `served` is called once it is had.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn serve(
+        address: SocketAddr,
+        listener: Option<StdListener>,
+        served: impl FnOnce() + Send + 'static,
+        text: impl Fn() -> Result<String, fmt::Error> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = async move {
+            let listener = match listener {
+                Some(listener) => listener,
+                None => {
+                    let listener = bind_later(address).await;
+                    served();
+                    listener
                 }
-                Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-            }
+            };
+            accept(listener, Arc::new(text)).await;
+        };
+        let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                tokio::select! {
+                    // Dropped without a word.
+                    _ = stopped => {}
+                    () = serve => {}
+                }
+            });
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has ended, too.
+            let _ = thread.join();
         }
+    }
+}
+
+async fn bind_later(address: SocketAddr) -> StdListener {
+    loop {
+        sleep(AGAIN).await;
+        if let Ok(listener) = bind(address) {
+            return listener;
+        }
+    }
+}
+
+/// Accepts connections for ever.
+async fn accept<T>(listener: StdListener, text: Arc<T>)
+where
+    T: Fn() -> Result<String, fmt::Error> + Send + Sync + 'static,
+{
+    let Ok(listener) = TcpListener::from_std(listener) else { return };
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        let text = Arc::clone(&text);
+        open.push_back(tokio::spawn(answer(stream, text)).abort_handle());
+    }
+}
+
+/// Reads one request and answers it. What goes wrong is the client's.
+async fn answer<T: Fn() -> Result<String, fmt::Error>>(mut stream: TcpStream, text: Arc<T>) {
+    let Ok(Some(head)) = timeout(REQUEST, head(&mut stream)).await else { return };
+    let reply = reply(&head, &*text);
+    let written = async {
+        stream.write_all(&reply).await?;
+        stream.shutdown().await?;
+        // Until the client closes: what it may still send must not turn the answer into a reset.
+        while stream.read(&mut [0; 512]).await? > 0 {}
+        io::Result::Ok(())
     };
-    axum::serve(listener, Router::new().route("/metrics", get(metrics))).await
+    let _ = timeout(ANSWER, written).await;
+}
+
+/// The head of a request, as far as the empty line; `None` where there is none.
+async fn head(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut head = Vec::new();
+    loop {
+        let mut part = [0; 1024];
+        let length = stream.read(&mut part).await.ok().filter(|length| *length > 0)?;
+        head.extend_from_slice(part.get(..length)?);
+        if head.windows(4).any(|end| end == b"\r\n\r\n") {
+            return Some(head);
+        }
+        if head.len() > HEAD {
+            return None;
+        }
+    }
+}
+
+fn reply(head: &[u8], text: impl Fn() -> Result<String, fmt::Error>) -> Vec<u8> {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split('?').next().unwrap_or_default();
+    let (status, body) = match (method, path) {
+        ("GET" | "HEAD", "/metrics") => match text() {
+            Ok(text) => ("200 OK", text),
+            Err(_) => ("500 Internal Server Error", String::new()),
+        },
+        ("GET" | "HEAD", _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", String::new()),
+    };
+    let kind = if status.starts_with("200") {
+        "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    } else {
+        "text/plain; charset=utf-8"
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    let body = if method == "HEAD" { String::new() } else { body };
+    (head + &body).into_bytes()
 }

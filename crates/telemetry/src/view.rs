@@ -37,6 +37,8 @@ pub struct View {
     pub overruns: u64,
     /// How often the control task hung, so that the kernel forwarded.
     pub control_stalls: u64,
+    /// FPM connections of users who may not connect.
+    pub fpm_refused: u64,
     /// Lines of the log that were not read in time.
     pub log_lines_lost: u64,
     /// What the steering programs decided, in frames (a super-frame is one), by decision.

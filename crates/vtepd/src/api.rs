@@ -14,28 +14,30 @@ mod tell;
 
 use std::sync::Arc;
 
-use api::Listener;
 use api::v1::vtepd_server::VtepdServer;
+use api::{Address, Listener};
 use control::{Journal, Request};
 use tokio::sync::mpsc;
 use tonic::transport::Server;
 
 use crate::daemon::Failure;
+use crate::listeners::{self, Opened};
 use crate::shown::Shown;
 use service::Service;
 
-/// Answers requests until the future is dropped; without a listener there are none. The health service says SERVING once frames
+/// Answers requests until the future is dropped; without an address there are none. The health service says SERVING once frames
 /// are redirected.
 ///
 /// # Errors
 /// When the server fails for good.
 pub async fn serve(
-    listener: Option<Listener>,
+    address: Option<Address>,
+    opened: Option<Opened<Listener>>,
     shown: Arc<Shown>,
     requests: mpsc::Sender<Request>,
     journal: Journal,
 ) -> Result<(), Failure> {
-    let Some(listener) = listener else { return std::future::pending().await };
+    let listener = listeners::await_api(address, opened, &shown).await;
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_not_serving::<VtepdServer<Service>>().await;
     reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;

@@ -46,6 +46,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
                 "takeover.realtime",
                 "fpm.listen",
                 "fpm.unsafe",
+                "fpm.users",
                 "metrics.",
                 "standalone",
                 "api.",
@@ -84,6 +85,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("fpm.listen", fpm.address.map_or_else(off, |address| address.to_string())),
             ("fpm.stale-time", settings.stale_time.0.as_secs().to_string()),
             ("fpm.unsafe", fpm.accept_hazard.to_string()),
+            ("fpm.users", fpm_users(&fpm.users)),
             ("standalone", standalone.to_string()),
             ("metrics.listen", metrics.to_string()),
             ("api.listen", api.as_ref().map_or_else(off, ToString::to_string)),
@@ -109,6 +111,13 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         of(&section, &section, &section, settings.of(*vni));
     }
     values
+}
+
+fn fpm_users(users: &fpm::Users) -> String {
+    let named = users.named.iter().map(u32::to_string);
+    let services = users.services.then(|| "services".to_owned());
+    let anybody = users.anybody.then(|| "anybody".to_owned());
+    format!("[{}]", named.chain(services).chain(anybody).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

@@ -326,6 +326,7 @@ struct FpmSection {
     accept_hazard: bool,
     /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
     stale_time: Option<u64>,
+    users: Option<Vec<standalone::Owner>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -517,6 +518,8 @@ impl Configuration {
                 address: fpm_enabled
                     .then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)),
                 accept_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
+                users: fpm_users(&file)?,
+                ..FpmListener::default()
             },
             metrics: arguments.metrics_listen.or(file.metrics.listen).unwrap_or(METRICS_DEFAULT),
             api: api_enabled.then(|| arguments.api_listen.clone().or(file.api.listen).unwrap_or_default()),
@@ -568,6 +571,31 @@ fn stale_time(file: &File) -> Result<StaleTime, ConfigurationError> {
     let (low, high) = (STALE_TIMES.start(), STALE_TIMES.end());
     let problem = format!("what zebra said is kept for {low} to {high} s");
     Err(ConfigurationError::Value { place: file.place("fpm.stale-time"), problem })
+}
+
+/// The user that FRR's packages make.
+const FRR: &str = "frr";
+/// Stands for all users, and for other hosts.
+const ANYBODY: &str = "anybody";
+
+/// Who may connect by FPM: root, FRR's user and the users of services; or root and those that the file names.
+fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
+    let mut users = fpm::Users::default();
+    let Some(named) = &file.fpm.users else {
+        // Where FRR runs in another container, there is no such user here.
+        users.named.extend(standalone::Owner::Name(FRR.to_owned()).id());
+        return Ok(users);
+    };
+    users.services = false;
+    for user in named {
+        if matches!(user, standalone::Owner::Name(name) if name == ANYBODY) {
+            users.anybody = true;
+            continue;
+        }
+        let wrong = |problem| ConfigurationError::Value { place: file.place("fpm.users"), problem };
+        users.named.insert(user.id().map_err(wrong)?);
+    }
+    Ok(users)
 }
 
 /// A number of addresses or VTEPs that may be learned.

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
+use ::api::Address;
 use control::{ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
 use ports::foreign::{self, Foreign};
@@ -21,7 +22,7 @@ use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
 use crate::shown::Shown;
 use crate::takeover::Takeover;
-use crate::{api, changes, dry_run, onlookers, own_links};
+use crate::{api, changes, dry_run, listeners, onlookers, own_links};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -77,10 +78,10 @@ async fn run_until_replaced(
             )
         });
         // Whoever runs has what it would want.
-        let mut obstacles: Vec<String> = Vec::new();
+        let (mut obstacles, mut closed): (Vec<String>, Vec<String>) = Default::default();
         if running.is_none() {
             obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
-            obstacles.extend(closed_listeners(&configuration).await);
+            closed.extend(closed_listeners(&configuration));
         }
         let would_not_start = obstacles.len();
         let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
@@ -91,6 +92,7 @@ async fn run_until_replaced(
             .into_iter()
             .chain(untried)
             .chain(obstacles)
+            .chain(closed.into_iter().map(|reason| format!("it would forward all the same: {reason}")))
             .chain(missing)
             .chain(by_default)
             .chain(lacks(features))
@@ -106,8 +108,8 @@ async fn run_until_replaced(
     let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
     let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
-    let metrics = telemetry::bind(metrics_address).await?;
-    let listener = configuration.api.as_ref().map(::api::Listener::open).transpose()?;
+    let metrics = listeners::metrics(metrics_address);
+    let api_socket = configuration.api.as_ref().map(listeners::api);
     let mut hangup = signal(SignalKind::hangup())?;
 
     let (requests, wanted) = mpsc::channel(REQUESTS);
@@ -123,10 +125,20 @@ async fn run_until_replaced(
         worker.realtime = false;
     }
     let ports = configuration.standalone.shown();
-    let takeover = Takeover::prepare(hook, features, stall_limit, worker, access, &requests, move || {
+    let socket = configuration.api.clone();
+    let confine = move || confine(socket.as_ref());
+    let takeover = Takeover::prepare(
+        (hook, features),
+        stall_limit,
+        worker,
+        access,
+        &requests,
+        confine,
         // One that is told ends them all.
-        let _ = worker_ends.try_send(());
-    })?;
+        move || {
+            let _ = worker_ends.try_send(());
+        },
+    )?;
     let (status, seen) = watch::channel(Status::default());
     let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen, Arc::clone(&guarded)));
 
@@ -150,59 +162,66 @@ async fn run_until_replaced(
         };
         guard::watch_control(&guarded, kill_switch, watched, stall_limit)?;
     }
-    let control = control::run(state, kernel, configuration.fpm, wanted, status, journal.clone(), |update| {
-        let same =
-            |last: &Update| Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left);
-        if applied_last.as_ref().is_some_and(same) {
-            // Tables alone changed, as they do a thousand times a second.
-            if let Err(error) = shown.publish(update) {
-                tracing::error!("{error}; what is not steered stays with the kernel");
+    let control = control::run(
+        state,
+        kernel,
+        configuration.fpm.clone(),
+        wanted,
+        status,
+        journal.clone(),
+        |update| {
+            let same = |last: &Update| {
+                Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
+            };
+            if applied_last.as_ref().is_some_and(same) {
+                // Tables alone changed, as they do a thousand times a second.
+                if let Err(error) = shown.publish(update) {
+                    tracing::error!("{error}; what is not steered stays with the kernel");
+                }
+                return;
             }
-            return;
-        }
-        warn_of_foreign(&mut known_foreign, &update.plan);
-        let applied = shown.apply(update);
-        // What failed is tried again at the next occasion.
-        applied_last = applied.is_ok().then(|| Update {
-            snapshot: Arc::default(),
-            places: Arc::default(),
-            ..update.clone()
-        });
-        let counts = (update.plan.vnis.len(), update.left.len());
-        tell_systemd(applied.is_ok(), counts);
-        if applied.is_ok() && told.replace(counts) != Some(counts) {
-            let (taken, left) = counts;
-            tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
-            if counts == (0, 0) {
-                tracing::warn!(
-                    "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
+            warn_of_foreign(&mut known_foreign, &update.plan);
+            let applied = shown.apply(update);
+            // What failed is tried again at the next occasion.
+            applied_last = applied.is_ok().then(|| Update {
+                snapshot: Arc::default(),
+                places: Arc::default(),
+                ..update.clone()
+            });
+            let counts = (update.plan.vnis.len(), update.left.len());
+            tell_systemd(applied.is_ok(), counts);
+            if applied.is_ok() && told.replace(counts) != Some(counts) {
+                let (taken, left) = counts;
+                tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
+                if counts == (0, 0) {
+                    tracing::warn!(
+                        "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
                      leaf's: ip netns exec LEAF vtepd"
-                );
+                    );
+                }
             }
-        }
-        if let Err(error) = applied {
-            // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
-            let text = format!("{error}; what is not steered stays with the kernel");
-            tracing::error!("{text}");
-            journal.write(Event::Warning(text));
-            if !shown.is_engaged() {
-                let _ = refused.try_send(error);
+            if let Err(error) = applied {
+                // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
+                let text = format!("{error}; what is not steered stays with the kernel");
+                tracing::error!("{text}");
+                journal.write(Event::Warning(text));
+                if !shown.is_engaged() {
+                    let _ = refused.try_send(error);
+                }
             }
-        }
-    });
-    let metrics = {
-        let shown = Arc::clone(&shown);
-        telemetry::serve(metrics, move || shown.render())
-    };
-    let api = api::serve(listener, Arc::clone(&shown), requests.clone(), journal.clone());
+        },
+    );
+    // Its address is free again when the successor is told.
+    let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
+    let api_address = configuration.api.clone();
+    let api = api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
     let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone(), rules);
     let calls = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
-    tokio::pin!(control, metrics, api, onlookers, calls, own_links);
+    tokio::pin!(control, api, onlookers, calls, own_links);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
-            result = &mut metrics => break result.map_err(Into::into),
             result = &mut api => break result,
             () = &mut onlookers => {}
             () = &mut calls => {}
@@ -245,13 +264,31 @@ async fn run_until_replaced(
     ended.and(stopped.map_err(Into::into))
 }
 
+/// Gives up what is not needed after the start. What this kernel cannot take away stays.
+fn confine(api: Option<&Address>) {
+    let socket = match api {
+        Some(Address::Path(path)) => Some(path.as_path()),
+        Some(Address::Abstract(_)) | None => None,
+    };
+    for (what, given_up) in [
+        ("capabilities", ports::confine::capabilities()),
+        ("changes of files (landlock)", ports::confine::files(socket)),
+        ("system calls (seccomp)", ports::confine::system_calls()),
+    ] {
+        match given_up {
+            Ok(()) => tracing::debug!("given up: {what} that are not needed"),
+            Err(error) => tracing::info!("this kernel does not let vtepd give up {what}: {error}"),
+        }
+    }
+}
+
 /// Which of its listeners could not be opened; each is closed again.
-async fn closed_listeners(configuration: &Configuration) -> Vec<String> {
-    let metrics = telemetry::bind(configuration.metrics).await.err().map(|error| error.to_string());
-    let api = configuration.api.as_ref().map(::api::Listener::open).and_then(Result::err);
-    let fpm = configuration.fpm.address.map(fpm::Server::bind).and_then(Result::err);
-    let texts = [metrics, api.map(|error| error.to_string()), fpm.map(|error| error.to_string())];
-    texts.into_iter().flatten().collect()
+fn closed_listeners(configuration: &Configuration) -> Vec<String> {
+    let metrics = listeners::metrics(configuration.metrics).err();
+    let api = configuration.api.as_ref().map(listeners::api).and_then(Result::err);
+    let fpm = configuration.fpm.address;
+    let fpm = fpm.map(|address| fpm::Server::bind(address, fpm::Users::default())).and_then(Result::err);
+    [metrics, api, fpm.map(|error| error.to_string())].into_iter().flatten().collect()
 }
 
 /// Ready is who has looked at the namespace once, also if there is nothing to take over yet.

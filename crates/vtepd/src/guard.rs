@@ -91,6 +91,8 @@ pub fn block_signals() -> io::Result<()> {
 pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
     let (stop, stopping) = mpsc::channel(1);
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        // It is older than what main gives up.
+        let _ = ports::confine::capabilities();
         let signals = ending();
         let Ok(signal) = signals.wait() else { return };
         let _ = stop.try_send(());

@@ -45,7 +45,11 @@ impl Log {
     /// When the system gives no thread.
     pub fn start() -> io::Result<Self> {
         let (entries, queue) = sync_channel(QUEUE);
-        std::thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue))?;
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || {
+            // It needs none, and is older than what main gives up.
+            let _ = ports::confine::capabilities();
+            write_all(&queue);
+        })?;
         Ok(Self(entries))
     }
 

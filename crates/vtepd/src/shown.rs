@@ -1,6 +1,6 @@
 //! The running takeover, as the control task changes it and as metrics and the API show it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub struct Shown {
     snapshot: Mutex<Arc<Snapshot>>,
     /// Why the last configuration was not taken over.
     not_configured: Mutex<Option<String>>,
+    /// Why listeners are not open, by what they serve.
+    not_served: Mutex<BTreeMap<&'static str, String>>,
     configurations: AtomicU64,
     /// Access ports, by their numbers.
     pub access: Vec<ShownPort>,
@@ -68,6 +70,7 @@ impl Shown {
             snapshot: Mutex::default(),
             configurations: AtomicU64::new(1),
             not_configured: Mutex::default(),
+            not_served: Mutex::default(),
             access,
             status,
             hook,
@@ -267,6 +270,30 @@ impl Shown {
     /// Why the last configuration was not taken over.
     pub fn not_configured(&self) -> Option<String> {
         self.not_configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Passes on a listener, or warns that there is none.
+    pub fn note<T>(&self, what: &'static str, opened: Result<T, String>) -> Option<T> {
+        match opened {
+            Ok(listener) => Some(listener),
+            Err(reason) => {
+                let text = format!("{reason}; vtepd forwards without it, and tries again");
+                tracing::error!("{text}");
+                self.not_served.lock().unwrap_or_else(PoisonError::into_inner).insert(what, text);
+                None
+            }
+        }
+    }
+
+    /// A listener is open that was not.
+    pub fn served(&self, what: &'static str) {
+        tracing::info!("{what} can be asked for now");
+        self.not_served.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+    }
+
+    /// Why listeners are not open.
+    pub fn not_served(&self) -> Vec<String> {
+        self.not_served.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Configurations taken over, the first included.

@@ -90,11 +90,14 @@ struct PortSection {
     mtu: Option<u32>,
 }
 
+/// A user, by number or by name.
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
-enum Owner {
+pub(crate) enum Owner {
+    /// The number.
     Id(u32),
+    /// The name, as passwd(5) has it.
     Name(String),
 }
 
@@ -330,7 +333,8 @@ impl PortSection {
 }
 
 impl Owner {
-    fn id(&self) -> Result<u32, String> {
+    /// The user's number.
+    pub(crate) fn id(&self) -> Result<u32, String> {
         let name = match self {
             Self::Id(id) => return Ok(*id),
             Self::Name(name) => name,

@@ -57,18 +57,18 @@ pub enum TakeoverError {
 }
 
 impl Takeover {
-    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the first [`Self::apply`]. `stopped` is called when a
-    /// worker ends.
+    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the first [`Self::apply`]. `confine` is called when
+    /// everything that needs many privileges is done, `stopped` when a worker ends.
     ///
     /// # Errors
     /// When a privilege or a kernel feature is missing; what was made is taken away again.
     pub fn prepare(
-        hook: Hook,
-        features: Features,
+        (hook, features): (Hook, Features),
         stall_limit: Duration,
         options: WorkerOptions,
         Access { claims, shares }: Access,
         requests: &mpsc::Sender<Request>,
+        confine: impl FnOnce(),
         stopped: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self, TakeoverError> {
         match leftovers::remove() {
@@ -91,6 +91,8 @@ impl Takeover {
         for splices in &splices {
             splices.up(&private)?;
         }
+        // What follows needs less, as does everything later. Workers have no more than the thread that starts them.
+        confine();
         let taken = || TakeoverError::Socket(io::Error::other("the splice's socket is gone"));
         let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;

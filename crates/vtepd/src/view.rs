@@ -88,6 +88,7 @@ pub fn view(
             source("fpm", status.fpm, status.swept.fpm),
         ],
         overruns: status.overruns,
+        fpm_refused: status.fpm_refused,
         shortcut_no_room: shortcut.no_room,
         steering: vec![
             ("uplink_redirected", counts.uplink_redirected),

@@ -63,7 +63,7 @@ fn members(objects: &BTreeMap<u32, NextHopKind>, id: u32) -> Vec<netlink::RouteN
 }
 
 async fn listen() -> Vec<Message> {
-    let mut server = Server::bind(DEFAULT_ADDRESS).unwrap();
+    let mut server = Server::bind(DEFAULT_ADDRESS, fpm::Users::default()).unwrap();
     let mut messages = Vec::new();
     loop {
         let limit = if messages.is_empty() { PATIENCE } else { QUIET };

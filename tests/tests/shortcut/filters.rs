@@ -174,7 +174,7 @@ fn a_tcx_program_that_comes_later_takes_the_shortcut_away() {
             ebpf
         };
         let theirs = lab.leaf.enter(attach).unwrap();
-        becomes(&vtepd, Err("somebody_else is on tcx"));
+        becomes(&vtepd, Err("`) is on tcx"));
         assert!(!ten_frames(&lab, &vtepd, 10), "{interface}");
         lab.leaf.enter(move || drop(theirs)).unwrap();
         becomes(&vtepd, Ok(()));

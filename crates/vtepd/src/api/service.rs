@@ -12,10 +12,12 @@ use entropy::{Bins, Policy, SourcePortRange};
 use tables::{PortChoice, Snapshot, VniTable};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
+use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
 use crate::api::{events, explain, show, tell};
+use crate::privilege;
 use crate::shown::Shown;
 
 /// See the module's description.
@@ -41,6 +43,13 @@ fn vni(number: u32) -> Result<Vni, Status> {
 fn parse<T: FromStr<Err: std::fmt::Display>>(field: &str, text: Option<&str>) -> Result<Option<T>, Status> {
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|error| Status::invalid_argument(format!("{field}: {error}")))
+}
+
+/// Refuses callers who may not change anything.
+fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
+    let peer = request.extensions().get::<UdsConnectInfo>().and_then(|connection| connection.peer_cred);
+    privilege::check(peer.and_then(|peer| peer.pid()))
+        .map_err(|reason| Status::permission_denied(format!("a change needs CAP_NET_ADMIN, and {reason}")))
 }
 
 impl Service {
@@ -262,6 +271,7 @@ impl Vtepd for Service {
     }
 
     async fn set_policy(&self, request: Request<v1::SetPolicyRequest>) -> Result<Response<v1::Vni>, Status> {
+        privileged(&request)?;
         let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
         let vni = vni(number)?;
         let policy = parse::<Policy>("policy", policy.as_deref())?;
@@ -295,6 +305,7 @@ impl Vtepd for Service {
     }
 
     async fn attach_vni(&self, request: Request<v1::AttachVniRequest>) -> Result<Response<v1::Vni>, Status> {
+        privileged(&request)?;
         let row = self.change(Change::Attach(vni(request.into_inner().vni)?)).await?;
         // It may be wanted and not possible.
         match &row.left {
@@ -307,6 +318,7 @@ impl Vtepd for Service {
     }
 
     async fn detach_vni(&self, request: Request<v1::DetachVniRequest>) -> Result<Response<v1::Vni>, Status> {
+        privileged(&request)?;
         let row = self.change(Change::Detach(vni(request.into_inner().vni)?)).await?;
         Ok(Response::new(row))
     }

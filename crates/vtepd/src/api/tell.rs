@@ -43,9 +43,11 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         warnings: shown
             .not_configured()
             .into_iter()
+            .chain(shown.not_served())
             .chain(missing)
             .chain(by_default)
             .chain(lost_lines())
+            .chain(refused(status.fpm_refused))
             .chain(status.warnings.iter().map(ToString::to_string))
             .collect(),
         learning: Some(learning),
@@ -54,6 +56,12 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         super_frames: super_frames(shown.gso, shown.features).to_owned(),
         impaired_uplinks: show::impaired(&shown.snapshot(), &Uplinks::of(&status)),
     }
+}
+
+/// A warning where FPM connections were refused.
+fn refused(connections: u64) -> Option<String> {
+    let text = "FPM connection(s) of users who may not connect were refused; the log names the users";
+    (connections > 0).then(|| format!("{connections} {text}"))
 }
 
 /// A warning where the log has gaps.

@@ -70,6 +70,7 @@ fn what_is_wrong_is_named() {
         ("[learning]\ntotal = 1000001\n", "learning.total"),
         ("[learning]\nmoves = 0\n", "learning.moves"),
         ("[takover]\n", "takover"),
+        ("[fpm]\nusers = [\"no such user\"]\n", "fpm.users: there is no user 'no such user'"),
         ("[api]\nlisten = \"leaf1\"\n", "'leaf1' is no socket"),
     ] {
         let error = load(text, &[]).unwrap_err().to_string();
@@ -193,4 +194,17 @@ fn the_api_can_be_turned_off_and_moved() {
     assert_eq!(moved, Some(Address::Path("/run/leaf1.sock".into())));
     let moved = load("[api]\nenabled = false", &["--api-listen", "@leaf1"]).unwrap().api;
     assert_eq!(moved, Some(Address::Abstract("leaf1".to_owned())));
+}
+
+#[test]
+fn who_may_connect_by_fpm_is_told() {
+    let users = |text: &str| load(text, &[]).unwrap().fpm.users;
+    let default = users("");
+    assert!(default.services && !default.anybody && default.named.contains(&0), "{default:?}");
+    let named = |uids: &[u32]| uids.iter().copied().collect::<BTreeSet<u32>>();
+    let told = users("[fpm]\nusers = [\"daemon\", 4242]\n");
+    let root_and_told = fpm::Users { named: named(&[0, 1, 4242]), services: false, anybody: false };
+    assert_eq!(told, root_and_told);
+    let anybody = users("[fpm]\nusers = [\"anybody\"]\n");
+    assert_eq!(anybody, fpm::Users { named: named(&[0]), services: false, anybody: true });
 }

@@ -1,0 +1,103 @@
+//! Whose TCP socket an address is: `sock_diag(7)` looks a socket up by its addresses and tells its owner.
+//!
+//! A socket that its owner has closed, and that TCP still needs, has no inode, and so no owner.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::error::Error;
+use crate::socket::{Socket, failed};
+
+/// `SOCK_DIAG_BY_FAMILY` and `NLM_F_REQUEST`.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+/// Bytes of `struct nlmsghdr` with `struct inet_diag_req_v2`.
+const REQUEST: u32 = 72;
+/// Places in `struct inet_diag_msg`, behind `struct nlmsghdr`.
+const UID: usize = 16 + 64;
+const INODE: usize = 16 + 68;
+/// `NLMSG_ERROR`, and where its number stands.
+const ERROR: u16 = 2;
+const ERRNO: usize = 16;
+/// `-ENOENT`.
+const NO_SOCKET: u32 = 2u32.wrapping_neg();
+
+/// The user whose TCP socket has the address `own` and is connected to `other`, or who listens at `own`; `None` where
+/// that socket is not in the calling thread's network namespace, or is closed.
+///
+/// # Errors
+/// When the kernel cannot be asked.
+pub fn socket_owner(own: SocketAddr, other: SocketAddr) -> Result<Option<u32>, Error> {
+    let socket = Socket::open_sock_diag()?;
+    socket.send(&request(own, other)).map_err(failed("ask for a socket"))?;
+    let mut answer = Vec::with_capacity(4096);
+    socket.receive(&mut answer).map_err(failed("read whose socket it is"))?;
+    parse(&answer).map_err(failed("ask for a socket"))
+}
+
+/// Asks for the socket whose own address is `own`.
+fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(REQUEST as usize);
+    bytes.extend(REQUEST.to_ne_bytes());
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend([0; 8]);
+    // AF_INET or AF_INET6, IPPROTO_TCP, nothing beside the message, in whatever state.
+    bytes.extend([if own.is_ipv4() { 2 } else { 10 }, 6, 0, 0]);
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(own.port().to_be_bytes());
+    bytes.extend(other.port().to_be_bytes());
+    for address in [own.ip(), other.ip()] {
+        let mut field = [0; 16];
+        match address {
+            IpAddr::V4(address) => {
+                field.iter_mut().zip(address.octets()).for_each(|(to, from)| *to = from);
+            }
+            IpAddr::V6(address) => field = address.octets(),
+        }
+        bytes.extend(field);
+    }
+    // Any interface, and INET_DIAG_NOCOOKIE.
+    bytes.extend([0; 4]);
+    bytes.extend([0xff; 8]);
+    bytes
+}
+
+/// The owner, if the answer is a socket that is open.
+fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
+    let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+    let kind = answer.get(4..6).and_then(|kind| Some(u16::from_ne_bytes(kind.try_into().ok()?)));
+    match kind {
+        Some(SOCK_DIAG_BY_FAMILY) => Ok(number(INODE).filter(|inode| *inode != 0).and_then(|_| number(UID))),
+        Some(ERROR) if number(ERRNO) == Some(NO_SOCKET) => Ok(None),
+        Some(ERROR) => {
+            let errno = number(ERRNO).map_or(0, u32::wrapping_neg);
+            Err(io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or_default()))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_owner_is_found_while_the_socket_is_open() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            let local = server.local_addr().unwrap();
+            let listens = socket_owner(local, "0.0.0.0:0".parse().unwrap()).unwrap();
+            let file = std::fs::metadata("/proc/self").unwrap();
+            let own = std::os::unix::fs::MetadataExt::uid(&file);
+            assert_eq!(socket_owner(peer, local).unwrap(), Some(own), "{address}");
+            assert_eq!(listens, if local.is_ipv4() { Some(own) } else { listens });
+            drop(client);
+            assert_eq!(socket_owner(peer, local).unwrap(), None, "{address}: a closed socket has no owner");
+        }
+    }
+}

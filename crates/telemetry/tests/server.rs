@@ -1,0 +1,98 @@
+//! The metrics endpoint under clients that say nothing, and too much.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use telemetry::{Metrics, bind};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn start() -> (Metrics, SocketAddr) {
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    (Metrics::serve(address, Some(listener), || {}, || Ok("text\n".to_owned())).unwrap(), address)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = connect(address);
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+const GET: &str = "GET /metrics HTTP/1.1\r\nHost: leaf\r\n\r\n";
+
+/// Descriptors that this process has.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn requests_are_answered() {
+    let (metrics, address) = start();
+    let answer = ask(address, GET);
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\ntext\n"), "{answer}");
+    assert!(answer.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    let head = ask(address, "HEAD /metrics HTTP/1.0\r\n\r\n");
+    assert!(head.contains("Content-Length: 5\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    drop(metrics);
+    assert!(TcpStream::connect(address).is_err(), "the address is free");
+}
+
+#[test]
+fn silent_connections_keep_nobody_waiting_and_end() {
+    let (_metrics, address) = start();
+    let before = descriptors();
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for _ in 0..300 {
+        silent.push(connect(address));
+    }
+    let start = Instant::now();
+    assert!(ask(address, GET).ends_with("text\n"));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    // Ours are 300; the server has few.
+    assert!(descriptors() < before + 300 + 80, "{} more descriptors", descriptors() - before);
+    // The server closes the newest one after some seconds, too.
+    let mut last = silent.pop().unwrap();
+    assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // One that never ends its request.
+    let mut endless = connect(address);
+    let junk = vec![b'x'; 100_000];
+    let _ = endless.write_all(&junk);
+    assert!(matches!(endless.read(&mut [0]), Ok(0) | Err(_)));
+    assert!(ask(address, GET).ends_with("text\n"));
+}
+
+#[test]
+fn an_address_that_another_process_has_is_tried_again() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let error = bind(address).unwrap_err();
+    assert!(error.is_taken() && error.to_string().contains("--metrics-listen"), "{error}");
+    let (told, served) = mpsc::channel();
+    let _metrics =
+        Metrics::serve(address, None, move || told.send(()).unwrap(), || Ok("text\n".to_owned())).unwrap();
+    drop(other);
+    served.recv_timeout(PATIENCE).unwrap();
+    assert!(ask(address, GET).ends_with("text\n"));
+}

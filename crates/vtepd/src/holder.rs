@@ -1,0 +1,62 @@
+//! Whose an abstract Unix socket is. Every user may bind any such name; the kernel tells who did.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt::PeerCredentials,
+};
+use nix::unistd::geteuid;
+
+/// How long a socket whose queue is full gets to accept a connection. One that works accepts at once.
+const FULL: Duration = Duration::from_secs(1);
+/// How often it is tried.
+const STEP: Duration = Duration::from_millis(10);
+
+/// The process that listens on a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process id, as this process's PID namespace numbers it; 0 where it cannot be seen from here.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+}
+
+impl Holder {
+    /// The process that listens on an abstract name in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When nobody listens there, or the queue of who does stays full.
+    pub fn of(name: &[u8]) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        let address = UnixAddr::new_abstract(name)?;
+        let start = Instant::now();
+        loop {
+            match connect(socket.as_raw_fd(), &address) {
+                Ok(()) => break,
+                Err(Errno::EAGAIN | Errno::EINTR) if start.elapsed() < FULL => std::thread::sleep(STEP),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let credentials = getsockopt(&socket, PeerCredentials)?;
+        Ok(Self { pid: credentials.pid(), uid: credentials.uid() })
+    }
+
+    /// Whether it is root's, or this process's own user's.
+    pub fn is_trusted(self) -> bool {
+        [0, geteuid().as_raw()].contains(&self.uid)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            0 => write!(f, "a process in another container, of user {}", self.uid),
+            pid => write!(f, "process {pid} of user {}", self.uid),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The listeners for metrics and API. vtepd forwards without them, and opens them once it can.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Address, Listener};
+use telemetry::Metrics;
+
+use crate::holder::Holder;
+use crate::shown::Shown;
+
+/// How often an address is tried again that another process has.
+pub const AGAIN: Duration = Duration::from_secs(5);
+
+/// A listener, or why there is none, as a sentence.
+pub type Opened<T> = Result<T, String>;
+
+/// Opens the metrics' listener.
+pub fn metrics(address: SocketAddr) -> Opened<TcpListener> {
+    telemetry::bind(address).map_err(|error| {
+        let owner = if error.is_taken() { tcp_owner(address) } else { None };
+        with_holder(&error.to_string(), owner)
+    })
+}
+
+/// Opens the API's socket.
+pub fn api(address: &Address) -> Opened<Listener> {
+    Listener::open(address).map_err(|error| {
+        let holder = match address {
+            Address::Abstract(name) => Holder::of(name.as_bytes()).ok(),
+            Address::Path(_) => None,
+        };
+        with_holder(&error.to_string(), holder.map(|holder| holder.to_string()))
+    })
+}
+
+fn tcp_owner(address: SocketAddr) -> Option<String> {
+    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let uid = netlink::socket_owner(address, nobody).ok().flatten()?;
+    Some(format!("a process of user {uid} (`ss -ltnp` names it)"))
+}
+
+fn with_holder(error: &str, holder: Option<String>) -> String {
+    match holder {
+        Some(holder) => format!("{error}. {holder} has it"),
+        None => error.to_owned(),
+    }
+}
+
+/// Serves metrics until what it returns is dropped.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn serve_metrics(
+    address: SocketAddr,
+    opened: Opened<TcpListener>,
+    shown: &Arc<Shown>,
+) -> std::io::Result<Metrics> {
+    let listener = shown.note(METRICS, opened);
+    let (served, text) = (Arc::clone(shown), Arc::clone(shown));
+    Metrics::serve(address, listener, move || served.served(METRICS), move || text.render())
+}
+
+/// The API's listener, once it can be had; never, without an address.
+pub async fn await_api(
+    address: Option<Address>,
+    opened: Option<Opened<Listener>>,
+    shown: &Shown,
+) -> Listener {
+    let (Some(address), Some(opened)) = (address, opened) else { return std::future::pending().await };
+    if let Some(listener) = shown.note(API, opened) {
+        return listener;
+    }
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        if let Ok(listener) = Listener::open(&address) {
+            shown.served(API);
+            return listener;
+        }
+    }
+}
+
+/// What a warning is about.
+const METRICS: &str = "metrics";
+const API: &str = "the API";
