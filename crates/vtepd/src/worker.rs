@@ -12,7 +12,7 @@ use control::{Adjacency, Request};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, Cursor, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
 use ports::{AccessPort, Affinity, PacketSocket, Patience, Readiness, Scheduling, Waiting};
-use tables::Snapshot;
+use tables::{OpenPort, Snapshot};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::standalone::{Share, Stations, deliver};
@@ -68,12 +68,12 @@ pub struct WorkerOptions {
     pub busy_poll: bool,
 }
 
-/// Where the worker may send by what the steering programs do there; interface indices.
+/// Where the worker may send by what the steering programs do there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Openings {
     /// Bridge ports that frames may be sent to past the bridge.
-    pub ports: Vec<u32>,
-    /// Uplinks over which TCP super-frames may leave whole.
+    pub ports: Vec<OpenPort>,
+    /// Uplinks over which TCP super-frames may leave whole; interface indices.
     pub uplinks: Vec<u32>,
 }
 

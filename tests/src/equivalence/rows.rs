@@ -22,18 +22,6 @@ pub struct Group {
 /// Groups whose knobs vtepd does not watch yet, so that kernel VXLAN and vtepd differ.
 pub const NOT_WATCHED: &[&str] = &["nftables", "iptables", "reverse_path_filters"];
 
-/// Rows that are not tried, by group and name. The first two are differences that are open: vtepd drops
-/// what the kernel would fragment for a host port with a smaller MTU, and follows path MTUs only with `df set` and `df
-/// inherit`. A source of class E is dropped on purpose. The others do not take their knob away completely.
-pub const NOT_TRIED: &[(&str, &str)] = &[
-    ("a_host_port", "of 1,500 bytes"),
-    ("path_mtu_with_df_unset", "a router that says 1,500"),
-    ("outer_sources", "an outer source of 240.0.0.1"),
-    ("a_host_port", "a station that has moved"),
-    ("path_mtu_with_df_set", "an uplink of 1,500 bytes"),
-    ("path_mtu_with_df_inherit", "an uplink of 1,500 bytes"),
-];
-
 /// All of them.
 pub const GROUPS: &[Group] = &[
     Group { name: "rules", options: "", rows: routes::RULES },

@@ -33,7 +33,9 @@ pub const SOURCES: &[Row] = &[
     row("an outer source of 127.0.0.1", &[from([127, 0, 0, 1])]),
     row("an outer source of 224.0.0.5", &[from([224, 0, 0, 5])]),
     row("an outer source of 255.255.255.255", &[from([255; 4])]),
-    row("an outer source of 240.0.0.1", &[from([240, 0, 0, 1])]),
+    // Deliberate: class E is no unicast address (RFC 1112, section 4), so vtepd drops it as it drops other martian
+    // sources. Linux lets it through where rp_filter is off.
+    row("an outer source of 240.0.0.1", &[from([240, 0, 0, 1])]).refused(),
     row("the leaf's own address as outer source", &[from([10, 0, 0, 1])]),
     row("an uplink's own address as outer source", &[from([10, 1, 1, 1])]),
     row("the other uplink's address as outer source", &[from([10, 1, 2, 1])]),
