@@ -211,7 +211,8 @@ impl Discovery<'_> {
                 .obstacle
                 .clone()
                 .or_else(|| (by_tos && reach.by_tos).then_some(Obstacle::TosRoute))
-                .or_else(|| hop_limit.map(Obstacle::HopLimit));
+                .or_else(|| hop_limit.map(Obstacle::HopLimit))
+                .or_else(|| (vxlan.df != 0 && reach.mtu_locked).then_some(Obstacle::LockedMtu));
             if let Some(obstacle) = obstacle {
                 let reason = LeaveReason::Underlay { vtep: known.address, obstacle };
                 // Of several, always name the same one.

@@ -325,6 +325,25 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
     }
 }
 
+/// The kernel sends packets over such a route without DF (`iptunnel_xmit()`, `net/ipv4/ip_tunnel_core.c`).
+#[test]
+fn a_locked_mtu_matters_to_tunnels_with_df() {
+    let locked = |mtu_locked| {
+        let hops = [via(UP1, "10.1.0.1")];
+        let mtu = Some(1400);
+        Message::Route(New, Route { mtu, mtu_locked, replace: true, ..route("10.0.0.12/32", &hops) })
+    };
+    for (df, left) in [(0, None), (1, Some("route-mtu-locked")), (2, Some("route-mtu-locked"))] {
+        let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
+        tell(&mut state, [locked(false)]);
+        assert_eq!(slug(&mut state), None, "{df}");
+        tell(&mut state, [locked(true)]);
+        assert_eq!(slug(&mut state), left, "{df}");
+        tell(&mut state, [locked(false)]);
+        assert_eq!(slug(&mut state), None, "{df}");
+    }
+}
+
 #[test]
 fn defaults_are_followed() {
     let mut state = leaf_and_vtep();

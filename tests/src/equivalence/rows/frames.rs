@@ -92,6 +92,15 @@ const fn damaged(damage: Damage) -> [Stimulus; 4] {
     ]
 }
 
+const fn empty_behind(tags: &'static [u16]) -> [Stimulus; 4] {
+    [
+        from_host(OUT.damage(Damage::Empty).tags(tags)),
+        from_host(Inner::udp(1, BROADCAST).damage(Damage::Empty).tags(tags)),
+        from_peer(IN.damage(Damage::Empty).tags(tags)),
+        from_peer(Inner::udp(3, BROADCAST).damage(Damage::Empty).tags(tags)),
+    ]
+}
+
 /// See the module's description.
 pub const DAMAGE: &[Row] = &[
     row("a short header", &damaged(Damage::Short)),
@@ -101,6 +110,9 @@ pub const DAMAGE: &[Row] = &[
     row("bytes behind the packet", &damaged(Damage::Trailing)),
     row("a wrong header checksum", &damaged(Damage::Checksum)),
     row("nothing behind the EtherType", &damaged(Damage::Empty)),
+    row("nothing behind a tag", &empty_behind(&[0x8100])),
+    row("nothing behind a provider's tag", &empty_behind(&[0x88a8])),
+    row("nothing behind two tags", &empty_behind(&[0x88a8, 0x8100])),
     row("a frame to itself", &[from_host(Inner::udp(1, 1)), from_peer(Inner::udp(3, 3))]),
     row("a multicast source", &[from_host(Inner::udp(BROADCAST, 3)), from_peer(Inner::udp(BROADCAST, 1))]),
     row("a group's address from a VTEP", &[from_peer(Inner::udp(3, 254))]),
