@@ -20,6 +20,12 @@ pub const OPTIONS: &[Row] = &[
     option!("df inherit").also(BITS),
     option!("noudpcsum"),
     option!("gbp").harmless(),
+    // Only the kernel knows the way to the VTEP of such an entry, so it is asked for each frame.
+    Row::new(
+        "gbp with an entry of another VNI",
+        "remake gbp; bridge fdb replace 02:00:00:00:0a:62 dev vx10 dst 10.0.0.3 vni 12 self static",
+        "remake",
+    ),
     option!("gpe").optional(),
     option!("rsc").harmless(),
     option!("l2miss").harmless(),
