@@ -27,6 +27,7 @@ pub const GROUPS: &[Group] = &[
     Group { name: "rules", options: "", rows: routes::RULES },
     Group { name: "routes", options: "", rows: routes::ROUTES },
     Group { name: "by_type_of_service", options: "tos inherit", rows: routes::BY_TOS },
+    Group { name: "hop_limits_with_ttl_inherit", options: "ttl inherit", rows: routes::HOP_LIMITS },
     Group { name: "addresses_and_uplinks", options: "", rows: routes::ADDRESSES },
     Group { name: "ipsec_policies", options: "", rows: routes::POLICIES },
     Group { name: "nftables", options: "", rows: filters::NFTABLES },
