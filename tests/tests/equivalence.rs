@@ -47,6 +47,11 @@ fn by_type_of_service() {
 }
 
 #[test]
+fn hop_limits_with_ttl_inherit() {
+    both("hop_limits_with_ttl_inherit");
+}
+
+#[test]
 fn addresses_and_uplinks() {
     both("addresses_and_uplinks");
 }

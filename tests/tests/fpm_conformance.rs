@@ -165,6 +165,7 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
         replace: flags(&decoded["nlmsg_flags"], &MESSAGE_FLAGS) & 0x100 != 0,
         cloned: rtm_flags & 0x200 != 0,
         mtu: None,
+        mtu_locked: false,
         hop_limit: None,
         via,
     }

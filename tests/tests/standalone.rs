@@ -466,3 +466,48 @@ fn a_tap_that_is_deleted_is_that_ports_end_alone() {
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
 }
+
+/// An interface that is deleted is that port's end; one of its name that comes is the port again.
+#[test]
+fn a_port_comes_back_when_its_interface_does() {
+    if !can_run("a_port_comes_back_when_its_interface_does") {
+        return;
+    }
+    let lab = lab("aloneback");
+    let configuration = TWO_PORTS.replace(
+        r#"{ interface = "hq10" }"#,
+        r#"{ interface = "hq10" }, { tap = "tap10", persistent = true }"#,
+    );
+    let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
+    sockets::ping(&lab.host, lab.next.ip(), 3, 100, &[]);
+    let gone = |name: &str| {
+        let ports = vtepd.ask(&["port"]);
+        let of_name = |port: &&Value| port["port"] == name;
+        let port = ports.as_array().unwrap().iter().find(of_name).unwrap_or_else(|| panic!("{ports}"));
+        port["reason"].as_str().unwrap().contains("is gone")
+    };
+    assert!(!gone("hq10") && !gone("tap10"));
+
+    ip(&lab.leaf, "link del hq10\nlink del tap10\n");
+    wait_for("both to be gone", || gone("hq10") && gone("tap10"));
+    vtepd.wait_for_log("the access port hq10 is gone");
+
+    let (mac, address) = (lab.next.mac(), lab.next.ip());
+    ip(
+        &lab.leaf,
+        &format!("link add hq10 type veth peer name {ETH} address {mac} netns {}", lab.next.ns.name()),
+    );
+    ip(&lab.leaf, "link set hq10 up\n");
+    ip(&lab.next.ns, &format!("link set {ETH} up\naddr add {address}/24 dev {ETH}\n"));
+    run(&lab.leaf, "ip tuntap add tap10 mode tap");
+    wait_for("both to be back", || !gone("hq10") && !gone("tap10"));
+    vtepd.wait_for_log("the access port hq10 is back");
+    sockets::ping(&lab.host, lab.next.ip(), 3, 100, &[]);
+    sockets::ping(&lab.next, lab.far.ip(), 3, 100, &[]);
+    assert!(described(&lab, "tap10").is_some());
+    let before = worker_ticks(&vtepd);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(worker_ticks(&vtepd) - before < 20, "the worker does not sleep");
+    let (status, log) = vtepd.terminate();
+    assert!(status.success(), "{log}");
+}

@@ -106,6 +106,7 @@ pub fn route(number: u32, uplinks: u32) -> Message {
         replace: true,
         cloned: false,
         mtu: None,
+        mtu_locked: false,
         hop_limit: None,
         via: RouteTarget::NextHops((0..uplinks).map(hop).collect()),
     };

@@ -208,7 +208,8 @@ impl Discovery<'_> {
     fn underlay(&self, vxlan: &Vxlan, ttl: Option<u8>, overlay: &Overlay) -> Result<u32, LeaveReason> {
         // The bits that routes look at, without those of ECN; 1 is 'inherit'.
         let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
-        let default_ttl = ttl.is_none() && !vxlan.ttl_inherit && vxlan.ttl == 0;
+        // With 'inherit', frames that are not IP have none.
+        let default_ttl = ttl.is_none() && (vxlan.ttl_inherit || vxlan.ttl == 0);
         let mut limit = NO_LIMIT;
         let mut left: Option<LeaveReason> = None;
         for known in overlay.remotes().filter_map(|index| self.vteps.get(index)) {
@@ -220,7 +221,8 @@ impl Discovery<'_> {
                 .obstacle
                 .clone()
                 .or_else(|| (by_tos && reach.by_tos).then_some(Obstacle::TosRoute))
-                .or_else(|| hop_limit.map(Obstacle::HopLimit));
+                .or_else(|| hop_limit.map(Obstacle::HopLimit))
+                .or_else(|| (vxlan.df != 0 && reach.mtu_locked).then_some(Obstacle::LockedMtu));
             if let Some(obstacle) = obstacle {
                 let reason = LeaveReason::Underlay { vtep: known.address, obstacle };
                 // Of several, always name the same one.

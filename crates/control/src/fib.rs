@@ -38,6 +38,7 @@ pub(crate) struct FibRoute {
     pub(crate) priority: u32,
     pub(crate) route_type: u8,
     pub(crate) mtu: Option<u32>,
+    pub(crate) mtu_locked: bool,
     pub(crate) hop_limit: Option<u32>,
     tos: u8,
     /// Shared by the routes that lead the same way.
@@ -102,6 +103,7 @@ impl Fib {
             priority: route.priority,
             route_type: route.route_type,
             mtu: route.mtu,
+            mtu_locked: route.mtu_locked,
             hop_limit: route.hop_limit,
             tos: route.tos,
             via: self.targets.share(&route.via),
@@ -262,7 +264,7 @@ impl Fib {
 
 impl FibRoute {
     fn same_as(&self, other: &Self) -> bool {
-        let metrics = |route: &Self| (route.mtu, route.hop_limit);
+        let metrics = |route: &Self| (route.mtu, route.mtu_locked, route.hop_limit);
         self.is_beside(other)
             && metrics(self) == metrics(other)
             && (self.route_type, &self.via) == (other.route_type, &other.via)
@@ -294,6 +296,7 @@ mod tests {
             replace: false,
             cloned: false,
             mtu: None,
+            mtu_locked: false,
             hop_limit: None,
             via: RouteTarget::NextHops(vec![on_link(ifindex)]),
         }

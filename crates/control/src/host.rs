@@ -43,12 +43,13 @@ impl State {
         };
     }
 
-    /// The paths whose MTU may be smaller than that of their interface: packets with DF leave by them, so routers
-    /// answer those that are too big, and the kernel remembers it.
+    /// The paths whose MTU may be smaller than that of their interface: routers answer packets with DF that are too
+    /// big, and the kernel remembers it. Such packets need not be VXLAN: BGP sessions with a VTEP's address have DF,
+    /// and the kernel then fragments VXLAN packets without it.
     #[must_use]
-    pub fn paths_with_df(&self) -> BTreeSet<Path> {
+    pub fn paths(&self) -> BTreeSet<Path> {
         let mut paths = BTreeSet::new();
-        for (ifindex, tunnel) in self.publication.tunnels_with_df() {
+        for (ifindex, tunnel) in self.publication.tunnels() {
             let remotes = self.overlays.get(&ifindex).into_iter().flat_map(Overlay::remotes);
             for known in remotes.filter_map(|index| self.vteps.get(index)) {
                 let hops = known.reach.iter().flat_map(|reach| &reach.hops);

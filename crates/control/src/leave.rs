@@ -291,6 +291,9 @@ pub enum Obstacle {
     /// The route sets the TTL.
     #[error("has a route with hoplimit {0}, and the netdev has no TTL of its own")]
     HopLimit(u32),
+    /// The route locks its MTU, so that its packets have no DF, on a tunnel whose packets may have it.
+    #[error("has a route with a locked MTU, and the netdev sets or inherits DF")]
+    LockedMtu,
 }
 
 /// The name that `ip route` gives to an encapsulation (`include/uapi/linux/lwtunnel.h`).

@@ -45,13 +45,17 @@ impl Discovery<'_> {
         } else {
             BTreeMap::new()
         };
-        let route_per_frame = match self.settings.route_per_frame {
-            RoutePerFrame::On => true,
-            RoutePerFrame::Off => false,
-            RoutePerFrame::Auto => {
-                left.is_some_and(|reason| !reason.reads_marks()) && self.is_multipath(vxlan, overlay)
-            }
-        };
+        // The mark that makes the kernel look up the route is the group policy of netdevs with 'gbp'
+        // (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
+        let may_mark = !vxlan.options.contains(&"gbp");
+        // The reason that is given need not be the only one.
+        let unread = !self.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
+        let route_per_frame = may_mark
+            && match self.settings.route_per_frame {
+                RoutePerFrame::On => true,
+                RoutePerFrame::Off => false,
+                RoutePerFrame::Auto => unread && self.is_multipath(vxlan, overlay),
+            };
         let kernel_decides = |entropy: &Entropy| entropy.policy() == Policy::FiveTuple;
         if kernel_decides(&entropy) && vnis.values().all(kernel_decides) {
             return None;

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    DontFragment, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot,
-    SnapshotBuilder, SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
+    Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot, SnapshotBuilder,
+    SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -158,13 +158,11 @@ enum Decision {
 }
 
 impl Publication {
-    /// The tunnels of VNIs taken over whose packets may have DF, by their netdev.
-    pub(crate) fn tunnels_with_df(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
+    /// The tunnels of VNIs taken over, by their netdev.
+    pub(crate) fn tunnels(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
         self.decisions.iter().filter_map(|(ifindex, decision)| match decision {
-            Decision::Taken { terms, .. } if terms.tunnel.df != DontFragment::Unset => {
-                Some((*ifindex, &terms.tunnel))
-            }
-            _ => None,
+            Decision::Taken { terms, .. } => Some((*ifindex, &terms.tunnel)),
+            Decision::Left { .. } => None,
         })
     }
 }

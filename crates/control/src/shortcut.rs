@@ -214,6 +214,7 @@ impl State {
                 netdev: common.netdev,
                 slot: common.slot,
                 frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
+                mtu: link.mtu,
                 refresh: REFRESH.min(ageing / AGEING_SHARE),
             });
             let (vni, bridge) = (common.terms.tunnel.vni, common.name.to_owned());

@@ -77,6 +77,8 @@ slugs! {
         "a remote VTEP has routes for single TOS values, and the netdev sets or inherits the TOS";
     LeaveReason::Underlay { obstacle: Obstacle::HopLimit(_), .. } => "route-hoplimit",
         "the route to a remote VTEP sets the TTL, and the netdev has no TTL of its own";
+    LeaveReason::Underlay { obstacle: Obstacle::LockedMtu, .. } => "route-mtu-locked",
+        "the route to a remote VTEP has a locked MTU (`mtu lock`), and the netdev sets or inherits DF";
     LeaveReason::NetdevQdisc { .. } => "netdev-qdisc",
         "the netdev has a queueing discipline that delays or drops frames, such as `tbf` or `netem`";
     LeaveReason::VxlanMdb => "vxlan-mdb", "the netdev has multicast entries of its own (`bridge mdb`)";

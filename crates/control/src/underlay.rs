@@ -157,6 +157,8 @@ pub(crate) struct Reach {
     pub(crate) recursive: bool,
     /// The TTL that the route sets.
     pub(crate) hop_limit: Option<u32>,
+    /// Whether packets that take the route have no DF, whatever the netdev says.
+    pub(crate) mtu_locked: bool,
     /// Whether there are also routes to it that are only for packets with a certain TOS.
     pub(crate) by_tos: bool,
 }
@@ -174,7 +176,7 @@ impl Reach {
 
     /// What VNIs are taken over, and how, depends on.
     pub(crate) fn terms(&self) -> impl PartialEq + '_ {
-        (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.by_tos)
+        (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.mtu_locked, self.by_tos)
     }
 }
 
@@ -216,12 +218,13 @@ struct Candidate<'a> {
 }
 
 /// What decides how a candidate is followed.
-type Offer = (usize, u8, usize, u8, [Option<u32>; 2], *const RouteTarget);
+type Offer = (usize, u8, usize, u8, ([Option<u32>; 2], bool), *const RouteTarget);
 
 impl Candidate<'_> {
     fn offer(&self) -> Offer {
         let Self { table, length, source, route } = self;
-        (*table, *length, *source, route.route_type, [route.mtu, route.hop_limit], Arc::as_ptr(&route.via))
+        let metrics = ([route.mtu, route.hop_limit], route.mtu_locked);
+        (*table, *length, *source, route.route_type, metrics, Arc::as_ptr(&route.via))
     }
 }
 
@@ -355,7 +358,8 @@ impl Underlay<'_> {
                 }
             }
         }
-        let mut reach = Reach { hop_limit: route.hop_limit, ..Reach::default() };
+        let FibRoute { hop_limit, mtu_locked, .. } = *route;
+        let mut reach = Reach { hop_limit, mtu_locked, ..Reach::default() };
         let mut weighted = Vec::new();
         let mut down = false;
         for (hop, weight) in named {
@@ -522,6 +526,7 @@ mod tests {
                 replace: false,
                 cloned: false,
                 mtu,
+                mtu_locked: false,
                 hop_limit: None,
                 via: RouteTarget::NextHops(via),
             },
@@ -554,6 +559,7 @@ mod tests {
             replace: false,
             cloned: false,
             mtu: None,
+            mtu_locked: false,
             hop_limit: None,
             via: RouteTarget::NextHops(hops.into()),
         };

@@ -13,7 +13,7 @@ use crate::state::State;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many paths the kernel is asked about at once; each takes it some microseconds.
-const PATHS_AT_ONCE: usize = 4096;
+const PATHS_AT_ONCE: usize = 1024;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Untold {
         if let Some(defaults) = Defaults::read() {
             state.set_defaults(defaults);
         }
-        let wanted = state.paths_with_df();
+        let wanted = state.paths();
         self.paths.retain(|path, _| wanted.contains(path));
         // Where there are too many, the others have their turn next time.
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);

@@ -312,7 +312,7 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
     for (attributes, left) in [
         (vxlan_of(VNI), Some("route-hoplimit")),
         (Vxlan { ttl: 9, ..vxlan_of(VNI) }, None),
-        (Vxlan { ttl_inherit: true, ..vxlan_of(VNI) }, None),
+        (Vxlan { ttl_inherit: true, ..vxlan_of(VNI) }, Some("route-hoplimit")),
     ] {
         let mut state = leaf_and_vtep_of(attributes);
         tell(&mut state, [limited(None)]);
@@ -323,6 +323,40 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
         tell(&mut state, [limited(Some(64))]);
         assert_eq!(slug(&mut state), None);
     }
+}
+
+/// The kernel sends packets over such a route without DF (`iptunnel_xmit()`, `net/ipv4/ip_tunnel_core.c`).
+#[test]
+fn a_locked_mtu_matters_to_tunnels_with_df() {
+    let locked = |mtu_locked| {
+        let hops = [via(UP1, "10.1.0.1")];
+        let mtu = Some(1400);
+        Message::Route(New, Route { mtu, mtu_locked, replace: true, ..route("10.0.0.12/32", &hops) })
+    };
+    for (df, left) in [(0, None), (1, Some("route-mtu-locked")), (2, Some("route-mtu-locked"))] {
+        let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
+        tell(&mut state, [locked(false)]);
+        assert_eq!(slug(&mut state), None, "{df}");
+        tell(&mut state, [locked(true)]);
+        assert_eq!(slug(&mut state), left, "{df}");
+        tell(&mut state, [locked(false)]);
+        assert_eq!(slug(&mut state), None, "{df}");
+    }
+}
+
+/// The mark that makes the kernel look up the route of each frame goes nowhere where something may read it.
+#[test]
+fn frames_get_no_mark_where_it_may_be_read() {
+    let marks = |state: &mut State| state.build().plan.choices[&VXLAN].route_per_frame;
+    let with =
+        |options: &[&'static str]| leaf_and_vtep_of(Vxlan { options: options.to_vec(), ..vxlan_of(VNI) });
+    let mut state = with(&["proxy"]);
+    assert_eq!(slug(&mut state), Some("options"));
+    assert!(marks(&mut state), "there are two next hops");
+    set_rules(&mut state, &with_rule(&Rule { others: vec!["fwmark"], ..rule() }));
+    assert_eq!(slug(&mut state), Some("options"), "of several reasons one is told");
+    assert!(!marks(&mut state));
+    assert!(!marks(&mut with(&["gbp"])), "the mark is the group policy");
 }
 
 #[test]
@@ -336,19 +370,22 @@ fn defaults_are_followed() {
 
 #[test]
 fn a_path_mtu_limits_frames_until_it_is_gone() {
-    let mut state = leaf_and_vtep_of(Vxlan { df: 1, ..vxlan_of(VNI) });
+    // Whatever DF is: without it the kernel fragments, with it the host is told.
+    (0..3).for_each(path_mtu_limits_frames);
+}
+
+fn path_mtu_limits_frames(df: u8) {
+    let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
     let limit = |state: &mut State| state.build().plan.vnis[&VXLAN].frame_limit;
     assert_eq!(limit(&mut state), 1500 - 36);
     let path = |ifindex| Path { vtep: v4("10.0.0.12"), local: LOCAL, ifindex };
-    assert_eq!(state.paths_with_df(), BTreeSet::from([path(UP1), path(UP2)]));
+    assert_eq!(state.paths(), BTreeSet::from([path(UP1), path(UP2)]));
     state.set_path_mtus(&BTreeMap::from([(v4("10.0.0.12"), 1400), (v4("10.0.0.99"), 600)]));
     assert_eq!(limit(&mut state), 1400 - 36);
     state.set_path_mtus(&BTreeMap::from([(v4("10.0.0.12"), 9000)]));
     assert_eq!(limit(&mut state), 1500 - 36, "the interface's own still counts");
     state.set_path_mtus(&BTreeMap::new());
     assert_eq!(limit(&mut state), 1500 - 36);
-    let state = leaf_and_vtep();
-    assert!(state.paths_with_df().is_empty(), "without DF, routers fragment");
 }
 
 #[test]

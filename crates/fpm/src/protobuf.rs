@@ -114,6 +114,7 @@ impl Scope {
             replace: false,
             cloned: false,
             mtu: None,
+            mtu_locked: false,
             hop_limit: None,
             via: RouteTarget::NextHops(Vec::new()),
         })

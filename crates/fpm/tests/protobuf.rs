@@ -49,6 +49,7 @@ fn route(destination: &str, prefix_length: u8) -> Route {
         replace: false,
         cloned: false,
         mtu: None,
+        mtu_locked: false,
         hop_limit: None,
         via: RouteTarget::NextHops(vec![]),
     }

@@ -314,6 +314,8 @@ pub struct Route {
     pub cloned: bool,
     /// `RTA_METRICS` / `RTAX_MTU`.
     pub mtu: Option<u32>,
+    /// Whether `RTAX_LOCK` names the MTU: packets that take this route have no DF, whatever their sender wants.
+    pub mtu_locked: bool,
     /// `RTA_METRICS` / `RTAX_HOPLIMIT`: the TTL of packets that take this route, unless the sender sets one.
     pub hop_limit: Option<u32>,
     /// Where it leads.

@@ -290,6 +290,7 @@ fn expected_route(via: RouteTarget) -> Route {
         replace: true,
         cloned: false,
         mtu: Some(1400),
+        mtu_locked: false,
         hop_limit: None,
         via,
     }

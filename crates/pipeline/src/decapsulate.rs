@@ -174,7 +174,7 @@ impl Pipeline {
         let vtep = vtep.map(|index| (index, outer.source));
         let received = (index, piece.end, vtep);
         let Some(bridge) = &mut self.bridge else {
-            let host = self.hosts.way(inner, slot, snapshot, offload == Offload::default());
+            let host = self.hosts.way(inner, slot, snapshot, offload);
             let to = host.unwrap_or(Destination::Bridge);
             return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tables::{Learned, Snapshot};
+use tables::{Learned, OpenPort, Snapshot};
 
 use crate::batch::{Destination, Transmit};
 use crate::bridge::Bridge;
@@ -81,8 +81,8 @@ impl Pipeline {
         self.hosts.bundles = true;
     }
 
-    /// Frames for hosts behind these bridge ports (interface indices) may skip the bridge.
-    pub fn open_ports(&mut self, ports: &[u32]) {
+    /// Frames for hosts behind these bridge ports may skip the bridge.
+    pub fn open_ports(&mut self, ports: &[OpenPort]) {
         self.hosts.open(ports);
     }
 

@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use tables::Snapshot;
+use tables::{OpenPort, Snapshot};
 use wire::MacAddr;
 use wire::checksum::Sum;
 use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
 
 use crate::batch::Destination;
-use crate::frame::{ETHERNET, MACS};
+use crate::frame::{ETHERNET, MACS, Offload};
 
 /// After this long, what was sent to the bridge is taken to have left it: the kernel does not say when it has.
 pub const PAUSE: Duration = Duration::from_millis(5);
@@ -30,6 +30,8 @@ struct Known {
     address: u64,
     /// The port; 0: there is none.
     port: u32,
+    /// Longest frame that the port takes, in bytes with its header.
+    frame_limit: u32,
     /// When a frame for an address of this place last went by the bridge, in milliseconds as [`Hosts::now`].
     bridged: u64,
     /// The same in a bundle, and of UDP that cannot be in one; 0 for never.
@@ -39,7 +41,8 @@ struct Known {
 
 impl Known {
     /// Of a snapshot that none is.
-    const NONE: Self = Self { snapshot: u64::MAX, address: 0, port: 0, bridged: 0, bundled: 0, apart: 0 };
+    const NONE: Self =
+        Self { snapshot: u64::MAX, address: 0, port: 0, frame_limit: 0, bridged: 0, bundled: 0, apart: 0 };
 }
 
 /// See the module's description.
@@ -47,7 +50,7 @@ impl Known {
 pub(crate) struct Hosts {
     places: Box<[Known; PLACES]>,
     /// Ports that may be sent to.
-    open: Vec<u32>,
+    open: Vec<OpenPort>,
     /// The beginning of the time that is counted, which stands still while a batch is sent: what was sent is as old as the time since.
     start: Option<Instant>,
     /// Milliseconds of it, counted from a pause on.
@@ -126,7 +129,7 @@ impl Hosts {
     }
 
     /// See [`crate::Pipeline::open_ports`].
-    pub(crate) fn open(&mut self, ports: &[u32]) {
+    pub(crate) fn open(&mut self, ports: &[OpenPort]) {
         // Without ports nobody noted what went by the bridge.
         let unseen = self.open.is_empty();
         self.open.clear();
@@ -150,27 +153,27 @@ impl Hosts {
         self.unsettled = None;
     }
 
-    /// Where a frame of this VNI is to be sent past the bridge; `whole`: nothing of it is left to the kernel.
+    /// Where a frame of this VNI is to be sent past the bridge.
     #[inline(always)]
     pub(crate) fn way(
         &mut self,
         inner: &[u8],
         slot: u16,
         snapshot: &Snapshot,
-        whole: bool,
+        offload: Offload,
     ) -> Option<Destination> {
         if self.open.is_empty() {
             return None;
         }
         let bundles = self.bundles && is_udp(inner);
-        let (now, known) = self.find(inner, slot, snapshot)?;
+        let (now, known) = self.find(inner, slot, snapshot, offload.gso.is_some())?;
         let port = known.port;
         // Bundles are for UDP: TCP leaves in super-frames of its own.
         if !bundles {
             return Some(Destination::Host(port));
         }
         // A flow takes one way. One of which something is left to the kernel now and then takes the straight one, which is the shorter.
-        if !whole {
+        if offload != Offload::default() {
             known.apart = now;
         }
         if known.apart == 0 || now.saturating_sub(known.apart) >= APART {
@@ -185,7 +188,14 @@ impl Hosts {
     }
 
     /// What is known of the address that the frame is for, if it may skip the bridge; and the time.
-    fn find(&mut self, inner: &[u8], slot: u16, snapshot: &Snapshot) -> Option<(u64, &mut Known)> {
+    /// The port's MTU does not limit a super-frame: its segments fit.
+    fn find(
+        &mut self,
+        inner: &[u8],
+        slot: u16,
+        snapshot: &Snapshot,
+        is_super_frame: bool,
+    ) -> Option<(u64, &mut Known)> {
         let &[a, b, c, d, e, f] = inner.first_chunk()?;
         // Nobody has a group's address.
         if a & 1 == 1 || !is_plain(inner) {
@@ -197,13 +207,18 @@ impl Hosts {
         if known.snapshot != snapshot.identity() || known.address != address {
             let hosts = snapshot.vni(slot).map(|table| &table.hosts);
             let port = hosts.and_then(|hosts| hosts.get(&MacAddr([a, b, c, d, e, f])));
-            let port = port.copied().filter(|port| self.open.binary_search(port).is_ok()).unwrap_or_default();
-            (known.snapshot, known.address, known.port) = (snapshot.identity(), address, port);
+            let found = port.and_then(|port| self.open.binary_search_by_key(port, |open| open.ifindex).ok());
+            let open = found.and_then(|found| self.open.get(found));
+            (known.snapshot, known.address) = (snapshot.identity(), address);
+            known.port = open.map_or(0, |open| open.ifindex);
+            known.frame_limit = open.map_or(0, |open| open.mtu.saturating_add(ETHERNET as u32));
         }
         let since = self.now.saturating_sub(known.bridged);
         let recent = known.bridged >= self.settled && since < PAUSE.as_millis() as u64;
         if known.port != 0 {
-            let well_formed = is_well_formed(inner);
+            // The bridge fragments what is too long for the port where br_netfilter is in use, else it drops it.
+            let fits = is_super_frame || inner.len() <= known.frame_limit as usize;
+            let well_formed = fits && is_well_formed(inner);
             if well_formed && !recent {
                 return Some((self.now, known));
             }

@@ -116,7 +116,9 @@ impl Senders {
             }
         }
         let behind_vxlan = end - packet.len() + 8;
-        if let Some(to) = packet.get(8..).and_then(|inner| hosts.way(inner, known.slot, snapshot, true)) {
+        if let Some(to) =
+            packet.get(8..).and_then(|inner| hosts.way(inner, known.slot, snapshot, Offload::default()))
+        {
             let body = Body::Received { frame: index, range: behind_vxlan as u32..end as u32 };
             let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
                 return false;

@@ -200,7 +200,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
             one.pipeline.tunnel_uplinks(&[3, 4]);
             two.pipeline.bundle();
         }
-        two.pipeline.open_ports(&[PORT]);
+        two.pipeline.open_ports(&[common::open_port(PORT)]);
         (one, two)
     });
     let (mut now, mut frames) = (Instant::now(), 0);

@@ -20,7 +20,8 @@ type Message = (usize, Vec<(Destination, Vec<u8>)>);
 fn worker(open: bool) -> Worker {
     let mut worker = Worker::new();
     worker.pipeline.bundle();
-    worker.pipeline.open_ports(if open { &[PORT] } else { &[] });
+    let ports = [common::open_port(PORT)];
+    worker.pipeline.open_ports(if open { &ports } else { &[] });
     worker
 }
 

@@ -227,8 +227,8 @@ proptest! {
         let peers = peers();
         let snapshots: Vec<_> = peers.iter().map(Leaf::snapshot).collect();
         let (mut with, mut without) = (Worker::new(), Worker::new());
-        with.pipeline.open_ports(&[8]);
-        without.pipeline.open_ports(&[8]);
+        with.pipeline.open_ports(&[common::open_port(8)]);
+        without.pipeline.open_ports(&[common::open_port(8)]);
         let mut now = Instant::now();
         let mut generation = 1;
         for (leaf, frames, pause) in steps {

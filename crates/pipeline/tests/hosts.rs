@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, NETDEV, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged};
-use pipeline::{Checksum, Destination, PAUSE};
+use pipeline::{Checksum, Destination, GsoKind, PAUSE};
 use proptest::prelude::*;
 
 const PORT: u32 = 8;
@@ -19,7 +19,7 @@ fn leaf() -> Leaf {
 
 fn worker() -> Worker {
     let mut worker = Worker::new();
-    worker.pipeline.open_ports(&[PORT]);
+    worker.pipeline.open_ports(&[common::open_port(PORT)]);
     worker
 }
 
@@ -101,10 +101,28 @@ fn what_only_the_bridge_can_do_goes_there() {
         (&[], Destination::Bridge),
     ] {
         worker.pipeline.settle();
-        worker.pipeline.open_ports(open);
+        let open: Vec<_> = open.iter().copied().map(common::open_port).collect();
+        worker.pipeline.open_ports(&open);
         worker.decapsulate(&frame, &snapshot);
         assert_eq!(destinations(&worker), [expected], "{open:?}");
     }
+}
+
+/// Where br_netfilter is in use the bridge fragments what is too long for a port.
+#[test]
+fn what_is_too_long_for_the_port_goes_by_the_bridge_and_what_follows_stays_behind_it() {
+    let (fits, longer) = (udp4(1, 5, 6, &[0; 100]), udp4(1, 5, 6, &[0; 101]));
+    let (mut worker, snapshot) = (Worker::new(), leaf().snapshot());
+    let mtu = (fits.len() - 14) as u32;
+    worker.pipeline.open_ports(&[tables::OpenPort { ifindex: PORT, mtu }]);
+    worker.decapsulate(&carried(&[fits.clone(), longer, fits.clone()], 0), &snapshot);
+    assert_eq!(destinations(&worker), [Destination::Host(PORT), Destination::Bridge, Destination::Bridge]);
+    worker.pipeline.settle();
+    worker.decapsulate(&carried(&[fits], 0), &snapshot);
+    assert_eq!(destinations(&worker), [Destination::Host(PORT)]);
+    let super_frame = carried(&[tcp(false, 0x10, &[0; 300])], 0).remove(0);
+    worker.decapsulate(&[super_frame.partial(50 + 34, 16).gso(GsoKind::TcpV4, 50)], &snapshot);
+    assert_eq!(destinations(&worker), [Destination::Host(PORT)], "its segments fit");
 }
 
 /// Where br_netfilter is in use the bridge drops or trims these.
@@ -196,7 +214,7 @@ fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
     // While no port was open nobody noted what went where.
     worker.pipeline.open_ports(&[]);
     assert!(!at(&mut worker, 100, &known));
-    worker.pipeline.open_ports(&[PORT]);
+    worker.pipeline.open_ports(&[common::open_port(PORT)]);
     assert!(!at(&mut worker, 101, &known));
     assert!(at(&mut worker, 110, &known));
     // One who is served does not hide that another waits for a pause.

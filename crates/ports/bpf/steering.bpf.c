@@ -314,8 +314,10 @@ struct headers {
 	__u32 vni_reserved;
 } __attribute__((packed));
 
-// An Ethernet header and two bytes.
-#define SHORTEST_INNER 16
+// An Ethernet header, a tag and its EtherType. The splice cannot carry an inner frame of less than 16 bytes
+// (crates/pipeline/src/decapsulate.rs), and of the rest only the kernel's receive path knows which it drops: those that end
+// within a tag (skb_vlan_untag(), net/core/skbuff.c). So kernel VXLAN gets all that are shorter.
+#define SHORTEST_INNER 20
 
 // Whether a packet that an uplink received passes its reverse path filter for certain.
 static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
@@ -347,7 +349,6 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	total = ntohs(h.ip.total_length);
 	if (total + 14 > skb->len || ntohs(h.udp_length) < 16 || ntohs(h.udp_length) + 20U > total)
 		return PASS;
-	// The splice cannot carry a shorter inner frame (crates/pipeline/src/decapsulate.rs); kernel VXLAN delivers it.
 	if (ntohs(h.udp_length) < 16 + SHORTEST_INNER)
 		return PASS;
 	end.local = h.ip.addresses[1];

@@ -11,7 +11,7 @@ use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, Pod};
 use netlink::Direction;
-use tables::{Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
+use tables::{OpenPort, Place, PlaceChange, ShortcutPort, Slot, SteeringPlan};
 
 use crate::foreign;
 use crate::haste::Haste;
@@ -355,9 +355,10 @@ impl Shortcut {
     }
 
     /// The ports to which frames may be sent past the bridge.
-    pub(crate) fn delivering(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn delivering(&self) -> impl Iterator<Item = OpenPort> {
         let ports = self.ports.values().map(|attached| &attached.port).filter(|port| port.delivers);
-        ports.map(|port| port.ifindex).filter(|ifindex| !self.waits(*ifindex))
+        let open = ports.filter(|port| !self.waits(port.ifindex));
+        open.map(|port| OpenPort { ifindex: port.ifindex, mtu: port.mtu })
     }
 
     /// Whether the port leaves everything to the bridge until control has heard what it is to hear.

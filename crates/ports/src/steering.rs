@@ -10,7 +10,7 @@ use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::steering::FIRST_VIRTUAL;
-use tables::{PlaceChange, PortChoice, ShortcutPort, SteeringPlan, TakenVni};
+use tables::{OpenPort, PlaceChange, PortChoice, ShortcutPort, SteeringPlan, TakenVni};
 use wire::Vni;
 
 use crate::features::Features;
@@ -485,7 +485,7 @@ impl Steering {
 
     /// Interface indices of the ports that have the shortcut and whose hosts' frames may skip the bridge.
     #[must_use]
-    pub fn delivering_ports(&self) -> Vec<u32> {
+    pub fn delivering_ports(&self) -> Vec<OpenPort> {
         self.shortcut.delivering().collect()
     }
 

@@ -25,7 +25,7 @@ pub mod tunnel;
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
 pub use paths::{BUCKETS, NextHop, Paths, Rebalance};
-pub use shortcut::{Place, PlaceChange, ShortcutPort};
+pub use shortcut::{OpenPort, Place, PlaceChange, ShortcutPort};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex, is_martian};
 pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

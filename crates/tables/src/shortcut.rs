@@ -25,8 +25,19 @@ pub struct ShortcutPort {
     /// Whether frames for its hosts may skip the bridge, too, if it sends: not where the bridge learns from what the VNI's frames bring, nor where
     /// a queueing discipline of the port does something to single packets.
     pub delivers: bool,
+    /// The port's MTU in bytes. Longer packets for its hosts go by the bridge, which may fragment them.
+    pub mtu: u32,
     /// How often the bridge has to see a frame of each host that is talking: well within its ageing time.
     pub refresh: Duration,
+}
+
+/// A bridge port to which frames may be sent past the bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenPort {
+    /// Interface index.
+    pub ifindex: u32,
+    /// The port's MTU in bytes. Longer packets go by the bridge.
+    pub mtu: u32,
 }
 
 /// Where a MAC address is that the shortcut goes by.

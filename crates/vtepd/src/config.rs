@@ -1,5 +1,7 @@
 //! Configuration: a TOML file, and flags that win over it.
 
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -381,7 +383,7 @@ pub enum ConfigurationError {
         source: std::io::Error,
     },
     /// The file is not TOML, or has keys or values that are unknown.
-    #[error("the configuration file {path} is wrong: {source}")]
+    #[error("the configuration file {path} is wrong: {}", words::of(source))]
     Parse {
         /// The file.
         path: PathBuf,

@@ -22,7 +22,7 @@ use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
 use crate::shown::Shown;
 use crate::takeover::Takeover;
-use crate::{api, changes, dry_run, listeners, onlookers, own_links};
+use crate::{access_ports, api, changes, dry_run, listeners, onlookers, own_links};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -218,13 +218,16 @@ async fn run_until_replaced(
     let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone(), rules);
     let calls = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
-    tokio::pin!(control, api, onlookers, calls, own_links);
+    let access_ports =
+        access_ports::watch(Arc::clone(&shown), configuration.standalone.clone(), journal.clone());
+    tokio::pin!(control, api, onlookers, calls, own_links, access_ports);
     let ended: Result<(), Failure> = loop {
         tokio::select! {
             result = &mut control => break result.map_err(Into::into),
             result = &mut api => break result,
             () = &mut onlookers => {}
             () = &mut calls => {}
+            () = &mut access_ports => {}
             error = &mut own_links => break Err(error.into()),
             error = refusal.recv() => break error.map_or(Ok(()), |error| Err(error.into())),
             _ = worker_ended.recv() => break Ok(()),

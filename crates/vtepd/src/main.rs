@@ -1,5 +1,6 @@
 //! The daemon: reads the configuration, assembles the rooms, and takes them apart again.
 
+mod access_ports;
 mod api;
 mod changes;
 mod config;

@@ -37,6 +37,8 @@ pub struct Shown {
     configurations: AtomicU64,
     /// Access ports, by their numbers.
     pub access: Vec<ShownPort>,
+    /// The numbers of those without their interfaces.
+    gone_ports: Mutex<BTreeSet<u16>>,
     /// What each worker counts.
     workers: Vec<Arc<Counters>>,
     /// What the control room says of itself.
@@ -72,6 +74,7 @@ impl Shown {
             not_configured: Mutex::default(),
             not_served: Mutex::default(),
             access,
+            gone_ports: Mutex::default(),
             status,
             hook,
             features,
@@ -182,6 +185,29 @@ impl Shown {
     /// As there.
     pub fn repair(&self) -> Result<Vec<String>, OwnLinkError> {
         self.takeover().as_mut().map_or_else(|| Ok(Vec::new()), Takeover::repair)
+    }
+
+    /// As [`Takeover::replace_port`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replace_port(&self, number: u16, port: ports::AccessPort) -> Result<(), ports::SteeringError> {
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.replace_port(number, port))
+    }
+
+    /// Notes whether an access port is without its interface.
+    pub fn set_port_gone(&self, number: u16, gone: bool) {
+        let mut all = self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner);
+        if gone {
+            all.insert(number);
+        } else {
+            all.remove(&number);
+        }
+    }
+
+    /// Whether an access port is without its interface.
+    pub fn is_port_gone(&self, number: u16) -> bool {
+        self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
     }
 
     /// Whether frames are redirected.

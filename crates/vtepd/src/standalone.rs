@@ -210,6 +210,14 @@ impl Standalone {
         self.ports.iter().map(shown).collect()
     }
 
+    /// Opens the port of this number once more, in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn reopen(&self, number: u16) -> Result<AccessPort, AccessError> {
+        self.ports.get(usize::from(number)).map_or(Ok(AccessPort::Gone), Port::open)
+    }
+
     /// Each tunnel end's UDP port, as it is tried.
     fn claims(&self) -> impl Iterator<Item = Result<UdpSocket, AccessError>> {
         let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
@@ -442,9 +450,24 @@ pub struct Share {
 }
 
 impl crate::worker::Engine {
+    /// Takes ports whose interfaces have come back; the one with a pending batch when that is done.
+    fn take_new_ports(&mut self) {
+        if self.pending.port.is_some() {
+            return;
+        }
+        for (number, port) in self.shared.take_new_ports() {
+            let place = self.numbers.iter().position(|own| *own == number);
+            if let Some(old) = place.and_then(|place| self.access.get_mut(place)) {
+                *old = port;
+                self.ports_changed = true;
+            }
+        }
+    }
+
     /// One batch of each access port, or a part of one that has many copies. Returns how many frames there were.
     pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> usize {
         let mut moved = 0;
+        self.take_new_ports();
         // The port with a pending batch is next, and those behind it.
         let pending = self.pending.port.take();
         for number in pending.map_or(0, |(number, _)| number)..self.access.len() {

@@ -161,6 +161,20 @@ impl Takeover {
         Ok(forgotten.and(remembered)?)
     }
 
+    /// Uses an access port that was opened anew instead of the one of that number.
+    ///
+    /// # Errors
+    /// When the kernel refuses to keep the port's frames from its stack.
+    pub fn replace_port(&mut self, number: u16, port: AccessPort) -> Result<(), SteeringError> {
+        if let Some(ifindex) = port.shared_interface() {
+            self.steering.shut(ifindex)?;
+        }
+        if let Some(worker) = self.workers.iter().find(|worker| worker.has_port(number)) {
+            worker.replace_port(number, port);
+        }
+        Ok(())
+    }
+
     /// Gives everything back to the kernel: first no more is redirected, then what the workers have is forwarded, then the hooks,
     /// the splices and the namespace go.
     ///

@@ -12,7 +12,7 @@ use control::{Adjacency, Request};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use pipeline::{Batch, Counters, Cursor, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
 use ports::{AccessPort, Affinity, PacketSocket, Patience, Readiness, Scheduling, Waiting};
-use tables::Snapshot;
+use tables::{OpenPort, Snapshot};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::standalone::{Share, Stations, deliver};
@@ -68,12 +68,12 @@ pub struct WorkerOptions {
     pub busy_poll: bool,
 }
 
-/// Where the worker may send by what the steering programs do there; interface indices.
+/// Where the worker may send by what the steering programs do there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Openings {
     /// Bridge ports that frames may be sent to past the bridge.
-    pub ports: Vec<u32>,
-    /// Uplinks over which TCP super-frames may leave whole.
+    pub ports: Vec<OpenPort>,
+    /// Uplinks over which TCP super-frames may leave whole; interface indices.
     pub uplinks: Vec<u32>,
 }
 
@@ -89,9 +89,20 @@ pub(crate) struct Shared {
     /// Who wants to know the stations; looked at where there is a bridge.
     asker: Mutex<Option<oneshot::Sender<Stations>>>,
     asked: AtomicBool,
+    /// Access ports that are opened anew, by their numbers among all workers'.
+    new_ports: Mutex<Vec<(u16, AccessPort)>>,
+    has_new_ports: AtomicBool,
 }
 
 impl Shared {
+    /// The access ports that were opened anew since the last call.
+    pub(crate) fn take_new_ports(&self) -> Vec<(u16, AccessPort)> {
+        if !self.has_new_ports.load(Ordering::Relaxed) || !self.has_new_ports.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Who wants to know the stations.
     pub(crate) fn take_asker(&self) -> Option<oneshot::Sender<Stations>> {
         let asked = self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire);
@@ -103,6 +114,8 @@ impl Shared {
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
+    /// The numbers of its access ports.
+    numbers: Vec<u16>,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -127,8 +140,11 @@ impl Worker {
             stopping: AtomicBool::new(false),
             asker: Mutex::default(),
             asked: AtomicBool::new(false),
+            new_ports: Mutex::default(),
+            has_new_ports: AtomicBool::new(false),
         });
         let Share { ports, bridge, numbers, vnis: _ } = share;
+        let own = numbers.clone();
         let mut engine = Engine {
             shared: Arc::clone(&shared),
             sockets,
@@ -155,7 +171,7 @@ impl Worker {
                 let _told = AtTheEnd(Some(stopped));
                 engine.run()
             })?;
-        Ok(Self { shared, thread })
+        Ok(Self { shared, numbers: own, thread })
     }
 
     /// What the worker counts.
@@ -171,6 +187,19 @@ impl Worker {
         self.shared.asked.store(true, Ordering::Release);
         self.wake();
         answer
+    }
+
+    /// Has the worker use an access port that was opened anew, if the port of that number is its own.
+    pub fn replace_port(&self, number: u16, port: AccessPort) {
+        self.shared.new_ports.lock().unwrap_or_else(PoisonError::into_inner).push((number, port));
+        self.shared.has_new_ports.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether the access port of this number is the worker's.
+    #[must_use]
+    pub fn has_port(&self, number: u16) -> bool {
+        self.numbers.contains(&number)
     }
 
     /// Lets the worker forward by this snapshot from its next batch on.

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::leaf::{Leaf, Plan};
 use super::observation::Observation;
-use super::rows::{GROUPS, NOT_TRIED};
+use super::rows::GROUPS;
 use super::stimulus::{BROADCAST, Damage, GROUP, Inner, Kind, PEER, PEER2, Stimulus, Tunnel};
 use super::table::{Bench, Row};
 use super::wires::Wire;
@@ -77,9 +77,7 @@ pub struct Case {
 
 /// All knobs.
 fn knobs() -> Vec<&'static Row> {
-    let rows = GROUPS
-        .iter()
-        .flat_map(|group| group.rows.iter().filter(|row| !NOT_TRIED.contains(&(group.name, row.name))));
+    let rows = GROUPS.iter().flat_map(|group| group.rows);
     rows.filter(|row| !row.set.is_empty() && row.set != row.unset).collect()
 }
 
@@ -96,7 +94,6 @@ impl Case {
         if random.one_in(5) {
             options.push("noudpcsum");
         }
-        let follows_path_mtu = !limits.plain && options.iter().any(|option| option.starts_with("df"));
         let all = knobs();
         let allowed: Vec<usize> = (0..all.len())
             .filter(|index| !limits.without.iter().any(|part| all[*index].name.contains(part)))
@@ -115,8 +112,7 @@ impl Case {
                 }));
             }
             let count = 2 + random.below(8);
-            steps
-                .push(Step::Send((0..count).map(|_| draw_frame(random, limits, follows_path_mtu)).collect()));
+            steps.push(Step::Send((0..count).map(|_| draw_frame(random, limits)).collect()));
         }
         let middle = random.below(steps.len());
         let (start, end) = match random.below(3) {
@@ -237,9 +233,8 @@ impl Case {
 }
 
 /// A frame from a host or a VTEP, or a router's word.
-fn draw_frame(random: &mut Random, limits: &Limits, follows_path_mtu: bool) -> Stimulus {
-    // Routers say so of packets that must not be fragmented.
-    if follows_path_mtu && random.one_in(16) {
+fn draw_frame(random: &mut Random, limits: &Limits) -> Stimulus {
+    if !limits.plain && random.one_in(16) {
         return Stimulus::TooBig { wire: Wire::U1, to: PEER, mtu: random.pick(&[600, 1500, 9000]) };
     }
     let uplink = random.pick(&[Wire::U1, Wire::U2]);

@@ -19,23 +19,12 @@ pub struct Group {
     pub rows: &'static [Row],
 }
 
-/// Rows that are not tried, by group and name. The first two are differences that are open: vtepd drops
-/// what the kernel would fragment for a host port with a smaller MTU, and follows path MTUs only with `df set` and `df
-/// inherit`. A source of class E is dropped on purpose. The others do not take their knob away completely.
-pub const NOT_TRIED: &[(&str, &str)] = &[
-    ("a_host_port", "of 1,500 bytes"),
-    ("path_mtu_with_df_unset", "a router that says 1,500"),
-    ("outer_sources", "an outer source of 240.0.0.1"),
-    ("a_host_port", "a station that has moved"),
-    ("path_mtu_with_df_set", "an uplink of 1,500 bytes"),
-    ("path_mtu_with_df_inherit", "an uplink of 1,500 bytes"),
-];
-
 /// All of them.
 pub const GROUPS: &[Group] = &[
     Group { name: "rules", options: "", rows: routes::RULES },
     Group { name: "routes", options: "", rows: routes::ROUTES },
     Group { name: "by_type_of_service", options: "tos inherit", rows: routes::BY_TOS },
+    Group { name: "hop_limits_with_ttl_inherit", options: "ttl inherit", rows: routes::HOP_LIMITS },
     Group { name: "addresses_and_uplinks", options: "", rows: routes::ADDRESSES },
     Group { name: "ipsec_policies", options: "", rows: routes::POLICIES },
     Group { name: "nftables", options: "", rows: filters::NFTABLES },

@@ -131,6 +131,7 @@ pub fn route(prefix: &str, hops: &[RouteNextHop]) -> Route {
         replace: false,
         cloned: false,
         mtu: None,
+        mtu_locked: false,
         hop_limit: None,
         via: RouteTarget::NextHops(hops.to_vec()),
     }

@@ -77,6 +77,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         replace: envelope.flags & REPLACE != 0,
         cloned: rtm_flags & CLONED != 0,
         mtu: metrics.mtu,
+        mtu_locked: metrics.mtu_locked,
         hop_limit: metrics.hop_limit,
         via,
     }))
@@ -93,15 +94,18 @@ pub(crate) fn cached_mtu(envelope: &Envelope<'_>) -> Option<u32> {
 #[derive(Default)]
 struct Metrics {
     mtu: Option<u32>,
+    mtu_locked: bool,
     hop_limit: Option<u32>,
 }
 
-/// `RTAX_MTU` and `RTAX_HOPLIMIT` of `RTA_METRICS`.
+/// `RTAX_LOCK`, `RTAX_MTU` and `RTAX_HOPLIMIT` of `RTA_METRICS`.
 fn route_metrics(attributes: Attributes<'_>) -> Result<Metrics, DecodeError> {
     let mut metrics = Metrics::default();
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
+            // A bit for each metric.
+            1 => metrics.mtu_locked = attribute.u32()? & 1 << 2 != 0,
             2 => metrics.mtu = Some(attribute.u32()?),
             10 => metrics.hop_limit = Some(attribute.u32()?).filter(|limit| *limit != 0),
             _ => {}

@@ -390,3 +390,8 @@ pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
     };
     inner.iter().map(carry).collect()
 }
+
+/// A bridge port that takes frames of any length.
+pub const fn open_port(ifindex: u32) -> tables::OpenPort {
+    tables::OpenPort { ifindex, mtu: 65_535 }
+}

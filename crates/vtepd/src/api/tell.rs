@@ -109,10 +109,16 @@ pub fn ports(shown: &Shown) -> Vec<v1::Port> {
         }),
     };
     let views = view::ports(&shown.status.borrow(), &shown.shortcut());
-    let access = shown.access.iter().map(|port| v1::Port {
+    let access = shown.access.iter().zip(0..).map(|(port, number)| v1::Port {
         port: port.name.clone(),
         vni: port.vni.get(),
-        reason: Some("it needs none: vtepd reads the port itself".to_owned()),
+        reason: Some(
+            match shown.is_port_gone(number) {
+                true => "its interface is gone: it forwards nothing until there is one of its name",
+                false => "it needs none: vtepd reads the port itself",
+            }
+            .to_owned(),
+        ),
         ..v1::Port::default()
     });
     let mut ports: Vec<v1::Port> = views.into_iter().map(port).chain(access).collect();

@@ -79,6 +79,24 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn ranges_are_named_and_types_of_the_program_are_not() {
+    let standalone = "[[standalone]]\nvni = 10\nlocal = \"10.0.0.1\"\n";
+    for (text, expected) in [
+        ("[entropy]\nbins = 100000", "integer `100000`, expected a number from 0 to 65535"),
+        ("[entropy]\nbins = \"many\"", "expected a number from 0 to 65535"),
+        ("[vni.5]\nttl = 256", "expected a number from 0 to 255"),
+        ("[fpm]\nstale-time = -3", "expected a number from 0 on"),
+        ("[takeover]\nvnis = [-1]", "expected a number from 0 to 4294967295"),
+        ("entropy = 5", "expected a table"),
+        (&format!("{standalone}ports = [5]"), "expected a port: { interface = \"NAME\" }"),
+        (&format!("{standalone}udp-port = 70000\nports = []"), "expected a number from 0 to 65535"),
+    ] {
+        let error = load(text, &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
 fn flags_and_keys_go_by_their_names() {
     let said = |text: &str, flags: &[&str]| load(text, flags).unwrap_err().to_string();
     let narrow = "[entropy]\npolicy = \"qp-bins\"\nsource-ports = \"50000-50001\"\nbins = 2\n";

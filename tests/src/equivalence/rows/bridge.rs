@@ -61,7 +61,8 @@ pub const PORT_OF_A_HOST: &[Row] = &[
     Row::new("of 1,500 bytes", "ip link set hp1 mtu 1500", "ip link set hp1 mtu 8950").also(LONG),
     Row::new(
         "a station that has moved",
-        "bridge fdb replace 02:00:00:00:0a:03 dev hp2 master static",
+        // Sticky: frames that come in by the netdev do not move it back.
+        "bridge fdb replace 02:00:00:00:0a:03 dev hp2 master static sticky",
         "bridge fdb del 02:00:00:00:0a:03 dev hp2 master; entries",
     ),
     Row::new(

@@ -33,7 +33,9 @@ pub const SOURCES: &[Row] = &[
     row("an outer source of 127.0.0.1", &[from([127, 0, 0, 1])]),
     row("an outer source of 224.0.0.5", &[from([224, 0, 0, 5])]),
     row("an outer source of 255.255.255.255", &[from([255; 4])]),
-    row("an outer source of 240.0.0.1", &[from([240, 0, 0, 1])]),
+    // Deliberate: class E is no unicast address (RFC 1112, section 4), so vtepd drops it as it drops other martian
+    // sources. Linux lets it through where rp_filter is off.
+    row("an outer source of 240.0.0.1", &[from([240, 0, 0, 1])]).refused(),
     row("the leaf's own address as outer source", &[from([10, 0, 0, 1])]),
     row("an uplink's own address as outer source", &[from([10, 1, 1, 1])]),
     row("the other uplink's address as outer source", &[from([10, 1, 2, 1])]),
@@ -90,6 +92,15 @@ const fn damaged(damage: Damage) -> [Stimulus; 4] {
     ]
 }
 
+const fn empty_behind(tags: &'static [u16]) -> [Stimulus; 4] {
+    [
+        from_host(OUT.damage(Damage::Empty).tags(tags)),
+        from_host(Inner::udp(1, BROADCAST).damage(Damage::Empty).tags(tags)),
+        from_peer(IN.damage(Damage::Empty).tags(tags)),
+        from_peer(Inner::udp(3, BROADCAST).damage(Damage::Empty).tags(tags)),
+    ]
+}
+
 /// See the module's description.
 pub const DAMAGE: &[Row] = &[
     row("a short header", &damaged(Damage::Short)),
@@ -99,6 +110,9 @@ pub const DAMAGE: &[Row] = &[
     row("bytes behind the packet", &damaged(Damage::Trailing)),
     row("a wrong header checksum", &damaged(Damage::Checksum)),
     row("nothing behind the EtherType", &damaged(Damage::Empty)),
+    row("nothing behind a tag", &empty_behind(&[0x8100])),
+    row("nothing behind a provider's tag", &empty_behind(&[0x88a8])),
+    row("nothing behind two tags", &empty_behind(&[0x88a8, 0x8100])),
     row("a frame to itself", &[from_host(Inner::udp(1, 1)), from_peer(Inner::udp(3, 3))]),
     row("a multicast source", &[from_host(Inner::udp(BROADCAST, 3)), from_peer(Inner::udp(BROADCAST, 1))]),
     row("a group's address from a VTEP", &[from_peer(Inner::udp(3, 254))]),

@@ -20,6 +20,12 @@ pub const OPTIONS: &[Row] = &[
     option!("df inherit").also(BITS),
     option!("noudpcsum"),
     option!("gbp").harmless(),
+    // Only the kernel knows the way to the VTEP of such an entry, so it is asked for each frame.
+    Row::new(
+        "gbp with an entry of another VNI",
+        "remake gbp; bridge fdb replace 02:00:00:00:0a:62 dev vx10 dst 10.0.0.3 vni 12 self static",
+        "remake",
+    ),
     option!("gpe").optional(),
     option!("rsc").harmless(),
     option!("l2miss").harmless(),
@@ -117,6 +123,12 @@ pub const FDB: &[Row] = &[
 pub const PATH_MTU: &[Row] = &[
     Row::new("a router that says 1,500", "true", "true").also(TOO_BIG).harmless(),
     Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000").also(LONG),
+    Row::new(
+        "a route with a locked MTU",
+        "ip route replace 10.0.0.2 via 10.1.1.2 dev up1 mtu lock 1500",
+        "ip route del 10.0.0.2; underlay",
+    )
+    .also(LONG),
 ];
 
 const TOO_BIG: &[Stimulus] = &[

@@ -191,6 +191,13 @@ pub const ROUTES: &[Row] = &[
     ),
 ];
 
+/// The netdev has `ttl inherit`; frames that are not IP have no TTL.
+pub const HOP_LIMITS: &[Row] = &[Row::new(
+    "a hop limit",
+    "ip route replace 10.0.0.2 via 10.1.1.2 dev up1 hoplimit 9",
+    "ip route del 10.0.0.2; underlay",
+)];
+
 /// See the module's description.
 pub const ADDRESSES: &[Row] = &[
     Row::new("the local address gone", "ip addr del 10.0.0.1/32 dev lo", "ip addr add 10.0.0.1/32 dev lo"),
