@@ -328,6 +328,8 @@ struct FpmSection {
     accept_hazard: bool,
     /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
     stale_time: Option<u64>,
+    /// Users whose zebra may connect, by name or number, beside root; `"anybody"`: all users and hosts. Default: `frr`
+    /// and the users of services (numbers 1 to 999).
     users: Option<Vec<standalone::Owner>>,
 }
 
