@@ -74,7 +74,9 @@ fn a_rule_for_a_vtep_counts_while_that_is_a_remote_one() {
     assert_eq!(reason, "the rule with handle 7 of chain 'inet t c (output)' may match its VXLAN packets");
     tell(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
     assert_eq!(left(&mut state), None);
-    // Nothing is sent without a remote VTEP.
+    // Nothing is sent without a remote VTEP, whatever another VNI has.
+    tell(&mut state, [link(bridge(20, "br2")), link(vxlan(21, 20, vxlan_of(VNI + 1)))]);
+    tell(&mut state, [Message::Fdb(New, remote_of(21, mac(3), "10.0.0.12"))]);
     state.set_packet_filters(filters([chain(RuleHook::Output, vec![])]));
     assert!(left(&mut state).is_some());
     tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
