@@ -91,7 +91,13 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
     }
     // A jump that nothing takes, a flowtable, and a netdev chain at an interface that is no uplink.
     nft(&lab, "add table inet t; add chain inet t d; add rule inet t d drop");
-    nft(&lab, &with(INPUT, &["tcp dport 22 jump d", "udp dport 53 goto d", "udp dport 4789 return", "drop"]));
+    nft(
+        &lab,
+        &with(
+            INPUT,
+            &["iif lo accept", "tcp dport 22 jump d", "udp dport 53 goto d", "udp dport 4789 return", "drop"],
+        ),
+    );
     if let Err(error) =
         lab.leaf.run(&["nft", "add flowtable inet t f { hook ingress priority 0; devices = { up1 }; }"])
     {
@@ -99,7 +105,7 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
     }
     nft(
         &lab,
-        "add table netdev u; add chain netdev u c { type filter hook ingress device lo priority 0; policy drop; }",
+        "add table netdev u; add chain netdev u c { type filter hook ingress device hp10 priority 0; policy drop; }",
     );
     assert_harmless(&lab, &vtepd, "jumps, a flowtable, and a chain at another interface");
 }
@@ -241,4 +247,29 @@ fn a_rule_that_comes_and_goes_disturbs_no_frame() {
         let fate = (report.lost(), report.duplicated(), report.corrupted(), report.reordered());
         assert_eq!(fate, (0, 0, 0, 0), "lost, doubled, damaged and reordered of {}", sent.frames);
     }
+}
+
+/// A strict reverse path filter comes and goes while frames flow both ways by both uplinks: all arrive, once, and
+/// vtepd still takes what comes from VTEPs whose route uses the uplink.
+#[test]
+fn a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame() {
+    if !can_run("a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame") {
+        return;
+    }
+    let lab = Lab::new("filters");
+    let vtepd = Vtepd::start(&lab.leaf, &[]);
+    let rate = Rate { frames: 2000, queue_pairs: 8, payload: 512 };
+    let streams = [Stream::start(&lab.host, &lab.far, rate, 1), Stream::start(&lab.far, &lab.host, rate, 2)];
+    let decapsulated = || vtepd.metrics().vni_frames(VNI, "decapsulated");
+    for mode in ["1", "2", "0", "1"] {
+        run(&lab.leaf, &format!("sysctl -qw net.ipv4.conf.all.rp_filter={mode}"));
+        streams.iter().for_each(|stream| stream.pass(500));
+        let (before, received) = (decapsulated(), streams[1].report().received());
+        streams.iter().for_each(|stream| stream.pass(1000));
+        let (after, arrived) = (decapsulated(), streams[1].report().received());
+        let (taken, all) = (after - before, arrived - received);
+        println!("rp_filter {mode}: {taken} of about {all} frames were decapsulated by vtepd");
+        assert!(taken * 10 >= all * 8, "rp_filter {mode}: {taken} of {all}");
+    }
+    streams.into_iter().for_each(Stream::finish_whole);
 }

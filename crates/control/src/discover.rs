@@ -208,7 +208,7 @@ impl Discovery<'_> {
     fn underlay(&self, vxlan: &Vxlan, ttl: Option<u8>, overlay: &Overlay) -> Result<u32, LeaveReason> {
         // The bits that routes look at, without those of ECN; 1 is 'inherit'.
         let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
-        // With 'inherit', frames that are not IP have none.
+        // Frames that are not IP have no TTL to inherit.
         let default_ttl = ttl.is_none() && (vxlan.ttl_inherit || vxlan.ttl == 0);
         let mut limit = NO_LIMIT;
         let mut left: Option<LeaveReason> = None;

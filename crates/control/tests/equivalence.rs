@@ -312,6 +312,7 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
     for (attributes, left) in [
         (vxlan_of(VNI), Some("route-hoplimit")),
         (Vxlan { ttl: 9, ..vxlan_of(VNI) }, None),
+        // Of frames that are not IP.
         (Vxlan { ttl_inherit: true, ..vxlan_of(VNI) }, Some("route-hoplimit")),
     ] {
         let mut state = leaf_and_vtep_of(attributes);

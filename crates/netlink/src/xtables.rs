@@ -252,3 +252,89 @@ fn u32_be_at(bytes: &[u8], offset: usize) -> Option<u32> {
 const fn usize_of(offset: u32) -> usize {
     offset as usize
 }
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    /// An entry with this protocol, match and target.
+    fn entry(protocol: u16, matched: &[u8], target: &[u8]) -> Vec<u8> {
+        let target_offset = ENTRY + matched.len();
+        let mut bytes = vec![0; ENTRY];
+        bytes[80..82].copy_from_slice(&protocol.to_ne_bytes());
+        bytes[88..90].copy_from_slice(&(target_offset as u16).to_ne_bytes());
+        bytes[90..92].copy_from_slice(&((target_offset + target.len()) as u16).to_ne_bytes());
+        [bytes.as_slice(), matched, target].concat()
+    }
+
+    fn extension(name: &str, data: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; EXTENSION];
+        bytes[..2].copy_from_slice(&((EXTENSION + data.len()) as u16).to_ne_bytes());
+        bytes[2..2 + name.len()].copy_from_slice(name.as_bytes());
+        [bytes.as_slice(), data].concat()
+    }
+
+    fn verdict(number: i32) -> Vec<u8> {
+        extension("", &[number.to_ne_bytes(), [0; 4]].concat())
+    }
+
+    /// INPUT with a rule for UDP port 4789 that calls the chain `own`, and policy DROP.
+    fn table() -> LegacyTable {
+        let ports: Vec<u8> =
+            [0u16, 0xffff, 4789, 4789, 0].iter().flat_map(|port| port.to_ne_bytes()).collect();
+        let udp = extension("udp", &[ports.as_slice(), &[0; 6]].concat());
+        let sizes = |parts: &[Vec<u8>]| parts.iter().map(Vec::len).sum::<usize>() as i32;
+        let policy = entry(0, &[], &verdict(-1));
+        let name = |name: &str| {
+            let mut data = vec![0; 32];
+            data[..name.len()].copy_from_slice(name.as_bytes());
+            entry(0, &[], &extension("ERROR", &data))
+        };
+        let length = entry(17, &udp, &verdict(0)).len() as i32;
+        let own = length + sizes(&[policy.clone(), name("own")]);
+        let parts = [
+            entry(17, &udp, &verdict(own)),
+            policy,
+            name("own"),
+            entry(0, &[], &extension("LOG", &[0; 8])),
+            entry(0, &[], &verdict(RETURN)),
+            name("ERROR"),
+        ];
+        let hooks = [None, Some((0, length as u32)), None, None, None];
+        LegacyTable { name: "filter".to_owned(), hooks, entries: parts.concat() }
+    }
+
+    #[test]
+    fn chains_are_read() {
+        let chains = legacy_chains(&table()).unwrap();
+        let [input, own] = chains.as_slice() else { panic!("{chains:?}") };
+        assert!(input.base.as_ref().is_some_and(|base| base.hook == RuleHook::Input && base.drops));
+        let port = Test::equals(Field::DestinationPort, 4789, false);
+        let rule = &input.rules[0];
+        assert_eq!(rule.tests, [Test::equals(Field::Protocol, 17, false), port]);
+        assert_eq!((&rule.effect, input.rules.len()), (&Effect::Jump("own".to_owned()), 1));
+        assert_eq!((own.name.as_str(), &own.base), ("own", &None));
+        let effects: Vec<_> = own.rules.iter().map(|rule| &rule.effect).collect();
+        assert_eq!(effects, [&Effect::Other, &Effect::Return]);
+    }
+
+    /// Entries that end too early have an unknown form, unless they end behind one, and nothing panics.
+    #[test]
+    fn damaged_tables_are_no_tables() {
+        let whole = table();
+        let boundaries: Vec<usize> =
+            entries(&whole.entries).unwrap().iter().map(|entry| entry.offset).collect();
+        for length in 0..whole.entries.len() {
+            let cut = LegacyTable { entries: whole.entries[..length].to_vec(), ..whole.clone() };
+            assert!(legacy_chains(&cut).is_none() || boundaries.contains(&length), "{length}");
+        }
+        for index in 0..whole.entries.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut damaged = whole.clone();
+                damaged.entries[index] = value;
+                let _ = legacy_chains(&damaged);
+            }
+        }
+    }
+}
