@@ -200,7 +200,7 @@ impl Datagrams {
 
     /// Receives until all is sent and nothing comes any more.
     fn receive(&self, socket: &UdpSocket, progress: &Progress) -> Arrived {
-        // Room to see that one is too long.
+        // RingSize to see that one is too long.
         let room = self.size + 1;
         let mut buffer = vec![0; room * BATCH];
         let mut next = vec![0; self.flows.count() as usize];

@@ -7,15 +7,15 @@ use std::thread::JoinHandle;
 
 use ::lab::Namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pipeline::segment::Segmenter;
+use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Frame, GsoKind};
-use ports::{PacketSocket, Room};
+use ports::{PacketSocket, RingSize};
 
 use crate::{Outer, wait_for};
 
 /// Of its ring. A kernel that is not preemptible runs nobody else while it clears that: 64 MB took it 0.2 s, in which a worker passed for one that
 /// hangs.
-const ROOM: Room = Room { frames: 3584, ..Room::LITTLE };
+const ROOM: RingSize = RingSize { frames: 3584, ..RingSize::LITTLE };
 
 /// A received frame with its outermost tag where it was on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]

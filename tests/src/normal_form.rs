@@ -104,9 +104,9 @@ pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Line
     lines
 }
 
-/// What the shortcut goes by, against what the kernel has: addresses that bridges have on ports with the shortcut, or behind one of these
+/// What the bypass goes by, against what the kernel has: addresses that bridges have on ports with the bypass, or behind one of these
 /// vxlan netdevs, each with its bridge, which are all that are taken over. Nothing where vtepd knows as many.
-pub fn shortcut_differences(
+pub fn bypass_differences(
     ask: impl Fn(&[&str]) -> Value,
     run: impl Fn(&str) -> String,
     netdevs: &[(&str, &str)],
@@ -115,7 +115,7 @@ pub fn shortcut_differences(
     let json = |command: &str| rows(serde_json::from_str(&run(command)).unwrap_or_default());
     let ports: BTreeSet<String> = rows(ask(&["port"]))
         .iter()
-        .filter(|port| port["shortcut"] == true)
+        .filter(|port| port["bypass"] == true)
         .map(|port| format!("{} {}", text(&port["bridge"]), text(&port["port"])))
         .collect();
     let mut places = BTreeSet::new();
@@ -137,8 +137,8 @@ pub fn shortcut_differences(
             }
         }
     }
-    let known = ask(&["status"])["shortcut"]["addresses"].clone();
-    (known != places.len()).then(|| format!("the shortcut goes by {known} addresses, not by {places:?}"))
+    let known = ask(&["status"])["bypass"]["addresses"].clone();
+    (known != places.len()).then(|| format!("the bypass goes by {known} addresses, not by {places:?}"))
 }
 
 /// The VTEPs that entries name.

@@ -83,7 +83,7 @@ fn the_minimal_takeover() {
 
     vtepd.kill();
     streams.settle("SIGKILL", 500);
-    wait_for("the splices to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
+    wait_for("the punts to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
     assert_eq!(filters().contains("vtepd_uplink"), hook == "clsact", "what is left: {}", filters());
 
     let vtepd = start();

@@ -52,7 +52,7 @@ fn a_bench_has_every_figure_beside_the_kernels() {
     let rows = report["rows"].as_array().unwrap();
     let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
     assert_eq!(of("in memory").len(), 8, "{rows:?}");
-    for way in ["vtepd", "vtepd --no-shortcut"] {
+    for way in ["vtepd", "vtepd --no-bridge-bypass"] {
         let rows = of(way);
         for word in ["encapsulate 64 B", "decapsulate 1082 B", "round trip", "TCP, sent", "TCP, received"] {
             let found = rows.iter().any(|row| row["case"].as_str().unwrap().starts_with(word));
@@ -82,7 +82,7 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     let _turn = Turn::take();
     let stubborn = std::env::temp_dir().join(format!("vtepd-stubborn-{}", std::process::id()));
     let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *' --shortcut'*) set -- \"$@\" --no-shortcut;; esac\nexec '{}' \"$@\"\n",
+        "#!/bin/sh\ncase \"$*\" in *' --bridge-bypass'*) set -- \"$@\" --no-bridge-bypass;; esac\nexec '{}' \"$@\"\n",
         program().display()
     );
     std::fs::write(&stubborn, script).unwrap();
@@ -95,7 +95,10 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
         let row = |line: &&str| line.starts_with(&format!("{who}  ")) && line.contains(what);
         table.lines().filter(row).count()
     };
-    assert!(rows("vtepd --no-shortcut", "encapsulate") > 0 && rows("vtepd", "decapsulate") > 0, "{table}");
+    assert!(
+        rows("vtepd --no-bridge-bypass", "encapsulate") > 0 && rows("vtepd", "decapsulate") > 0,
+        "{table}"
+    );
     assert_eq!(rows("vtepd", "encapsulate"), 0, "{table}");
     let left_out = "vtepd, encapsulate 64 B, 1 core: only 0 % of the frames that arrived";
     assert!(table.contains(left_out) && !table.contains("Case {"), "{table}");

@@ -50,7 +50,7 @@ fn compare<T: PartialEq + std::fmt::Debug>(
     set(true);
     let kernel = deliver();
     assert_ne!(kernel, without, "the setting makes a difference");
-    let vtepd = Vtepd::start(&lab.leaf, &["--shortcut", "--no-fpm"]);
+    let vtepd = Vtepd::start(&lab.leaf, &["--bridge-bypass", "--no-fpm"]);
     let applies = |vtepd: &Vtepd| match slug {
         Some(slug) => drop(vtepd.wait_for(slug, |metrics| metrics.left("vx10").as_deref() == Some(slug))),
         None => is_taken(vtepd),
@@ -177,10 +177,10 @@ fn malformed_packets_are_what_the_bridge_makes_of_them() {
     for on in ["0", "1"] {
         sysctl(&lab.leaf, name, on);
         let kernel = deliver();
-        let vtepd = Vtepd::start(&lab.leaf, &["--shortcut", "--no-fpm"]);
+        let vtepd = Vtepd::start(&lab.leaf, &["--bridge-bypass", "--no-fpm"]);
         // The first frames tell the bridge where the host is.
         deliver();
-        vtepd.wait_for("the shortcut", |m| m.get("vtepd_shortcut_addresses{state=\"known\"}") >= 3);
+        vtepd.wait_for("the bypass", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") >= 3);
         assert_eq!(deliver(), kernel, "bridge-nf-call-iptables={on}");
         seen.push(kernel);
     }

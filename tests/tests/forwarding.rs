@@ -182,7 +182,7 @@ fn l3_a_known_mac_goes_to_its_one_place() {
 /// Frames of every size and kind, so that nothing about them can be taken for granted.
 fn samples(pair: Pair, ceiling: usize) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    // The kernel takes a tag off only where two more bytes follow (`skb_vlan_untag`): nothing shorter passes a splice.
+    // The kernel takes a tag off only where two more bytes follow (`skb_vlan_untag`): nothing shorter passes a punt pair.
     for size in [2, 3, 5, 46, 60, 128, 255, 1000, 1486, ceiling - 14] {
         all.push(frames::ethernet(pair, EXPERIMENT, &sockets::bytes(size as u64, size)));
     }
@@ -513,7 +513,7 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     }
     // The steering programs say the same as the worker: what they redirected has arrived.
     let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
-    let from_hosts = steered("vxlan_redirected") + steered("port_shortcut");
+    let from_hosts = steered("vxlan_redirected") + steered("port_bypassed");
     assert_eq!(from_hosts, metrics.get("vtepd_received_frames_total{from=\"bridge\"}"));
     assert_eq!(steered("uplink_redirected"), metrics.get("vtepd_received_frames_total{from=\"underlay\"}"));
 }

@@ -60,7 +60,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         (&[][..], false, 16),
         (&[][..], true, 1024),
         (&["--no-gso"][..], false, 1024),
-        (&["--no-shortcut"][..], false, 16),
+        (&["--no-bridge-bypass"][..], false, 16),
         (&["--workers", "2"][..], true, 16),
     ]) {
         let lab = Lab::new("rate");
@@ -112,7 +112,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         assert!(report.received() > sent.frames / 10, "traffic collapsed");
         assert!(report.received() <= encapsulated, "some did not go through vtepd");
         // Of what the programs hand over, each frame is forwarded or counted as dropped, in the ring and nowhere else.
-        let handed_over = ["vxlan_redirected", "port_shortcut"]
+        let handed_over = ["vxlan_redirected", "port_bypassed"]
             .map(|decision| counted(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}")));
         assert_eq!(handed_over.iter().sum::<u64>(), encapsulated + metrics.dropped_in_all(), "{}", metrics.0);
         assert_eq!(metrics.dropped_in_all(), metrics.dropped("receive_overrun"), "{}", metrics.0);
@@ -138,7 +138,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
 /// Frames of a direction that the steering programs have handed over, a super-frame as one.
 fn handed_over(metrics: &Metrics, from: &str) -> u64 {
     let decisions = match from {
-        "bridge" => &["vxlan_redirected", "port_shortcut"][..],
+        "bridge" => &["vxlan_redirected", "port_bypassed"][..],
         _ => &["uplink_redirected"],
     };
     let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
@@ -186,7 +186,7 @@ fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
     let jumbo = Setup::default();
     for (setup, arguments, with_peer, towards_leaf, flows, size) in [
         (SMALL, &[][..], false, false, Flows::Sockets(16), 1472),
-        (SMALL, &["--no-shortcut"], false, true, Flows::Sockets(16), 1472),
+        (SMALL, &["--no-bridge-bypass"], false, true, Flows::Sockets(16), 1472),
         (jumbo, &[], false, true, Flows::QueuePairs(64), 1040),
         (jumbo, &[], true, false, Flows::QueuePairs(64), 1040),
         (jumbo, &[], true, true, Flows::Sockets(16), 256),
@@ -246,7 +246,7 @@ fn q16_tcp_at_full_rate_brings_every_byte() {
     }
     for (setup, arguments, with_peer) in [
         (SMALL, &[][..], false),
-        (SMALL, &["--no-shortcut"], true),
+        (SMALL, &["--no-bridge-bypass"], true),
         (Setup::default(), &[], true),
         (Setup::default(), &["--no-gso"], false),
     ] {
@@ -311,7 +311,7 @@ fn q19_at_full_rate_the_worker_allocates_nothing() {
     if !can_run("q19_at_full_rate_the_worker_allocates_nothing") {
         return;
     }
-    for arguments in [&[][..], &["--no-gso", "--no-shortcut"]] {
+    for arguments in [&[][..], &["--no-gso", "--no-bridge-bypass"]] {
         let lab = Lab::new("alloc");
         let leaf = Counted::start(&lab.leaf, arguments);
         let state = || {

@@ -45,7 +45,7 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
     assert_eq!(vtepd.metrics().get("vtepd_worker_stalls_total"), 0);
 
     kill(pid, Signal::SIGSTOP).unwrap();
-    // Four seconds: far more than the splices could hold for it.
+    // Four seconds: far more than the punt pairs could hold for it.
     streams.iter().for_each(|stream| stream.pass(8000));
     let limit = u64::from(RATE.frames) * u64::try_from((LIMIT + SLACK).as_millis()).unwrap() / 1000;
     for stream in &streams {
@@ -111,7 +111,7 @@ fn an_idle_worker_sleeps() {
 }
 
 /// Nor does the rest of it wake up for nothing. It looks once a second for what the kernel does not tell (default TTL and port
-/// range, path MTUs), and with the shortcut for what that would hide.
+/// range, path MTUs), and with the bypass for what that would hide.
 #[test]
 fn an_idle_daemon_sleeps() {
     const IDLE: Duration = Duration::from_secs(2);
@@ -121,7 +121,7 @@ fn an_idle_daemon_sleeps() {
         return;
     }
     let lab = Lab::new("idled");
-    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--no-shortcut"]);
+    let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--no-bridge-bypass"]);
     // The hosts and the kernel's neighbours say things by themselves: two seconds without any are waited for.
     let sleeps = (0..20).any(|_| {
         let before = wake_ups(&vtepd, "vtepd");

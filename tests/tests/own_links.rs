@@ -12,7 +12,7 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ip, run};
 use vtepd_tests::{Lab, Vtepd, sockets, wait_for};
 
-/// The near ends of the splices.
+/// The near ends of the punt pairs.
 const OWN: [&str; 2] = ["vtepd-bridge", "vtepd-underlay"];
 
 #[test]
@@ -21,7 +21,7 @@ fn an_own_interface_that_is_set_down_is_set_up_again() {
         return;
     }
     let lab = Lab::new("owndown");
-    for arguments in [&["--no-fpm"][..], &["--no-fpm", "--no-shortcut", "--hook", "clsact"]] {
+    for arguments in [&["--no-fpm"][..], &["--no-fpm", "--no-bridge-bypass", "--hook", "clsact"]] {
         let vtepd = Vtepd::start(&lab.leaf, arguments);
         let mut events = vtepd.events();
         for name in OWN {

@@ -53,7 +53,7 @@ fn what_comes_later_works_with_few_privileges() {
     assert_confined(&vtepd);
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
 
-    // A netdev, its bridge and its ports that come later, with the shortcut.
+    // A netdev, its bridge and its ports that come later, with the bypass.
     lab.overlay(20, "nolearning", "nolearning", "");
     vtepd.wait_for("the VNI that came later", |metrics| metrics.has_vni(20));
     lab.wait_for_ports(20);

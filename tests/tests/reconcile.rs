@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{VNI, bridge, ifindex, ip, run};
-use vtepd_tests::normal_form::{Lines, differences, of_kernel, of_vtepd, shortcut_differences};
+use vtepd_tests::normal_form::{Lines, bypass_differences, differences, of_kernel, of_vtepd};
 use vtepd_tests::{Lab, PATIENCE, Vtepd, sockets, wait_for};
 
 /// The vxlan netdev of the first overlay and its bridge, as they are called now.
@@ -35,7 +35,7 @@ fn agree(what: &str, lab: &Lab, vtepd: &Vtepd, netdevs: &[(u32, Names<'_>)]) -> 
         let kernel = of_kernel(|command| run(&lab.leaf, command), &names);
         let mut differences = differences(&of_vtepd(|words| vtepd.ask(words), &vnis), &kernel);
         let run = |command: &str| run(&lab.leaf, command);
-        differences.extend(shortcut_differences(|words| vtepd.ask(words), run, &names));
+        differences.extend(bypass_differences(|words| vtepd.ask(words), run, &names));
         last = (kernel, differences);
         last.1.is_empty()
     });

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
-use pipeline::{Batch, Body, Destination, Offload, Transmit};
+use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
 use ports::{AccessPort, TapTerms};
 use serde_json::Value;
 use vtepd_tests::capture::Captured;
@@ -286,8 +286,8 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     let pair = Pair { from: (mac, Ipv4Addr::new(192, 168, 10, 6)), ..Pair::of(&lab.far, &lab.far) };
     let at_far = Capture::start(&lab.far.ns, ETH, is_experiment);
     let say = |machine: &mut AccessPort, frame: Vec<u8>| {
-        let body = Body::Owned(frame.into());
-        let transmit = Transmit::new(Destination::Port(0), 0, body, Offload::default());
+        let body = Payload::Owned(frame.into());
+        let transmit = TxFrame::new(Destination::Port(0), 0, body, Offload::default());
         machine.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
     };
     say(&mut machine, experiments(pair, 1).remove(0));

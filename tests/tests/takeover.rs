@@ -32,7 +32,7 @@ fn traces(leaf: &Namespace) -> String {
         for parent in ["ingress", "egress"] {
             let filters = leaf.output(&["tc", "filter", "show", "dev", name, parent]).unwrap();
             let said = String::from_utf8_lossy(&filters.stderr);
-            // A killed vtepd's splices may go meanwhile.
+            // A killed vtepd's punt pairs may go meanwhile.
             assert!(filters.status.success() || said.contains("Cannot find device"), "{name}: {said}");
             text += &String::from_utf8_lossy(&filters.stdout);
         }
@@ -74,7 +74,7 @@ fn after_sigterm_nothing_is_left() {
     }
 }
 
-/// With clsact, filters that pass everything stay behind until the next start; splices go with the process on both hooks.
+/// With clsact, filters that pass everything stay behind until the next start; punt pairs go with the process on both hooks.
 #[test]
 fn after_sigkill_the_next_start_removes_what_is_left() {
     if !can_run("after_sigkill_the_next_start_removes_what_is_left") {
@@ -84,7 +84,7 @@ fn after_sigkill_the_next_start_removes_what_is_left() {
     for hook in HOOKS {
         Vtepd::start(&lab.leaf, &["--hook", hook]).kill();
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
-        wait_for("the splices to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
+        wait_for("the punts to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
         let left = traces(&lab.leaf);
         assert_eq!(left.contains("vtepd_"), hook == "clsact", "{hook}: {left}");
         // At once again, and again: each finds what the one before it left.

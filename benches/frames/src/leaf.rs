@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
-use pipeline::{Batch, Counters, Frame, Offload, Outgoing, Pipeline, VlanTag};
+use pipeline::{Batch, Counters, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{
     DontFragment, Fdb, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable, Vtep,
     VtepIndex,
@@ -21,7 +21,7 @@ pub const BATCH: usize = 64;
 
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const ETHERNET_TO_BTH: usize = 14 + 20 + 8;
-/// Hosts that [`roce`] sends to.
+/// HostDelivery that [`roce`] sends to.
 const HOSTS: u32 = 8;
 /// VNI in the first slot.
 const FIRST_VNI: u32 = 10_010;
@@ -164,7 +164,7 @@ impl Leaf {
     pub fn from_underlay(&self, length: usize, batches: usize) -> Result<Vec<Batch<'static>>, Failure> {
         let (peer, mut vteps) = (self.peer()?, shuffled(self.vteps));
         let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
-        let mut out = Outgoing::new();
+        let mut out = TxBatch::new();
         let mut received = Vec::new();
         for batch in self.from_bridge(length, batches)? {
             out.clear();

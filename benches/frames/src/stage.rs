@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use pipeline::aggregate::Aggregator;
-use pipeline::{Batch, Counters, Outgoing, Pipeline, Transmit};
+use pipeline::{Batch, Counters, Pipeline, TxBatch, TxFrame};
 
 use tables::SnapshotBuilder;
 
@@ -94,7 +94,7 @@ impl Stage {
         let inwards = matches!(self, Self::Decapsulate | Self::DecapsulateCopied);
         let frames =
             if inwards { leaf.from_underlay(length, batches)? } else { leaf.from_bridge(length, batches)? };
-        let (mut out, now, mut room) = (Outgoing::new(), Instant::now(), Vec::new());
+        let (mut out, now, mut room) = (TxBatch::new(), Instant::now(), Vec::new());
         if let Self::Key | Self::Decide(_) = self {
             let policy = if let Self::Decide(policy) = self { policy } else { Policy::QpHash };
             let entropy = Entropy::new(Settings { policy, ..Settings::default() })?;
@@ -115,7 +115,7 @@ impl Stage {
             for batch in &frames {
                 pipeline.encapsulate(batch, &snapshot, now, &mut out);
             }
-            let mut sent: Vec<Vec<Transmit>> = out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
+            let mut sent: Vec<Vec<TxFrame>> = out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
             if self == Self::Aggregate {
                 let (mut aggregator, none) = (Aggregator::default(), Batch::none());
                 return Ok(Box::new(move |number| {

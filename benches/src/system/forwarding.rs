@@ -16,10 +16,10 @@ const WAYS: [Way; 7] = [
     Way::Nobody,
     Way::Kernel,
     Way::KernelWithoutNf,
-    Way::SPLICE_SINGLE,
-    Way::SPLICE,
-    Way::SHORTCUT_SINGLE,
-    Way::SHORTCUT,
+    Way::PUNT_SINGLE,
+    Way::PUNT,
+    Way::BYPASS_SINGLE,
+    Way::BYPASS,
 ];
 /// What they are compared with in encapsulation.
 const REFERENCES: [Way; 4] = [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
@@ -199,7 +199,7 @@ fn beside_open_vswitch(turns: &Turns) -> Vec<Row> {
         turns.keys().filter(|(way, case)| matches!(way, Way::OpenVswitch { .. }) && case.cores == 2)
     {
         let theirs = of(turns, *other, *case, |turn| turn.rate);
-        for way in [Way::SPLICE, Way::SHORTCUT] {
+        for way in [Way::PUNT, Way::BYPASS] {
             let vtepd = of(turns, way, *case, |turn| turn.rate);
             let name = format!("{}, {way} / {other}: arrived", named(*case));
             let row = Row::beside("encapsulate", name, "frames/s", vtepd, None, Better::Higher);
@@ -219,7 +219,7 @@ fn fabrics(turns: &Turns) -> Vec<Row> {
             continue;
         }
         let singles = Case { traffic: Traffic { input: Input::Singles, ..case.traffic }, ..*case };
-        for way in [Way::SPLICE, Way::SHORTCUT] {
+        for way in [Way::PUNT, Way::BYPASS] {
             let vtepd = of(turns, way, *case, |turn| turn.rate);
             let kernel = of(turns, Way::Kernel, singles, |turn| turn.rate);
             let name = format!("{}, {way}; kernel: single frames: arrived", named(*case));

@@ -15,7 +15,7 @@ use rig::{Bed, Traffic, Turn, Way};
 use super::{Failure, Terms};
 use crate::rows::{Better, Figure, Row};
 
-const WAYS: [Way; 5] = [Way::Nobody, Way::Kernel, Way::SPLICE, Way::SHORTCUT_SINGLE, Way::SHORTCUT];
+const WAYS: [Way; 5] = [Way::Nobody, Way::Kernel, Way::PUNT, Way::BYPASS_SINGLE, Way::BYPASS];
 const INPUTS: [(Input, &str); 3] = [
     (Input::Host, "encapsulate"),
     (Input::Singles, "decapsulate single frames"),
@@ -99,7 +99,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 ));
             }
         }
-        if let Way::Kernel | Way::SHORTCUT = way {
+        if let Way::Kernel | Way::BYPASS = way {
             terms.go_on()?;
             eprintln!("TCP between two that forward alike: {way}");
             let peer = way.take_peer(&bed, &terms.vtepd)?;

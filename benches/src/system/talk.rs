@@ -1,4 +1,4 @@
-//! Hosts that speak with each other through the leaf: round trips and TCP. And a leaf where nobody speaks.
+//! HostDelivery that speak with each other through the leaf: round trips and TCP. And a leaf where nobody speaks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{Failure, Terms};
 use crate::rows::{Better, Figure, Row};
 
 const WAYS: [Way; 6] =
-    [Way::Kernel, Way::KernelWithoutNf, Way::SPLICE_SINGLE, Way::SPLICE, Way::SHORTCUT_SINGLE, Way::SHORTCUT];
+    [Way::Kernel, Way::KernelWithoutNf, Way::PUNT_SINGLE, Way::PUNT, Way::BYPASS_SINGLE, Way::BYPASS];
 const TOWARDS: [(Towards, &str); 2] = [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
 /// TCP from the leaf to a peer that forwards in the same way.
 const BETWEEN: &str = "between two that forward alike";
@@ -48,7 +48,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             note(BETWEEN.to_owned(), throughput(&bed, Towards::Far, time, daemon.as_ref())?);
             peer.map(rig::Daemon::stop).transpose()?;
             if let Some(daemon) = &daemon
-                && way == Way::SPLICE
+                && way == Way::PUNT
             {
                 std::thread::sleep(SETTLE);
                 let before = daemon.cpu()?;
@@ -83,7 +83,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             });
         }
     }
-    let case = "CPU of a quiet vtepd, hooks and splices up".to_owned();
+    let case = "CPU of a quiet vtepd, hooks and punts up".to_owned();
     rows.push(Row::beside("idle", case, "µs/s", Figure::of(quiet), None, Better::Lower));
     Ok(rows)
 }

@@ -22,11 +22,11 @@ macro_rules! messages {
 }
 
 messages! {
-    Status: "configuration generation impaired_uplinks learning left moves pid ready shortcut sources steering super_frames taken uptime_seconds version warnings worker_stalls",
+    Status: "bypass configuration generation impaired_uplinks learning left moves pid ready sources steering super_frames taken uptime_seconds version warnings worker_stalls",
     Steering: "hook lacks uplinks",
-    Shortcut: "addresses capacity no_room no_room_total other_ports ports",
-    Port: "bridge frames port reason shortcut vni",
-    PortFrames: "passed refreshed shortcut stalled",
+    Bypass: "addresses capacity no_room no_room_total other_ports ports",
+    Port: "bridge bypass frames port reason vni",
+    PortFrames: "bypass passed refreshed stalled",
     Source: "name overruns resyncs stale_seconds state",
     Resync: "dumped swept what",
     Vni: "chosen_port datapath external left netdev reason_slug standalone taken vni",
@@ -47,7 +47,7 @@ messages! {
     VniCounters: "decapsulated_bytes decapsulated_frames dropped encapsulated_bytes encapsulated_frames flooded netdev switched_bytes switched_frames unknown_vtep vni",
     PathCounters: "bytes frames gateway uplink",
     Drop: "frames reason sentence",
-    SteeringCounters: "port_chosen port_kept port_passed port_refreshed port_shortcut port_stalled splice_delivered splice_returned splice_undeliverable splice_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
+    SteeringCounters: "port_bypassed port_chosen port_kept port_passed port_refreshed port_stalled punt_delivered punt_returned punt_undeliverable punt_unknown_slot uplink_redirected uplink_stalled uplink_tunnelled uplink_untunnelled vxlan_redirected vxlan_stalled vxlan_too_big",
     Event: "buckets gateway interface kind local lost mac moves previous_vtep reason_slug sequence source state text time vni vtep",
     Explanation: "copies datapath destination dropped flooded netdev ports vni",
     ReceivedExplanation: "destination destination_port ecn fate known_vtep learning local netdev previous_vtep reason source vni vtep",

@@ -15,8 +15,8 @@ use tables::{BUCKETS, Paths, Snapshot, TakenVni, VniTable, Vtep};
 use tokio::sync::watch;
 use wire::{MacAddr, Vni};
 
-use crate::flapping::Flap;
-use crate::leave::LeftToKernel;
+use crate::ineligible::LeftToKernel;
+use crate::mac_mobility::Flap;
 use crate::publication::Update;
 use crate::source::SourceState;
 use crate::state::{FpmSweep, Resync};

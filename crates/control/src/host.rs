@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use netlink::{Dump, Message};
 
-use crate::fib;
 use crate::links::is_up;
 use crate::overlay::Overlay;
+use crate::route_table;
 use crate::settings::Defaults;
 use crate::state::State;
 
@@ -116,7 +116,7 @@ impl State {
             || self
                 .kernel
                 .fib
-                .matching(fib::LOCAL, local)
+                .matching(route_table::LOCAL, local)
                 .next()
                 .is_some_and(|(_, routes)| routes.first().is_some_and(|route| route.route_type == RTN_LOCAL))
     }

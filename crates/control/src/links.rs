@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{Bridge, BridgePort, Link, LinkKind, Vxlan};
 
-use crate::leave::Obstacle;
-use crate::swept::{Epoch, Swept};
+use crate::epoch_map::{Epoch, Swept};
+use crate::ineligible::UnusableRoute;
 
 /// `IFF_UP` (`include/uapi/linux/if.h`).
 const IFF_UP: u32 = 0x1;
@@ -165,20 +165,20 @@ impl Links {
     }
 
     /// Why VXLAN frames of ours cannot leave through this interface, if they cannot.
-    pub(crate) fn obstacle(&self, link: &Link) -> Option<Obstacle> {
+    pub(crate) fn obstacle(&self, link: &Link) -> Option<UnusableRoute> {
         let device = || link.name.clone();
         if let Some(master) = link.master
             && self.is_bridge(master)
         {
-            return Some(Obstacle::BridgePort { device: device(), bridge: self.name(master) });
+            return Some(UnusableRoute::BridgePort { device: device(), bridge: self.name(master) });
         }
         let mut lower = link;
         for _ in 0..NESTING {
             match &lower.kind {
                 LinkKind::Bridge(_) => {
-                    return Some(Obstacle::Bridge { device: device(), bridge: lower.name.clone() });
+                    return Some(UnusableRoute::Bridge { device: device(), bridge: lower.name.clone() });
                 }
-                LinkKind::Vxlan(_) => return Some(Obstacle::Tunnel { device: device() }),
+                LinkKind::Vxlan(_) => return Some(UnusableRoute::Tunnel { device: device() }),
                 // What lies in another namespace does not concern this one, and its index means another interface here.
                 _ if lower.link_namespace.is_some() => break,
                 // A veth's lower device is its peer: only these stack on another device.
@@ -192,7 +192,7 @@ impl Links {
             }
         }
         if link.hardware_type != ARPHRD_ETHER || link.mac.is_none() {
-            return Some(Obstacle::NotEthernet { device: device() });
+            return Some(UnusableRoute::NotEthernet { device: device() });
         }
         None
     }

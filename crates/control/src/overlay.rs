@@ -12,9 +12,9 @@ use tables::hash::{TableHasher, TableMap};
 use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
+use crate::epoch_map::{Epoch, Swept};
 use crate::events::MacChange;
-use crate::leave::Oddity;
-use crate::swept::{Epoch, Swept};
+use crate::ineligible::UnsupportedEntry;
 use crate::vteps::Vteps;
 
 /// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).
@@ -37,7 +37,7 @@ pub(crate) struct Overlay {
     fpm: Swept<MacAddr, Ipv4Addr>,
     flood: Swept<Ipv4Addr, ()>,
     /// Entries that only the kernel can follow.
-    odd: Swept<(MacAddr, Option<IpAddr>), Oddity>,
+    odd: Swept<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
     /// Addresses about which something was said since the last [`Overlay::settle`].
     touched: Vec<MacAddr>,
     touched_flood: bool,
@@ -207,7 +207,7 @@ impl Overlay {
     }
 
     /// An entry that only the kernel can follow, the same one every time.
-    pub(crate) fn odd(&self) -> Option<(MacAddr, Oddity)> {
+    pub(crate) fn odd(&self) -> Option<(MacAddr, UnsupportedEntry)> {
         self.odd.iter().min_by_key(|(key, _)| *key).map(|((mac, _), oddity)| (mac, *oddity))
     }
 
@@ -325,27 +325,27 @@ fn odd_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
 }
 
 /// The VTEP of an entry that any VTEP could follow.
-fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, Oddity> {
+fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, UnsupportedEntry> {
     // The kernel names port, VNI and next-hop id only where they differ from the netdev's (`vxlan_fdb_info()`).
     if let Some(id) = entry.next_hop_id {
-        return Err(Oddity::NextHop(id));
+        return Err(UnsupportedEntry::NextHop(id));
     }
     if let Some(port) = entry.port {
-        return Err(Oddity::Port(port));
+        return Err(UnsupportedEntry::Port(port));
     }
     if let Some(vni) = entry.vni {
-        return Err(Oddity::Vni(vni));
+        return Err(UnsupportedEntry::Vni(vni));
     }
     if let Some(via) = entry.via {
-        return Err(Oddity::Via(via));
+        return Err(UnsupportedEntry::Via(via));
     }
     if entry.mac.is_group() {
-        return Err(Oddity::Group);
+        return Err(UnsupportedEntry::Group);
     }
     match entry.destination {
-        Some(IpAddr::V4(vtep)) if vtep.is_multicast() => Err(Oddity::MulticastGroup(vtep)),
+        Some(IpAddr::V4(vtep)) if vtep.is_multicast() => Err(UnsupportedEntry::MulticastGroup(vtep)),
         Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(vtep),
-        Some(IpAddr::V6(vtep)) => Err(Oddity::Ipv6(vtep)),
-        _ => Err(Oddity::NoDestination),
+        Some(IpAddr::V6(vtep)) => Err(UnsupportedEntry::Ipv6(vtep)),
+        _ => Err(UnsupportedEntry::NoDestination),
     }
 }

@@ -9,8 +9,8 @@ use tables::PortChoice;
 use tables::steering::FIRST_VIRTUAL;
 use wire::Vni;
 
-use crate::discover::Discovery;
-use crate::leave::LeaveReason;
+use crate::eligibility::Discovery;
+use crate::ineligible::KernelOnlyReason;
 use crate::overlay::Overlay;
 use crate::settings::{RoutePerFrame, VniSettings};
 
@@ -25,7 +25,7 @@ impl Discovery<'_> {
         link: &Link,
         vxlan: &Vxlan,
         overlay: &Overlay,
-        left: Option<&LeaveReason>,
+        left: Option<&KernelOnlyReason>,
     ) -> Option<PortChoice> {
         // A netdev without Ethernet headers (GPE) carries frames that the program does not read.
         let readable = link.ifindex < FIRST_VIRTUAL && link.hardware_type == ARPHRD_ETHER;

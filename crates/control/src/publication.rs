@@ -12,20 +12,20 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, ShortcutPort, Slot, Snapshot, SnapshotBuilder,
+    BypassPort, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, Slot, Snapshot, SnapshotBuilder,
     SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
-use crate::discover::{Discovery, Terms};
-use crate::leave::{LeaveReason, LeftToKernel};
+use crate::bypass::{self, PortDecision};
+use crate::eligibility::{Discovery, VniConfig};
+use crate::ids::{PathNumbers, Slots};
+use crate::ineligible::{KernelOnlyReason, LeftToKernel};
 use crate::overlay::Overlay;
 use crate::resolver::{Adjacency, STALE, UNRESOLVED};
 use crate::settings::Settings;
-use crate::shortcut::{self, PortDecision};
-use crate::slots::{PathNumbers, Slots};
 use crate::state::State;
-use crate::underlay::{Hop, LinkLocal, Survey};
+use crate::underlay::{Hop, LinkLocal, RouteResolver};
 use crate::vteps::Known;
 
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
@@ -46,9 +46,9 @@ pub struct Update {
     pub missing: Arc<BTreeSet<Vni>>,
     /// VTEPs of taken VNIs that no better route than a default route leads to.
     pub by_default: Arc<BTreeSet<Ipv4Addr>>,
-    /// The ports of taken VNIs' bridges, and whether they have the shortcut.
+    /// The ports of taken VNIs' bridges, and whether they have the bypass.
     pub ports: Arc<[PortDecision]>,
-    /// Addresses that came to places that the shortcut goes by, or left them, since the publication before.
+    /// Addresses that came to places that the bypass goes by, or left them, since the publication before.
     pub places: Arc<[PlaceChange]>,
 }
 
@@ -83,15 +83,15 @@ impl Publication {
     }
 
     /// The slot and the terms of a netdev that is taken over.
-    pub(crate) fn taken(&self, ifindex: u32) -> Option<(Slot, &Terms)> {
+    pub(crate) fn taken(&self, ifindex: u32) -> Option<(Slot, &VniConfig)> {
         match self.decisions.get(&ifindex)? {
             Decision::Taken { slot, terms, .. } => Some((*slot, terms)),
             Decision::Left(_) => None,
         }
     }
 
-    /// These ports have the shortcut, and this is why.
-    pub(crate) fn set_ports(&mut self, ports: BTreeMap<u32, ShortcutPort>, decided: Arc<[PortDecision]>) {
+    /// These ports have the bypass, and this is why.
+    pub(crate) fn set_ports(&mut self, ports: BTreeMap<u32, BypassPort>, decided: Arc<[PortDecision]>) {
         if self.last.plan.ports != ports {
             Arc::make_mut(&mut self.last.plan).ports = ports;
         }
@@ -153,7 +153,7 @@ fn contains(network: Ipv4Addr, length: u8, address: Ipv4Addr) -> bool {
 /// What was decided of a vxlan netdev.
 #[derive(Debug)]
 enum Decision {
-    Taken { slot: Slot, terms: Terms, table: Arc<VniTable> },
+    Taken { slot: Slot, terms: VniConfig, table: Arc<VniTable> },
     Left(LeftToKernel),
 }
 
@@ -174,7 +174,7 @@ impl State {
         let dirty = &self.dirty;
         let lists = dirty.overlays.is_empty() && dirty.prefixes.is_empty();
         let flags = dirty.decisions || dirty.all;
-        !lists || !dirty.shortcut.is_empty() || flags || dirty.underlay || dirty.adjacencies
+        !lists || !dirty.bypass.is_empty() || flags || dirty.underlay || dirty.adjacencies
     }
 
     /// Builds if there is anything new, and the first time in any case.
@@ -242,20 +242,20 @@ impl State {
         if renumber || decided || dirty.underlay || dirty.decisions {
             self.build_plan(decided);
         }
-        self.follow_shortcut(dirty.shortcut, dirty.all);
+        self.follow_bypass(dirty.bypass, dirty.all);
         self.build_snapshot();
         self.publication.last.clone()
     }
 
     /// What was said of bridges, and what was decided meanwhile.
-    fn follow_shortcut(&mut self, said: shortcut::Dirty, all: bool) {
-        let mut dirty = std::mem::take(&mut self.dirty.shortcut);
+    fn follow_bypass(&mut self, said: bypass::Dirty, all: bool) {
+        let mut dirty = std::mem::take(&mut self.dirty.bypass);
         dirty.bridges.extend(said.bridges);
         dirty.addresses.extend(said.addresses);
         if all {
             dirty.bridges.extend(self.links.bridges_with_vxlan());
         }
-        self.build_shortcut(dirty);
+        self.build_bypass(dirty);
     }
 
     fn find_missing(&mut self) {
@@ -284,7 +284,7 @@ impl State {
         let mut ways = Ways::default();
         let mut vteps = std::mem::take(&mut self.vteps);
         let link_local = LinkLocal::new(&self.kernel, &self.neighbours);
-        let mut survey = Survey::new(self.underlay(&link_local));
+        let mut survey = RouteResolver::new(self.underlay(&link_local));
         for index in wanted {
             let Some(address) = vteps.get(index).map(|known| known.address) else { continue };
             let reach = survey.reach(address, &mut vteps.ways);
@@ -372,7 +372,7 @@ impl State {
 
     fn forget(&mut self, ifindex: u32) -> bool {
         self.publication.waiting.remove(&ifindex);
-        self.dirty.shortcut.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
+        self.dirty.bypass.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
         if let Some(overlay) = self.overlays.get_mut(&ifindex) {
             overlay.take(&mut self.vteps, false);
         }
@@ -393,14 +393,14 @@ impl State {
             _ => {}
         }
         self.forget(left.ifindex);
-        if left.reason == LeaveReason::SlotsExhausted {
+        if left.reason == KernelOnlyReason::SlotsExhausted {
             self.publication.waiting.insert(left.ifindex);
         }
         self.publication.decisions.insert(left.ifindex, Decision::Left(left));
         true
     }
 
-    fn take(&mut self, ifindex: u32, terms: Terms, entries_changed: bool) -> bool {
+    fn take(&mut self, ifindex: u32, terms: VniConfig, entries_changed: bool) -> bool {
         let Some(overlay) = self.overlays.get_mut(&ifindex) else { return false };
         let publication = &mut self.publication;
         let held = match publication.decisions.get(&ifindex) {
@@ -417,7 +417,7 @@ impl State {
             None => match publication.slots.take() {
                 Some(slot) => (slot, true, Fdb::default()),
                 None => {
-                    let reason = LeaveReason::SlotsExhausted;
+                    let reason = KernelOnlyReason::SlotsExhausted;
                     let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
                     return self.leave(LeftToKernel { ifindex, name, vni, reason });
                 }
@@ -425,7 +425,7 @@ impl State {
         };
         overlay.take(&mut self.vteps, true);
         if changed {
-            self.dirty.shortcut.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
+            self.dirty.bypass.bridges.extend(self.links.get(ifindex).and_then(|link| link.master));
         }
         let table = Arc::new(table(slot, ifindex, &terms, overlay, hosts));
         publication.changed.insert(slot);
@@ -673,7 +673,7 @@ fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
     }
 }
 
-fn table(slot: Slot, ifindex: u32, terms: &Terms, overlay: &Overlay, hosts: Fdb<u32>) -> VniTable {
+fn table(slot: Slot, ifindex: u32, terms: &VniConfig, overlay: &Overlay, hosts: Fdb<u32>) -> VniTable {
     let learning = terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
     VniTable {
         slot,

@@ -23,7 +23,7 @@ pub struct Settings {
     /// Whether a next hop that is new or came back takes flows from the others.
     pub rebalance: Rebalance,
     /// Whether hosts' frames for known remote MAC addresses skip the bridge where they can.
-    pub shortcut: bool,
+    pub bypass: bool,
     /// How long what zebra said is kept when its FPM connection is lost.
     pub stale_time: StaleTime,
     /// How much may be learned from received frames.
@@ -46,7 +46,7 @@ impl Default for Settings {
             detached: BTreeSet::new(),
             seed: 0,
             rebalance: Rebalance::default(),
-            shortcut: true,
+            bypass: true,
             stale_time: StaleTime::default(),
             learning: LearnLimits::default(),
             route_per_frame: RoutePerFrame::default(),

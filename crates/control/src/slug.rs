@@ -1,12 +1,12 @@
 //! Short names for the reasons why VNIs stay with kernel VXLAN: labels of metrics and fields of the API.
 
-use crate::leave::{LeaveReason, Obstacle};
+use crate::ineligible::{KernelOnlyReason, UnusableRoute};
 
 /// Gives each reason its slug and a general sentence. The match is exhaustive, so a new reason without a slug
 /// does not compile.
 macro_rules! slugs {
     ($($pattern:pat => $slug:literal, $sentence:literal;)+) => {
-        impl LeaveReason {
+        impl KernelOnlyReason {
             /// All slugs, each with a general sentence for the documentation.
             pub const ALL: &'static [(&'static str, &'static str)] = &[$(($slug, $sentence)),+];
 
@@ -22,66 +22,66 @@ macro_rules! slugs {
 }
 
 slugs! {
-    LeaveReason::Standalone => "standalone",
+    KernelOnlyReason::Standalone => "standalone",
         "vtepd runs standalone, on the VNIs that its configuration describes";
-    LeaveReason::NotIncluded => "not-included", "the configuration names other VNIs";
-    LeaveReason::Excluded => "excluded", "the configuration excludes the VNI";
-    LeaveReason::Detached => "detached", "the VNI was detached by `vtepctl detach`";
-    LeaveReason::Settings(_) => "settings", "the settings of the VNI contradict each other";
-    LeaveReason::External => "external", "the netdev is `external`: each packet brings its own tunnel";
-    LeaveReason::VniFilter => "vni-filter", "the netdev has `vnifilter`: it serves many VNIs";
-    LeaveReason::VniZero => "vni-zero", "the VNI is 0";
-    LeaveReason::Down => "down", "the netdev is down";
-    LeaveReason::NotInBridge => "not-in-bridge", "the netdev is in no bridge";
-    LeaveReason::VlanAwareBridge { .. } => "vlan-aware-bridge", "the bridge is VLAN-aware";
-    LeaveReason::NoLocalAddress => "no-local-address", "the netdev has no `local` address";
-    LeaveReason::Ipv6Underlay { .. } => "ipv6-underlay", "`local` or `remote` is an IPv6 address";
-    LeaveReason::MulticastGroup { .. } => "multicast-group", "the netdev floods to a multicast group";
-    LeaveReason::LowerDevice { .. } => "lower-device", "the netdev is bound to a lower device (`dev`)";
-    LeaveReason::Options(_) => "options",
+    KernelOnlyReason::NotIncluded => "not-included", "the configuration names other VNIs";
+    KernelOnlyReason::Excluded => "excluded", "the configuration excludes the VNI";
+    KernelOnlyReason::Detached => "detached", "the VNI was detached by `vtepctl detach`";
+    KernelOnlyReason::Settings(_) => "settings", "the settings of the VNI contradict each other";
+    KernelOnlyReason::External => "external", "the netdev is `external`: each packet brings its own tunnel";
+    KernelOnlyReason::VniFilter => "vni-filter", "the netdev has `vnifilter`: it serves many VNIs";
+    KernelOnlyReason::VniZero => "vni-zero", "the VNI is 0";
+    KernelOnlyReason::Down => "down", "the netdev is down";
+    KernelOnlyReason::NotInBridge => "not-in-bridge", "the netdev is in no bridge";
+    KernelOnlyReason::VlanAwareBridge { .. } => "vlan-aware-bridge", "the bridge is VLAN-aware";
+    KernelOnlyReason::NoLocalAddress => "no-local-address", "the netdev has no `local` address";
+    KernelOnlyReason::Ipv6Underlay { .. } => "ipv6-underlay", "`local` or `remote` is an IPv6 address";
+    KernelOnlyReason::MulticastGroup { .. } => "multicast-group", "the netdev floods to a multicast group";
+    KernelOnlyReason::LowerDevice { .. } => "lower-device", "the netdev is bound to a lower device (`dev`)";
+    KernelOnlyReason::Options(_) => "options",
         "the netdev has options that change what is sent or accepted, such as `gbp` or `proxy`";
-    LeaveReason::UnknownDf(_) => "unknown-df", "`df` has a value that vtepd does not know";
-    LeaveReason::FdbEntry { .. } => "fdb-entry",
+    KernelOnlyReason::UnknownDf(_) => "unknown-df", "`df` has a value that vtepd does not know";
+    KernelOnlyReason::FdbEntry { .. } => "fdb-entry",
         "an FDB entry has a port, a VNI, an interface, a next-hop group or a destination that only the kernel follows";
-    LeaveReason::Underlay { obstacle: Obstacle::OwnAddress, .. } => "remote-is-local",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::OwnAddress, .. } => "remote-is-local",
         "a remote VTEP has an address of this host";
-    LeaveReason::Underlay { obstacle: Obstacle::Bridge { .. }, .. } => "route-through-bridge",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::Bridge { .. }, .. } => "route-through-bridge",
         "the route to a remote VTEP leads through a bridge";
-    LeaveReason::Underlay { obstacle: Obstacle::BridgePort { .. }, .. } => "route-through-bridge-port",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::BridgePort { .. }, .. } => "route-through-bridge-port",
         "the route to a remote VTEP leads through a port of a bridge";
-    LeaveReason::Underlay { obstacle: Obstacle::Tunnel { .. }, .. } => "route-through-tunnel",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::Tunnel { .. }, .. } => "route-through-tunnel",
         "the route to a remote VTEP leads through a VXLAN tunnel";
-    LeaveReason::Underlay { obstacle: Obstacle::NotEthernet { .. }, .. } => "route-not-ethernet",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::NotEthernet { .. }, .. } => "route-not-ethernet",
         "the route to a remote VTEP leads through an interface without Ethernet headers";
-    LeaveReason::Underlay { obstacle: Obstacle::RouteType(_), .. } => "route-type",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::RouteType(_), .. } => "route-type",
         "the route to a remote VTEP is a broadcast, anycast, multicast or other special route";
-    LeaveReason::Duplicate { .. } => "duplicate",
+    KernelOnlyReason::Duplicate { .. } => "duplicate",
         "another netdev has the same local address, UDP port and VNI";
-    LeaveReason::KernelDatapath => "kernel-datapath",
+    KernelOnlyReason::KernelDatapath => "kernel-datapath",
         "the configuration chooses the kernel datapath";
-    LeaveReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
-    LeaveReason::PolicyRouting(_) => "policy-routing",
+    KernelOnlyReason::SlotsExhausted => "slots-exhausted", "4094 other VNIs are taken over already";
+    KernelOnlyReason::PolicyRouting(_) => "policy-routing",
         "a rule of policy routing (`ip rule`) may match VXLAN packets, or a default rule is missing";
-    LeaveReason::IpsecPolicy(_) => "ipsec-policy", "an IPsec policy may match VXLAN packets";
-    LeaveReason::PacketFilter(_) => "packet-filter",
+    KernelOnlyReason::IpsecPolicy(_) => "ipsec-policy", "an IPsec policy may match VXLAN packets";
+    KernelOnlyReason::PacketFilter(_) => "packet-filter",
         "a rule of nftables or iptables may match VXLAN packets, and does more than accept or count them";
-    LeaveReason::LocalAddressMissing(_) => "local-address-missing",
+    KernelOnlyReason::LocalAddressMissing(_) => "local-address-missing",
         "this host does not have the netdev's `local` address";
-    LeaveReason::ForeignNamespace => "foreign-namespace",
+    KernelOnlyReason::ForeignNamespace => "foreign-namespace",
         "the netdev was moved here and its underlay is in another network namespace";
-    LeaveReason::UnknownOption(_) => "unknown-option",
+    KernelOnlyReason::UnknownOption(_) => "unknown-option",
         "the netdev has an option that is newer than this version of vtepd";
-    LeaveReason::Underlay { obstacle: Obstacle::Encapsulation { .. }, .. } => "route-encapsulation",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::Encapsulation { .. }, .. } => "route-encapsulation",
         "the route to a remote VTEP has an encapsulation, such as MPLS or SRv6";
-    LeaveReason::Underlay { obstacle: Obstacle::TosRoute, .. } => "tos-route",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::TosRoute, .. } => "tos-route",
         "a remote VTEP has routes for single TOS values, and the netdev sets or inherits the TOS";
-    LeaveReason::Underlay { obstacle: Obstacle::HopLimit(_), .. } => "route-hoplimit",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::HopLimit(_), .. } => "route-hoplimit",
         "the route to a remote VTEP sets the TTL, and the netdev has no TTL of its own";
-    LeaveReason::Underlay { obstacle: Obstacle::LockedMtu, .. } => "route-mtu-locked",
+    KernelOnlyReason::Underlay { obstacle: UnusableRoute::LockedMtu, .. } => "route-mtu-locked",
         "the route to a remote VTEP has a locked MTU (`mtu lock`), and the netdev sets or inherits DF";
-    LeaveReason::NetdevQdisc { .. } => "netdev-qdisc",
+    KernelOnlyReason::NetdevQdisc { .. } => "netdev-qdisc",
         "the netdev has a queueing discipline that delays or drops frames, such as `tbf` or `netem`";
-    LeaveReason::VxlanMdb => "vxlan-mdb", "the netdev has multicast entries of its own (`bridge mdb`)";
+    KernelOnlyReason::VxlanMdb => "vxlan-mdb", "the netdev has multicast entries of its own (`bridge mdb`)";
 }
 
 #[cfg(test)]
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn slugs_are_unique_and_in_kebab_case() {
-        let slugs: BTreeSet<&str> = LeaveReason::ALL.iter().map(|(slug, _)| *slug).collect();
-        assert_eq!(slugs.len(), LeaveReason::ALL.len());
-        for (slug, sentence) in LeaveReason::ALL {
+        let slugs: BTreeSet<&str> = KernelOnlyReason::ALL.iter().map(|(slug, _)| *slug).collect();
+        assert_eq!(slugs.len(), KernelOnlyReason::ALL.len());
+        for (slug, sentence) in KernelOnlyReason::ALL {
             let kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
             assert!(!slug.is_empty() && slug.chars().all(kebab), "{slug}");
             assert!(!sentence.is_empty() && !sentence.ends_with('.'), "{slug}: {sentence}");

@@ -9,23 +9,23 @@ use netlink::{Dump, FdbEntry, Message};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
+use crate::bypass::{self, Bypass};
+use crate::epoch_map::{Epoch, Swept};
 use crate::events::MacChange;
-use crate::fib::Identity;
-use crate::flapping::{Flap, Flapping, MoveCounts};
 use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
 use crate::links::Links;
+use crate::mac_mobility::{Flap, Flapping, MoveCounts};
 use crate::overlay::Overlay;
 use crate::packet_filters::PacketFilters;
 use crate::policies::Policies;
 use crate::publication::Publication;
 use crate::resolver::Resolver;
 use crate::reverse_path::ReversePaths;
+use crate::route_table::Identity;
 use crate::settings::{Filters, Namespace, Settings};
-use crate::shortcut::{self, Shortcut};
 use crate::source::SourceState;
 use crate::standalone;
-use crate::swept::{Epoch, Swept};
 use crate::underlay::{LinkLocal, Routes, Underlay};
 use crate::vteps::Vteps;
 
@@ -77,7 +77,7 @@ pub struct State {
     pub(crate) moves: MoveCounts,
     pub(crate) flapping: Flapping,
     pub(crate) mac_changes: Vec<(u32, MacChange)>,
-    pub(crate) shortcut: Shortcut,
+    pub(crate) bypass: Bypass,
 }
 
 /// Where a bridge has a MAC address.
@@ -127,8 +127,8 @@ pub(crate) struct Dirty {
     pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
     /// The MAC addresses of next hops.
     pub(crate) adjacencies: bool,
-    /// What the shortcut goes by.
-    pub(crate) shortcut: shortcut::Dirty,
+    /// What the bypass goes by.
+    pub(crate) bypass: bypass::Dirty,
 }
 
 /// What a dump changed beside the entries it confirmed.
@@ -193,7 +193,7 @@ impl State {
             moves: MoveCounts::default(),
             flapping: Flapping::default(),
             mac_changes: Vec::new(),
-            shortcut: Shortcut::default(),
+            bypass: Bypass::default(),
         }
     }
 
@@ -219,7 +219,7 @@ impl State {
     pub fn set_filters(&mut self, filters: Filters) {
         if self.namespace.filters != filters {
             self.namespace.filters = filters;
-            self.dirty.shortcut.bridges.extend(self.links.bridges_with_vxlan());
+            self.dirty.bypass.bridges.extend(self.links.bridges_with_vxlan());
         }
     }
 
@@ -479,7 +479,7 @@ impl State {
                 .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
         });
         if let Some(bridge) = bridge {
-            self.dirty.shortcut.addresses.extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
+            self.dirty.bypass.addresses.extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
         }
         if self.publication.takes(ifindex) {
             self.moves.followed += settled.followed;

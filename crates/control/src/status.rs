@@ -9,10 +9,10 @@ use std::time::Instant;
 use tables::SteeringPlan;
 use wire::Vni;
 
-use crate::flapping::MoveCounts;
+use crate::bypass::PortDecision;
+use crate::ineligible::LeftToKernel;
 use crate::learn::LearnCounts;
-use crate::leave::LeftToKernel;
-use crate::shortcut::PortDecision;
+use crate::mac_mobility::MoveCounts;
 use crate::source::SourceState;
 use crate::state::{FpmHazard, Resync};
 
@@ -47,7 +47,7 @@ pub struct Status {
     pub missing: Arc<BTreeSet<Vni>>,
     /// VTEPs of taken VNIs that nothing better than a default route leads to.
     pub by_default: Arc<BTreeSet<Ipv4Addr>>,
-    /// The ports of taken VNIs' bridges, and whether they have the shortcut.
+    /// The ports of taken VNIs' bridges, and whether they have the bypass.
     pub ports: Arc<[PortDecision]>,
     /// What the user should know.
     pub warnings: Vec<Warning>,

@@ -33,12 +33,12 @@ use std::sync::Arc;
 use netlink::{NextHopKind, RouteNextHop, RouteTarget};
 use tables::hash::TableMap;
 
-use crate::fib::{BY_TOS, Fib, FibRoute, Identity, TABLES};
-use crate::leave::Obstacle;
+use crate::epoch_map::Swept;
+use crate::ineligible::UnusableRoute;
+use crate::intern::Shared;
 use crate::links::{Links, impairs, is_up};
-use crate::shared::Shared;
+use crate::route_table::{BY_TOS, Fib, FibRoute, Identity, TABLES};
 use crate::state::Adjacent;
-use crate::swept::Swept;
 
 /// `RTNH_F_DEAD` (`include/uapi/linux/rtnetlink.h`).
 const RTNH_F_DEAD: u8 = 1;
@@ -146,13 +146,13 @@ fn note(gateways: &mut BTreeMap<u32, Option<IpAddr>>, ifindex: u32, gateway: IpA
 
 /// How an address is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Reach {
+pub(crate) struct ResolvedRoute {
     /// The live next hops, sorted by the interface's name and the gateway. Empty: no frame gets there, not through the kernel either.
     pub(crate) hops: Vec<Hop>,
     /// The Ethernet interfaces of all next hops, those without carrier too.
     pub(crate) uplinks: BTreeSet<u32>,
     /// Why the way is not one for frames of ours.
-    pub(crate) obstacle: Option<Obstacle>,
+    pub(crate) obstacle: Option<UnusableRoute>,
     /// Whether routes to other addresses decide too: those to gateways.
     pub(crate) recursive: bool,
     /// The TTL that the route sets.
@@ -163,7 +163,7 @@ pub(crate) struct Reach {
     pub(crate) by_tos: bool,
 }
 
-impl Reach {
+impl ResolvedRoute {
     /// Whether there is more than one next hop.
     pub(crate) fn is_multipath(&self) -> bool {
         self.hops.len() > 1
@@ -198,7 +198,7 @@ pub(crate) struct Hop {
 /// What one route has to offer.
 enum Verdict {
     /// Take this.
-    Reached(Reach),
+    Reached(ResolvedRoute),
     /// All its next hops are gone: the next route is asked.
     Dead,
     /// All its next hops that are left lack carrier.
@@ -229,18 +229,22 @@ impl Candidate<'_> {
 }
 
 /// The ways to many addresses at one moment. Where routes offer the same, they are followed once.
-pub(crate) struct Survey<'a> {
+pub(crate) struct RouteResolver<'a> {
     underlay: Underlay<'a>,
-    followed: TableMap<(Vec<Offer>, bool), Arc<Reach>>,
+    followed: TableMap<(Vec<Offer>, bool), Arc<ResolvedRoute>>,
 }
 
-impl<'a> Survey<'a> {
+impl<'a> RouteResolver<'a> {
     pub(crate) fn new(underlay: Underlay<'a>) -> Self {
         Self { underlay, followed: TableMap::default() }
     }
 
     /// How frames get to `address`: [`Underlay::reach`], shared with the others that are reached so.
-    pub(crate) fn reach(&mut self, address: Ipv4Addr, shared: &mut Shared<Reach>) -> Arc<Reach> {
+    pub(crate) fn reach(
+        &mut self,
+        address: Ipv4Addr,
+        shared: &mut Shared<ResolvedRoute>,
+    ) -> Arc<ResolvedRoute> {
         let underlay = self.underlay;
         if underlay.own.contains(&IpAddr::V4(address)) {
             return shared.share(&underlay.reach(address));
@@ -251,7 +255,8 @@ impl<'a> Survey<'a> {
         if let Some(reach) = self.followed.get(&key) {
             return Arc::clone(reach);
         }
-        let reach = shared.share(&Reach { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
+        let reach =
+            shared.share(&ResolvedRoute { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
         // Otherwise it is a way to this address alone.
         if !reach.recursive && reach.hops.iter().all(|hop| hop.gateway != IpAddr::V4(address)) {
             self.followed.insert(key, Arc::clone(&reach));
@@ -262,8 +267,8 @@ impl<'a> Survey<'a> {
 
 impl Underlay<'_> {
     /// How frames get to `address`.
-    pub(crate) fn reach(&self, address: Ipv4Addr) -> Reach {
-        Reach { by_tos: self.has_routes_by_tos(address), ..self.lookup(address, RECURSION) }
+    pub(crate) fn reach(&self, address: Ipv4Addr) -> ResolvedRoute {
+        ResolvedRoute { by_tos: self.has_routes_by_tos(address), ..self.lookup(address, RECURSION) }
     }
 
     fn has_routes_by_tos(&self, address: Ipv4Addr) -> bool {
@@ -273,9 +278,9 @@ impl Underlay<'_> {
         })
     }
 
-    fn lookup(&self, address: Ipv4Addr, depth: usize) -> Reach {
+    fn lookup(&self, address: Ipv4Addr, depth: usize) -> ResolvedRoute {
         if self.own.contains(&IpAddr::V4(address)) {
-            return Reach { obstacle: Some(Obstacle::OwnAddress), ..Reach::default() };
+            return ResolvedRoute { obstacle: Some(UnusableRoute::OwnAddress), ..ResolvedRoute::default() };
         }
         self.try_each(&self.candidates(address), address, depth)
     }
@@ -295,7 +300,7 @@ impl Underlay<'_> {
         candidates
     }
 
-    fn try_each(&self, candidates: &[Candidate<'_>], address: Ipv4Addr, depth: usize) -> Reach {
+    fn try_each(&self, candidates: &[Candidate<'_>], address: Ipv4Addr, depth: usize) -> ResolvedRoute {
         let mut uplinks = BTreeSet::new();
         let mut recursive = false;
         let mut thrown = None;
@@ -309,7 +314,7 @@ impl Underlay<'_> {
                 match self.follow(source, route, address, depth, &mut uplinks, &mut recursive) {
                     Verdict::Reached(mut reach) => {
                         reach.hops.iter_mut().for_each(|hop| hop.by_default |= *length == 0);
-                        return Reach { uplinks, recursive, ..reach };
+                        return ResolvedRoute { uplinks, recursive, ..reach };
                     }
                     Verdict::Down => down = true,
                     Verdict::Dead => {}
@@ -323,7 +328,7 @@ impl Underlay<'_> {
                 break;
             }
         }
-        Reach { uplinks, recursive, ..Reach::default() }
+        ResolvedRoute { uplinks, recursive, ..ResolvedRoute::default() }
     }
 
     fn follow(
@@ -338,15 +343,15 @@ impl Underlay<'_> {
         match route.route_type {
             1 => {}
             2 => {
-                let obstacle = Some(Obstacle::OwnAddress);
-                return Verdict::Reached(Reach { obstacle, ..Reach::default() });
+                let obstacle = Some(UnusableRoute::OwnAddress);
+                return Verdict::Reached(ResolvedRoute { obstacle, ..ResolvedRoute::default() });
             }
             // Blackhole, unreachable, prohibit: the kernel drops.
-            6..=8 => return Verdict::Reached(Reach::default()),
+            6..=8 => return Verdict::Reached(ResolvedRoute::default()),
             9 => return Verdict::Throw,
             other => {
-                let obstacle = Some(Obstacle::RouteType(other));
-                return Verdict::Reached(Reach { obstacle, ..Reach::default() });
+                let obstacle = Some(UnusableRoute::RouteType(other));
+                return Verdict::Reached(ResolvedRoute { obstacle, ..ResolvedRoute::default() });
             }
         }
         let mut named = Vec::new();
@@ -354,12 +359,12 @@ impl Underlay<'_> {
             RouteTarget::NextHops(hops) => named.extend(hops.iter().map(|hop| (hop, u32::from(hop.weight)))),
             RouteTarget::Object(id) => {
                 if self.expand(source, *id, 1, RECURSION, &mut named) == Some(NextHopKind::Blackhole) {
-                    return Verdict::Reached(Reach::default());
+                    return Verdict::Reached(ResolvedRoute::default());
                 }
             }
         }
         let FibRoute { hop_limit, mtu_locked, .. } = *route;
-        let mut reach = Reach { hop_limit, mtu_locked, ..Reach::default() };
+        let mut reach = ResolvedRoute { hop_limit, mtu_locked, ..ResolvedRoute::default() };
         let mut weighted = Vec::new();
         let mut down = false;
         for (hop, weight) in named {
@@ -381,8 +386,8 @@ impl Underlay<'_> {
             let Some(link) = self.links.get(hop.ifindex) else { continue };
             let obstacle = match (hop.vni, hop.encapsulation) {
                 // An EVPN type-5 route: the way leads through an overlay.
-                (Some(_), _) => Some(Obstacle::Tunnel { device: link.name.clone() }),
-                (None, Some(kind)) => Some(Obstacle::Encapsulation { device: link.name.clone(), kind }),
+                (Some(_), _) => Some(UnusableRoute::Tunnel { device: link.name.clone() }),
+                (None, Some(kind)) => Some(UnusableRoute::Encapsulation { device: link.name.clone(), kind }),
                 (None, None) => self.links.obstacle(link),
             };
             if obstacle.is_none() {
@@ -477,7 +482,7 @@ mod tests {
     use wire::MacAddr;
 
     use super::*;
-    use crate::swept::Epoch;
+    use crate::epoch_map::Epoch;
 
     fn link(ifindex: u32, flags: u32) -> Link {
         Link {
@@ -598,7 +603,7 @@ mod tests {
             let neighbours = Swept::default();
         let link_local = LinkLocal::new(&kernel, &neighbours);
             let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
-            let (mut survey, mut shared) = (Survey::new(underlay), Shared::default());
+            let (mut survey, mut shared) = (RouteResolver::new(underlay), Shared::default());
             for last in 0..12 {
                 let reach = survey.reach(address(last), &mut shared);
                 prop_assert_eq!(&*reach, &underlay.reach(address(last)), "{}", address(last));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tables::hash::TableHasher;
 use tables::{Paths, VtepIndex};
 
-use crate::shared::Shared;
-use crate::underlay::Reach;
+use crate::intern::Shared;
+use crate::underlay::ResolvedRoute;
 
 /// One remote VTEP.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Known {
     /// How many of them are taken over.
     taken: u32,
     /// `None` until it was looked up.
-    pub(crate) reach: Option<Arc<Reach>>,
+    pub(crate) reach: Option<Arc<ResolvedRoute>>,
     /// What the kernel's route cache says of the path's MTU, where it was told of a smaller one.
     pub(crate) path_mtu: Option<u32>,
     /// `None` until there was reason to look.
@@ -41,7 +41,7 @@ pub(crate) struct Vteps {
     by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
     free: Vec<VtepIndex>,
     /// The ways to them.
-    pub(crate) ways: Shared<Reach>,
+    pub(crate) ways: Shared<ResolvedRoute>,
     /// Named since they were last looked up.
     pub(crate) new: Vec<VtepIndex>,
     /// Whether any became, or ceased to be, one that an overlay that is taken over names, since this was last reset.

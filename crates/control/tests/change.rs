@@ -7,7 +7,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use control::events::MacChange;
-use control::{Change, LeaveReason, Namespace, Settings};
+use control::{Change, KernelOnlyReason, Namespace, Settings};
 use entropy::{Bins, Policy, SourcePortRange};
 use world::*;
 
@@ -44,9 +44,9 @@ fn a_detached_vni_stays_with_the_kernel_until_it_is_attached() {
     let mut state = told(leaf());
     assert!(table(&state.build()).is_some());
     state.change(&Change::Detach(vni(VNI))).unwrap();
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::Detached));
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::Detached));
     state.reload(Settings::default(), Namespace::default());
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::Detached), "a reload is no attach");
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::Detached), "a reload is no attach");
     state.change(&Change::Attach(vni(VNI))).unwrap();
     assert!(table(&state.build()).is_some());
 }
@@ -55,7 +55,9 @@ fn a_detached_vni_stays_with_the_kernel_until_it_is_attached() {
 fn an_attached_vni_is_taken_over_whatever_the_configuration_says_until_it_is_read_again() {
     let excluded = Settings { exclude: BTreeSet::from([vni(VNI)]), ..Settings::default() };
     let others = Settings { include: Some(BTreeSet::from([vni(5)])), ..Settings::default() };
-    for (settings, reason) in [(excluded, LeaveReason::Excluded), (others, LeaveReason::NotIncluded)] {
+    for (settings, reason) in
+        [(excluded, KernelOnlyReason::Excluded), (others, KernelOnlyReason::NotIncluded)]
+    {
         let mut state = state_with(settings.clone());
         tell(&mut state, leaf());
         assert_eq!(why_left(&state.build(), VXLAN), Some(reason.clone()));

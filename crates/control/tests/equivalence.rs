@@ -7,7 +7,7 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use control::{LeaveReason, Path, Settings, State, VniSettings};
+use control::{KernelOnlyReason, Path, Settings, State, VniSettings};
 use netlink::{
     Dump, IpsecDirection, IpsecPolicy, Link, LinkKind, Message, NextHopKind, Route, RouteNextHop, Rule, Vxlan,
 };
@@ -200,7 +200,7 @@ fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
     let mut state = leaf_and_vtep();
     assert_eq!(slug(&mut state), None);
     tell(&mut state, [local_address(Delete)]);
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::LocalAddressMissing(LOCAL)));
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::LocalAddressMissing(LOCAL)));
     // A route of type 'local' does as well.
     let local = Route {
         table: 255,
@@ -255,7 +255,7 @@ fn the_index_of_a_lower_device_in_another_namespace_means_nothing_here() {
 #[test]
 fn an_option_that_nobody_knows_is_a_reason() {
     let mut state = leaf_and_vtep_of(Vxlan { unknown: vec![35], ..vxlan_of(VNI) });
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::UnknownOption(35)));
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::UnknownOption(35)));
 }
 
 #[test]

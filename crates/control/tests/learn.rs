@@ -4,8 +4,8 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use control::flapping::WINDOW;
-use control::{Flap, LearnCounts, LearnLimits, Oddity, Settings, State, VniSettings};
+use control::mac_mobility::WINDOW;
+use control::{Flap, LearnCounts, LearnLimits, Settings, State, UnsupportedEntry, VniSettings};
 use netlink::{FdbChange, FdbEntry, FdbWrite, Message, Vxlan};
 use tables::Learned;
 use wire::MacAddr;
@@ -325,7 +325,7 @@ fn an_announcement_without_a_destination_says_nothing() {
     assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
     let nowhere = FdbEntry { destination: Some(ip("0.0.0.0")), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
     tell(&mut state, [Message::Fdb(New, nowhere)]);
-    let oddity = Oddity::NoDestination;
-    let left = control::LeaveReason::FdbEntry { mac: mac(1), oddity };
+    let oddity = UnsupportedEntry::NoDestination;
+    let left = control::KernelOnlyReason::FdbEntry { mac: mac(1), oddity };
     assert_eq!(why_left(&state.build(), VXLAN), Some(left));
 }

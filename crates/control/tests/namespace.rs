@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use control::{
-    FpmListener, Journal, LeaveReason, Namespace, Request, RunError, Settings, SourceState, State, Status,
-    Update, Warning,
+    FpmListener, Journal, KernelOnlyReason, Namespace, Request, RunError, Settings, SourceState, State,
+    Status, Update, Warning,
 };
 use netlink::Kernel;
 use nix::sched::{CloneFlags, unshare};
@@ -178,7 +178,8 @@ fn a_leaf_is_found_and_followed() {
 
         ip("link set vx10010 down");
         leaf.until("the netdev going down", |update| {
-            update.plan.vnis.is_empty() && update.left.iter().any(|left| left.reason == LeaveReason::Down)
+            update.plan.vnis.is_empty()
+                && update.left.iter().any(|left| left.reason == KernelOnlyReason::Down)
         })
         .await;
         ip("link set vx10010 up");

@@ -1,5 +1,5 @@
 //! Whatever the order in which the sources speak, repeat themselves and are lost: in the end the tables say what the
-//! sources last meant, and the shortcut goes by what the bridge has.
+//! sources last meant, and the bypass goes by what the bridge has.
 
 #![allow(
     clippy::indexing_slicing,
@@ -235,7 +235,7 @@ impl Leaf {
         self.bridged.retain(|_, on| *on != port);
     }
 
-    /// What the shortcut goes by in the end.
+    /// What the bypass goes by in the end.
     fn expected_places(&self, slot: tables::Slot) -> BTreeSet<Place> {
         if self.isolated || !self.is_taken() {
             return BTreeSet::new();
@@ -346,7 +346,7 @@ fn bound(operation: netlink::Operation, address: u8, mac: Option<MacAddr>) -> Me
 
 fn run(steps: Vec<Step>) {
     let mut truth = Leaf::new();
-    let mut state = state_with(Settings { shortcut: true, ..Settings::default() });
+    let mut state = state_with(Settings { bypass: true, ..Settings::default() });
     tell(&mut state, leaf());
     tell(&mut state, [link(truth.netdev.clone()), truth.host_port()]);
     let mut places = BTreeSet::new();

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use control::{Event, LeaveReason};
+use control::{Event, KernelOnlyReason};
 
 const HEAD: &str = "\
 # What stays with the kernel
@@ -31,8 +31,8 @@ This page is generated from the code (`crates/control/src/slug.rs`).
 #[test]
 fn the_page_of_reasons_is_up_to_date() {
     let mut page = HEAD.to_owned();
-    for (slug, sentence) in LeaveReason::ALL {
-        let ports = if LeaveReason::UNTOUCHED.contains(slug) { "kernel" } else { "vtepd" };
+    for (slug, sentence) in KernelOnlyReason::ALL {
+        let ports = if KernelOnlyReason::UNTOUCHED.contains(slug) { "kernel" } else { "vtepd" };
         writeln!(page, "| `{slug}` | {sentence} | {ports} |").unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/left-to-kernel.md");
@@ -84,9 +84,9 @@ fn the_table_of_events_has_every_kind() {
 
 #[test]
 fn slugs_are_unique_and_those_that_are_named_exist() {
-    let slugs: BTreeSet<&str> = LeaveReason::ALL.iter().map(|(slug, _)| *slug).collect();
-    assert_eq!(slugs.len(), LeaveReason::ALL.len());
-    for slug in LeaveReason::UNTOUCHED {
+    let slugs: BTreeSet<&str> = KernelOnlyReason::ALL.iter().map(|(slug, _)| *slug).collect();
+    assert_eq!(slugs.len(), KernelOnlyReason::ALL.len());
+    for slug in KernelOnlyReason::UNTOUCHED {
         assert!(slugs.contains(slug), "{slug}");
     }
 }

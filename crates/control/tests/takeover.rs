@@ -4,7 +4,7 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::{LeaveReason, Namespace, Obstacle, Oddity, Settings, State, VniSettings};
+use control::{KernelOnlyReason, Namespace, Settings, State, UnsupportedEntry, UnusableRoute, VniSettings};
 use entropy::{Bins, Policy, SourcePortRange};
 use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, Qdisc, Vxlan};
 use tables::{DontFragment, Slot, Tos, Ttl};
@@ -12,23 +12,23 @@ use wire::MacAddr;
 use world::*;
 
 /// Why a leaf whose one vxlan netdev has these attributes leaves it to the kernel.
-fn left_for(attributes: Vxlan) -> Option<LeaveReason> {
+fn left_for(attributes: Vxlan) -> Option<KernelOnlyReason> {
     why_left(&told(leaf_with(attributes)).build(), VXLAN)
 }
 
 /// The same leaf with the link of its vxlan netdev, or of its bridge, changed.
-fn left_with(changed: Link) -> Option<LeaveReason> {
+fn left_with(changed: Link) -> Option<KernelOnlyReason> {
     why_left(&told(leaf().into_iter().chain([link(changed)])).build(), VXLAN)
 }
 
-fn left_by(settings: Settings) -> Option<LeaveReason> {
+fn left_by(settings: Settings) -> Option<KernelOnlyReason> {
     let mut state = state_with(settings);
     tell(&mut state, leaf());
     why_left(&state.build(), VXLAN)
 }
 
 /// Why a leaf with one more FDB entry leaves its VNI to the kernel; without that entry it must take it again.
-fn left_by_entry(entry: &FdbEntry) -> Option<LeaveReason> {
+fn left_by_entry(entry: &FdbEntry) -> Option<KernelOnlyReason> {
     let mut state = told(leaf());
     tell(&mut state, [Message::Fdb(New, entry.clone())]);
     let reason = why_left(&state.build(), VXLAN);
@@ -102,17 +102,17 @@ fn settings_of_one_vni_override_the_default_and_reload_live() {
     assert!(table.strict_vtep);
     let excluding = Settings { exclude: BTreeSet::from([vni(VNI)]), ..Settings::default() };
     state.reload(excluding, Namespace::default());
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::Excluded));
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::Excluded));
 }
 
 #[test]
 fn the_configuration_decides_first() {
     let only = |number| Settings { include: Some(BTreeSet::from([vni(number)])), ..Settings::default() };
     assert_eq!(left_by(only(VNI)), None);
-    assert_eq!(left_by(only(VNI + 1)), Some(LeaveReason::NotIncluded));
+    assert_eq!(left_by(only(VNI + 1)), Some(KernelOnlyReason::NotIncluded));
     let excluding = |number| Settings { exclude: BTreeSet::from([vni(number)]), ..Settings::default() };
     assert_eq!(left_by(excluding(VNI + 1)), None);
-    assert_eq!(left_by(excluding(VNI)), Some(LeaveReason::Excluded));
+    assert_eq!(left_by(excluding(VNI)), Some(KernelOnlyReason::Excluded));
     let impossible = VniSettings {
         policy: Policy::QpBins,
         bins: Bins::try_from(11).unwrap(),
@@ -120,7 +120,7 @@ fn the_configuration_decides_first() {
         ..VniSettings::default()
     };
     let reason = left_by(Settings { default: impossible, ..Settings::default() });
-    assert!(matches!(reason, Some(LeaveReason::Settings(_))), "{reason:?}");
+    assert!(matches!(reason, Some(KernelOnlyReason::Settings(_))), "{reason:?}");
 }
 
 #[test]
@@ -128,18 +128,18 @@ fn attributes_that_are_not_honoured_are_named() {
     let group = ip("239.1.1.1");
     let v6 = ip("2001:db8::1");
     for (attributes, reason) in [
-        (Vxlan { external: true, id: 0, ..base() }, LeaveReason::External),
-        (Vxlan { external: true, vni_filter: true, ..base() }, LeaveReason::External),
-        (Vxlan { vni_filter: true, ..base() }, LeaveReason::VniFilter),
-        (Vxlan { id: 0, ..base() }, LeaveReason::VniZero),
-        (Vxlan { remote: Some(group), ..base() }, LeaveReason::MulticastGroup { group }),
-        (Vxlan { remote: Some(v6), ..base() }, LeaveReason::Ipv6Underlay { address: v6 }),
-        (Vxlan { local: Some(v6), ..base() }, LeaveReason::Ipv6Underlay { address: v6 }),
-        (Vxlan { local: None, ..base() }, LeaveReason::NoLocalAddress),
-        (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, LeaveReason::NoLocalAddress),
-        (Vxlan { link: Some(UP1), ..base() }, LeaveReason::LowerDevice { device: "up1".into() }),
-        (Vxlan { options: vec!["gbp", "proxy"], ..base() }, LeaveReason::Options(vec!["gbp", "proxy"])),
-        (Vxlan { df: 9, ..base() }, LeaveReason::UnknownDf(9)),
+        (Vxlan { external: true, id: 0, ..base() }, KernelOnlyReason::External),
+        (Vxlan { external: true, vni_filter: true, ..base() }, KernelOnlyReason::External),
+        (Vxlan { vni_filter: true, ..base() }, KernelOnlyReason::VniFilter),
+        (Vxlan { id: 0, ..base() }, KernelOnlyReason::VniZero),
+        (Vxlan { remote: Some(group), ..base() }, KernelOnlyReason::MulticastGroup { group }),
+        (Vxlan { remote: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
+        (Vxlan { local: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
+        (Vxlan { local: None, ..base() }, KernelOnlyReason::NoLocalAddress),
+        (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, KernelOnlyReason::NoLocalAddress),
+        (Vxlan { link: Some(UP1), ..base() }, KernelOnlyReason::LowerDevice { device: "up1".into() }),
+        (Vxlan { options: vec!["gbp", "proxy"], ..base() }, KernelOnlyReason::Options(vec!["gbp", "proxy"])),
+        (Vxlan { df: 9, ..base() }, KernelOnlyReason::UnknownDf(9)),
     ] {
         assert_eq!(left_for(attributes.clone()), Some(reason), "{attributes:?}");
     }
@@ -149,13 +149,13 @@ fn attributes_that_are_not_honoured_are_named() {
 #[test]
 fn the_netdevs_place_is_named() {
     let netdev = || vxlan(VXLAN, BRIDGE, base());
-    assert_eq!(left_with(down(netdev())), Some(LeaveReason::Down));
-    assert_eq!(left_with(no_carrier(netdev())), Some(LeaveReason::Down));
-    assert_eq!(left_with(Link { master: None, ..netdev() }), Some(LeaveReason::NotInBridge));
-    assert_eq!(left_with(Link { master: Some(UP1), ..netdev() }), Some(LeaveReason::NotInBridge));
+    assert_eq!(left_with(down(netdev())), Some(KernelOnlyReason::Down));
+    assert_eq!(left_with(no_carrier(netdev())), Some(KernelOnlyReason::Down));
+    assert_eq!(left_with(Link { master: None, ..netdev() }), Some(KernelOnlyReason::NotInBridge));
+    assert_eq!(left_with(Link { master: Some(UP1), ..netdev() }), Some(KernelOnlyReason::NotInBridge));
     let attributes = netlink::Bridge { vlan_filtering: true, ..netlink::Bridge::default() };
     let aware = Link { kind: LinkKind::Bridge(attributes), ..bridge(BRIDGE, "br10010") };
-    assert_eq!(left_with(aware), Some(LeaveReason::VlanAwareBridge { bridge: "br10010".into() }));
+    assert_eq!(left_with(aware), Some(KernelOnlyReason::VlanAwareBridge { bridge: "br10010".into() }));
 }
 
 #[test]
@@ -163,21 +163,24 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
     let entry = || remote_of(VXLAN, mac(1), "10.0.0.12");
     let group = MacAddr([0x01, 0, 0x5e, 1, 1, 1]);
     for (entry, oddity) in [
-        (FdbEntry { port: Some(4790), ..entry() }, Oddity::Port(4790)),
-        (FdbEntry { vni: Some(7), ..entry() }, Oddity::Vni(7)),
-        (FdbEntry { via: Some(UP1), ..entry() }, Oddity::Via(UP1)),
-        (FdbEntry { next_hop_id: Some(5), destination: None, ..entry() }, Oddity::NextHop(5)),
-        (FdbEntry { destination: Some(ip("0.0.0.0")), ..entry() }, Oddity::NoDestination),
+        (FdbEntry { port: Some(4790), ..entry() }, UnsupportedEntry::Port(4790)),
+        (FdbEntry { vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
+        (FdbEntry { via: Some(UP1), ..entry() }, UnsupportedEntry::Via(UP1)),
+        (FdbEntry { next_hop_id: Some(5), destination: None, ..entry() }, UnsupportedEntry::NextHop(5)),
+        (FdbEntry { destination: Some(ip("0.0.0.0")), ..entry() }, UnsupportedEntry::NoDestination),
         (
             FdbEntry { destination: Some(ip("2001:db8::1")), ..entry() },
-            Oddity::Ipv6("2001:db8::1".parse().unwrap()),
+            UnsupportedEntry::Ipv6("2001:db8::1".parse().unwrap()),
         ),
-        (FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() }, Oddity::MulticastGroup(v4("239.1.1.1"))),
-        (FdbEntry { mac: group, ..entry() }, Oddity::Group),
-        (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, Oddity::Vni(7)),
+        (
+            FdbEntry { destination: Some(ip("239.1.1.1")), ..entry() },
+            UnsupportedEntry::MulticastGroup(v4("239.1.1.1")),
+        ),
+        (FdbEntry { mac: group, ..entry() }, UnsupportedEntry::Group),
+        (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
     ] {
         let mac = entry.mac;
-        assert_eq!(left_by_entry(&entry), Some(LeaveReason::FdbEntry { mac, oddity }), "{entry:?}");
+        assert_eq!(left_by_entry(&entry), Some(KernelOnlyReason::FdbEntry { mac, oddity }), "{entry:?}");
     }
     assert_eq!(left_by_entry(&entry()), None);
 }
@@ -201,8 +204,8 @@ fn two_netdevs_that_receive_the_same_frames_are_both_left() {
             .chain([link(bridge(20, "br2")), link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) })]),
     );
     let update = state.build();
-    assert_eq!(why_left(&update, VXLAN), Some(LeaveReason::Duplicate { other: "twin".into() }));
-    assert_eq!(why_left(&update, twin), Some(LeaveReason::Duplicate { other: "vx10010".into() }));
+    assert_eq!(why_left(&update, VXLAN), Some(KernelOnlyReason::Duplicate { other: "twin".into() }));
+    assert_eq!(why_left(&update, twin), Some(KernelOnlyReason::Duplicate { other: "vx10010".into() }));
     let elsewhere = Vxlan { destination_port: 8472, ..base() };
     tell(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, elsewhere) })]);
     let update = state.build();
@@ -225,14 +228,14 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
     };
     let tagged = Link { kind: LinkKind::Other("vlan".into()), link: Some(BRIDGE), ..ethernet(41, "svi") };
     let on_uplink = Link { kind: LinkKind::Other("vlan".into()), link: Some(UP1), ..ethernet(42, "up1.7") };
-    let tunnel = |text: &str| Obstacle::Tunnel { device: text.into() };
+    let tunnel = |text: &str| UnusableRoute::Tunnel { device: text.into() };
     let cases = [
         (UP1, None),
-        (BRIDGE, Some(Obstacle::Bridge { device: "br10010".into(), bridge: "br10010".into() })),
-        (HOST, Some(Obstacle::BridgePort { device: "hp1".into(), bridge: "br10010".into() })),
+        (BRIDGE, Some(UnusableRoute::Bridge { device: "br10010".into(), bridge: "br10010".into() })),
+        (HOST, Some(UnusableRoute::BridgePort { device: "hp1".into(), bridge: "br10010".into() })),
         (43, Some(tunnel("vx43"))),
-        (40, Some(Obstacle::NotEthernet { device: "wg0".into() })),
-        (41, Some(Obstacle::Bridge { device: "svi".into(), bridge: "br10010".into() })),
+        (40, Some(UnusableRoute::NotEthernet { device: "wg0".into() })),
+        (41, Some(UnusableRoute::Bridge { device: "svi".into(), bridge: "br10010".into() })),
         (42, None),
     ];
     for (ifindex, obstacle) in cases {
@@ -244,7 +247,7 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
             [add_route("10.0.0.12/32", &[via(ifindex, "10.9.0.1")]), remote(New, mac(1), "10.0.0.12")],
         );
         let vtep = v4("10.0.0.12");
-        let reason = obstacle.map(|obstacle| LeaveReason::Underlay { vtep, obstacle });
+        let reason = obstacle.map(|obstacle| KernelOnlyReason::Underlay { vtep, obstacle });
         let left = reason.is_some();
         let update = state.build();
         assert_eq!(why_left(&update, VXLAN), reason, "through interface {ifindex}");
@@ -264,18 +267,18 @@ fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
     let obstacle = |vtep: &str, message: Message| {
         let mut state = told(leaf().into_iter().chain([message, remote(New, mac(1), vtep)]));
         match why_left(&state.build(), VXLAN) {
-            Some(LeaveReason::Underlay { obstacle, .. }) => Some(obstacle),
+            Some(KernelOnlyReason::Underlay { obstacle, .. }) => Some(obstacle),
             None => None,
             other => panic!("left for another reason: {other:?}"),
         }
     };
     let nothing = || Message::Other(0);
-    assert_eq!(obstacle("10.0.0.11", nothing()), Some(Obstacle::OwnAddress));
+    assert_eq!(obstacle("10.0.0.11", nothing()), Some(UnusableRoute::OwnAddress));
     let typed = |table, route_type| {
         Message::Route(New, netlink::Route { table, route_type, ..route("10.0.0.12/32", &[via(UP1, "")]) })
     };
-    assert_eq!(obstacle("10.0.0.12", typed(255, 2)), Some(Obstacle::OwnAddress));
-    assert_eq!(obstacle("10.0.0.12", typed(255, 3)), Some(Obstacle::RouteType(3)));
+    assert_eq!(obstacle("10.0.0.12", typed(255, 2)), Some(UnusableRoute::OwnAddress));
+    assert_eq!(obstacle("10.0.0.12", typed(255, 3)), Some(UnusableRoute::RouteType(3)));
     assert_eq!(obstacle("10.0.0.12", typed(254, 6)), None, "a blackhole drops here and there");
     assert_eq!(obstacle("10.0.0.12", nothing()), None, "and so does a VTEP without a route");
 }
@@ -290,12 +293,12 @@ fn slots_run_out_and_become_free() {
     assert_eq!(update.plan.vnis.len(), usize::from(Slot::MAX));
     let left: Vec<u32> = update.left.iter().map(|left| left.vni).collect();
     assert_eq!(left, [vnis - 1, vnis]);
-    assert!(update.left.iter().all(|left| left.reason == LeaveReason::SlotsExhausted));
+    assert!(update.left.iter().all(|left| left.reason == KernelOnlyReason::SlotsExhausted));
     tell(&mut state, [link(down(vxlan(10 + 5, 1, vxlan_of(5))))]);
     let update = state.build();
-    assert_eq!(why_left(&update, 10 + 5), Some(LeaveReason::Down));
+    assert_eq!(why_left(&update, 10 + 5), Some(KernelOnlyReason::Down));
     assert_eq!(why_left(&update, 10 + vnis - 1), None);
-    assert_eq!(why_left(&update, 10 + vnis), Some(LeaveReason::SlotsExhausted));
+    assert_eq!(why_left(&update, 10 + vnis), Some(KernelOnlyReason::SlotsExhausted));
     assert_eq!(update.snapshot.vnis().count(), usize::from(Slot::MAX));
 }
 
@@ -315,12 +318,12 @@ fn a_slot_is_kept_while_its_vni_is_taken() {
 
 #[test]
 fn every_reason_reads_as_a_sentence() {
-    let obstacle = Obstacle::Bridge { device: "svi".into(), bridge: "br0".into() };
+    let obstacle = UnusableRoute::Bridge { device: "svi".into(), bridge: "br0".into() };
     let left = control::LeftToKernel {
         ifindex: VXLAN,
         name: "vx10010".into(),
         vni: VNI,
-        reason: LeaveReason::Underlay { vtep: v4("10.0.0.12"), obstacle },
+        reason: KernelOnlyReason::Underlay { vtep: v4("10.0.0.12"), obstacle },
     };
     assert_eq!(
         left.to_string(),
@@ -361,7 +364,7 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
 #[test]
 fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_goes() {
     let qdisc = |kind: &str| Qdisc { ifindex: VXLAN, kind: kind.into() };
-    let left = |kind: &str| Some(LeaveReason::NetdevQdisc { kind: kind.into() });
+    let left = |kind: &str| Some(KernelOnlyReason::NetdevQdisc { kind: kind.into() });
     for kind in ["tbf", "netem", "htb", "cake", "fq", "hfsc"] {
         let before = Link { qdisc: kind.into(), ..vxlan(VXLAN, BRIDGE, base()) };
         assert_eq!(left_with(before), left(kind), "there before the start");
@@ -388,12 +391,12 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     // The dump of links comes first, but an event may precede it.
     tell(&mut state, [mdb(New, VXLAN)]);
     tell(&mut state, leaf());
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::VxlanMdb));
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
     state.take_doubtful();
     tell(&mut state, [mdb(Delete, VXLAN)]);
     assert_eq!(state.take_doubtful(), [Dump::Mdb]);
     state.resync(Dump::Mdb, vec![mdb(New, VXLAN)]);
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::VxlanMdb), "there is another one");
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb), "there is another one");
     assert_eq!(state.resync(Dump::Mdb, vec![]).swept, 1);
     assert_eq!(why_left(&state.build(), VXLAN), None);
     // Those of a bridge are the bridge's affair.
@@ -402,7 +405,7 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     assert!(!state.take_doubtful().contains(&Dump::Mdb));
     // Another netdev may get the number.
     tell(&mut state, [mdb(New, VXLAN)]);
-    assert_eq!(why_left(&state.build(), VXLAN), Some(LeaveReason::VxlanMdb));
+    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
     tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
     state.build();
     tell(&mut state, [link(vxlan(VXLAN, BRIDGE, base()))]);

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::deployed::{Count, parse};
 use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::node::Node;
-use crate::overlay::{Count, parse};
 
 /// How long every route must have stayed as it is. A session's first BFD exchange can take it down once more.
 pub(crate) const CALM: Duration = Duration::from_secs(1);

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use crate::counters::CountersError;
 use crate::daemon::{Daemon, DaemonError, Policy};
+use crate::deployed::{Deployed, Host};
 use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::netns::NetnsError;
 use crate::node::NodeError;
-use crate::overlay::{Deployed, Host};
 use crate::roce::{Limit, RoceError, Stream};
+use crate::spread::{self, Way};
 use crate::topology::{Topology, TopologyError};
-use crate::way::{self, Way};
 
 pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};
@@ -109,7 +109,7 @@ pub fn run(
     fabric.converge(CONVERGENCE_LIMIT, report)?;
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
-    let (from, to) = way::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;
+    let (from, to) = spread::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;
     let way = Way::new(fabric.topology(), &from.leaf, &to.leaf);
     let traffic =
         Traffic { settings, report, interrupted, fabric: &fabric, deployed: &deployed, from, to, way: &way };

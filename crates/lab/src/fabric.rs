@@ -6,10 +6,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::bring_up::bring_up;
+use crate::deployed::Deployed;
 use crate::frr_root;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
-use crate::overlay::Deployed;
 use crate::process::{ancestry, command_line, wait_until};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;

@@ -2,7 +2,7 @@
 
 mod bring_up;
 mod converge;
-mod environment;
+mod expand;
 mod frr;
 mod frr_root;
 mod parse;
@@ -12,19 +12,19 @@ pub mod balance;
 pub mod counters;
 pub mod daemon;
 pub mod demo;
+pub mod deployed;
 pub mod fabric;
 pub mod netns;
 pub mod node;
-pub mod overlay;
 pub mod packet;
 pub mod process;
 pub mod random;
 pub mod roce;
+pub mod spread;
 pub mod state;
 pub mod topology;
 pub mod verify;
 pub mod wan;
-pub mod way;
 
 pub use fabric::Fabric;
 pub use netns::Namespace;

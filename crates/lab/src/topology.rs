@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::wan::Circuit;
-use crate::{environment, parse, stages};
+use crate::{expand, parse, stages};
 
 /// The MTU of a link that gives none, in bytes: ContainerLab's.
 pub const LINK_MTU: u32 = 9500;
@@ -294,7 +294,7 @@ impl Topology {
         directory: &Path,
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, TopologyError> {
-        let mut file: serde_norway::Value = serde_norway::from_str(&environment::expand(text, lookup)?)?;
+        let mut file: serde_norway::Value = serde_norway::from_str(&expand::expand(text, lookup)?)?;
         file.apply_merge()?;
         let topology = parse::topology(&file, directory)?;
         topology.check()?;

@@ -16,12 +16,12 @@ use crate::converge::CALM;
 use crate::counters::CountersError;
 use crate::daemon;
 use crate::demo::{Figures, KERNEL};
+use crate::deployed::{Deployed, Overlay};
 use crate::fabric::{FabricError, OnProgress};
 use crate::netns::NetnsError;
-use crate::overlay::{Deployed, Overlay};
 use crate::roce::{Limit, RoceError, Stream};
+use crate::spread::{self, Way};
 use crate::topology::Endpoint;
-use crate::way::{self, Way};
 
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
 
@@ -85,7 +85,7 @@ pub fn run(
     report(&format!("{reached} of {} pairs of hosts reach each other", reach.len()))?;
     let leaves = leaves(deployed, &overlay)?;
 
-    let (from, to) = way::ends(deployed.topology(), &overlay).ok_or_else(|| {
+    let (from, to) = spread::ends(deployed.topology(), &overlay).ok_or_else(|| {
         VerifyError::Nothing("no two hosts of one VNI at different leaves were found".into())
     })?;
     report(&format!("{} queue pairs from {} to {}", settings.queue_pairs, from.end.node, to.end.node))?;
@@ -198,7 +198,7 @@ fn wait(
 /// The sending leaf's uplinks on the shortest ways by which nothing leaves: those that its vtepd sends nothing by, where it forwards,
 /// or else those that are not in its kernel's route.
 fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, VerifyError> {
-    let Some((from, to)) = way::ends(deployed.topology(), overlay) else { return Ok(Vec::new()) };
+    let Some((from, to)) = spread::ends(deployed.topology(), overlay) else { return Ok(Vec::new()) };
     let namespace = deployed.namespace(&from.leaf)?;
     let metrics = daemon::metrics(&namespace);
     let used: BTreeSet<String> = match &metrics {

@@ -16,14 +16,14 @@ use serde_json::Value;
 use wire::MacAddr;
 
 #[test]
-fn a_splice_into_another_namespace() {
+fn a_punt_into_another_namespace() {
     let leaf = Namespace::new("near");
     let hidden = Namespace::new("far");
     let (near_handle, mac) = (leaf.handle(), MacAddr([2, 0, 0, 0, 9, 9]));
-    // As a splice is made: from inside the namespace that holds the far end.
+    // As a punt pair is made: from inside the namespace that holds the far end.
     hidden.inside(|| {
         let mut requests = Requests::open().unwrap();
-        let near = VethEnd { name: "splice0", namespace: Some(near_handle.as_fd()), mac: Some(mac) };
+        let near = VethEnd { name: "punt0", namespace: Some(near_handle.as_fd()), mac: Some(mac) };
         let far = VethEnd { name: "far0", namespace: None, mac: None };
         let veth = Veth { near, far, mtu: 65535, transmit_queue_length: 7 };
         requests.create_veth(&veth).unwrap();
@@ -36,23 +36,23 @@ fn a_splice_into_another_namespace() {
         // A second one of that name is refused, in the kernel's words where it has any.
         let error = requests.create_veth(&veth).unwrap_err();
         assert_eq!(error.refusal(), Some(nix::libc::EEXIST));
-        assert!(error.to_string().contains("create the veth pair splice0 and far0"), "{error}");
+        assert!(error.to_string().contains("create the veth pair punt0 and far0"), "{error}");
     });
     leaf.inside(|| {
         let mut requests = Requests::open().unwrap();
-        let link = requests.link("splice0").unwrap().unwrap();
+        let link = requests.link("punt0").unwrap().unwrap();
         assert_eq!(link.mac, Some(mac));
         let change = LinkChange { up: Some(true), ..LinkChange::default() };
         requests.set_link(link.ifindex, &change).unwrap();
-        assert!(requests.link("splice0").unwrap().unwrap().is_operational());
+        assert!(requests.link("punt0").unwrap().unwrap().is_operational());
         let down = LinkChange { up: Some(false), ..LinkChange::default() };
         requests.set_link(link.ifindex, &down).unwrap();
-        assert_eq!(requests.link("splice0").unwrap().unwrap().flags & 1, 0);
+        assert_eq!(requests.link("punt0").unwrap().unwrap().flags & 1, 0);
         requests.set_link(link.ifindex, &change).unwrap();
         requests.set_link(link.ifindex, &LinkChange { mtu: Some(9000), ..LinkChange::default() }).unwrap();
         requests.set_link(link.ifindex, &LinkChange { arp: Some(false), ..LinkChange::default() }).unwrap();
     });
-    let near = &leaf.json("link show dev splice0")[0];
+    let near = &leaf.json("link show dev punt0")[0];
     let far = &hidden.json("link show dev far0")[0];
     assert_eq!((&near["mtu"], &near["txqlen"], &near["num_tx_queues"]), (&9000.into(), &7.into(), &1.into()));
     assert_eq!((&far["mtu"], &far["txqlen"], &far["num_rx_queues"]), (&65535.into(), &7.into(), &1.into()));
@@ -68,9 +68,9 @@ fn a_splice_into_another_namespace() {
     assert_eq!(hidden.json("addr show dev far0")[0]["addr_info"], Value::Array(vec![]));
     leaf.inside(|| {
         let mut requests = Requests::open().unwrap();
-        let ifindex = requests.link("splice0").unwrap().unwrap().ifindex;
+        let ifindex = requests.link("punt0").unwrap().unwrap().ifindex;
         requests.delete_link(ifindex).unwrap();
-        assert_eq!(requests.link("splice0").unwrap(), None);
+        assert_eq!(requests.link("punt0").unwrap(), None);
         assert_eq!(requests.delete_link(ifindex).unwrap_err().refusal(), Some(nix::libc::ENODEV));
     });
     assert!(hidden.inside(|| Requests::open().unwrap().link("far0").unwrap()).is_none());

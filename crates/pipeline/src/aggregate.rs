@@ -5,12 +5,12 @@
 //! Frames of one flow keep their order. A super-frame's segments are all of one size, but for the last, which may be smaller: so
 //! a flow's next frame joins the open super-frame of that flow (of its stations, in a bundle), or ends it. Super-frames leave in the order of their first frames.
 
-use crate::batch::{Batch, Body, Destination, Transmit};
+use crate::batch::{Batch, Destination, Payload, TxFrame};
 use crate::bundle;
-use crate::coalesce::{Layout, Part, Segment};
 use crate::encapsulate::OVERHEAD;
 use crate::frame::{Checksum, ETHERNET, Gso, GsoKind, Offload};
 use crate::outer::{UDP_AT, UDP_CHECKSUM};
+use crate::tcp_gro::{Layout, Part, Segment};
 use wire::checksum::{Sum, checksum};
 use wire::number::PROTOCOL_UDP;
 
@@ -25,7 +25,7 @@ const CLOSED: u32 = u32::MAX;
 
 /// Consecutive frames of one flow that leave as one, or a single frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Train {
+pub struct GsoGroup {
     first: u32,
     last: u32,
     /// Frames in it.
@@ -53,7 +53,7 @@ enum Kind {
 /// See the module's description. Its memory is kept from one batch to the next.
 #[derive(Debug, Default)]
 pub struct Aggregator {
-    trains: Vec<Train>,
+    trains: Vec<GsoGroup>,
     /// Of each frame, the next one in its train.
     next: Vec<u32>,
     /// The last train of each flow: twice as many places as frames, so that all flows have one, however many there are.
@@ -76,15 +76,15 @@ impl Aggregator {
     pub fn assemble(
         &mut self,
         batch: &Batch<'_>,
-        frames: &[Transmit],
+        frames: &[TxFrame],
         together: bool,
         bound: bool,
-    ) -> &[Train] {
+    ) -> &[GsoGroup] {
         self.trains.clear();
         self.next.clear();
         let frames_of_ours = frames.iter().zip(0u32..).filter(|(frame, _)| frame.to.is_bound() == bound);
         if !together {
-            self.trains.extend(frames_of_ours.map(|(frame, index)| Train::of(frame, index)));
+            self.trains.extend(frames_of_ours.map(|(frame, index)| GsoGroup::of(frame, index)));
             return &self.trains;
         }
         self.next.resize(frames.len(), 0);
@@ -101,11 +101,11 @@ impl Aggregator {
     }
 
     /// Encapsulated frames.
-    fn assemble_flows(&mut self, frames: &[Transmit]) {
+    fn assemble_flows(&mut self, frames: &[TxFrame]) {
         for (frame, index) in frames.iter().zip(0u32..) {
-            let alone = Train::of(frame, index);
+            let alone = GsoGroup::of(frame, index);
             if may_join(frame) {
-                let first = |train: &Train| frames.get(train.first as usize);
+                let first = |train: &GsoGroup| frames.get(train.first as usize);
                 self.add(alone, flow_hash(frame), true, |train| {
                     first(train).is_some_and(|first| same_flow(first, frame))
                 });
@@ -115,17 +115,21 @@ impl Aggregator {
         }
     }
 
-    /// Frames for the bridge splice. Those between two stations keep their order.
+    /// Frames for the bridge punt pair. Those between two stations keep their order.
     fn assemble_bundles<'f>(
         &mut self,
         batch: &Batch<'_>,
-        frames: &[Transmit],
-        ours: impl Iterator<Item = (&'f Transmit, u32)>,
+        frames: &[TxFrame],
+        ours: impl Iterator<Item = (&'f TxFrame, u32)>,
     ) {
         for (frame, index) in ours {
             let length = bundle::length(frame) as u32;
-            let alone =
-                Train { segment: length, payload: length, kind: Kind::Bundle, ..Train::of(frame, index) };
+            let alone = GsoGroup {
+                segment: length,
+                payload: length,
+                kind: Kind::Bundle,
+                ..GsoGroup::of(frame, index)
+            };
             let Some(header) = bundle::ethernet(frame, batch) else {
                 self.add_unknown(alone);
                 continue;
@@ -146,14 +150,14 @@ impl Aggregator {
     fn assemble_streams<'f>(
         &mut self,
         batch: &Batch<'_>,
-        frames: &[Transmit],
-        ours: impl Iterator<Item = (&'f Transmit, u32)>,
+        frames: &[TxFrame],
+        ours: impl Iterator<Item = (&'f TxFrame, u32)>,
     ) {
         for (frame, index) in ours {
-            let alone = Train::of(frame, index);
+            let alone = GsoGroup::of(frame, index);
             let (alone, hash, may_go_on) = match part(frame, batch) {
                 Part::Data(Segment { hash, layout, payload, push }) => (
-                    Train { segment: payload, payload, kind: Kind::Stream(layout), push, ..alone },
+                    GsoGroup { segment: payload, payload, kind: Kind::Stream(layout), push, ..alone },
                     hash,
                     !push,
                 ),
@@ -175,14 +179,14 @@ impl Aggregator {
     }
 
     /// A frame of which nobody knows whose it is, if it is anybody's.
-    fn add_unknown(&mut self, alone: Train) {
+    fn add_unknown(&mut self, alone: GsoGroup) {
         self.ended = self.trains.len();
         self.trains.push(alone);
     }
 
     /// A frame joins the last train of its flow, if that takes it, or begins one, which others may join if it may go on.
     #[inline(always)]
-    fn add(&mut self, alone: Train, hash: u32, may_go_on: bool, takes: impl FnOnce(&Train) -> bool) {
+    fn add(&mut self, alone: GsoGroup, hash: u32, may_go_on: bool, takes: impl FnOnce(&GsoGroup) -> bool) {
         let Some(place) = place(&mut self.places, hash) else { return };
         let number = (place.train as usize).checked_sub(1).filter(|number| *number >= self.ended);
         if let Some(train) = number.and_then(|number| self.trains.get_mut(number))
@@ -209,12 +213,12 @@ impl Aggregator {
 
     /// The trains, as they were assembled last.
     #[must_use]
-    pub fn trains(&self) -> &[Train] {
+    pub fn trains(&self) -> &[GsoGroup] {
         &self.trains
     }
 
     /// The frames of a train, by their numbers, in order.
-    pub fn members(&self, train: &Train) -> impl Iterator<Item = usize> + '_ {
+    pub fn members(&self, train: &GsoGroup) -> impl Iterator<Item = usize> + '_ {
         let mut at = train.first as usize;
         (0..train.frames).map(move |_| {
             let this = at;
@@ -224,12 +228,12 @@ impl Aggregator {
     }
 }
 
-impl Train {
+impl GsoGroup {
     /// Bytes of the head that a train's first frame has for all: Ethernet, IPv4 and UDP header.
     pub const SHARED: usize = SHARED;
 
     /// A train of one frame.
-    fn of(frame: &Transmit, index: u32) -> Self {
+    fn of(frame: &TxFrame, index: u32) -> Self {
         let payload = (frame.len().saturating_sub(SHARED)) as u32;
         Self {
             first: index,
@@ -243,7 +247,7 @@ impl Train {
     }
 
     /// Whether a frame, a segment of such a stream, may follow what this one has, whose first frame is the first.
-    fn takes(&self, (first, frame): (&Transmit, &Transmit), kind: Kind, batch: &Batch<'_>) -> bool {
+    fn takes(&self, (first, frame): (&TxFrame, &TxFrame), kind: Kind, batch: &Batch<'_>) -> bool {
         let Kind::Stream(layout) = self.kind else { return false };
         kind == self.kind
             && first.to == frame.to
@@ -270,12 +274,12 @@ impl Train {
 
     /// Whether its frames, of which this is the first, are to be wrapped.
     #[must_use]
-    pub const fn is_bundle(&self, first: &Transmit) -> bool {
+    pub const fn is_bundle(&self, first: &TxFrame) -> bool {
         matches!(self.kind, Kind::Bundle)
             && (self.frames > 1 || matches!(first.to, Destination::BundledHost(_)))
     }
 
-    /// Whether the splice cuts it: where that loses a piece the kernel says that it took none, and the others have arrived all the same.
+    /// Whether the punt pair cuts it: where that loses a piece the kernel says that it took none, and the others have arrived all the same.
     #[must_use]
     pub const fn may_arrive_in_part(&self) -> bool {
         matches!(self.kind, Kind::Bundle) && self.frames > 1
@@ -298,7 +302,7 @@ impl Train {
     }
 
     /// Has the first frame's headers speak for the whole train, and says what the kernel is to do with it.
-    pub fn couple(&self, first: &mut Transmit, batch: &Batch<'_>) -> Offload {
+    pub fn couple(&self, first: &mut TxFrame, batch: &Batch<'_>) -> Offload {
         if self.frames == 1 {
             return first.offload;
         }
@@ -323,11 +327,11 @@ impl Train {
     }
 
     /// The headers move from the body to the head, where they can be written.
-    fn couple_stream(&self, stream: Layout, first: &mut Transmit, batch: &Batch<'_>) -> Option<Offload> {
-        let Body::Received { frame, range } = &first.body else { return None };
+    fn couple_stream(&self, stream: Layout, first: &mut TxFrame, batch: &Batch<'_>) -> Option<Offload> {
+        let Payload::Received { frame, range } = &first.body else { return None };
         let start = range.start + u32::from(stream.headers);
         let headers = batch.frame(*frame as usize)?.data.get(range.start as usize..start as usize)?;
-        let body = Body::Received { frame: *frame, range: start..range.end };
+        let body = Payload::Received { frame: *frame, range: start..range.end };
         if !first.extend_head(headers) {
             return None;
         }
@@ -338,7 +342,7 @@ impl Train {
 
 /// What a frame that is not encapsulated is to a TCP stream.
 #[inline(never)]
-fn part(frame: &Transmit, batch: &Batch<'_>) -> Part {
+fn part(frame: &TxFrame, batch: &Batch<'_>) -> Part {
     let whole = frame.offload == Offload::default() && frame.head().is_empty();
     if whole && matches!(frame.to, Destination::Host(_)) {
         Part::of(frame.body(batch))
@@ -361,7 +365,7 @@ pub fn speak_for(headers: &mut [u8; SHARED - ETHERNET], payload: u16) {
 }
 
 /// Whether a frame is encapsulated, and nothing of it is left to the kernel but the outer checksum.
-fn may_join(frame: &Transmit) -> bool {
+fn may_join(frame: &TxFrame) -> bool {
     let plain = matches!(
         frame.offload,
         Offload { checksum: Checksum::AsIs | Checksum::Partial { start: 34, .. }, gso: None }
@@ -386,7 +390,7 @@ fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
 }
 
 /// Of an outer flow: its destination address and source port.
-fn flow_hash(frame: &Transmit) -> u32 {
+fn flow_hash(frame: &TxFrame) -> u32 {
     let key = frame
         .head()
         .get(30..)
@@ -408,7 +412,7 @@ pub(crate) const fn mixed(key: u64) -> u32 {
 
 /// Whether all that a super-frame's segments share is the same: everything up to the UDP header's end but lengths, checksums and
 /// the identification.
-fn same_flow(first: &Transmit, other: &Transmit) -> bool {
+fn same_flow(first: &TxFrame, other: &TxFrame) -> bool {
     let (a, b) = (first.head(), other.head());
     let same = |range: core::ops::Range<usize>| a.get(range.clone()) == b.get(range);
     first.to == other.to && first.offload == other.offload && same(0..16) && same(20..24) && same(26..38)

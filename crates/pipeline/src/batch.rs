@@ -116,11 +116,11 @@ pub enum Destination {
         /// Whether frames leave one by one ([`NextHop::impaired`]).
         impaired: bool,
     },
-    /// The bridge, through its splice.
+    /// The bridge, through its punt pair.
     Bridge,
     /// A host's port of the bridge, past the bridge, by its interface index.
     Host(u32),
-    /// The same, by way of the bridge's splice, in a bundle ([`crate::bundle`]).
+    /// The same, by way of the bridge's punt pair, in a bundle ([`crate::bundle`]).
     BundledHost(u32),
     /// An access port, by its number.
     Port(u16),
@@ -149,7 +149,7 @@ pub const HEAD_CAPACITY: usize = 256;
 
 /// Where the bytes behind the head are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
+pub enum Payload {
     /// A range of a received frame of the same batch.
     Received {
         /// Index in the batch.
@@ -161,7 +161,7 @@ pub enum Body {
     Owned(Box<[u8]>),
 }
 
-impl Body {
+impl Payload {
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -181,9 +181,9 @@ impl Body {
 /// One frame to be sent: head, then body. In this order all of it that most frames need, outer headers included, is two cache lines.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
-pub struct Transmit {
+pub struct TxFrame {
     /// The rest of the frame.
-    pub body: Body,
+    pub body: Payload,
     /// Where to.
     pub to: Destination,
     /// The VTEP that it is for or came from, if a table names it; for its counters.
@@ -198,16 +198,16 @@ pub struct Transmit {
     head: [u8; HEAD_CAPACITY],
 }
 
-impl Transmit {
+impl TxFrame {
     /// A frame with an empty head.
     #[must_use]
-    pub const fn new(to: Destination, slot: u16, body: Body, offload: Offload) -> Self {
+    pub const fn new(to: Destination, slot: u16, body: Payload, offload: Offload) -> Self {
         Self { to, slot, vtep: None, offload, body, segments: 1, head_length: 0, head: [0; HEAD_CAPACITY] }
     }
 
     /// Becomes a frame with an empty head; the bytes of the one before stay behind it.
     #[inline(always)]
-    pub(crate) fn reset(&mut self, to: Destination, slot: u16, body: Body, offload: Offload) {
+    pub(crate) fn reset(&mut self, to: Destination, slot: u16, body: Payload, offload: Offload) {
         (self.to, self.slot, self.vtep, self.segments) = (to, slot, None, 1);
         (self.body, self.offload, self.head_length) = (body, offload, 0);
     }
@@ -255,11 +255,11 @@ impl Transmit {
     #[must_use]
     pub fn body<'a>(&'a self, batch: &Batch<'a>) -> &'a [u8] {
         match &self.body {
-            Body::Received { frame, range } => batch
+            Payload::Received { frame, range } => batch
                 .frame(*frame as usize)
                 .and_then(|frame| frame.data.get(range.start as usize..range.end as usize))
                 .unwrap_or_default(),
-            Body::Owned(bytes) => bytes,
+            Payload::Owned(bytes) => bytes,
         }
     }
 

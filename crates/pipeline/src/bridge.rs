@@ -15,15 +15,15 @@ use tables::{Snapshot, VniTable, VtepIndex};
 use wire::{MacAddr, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Cursor, Destination, Transmit};
+use crate::batch::{Batch, Cursor, Destination, Payload, TxFrame};
 use crate::counters::Counters;
+use crate::csum_offload::{Completed, is_sctp};
+use crate::decap_cache::DecapCache;
 use crate::decapsulate::{segments, station};
-use crate::decide::Plan;
 use crate::drop_reason::DropReason;
 use crate::frame::{Checksum, Frame, Offload};
-use crate::outgoing::Outgoing;
-use crate::partial::{Completed, is_sctp};
-use crate::senders::Senders;
+use crate::lookup::Decision;
+use crate::tx_batch::TxBatch;
 
 /// Aged stations are removed at most this often, and only to make room: until then nobody goes by them.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -277,7 +277,7 @@ impl Pipeline {
     /// Has the pipeline forward to and from access ports by a bridge of its own.
     pub fn set_bridge(&mut self, bridge: Bridge) {
         self.bridge = Some(Box::new(bridge));
-        self.senders = Senders::default();
+        self.senders = DecapCache::default();
     }
 
     /// All stations that the bridge has learned.
@@ -293,7 +293,7 @@ impl Pipeline {
         port: u16,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) {
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
@@ -310,7 +310,7 @@ impl Pipeline {
         port: u16,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Option<Cursor> {
         if from == Cursor::default() {
             self.counters.bridge_received.add(batch.len() as u64);
@@ -352,7 +352,7 @@ impl Pipeline {
         (at, frame, port): (Cursor, &Frame<'_>, u16),
         table: &VniTable,
         (snapshot, now): (&Snapshot, Instant),
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<Option<Cursor>, DropReason> {
         if frame.data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);
@@ -393,7 +393,7 @@ impl Pipeline {
             return Ok(None);
         }
         let flooded = ports.len() + remotes.len() > 1;
-        let plan = Plan::to(frame, dissection, table, remotes, flooded);
+        let plan = Decision::to(frame, dissection, table, remotes, flooded);
         self.tunnel(batch, at, &plan, snapshot, now, out)
     }
 }
@@ -404,21 +404,21 @@ fn local(
     frame: &Frame<'_>,
     dissection: &wire::Dissection,
     (port, slot): (u16, u16),
-) -> Result<Transmit, DropReason> {
+) -> Result<TxFrame, DropReason> {
     let length = frame.data.len();
-    let body = |start: usize| Body::Received { frame: index, range: start as u32..length as u32 };
+    let body = |start: usize| Payload::Received { frame: index, range: start as u32..length as u32 };
     let to = Destination::Port(port);
     if let Checksum::Partial { start, offset } = frame.offload.checksum
         && is_sctp(dissection, start.into(), offset.into())
     {
         // A virtio-net header cannot say that this is no Internet checksum.
         let checksum = Completed::of(frame.data, dissection, start, offset).ok_or(DropReason::BadOffload)?;
-        let mut transmit = Transmit::new(to, slot, body(checksum.end()), Offload::default());
+        let mut transmit = TxFrame::new(to, slot, body(checksum.end()), Offload::default());
         let headers = frame.data.get(..checksum.end()).ok_or(DropReason::BadOffload)?;
         let written = transmit.extend_head(headers) && checksum.write(transmit.head_mut()).is_some();
         return if written { Ok(transmit) } else { Err(DropReason::TooBig) };
     }
-    let mut transmit = Transmit::new(to, slot, body(0), frame.offload);
+    let mut transmit = TxFrame::new(to, slot, body(0), frame.offload);
     if let Some(gso) = frame.offload.gso {
         transmit.segments = segments(frame.data, dissection, gso)?;
     }

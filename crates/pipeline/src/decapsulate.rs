@@ -1,4 +1,4 @@
-//! From the underlay to the bridge: checks, ECN, and the tag that tells the splice which vxlan netdev it is for.
+//! From the underlay to the bridge: checks, ECN, and the tag that tells the punt pair which vxlan netdev it is for.
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
@@ -11,21 +11,21 @@ use wire::number::PROTOCOL_UDP;
 use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Cursor, Destination};
+use crate::batch::{Batch, Cursor, Destination, Payload};
 use crate::bridge::{Place, Way};
+use crate::csum_offload::{Completed, is_sctp};
 use crate::drop_reason::DropReason;
 use crate::encapsulate::TPID;
 use crate::frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload};
 use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
-use crate::outgoing::Outgoing;
-use crate::partial::{Completed, is_sctp};
+use crate::tx_batch::TxBatch;
 
-/// Length of the 802.1ad tag that numbers the VNI on the bridge splice.
+/// Length of the 802.1ad tag that numbers the VNI on the bridge punt pair.
 pub const TAG_LENGTH: usize = 4;
 const VXLAN_AT: usize = UDP_AT + 8;
 
 /// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without counting it
-/// (`skb_vlan_untag`): so the splice carries nothing shorter than this. The steering program leaves such
+/// (`skb_vlan_untag`): so the punt pair carries nothing shorter than this. The steering program leaves such
 /// packets to kernel VXLAN, which delivers them.
 pub(crate) const SHORTEST: usize = 14 + 2;
 
@@ -47,16 +47,16 @@ struct Pieces {
 }
 
 impl Pipeline {
-    /// Decapsulates a whole batch that came from the underlay splice; what is to be sent is appended to `out`, which has no
+    /// Decapsulates a whole batch that came from the underlay punt pair; what is to be sent is appended to `out`, which has no
     /// bound: see [`Self::decapsulate_part`].
-    pub fn decapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
+    pub fn decapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let mut next = self.decapsulate_part(batch, Cursor::default(), snapshot, now, out);
         while let Some(from) = next {
             next = self.decapsulate_part(batch, from, snapshot, now, out);
         }
     }
 
-    /// Decapsulates a batch that came from the underlay splice, until `out` has [`PART`](crate::PART) frames to be sent or
+    /// Decapsulates a batch that came from the underlay punt pair, until `out` has [`PART`](crate::PART) frames to be sent or
     /// more. Returns where to go on with the same batch once they are sent; `None` when it is done.
     pub fn decapsulate_part(
         &mut self,
@@ -64,7 +64,7 @@ impl Pipeline {
         from: Cursor,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Option<Cursor> {
         self.learner.set_time(now);
         self.hosts.set_time(now);
@@ -98,7 +98,7 @@ impl Pipeline {
         frames: &[Frame<'_>],
         first: u32,
         snapshot: &Snapshot,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) {
         for (frame, index) in frames.iter().zip(first..) {
             let received = Outer::parse(frame).and_then(|outer| {
@@ -146,7 +146,7 @@ impl Pipeline {
         outer: &Outer,
         offload: Offload,
         snapshot: &Snapshot,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<(), (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
         let (vni, inner) = vxlan(data).map_err(|reason| (reason, 0))?;
@@ -248,7 +248,7 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
     }
 }
 
-/// Builds the frame for the bridge splice, with its tag, or for a host's or an access port. `index`, `end`, `vtep`: the received frame, where
+/// Builds the frame for the bridge punt pair, with its tag, or for a host's or an access port. `index`, `end`, `vtep`: the received frame, where
 /// the inner one ends in it, and whom it is from.
 fn inside(
     inner: &[u8],
@@ -256,7 +256,7 @@ fn inside(
     table: &VniTable,
     to: Destination,
     (outer_tos, offload): (u8, Offload),
-    out: &mut Outgoing,
+    out: &mut TxBatch,
 ) -> Result<(), DropReason> {
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
@@ -280,7 +280,7 @@ fn inside(
     let addresses = inner.get(..copied.min(MACS)).ok_or(DropReason::InnerTruncated)?;
     let behind = inner.get(addresses.len()..copied).ok_or(DropReason::InnerTruncated)?;
     let start = end - inner.len() + copied;
-    let body = Body::Received { frame: index, range: start as u32..end as u32 };
+    let body = Payload::Received { frame: index, range: start as u32..end as u32 };
     let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
     // Built where it stays: moving it costs more than all of the rest.
     let written = out.append(to, table.slot.get(), body, offload).and_then(|transmit| {

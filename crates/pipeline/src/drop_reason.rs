@@ -45,7 +45,7 @@ drop_reasons! {
     UnknownVtep => "unknown_vtep",
     /// The outer source address is one that no other host can have: 0.0.0.0, loopback, multicast, broadcast, class E or the leaf's own.
     MartianSource => "martian_source",
-    /// The inner frame is shorter than an Ethernet header and two bytes, the least that the splice can carry.
+    /// The inner frame is shorter than an Ethernet header and two bytes, the least that the punt pair can carry.
     InnerTruncated => "inner_truncated",
     /// The inner source address is no station's, or the vxlan netdev's own: a loop.
     InvalidSource => "invalid_source",

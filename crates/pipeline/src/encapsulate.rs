@@ -7,31 +7,31 @@ use std::time::Instant;
 use tables::{Snapshot, Tunnel, VtepIndex};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Body, Cursor, Destination};
-use crate::decide::{L3_OVERHEAD, Path, Plan};
+use crate::batch::{Batch, Cursor, Destination, Payload};
 use crate::drop_reason::DropReason;
-use crate::flows::{HEADERS, Key};
+use crate::encap_cache::{HEADERS, Key};
 use crate::frame::{Checksum, ETHERNET, Frame, MACS, Offload};
+use crate::gso::Segmenter;
+use crate::lookup::{Decision, L3_OVERHEAD, Path};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
-use crate::outgoing::Outgoing;
-use crate::segment::Segmenter;
+use crate::tx_batch::TxBatch;
 
 pub use crate::outer::OVERHEAD;
 
-/// Tag protocol identifier of the 802.1ad tag that numbers VNIs on the bridge splice.
+/// Tag protocol identifier of the 802.1ad tag that numbers VNIs on the bridge punt pair.
 pub(crate) const TPID: u16 = wire::number::ETHERTYPE_SERVICE_VLAN;
 
 impl Pipeline {
-    /// Encapsulates a whole batch that came from the bridge splice; what is to be sent is appended to `out`, which has no
+    /// Encapsulates a whole batch that came from the bridge punt pair; what is to be sent is appended to `out`, which has no
     /// bound: see [`Self::encapsulate_part`].
-    pub fn encapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
+    pub fn encapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let mut next = self.encapsulate_part(batch, Cursor::default(), snapshot, now, out);
         while let Some(from) = next {
             next = self.encapsulate_part(batch, from, snapshot, now, out);
         }
     }
 
-    /// Encapsulates a batch that came from the bridge splice, until `out` has [`PART`](crate::PART) frames to be sent or
+    /// Encapsulates a batch that came from the bridge punt pair, until `out` has [`PART`](crate::PART) frames to be sent or
     /// more. Returns where to go on with the same batch once they are sent; `None` when it is done.
     pub fn encapsulate_part(
         &mut self,
@@ -39,7 +39,7 @@ impl Pipeline {
         from: Cursor,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Option<Cursor> {
         if from == Cursor::default() {
             self.begin(batch);
@@ -88,7 +88,7 @@ impl Pipeline {
         (at, frame): (Cursor, &Frame<'_>),
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<Option<Cursor>, (DropReason, u16)> {
         if frame.data.is_empty() {
             return Err((DropReason::ReceiveUnreadable, 0));
@@ -101,7 +101,7 @@ impl Pipeline {
         let whole = |reason| (reason, slot);
         let dissection = wire::dissect(frame.data);
         let dissection = dissection.as_ref().ok_or((DropReason::Truncated, slot))?;
-        let plan = Plan::of(frame, dissection, vni).map_err(whole)?;
+        let plan = Decision::of(frame, dissection, vni).map_err(whole)?;
         let before = out.len();
         let rest = self.tunnel(batch, at, &plan, snapshot, now, out).map_err(whole)?;
         if let (false, 0, [_], Some([sent])) = (plan.flooded, at.segment, plan.remotes, out.get(before..))
@@ -119,10 +119,10 @@ impl Pipeline {
         &mut self,
         batch: &Batch<'_>,
         at: Cursor,
-        plan: &Plan<'_>,
+        plan: &Decision<'_>,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<Option<Cursor>, DropReason> {
         if plan.flooded && at.segment == 0 {
             self.counters.vni(plan.vni.slot.get()).inspect(|counters| counters.flooded.add(1));
@@ -144,10 +144,10 @@ impl Pipeline {
         &mut self,
         batch: &Batch<'_>,
         at: Cursor,
-        plan: Plan<'_>,
+        plan: Decision<'_>,
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<Option<Cursor>, DropReason> {
         let segmenter = plan.segmenter()?;
         let (index, first) = (at.frame, at.segment as usize);
@@ -180,10 +180,10 @@ impl Pipeline {
         &mut self,
         batch: &Batch<'_>,
         index: u32,
-        plan: &Plan<'_>,
+        plan: &Decision<'_>,
         segmenter: &Segmenter<'_>,
         snapshot: &Snapshot,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Option<()> {
         let &[remote] = plan.remotes else { return None };
         let (longest, offload) = plan.in_a_tunnel(segmenter)?;
@@ -200,7 +200,7 @@ impl Pipeline {
         let ethertype = plan.dissection.ethertype;
         // The headers that each segment repeats are in the head: for those who count.
         let inner = batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
-        let body = Body::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
+        let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
         let transmit = out.append(Destination::uplink(hop), plan.vni.slot.get(), body, offload)?;
         (transmit.vtep, transmit.segments) = (Some((remote, address)), segments);
         let headers = transmit.append_head()?;
@@ -226,11 +226,11 @@ impl Pipeline {
     fn send_copies(
         &mut self,
         batch: &Batch<'_>,
-        plan: &Plan<'_>,
+        plan: &Decision<'_>,
         (source_port, index, range): (u16, u32, Range<usize>),
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) {
         let body = (index, range.start as u32..range.end as u32);
         for &remote in plan.remotes {
@@ -245,11 +245,11 @@ impl Pipeline {
     fn send_copy(
         &mut self,
         batch: &Batch<'_>,
-        plan: &Plan<'_>,
+        plan: &Decision<'_>,
         (remote, source_port, (index, range)): (VtepIndex, u16, &(u32, Range<u32>)),
         snapshot: &Snapshot,
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<(), DropReason> {
         let (vni, inner) = (plan.vni, self.inner.as_slice());
         let path = Path::of(vni, remote, source_port, inner.len() + range.len(), snapshot)?;
@@ -269,7 +269,7 @@ impl Pipeline {
             offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
         let to = Destination::uplink(hop);
-        let body = Body::Received { frame: *index, range: range.clone() };
+        let body = Payload::Received { frame: *index, range: range.clone() };
         // Built where it stays: moving it costs more than all of the rest.
         let Some(transmit) = out.append(to, vni.slot.get(), body, offload) else {
             return Err(DropReason::TooBig);
@@ -294,7 +294,7 @@ impl Pipeline {
         batch: &Batch<'_>,
         (path, remote): (Path<'_>, VtepIndex),
         now: Instant,
-        out: &mut Outgoing,
+        out: &mut TxBatch,
     ) -> Result<(), DropReason> {
         let Some(transmit) = out.pop().filter(|_| fits) else { return Err(DropReason::TooBig) };
         self.hold.push(transmit, batch, (&path, remote), now)?;

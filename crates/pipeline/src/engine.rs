@@ -5,19 +5,19 @@ use std::time::Instant;
 
 use tables::{Learned, OpenPort, Snapshot};
 
-use crate::batch::{Destination, Transmit};
+use crate::batch::{Destination, TxFrame};
 use crate::bridge::Bridge;
 use crate::counters::Counters;
+use crate::csum_offload::InnerHead;
+use crate::decap_cache::DecapCache;
 use crate::decapsulate::TAG_LENGTH;
 use crate::drop_reason::DropReason;
-use crate::flows::Flows;
-use crate::hold::{Adjacency, Hold};
-use crate::hosts::Hosts;
+use crate::encap_cache::EncapCache;
+use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::outer::OVERHEAD;
-use crate::outgoing::Outgoing;
-use crate::partial::InnerHead;
-use crate::senders::Senders;
+use crate::tx_batch::TxBatch;
+use crate::unresolved::{Adjacency, Hold};
 
 /// One worker's forwarding engine.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
     pub(crate) hold: Hold,
     pub(crate) learner: Learner,
-    pub(crate) flows: Flows,
-    pub(crate) senders: Senders,
-    pub(crate) hosts: Hosts,
+    pub(crate) flows: EncapCache,
+    pub(crate) senders: DecapCache,
+    pub(crate) hosts: HostDelivery,
     /// Uplinks over which TCP super-frames may leave whole, by their interface indices.
     pub(crate) tunnel_uplinks: Vec<u32>,
     /// Where there is no kernel bridge.
@@ -46,9 +46,9 @@ impl Pipeline {
             counters,
             hold: Hold::default(),
             learner: Learner::default(),
-            flows: Flows::default(),
-            senders: Senders::default(),
-            hosts: Hosts::default(),
+            flows: EncapCache::default(),
+            senders: DecapCache::default(),
+            hosts: HostDelivery::default(),
             tunnel_uplinks: Vec::new(),
             bridge: None,
             identification: 0,
@@ -70,7 +70,7 @@ impl Pipeline {
 
     /// Sends what waited and can go now, gives up what waited too long. To be called after each new snapshot, before
     /// the next batch, so that held frames stay ahead of those that follow them.
-    pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut Outgoing) {
+    pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let counters = &self.counters;
         self.hold.release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
@@ -138,7 +138,7 @@ impl Pipeline {
     }
 
     /// Accounts for a frame that a port took, or for the reason why it did not.
-    pub fn account(&self, transmit: &Transmit, outcome: Result<(), DropReason>) {
+    pub fn account(&self, transmit: &TxFrame, outcome: Result<(), DropReason>) {
         let (bytes, segments) = (transmit.len() as u64, u64::from(transmit.segments));
         if let Err(reason) = outcome {
             return self.account_dropped(transmit, reason);
@@ -181,7 +181,7 @@ impl Pipeline {
 
     /// The headers that the segments of a super-frame repeat: they are its head.
     #[cold]
-    fn account_repeated(&self, transmit: &Transmit, path: u16) {
+    fn account_repeated(&self, transmit: &TxFrame, path: u16) {
         let (again, head) = (u64::from(transmit.segments) - 1, transmit.head().len() as u64);
         let (outer, inner) = (again * head, again * head.saturating_sub(OVERHEAD as u64));
         self.counters.path(path).inspect(|path| path.add(0, outer));
@@ -192,7 +192,7 @@ impl Pipeline {
     }
 
     #[cold]
-    fn account_dropped(&self, transmit: &Transmit, reason: DropReason) {
+    fn account_dropped(&self, transmit: &TxFrame, reason: DropReason) {
         // A super-frame that would have been cut here counts as if it had been; one that came as one frame is one.
         let uplink = matches!(transmit.to, Destination::Uplink { .. });
         let frames = if uplink { u64::from(transmit.segments) } else { 1 };

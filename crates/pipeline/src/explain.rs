@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use tables::{Slot, Snapshot};
 use wire::{MacAddr, Vni};
 
-use crate::decide::{Path, Plan};
+use crate::csum_offload::InnerHead;
 use crate::drop_reason::DropReason;
 use crate::frame::Frame;
+use crate::gso::Segmenter;
+use crate::lookup::{Decision, Path};
 use crate::outer::Inherited;
-use crate::partial::InnerHead;
-use crate::segment::Segmenter;
 
 /// What would become of a frame from the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanatio
     let Some(dissection) = wire::dissect(frame.data) else {
         return Explanation::Dropped(DropReason::Truncated);
     };
-    let plan = Plan::of(frame, &dissection, vni).and_then(|plan| Ok((plan.segmenter()?, plan)));
+    let plan = Decision::of(frame, &dissection, vni).and_then(|plan| Ok((plan.segmenter()?, plan)));
     let (segmenter, plan) = match plan {
         Ok(plan) => plan,
         Err(reason) => return Explanation::Dropped(reason),
@@ -132,7 +132,7 @@ pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanatio
 }
 
 impl Route {
-    fn of(plan: &Plan<'_>, path: &Path<'_>, source_port: u16) -> Self {
+    fn of(plan: &Decision<'_>, path: &Path<'_>, source_port: u16) -> Self {
         let tunnel = &plan.vni.tunnel;
         let Inherited { tos, ttl, dont_fragment } = Inherited::of(tunnel, &plan.inner);
         Self {

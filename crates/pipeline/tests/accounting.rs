@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, LEAF_1, LEAF_2, Leaf, OUTER, Owned, SLOT, Worker, hop, open, roce, tcp, udp4};
 use pipeline::counters::{PEERS, Traffic};
-use pipeline::hold::{ASK_AGAIN, PATIENCE, PER_NEXT_HOP};
+use pipeline::unresolved::{ASK_AGAIN, PATIENCE, PER_NEXT_HOP};
 use pipeline::{Checksum, Destination, DropReason, Gso, GsoKind, Offload, VlanTag};
 use proptest::prelude::*;
 use tables::DontFragment;

@@ -8,13 +8,13 @@
     reason = "a test may panic"
 )]
 
-use pipeline::aggregate::{Aggregator, Train};
-use pipeline::{Batch, Body, Checksum, Destination, GsoKind, Offload, Transmit};
+use pipeline::aggregate::{Aggregator, GsoGroup};
+use pipeline::{Batch, Checksum, Destination, GsoKind, Offload, Payload, TxFrame};
 use proptest::prelude::*;
 use wire::checksum::{Sum, checksum};
 
 /// An encapsulated frame of a flow, its inner frame filled with `mark`, `length` bytes of it.
-fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: bool) -> Transmit {
+fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: bool) -> TxFrame {
     let l3 = (20 + 8 + 8 + length) as u16;
     let mut ip = vec![0x45, 0, 0, 0, 7, mark, 0, 0, ttl, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     ip[2..4].copy_from_slice(&l3.to_be_bytes());
@@ -31,26 +31,26 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
         offload.checksum = Checksum::Partial { start: 34, offset: 6 };
     }
     let to = Destination::Uplink { ifindex: uplink, path: uplink as u16, by_default: false, impaired: false };
-    let mut transmit = Transmit::new(to, 1, Body::Owned(vec![mark; length].into()), offload);
+    let mut transmit = TxFrame::new(to, 1, Payload::Owned(vec![mark; length].into()), offload);
     assert!(transmit.extend_head(&head));
     transmit
 }
 
 /// What is handed to the kernel for a train, as one piece.
-fn coupled(aggregator: &Aggregator, train: &Train, frames: &mut [Transmit]) -> (Vec<u8>, Offload) {
+fn coupled(aggregator: &Aggregator, train: &GsoGroup, frames: &mut [TxFrame]) -> (Vec<u8>, Offload) {
     let batch = Batch::new(1);
     let offload = train.couple(&mut frames[train.first()], &batch);
     let mut whole = Vec::new();
     for (place, index) in aggregator.members(train).enumerate() {
         let bytes = frames[index].to_vec(&batch);
-        whole.extend_from_slice(&bytes[if place == 0 { 0 } else { Train::SHARED }..]);
+        whole.extend_from_slice(&bytes[if place == 0 { 0 } else { GsoGroup::SHARED }..]);
     }
     (whole, offload)
 }
 
 /// As `__udp_gso_segment()` and `inet_gso_segment()` cut it: the payloads, for all headers but lengths and sums are alike.
 fn cut(whole: &[u8], offload: Offload) -> Vec<Vec<u8>> {
-    let (head, payload) = whole.split_at(Train::SHARED);
+    let (head, payload) = whole.split_at(GsoGroup::SHARED);
     let size = offload.gso.map_or(payload.len(), |gso| usize::from(gso.size));
     payload.chunks(size).map(|payload| [head, payload].concat()).collect()
 }
@@ -64,7 +64,7 @@ fn without_lengths(frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn assembled(frames: &[Transmit], together: bool) -> Vec<Vec<usize>> {
+fn assembled(frames: &[TxFrame], together: bool) -> Vec<Vec<usize>> {
     let mut aggregator = Aggregator::default();
     let trains = aggregator.assemble(&Batch::none(), frames, together, false).to_vec();
     trains.iter().map(|train| aggregator.members(train).collect()).collect()

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
 use frames::counting::{Counting, allocations};
-use pipeline::aggregate::{Aggregator, Train};
+use pipeline::aggregate::{Aggregator, GsoGroup};
 use pipeline::learn::REFRESHES;
-use pipeline::{Batch, GsoKind, Transmit};
+use pipeline::{Batch, GsoKind, TxFrame};
 use tables::Learning;
 
 #[global_allocator]
@@ -155,12 +155,14 @@ fn from_hosts() -> Vec<Owned> {
 }
 
 /// What leaves together, as the kernel gets it.
-fn coupled(aggregator: &Aggregator, out: &mut [Transmit], batch: &Batch<'_>) -> Vec<Owned> {
-    let couple = |train: &Train| {
+fn coupled(aggregator: &Aggregator, out: &mut [TxFrame], batch: &Batch<'_>) -> Vec<Owned> {
+    let couple = |train: &GsoGroup| {
         let offload = train.couple(&mut out[train.first()], batch);
         let mut data = Vec::new();
         for (place, index) in aggregator.members(train).enumerate() {
-            data.extend_from_slice(&out[index].to_vec(batch)[if place == 0 { 0 } else { Train::SHARED }..]);
+            data.extend_from_slice(
+                &out[index].to_vec(batch)[if place == 0 { 0 } else { GsoGroup::SHARED }..],
+            );
         }
         Owned { data, vlan: None, offload }
     };

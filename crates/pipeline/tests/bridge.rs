@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp};
 use etherparse::PacketBuilder;
-use pipeline::{AccessTerms, Bridge, BridgeLimits, Destination, DropReason, GsoKind, Place, Transmit};
+use pipeline::{AccessTerms, Bridge, BridgeLimits, Destination, DropReason, GsoKind, Place, TxFrame};
 use proptest::prelude::*;
 use tables::{Snapshot, VtepIndex};
 use wire::{MacAddr, Vni};
@@ -225,7 +225,7 @@ fn a_super_frame_is_whole_for_ports_and_cut_for_vteps() {
     let whole = Owned::plain(data).partial(UDP_AT, 16).gso(GsoKind::TcpV4, 1000);
     let (ports, vteps) = switch.port_sends(0, std::slice::from_ref(&whole));
     assert_eq!((ports, vteps.len()), (vec![1, 2], 6));
-    let to_ports: Vec<&Transmit> = switch.worker.out.iter().take(2).collect();
+    let to_ports: Vec<&TxFrame> = switch.worker.out.iter().take(2).collect();
     for transmit in to_ports {
         assert_eq!(transmit.to_vec(&switch.worker.batch), whole.data);
         assert_eq!((transmit.offload, transmit.segments), (whole.offload, 3));

@@ -1,4 +1,4 @@
-//! Bundles for the splice: cut and unwrapped, they are the frames that went in, each between two stations in its order.
+//! Bundles for the punt pair: cut and unwrapped, they are the frames that went in, each between two stations in its order.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
 
 mod common;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const PORT: u32 = 8;
 
-/// A message for the splice: how many frames it has, and each as it comes from there, with the way on.
+/// A message for the punt pair: how many frames it has, and each as it comes from there, with the way on.
 type Message = (usize, Vec<(Destination, Vec<u8>)>);
 
 fn worker(open: bool) -> Worker {
@@ -42,7 +42,7 @@ fn unwrapped(piece: &[u8]) -> (Destination, Vec<u8>) {
     (to, [&piece[..14], &piece[WRAPPER + 14..]].concat())
 }
 
-/// What the splice's far end gets of what the worker has decapsulated.
+/// What the punt pair's far end gets of what the worker has decapsulated.
 fn messages(worker: &mut Worker) -> Vec<Message> {
     let mut aggregator = Aggregator::default();
     aggregator.assemble(&worker.batch, &worker.out, true, true);

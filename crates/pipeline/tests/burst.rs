@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LEAF_1, Leaf, Owned, VNI, Worker, hop, leaked, roce, tcp};
-use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, Outgoing, PART};
+use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, PART, TxBatch};
 use tables::Snapshot;
 use wire::Vni;
 
@@ -36,9 +36,9 @@ fn batch(frames: &[Owned]) -> Batch<'static> {
 fn in_parts(
     worker: &mut Worker,
     batch: &Batch<'_>,
-    mut part: impl FnMut(&mut Worker, Cursor, &mut Outgoing) -> Option<Cursor>,
+    mut part: impl FnMut(&mut Worker, Cursor, &mut TxBatch) -> Option<Cursor>,
 ) -> (Vec<Vec<u8>>, usize) {
-    let (mut sent, mut parts, mut out) = (Vec::new(), 0, Outgoing::new());
+    let (mut sent, mut parts, mut out) = (Vec::new(), 0, TxBatch::new());
     let mut next = Some(Cursor::default());
     while let Some(from) = next {
         next = part(worker, from, &mut out);
@@ -77,7 +77,7 @@ fn a_burst_of_broadcast_frames_is_sent_in_bounded_parts() {
         (counters.bridge_received.get(), counters.vni(common::SLOT).unwrap().flooded.get()),
         (1024, 1013)
     );
-    let (mut whole, mut out) = (Worker::new(), Outgoing::new());
+    let (mut whole, mut out) = (Worker::new(), TxBatch::new());
     whole.pipeline.encapsulate(&batch, &snapshot, now, &mut out);
     assert!(out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent), "the same frames in the same order");
     out.clear();
@@ -96,7 +96,7 @@ fn a_flooded_super_frame_is_sent_in_bounded_parts() {
     assert_eq!(sent.len(), 2 * 45 * VTEPS as usize);
     assert!(parts >= 18, "{parts}");
     assert_eq!(worker.pipeline.counters().vni(common::SLOT).unwrap().flooded.get(), 2);
-    let mut out = Outgoing::new();
+    let mut out = TxBatch::new();
     Worker::new().pipeline.encapsulate(&batch, &snapshot, now, &mut out);
     assert!(out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent), "the same frames in the same order");
 }
@@ -147,7 +147,7 @@ fn a_burst_from_an_access_port_is_sent_in_bounded_parts() {
     });
     assert_eq!(sent.len(), 21 * 19 + (20 + 45) * VTEPS as usize);
     assert!(parts >= 10, "{parts}");
-    let mut out = Outgoing::new();
+    let mut out = TxBatch::new();
     switch().pipeline.switch(&batch, 0, &snapshot, now, &mut out);
     assert!(out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent), "the same frames in the same order");
 }

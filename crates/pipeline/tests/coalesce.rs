@@ -6,8 +6,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use pipeline::aggregate::Aggregator;
-use pipeline::segment::Segmenter;
-use pipeline::{Batch, Body, Destination, Frame, GsoKind, Offload, Transmit};
+use pipeline::gso::Segmenter;
+use pipeline::{Batch, Destination, Frame, GsoKind, Offload, Payload, TxFrame};
 use proptest::prelude::*;
 
 const PORT: u32 = 8;
@@ -36,16 +36,16 @@ fn together(frames: &[Vec<u8>]) -> Vec<(Vec<usize>, Vec<Vec<u8>>)> {
     let mut out = Vec::new();
     for (data, index) in frames.iter().zip(0..) {
         assert!(batch.push(Frame { data, vlan: None, offload: Offload::default() }));
-        let body = Body::Received { frame: index, range: 0..data.len() as u32 };
-        out.push(Transmit::new(Destination::Host(PORT), 1, body, Offload::default()));
+        let body = Payload::Received { frame: index, range: 0..data.len() as u32 };
+        out.push(TxFrame::new(Destination::Host(PORT), 1, body, Offload::default()));
     }
     let mut aggregator = Aggregator::default();
     aggregator.assemble(&batch, &out, true, false);
     let mut handed = Vec::new();
     for train in aggregator.trains() {
-        let lengths: usize = out.iter().map(Transmit::len).sum();
+        let lengths: usize = out.iter().map(TxFrame::len).sum();
         let offload = train.couple(&mut out[train.first()], &batch);
-        assert_eq!(lengths, out.iter().map(Transmit::len).sum::<usize>(), "what is accounted for stays");
+        assert_eq!(lengths, out.iter().map(TxFrame::len).sum::<usize>(), "what is accounted for stays");
         let members: Vec<usize> = aggregator.members(train).collect();
         let mut whole = out[members[0]].to_vec(&batch);
         let (head, body) = train.spoken_for();

@@ -71,9 +71,9 @@ fn v1_decap_exact_inner_frame_and_i_flag() {
     }
 }
 
-/// The kernel would drop them at the splice's near end and count nothing.
+/// The kernel would drop them at the punt pair's near end and count nothing.
 #[test]
-fn inner_frames_that_the_splice_cannot_carry_are_counted() {
+fn inner_frames_that_the_punt_cannot_carry_are_counted() {
     for length in 0..16 {
         let fate = fate(Owned::plain(outer(0, &vec![7; length])));
         assert_eq!(fate, Err(DropReason::InnerTruncated), "{length}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, Worker, bth, hop, tcp, udp4, udp6};
 use entropy::{Policy, Settings};
-use pipeline::{DropReason, Gso, GsoKind, Transmit};
+use pipeline::{DropReason, Gso, GsoKind, TxFrame};
 use proptest::prelude::*;
 use tables::{DontFragment, Learning, NextHop, Tos, Ttl};
 use wire::MacAddr;
@@ -96,7 +96,7 @@ fn frame() -> impl Strategy<Value = Owned> {
 }
 
 /// All that there is to a frame but its bytes.
-fn rest(sent: &Transmit) -> impl PartialEq + std::fmt::Debug + use<> {
+fn rest(sent: &TxFrame) -> impl PartialEq + std::fmt::Debug + use<> {
     (sent.to, sent.slot, sent.vtep, sent.offload, sent.segments, sent.head().len())
 }
 

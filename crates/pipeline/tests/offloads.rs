@@ -5,7 +5,7 @@ mod common;
 
 use common::{HOST, Leaf, OUTER, Owned, SOURCE, Worker, bth, open, roce, tcp, udp4, udp6, untagged};
 use etherparse::PacketBuilder;
-use pipeline::{Checksum, DropReason, Gso, GsoKind, Offload, Transmit};
+use pipeline::{Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
 use proptest::prelude::*;
 use tables::Snapshot;
 
@@ -202,7 +202,7 @@ fn q16_a_udp_checksum_of_zero_is_sent_as_ones() {
     assert_eq!((cut.len(), &cut[0][40..42]), (4, &[0xff, 0xff][..]));
 }
 
-/// Hosts that run a VXLAN of their own (containers) leave the innermost TCP to be cut, inside their tunnel.
+/// HostDelivery that run a VXLAN of their own (containers) leave the innermost TCP to be cut, inside their tunnel.
 #[test]
 fn q16_gso_inside_the_hosts_own_tunnel() {
     for (ipv6, tunnel_checksum) in [(false, false), (true, false), (false, true)] {
@@ -439,7 +439,7 @@ fn builders_of_this_test_are_right() {
 }
 
 /// What leaves of a TCP super-frame: how many pieces, and the first of them.
-fn sent(leaf: &Leaf, frame: &Owned, uplinks: &[u32]) -> (usize, Transmit, Vec<u8>, Worker) {
+fn sent(leaf: &Leaf, frame: &Owned, uplinks: &[u32]) -> (usize, TxFrame, Vec<u8>, Worker) {
     let mut worker = Worker::new();
     worker.pipeline.tunnel_uplinks(uplinks);
     let bytes = worker.encapsulate(std::slice::from_ref(frame), &leaf.snapshot());

@@ -47,7 +47,7 @@ static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 #define IPPROTO_UDP 17
 
 // The places of `kill_switch`.
-enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_SPLICE = 2, HOOK_PORT = 3, HOOK_ACCESS = 4, HOOK_CHOOSE_PORT = 5 };
+enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_PUNT = 2, HOOK_PORT = 3, HOOK_ACCESS = 4, HOOK_CHOOSE_PORT = 5 };
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
@@ -98,7 +98,7 @@ struct {
 // What to do with a frame that the bridge sends to a vxlan netdev (key: its ifindex).
 struct taken_netdev {
 	__u32 frame_limit; // longest Ethernet frame, with header and tags, that fits the underlay once encapsulated
-	__u32 slot;        // 802.1ad VLAN identifier that numbers the VNI on the bridge splice
+	__u32 slot;        // 802.1ad VLAN identifier that numbers the VNI on the bridge punt pair
 };
 
 struct {
@@ -121,12 +121,12 @@ enum {
 	COUNT_UPLINK_REDIRECTED = 0,
 	COUNT_VXLAN_REDIRECTED,
 	COUNT_VXLAN_TOO_BIG,
-	COUNT_SPLICE_RETURNED,
-	COUNT_SPLICE_UNKNOWN_SLOT,
+	COUNT_PUNT_RETURNED,
+	COUNT_PUNT_UNKNOWN_SLOT,
 	COUNT_UPLINK_STALLED,
 	COUNT_VXLAN_STALLED,
-	COUNT_SPLICE_DELIVERED,
-	COUNT_SPLICE_UNDELIVERABLE,
+	COUNT_PUNT_DELIVERED,
+	COUNT_PUNT_UNDELIVERABLE,
 	COUNT_UPLINK_TUNNELLED,
 	COUNT_UPLINK_UNTUNNELLED,
 	COUNT_PORT_CHOSEN,
@@ -143,11 +143,11 @@ struct {
 
 #include "workers.bpf.h"
 
-// Whether frames from uplinks pass the splice's transmit queue, which cuts super-frames that the worker's socket could not read
+// Whether frames from uplinks pass the punt pair's transmit queue, which cuts super-frames that the worker's socket could not read
 // (Linux before 6.2: UDP); set before loading. All of them, or those that need no cutting would overtake the others.
 const volatile __u32 through_queue = 0;
 
-// Since when frames wait in a splice (key: which of its worker's, in that worker's line of the cache): nanoseconds of CLOCK_MONOTONIC_COARSE; 0
+// Since when frames wait in a punt pair (key: which of its worker's, in that worker's line of the cache): nanoseconds of CLOCK_MONOTONIC_COARSE; 0
 // where the worker has looked since. The worker writes it too, by mmap(2). The lowest bit says that the worker was called.
 enum { UNDERLAY = 0, BRIDGE = 1 };
 #define WORDS 8
@@ -161,7 +161,7 @@ struct {
 	TYPE(value, __u64);
 } waiting_since SEC(".maps");
 
-// Calls to workers: the numbers of those that have left a splice alone for too long.
+// Calls to workers: the numbers of those that have left a punt pair alone for too long.
 struct {
 	UINT(type, BPF_MAP_TYPE_RINGBUF);
 	UINT(max_entries, 4096);
@@ -170,12 +170,12 @@ struct {
 // How long frames may wait before the kernel forwards what follows, in nanoseconds; set before loading.
 const volatile __u64 stall_limit = 200000000;
 
-// Whether a worker has left frames in this splice alone for too long: it hangs, or the process was stopped. An idle worker
+// Whether a worker has left frames in this punt pair alone for too long: it hangs, or the process was stopped. An idle worker
 // has nothing to do for this. Should the frames have been lost on their way, it does not know of them: so it is called, once.
 static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 {
-	__u32 splice = WORDS * worker + which;
-	volatile __u64 *since = bpf_map_lookup_elem(&waiting_since, &splice);
+	__u32 punt = WORDS * worker + which;
+	volatile __u64 *since = bpf_map_lookup_elem(&waiting_since, &punt);
 	__u64 now, start;
 
 	if (!since)
@@ -234,14 +234,14 @@ SEC("classifier") int vtepd_access(struct __sk_buff *skb)
 	return PASS;
 }
 
-// The near end of the bridge splice speaks to nobody but us: what is not redirected must not reach the leaf's stack.
-SEC("classifier") int vtepd_splice(struct __sk_buff *skb)
+// The near end of the bridge punt pair speaks to nobody but us: what is not redirected must not reach the leaf's stack.
+SEC("classifier") int vtepd_punt(struct __sk_buff *skb)
 {
-	steer(skb, HOOK_SPLICE);
+	steer(skb, HOOK_PUNT);
 	return DROP;
 }
 
-// Frames reach the far end of the bridge splice in two ways: by its transmit queue and this CPU's backlog, or at once, which spares both. Those
+// Frames reach the far end of the bridge punt pair in two ways: by its transmit queue and this CPU's backlog, or at once, which spares both. Those
 // at once would overtake those in the backlog; so each of these bears a number (in tc_index, which nobody else needs there), and none goes at
 // once but where the last number of this CPU has arrived. Where the backlog lost that, the next one to go there makes up for it.
 struct passage {
@@ -270,25 +270,25 @@ static ALWAYS_INLINE __u16 next_number(struct passage *passage)
 	return passage->queued;
 }
 
-// Into a bridge splice, by the backlog.
+// Into a bridge punt pair, by the backlog.
 static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct passage *passage)
 {
 	if (!passage)
 		return DROP;
 	skb->tc_index = next_number(passage);
-	// The splice may cut it, and the first piece does not say that the last has arrived; what comes next does.
+	// The punt pair may cut it, and the first piece does not say that the last has arrived; what comes next does.
 	if (skb->gso_size)
 		next_number(passage);
-	return bpf_redirect(near_end(bridge_splices, worker), 0);
+	return bpf_redirect(near_end(bridge_punts, worker), 0);
 }
 
-// To the far end of a splice, past its transmit queue and the backlog. A ring notes when each frame came, and tpacket_rcv() reads the clock for
+// To the far end of a punt pair, past its transmit queue and the backlog. A ring notes when each frame came, and tpacket_rcv() reads the clock for
 // those that do not say so: some 35 ns, measured. Nobody looks at that time.
-static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 splice)
+static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
 {
 	skb->tc_index = 0;
 	skb->tstamp = 1;
-	return bpf_redirect_peer(splice, 0);
+	return bpf_redirect_peer(punt, 0);
 }
 
 // The far ends: AF_PACKET has seen the frame before this runs; no stack may see it after.
@@ -314,7 +314,7 @@ struct headers {
 	__u32 vni_reserved;
 } __attribute__((packed));
 
-// An Ethernet header, a tag and its EtherType. The splice cannot carry an inner frame of less than 16 bytes
+// An Ethernet header, a tag and its EtherType. The punt pair cannot carry an inner frame of less than 16 bytes
 // (crates/pipeline/src/decapsulate.rs), and of the rest only the kernel's receive path knows which it drops: those that end
 // within a tag (skb_vlan_untag(), net/core/skbuff.c). So kernel VXLAN gets all that are shorter.
 #define SHORTEST_INNER 20
@@ -363,7 +363,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 		return PASS;
 	}
 	count(COUNT_UPLINK_REDIRECTED);
-	ifindex = near_end(underlay_splices, worker);
+	ifindex = near_end(underlay_punts, worker);
 	if (!through_queue)
 		return at_once(skb, ifindex);
 	skb->tc_index = 0;
@@ -443,7 +443,7 @@ kernel:
 	return PASS;
 }
 
-#include "shortcut.bpf.h"
+#include "bypass.bpf.h"
 
 // An access port's ingress: AF_PACKET has seen the frame before this runs; the stack is not to see it after.
 SEC("classifier") int steer_access(struct __sk_buff *skb)
@@ -461,10 +461,10 @@ static ALWAYS_INLINE int to_bridge(__u32 slot)
 	__u32 *ifindex = bpf_map_lookup_elem(&slots, &slot);
 
 	if (!ifindex || !*ifindex) {
-		count(COUNT_SPLICE_UNKNOWN_SLOT);
+		count(COUNT_PUNT_UNKNOWN_SLOT);
 		return DROP;
 	}
-	count(COUNT_SPLICE_RETURNED);
+	count(COUNT_PUNT_RETURNED);
 	return bpf_redirect(*ifindex, BPF_F_INGRESS);
 }
 
@@ -479,7 +479,7 @@ static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, __builtin_offsetof(struct headers, ip.addresses), &address, sizeof(address)) ||
 	    bpf_skb_adjust_room(skb, -WRAPPER, BPF_ADJ_ROOM_MAC, 0)) {
-		count(COUNT_SPLICE_UNDELIVERABLE);
+		count(COUNT_PUNT_UNDELIVERABLE);
 		return DROP;
 	}
 	// A hash of the wrapper's addresses says nothing of the frame.
@@ -487,15 +487,15 @@ static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 	if (ntohl(address.way) == WAY_BRIDGE)
 		return to_bridge(ntohl(address.to));
 	if (ntohl(address.way) != WAY_PORT || bpf_check_mtu(skb, ntohl(address.to), &mtu, 0, 0)) {
-		count(COUNT_SPLICE_UNDELIVERABLE);
+		count(COUNT_PUNT_UNDELIVERABLE);
 		return DROP;
 	}
-	count(COUNT_SPLICE_DELIVERED);
+	count(COUNT_PUNT_DELIVERED);
 	return bpf_redirect(ntohl(address.to), 0);
 }
 
-// Bridge splice, near end ingress: from the worker, by tag or wrapper.
-SEC("classifier") int steer_splice(struct __sk_buff *skb)
+// Bridge punt pair, near end ingress: from the worker, by tag or wrapper.
+SEC("classifier") int steer_punt(struct __sk_buff *skb)
 {
 	__u32 slot;
 
@@ -503,7 +503,7 @@ SEC("classifier") int steer_splice(struct __sk_buff *skb)
 		return unwrap(skb);
 	slot = skb->vlan_tci & 0x0fff;
 	if (!skb->vlan_present || skb->vlan_proto != htons(ETH_P_8021AD)) {
-		count(COUNT_SPLICE_UNKNOWN_SLOT);
+		count(COUNT_PUNT_UNKNOWN_SLOT);
 		return DROP;
 	}
 	if (bpf_skb_vlan_pop(skb))

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// Which worker gets a frame, where there are several: each has splices of its own, and each flow goes to one of them, so that its frames keep
+// Which worker gets a frame, where there are several: each has punt pairs of its own, and each flow goes to one of them, so that its frames keep
 // their order. Included by steering.bpf.c.
 
 #define WORKERS 8 // at most
 #define PORT_ROCE 4791
 
-// How many there are, and the near ends of their splices; set before loading.
+// How many there are, and the near ends of their punt pairs; set before loading.
 const volatile __u32 workers = 1;
-const volatile __u32 underlay_splices[WORKERS] = {};
-const volatile __u32 bridge_splices[WORKERS] = {};
+const volatile __u32 underlay_punts[WORKERS] = {};
+const volatile __u32 bridge_punts[WORKERS] = {};
 
 // An IPv4 header without options (RFC 791 section 3.1).
 struct ipv4 {
@@ -37,11 +37,11 @@ static ALWAYS_INLINE __u32 deal(__u32 hash)
 	return ((__u64)mix(hash, 0) * workers >> 32) & (WORKERS - 1);
 }
 
-// The near end of a worker's splice. Where the compiler spills the number, Linux before 5.16 has forgotten that it is small.
-static ALWAYS_INLINE __u32 near_end(const volatile __u32 *splices, __u32 worker)
+// The near end of a worker's punt pair. Where the compiler spills the number, Linux before 5.16 has forgotten that it is small.
+static ALWAYS_INLINE __u32 near_end(const volatile __u32 *punts, __u32 worker)
 {
 	asm volatile("" : "+r"(worker));
-	return splices[worker & (WORKERS - 1)];
+	return punts[worker & (WORKERS - 1)];
 }
 
 // Offset of what is behind an Ethernet header, which begins at `start`, and up to two tags; 0 where the frame is too short.

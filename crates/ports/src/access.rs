@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink::{Link, Requests};
-use pipeline::{Batch, DropReason, Transmit};
+use pipeline::{Batch, DropReason, TxFrame};
 
 use crate::packet::PacketSocket;
-use crate::ring::Room;
+use crate::ring::RingSize;
 use crate::tap::{Tap, TapTerms};
 
 /// Received frames that may wait for the worker.
@@ -36,7 +36,7 @@ impl AccessPort {
     /// When there is none of that name, or as [`PacketSocket::open`].
     pub fn interface(name: &str) -> io::Result<Self> {
         let link = Self::find(name)?;
-        let room = Room { frames: FRAMES, longest: link.mtu as usize + HEADER };
+        let room = RingSize { frames: FRAMES, longest: link.mtu as usize + HEADER };
         let mut socket = PacketSocket::open(link.ifindex, room)?;
         socket.keep_tags();
         socket.listen_to_all()?;
@@ -101,8 +101,8 @@ impl AccessPort {
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,
-        frames: &mut [Transmit],
-        mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
+        frames: &mut [TxFrame],
+        mut outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
     ) {
         match self {
             // Towards hosts nothing leaves together.

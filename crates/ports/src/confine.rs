@@ -180,7 +180,8 @@ pub fn files(socket: Option<&Path>) -> io::Result<()> {
         OwnedFd::from_raw_fd(i32::try_from(ruleset).map_err(io::Error::other)?)
     };
     let folder = socket.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
-    let rules = [(Some(Path::new(crate::haste::SWITCH)), WRITE_FILE), (folder, MAKE_SOCK | REMOVE_FILE)];
+    let rules =
+        [(Some(Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE), (folder, MAKE_SOCK | REMOVE_FILE)];
     for (path, allowed_access) in rules {
         // What is not there cannot be allowed, and need not be.
         let Some(place) = path.and_then(|path| {

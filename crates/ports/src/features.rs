@@ -13,8 +13,8 @@ use pipeline::GsoKind;
 
 use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
-use crate::readiness;
-use crate::ring::Room;
+use crate::poller;
+use crate::ring::RingSize;
 
 /// See the module's description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Features {
     /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Where it does not, they are lost to whoever reads
     /// with `PACKET_VNET_HDR` (`virtio_net_hdr_from_skb()` in `include/linux/virtio_net.h`).
     pub udp_super_frames: bool,
-    /// A worker is woken once for many frames ([`crate::readiness`]; io_uring of Linux 6.15, if this process may have it).
+    /// A worker is woken once for many frames ([`crate::poller`]; io_uring of Linux 6.15, if this process may have it).
     pub one_shot_poll: bool,
 }
 
@@ -40,7 +40,7 @@ impl Features {
         Ok(Self {
             tcx: has_tcx()?,
             udp_super_frames: describes_udp_super_frames()?,
-            one_shot_poll: readiness::has_one_shot(),
+            one_shot_poll: poller::has_one_shot(),
         })
     }
 
@@ -80,7 +80,7 @@ fn describes_udp_super_frames() -> io::Result<bool> {
         let loopback = requests.link("lo").map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?.ifindex;
         let up = LinkChange { up: Some(true), ..LinkChange::default() };
         requests.set_link(loopback, &up).map_err(io::Error::other)?;
-        let mut tap = PacketSocket::open(loopback, Room::LITTLE)?;
+        let mut tap = PacketSocket::open(loopback, RingSize::LITTLE)?;
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         setsockopt(&socket, sockopt::UdpGsoSegment, &SEGMENT)?;
         socket.send_to(&[0; 3 * SEGMENT as usize], socket.local_addr()?)?;

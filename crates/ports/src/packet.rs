@@ -4,10 +4,10 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, Transmit};
+use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
 
-use crate::outbox::{Outbox, SuperFrames};
-use crate::ring::{Ring, Room};
+use crate::ring::{Ring, RingSize};
+use crate::tx::{SuperFrames, TxQueue};
 
 /// Frames of a batch at most, super-frames by their segments: of sixty-four flows that take turns, sixteen each leave together.
 pub const BATCH: usize = 1024;
@@ -67,7 +67,7 @@ pub struct PacketSocket {
     fd: OwnedFd,
     ifindex: u32,
     ring: Option<Ring>,
-    outbox: Box<Outbox>,
+    outbox: Box<TxQueue>,
 }
 
 impl std::fmt::Debug for PacketSocket {
@@ -91,7 +91,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// As socket(2), bind(2) and setsockopt(2): without CAP_NET_RAW, or when the interface does not exist.
-    pub fn open(ifindex: u32, room: Room) -> io::Result<Self> {
+    pub fn open(ifindex: u32, room: RingSize) -> io::Result<Self> {
         // Protocol 0 first: no frame may be queued before the options hold.
         let mut socket = Self::with_protocol(ifindex)?;
         let on: libc::c_int = 1;
@@ -164,7 +164,7 @@ impl PacketSocket {
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
         let bytes: libc::c_int = 8 << 20;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)?;
-        Ok(Self { fd, ifindex, ring: None, outbox: Box::new(Outbox::new()) })
+        Ok(Self { fd, ifindex, ring: None, outbox: Box::new(TxQueue::new()) })
     }
 
     fn address(&self, ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
@@ -253,8 +253,8 @@ impl PacketSocket {
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,
-        frames: &mut [Transmit],
-        outcome: impl FnMut(&Transmit, Result<(), DropReason>),
+        frames: &mut [TxFrame],
+        outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
     ) -> SuperFrames {
         self.outbox.send((self.fd.as_fd(), self.ifindex), batch, frames, outcome)
     }

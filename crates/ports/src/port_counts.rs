@@ -1,4 +1,4 @@
-//! Numbers of ports with the shortcut, and what the programs count under each (`struct port_counts`).
+//! Numbers of ports with the bypass, and what the programs count under each (`struct port_counts`).
 //!
 //! Nobody resets what is counted: a number that is given to another port goes on from where it was, so that the sum of all only grows.
 
@@ -14,7 +14,7 @@ use crate::steering::SteeringError;
 #[repr(C)]
 pub struct PortCounts {
     /// Redirected to the worker without the bridge.
-    pub shortcut: u64,
+    pub bypass: u64,
     /// Could have been, and were left to the bridge so that it sees who is talking.
     pub refreshed: u64,
     /// Others, left to the bridge.
@@ -30,7 +30,7 @@ impl PortCounts {
     /// Each of the counts, joined with that of another.
     fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
         Self {
-            shortcut: join(self.shortcut, other.shortcut),
+            bypass: join(self.bypass, other.bypass),
             refreshed: join(self.refreshed, other.refreshed),
             passed: join(self.passed, other.passed),
             stalled: join(self.stalled, other.stalled),

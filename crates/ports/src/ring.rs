@@ -18,7 +18,7 @@ use crate::packet::{BATCH, VnetHeader, offload, set_option};
 
 /// Frames for which there is to be room while the worker is not run, and how long they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct RingSize {
     /// Frames.
     pub frames: usize,
     /// Bytes of the longest, behind the tags that the kernel takes out; longer ones cost a system call each. As many bytes of those may wait
@@ -26,7 +26,7 @@ pub struct Room {
     pub longest: usize,
 }
 
-impl Room {
+impl RingSize {
     /// A frame that carries RoCE's longest packet (4,096 bytes of payload), and the headers of a tunnel. For longer ones there are no slots.
     pub const LONGEST: usize = 4500;
     /// For few frames, of any length.
@@ -58,7 +58,7 @@ const _: () = assert!(LINE.is_multiple_of(libc::TPACKET_ALIGNMENT) && BLOCK.is_m
 /// See the module's description.
 pub(crate) struct Ring {
     memory: NonNull<u8>,
-    room: Room,
+    room: RingSize,
     layout: Layout,
     /// The slot that the kernel fills next, or has.
     next: Slot,
@@ -80,13 +80,13 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Has a socket receive into a ring.
-    pub(crate) fn attach(socket: &OwnedFd, room: Room) -> io::Result<Self> {
+    pub(crate) fn attach(socket: &OwnedFd, room: RingSize) -> io::Result<Self> {
         let layout = Layout::of(room);
         set_option(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V2)?;
         let on: libc::c_int = 1;
         // Whatever is not 0 has long frames wait whole, as long as the receive buffer has room.
         set_option(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &on)?;
-        let buffer = libc::c_int::try_from(room.frames * Room::LONGEST).unwrap_or(libc::c_int::MAX);
+        let buffer = libc::c_int::try_from(room.frames * RingSize::LONGEST).unwrap_or(libc::c_int::MAX);
         set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &buffer)?;
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as u32,
@@ -192,7 +192,7 @@ impl Ring {
             place = layout.after(place);
             *used = true;
             let data = if let Some(room) = room {
-                // Room for the tag, before the frame.
+                // RingSize for the tag, before the frame.
                 room.split_at_mut_checked(TAG).and_then(|(_, frame)| receive_long(socket, frame)).and_then(
                     |length| {
                         let end = TAG + length;
@@ -273,7 +273,7 @@ struct Slot {
 }
 
 impl Layout {
-    fn of(room: Room) -> Self {
+    fn of(room: RingSize) -> Self {
         let slot = room.slot();
         let per_block = BLOCK / slot;
         Self { slot, per_block, blocks: room.frames.div_ceil(per_block).max(1) }
@@ -367,12 +367,14 @@ mod tests {
 
     #[test]
     fn slots_hold_what_they_are_for_and_lie_where_the_kernel_puts_them() {
-        for (longest, slot) in [(60, 192), (1568, 1728), (4204, 4416), (Room::LONGEST, 4672), (9000, 4672)] {
-            let layout = Layout::of(Room { frames: 3584, longest });
+        for (longest, slot) in
+            [(60, 192), (1568, 1728), (4204, 4416), (RingSize::LONGEST, 4672), (9000, 4672)]
+        {
+            let layout = Layout::of(RingSize { frames: 3584, longest });
             assert_eq!(layout.slot, slot, "{longest}");
             // A frame begins behind 76 bytes (`tpacket_rcv()`: 52 of headers and 16 more, aligned to 16, and virtio-net's 10, less an
             // Ethernet header's 14).
-            assert!(slot >= 76 + longest.min(Room::LONGEST));
+            assert!(slot >= 76 + longest.min(RingSize::LONGEST));
             assert!(layout.slots() >= 3584);
             // As `packet_lookup_frame()` finds them.
             let mut place = Slot::default();
@@ -384,7 +386,7 @@ mod tests {
             }
             assert_eq!(place, Slot::default());
         }
-        assert_eq!(Layout::of(Room { frames: 0, longest: 0 }).blocks, 1);
+        assert_eq!(Layout::of(RingSize { frames: 0, longest: 0 }).blocks, 1);
     }
 
     #[test]

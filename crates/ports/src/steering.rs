@@ -10,16 +10,16 @@ use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use tables::steering::FIRST_VIRTUAL;
-use tables::{OpenPort, PlaceChange, PortChoice, ShortcutPort, SteeringPlan, TakenVni};
+use tables::{BypassPort, OpenPort, PlaceChange, PortChoice, SteeringPlan, TakenVni};
 use wire::Vni;
 
+use crate::bypass::{Bypass, BypassState};
 use crate::features::Features;
-use crate::haste::Haste;
 use crate::kill_switch::KillSwitch;
 use crate::netns::PrivateNamespace;
-use crate::patience::{Calls, MOST_WORKERS, Patience};
-use crate::shortcut::{Shortcut, ShortcutState};
-use crate::splice::Splices;
+use crate::punt::PuntPairs;
+use crate::rcu_expedite::ExpeditedRcu;
+use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
 mod chosen_port;
 mod counts;
@@ -96,11 +96,11 @@ pub enum SteeringError {
     #[error("interface {0} is gone")]
     NoInterface(u32),
     /// The private namespace could not be entered.
-    #[error("the splices' namespace could not be entered: {0}")]
+    #[error("the punts' namespace could not be entered: {0}")]
     Namespace(io::Error),
     /// The notes of waiting frames could not be shared.
     #[error("the steering programs' map waiting_since could not be mapped into memory: {0}")]
-    Patience(io::Error),
+    Watchdog(io::Error),
     /// The kill switch's descriptor could not be put above the others.
     #[error("the kill switch's file descriptor could not be duplicated: {0}")]
     KillSwitch(io::Error),
@@ -145,7 +145,7 @@ pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
     kill_switch: KillSwitch,
-    watch: Option<(Vec<Patience>, Calls)>,
+    watch: Option<(Vec<Watchdog>, Wakeups)>,
     /// Workers that get all frames of a VNI, by their numbers.
     served: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
@@ -156,8 +156,8 @@ pub struct Steering {
     /// Those at the egress of what was an uplink until then.
     leaving: Vec<(Instant, SchedClassifierLink)>,
     netdevs: BTreeMap<u32, Placed>,
-    splices: Vec<SchedClassifierLink>,
-    shortcut: Shortcut,
+    punts: Vec<SchedClassifierLink>,
+    bypass: Bypass,
 }
 
 impl std::fmt::Debug for Steering {
@@ -178,10 +178,10 @@ const UPLINK: Entry = Entry { program: "vtepd_uplink", direction: TcAttachType::
 const TUNNEL: Entry = Entry { program: "vtepd_tunnel", direction: TcAttachType::Egress };
 const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
 const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
-const SPLICE: Entry = Entry { program: "vtepd_splice", direction: TcAttachType::Ingress };
+const PUNT: Entry = Entry { program: "vtepd_punt", direction: TcAttachType::Ingress };
 const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType::Ingress };
 const ACCESS: Entry = Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
-const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, SPLICE, FAR_END, ACCESS];
+const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS];
 
 /// Flows of the VNI are dealt over the workers.
 const DEALT: u32 = u32::MAX;
@@ -192,51 +192,51 @@ const LEAVING: Duration = Duration::from_secs(1);
 /// Programs behind the kill switch, by their place in it.
 const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
 const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
-const STEER_SPLICE: (u32, &str) = (2, "steer_splice");
+const STEER_PUNT: (u32, &str) = (2, "steer_punt");
 const STEER_PORT: (u32, &str) = (3, "steer_port");
 const STEER_ACCESS: (u32, &str) = (4, "steer_access");
 const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
 /// In the order in which they are put there: what is redirected can come back from the start.
 const STEERS: [(u32, &str); 6] =
-    [STEER_SPLICE, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
+    [STEER_PUNT, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
-/// The places that are emptied, in this order. What is under way through the splices may still come back.
+/// The places that are emptied, in this order. What is under way through the punt pairs may still come back.
 const EMPTIED: [u32; 5] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
 
 impl Steering {
-    /// Loads the programs, for workers with these splices, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
+    /// Loads the programs, for workers with these punt pairs, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
     /// long frames may wait for their worker before the kernel forwards what follows. Where `features` lack UDP super-frames, frames from
-    /// uplinks take the way by which the splice cuts them, too.
+    /// uplinks take the way by which the punt pair cuts them, too.
     ///
     /// # Errors
     /// When the kernel refuses them.
     pub fn load(
         hook: Hook,
-        splices: &[Splices],
+        punts: &[PuntPairs],
         stall_limit: Duration,
         features: Features,
     ) -> Result<Self, SteeringError> {
         let mut near = [[0; MOST_WORKERS]; 2];
         let [underlay, bridge] = &mut near;
-        for ((splices, underlay), bridge) in splices.iter().zip(underlay).zip(bridge) {
-            (*underlay, *bridge) = (splices.underlay.near().0, splices.bridge.near().0);
+        for ((punts, underlay), bridge) in punts.iter().zip(underlay).zip(bridge) {
+            (*underlay, *bridge) = (punts.underlay.near().0, punts.bridge.near().0);
         }
-        let workers = splices.len().min(MOST_WORKERS);
+        let workers = punts.len().min(MOST_WORKERS);
         let count = workers as u32;
         let through_queue = u32::from(!features.udp_super_frames);
         let limit = u64::try_from(stall_limit.as_nanos()).unwrap_or(u64::MAX >> 1);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
         let mut ebpf = EbpfLoader::new()
             .override_global("workers", &count, true)
-            .override_global("underlay_splices", &near[0], true)
-            .override_global("bridge_splices", &near[1], true)
+            .override_global("underlay_punts", &near[0], true)
+            .override_global("bridge_punts", &near[1], true)
             .override_global("stall_limit", &limit, true)
             .override_global("through_queue", &through_queue, true)
             .load(object)?;
         for program in ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program)) {
             let classifier = classifier(&mut ebpf, program)?;
             classifier.load().map_err(|error| SteeringError::Program(program, error))?;
-            crate::foreign::remember_own(classifier);
+            crate::foreign_programs::remember_own(classifier);
         }
         allow_descriptors();
         let map = kill_switch(&mut ebpf)?;
@@ -259,8 +259,8 @@ impl Steering {
             uplinks: BTreeMap::new(),
             leaving: Vec::new(),
             netdevs: BTreeMap::new(),
-            splices: Vec::new(),
-            shortcut: Shortcut::default(),
+            punts: Vec::new(),
+            bypass: Bypass::default(),
         })
     }
 
@@ -271,7 +271,7 @@ impl Steering {
     }
 
     /// How each worker is known to be alive, for them, and what they are called by.
-    pub const fn take_watch(&mut self) -> Option<(Vec<Patience>, Calls)> {
+    pub const fn take_watch(&mut self) -> Option<(Vec<Watchdog>, Wakeups)> {
         self.watch.take()
     }
 
@@ -286,13 +286,13 @@ impl Steering {
         &self.plan
     }
 
-    /// Closes a worker's splices to the stacks at their ends, before they are brought up: what no program redirects is dropped.
+    /// Closes a worker's punt pairs to the stacks at their ends, before they are brought up: what no program redirects is dropped.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn close(
         &mut self,
-        Splices { underlay, bridge }: &Splices,
+        PuntPairs { underlay, bridge }: &PuntPairs,
         private: &PrivateNamespace,
     ) -> Result<(), SteeringError> {
         let (ebpf, hook) = (&mut self.ebpf, self.hook);
@@ -302,8 +302,8 @@ impl Steering {
             // The namespace takes the program with it; detaching would have to be done inside it.
             std::mem::forget(link?);
         }
-        for (splice, entry) in [(underlay, FAR_END), (bridge, SPLICE)] {
-            self.splices.push(attach(&mut self.ebpf, self.hook, splice.near().1, entry)?);
+        for (punt, entry) in [(underlay, FAR_END), (bridge, PUNT)] {
+            self.punts.push(attach(&mut self.ebpf, self.hook, punt.near().1, entry)?);
         }
         Ok(())
     }
@@ -315,7 +315,7 @@ impl Steering {
     /// When the kernel refuses.
     pub fn shut(&mut self, ifindex: u32) -> Result<(), SteeringError> {
         let link = attach_by_index(&mut self.ebpf, self.hook, ifindex, ACCESS)?;
-        self.splices.push(link);
+        self.punts.push(link);
         Ok(())
     }
 
@@ -348,7 +348,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses; what was done before stays done.
     pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        self.shortcut.shrink(&mut self.ebpf, plan)?;
+        self.bypass.shrink(&mut self.ebpf, plan)?;
         // Before a netdev is let go: the kernel forwards its next frame, by the port that is chosen here.
         for choice in plan.choices.values() {
             if self.netdevs.contains_key(&choice.ifindex) {
@@ -363,7 +363,7 @@ impl Steering {
             .cloned()
             .collect();
         let detached = gone.iter().filter(|vni| !plan.is_hooked(vni.ifindex)).count();
-        let haste = Haste::for_hooks(detached);
+        let haste = ExpeditedRcu::for_hooks(detached);
         for vni in gone {
             self.netdevs_map()?
                 .remove(&vni.ifindex)
@@ -409,7 +409,7 @@ impl Steering {
     /// first error is returned.
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
-        let _haste = Haste::for_hooks(missing);
+        let _haste = ExpeditedRcu::for_hooks(missing);
         // Before the uplinks are attached.
         let mut first = sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
         if first.is_ok() {
@@ -442,7 +442,7 @@ impl Steering {
                 first = first.and(chosen);
             }
         }
-        first.and(self.shortcut.grow(&mut self.ebpf, self.hook, PORT, plan))
+        first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, plan))
     }
 
     /// Forgets the addresses that have left their places. To be called with [`Self::shrink`], before the snapshot is published.
@@ -450,7 +450,7 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn forget(&mut self, changes: &[PlaceChange]) -> Result<(), SteeringError> {
-        self.shortcut.forget(&mut self.ebpf, changes)
+        self.bypass.forget(&mut self.ebpf, changes)
     }
 
     /// Remembers the addresses that came to new places, as many as there is room for. To be called with [`Self::grow`], after the
@@ -459,34 +459,34 @@ impl Steering {
     /// # Errors
     /// When the kernel refuses.
     pub fn remember(&mut self, changes: &[PlaceChange]) -> Result<(), SteeringError> {
-        self.shortcut.remember(&mut self.ebpf, changes)
+        self.bypass.remember(&mut self.ebpf, changes)
     }
 
-    /// The ports that may have the shortcut at these interfaces, which are their own or their vxlan netdev's: for
-    /// [`crate::shortcut_obstacle`], which waits for the kernel.
+    /// The ports that may have the bypass at these interfaces, which are their own or their vxlan netdev's: for
+    /// [`crate::bypass_obstacle`], which waits for the kernel.
     #[must_use]
-    pub fn shortcut_ports_at(&self, interfaces: &BTreeSet<u32>) -> Vec<ShortcutPort> {
-        self.shortcut.at(interfaces)
+    pub fn bypass_ports_at(&self, interfaces: &BTreeSet<u32>) -> Vec<BypassPort> {
+        self.bypass.at(interfaces)
     }
 
-    /// Some of the ports that may have the shortcut, others each time. To be called now and then: what was left behind goes, too.
-    pub fn next_shortcut_ports(&mut self) -> Vec<ShortcutPort> {
+    /// Some of the ports that may have the bypass, others each time. To be called now and then: what was left behind goes, too.
+    pub fn next_bypass_ports(&mut self) -> Vec<BypassPort> {
         self.detach_leaving();
-        self.shortcut.next()
+        self.bypass.next()
     }
 
-    /// Goes by what [`crate::shortcut_obstacle`] has said of ports.
+    /// Goes by what [`crate::bypass_obstacle`] has said of ports.
     ///
     /// # Errors
     /// When the kernel refuses; the rest is done all the same.
-    pub fn review(&mut self, found: Vec<(ShortcutPort, Option<String>)>) -> Result<(), SteeringError> {
-        self.shortcut.review(&mut self.ebpf, self.hook, PORT, found)
+    pub fn review(&mut self, found: Vec<(BypassPort, Option<String>)>) -> Result<(), SteeringError> {
+        self.bypass.review(&mut self.ebpf, self.hook, PORT, found)
     }
 
-    /// Interface indices of the ports that have the shortcut and whose hosts' frames may skip the bridge.
+    /// Interface indices of the ports that have the bypass and whose hosts' frames may skip the bridge.
     #[must_use]
     pub fn delivering_ports(&self) -> Vec<OpenPort> {
-        self.shortcut.delivering().collect()
+        self.bypass.delivering().collect()
     }
 
     /// Interface indices of the uplinks over which TCP super-frames may leave whole.
@@ -509,12 +509,12 @@ impl Steering {
         Ok((ingress, egress.flatten()))
     }
 
-    /// How the shortcut is used.
+    /// How the bypass is used.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn shortcut(&self) -> Result<ShortcutState, SteeringError> {
-        self.shortcut.state(&self.ebpf)
+    pub fn bypass(&self) -> Result<BypassState, SteeringError> {
+        self.bypass.state(&self.ebpf)
     }
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
@@ -572,9 +572,9 @@ impl Drop for Steering {
     fn drop(&mut self) {
         // First nothing is redirected any more, then the hooks go, one by one.
         let _ = self.release();
-        let _haste = Haste::for_hooks(self.netdevs.len() + self.shortcut.hooks());
+        let _haste = ExpeditedRcu::for_hooks(self.netdevs.len() + self.bypass.hooks());
         self.netdevs.clear();
-        self.shortcut.clear();
+        self.bypass.clear();
     }
 }
 
@@ -607,13 +607,17 @@ fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Sche
     program.try_into().map_err(|error| SteeringError::Program(name, error))
 }
 
-fn watch(ebpf: &mut Ebpf, workers: usize, limit: Duration) -> Result<(Vec<Patience>, Calls), SteeringError> {
+fn watch(
+    ebpf: &mut Ebpf,
+    workers: usize,
+    limit: Duration,
+) -> Result<(Vec<Watchdog>, Wakeups), SteeringError> {
     let (notes, calls) = ("waiting_since", "calls");
     let Some(Map::Array(notes)) = ebpf.take_map(notes) else { return Err(SteeringError::Missing(notes)) };
     let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
-    let patience = Patience::share(&notes, workers, limit).map_err(SteeringError::Patience)?;
-    Ok((patience, Calls::new(ring)))
+    let patience = Watchdog::share(&notes, workers, limit).map_err(SteeringError::Watchdog)?;
+    Ok((patience, Wakeups::new(ring)))
 }
 
 pub(crate) fn attach_by_index(

@@ -8,10 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use netlink::{LinkChange, Requests};
 use nix::sys::uio::{readv, writev};
-use pipeline::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, Transmit};
+use pipeline::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, TxFrame};
 
-use crate::outbox::vnet_header;
 use crate::packet::{VnetHeader, offload};
+use crate::tx::vnet_header;
 
 /// The interface may hand over partial checksums and TCP super-frames.
 const TCP_OFFLOADS: libc::c_uint =
@@ -45,7 +45,7 @@ pub struct Tap {
     queues: Vec<File>,
     /// The queue that is read first next.
     turn: usize,
-    /// Room for a batch.
+    /// RingSize for a batch.
     memory: Box<[u8]>,
     batch: Batch<'static>,
 }
@@ -122,8 +122,8 @@ impl Tap {
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,
-        frames: &[Transmit],
-        mut outcome: impl FnMut(&Transmit, Result<(), DropReason>),
+        frames: &[TxFrame],
+        mut outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
     ) {
         let Some(queue) = self.queues.first() else { return };
         for frame in frames {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
     use crate::packet::PacketSocket;
-    use crate::ring::Room;
+    use crate::ring::RingSize;
 
     /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that is to be cut into fragments.
     const GSO_UDP: u8 = 3;
@@ -246,7 +246,7 @@ mod tests {
             let terms = TapTerms { name: name.clone(), owner: None, persistent: false, queues: 1, mtu: 1500 };
             let mut tap = Tap::open(&terms).unwrap();
             let ifindex = Requests::open().unwrap().link(&name).unwrap().unwrap().ifindex;
-            let mut socket = PacketSocket::open(ifindex, Room::LITTLE).unwrap();
+            let mut socket = PacketSocket::open(ifindex, RingSize::LITTLE).unwrap();
             let file = tap.queues.first_mut().unwrap();
             file.write_all(&indescribable()).unwrap();
             let plain = [&VnetHeader::default().bytes()[..], &[0x42; 60]].concat();

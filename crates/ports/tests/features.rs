@@ -1,4 +1,4 @@
-//! What the kernel lacks is made up for: what the splice's socket could not read whole comes cut. Needs root.
+//! What the kernel lacks is made up for: what the punt pair's socket could not read whole comes cut. Needs root.
 
 #![allow(
     clippy::expect_used,
@@ -11,8 +11,8 @@
 use std::time::{Duration, Instant};
 
 use lab::netns::Namespace;
-use pipeline::{Batch, Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
-use ports::{Features, PacketSocket, PrivateNamespace, Room, Splice};
+use pipeline::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
+use ports::{Features, PacketSocket, PrivateNamespace, PuntPair, RingSize};
 
 const SEGMENT: usize = 100;
 const SEGMENTS: usize = 3;
@@ -36,16 +36,16 @@ fn received(features: Features, tag: &str) -> Vec<usize> {
     let leaf = Namespace::create(format!("vtp-{tag}-{}", std::process::id())).unwrap();
     let receive = || {
         let private = PrivateNamespace::create().unwrap();
-        let mut splice = Splice::create("vtepd-test", &private, features, Room::LONGEST).unwrap();
-        splice.up(&private).unwrap();
-        let mut far = splice.take_socket().unwrap();
-        let mut near = PacketSocket::open(splice.near().0, Room::LITTLE).unwrap();
+        let mut punt = PuntPair::create("vtepd-test", &private, features, RingSize::LONGEST).unwrap();
+        punt.up(&private).unwrap();
+        let mut far = punt.take_socket().unwrap();
+        let mut near = PacketSocket::open(punt.near().0, RingSize::LITTLE).unwrap();
         let offload = Offload {
             checksum: Checksum::Partial { start: 34, offset: 6 },
             gso: Some(Gso { kind: GsoKind::Udp, size: SEGMENT as u16, ecn: false }),
         };
-        let body = Body::Owned(super_frame().into());
-        let transmit = Transmit::new(Destination::Bridge, 0, body, offload);
+        let body = Payload::Owned(super_frame().into());
+        let transmit = TxFrame::new(Destination::Bridge, 0, body, offload);
         near.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
         let (start, mut lengths) = (Instant::now(), Vec::new());
         while lengths.is_empty() && start.elapsed() < Duration::from_secs(2) {

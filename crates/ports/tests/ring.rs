@@ -11,8 +11,8 @@
 use std::time::{Duration, Instant};
 
 use lab::netns::{Namespace, veth};
-use pipeline::{Batch, Body, Destination, Offload, Transmit};
-use ports::{PacketSocket, Room};
+use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
+use ports::{PacketSocket, RingSize};
 
 /// The ends of a link.
 fn ends(tag: &str) -> [Namespace; 2] {
@@ -22,13 +22,13 @@ fn ends(tag: &str) -> [Namespace; 2] {
     [near, far]
 }
 
-fn open(namespace: &Namespace, room: Room) -> PacketSocket {
+fn open(namespace: &Namespace, room: RingSize) -> PacketSocket {
     let index = || nix::net::if_::if_nametoindex("eth0").unwrap();
     namespace.enter(|| PacketSocket::open(index(), room).unwrap()).unwrap()
 }
 
 fn send(sender: &mut PacketSocket, frame: &[u8]) {
-    let transmit = Transmit::new(Destination::Bridge, 0, Body::Owned(frame.into()), Offload::default());
+    let transmit = TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
     sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
@@ -43,8 +43,8 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
         return;
     }
     let [near, far] = ends("ring");
-    let mut sender = open(&near, Room::LITTLE);
-    let mut socket = open(&far, Room { frames: 37, longest: 1568 });
+    let mut sender = open(&near, RingSize::LITTLE);
+    let mut socket = open(&far, RingSize { frames: 37, longest: 1568 });
     let frame = |number: u32| {
         // 1,568 bytes are the longest that a slot is for, and its neighbours.
         let length = [60, 1567, 1568, 1569, 9014, 4000][number as usize % 6];
@@ -80,9 +80,9 @@ fn long_frames_without_room_are_counted() {
     }
     const SENT: u64 = 120;
     let [near, far] = ends("full");
-    let mut sender = open(&near, Room::LITTLE);
+    let mut sender = open(&near, RingSize::LITTLE);
     // The queue has room for some 70 KB: each frame of 9,000 bytes weighs more than that much.
-    let mut socket = open(&far, Room { frames: 16, longest: 1568 });
+    let mut socket = open(&far, RingSize { frames: 16, longest: 1568 });
     let long = [&OURS[..], &[2, 0, 0, 0, 0, 8, 0x88, 0xb5], &[7; 9000]].concat();
     let arrived = |socket: &mut PacketSocket| {
         let ours = |frame: &&pipeline::Frame<'_>| {

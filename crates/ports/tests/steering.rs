@@ -1,4 +1,4 @@
-//! The steering programs in a real namespace: what is redirected reaches the splice's socket and nobody else; what is
+//! The steering programs in a real namespace: what is redirected reaches the punt pair's socket and nobody else; what is
 //! not, and everything once the kill switch is empty, is the kernel's. Needs root.
 
 #![allow(
@@ -18,14 +18,16 @@ use lab::netns::{Namespace, veth};
 use netlink::Direction;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::Batch;
-use ports::{Calls, Features, Hook, PacketSocket, PrivateNamespace, Room, Splices, Steering, Waiting};
+use ports::{
+    Features, Hook, PacketSocket, PrivateNamespace, PuntPairs, PuntSide, RingSize, Steering, Wakeups,
+};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
 
+#[path = "steering/bypass.rs"]
+mod bypass;
 #[path = "steering/passage.rs"]
 mod passage;
-#[path = "steering/shortcut.rs"]
-mod shortcut;
 #[path = "steering/tunnel.rs"]
 mod tunnel;
 #[path = "steering/workers.rs"]
@@ -110,10 +112,10 @@ fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
 
 fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let index = ifindex(namespace, interface);
-    let mut socket = namespace.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    let mut socket = namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
     let to = pipeline::Destination::Bridge;
-    let body = pipeline::Body::Owned(frame.into());
-    let transmit = pipeline::Transmit::new(to, 0, body, pipeline::Offload::default());
+    let body = pipeline::Payload::Owned(frame.into());
+    let transmit = pipeline::TxFrame::new(to, 0, body, pipeline::Offload::default());
     socket.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
@@ -146,20 +148,20 @@ fn steer_for<const WORKERS: usize>(
     hook: Hook,
     plan: &SteeringPlan,
     stall_limit: Duration,
-) -> (Steering, [Splices; WORKERS], PrivateNamespace) {
+) -> (Steering, [PuntPairs; WORKERS], PrivateNamespace) {
     leaf.enter(|| {
         let private = PrivateNamespace::create().unwrap();
-        let splices = std::array::from_fn(|worker| {
-            Splices::create(worker, &private, Features::ALL, Room::LONGEST).unwrap()
+        let punts = std::array::from_fn(|worker| {
+            PuntPairs::create(worker, &private, Features::ALL, RingSize::LONGEST).unwrap()
         });
-        let mut steering = Steering::load(hook, &splices, stall_limit, Features::ALL).unwrap();
-        for splices in &splices {
-            steering.close(splices, &private).unwrap();
-            splices.up(&private).unwrap();
+        let mut steering = Steering::load(hook, &punts, stall_limit, Features::ALL).unwrap();
+        for punts in &punts {
+            steering.close(punts, &private).unwrap();
+            punts.up(&private).unwrap();
         }
         steering.shrink(plan).unwrap();
         steering.grow(plan).unwrap();
-        (steering, splices, private)
+        (steering, punts, private)
     })
     .unwrap()
 }
@@ -170,9 +172,9 @@ fn steer(
     hook: Hook,
     plan: &SteeringPlan,
     stall_limit: Duration,
-) -> (Steering, Splices, PrivateNamespace) {
-    let (steering, [splices], private) = steer_for(leaf, hook, plan, stall_limit);
-    (steering, splices, private)
+) -> (Steering, PuntPairs, PrivateNamespace) {
+    let (steering, [punts], private) = steer_for(leaf, hook, plan, stall_limit);
+    (steering, punts, private)
 }
 
 /// An IPv4 frame of so many bytes, for everybody.
@@ -206,8 +208,8 @@ fn bundles_arrive_as_frames(
             // As decapsulation has them: for the bridge with a tag, past it as received.
             let bridged = to == pipeline::Destination::Bridge;
             let range = if bridged { 14 } else { 0 }..data.len() as u32;
-            let body = pipeline::Body::Received { frame: index, range };
-            let mut transmit = pipeline::Transmit::new(to, slot, body, pipeline::Offload::default());
+            let body = pipeline::Payload::Received { frame: index, range };
+            let mut transmit = pipeline::TxFrame::new(to, slot, body, pipeline::Offload::default());
             let tagged = [&data[..12], &[0x88, 0xa8, 0, slot as u8], &data[12..14]].concat();
             assert!(!bridged || transmit.extend_head(&tagged));
             out.push(transmit);
@@ -238,7 +240,7 @@ fn bundles_arrive_as_frames(
     }
     let counts = |steering: &Steering| {
         let counts = steering.counts().unwrap();
-        (counts.splice_delivered, counts.splice_undeliverable, counts.splice_unknown_slot)
+        (counts.punt_delivered, counts.punt_undeliverable, counts.punt_unknown_slot)
     };
     let before = counts(steering);
     assert_eq!((before.0, before.1), (16, 0));
@@ -257,11 +259,11 @@ fn bundles_arrive_as_frames(
 fn redirects_what_is_taken(hook: Hook) {
     let Leaf { leaf, spine, host } = leaf(&hook.to_string());
     let plan = plan(&leaf);
-    let (mut steering, mut splices, private) = steer(&leaf, hook, &plan, PATIENT);
-    let mut underlay = splices.underlay.take_socket().unwrap();
-    let mut bridge = splices.bridge.take_socket().unwrap();
+    let (mut steering, mut punts, private) = steer(&leaf, hook, &plan, PATIENT);
+    let mut underlay = punts.underlay.take_socket().unwrap();
+    let mut bridge = punts.bridge.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
-    let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
 
@@ -275,7 +277,7 @@ fn redirects_what_is_taken(hook: Hook) {
     assert_eq!(
         receive(&mut underlay, SOON, |frame| frame.data == vxlan),
         1,
-        "the whole frame reaches the splice"
+        "the whole frame reaches the punt"
     );
     assert_eq!(receive(&mut eth0, NEVER, marker), 0, "and the kernel does not see it");
     // Another VNI and another flag are none of ours.
@@ -297,21 +299,24 @@ fn redirects_what_is_taken(hook: Hook) {
     // What the worker hands to the bridge arrives at the host; without a known tag it goes nowhere.
     let mut inner = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
     inner.extend([0xab; 46]);
-    let body = pipeline::Body::Owned(inner.clone().into());
+    let body = pipeline::Payload::Owned(inner.clone().into());
     let to = pipeline::Destination::Bridge;
-    let transmit = pipeline::Transmit::new(to, 9, body, pipeline::Offload::default());
+    let transmit = pipeline::TxFrame::new(to, 9, body, pipeline::Offload::default());
     bridge.transmit(&Batch::new(1), &mut [transmit], |_, outcome| outcome.unwrap());
     assert_eq!(receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4), 1);
 
     bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
 
     assert_eq!(
-        leaf.enter(|| ports::foreign::find(plan.uplinks.first().unwrap().ifindex, Direction::Ingress))
-            .unwrap(),
+        leaf.enter(|| ports::foreign_programs::find(
+            plan.uplinks.first().unwrap().ifindex,
+            Direction::Ingress
+        ))
+        .unwrap(),
         []
     );
     let counts = steering.counts().unwrap();
-    assert_eq!((counts.uplink_redirected, counts.splice_returned), (1, 1 + 4 * 4), "{counts:?}");
+    assert_eq!((counts.uplink_redirected, counts.punt_returned), (1, 1 + 4 * 4), "{counts:?}");
     // The host's own stack may have said something on its link as well.
     assert!(counts.vxlan_redirected >= 1, "{counts:?}");
 
@@ -320,7 +325,7 @@ fn redirects_what_is_taken(hook: Hook) {
     send(&spine, "leaf", &vxlan);
     assert_eq!(receive(&mut eth0, SOON, marker), 1, "kernel VXLAN forwards once the kill switch is empty");
     leaf.enter(|| drop(steering)).unwrap();
-    leaf.enter(|| drop(splices)).unwrap();
+    leaf.enter(|| drop(punts)).unwrap();
     drop(private);
     let links = leaf.run(&["ip", "-o", "link"]).unwrap();
     assert!(!links.contains("vtepd"), "{links}");
@@ -341,15 +346,15 @@ fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
     frame
 }
 
-/// The splice to the bridge carries no inner frame of 14 or 15 bytes, and the kernel drops frames that end within a
+/// The punt pair to the bridge carries no inner frame of 14 or 15 bytes, and the kernel drops frames that end within a
 /// tag, so shorter inner frames stay with the kernel. Found by the fuzz target `encapsulate` and by differential runs.
 #[test]
 fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
     let Leaf { leaf, spine, host } = leaf("short");
-    let (mut steering, mut splices, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
-    let mut underlay = splices.underlay.take_socket().unwrap();
+    let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let mut underlay = punts.underlay.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
-    let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     for length in [14, 15, 16, 19] {
         let packet = vxlan_packet_with(length);
@@ -360,7 +365,7 @@ fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
     send(&spine, "leaf", &packet);
     assert_eq!(receive(&mut underlay, SOON, |frame| frame.data == packet), 1);
     assert_eq!(steering.counts().unwrap().uplink_redirected, 1);
-    leaf.enter(|| drop((steering, splices))).unwrap();
+    leaf.enter(|| drop((steering, punts))).unwrap();
     drop(private);
 }
 
@@ -376,29 +381,29 @@ fn redirects_what_is_taken_with_clsact_filters() {
 
 /// Frames that nobody looks after for too long make the programs pass what follows; looked after again, they redirect again.
 #[test]
-fn a_splice_that_nobody_looks_into_is_given_up() {
+fn a_punt_that_nobody_looks_into_is_given_up() {
     const LIMIT: Duration = Duration::from_millis(200);
     let Leaf { leaf, spine, host } = leaf("wait");
-    let (mut steering, mut splices, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
+    let (mut steering, mut punts, private) = steer(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
     let (patience, mut calls) = steering.take_watch().unwrap();
     let [patience] = patience.as_slice() else { panic!("{patience:?}") };
-    let mut underlay = splices.underlay.take_socket().unwrap();
+    let mut underlay = punts.underlay.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
-    let mut eth0 = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
-    let called = |calls: &Calls| {
+    let called = |calls: &Wakeups| {
         let mut fds = [PollFd::new(calls.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
     };
     leaf.enter(|| steering.engage().unwrap()).unwrap();
 
     // Looked after now and then, in all for longer than the limit; before there is anything, too.
-    assert_eq!(patience.look(Waiting::Underlay), None);
+    assert_eq!(patience.look(PuntSide::Underlay), None);
     for _ in 0..8 {
         send(&spine, "leaf", &vxlan);
         std::thread::sleep(LIMIT / 4);
-        assert_eq!(patience.look(Waiting::Underlay), None);
+        assert_eq!(patience.look(PuntSide::Underlay), None);
     }
     assert_eq!(receive(&mut underlay, SOON, marker), 8);
     // Nothing came for longer than the limit, so nothing has waited.
@@ -409,8 +414,8 @@ fn a_splice_that_nobody_looks_into_is_given_up() {
 
     // The last frame is still on the list of those that wait.
     std::thread::sleep(2 * LIMIT);
-    // The host's own stack may have said something to the other splice.
-    patience.forgive(Waiting::Bridge);
+    // The host's own stack may have said something to the other punt pair.
+    patience.forgive(PuntSide::Bridge);
     calls.by_ref().for_each(drop);
     assert!(!called(&calls));
     for _ in 0..3 {
@@ -420,14 +425,14 @@ fn a_splice_that_nobody_looks_into_is_given_up() {
     assert!(called(&calls));
     // For what the host's stack says of its own accord perhaps, too.
     assert!(calls.by_ref().all(|worker| worker == 0));
-    assert!(patience.look(Waiting::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
+    assert!(patience.look(PuntSide::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
     assert_eq!(receive(&mut underlay, NEVER, marker), 0);
     assert_eq!(steering.counts().unwrap().uplink_stalled, 3);
 
-    patience.forgive(Waiting::Underlay);
+    patience.forgive(PuntSide::Underlay);
     send(&spine, "leaf", &vxlan);
     assert_eq!(receive(&mut underlay, SOON, marker), 1, "redirected again");
     assert_eq!(receive(&mut eth0, NEVER, marker), 0);
-    leaf.enter(|| drop((steering, splices))).unwrap();
+    leaf.enter(|| drop((steering, punts))).unwrap();
     drop(private);
 }

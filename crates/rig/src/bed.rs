@@ -28,7 +28,7 @@ pub const MTU: u32 = 1500;
 /// Where frames are longer than that has room for.
 pub const JUMBO: u32 = 9000;
 /// Ethernet, IPv4 and UDP header.
-pub(crate) const HEADERS: usize = pipeline::aggregate::Train::SHARED;
+pub(crate) const HEADERS: usize = pipeline::aggregate::GsoGroup::SHARED;
 
 /// A station behind the VTEP that is not there.
 #[must_use]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lab::Namespace;
 use pipeline::aggregate::speak_for;
-use pipeline::{Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
+use pipeline::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
@@ -55,7 +55,7 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct Sender {
     socket: ports::PacketSocket,
-    super_frames: Vec<Transmit>,
+    super_frames: Vec<TxFrame>,
     /// Frames in each of them.
     frames: u64,
 }
@@ -169,7 +169,7 @@ fn inner(to: MacAddr, from: MacAddr, length: usize, pair: u32, sequence: u32) ->
 }
 
 /// A UDP super-frame of frames of one length.
-fn joined(mut whole: Vec<u8>, length: usize, ifindex: u32) -> Result<Transmit, Error> {
+fn joined(mut whole: Vec<u8>, length: usize, ifindex: u32) -> Result<TxFrame, Error> {
     let too_long = |_| Error::from("a super-frame is too long");
     let payload = u16::try_from(whole.len() - HEADERS).map_err(too_long)?;
     let headers = whole.get_mut(14..).and_then(<[u8]>::first_chunk_mut).ok_or("a frame without headers")?;
@@ -180,5 +180,5 @@ fn joined(mut whole: Vec<u8>, length: usize, ifindex: u32) -> Result<Transmit, E
         gso: Some(Gso { kind: GsoKind::Udp, size, ecn: false }),
     };
     let to = Destination::Uplink { ifindex, path: 0, by_default: false, impaired: false };
-    Ok(Transmit::new(to, 0, Body::Owned(whole.into()), offload))
+    Ok(TxFrame::new(to, 0, Payload::Owned(whole.into()), offload))
 }

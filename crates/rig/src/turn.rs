@@ -62,7 +62,7 @@ impl Turn {
             Input::Singles | Input::SuperFrames => bed.arrived(length),
         };
         let mut sender = Sender::new(bed, case.traffic, way != Way::Nobody)?;
-        // Tables know the sender before it counts: a host that the bridge does not know yet has no shortcut.
+        // Tables know the sender before it counts: a host that the bridge does not know yet has no bypass.
         sender.some(0);
         std::thread::sleep(ACQUAINTANCE);
         let (witness, first) = (Witness::ask(case, way, daemon)?, passed()?);
@@ -114,8 +114,8 @@ impl Witness {
         let forwarded =
             daemon.counted(&format!("vtepd_vni_frames_total{{vni=\"1\",direction=\"{direction}\"}}"))?;
         let past_the_bridge = match way {
-            Way::Vtepd { shortcut: true, .. } => {
-                daemon.counted("vtepd_port_frames_total{port=\"hp\",way=\"shortcut\"}")?
+            Way::Vtepd { bypass: true, .. } => {
+                daemon.counted("vtepd_port_frames_total{port=\"hp\",way=\"bypass\"}")?
             }
             _ => 0.0,
         };
@@ -126,7 +126,7 @@ impl Witness {
         if way != Way::Nobody && arrived < 1.0 {
             return Err("nothing arrived".into());
         }
-        let Way::Vtepd { shortcut, .. } = way else { return Ok(()) };
+        let Way::Vtepd { bypass, .. } = way else { return Ok(()) };
         let percent = |share: f64| (100.0 * share).round();
         let share = (after.forwarded - self.forwarded) / arrived;
         if share < NEARLY_ALL {
@@ -137,7 +137,7 @@ impl Witness {
             .into());
         }
         let share = (after.past_the_bridge - self.past_the_bridge) / arrived;
-        if shortcut && case.traffic.input == Input::Host && share < NEARLY_ALL {
+        if bypass && case.traffic.input == Input::Host && share < NEARLY_ALL {
             return Err(format!(
                 "only {} % of the frames that arrived had skipped the bridge, as they all should",
                 percent(share)

@@ -18,8 +18,8 @@ pub enum Way {
     KernelWithoutNf,
     /// vtepd.
     Vtepd {
-        /// Whether known unicast skips the bridge (not so with `--no-shortcut`).
-        shortcut: bool,
+        /// Whether known unicast skips the bridge (not so with `--no-bridge-bypass`).
+        bypass: bool,
         /// Whether frames leave together (not so with `--no-gso`).
         gso: bool,
     },
@@ -38,13 +38,13 @@ pub enum Way {
 
 impl Way {
     /// By the bridge, each frame by itself.
-    pub const SPLICE_SINGLE: Self = Self::Vtepd { shortcut: false, gso: false };
+    pub const PUNT_SINGLE: Self = Self::Vtepd { bypass: false, gso: false };
     /// By the bridge, frames together.
-    pub const SPLICE: Self = Self::Vtepd { shortcut: false, gso: true };
+    pub const PUNT: Self = Self::Vtepd { bypass: false, gso: true };
     /// Past the bridge, each frame by itself.
-    pub const SHORTCUT_SINGLE: Self = Self::Vtepd { shortcut: true, gso: false };
+    pub const BYPASS_SINGLE: Self = Self::Vtepd { bypass: true, gso: false };
     /// Past the bridge, frames together.
-    pub const SHORTCUT: Self = Self::Vtepd { shortcut: true, gso: true };
+    pub const BYPASS: Self = Self::Vtepd { bypass: true, gso: true };
 
     /// By its main thread.
     pub const OPEN_VSWITCH: Self = Self::OpenVswitch { xdp: false };
@@ -96,10 +96,10 @@ impl Way {
     }
 
     fn start(self, at: &Namespace, vtepd: &Path) -> Result<Option<Daemon>, Error> {
-        let Self::Vtepd { shortcut, gso } = self else { return Ok(None) };
-        let shortcut = if shortcut { "--shortcut" } else { "--no-shortcut" };
+        let Self::Vtepd { bypass, gso } = self else { return Ok(None) };
+        let bypass = if bypass { "--bridge-bypass" } else { "--no-bridge-bypass" };
         let gso = if gso { "--gso" } else { "--no-gso" };
-        let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", shortcut, gso])?;
+        let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", bypass, gso])?;
         daemon.until_taken(1)?;
         Ok(Some(daemon))
     }
@@ -111,10 +111,10 @@ impl fmt::Display for Way {
             Self::Nobody => "nobody",
             Self::Kernel => "kernel",
             Self::KernelWithoutNf => "kernel, bridge-nf off",
-            Self::Vtepd { shortcut: false, gso: false } => "splice --no-gso",
-            Self::Vtepd { shortcut: false, gso: true } => "splice",
-            Self::Vtepd { shortcut: true, gso: false } => "shortcut --no-gso",
-            Self::Vtepd { shortcut: true, gso: true } => "shortcut",
+            Self::Vtepd { bypass: false, gso: false } => "punt --no-gso",
+            Self::Vtepd { bypass: false, gso: true } => "punt",
+            Self::Vtepd { bypass: true, gso: false } => "bypass --no-gso",
+            Self::Vtepd { bypass: true, gso: true } => "bypass",
             Self::OpenVswitch { xdp: false } => "Open vSwitch, AF_PACKET",
             Self::OpenVswitch { xdp: true } => "Open vSwitch, AF_XDP, spinning",
             Self::Testpmd { xdp: false } => "testpmd, I/O only, AF_PACKET, spinning",

@@ -7,25 +7,25 @@
 //! - `pages`: a list of which unchanged parts are shared
 //! - [`paths`]: the live next hops towards a VTEP
 //! - [`placement`]: which bucket belongs to which next hop
-//! - [`shortcut`]: hosts' frames that skip the bridge
+//! - [`bypass`]: hosts' frames that skip the bridge
 //! - [`snapshot`]: one consistent view of everything, and its builder
 //! - [`steering`]: which frames the steering programs redirect to the worker
 
+pub mod bypass;
 pub mod fdb;
 pub mod hash;
 pub mod learning;
 mod pages;
 pub mod paths;
 pub mod placement;
-pub mod shortcut;
 pub mod snapshot;
 pub mod steering;
 pub mod tunnel;
 
+pub use bypass::{BypassPort, OpenPort, Place, PlaceChange};
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
 pub use paths::{BUCKETS, NextHop, Paths, Rebalance};
-pub use shortcut::{OpenPort, Place, PlaceChange, ShortcutPort};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex, is_martian};
 pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

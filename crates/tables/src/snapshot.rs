@@ -15,7 +15,7 @@ use crate::pages::Pages;
 use crate::paths::Paths;
 use crate::tunnel::Tunnel;
 
-/// The 802.1ad tag that numbers a taken VNI on the bridge splice, 1 to 4094.
+/// The 802.1ad tag that numbers a taken VNI on the bridge punt pair, 1 to 4094.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u16);
 
@@ -52,7 +52,7 @@ pub struct Vtep {
 /// One taken VNI.
 #[derive(Debug, Clone)]
 pub struct VniTable {
-    /// Its tag on the bridge splice.
+    /// Its tag on the bridge punt pair.
     pub slot: Slot,
     /// Name of its vxlan netdev.
     pub netdev: String,
@@ -64,7 +64,7 @@ pub struct VniTable {
     pub entropy: Entropy,
     /// Remote MAC → VTEP.
     pub fdb: Fdb,
-    /// Local MAC → interface index of the bridge port that frames for it may be sent to past the bridge: the shortcut of this direction.
+    /// Local MAC → interface index of the bridge port that frames for it may be sent to past the bridge: the bypass of this direction.
     pub hosts: Fdb<u32>,
     /// Where broadcast, unknown unicast and multicast go (RFC 7432 inclusive multicast routes).
     pub flood: Vec<VtepIndex>,
@@ -120,7 +120,7 @@ impl Snapshot {
         self.identity
     }
 
-    /// The VNI with this tag on the bridge splice.
+    /// The VNI with this tag on the bridge punt pair.
     #[must_use]
     pub fn vni(&self, slot: u16) -> Option<&Arc<VniTable>> {
         self.vnis.get(usize::from(slot))

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use entropy::Entropy;
 use wire::Vni;
 
-use crate::shortcut::ShortcutPort;
+use crate::bypass::BypassPort;
 use crate::snapshot::Slot;
 
 /// Interface indices from here on are no interface's (the kernel's are positive `int`s): those of VNIs without netdev.
@@ -30,7 +30,7 @@ pub struct TakenVni {
     pub ifindex: u32,
     /// Name of its vxlan netdev, for logs.
     pub name: String,
-    /// The tag that numbers it on the bridge splice.
+    /// The tag that numbers it on the bridge punt pair.
     pub slot: Slot,
     /// This leaf's VTEP address.
     pub local: Ipv4Addr,
@@ -70,8 +70,8 @@ pub struct SteeringPlan {
     pub checked_sources: BTreeMap<u32, BTreeSet<Ipv4Addr>>,
     /// VNIs taken over, by the interface index of their vxlan netdev.
     pub vnis: BTreeMap<u32, TakenVni>,
-    /// Ports of bridges that have the shortcut, or only listen for it, by interface index.
-    pub ports: BTreeMap<u32, ShortcutPort>,
+    /// Ports of bridges that have the bypass, or only listen for it, by interface index.
+    pub ports: BTreeMap<u32, BypassPort>,
     /// How source ports are chosen for what the kernel encapsulates, by the interface index of the vxlan netdev.
     pub choices: BTreeMap<u32, PortChoice>,
 }

@@ -83,7 +83,7 @@ impl Collector for Everything {
         self.paths(&mut encoder)?;
         self.peers(&mut encoder)?;
         self.learning(&mut encoder)?;
-        self.shortcut(&mut encoder)?;
+        self.bypass(&mut encoder)?;
         self.frames(&mut encoder)
     }
 }
@@ -315,7 +315,7 @@ impl Everything {
         )
     }
 
-    fn shortcut(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn bypass(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let ports = self.view.ports.iter().map(|port| {
             let labels = vec![
                 ("port", port.port.clone()),
@@ -326,24 +326,24 @@ impl Everything {
         });
         gauges(
             encoder,
-            "vtepd_port_shortcut",
+            "vtepd_port_bypass",
             "1 for bridge ports whose known unicast skips the bridge, 0 with the reason for others",
             ports,
         )?;
-        let [known, waiting] = self.view.shortcut_addresses;
+        let [known, waiting] = self.view.bypass_addresses;
         let rows = [("known", known), ("no_room", waiting)]
             .map(|(state, n)| (vec![("state", state.to_owned())], n as u64));
-        gauges(encoder, "vtepd_shortcut_addresses", "MAC addresses that the shortcut goes by", rows)?;
+        gauges(encoder, "vtepd_bypass_addresses", "MAC addresses that the bypass goes by", rows)?;
         counter(
             encoder,
-            "vtepd_shortcut_no_room",
-            "MAC addresses that found no room in the shortcut's map",
-            self.view.shortcut_no_room,
+            "vtepd_bypass_no_room",
+            "MAC addresses that found no room in the bypass's map",
+            self.view.bypass_no_room,
         )?;
         let frames = self.view.ports.iter().filter_map(|port| Some((port, port.frames?)));
         let frames = frames.flat_map(|(port, frames)| {
-            let PortFrames { shortcut, refreshed, passed, stalled } = frames;
-            [("shortcut", shortcut), ("refreshed", refreshed), ("passed", passed), ("stalled", stalled)].map(
+            let PortFrames { bypass, refreshed, passed, stalled } = frames;
+            [("bypass", bypass), ("refreshed", refreshed), ("passed", passed), ("stalled", stalled)].map(
                 |(way, n)| {
                     let labels = [("port", port.port.as_str()), ("way", way)];
                     (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), n)
@@ -353,7 +353,7 @@ impl Everything {
         counters(
             encoder,
             "vtepd_port_frames",
-            "Frames from hosts on ports with the shortcut, by their way",
+            "Frames from hosts on ports with the bypass, by their way",
             frames,
         )
     }
@@ -404,7 +404,7 @@ impl Everything {
         )?;
         counter(
             encoder,
-            "vtepd_delivered_past_bridge_frames",
+            "vtepd_bypass_delivered_frames",
             "Decapsulated frames sent to hosts' ports past the bridge",
             c.past_bridge.get(),
         )?;

@@ -25,12 +25,12 @@ pub struct View {
     pub by_default: usize,
     /// vxlan netdevs left to the kernel.
     pub left: Vec<LeftView>,
-    /// The ports of bridges, and whether they have the shortcut.
+    /// The ports of bridges, and whether they have the bypass.
     pub ports: Vec<PortView>,
-    /// Addresses that the shortcut goes by, and those for which its map has no room.
-    pub shortcut_addresses: [usize; 2],
+    /// Addresses that the bypass goes by, and those for which its map has no room.
+    pub bypass_addresses: [usize; 2],
     /// How many addresses have found no room so far.
-    pub shortcut_no_room: u64,
+    pub bypass_no_room: u64,
     /// Where facts come from.
     pub sources: Vec<SourceView>,
     /// How often events of the kernel's were lost.
@@ -103,17 +103,17 @@ pub struct PortView {
     pub bridge: String,
     /// The VNI.
     pub vni: Vni,
-    /// Why all of its frames go by the bridge; absent where known unicast takes the shortcut.
+    /// Why all of its frames go by the bridge; absent where known unicast takes the bypass.
     pub reason: Option<String>,
-    /// What became of its frames since it has the shortcut.
+    /// What became of its frames since it has the bypass.
     pub frames: Option<PortFrames>,
 }
 
 /// What became of a port's frames; a super-frame is one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PortFrames {
-    /// Took the shortcut.
-    pub shortcut: u64,
+    /// Took the bypass.
+    pub bypass: u64,
     /// Could have, and went by the bridge so that it sees who is talking.
     pub refreshed: u64,
     /// Others, which went by the bridge.

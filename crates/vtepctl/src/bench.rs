@@ -19,7 +19,7 @@ use rig::{Bed, Daemon, Traffic, Turn, Way};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::Output;
-use crate::compared::{Compared, Figures, VTEPD, What, going};
+use crate::bench_report::{Compared, Figures, VTEPD, What, going};
 use crate::output::{Failure, json};
 
 const LENGTHS: [usize; 2] = [64, 1082];

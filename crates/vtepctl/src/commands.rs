@@ -353,25 +353,17 @@ fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
 }
 
 fn ports(rows: &[v1::Port]) -> Table<8> {
-    let mut table = Table::new([
-        "vni",
-        "bridge",
-        "port",
-        "shortcut",
-        "by shortcut",
-        "to refresh",
-        "by bridge",
-        "why not",
-    ]);
+    let mut table =
+        Table::new(["vni", "bridge", "port", "bypass", "by bypass", "to refresh", "by bridge", "why not"]);
     for row in rows {
         let frames = row.frames.unwrap_or_default();
-        let count = |n: u64| if row.shortcut { n.to_string() } else { String::new() };
+        let count = |n: u64| if row.bypass { n.to_string() } else { String::new() };
         table.row([
             row.vni.to_string(),
             row.bridge.clone(),
             row.port.clone(),
-            if row.shortcut { "yes" } else { "no" }.to_owned(),
-            count(frames.shortcut),
+            if row.bypass { "yes" } else { "no" }.to_owned(),
+            count(frames.bypass),
             count(frames.refreshed),
             count(frames.passed + frames.stalled),
             row.reason.clone().unwrap_or_default(),
@@ -441,10 +433,10 @@ fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Res
         ("steering: too big, left to the kernel", steering.vxlan_too_big),
         ("kernel datapath: encapsulated with a chosen source port", steering.port_chosen),
         ("kernel datapath: not IP, with the kernel's source port", steering.port_kept),
-        ("steering: handed to bridges", steering.splice_returned),
-        ("steering: handed to hosts' ports", steering.splice_delivered),
-        ("steering: for a VNI that is gone", steering.splice_unknown_slot),
-        ("steering: for a port that is gone or too small", steering.splice_undeliverable),
+        ("steering: handed to bridges", steering.punt_returned),
+        ("steering: handed to hosts' ports", steering.punt_delivered),
+        ("steering: for a VNI that is gone", steering.punt_unknown_slot),
+        ("steering: for a port that is gone or too small", steering.punt_undeliverable),
         ("steering: TCP super-frames sent whole", steering.uplink_tunnelled),
         ("steering: TCP super-frames that the kernel did not take", steering.uplink_untunnelled),
         ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),

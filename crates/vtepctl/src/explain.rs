@@ -9,7 +9,7 @@ use wire::{Ethernet, Ipv4Packet, MacAddr, UdpDatagram, Vxlan};
 use crate::arguments::{Explain, Flow, Output};
 use crate::commands::{Asking, all};
 use crate::output::Failure;
-use crate::{explained, flow, pcap};
+use crate::{explain_text, flow, pcap};
 
 /// Asks about a captured frame, or about one of a flow.
 ///
@@ -20,7 +20,7 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
     if let (true, Some(file)) = (received, &pcap) {
         let request = v1::ExplainReceivedRequest { frame: pcap::frame(file, number)? };
         let answer = asking.client.explain_received(request).await?.into_inner();
-        return asking.print(&answer, |out| explained::received(out, &answer));
+        return asking.print(&answer, |out| explain_text::received(out, &answer));
     }
     let mut sent_by = None;
     let mut pieces = 1;
@@ -47,7 +47,7 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
         (None, None) => return Err(Failure::Input("which VNI? Name it with --vni".to_owned())),
     };
     let answer = asking.client.explain(v1::ExplainRequest { vni, frame }).await?.into_inner();
-    asking.print(&answer, |out| explained::write(out, &answer))?;
+    asking.print(&answer, |out| explain_text::write(out, &answer))?;
     if pieces > 1 && asking.output == Output::Table {
         writeln!(
             asking.out,

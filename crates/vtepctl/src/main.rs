@@ -2,20 +2,20 @@
 //!
 //! - [`arguments`]: the command line
 //! - [`commands`]: what each command asks, and its table
-//! - [`status`], [`explained`]: the two answers that are no table
+//! - [`status`], [`explain_text`]: the two answers that are no table
 //! - [`events`]: one line for each event
 //! - [`explain`]: which frame is asked about, from [`flow`] (a description) or [`pcap`] (a capture)
 //! - [`bench`]: the one that asks nobody: what vtepd costs on this machine
-//! - [`compared`]: its figures, and what is said of them
+//! - [`bench_report`]: its figures, and what is said of them
 //! - [`output`]: tables, JSON, and readers that go away
 
 mod arguments;
 mod bench;
+mod bench_report;
 mod commands;
-mod compared;
 mod events;
 mod explain;
-mod explained;
+mod explain_text;
 mod flow;
 mod output;
 mod pcap;

@@ -49,13 +49,9 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     if status.worker_stalls > 0 {
         writeln!(out, "The worker hung {} times, and the kernel forwarded meanwhile", status.worker_stalls)?;
     }
-    if let Some(shortcut) = &status.shortcut {
-        let v1::Shortcut { ports, other_ports, addresses, capacity, no_room, no_room_total } = shortcut;
-        write!(
-            out,
-            "Shortcut: {ports} of {} ports, {addresses} of {capacity} addresses",
-            ports + other_ports
-        )?;
+    if let Some(bypass) = &status.bypass {
+        let v1::Bypass { ports, other_ports, addresses, capacity, no_room, no_room_total } = bypass;
+        write!(out, "Bypass: {ports} of {} ports, {addresses} of {capacity} addresses", ports + other_ports)?;
         if *no_room_total > 0 {
             write!(out, ", no room for {no_room} now, for {no_room_total} so far")?;
         }

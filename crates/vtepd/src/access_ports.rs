@@ -8,7 +8,7 @@ use control::{Event, Journal};
 use netlink::{LinkMonitor, Requests};
 use tokio::time::sleep;
 
-use crate::shown::Shown;
+use crate::handle::Handle;
 use crate::standalone::Standalone;
 
 /// How often interfaces are looked for where the kernel does not tell.
@@ -23,7 +23,7 @@ struct Known {
 }
 
 /// Watches for as long as it is polled. Without access ports there is nothing to do.
-pub async fn watch(shown: Arc<Shown>, standalone: Standalone, journal: Journal) {
+pub async fn watch(shown: Arc<Handle>, standalone: Standalone, journal: Journal) {
     if standalone.is_empty() {
         return std::future::pending().await;
     }
@@ -60,7 +60,7 @@ fn find(name: &str) -> Result<Option<u32>, netlink::Error> {
 
 /// Looks whether a port's interface has gone or come.
 fn look(
-    shown: &Shown,
+    shown: &Handle,
     standalone: &Standalone,
     journal: &Journal,
     (number, name): (u16, &str),

@@ -21,8 +21,8 @@ use tokio::sync::mpsc;
 use tonic::transport::Server;
 
 use crate::daemon::Failure;
+use crate::handle::Handle;
 use crate::listeners::{self, Opened};
-use crate::shown::Shown;
 use service::Service;
 
 /// Answers requests until the future is dropped; without an address there are none. The health service says SERVING once frames
@@ -33,7 +33,7 @@ use service::Service;
 pub async fn serve(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
-    shown: Arc<Shown>,
+    shown: Arc<Handle>,
     requests: mpsc::Sender<Request>,
     journal: Journal,
 ) -> Result<(), Failure> {

@@ -63,11 +63,11 @@ pub struct Arguments {
     #[arg(long)]
     pub strict_vtep: bool,
     /// Let known unicast of hosts and for them skip the kernel bridge where it can [default: on]
-    #[arg(long, overrides_with_all = ["shortcut", "no_shortcut"])]
-    pub shortcut: bool,
+    #[arg(long, overrides_with_all = ["bridge_bypass", "no_bridge_bypass"])]
+    pub bridge_bypass: bool,
     /// Send every frame of a host and for one through the kernel bridge
-    #[arg(long, overrides_with_all = ["shortcut", "no_shortcut"])]
-    pub no_shortcut: bool,
+    #[arg(long, overrides_with_all = ["bridge_bypass", "no_bridge_bypass"])]
+    pub no_bridge_bypass: bool,
     /// Send frames of one queue pair together as UDP super-frames (one packet, which the link or the receiver cuts), but not over impaired
     /// uplinks (with netem or another queueing discipline that does something to single packets) [default: on]
     #[arg(long, overrides_with_all = ["gso", "no_gso"])]
@@ -242,7 +242,7 @@ struct TakeoverSection {
     /// Drop frames from VTEPs that no table names. Default: `false`.
     strict_vtep: bool,
     /// Let known unicast of hosts skip the kernel bridge, in both directions. Default: `true`.
-    shortcut: Option<bool>,
+    bridge_bypass: Option<bool>,
     /// Milliseconds that frames wait for a hanging worker before the kernel forwards, 20 to 10000.
     /// Default: 200.
     stall_limit_ms: Option<u64>,
@@ -486,8 +486,8 @@ impl Configuration {
             Some(false) => Rebalance::Off,
             Some(true) | None => Rebalance::On,
         };
-        let shortcut =
-            arguments.shortcut || (file.takeover.shortcut.unwrap_or(true) && !arguments.no_shortcut);
+        let bypass = arguments.bridge_bypass
+            || (file.takeover.bridge_bypass.unwrap_or(true) && !arguments.no_bridge_bypass);
         let standalone = Standalone::parse(&file.standalone)
             .map_err(|(key, problem)| ConfigurationError::Value { place: file.place(&key), problem })?;
         // Without netdevs, zebra has nothing to say.
@@ -501,7 +501,7 @@ impl Configuration {
                 detached: BTreeSet::new(),
                 seed,
                 rebalance,
-                shortcut,
+                bypass,
                 route_per_frame: file.takeover.route_per_frame.into(),
                 stale_time: stale_time(&file)?,
                 learning,

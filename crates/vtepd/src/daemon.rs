@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ::api::Address;
 use control::{ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
 use netlink::{Direction, Kernel};
-use ports::foreign::{self, Foreign};
+use ports::foreign_programs::{self, Foreign};
 use ports::{Features, Hook};
 use sd_notify::NotifyState;
 use tables::SteeringPlan;
@@ -18,11 +18,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::guard::{self, Guarded, Watched};
+use crate::handle::Handle;
 use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
-use crate::shown::Shown;
 use crate::takeover::Takeover;
-use crate::{access_ports, api, changes, dry_run, listeners, onlookers, own_links};
+use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
 /// Whatever ended the daemon; its text is for the user.
 pub type Failure = Box<dyn Error>;
@@ -140,7 +140,8 @@ async fn run_until_replaced(
         },
     )?;
     let (status, seen) = watch::channel(Status::default());
-    let shown = Arc::new(Shown::new(takeover, ports, hook, features, worker.gso, seen, Arc::clone(&guarded)));
+    let shown =
+        Arc::new(Handle::new(takeover, ports, hook, features, worker.gso, seen, Arc::clone(&guarded)));
 
     let (events, kill_switch) = (kernel.waiting()?, shown.kill_switch());
 
@@ -215,7 +216,7 @@ async fn run_until_replaced(
     let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
     let api_address = configuration.api.clone();
     let api = api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
-    let onlookers = onlookers::watch(Arc::clone(&shown), requests.clone(), rules);
+    let onlookers = filter_watch::watch(Arc::clone(&shown), requests.clone(), rules);
     let calls = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
     let access_ports =
@@ -348,7 +349,7 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
     };
     match Configuration::load(arguments) {
         Ok(configuration) => {
-            let changes = changes::between(running, &configuration);
+            let changes = config_diff::between(running, &configuration);
             for change in &changes {
                 tracing::info!("{change}");
             }
@@ -366,8 +367,11 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
 
 /// Programs of others where the plan attaches ours.
 fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
-    let uplinks = plan.uplinks.iter().flat_map(|uplink| foreign::find(uplink.ifindex, Direction::Ingress));
-    uplinks.chain(plan.vnis.keys().flat_map(|&ifindex| foreign::find(ifindex, Direction::Egress))).collect()
+    let uplinks =
+        plan.uplinks.iter().flat_map(|uplink| foreign_programs::find(uplink.ifindex, Direction::Ingress));
+    uplinks
+        .chain(plan.vnis.keys().flat_map(|&ifindex| foreign_programs::find(ifindex, Direction::Egress)))
+        .collect()
 }
 
 fn warn_of_foreign(known: &mut BTreeSet<String>, plan: &SteeringPlan) {

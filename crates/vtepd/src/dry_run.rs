@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use control::{Datapath, Update};
 use entropy::Policy;
-use ports::{Hook, shortcut_obstacle};
+use ports::{Hook, bypass_obstacle};
 use serde::Serialize;
 
 use crate::config::Output;
@@ -37,12 +37,12 @@ struct Left {
     reason: String,
 }
 
-/// A port of a bridge, and why it would not have the shortcut.
+/// A port of a bridge, and why it would not have the bypass.
 #[derive(Debug, Serialize)]
 struct Port {
     port: String,
     vni: u32,
-    shortcut: bool,
+    bypass: bool,
     reason: Option<String>,
 }
 
@@ -88,9 +88,9 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
     });
     let ports = update.ports.iter().map(|port| {
         let reason = port.reason.map(|reason| reason.to_string());
-        let obstacle = || shortcut_obstacle(update.plan.ports.get(&port.ifindex)?);
+        let obstacle = || bypass_obstacle(update.plan.ports.get(&port.ifindex)?);
         let reason = reason.or_else(obstacle);
-        Port { port: port.name.clone(), vni: port.vni.get(), shortcut: reason.is_none(), reason }
+        Port { port: port.name.clone(), vni: port.vni.get(), bypass: reason.is_none(), reason }
     });
     let report = Report {
         hook: hook.to_string(),
@@ -145,7 +145,7 @@ fn table(report: &Report) -> String {
     }
     for port in &report.ports {
         let reason = port.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-        let has = if port.shortcut { "would have the shortcut" } else { "would not have the shortcut" };
+        let has = if port.bypass { "would have the bypass" } else { "would not have the bypass" };
         let _ = writeln!(text, "Port {} (VNI {}) {has}{reason}", port.port, port.vni);
     }
     for note in &report.notes {

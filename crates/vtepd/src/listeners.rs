@@ -7,8 +7,8 @@ use std::time::Duration;
 use api::{Address, Listener};
 use telemetry::Metrics;
 
+use crate::handle::Handle;
 use crate::holder::Holder;
-use crate::shown::Shown;
 
 /// How often an address is tried again that another process has.
 pub const AGAIN: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ fn with_holder(error: &str, holder: Option<String>) -> String {
 pub fn serve_metrics(
     address: SocketAddr,
     opened: Opened<TcpListener>,
-    shown: &Arc<Shown>,
+    shown: &Arc<Handle>,
 ) -> std::io::Result<Metrics> {
     let listener = shown.note(METRICS, opened);
     let (served, text) = (Arc::clone(shown), Arc::clone(shown));
@@ -66,7 +66,7 @@ pub fn serve_metrics(
 pub async fn await_api(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
-    shown: &Shown,
+    shown: &Handle,
 ) -> Listener {
     let (Some(address), Some(opened)) = (address, opened) else { return std::future::pending().await };
     if let Some(listener) = shown.note(API, opened) {

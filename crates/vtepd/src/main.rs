@@ -2,23 +2,23 @@
 
 mod access_ports;
 mod api;
-mod changes;
 mod config;
+mod config_diff;
 mod daemon;
 mod dry_run;
+mod filter_watch;
 mod guard;
+mod handle;
 mod holder;
 mod instance;
 mod listeners;
 mod log;
-mod onlookers;
+mod metrics_view;
 mod own_links;
 mod packet_rules;
 mod privilege;
-mod shown;
 mod standalone;
 mod takeover;
-mod view;
 mod worker;
 
 use std::io::{IsTerminal, Write as _};

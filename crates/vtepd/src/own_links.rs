@@ -9,7 +9,7 @@ use control::{Event, Journal};
 use netlink::LinkMonitor;
 use tokio::time::sleep;
 
-use crate::shown::Shown;
+use crate::handle::Handle;
 
 /// How often they are looked at where the kernel does not tell.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ pub enum OwnLinkError {
 }
 
 /// Watches until one cannot be used any more.
-pub async fn watch(shown: Arc<Shown>, journal: Journal) -> OwnLinkError {
+pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
     let mut monitor = LinkMonitor::open()
         .inspect_err(|error| {
             tracing::warn!("vtepd's own interfaces are looked at ten times a second: {error}")

@@ -10,7 +10,7 @@ use control::{Settings, StandaloneVni};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::User;
-use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Outgoing, Pipeline, Place, Station, Transmit};
+use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Pipeline, Place, Station, TxBatch, TxFrame};
 use ports::{AccessPort, PacketSocket, TapTerms};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -246,7 +246,7 @@ impl Standalone {
     pub fn open(&self, settings: &Settings, workers: usize) -> Result<Access, AccessError> {
         let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
         let claims = self.claims().collect::<Result<_, _>>()?;
-        let mut shares: Vec<_> = (0..workers).map(|_| Share::default()).collect();
+        let mut shares: Vec<_> = (0..workers).map(|_| WorkerPorts::default()).collect();
         let limits = BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
         let stations = Arc::default();
         for (place, vni) in self.vnis.iter().enumerate() {
@@ -433,12 +433,12 @@ pub struct Access {
     /// See [`claim`].
     pub claims: Vec<UdpSocket>,
     /// One for each worker.
-    pub shares: Vec<Share>,
+    pub shares: Vec<WorkerPorts>,
 }
 
 /// What a worker without a kernel bridge reads and writes, and goes by.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct WorkerPorts {
     /// Its VNIs: no other worker has them.
     pub vnis: Vec<Vni>,
     /// Their ports.
@@ -515,15 +515,14 @@ pub(crate) fn deliver(
     (before, behind): (&mut [AccessPort], &mut [AccessPort]),
     uplinks: &mut PacketSocket,
     batch: &Batch<'_>,
-    out: &mut Outgoing,
+    out: &mut TxBatch,
     pipeline: &Pipeline,
 ) {
     use pipeline::Destination::Port;
 
     use crate::worker::send;
 
-    let number =
-        |frame: &Transmit| if let Port(number) = frame.to { Some(usize::from(number)) } else { None };
+    let number = |frame: &TxFrame| if let Port(number) = frame.to { Some(usize::from(number)) } else { None };
     for run in out.chunk_by_mut(|one, next| number(one) == number(next)) {
         match run.first().and_then(number) {
             Some(number) => {

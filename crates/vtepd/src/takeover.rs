@@ -1,4 +1,4 @@
-//! The takeover of one namespace: splices, steering programs and the worker, put together and taken apart in the right order.
+//! The takeover of one namespace: punt pairs, steering programs and the worker, put together and taken apart in the right order.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,16 +10,16 @@ use control::{Request, Update};
 use netlink::Direction;
 use pipeline::Counters;
 use ports::{
-    AccessPort, Calls, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, Room, ShortcutState,
-    Splice, SpliceError, Splices, Steering, SteeringCounts, SteeringError, leftovers,
+    AccessPort, BypassState, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, PuntError, PuntPair,
+    PuntPairs, RingSize, Steering, SteeringCounts, SteeringError, Wakeups, stale_filters,
 };
-use tables::ShortcutPort;
+use tables::BypassPort;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
 use crate::standalone::{Access, Stations};
-use crate::worker::{Openings, Sockets, Worker, WorkerOptions};
+use crate::worker::{BypassTargets, Sockets, Worker, WorkerOptions};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ pub struct Takeover {
     steering: Steering,
     workers: Vec<Worker>,
     /// What workers are called by, until somebody has asked for it.
-    calls: Option<Calls>,
+    calls: Option<Wakeups>,
     engaged: bool,
     /// Standalone: nobody else gets these UDP ports, until all workers have ended.
     _claims: Vec<UdpSocket>,
     /// Dropped last: with them go the far ends that workers read.
-    splices: Vec<Splices>,
+    punts: Vec<PuntPairs>,
     _private: PrivateNamespace,
 }
 
@@ -42,9 +42,9 @@ pub enum TakeoverError {
     /// No private namespace.
     #[error("a private network namespace could not be made: {0}; vtepd needs CAP_SYS_ADMIN")]
     Namespace(io::Error),
-    /// No splice.
+    /// No punt pair.
     #[error(transparent)]
-    Splice(#[from] SpliceError),
+    PuntPair(#[from] PuntError),
     /// No steering.
     #[error(transparent)]
     Steering(#[from] SteeringError),
@@ -71,7 +71,7 @@ impl Takeover {
         confine: impl FnOnce(),
         stopped: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self, TakeoverError> {
-        match leftovers::remove() {
+        match stale_filters::remove() {
             Ok(interfaces) if interfaces.is_empty() => {}
             Ok(interfaces) => {
                 tracing::info!("removed what a killed vtepd had left on {}", interfaces.join(", "));
@@ -81,28 +81,27 @@ impl Takeover {
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         // Access ports have no netdevs.
         let standalone = shares.iter().any(|share| !share.ports.is_empty());
-        let longest = if standalone { Room::LONGEST } else { ports::longest_frame() };
-        let create = |worker| Splices::create(worker, &private, features, longest);
-        let mut splices = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
-        let mut steering = Steering::load(hook, &splices, stall_limit, features)?;
-        for splices in &splices {
-            steering.close(splices, &private)?;
+        let longest = if standalone { RingSize::LONGEST } else { ports::longest_frame() };
+        let create = |worker| PuntPairs::create(worker, &private, features, longest);
+        let mut punts = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
+        let mut steering = Steering::load(hook, &punts, stall_limit, features)?;
+        for punts in &punts {
+            steering.close(punts, &private)?;
         }
-        for splices in &splices {
-            splices.up(&private)?;
+        for punts in &punts {
+            punts.up(&private)?;
         }
         // What follows needs less, as does everything later. Workers have no more than the thread that starts them.
         confine();
-        let taken = || TakeoverError::Socket(io::Error::other("the splice's socket is gone"));
+        let taken = || TakeoverError::Socket(io::Error::other("the punt's socket is gone"));
         let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
         let mut workers = Vec::new();
-        for (number, ((splices, patience), share)) in splices.iter_mut().zip(patience).zip(shares).enumerate()
-        {
-            let mut to_bridge = splices.bridge.take_socket().ok_or_else(taken)?;
+        for (number, ((punts, patience), share)) in punts.iter_mut().zip(patience).zip(shares).enumerate() {
+            let mut to_bridge = punts.bridge.take_socket().ok_or_else(taken)?;
             to_bridge.set_bundles(super_frames);
             let sockets = Sockets {
-                underlay: splices.underlay.take_socket().ok_or_else(taken)?,
+                underlay: punts.underlay.take_socket().ok_or_else(taken)?,
                 bridge: to_bridge,
                 uplinks: PacketSocket::open_sender(super_frames).map_err(TakeoverError::Socket)?,
                 hosts: PacketSocket::open_sender(options.gso)
@@ -124,7 +123,7 @@ impl Takeover {
             calls: Some(calls),
             engaged: false,
             _claims: claims,
-            splices,
+            punts,
             _private: private,
         })
     }
@@ -176,7 +175,7 @@ impl Takeover {
     }
 
     /// Gives everything back to the kernel: first no more is redirected, then what the workers have is forwarded, then the hooks,
-    /// the splices and the namespace go.
+    /// the punt pairs and the namespace go.
     ///
     /// # Errors
     /// When a worker ended with an error.
@@ -191,11 +190,11 @@ impl Takeover {
     /// The names of vtepd's own interfaces in the leaf's namespace.
     #[must_use]
     pub fn own_links(&self) -> Vec<String> {
-        self.own().map(|splice| splice.near().1.to_owned()).collect()
+        self.own().map(|punt| punt.near().1.to_owned()).collect()
     }
 
-    fn own(&self) -> impl Iterator<Item = &Splice> {
-        self.splices.iter().flat_map(|splices| [&splices.underlay, &splices.bridge])
+    fn own(&self) -> impl Iterator<Item = &PuntPair> {
+        self.punts.iter().flat_map(|punts| [&punts.underlay, &punts.bridge])
     }
 
     /// Sets those up again that somebody has set down, while the kernel forwards everything. Returns their names.
@@ -203,7 +202,7 @@ impl Takeover {
     /// # Errors
     /// When one is gone or cannot be set up: the kernel forwards everything from now on.
     pub fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
-        let states: Vec<_> = self.own().map(|splice| (splice.near().1.to_owned(), splice.is_up())).collect();
+        let states: Vec<_> = self.own().map(|punt| (punt.near().1.to_owned(), punt.is_up())).collect();
         if states.iter().all(|(_, up)| matches!(up, Ok(true))) {
             return Ok(Vec::new());
         }
@@ -213,9 +212,9 @@ impl Takeover {
         if let Some((name, _)) = states.iter().find(|(_, up)| up.is_err()) {
             return Err(OwnLinkError::Gone(name.clone()));
         }
-        for splice in self.own() {
-            let name = || splice.near().1.to_owned();
-            splice.set_up_again().map_err(|source| OwnLinkError::Down { name: name(), source })?;
+        for punt in self.own() {
+            let name = || punt.near().1.to_owned();
+            punt.set_up_again().map_err(|source| OwnLinkError::Down { name: name(), source })?;
         }
         let down = states.into_iter().filter(|(_, up)| matches!(up, Ok(false))).map(|(name, _)| name);
         let down: Vec<String> = down.collect();
@@ -231,8 +230,8 @@ impl Takeover {
 
     fn open(&self) {
         let (ports, uplinks) = (self.steering.delivering_ports(), self.steering.tunnel_uplinks());
-        let openings = Openings { ports, uplinks };
-        self.workers.iter().for_each(|worker| worker.open(&openings));
+        let bypass_targets = BypassTargets { ports, uplinks };
+        self.workers.iter().for_each(|worker| worker.open(&bypass_targets));
     }
 
     /// Whether the kill switch is filled.
@@ -247,30 +246,30 @@ impl Takeover {
         self.steering.kill_switch()
     }
 
-    /// The ports that may have the shortcut at these interfaces; without any, some, and others each time.
-    pub fn shortcut_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<ShortcutPort> {
+    /// The ports that may have the bypass at these interfaces; without any, some, and others each time.
+    pub fn bypass_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<BypassPort> {
         match interfaces {
-            Some(interfaces) => self.steering.shortcut_ports_at(interfaces),
-            None => self.steering.next_shortcut_ports(),
+            Some(interfaces) => self.steering.bypass_ports_at(interfaces),
+            None => self.steering.next_bypass_ports(),
         }
     }
 
-    /// Goes by what [`ports::shortcut_obstacle`] has said of ports.
+    /// Goes by what [`ports::bypass_obstacle`] has said of ports.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn review(&mut self, found: Vec<(ShortcutPort, Option<String>)>) -> Result<(), SteeringError> {
+    pub fn review(&mut self, found: Vec<(BypassPort, Option<String>)>) -> Result<(), SteeringError> {
         let reviewed = self.steering.review(found);
         self.open();
         reviewed
     }
 
-    /// How the shortcut is used.
+    /// How the bypass is used.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn shortcut(&self) -> Result<ShortcutState, SteeringError> {
-        self.steering.shortcut()
+    pub fn bypass(&self) -> Result<BypassState, SteeringError> {
+        self.steering.bypass()
     }
 
     /// What each worker counts.
@@ -285,7 +284,7 @@ impl Takeover {
     }
 
     /// What workers are called by, for whoever passes that on to [`Self::wake`].
-    pub const fn take_calls(&mut self) -> Option<Calls> {
+    pub const fn take_calls(&mut self) -> Option<Wakeups> {
         self.calls.take()
     }
 

@@ -1,4 +1,4 @@
-//! The worker: one thread that moves frames from the splices through the pipeline to the ports, run to completion.
+//! The worker: one thread that moves frames from the punt pairs through the pipeline to the ports, run to completion.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use control::{Adjacency, Request};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Batch, Counters, Cursor, DropReason, Outgoing, PAUSE, Pipeline, Transmit};
-use ports::{AccessPort, Affinity, PacketSocket, Patience, Readiness, Scheduling, Waiting};
+use pipeline::{Batch, Counters, Cursor, DropReason, PAUSE, Pipeline, TxBatch, TxFrame};
+use ports::{AccessPort, Affinity, PacketSocket, Poller, PuntSide, Scheduling, Watchdog};
 use tables::{OpenPort, Snapshot};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::standalone::{Share, Stations, deliver};
+use crate::standalone::{Stations, WorkerPorts, deliver};
 
 /// How often a worker counts what found no room.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
@@ -41,16 +41,16 @@ const LAST: Duration = Duration::from_millis(100);
 /// What a worker reads and writes.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Far end of the underlay splice.
+    /// Far end of the underlay punt pair.
     pub underlay: PacketSocket,
-    /// Far end of the bridge splice.
+    /// Far end of the bridge punt pair.
     pub bridge: PacketSocket,
     /// Sends to the uplinks.
     pub uplinks: PacketSocket,
     /// Sends to hosts past the bridge: what a host's port does not take must not hold up the uplinks.
     pub hosts: PacketSocket,
     /// By which the steering programs know that this worker is alive.
-    pub patience: Patience,
+    pub patience: Watchdog,
     /// How it goes about it.
     pub options: WorkerOptions,
 }
@@ -70,7 +70,7 @@ pub struct WorkerOptions {
 
 /// Where the worker may send by what the steering programs do there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Openings {
+pub struct BypassTargets {
     /// Bridge ports that frames may be sent to past the bridge.
     pub ports: Vec<OpenPort>,
     /// Uplinks over which TCP super-frames may leave whole; interface indices.
@@ -82,7 +82,7 @@ pub struct Openings {
 pub(crate) struct Shared {
     snapshot: ArcSwap<Snapshot>,
     /// What the steering programs are there for.
-    openings: ArcSwap<Openings>,
+    bypass_targets: ArcSwap<BypassTargets>,
     counters: Arc<Counters>,
     wake: EventFd,
     stopping: AtomicBool,
@@ -128,13 +128,13 @@ impl Worker {
     pub fn start(
         number: usize,
         sockets: Sockets,
-        share: Share,
+        share: WorkerPorts,
         requests: mpsc::Sender<Request>,
         stopped: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::default(),
-            openings: ArcSwap::default(),
+            bypass_targets: ArcSwap::default(),
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
@@ -143,7 +143,7 @@ impl Worker {
             new_ports: Mutex::default(),
             has_new_ports: AtomicBool::new(false),
         });
-        let Share { ports, bridge, numbers, vnis: _ } = share;
+        let WorkerPorts { ports, bridge, numbers, vnis: _ } = share;
         let own = numbers.clone();
         let mut engine = Engine {
             shared: Arc::clone(&shared),
@@ -151,10 +151,10 @@ impl Worker {
             access: ports,
             numbers,
             pipeline: Pipeline::new(Arc::clone(&shared.counters)),
-            out: Outgoing::new(),
+            out: TxBatch::new(),
             requests,
             generation: 0,
-            openings: Arc::default(),
+            bypass_targets: Arc::default(),
             restless_since: None,
             restless: RESTLESS,
             settled_at: None,
@@ -213,9 +213,9 @@ impl Worker {
     }
 
     /// Lets the worker use these, and no others, from its next batch on.
-    pub fn open(&self, openings: &Openings) {
-        if **self.shared.openings.load() != *openings {
-            self.shared.openings.store(Arc::new(openings.clone()));
+    pub fn open(&self, bypass_targets: &BypassTargets) {
+        if **self.shared.bypass_targets.load() != *bypass_targets {
+            self.shared.bypass_targets.store(Arc::new(bypass_targets.clone()));
         }
     }
 
@@ -240,7 +240,7 @@ impl Worker {
     }
 }
 
-/// Calls it when dropped: also where a panic ends the thread.
+/// Wakeups it when dropped: also where a panic ends the thread.
 struct AtTheEnd<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for AtTheEnd<F> {
@@ -260,12 +260,12 @@ pub(crate) struct Engine {
     /// The ports' numbers among all workers'.
     pub(crate) numbers: Vec<u16>,
     pub(crate) pipeline: Pipeline,
-    pub(crate) out: Outgoing,
+    pub(crate) out: TxBatch,
     requests: mpsc::Sender<Request>,
     /// Of the snapshot that was forwarded by last.
     generation: u64,
     /// As they were opened last.
-    openings: Arc<Openings>,
+    bypass_targets: Arc<BypassTargets>,
     /// Since when there has been no pause in which hosts' frames could leave the bridge.
     restless_since: Option<Instant>,
     /// For how long that may last now, and when it was last ended.
@@ -304,7 +304,7 @@ impl Engine {
                 ),
             }
         }
-        // Both splices, whoever wakes it, and the ports.
+        // Both punt pairs, whoever wakes it, and the ports.
         let mut readiness = self.readiness();
         let mut affinity = Affinity::of_this_thread();
         affinity.hold();
@@ -363,10 +363,10 @@ impl Engine {
         }
     }
 
-    fn readiness(&self) -> Readiness {
+    fn readiness(&self) -> Poller {
         let descriptors = 3 + self.access.iter().flat_map(AccessPort::descriptors).count();
         let busy_poll = self.sockets.options.busy_poll;
-        if busy_poll { Readiness::poll(descriptors) } else { Readiness::once(descriptors) }
+        if busy_poll { Poller::poll(descriptors) } else { Poller::once(descriptors) }
     }
 
     /// One batch each way, or a part of one that has many copies. Returns how many frames there were.
@@ -377,15 +377,15 @@ impl Engine {
             self.pipeline.release(&snapshot, now, &mut self.out);
             flush(&mut self.sockets.uplinks, &Batch::none(), &mut self.out, &self.pipeline);
         }
-        let openings = self.shared.openings.load();
-        if !Arc::ptr_eq(&openings, &self.openings) {
-            self.openings = Arc::clone(&openings);
-            self.pipeline.open_ports(&openings.ports);
+        let bypass_targets = self.shared.bypass_targets.load();
+        if !Arc::ptr_eq(&bypass_targets, &self.bypass_targets) {
+            self.bypass_targets = Arc::clone(&bypass_targets);
+            self.pipeline.open_ports(&bypass_targets.ports);
             if self.sockets.options.gso {
-                self.pipeline.tunnel_uplinks(&openings.uplinks);
+                self.pipeline.tunnel_uplinks(&bypass_targets.uplinks);
             }
         }
-        let stalled = [Waiting::Underlay, Waiting::Bridge].map(|splice| self.sockets.patience.look(splice));
+        let stalled = [PuntSide::Underlay, PuntSide::Bridge].map(|punt| self.sockets.patience.look(punt));
         if stalled != [None, None] {
             // Whoever still waits is next.
             return self.catch_up(stalled).map(|()| 1);
@@ -456,15 +456,15 @@ impl Engine {
         let counters = &self.shared.counters;
         let mut dropped = 0;
         let Pending { underlay: underlay_rest, bridge: bridge_rest, .. } = &mut self.pending;
-        for (waited, splice, socket, received, rest) in [
+        for (waited, punt, socket, received, rest) in [
             (
                 underlay,
-                Waiting::Underlay,
+                PuntSide::Underlay,
                 &mut self.sockets.underlay,
                 &counters.underlay_received,
                 underlay_rest,
             ),
-            (bridge, Waiting::Bridge, &mut self.sockets.bridge, &counters.bridge_received, bridge_rest),
+            (bridge, PuntSide::Bridge, &mut self.sockets.bridge, &counters.bridge_received, bridge_rest),
         ] {
             if waited.is_none() {
                 continue;
@@ -481,7 +481,7 @@ impl Engine {
                 received.add(frames);
                 dropped += frames;
             }
-            self.sockets.patience.forgive(splice);
+            self.sockets.patience.forgive(punt);
         }
         self.pipeline.others_sent(Instant::now());
         counters.drop_frames(DropReason::WaitedTooLong, 0, dropped);
@@ -509,12 +509,12 @@ impl Engine {
     /// Frames that found no room in the rings.
     fn count_overruns(&mut self) -> io::Result<()> {
         let counters = &self.shared.counters;
-        let splices = [
+        let punts = [
             (self.sockets.underlay.overruns(), &counters.underlay_received),
             (self.sockets.bridge.overruns(), &counters.bridge_received),
         ];
         let ports = self.access.iter_mut().map(|port| (port.overruns(), &counters.bridge_received));
-        for (lost, received) in splices.into_iter().chain(ports) {
+        for (lost, received) in punts.into_iter().chain(ports) {
             let lost = lost?;
             if lost > 0 {
                 received.add(lost);
@@ -524,7 +524,7 @@ impl Engine {
         Ok(())
     }
 
-    fn sleep(&self, readiness: &mut Readiness, timeout: Option<Duration>) -> io::Result<()> {
+    fn sleep(&self, readiness: &mut Poller, timeout: Option<Duration>) -> io::Result<()> {
         let wake = self.shared.wake.as_fd();
         let sockets = [&self.sockets.underlay, &self.sockets.bridge];
         let descriptors = sockets.into_iter().map(AsFd::as_fd).chain([wake]);
@@ -555,7 +555,7 @@ impl Engine {
     }
 }
 
-/// Where a splice's next batch begins, or its pending one goes on, and how many frames that makes.
+/// Where a punt pair's next batch begins, or its pending one goes on, and how many frames that makes.
 fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
     match pending {
         Some(from) => (from, 1),
@@ -564,17 +564,17 @@ fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
 }
 
 /// Sends what the pipeline has made, and accounts for it.
-fn flush(socket: &mut PacketSocket, batch: &Batch<'_>, out: &mut Outgoing, pipeline: &Pipeline) {
+fn flush(socket: &mut PacketSocket, batch: &Batch<'_>, out: &mut TxBatch, pipeline: &Pipeline) {
     send(socket, batch, out, pipeline);
     out.clear();
 }
 
-/// Sends decapsulated frames straight to hosts' ports by the one socket, and all others to the splice by the other, and accounts for them. In
+/// Sends decapsulated frames straight to hosts' ports by the one socket, and all others to the punt pair by the other, and accounts for them. In
 /// this order: within a batch a frame of a flow may follow one that has taken the shorter way, but not the other way round.
 fn hand_in(
     (bridge, hosts): (&mut PacketSocket, &mut PacketSocket),
     batch: &Batch<'_>,
-    out: &mut Outgoing,
+    out: &mut TxBatch,
     pipeline: &Pipeline,
 ) {
     send(hosts, batch, out, pipeline);
@@ -586,7 +586,7 @@ fn hand_in(
 pub(crate) fn send(
     socket: &mut PacketSocket,
     batch: &Batch<'_>,
-    frames: &mut [Transmit],
+    frames: &mut [TxFrame],
     pipeline: &Pipeline,
 ) {
     let together = socket.transmit(batch, frames, |frame, outcome| pipeline.account(frame, outcome));

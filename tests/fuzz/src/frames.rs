@@ -8,8 +8,8 @@ use ::frames::leaf::Leaf;
 use entropy::{Entropy, Policy, Settings};
 use pipeline::explain_received::{Fate, explain_received};
 use pipeline::{
-    Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, Outgoing, Pipeline,
-    Transmit, VlanTag, explain,
+    Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, TxBatch, Pipeline,
+    TxFrame, VlanTag, explain,
 };
 use tables::{Slot, Snapshot};
 use wire::ecn::Egress;
@@ -20,7 +20,7 @@ const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
 const SLOT: u16 = 1;
 /// Length of the outer headers.
 const OUTER: usize = 50;
-/// The shortest inner frame that the splice carries: an Ethernet header and two bytes. The steering
+/// The shortest inner frame that the punt pair carries: an Ethernet header and two bytes. The steering
 /// program leaves shorter ones to the kernel.
 const SHORTEST_INNER: usize = 16;
 
@@ -77,15 +77,15 @@ fn offload(data: &[u8]) -> Option<(Offload, &[u8])> {
 
 /// What a pipeline did with one frame.
 pub(crate) struct Done {
-    pub(crate) sent: Vec<(Transmit, Vec<u8>)>,
+    pub(crate) sent: Vec<(TxFrame, Vec<u8>)>,
     /// Each frame that was dropped.
     pub(crate) dropped: Vec<DropReason>,
 }
 
 /// Runs one frame through a pipeline and checks its accounts.
-pub(crate) fn run(frame: Frame<'_>, forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut Outgoing)) -> Done {
+pub(crate) fn run(frame: Frame<'_>, forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut TxBatch)) -> Done {
     let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
-    let (mut batch, mut out) = (Batch::new(1), Outgoing::new());
+    let (mut batch, mut out) = (Batch::new(1), TxBatch::new());
     assert!(batch.push(frame));
     forward(&mut pipeline, &batch, &mut out);
     for transmit in &out {

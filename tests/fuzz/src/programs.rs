@@ -87,13 +87,13 @@ fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
     program.test_run(options).unwrap_or_else(|error| panic!("{error:?}: {frame:02x?}")).return_value
 }
 
-/// The worker that a splice's last frame was for, if any was; and forgets it.
-fn take_worker(ebpf: &mut Ebpf, splice: u32) -> Option<u32> {
+/// The worker that a punt pair's last frame was for, if any was; and forgets it.
+fn take_worker(ebpf: &mut Ebpf, punt: u32) -> Option<u32> {
     let mut waiting = Array::<_, u64>::try_from(ebpf.map_mut("waiting_since").unwrap()).unwrap();
-    let waits = |worker: &u32| waiting.get(&(worker * WORDS + splice), 0).unwrap() != 0;
+    let waits = |worker: &u32| waiting.get(&(worker * WORDS + punt), 0).unwrap() != 0;
     let workers: Vec<u32> = (0..8).filter(waits).collect();
     for worker in &workers {
-        waiting.set(worker * WORDS + splice, 0, 0).unwrap();
+        waiting.set(worker * WORDS + punt, 0, 0).unwrap();
     }
     assert!(workers.len() <= 1, "one worker gets a frame, not {workers:?}");
     workers.first().copied()

@@ -17,7 +17,7 @@ use tonic::{Code, Request};
 
 use crate::frames::THERE;
 use crate::vtepd::api::service::Service;
-use crate::vtepd::shown::Shown;
+use crate::vtepd::handle::Shown;
 use crate::vtepd::standalone::Standalone;
 use crate::vtepd::takeover::Takeover;
 use crate::vtepd::worker::WorkerOptions;

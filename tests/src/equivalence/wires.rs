@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ::lab::Namespace;
 use ::lab::packet::{Interface, PacketSocket as Sender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use ports::{PacketSocket, Room};
+use ports::{PacketSocket, RingSize};
 use wire::MacAddr;
 
 use super::observation::Observation;
@@ -91,7 +91,7 @@ impl Wires {
     pub fn open(outside: &Namespace) -> Self {
         let receiver = |wire: Wire| {
             let index = crate::lab::ifindex(outside, wire.name());
-            outside.enter(|| PacketSocket::open(index, Room::LITTLE)).unwrap().expect("a packet socket")
+            outside.enter(|| PacketSocket::open(index, RingSize::LITTLE)).unwrap().expect("a packet socket")
         };
         let sender = |wire: Wire| {
             let open = || Sender::sender(&Interface::find(wire.name()).unwrap()).unwrap();

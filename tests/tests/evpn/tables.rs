@@ -3,7 +3,7 @@
 use lab::process::wait_until;
 use serde_json::Value;
 use vtepd_tests::normal_form::{
-    Lines, differences, of_kernel, of_vtepd, set_route, shortcut_differences, vteps,
+    Lines, bypass_differences, differences, of_kernel, of_vtepd, set_route, vteps,
 };
 
 use crate::fixture::{CONVERGENCE, ScaleAcross, Vtepd};
@@ -54,7 +54,7 @@ pub fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
         let expected = expected(fabric, leaf);
         let mut differences = differences(&own(vtepd), &expected);
         let run = |command: &str| fabric.run(leaf, command);
-        differences.extend(shortcut_differences(|words| vtepd.ask(words), run, &NETDEVS));
+        differences.extend(bypass_differences(|words| vtepd.ask(words), run, &NETDEVS));
         last = (expected, differences);
         last.1.is_empty()
     });

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use control::{LeaveReason, Namespace, Settings, State, Update};
+use control::{KernelOnlyReason, Namespace, Settings, State, Update};
 use netlink::{
     BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation, Route,
     RouteNextHop, RouteTarget, Vxlan,
@@ -275,7 +275,7 @@ pub fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
 }
 
 /// Why a netdev is left to the kernel; `None` if it is taken.
-pub fn why_left(update: &Update, ifindex: u32) -> Option<LeaveReason> {
+pub fn why_left(update: &Update, ifindex: u32) -> Option<KernelOnlyReason> {
     let left = update.left.iter().find(|left| left.ifindex == ifindex).map(|left| left.reason.clone());
     assert_ne!(
         left.is_some(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{PolicyOutcome, Setup};
-use crate::way::Spread;
+use crate::spread::Spread;
 
 /// What BGP and BFD add to the frames of a link may change a share, an MMR or an index by so much.
 const NOISE: f64 = 0.02;

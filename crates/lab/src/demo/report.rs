@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::balance::{RandomPlacement, expected_mmr_of_bins};
 use crate::daemon::BINS;
-use crate::way::Spread;
+use crate::spread::Spread;
 
 use super::Setup;
 

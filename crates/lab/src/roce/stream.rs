@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{InnerPort, Limit, Report, RoceError, Sent, Sink, Source, announce, connections};
+use crate::deployed::{Deployed, Host};
 use crate::netns::{Namespace, NetnsError};
-use crate::overlay::{Deployed, Host};
 use crate::random::SEED;
 
 /// How long nothing may come before no more is waited for.

@@ -8,8 +8,8 @@ use super::VerifyError;
 use super::bfd::Bfd;
 use super::report::{Failover, Outage, WideAreaFailover};
 use crate::counters;
+use crate::deployed::Deployed;
 use crate::netns::NetnsError;
-use crate::overlay::Deployed;
 use crate::roce::{CARRIED, Limit, Report, Sent, Stream};
 use crate::topology::Endpoint;
 

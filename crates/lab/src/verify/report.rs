@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::overlay::Deployed;
-use crate::way::Spread;
+use crate::deployed::Deployed;
+use crate::spread::Spread;
 
 /// A lost uplink may cost this long, in milliseconds, where vtepd forwards.
 const OUTAGE_MAX: f64 = 100.0;

@@ -1,6 +1,6 @@
 //! A frame with what the kernel has left undone of it.
 
-use pipeline::segment::Segmenter;
+use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Gso, GsoKind};
 
 /// Length of `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte order: flags (8 bits), kind of

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use etherparse::PacketBuilder;
-use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Outgoing, Pipeline, VlanTag};
+use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{
     DontFragment, Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable,
     Vtep, VtepIndex,
@@ -119,13 +119,13 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// As it comes from the bridge splice.
+    /// As it comes from the bridge punt pair.
     pub fn tagged(data: Vec<u8>) -> Self {
         let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
         Self { data, vlan, offload: Offload::default() }
     }
 
-    /// As it comes from the underlay splice.
+    /// As it comes from the underlay punt pair.
     pub fn plain(data: Vec<u8>) -> Self {
         Self { data, vlan: None, offload: Offload::default() }
     }
@@ -155,13 +155,13 @@ pub fn leaked(frame: &Owned) -> Frame<'static> {
 pub struct Worker {
     pub pipeline: Pipeline,
     pub batch: Batch<'static>,
-    pub out: Outgoing,
+    pub out: TxBatch,
 }
 
 impl Worker {
     pub fn new() -> Self {
         let pipeline = Pipeline::new(Arc::new(Counters::new()));
-        Self { pipeline, batch: Batch::new(256), out: Outgoing::new() }
+        Self { pipeline, batch: Batch::new(256), out: TxBatch::new() }
     }
 
     fn fill(&mut self, frames: &[Owned]) {
@@ -212,7 +212,7 @@ impl Worker {
     }
 }
 
-/// What the bridge splice carries, without its tag.
+/// What the bridge punt pair carries, without its tag.
 pub fn untagged(frame: &[u8]) -> Vec<u8> {
     assert_eq!(&frame[12..16], &[0x88, 0xa8, 0, SLOT as u8]);
     [&frame[..12], &frame[16..]].concat()

@@ -14,13 +14,13 @@ pub struct SteeringCounts {
     /// Frames from bridges that would not fit the underlay, left to the kernel.
     pub vxlan_too_big: u64,
     /// Frames from the worker, handed to a bridge.
-    pub splice_returned: u64,
+    pub punt_returned: u64,
     /// Frames from the worker for a VNI that is gone, dropped.
-    pub splice_unknown_slot: u64,
+    pub punt_unknown_slot: u64,
     /// Frames from the worker, handed to a host's port past the bridge.
-    pub splice_delivered: u64,
+    pub punt_delivered: u64,
     /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
-    pub splice_undeliverable: u64,
+    pub punt_undeliverable: u64,
     /// TCP super-frames from the worker that left whole.
     pub uplink_tunnelled: u64,
     /// TCP super-frames from the worker that the kernel refused to take as such, dropped.
@@ -34,10 +34,10 @@ pub struct SteeringCounts {
     /// Frames from bridges, left to the kernel because the worker hung.
     pub vxlan_stalled: u64,
     /// Hosts' frames, redirected to the worker without the bridge.
-    pub port_shortcut: u64,
+    pub port_bypassed: u64,
     /// Hosts' frames that could have been, left to the bridge so that it sees who is talking.
     pub port_refreshed: u64,
-    /// Other frames from hosts on ports with the shortcut, left to the bridge.
+    /// Other frames from hosts on ports with the bypass, left to the bridge.
     pub port_passed: u64,
     /// Hosts' frames, left to the bridge because the worker hung.
     pub port_stalled: u64,
@@ -54,22 +54,22 @@ impl Steering {
         let sum = |index: u32| -> Result<u64, SteeringError> {
             Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
         };
-        let ports = self.shortcut.counts_of_all(&self.ebpf)?;
+        let ports = self.bypass.counts_of_all(&self.ebpf)?;
         Ok(SteeringCounts {
             uplink_redirected: sum(0)?,
             vxlan_redirected: sum(1)?,
             vxlan_too_big: sum(2)?,
-            splice_returned: sum(3)?,
-            splice_unknown_slot: sum(4)?,
+            punt_returned: sum(3)?,
+            punt_unknown_slot: sum(4)?,
             uplink_stalled: sum(5)?,
             vxlan_stalled: sum(6)?,
-            splice_delivered: sum(7)?,
-            splice_undeliverable: sum(8)?,
+            punt_delivered: sum(7)?,
+            punt_undeliverable: sum(8)?,
             uplink_tunnelled: sum(9)?,
             uplink_untunnelled: sum(10)?,
             port_chosen: sum(11)?,
             port_kept: sum(12)?,
-            port_shortcut: ports.shortcut,
+            port_bypassed: ports.bypass,
             port_refreshed: ports.refreshed,
             port_passed: ports.passed,
             port_stalled: ports.stalled,

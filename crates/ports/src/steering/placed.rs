@@ -1,4 +1,4 @@
-//! Entry programs that stand behind filters of others, wherever those are (see [`crate::foreign`]).
+//! Entry programs that stand behind filters of others, wherever those are (see [`crate::foreign_programs`]).
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use aya::programs::tc::SchedClassifierLink;
 use netlink::Direction;
 
 use super::{Entry, Hook, Steering, SteeringError, UPLINK, VXLAN, attach_by_index};
-use crate::foreign::hook_behind;
+use crate::foreign_programs::hook_behind;
 
 /// An entry program whose place depends on filters of others.
 pub(super) struct Placed {
@@ -33,7 +33,7 @@ impl Steering {
     }
 
     /// Where programs are attached whose place depends on filters of others, of these interfaces: for
-    /// [`crate::foreign::hook_behind`], which waits for the kernel.
+    /// [`crate::foreign_programs::hook_behind`], which waits for the kernel.
     #[must_use]
     pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         let uplinks = self.uplinks.keys().map(|ifindex| (*ifindex, Direction::Ingress));
@@ -41,7 +41,7 @@ impl Steering {
         uplinks.chain(netdevs).filter(|(ifindex, _)| interfaces.contains(ifindex)).collect()
     }
 
-    /// Goes by what [`crate::foreign::hook_behind`] has said. A program is attached in its new place before it leaves the
+    /// Goes by what [`crate::foreign_programs::hook_behind`] has said. A program is attached in its new place before it leaves the
     /// old one: the first of the two takes a frame, and the other does not see it.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The two ways into the bridge splice: at once, and by the backlog, where frames by the bridge go.
+//! The two ways into the bridge punt pair: at once, and by the backlog, where frames by the bridge go.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use lab::counters;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use pipeline::aggregate::speak_for;
-use pipeline::{Batch, Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
+use pipeline::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use ports::{Features, Hook, PacketSocket};
 
-use super::shortcut::{FAR, HOST, Port};
-use super::{Leaf, PATIENT, Room, SOON, ifindex};
+use super::bypass::{FAR, HOST, Port};
+use super::{Leaf, PATIENT, RingSize, SOON, ifindex};
 
 /// Ethernet, IPv4 and UDP header.
 const HEADERS: usize = 42;
@@ -20,7 +20,7 @@ const BURST: u32 = 32;
 const BURSTS: u32 = 2_000;
 
 /// A UDP super-frame, which the host's link cuts into frames that bear these numbers.
-fn burst(first: u32) -> Transmit {
+fn burst(first: u32) -> TxFrame {
     let mut whole = [&FAR.0[..], &HOST.0, &[8, 0]].concat();
     whole.extend([
         0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2, 0xc0, 0, 0x12, 0xb7, 0, 0, 0, 0,
@@ -31,7 +31,7 @@ fn burst(first: u32) -> Transmit {
         checksum: Checksum::Partial { start: 34, offset: 6 },
         gso: Some(Gso { kind: GsoKind::Udp, size: 32, ecn: false }),
     };
-    Transmit::new(Destination::Bridge, 0, Body::Owned(whole.into()), offload)
+    TxFrame::new(Destination::Bridge, 0, Payload::Owned(whole.into()), offload)
 }
 
 fn numbers(socket: &mut PacketSocket) -> Vec<u32> {
@@ -62,7 +62,7 @@ fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     port.leaf.leaf.enter(|| port.steering.grow(&often).unwrap()).unwrap();
     let Leaf { leaf, host, .. } = &port.leaf;
     let index = ifindex(host, "eth0");
-    let mut sender = host.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap();
+    let mut sender = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
     let by_backlog = || counters::read(leaf).unwrap()["vtepd-bridge"].tx_packets;
     let (before, queued) = (port.steering.counts().unwrap(), by_backlog());
     let mut seen = numbers(&mut port.bridge);
@@ -77,7 +77,7 @@ fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     let (after, queued) = (port.steering.counts().unwrap(), by_backlog() - queued);
     let all = u64::from(BURST * BURSTS);
     let refreshed = after.port_refreshed - before.port_refreshed;
-    assert_eq!(after.port_shortcut - before.port_shortcut + refreshed, all);
+    assert_eq!(after.port_bypassed - before.port_bypassed + refreshed, all);
     assert!(refreshed >= 3, "{refreshed}");
     assert_eq!(seen.len() as u64, all);
     let overtaken: BTreeSet<u32> =

@@ -1,6 +1,6 @@
 //! TCP super-frames inside a tunnel: AF_PACKET cannot describe them, so a program at the uplink's egress does.
 
-use pipeline::{Body, Checksum, Destination, Gso, GsoKind, Offload, Transmit};
+use pipeline::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::checksum::{Sum, checksum};
 
 use super::*;
@@ -59,7 +59,7 @@ fn send_whole(leaf: &Namespace, sender: &mut PacketSocket, ipv6: bool) {
     let to = Destination::Uplink { ifindex: up1, path: 0, by_default: false, impaired: false };
     let mut headers = outer(inner.len());
     headers[12..14].copy_from_slice(&inner[12..14]);
-    let mut transmit = Transmit::new(to, 9, Body::Owned(inner.into()), offload);
+    let mut transmit = TxFrame::new(to, 9, Payload::Owned(inner.into()), offload);
     assert!(transmit.extend_head(&headers));
     transmit.segments = 11;
     let together = sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
@@ -85,11 +85,12 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
     }
     let Leaf { leaf, spine, host: _host } = leaf("tunnel");
     let plan = plan(&leaf);
-    let (steering, _splices, _private) = steer(&leaf, Hook::Tcx, &plan, PATIENT);
+    let (steering, _punts, _private) = steer(&leaf, Hook::Tcx, &plan, PATIENT);
     assert_eq!(steering.tunnel_uplinks(), [ifindex(&leaf, "up1")]);
     let index = ifindex(&spine, "leaf");
-    let mut far =
-        spine.enter(|| PacketSocket::open(index, Room { frames: 900, ..Room::LITTLE }).unwrap()).unwrap();
+    let mut far = spine
+        .enter(|| PacketSocket::open(index, RingSize { frames: 900, ..RingSize::LITTLE }).unwrap())
+        .unwrap();
     let mut sender = leaf.enter(|| PacketSocket::open_sender(true).unwrap()).unwrap();
 
     for ipv6 in [false, true] {
@@ -112,7 +113,7 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
         let kind = if ipv6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let gso = Gso { kind, size: SEGMENT, ecn: false };
         let partial = Checksum::Partial { start: l4 as u16, offset: 16 };
-        let segmenter = pipeline::segment::Segmenter::new(&inner, &dissection, gso, partial).unwrap();
+        let segmenter = pipeline::gso::Segmenter::new(&inner, &dissection, gso, partial).unwrap();
         send_whole(&leaf, &mut sender, ipv6);
         let seen = arrivals(&mut far, segmenter.count());
         assert_eq!(seen.len(), 11);

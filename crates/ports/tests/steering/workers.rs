@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use lab::netns::Namespace;
-use pipeline::{Batch, Body, Destination, Offload, Transmit};
-use ports::{Hook, PacketSocket, Splices, Waiting};
+use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
+use ports::{Hook, PacketSocket, PuntPairs, PuntSide};
 
-use super::{Leaf, NEVER, PATIENT, Room, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame};
+use super::{Leaf, NEVER, PATIENT, RingSize, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame};
 
 const WORKERS: usize = 3;
 /// Marks frames of this test; the host's stack says something, too.
@@ -64,16 +64,16 @@ struct Sender(PacketSocket);
 impl Sender {
     fn on(namespace: &Namespace, interface: &str) -> Self {
         let index = ifindex(namespace, interface);
-        Self(namespace.enter(|| PacketSocket::open(index, Room::LITTLE).unwrap()).unwrap())
+        Self(namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap())
     }
 
     fn send(&mut self, frame: &[u8]) {
-        let transmit = Transmit::new(Destination::Bridge, 0, Body::Owned(frame.into()), Offload::default());
+        let transmit = TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
         self.0.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
     }
 }
 
-/// The worker that gets this frame, as the splice of its number has it, and nobody else.
+/// The worker that gets this frame, as the punt pair of its number has it, and nobody else.
 fn worker(sockets: &mut [PacketSocket], sender: &mut Sender, frame: &[u8]) -> usize {
     sender.send(frame);
     let mut got = BTreeSet::new();
@@ -111,12 +111,12 @@ fn marked(frame: &[u8]) -> bool {
 #[test]
 fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let Leaf { leaf, spine, host } = leaf("workers");
-    let (mut steering, mut splices, private) = steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
-    let take = |socket: &mut dyn FnMut(&mut Splices) -> Option<PacketSocket>, splices: &mut [Splices]| {
-        splices.iter_mut().map(|splices| socket(splices).unwrap()).collect::<Vec<_>>()
+    let (mut steering, mut punts, private) = steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let take = |socket: &mut dyn FnMut(&mut PuntPairs) -> Option<PacketSocket>, punts: &mut [PuntPairs]| {
+        punts.iter_mut().map(|punts| socket(punts).unwrap()).collect::<Vec<_>>()
     };
-    let mut bridges = take(&mut |splices| splices.bridge.take_socket(), &mut splices);
-    let mut underlays = take(&mut |splices| splices.underlay.take_socket(), &mut splices);
+    let mut bridges = take(&mut |punts| punts.bridge.take_socket(), &mut punts);
+    let mut underlays = take(&mut |punts| punts.underlay.take_socket(), &mut punts);
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     let (mut eth0, mut spine) = (Sender::on(&host, "eth0"), Sender::on(&spine, "leaf"));
     let mut of = |frame: &[u8]| worker(&mut bridges, &mut eth0, frame);
@@ -177,7 +177,7 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     for other in [0, 1] {
         assert_eq!(receive(&mut underlays[other], NEVER, |frame| marked(frame.data)), 0);
     }
-    leaf.enter(|| drop((steering, splices))).unwrap();
+    leaf.enter(|| drop((steering, punts))).unwrap();
     drop(private);
 }
 
@@ -186,9 +186,8 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
 fn one_worker_that_hangs_is_given_up_alone() {
     const LIMIT: Duration = Duration::from_millis(200);
     let Leaf { leaf, spine, host: _host } = leaf("onehangs");
-    let (mut steering, mut splices, private) = steer_for::<2>(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
-    let mut underlays: Vec<_> =
-        splices.iter_mut().map(|splices| splices.underlay.take_socket().unwrap()).collect();
+    let (mut steering, mut punts, private) = steer_for::<2>(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
+    let mut underlays: Vec<_> = punts.iter_mut().map(|punts| punts.underlay.take_socket().unwrap()).collect();
     let (patience, mut calls) = steering.take_watch().unwrap();
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     let mut spine = Sender::on(&spine, "leaf");
@@ -199,17 +198,17 @@ fn one_worker_that_hangs_is_given_up_alone() {
     }
     let (hung, well) = (&of[&1], &of[&0]);
     for patience in &patience {
-        assert_eq!(patience.look(Waiting::Underlay), None);
+        assert_eq!(patience.look(PuntSide::Underlay), None);
     }
     spine.send(hung);
     spine.send(well);
     for _ in 0..8 {
         std::thread::sleep(LIMIT / 4);
-        assert_eq!(patience[0].look(Waiting::Underlay), None);
+        assert_eq!(patience[0].look(PuntSide::Underlay), None);
     }
-    // What the host's stack says of its own accord may wait in a bridge splice.
+    // What the host's stack says of its own accord may wait in a bridge punt pair.
     for patience in &patience {
-        patience.forgive(Waiting::Bridge);
+        patience.forgive(PuntSide::Bridge);
     }
     calls.by_ref().for_each(drop);
     spine.send(hung);
@@ -218,9 +217,9 @@ fn one_worker_that_hangs_is_given_up_alone() {
     assert_eq!(receive(&mut underlays[1], NEVER, |frame| marked(frame.data)), 1, "what came before");
     assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
     assert!(calls.by_ref().any(|worker| worker == 1));
-    assert!(patience[1].look(Waiting::Underlay).is_some());
-    patience[1].forgive(Waiting::Underlay);
+    assert!(patience[1].look(PuntSide::Underlay).is_some());
+    patience[1].forgive(PuntSide::Underlay);
     assert_eq!(worker(&mut underlays, &mut spine, hung), 1);
-    leaf.enter(|| drop((steering, splices))).unwrap();
+    leaf.enter(|| drop((steering, punts))).unwrap();
     drop(private);
 }

@@ -17,13 +17,13 @@ use tonic::{Request, Response, Status};
 use wire::{MacAddr, Vni};
 
 use crate::api::{events, explain, show, tell};
+use crate::handle::Handle;
 use crate::privilege;
-use crate::shown::Shown;
 
 /// See the module's description.
 #[derive(Debug)]
 pub struct Service {
-    shown: Arc<Shown>,
+    shown: Arc<Handle>,
     requests: mpsc::Sender<control::Request>,
     journal: Journal,
 }
@@ -54,7 +54,7 @@ fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
 
 impl Service {
     /// Answers from what is shown and from the journal, and asks the control room for the rest.
-    pub const fn new(shown: Arc<Shown>, requests: mpsc::Sender<control::Request>, journal: Journal) -> Self {
+    pub const fn new(shown: Arc<Handle>, requests: mpsc::Sender<control::Request>, journal: Journal) -> Self {
         Self { shown, requests, journal }
     }
 

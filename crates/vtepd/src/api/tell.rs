@@ -13,12 +13,12 @@ use telemetry::{PortFrames, PortView};
 use wire::Vni;
 
 use crate::api::show::{self, Uplinks};
-use crate::shown::Shown;
+use crate::handle::Handle;
+use crate::metrics_view;
 use crate::standalone::ShownPort;
-use crate::view;
 
 /// Everything that `GetStatus` tells. `stations` are those that vtepd's own bridge has learned.
-pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
+pub fn status(shown: &Handle, stations: &[Station]) -> v1::Status {
     let (status, counters) = (shown.status.borrow(), shown.counters());
     let (taken, left) = vnis(shown, stations).into_iter().partition(|vni| vni.left.is_none());
     let (learning, moves) = addresses(&status, &counters);
@@ -39,7 +39,7 @@ pub fn status(shown: &Shown, stations: &[Station]) -> v1::Status {
         sources: sources(&status),
         taken,
         left,
-        shortcut: Some(shortcut(shown)),
+        bypass: Some(bypass(shown)),
         warnings: shown
             .not_configured()
             .into_iter()
@@ -79,11 +79,11 @@ const fn super_frames(wanted: bool, features: Features) -> &'static str {
     }
 }
 
-fn shortcut(shown: &Shown) -> v1::Shortcut {
-    let state = shown.shortcut();
+fn bypass(shown: &Handle) -> v1::Bypass {
+    let state = shown.bypass();
     let ports = shown.status.borrow().ports.len();
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    v1::Shortcut {
+    v1::Bypass {
         ports: number(state.ports.len()),
         other_ports: number(ports.saturating_sub(state.ports.len())),
         addresses: state.places as u64,
@@ -94,21 +94,21 @@ fn shortcut(shown: &Shown) -> v1::Shortcut {
 }
 
 /// The ports of bridges, and access ports, by VNI and name.
-pub fn ports(shown: &Shown) -> Vec<v1::Port> {
+pub fn ports(shown: &Handle) -> Vec<v1::Port> {
     let port = |port: PortView| v1::Port {
         port: port.port,
         bridge: port.bridge,
         vni: port.vni.get(),
-        shortcut: port.reason.is_none(),
+        bypass: port.reason.is_none(),
         reason: port.reason,
-        frames: port.frames.map(|PortFrames { shortcut, refreshed, passed, stalled }| v1::PortFrames {
-            shortcut,
+        frames: port.frames.map(|PortFrames { bypass, refreshed, passed, stalled }| v1::PortFrames {
+            bypass,
             refreshed,
             passed,
             stalled,
         }),
     };
-    let views = view::ports(&shown.status.borrow(), &shown.shortcut());
+    let views = metrics_view::ports(&shown.status.borrow(), &shown.bypass());
     let access = shown.access.iter().zip(0..).map(|(port, number)| v1::Port {
         port: port.name.clone(),
         vni: port.vni.get(),
@@ -151,7 +151,7 @@ fn sources(status: &Status) -> Vec<v1::Source> {
 }
 
 /// Every vxlan netdev, taken over or left, by VNI and name. `stations` are those that vtepd's own bridge has learned.
-pub fn vnis(shown: &Shown, stations: &[Station]) -> Vec<v1::Vni> {
+pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     let status = shown.status.borrow();
     let snapshot = shown.snapshot();
     let limits: BTreeMap<_, u32> =
@@ -255,7 +255,7 @@ fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1:
 }
 
 /// Everything that is counted.
-pub fn counters(shown: &Shown) -> v1::Counters {
+pub fn counters(shown: &Handle) -> v1::Counters {
     let counters = shown.counters();
     let snapshot = shown.snapshot();
     let uplinks = Uplinks::of(&shown.status.borrow());
@@ -303,17 +303,17 @@ pub fn counters(shown: &Shown) -> v1::Counters {
             uplink_redirected: steering.uplink_redirected,
             vxlan_redirected: steering.vxlan_redirected,
             vxlan_too_big: steering.vxlan_too_big,
-            splice_returned: steering.splice_returned,
-            splice_unknown_slot: steering.splice_unknown_slot,
-            splice_delivered: steering.splice_delivered,
-            splice_undeliverable: steering.splice_undeliverable,
+            punt_returned: steering.punt_returned,
+            punt_unknown_slot: steering.punt_unknown_slot,
+            punt_delivered: steering.punt_delivered,
+            punt_undeliverable: steering.punt_undeliverable,
             uplink_tunnelled: steering.uplink_tunnelled,
             uplink_untunnelled: steering.uplink_untunnelled,
             port_chosen: steering.port_chosen,
             port_kept: steering.port_kept,
             uplink_stalled: steering.uplink_stalled,
             vxlan_stalled: steering.vxlan_stalled,
-            port_shortcut: steering.port_shortcut,
+            port_bypassed: steering.port_bypassed,
             port_refreshed: steering.port_refreshed,
             port_passed: steering.port_passed,
             port_stalled: steering.port_stalled,

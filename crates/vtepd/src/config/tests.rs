@@ -35,21 +35,21 @@ fn a_vni_inherits_the_default_and_flags_win_over_both() {
 }
 
 #[test]
-fn the_shortcut_and_gso_are_on_unless_told_otherwise() {
-    let off = "[takeover]\nshortcut = false\n";
+fn the_bypass_and_gso_are_on_unless_told_otherwise() {
+    let off = "[takeover]\nbridge-bypass = false\n";
     for (text, flags, on) in [
         ("", &[][..], true),
         (off, &[], false),
-        (off, &["--shortcut"], true),
-        ("", &["--no-shortcut"], false),
-        ("[takeover]\nshortcut = true\n", &["--no-shortcut"], false),
-        ("", &["--no-shortcut", "--shortcut"], true),
-        ("", &["--shortcut", "--no-shortcut"], false),
-        ("", &["--no-shortcut", "--no-shortcut"], false),
+        (off, &["--bridge-bypass"], true),
+        ("", &["--no-bridge-bypass"], false),
+        ("[takeover]\nbridge-bypass = true\n", &["--no-bridge-bypass"], false),
+        ("", &["--no-bridge-bypass", "--bridge-bypass"], true),
+        ("", &["--bridge-bypass", "--no-bridge-bypass"], false),
+        ("", &["--no-bridge-bypass", "--no-bridge-bypass"], false),
     ] {
-        assert_eq!(load(text, flags).unwrap().settings.shortcut, on, "{text:?} {flags:?}");
-        let named: Vec<String> = flags.iter().map(|flag| flag.replace("shortcut", "gso")).collect();
-        let (text, flags) = (text.replace("shortcut", "gso"), named.iter().map(String::as_str));
+        assert_eq!(load(text, flags).unwrap().settings.bypass, on, "{text:?} {flags:?}");
+        let named: Vec<String> = flags.iter().map(|flag| flag.replace("bridge-bypass", "gso")).collect();
+        let (text, flags) = (text.replace("bridge-bypass", "gso"), named.iter().map(String::as_str));
         let gso = load(&text, &flags.collect::<Vec<_>>()).unwrap().worker.gso;
         assert_eq!(gso, on, "{text:?} {named:?}");
     }

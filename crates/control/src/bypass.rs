@@ -1,0 +1,323 @@
+//! Which bridge ports have the bypass, and which addresses it goes by.
+//!
+//! It has two directions. What a host sends to a known remote address goes from its port straight to the worker; what comes for a host goes
+//! from the worker straight to its port, where the bridge does not learn from such frames.
+//! A port has it if the bridge does nothing with its hosts' known unicast but to send it to the vxlan netdev; the others of such a bridge
+//! listen, which a port that does not forward yet has to do before it does. Every address has at
+//! most one place: where the bridge has it, on a port with the bypass or on the vxlan netdev. What changes is told once,
+//! in the order that [`tables::PlaceChange`] needs: see [`State::take_places`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netlink::{Bridge, BridgePort, Link, LinkKind};
+use tables::hash::{TableHasher, TableMap};
+use tables::{BypassPort, Fdb, Place, PlaceChange, Slot};
+use wire::{MacAddr, Vni};
+
+use crate::eligibility::VniConfig;
+use crate::links::{impairs, is_up};
+use crate::settings::Filters;
+use crate::state::State;
+
+/// `BR_STATE_FORWARDING` (`include/uapi/linux/if_bridge.h`).
+const FORWARDING: u8 = 3;
+/// The longest time for which the bridge does not see a host that is talking.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The part of the bridge's ageing time for which it does not.
+const AGEING_SHARE: u32 = 4;
+/// Header of an Ethernet frame in bytes.
+const HEADER: u32 = 14;
+
+/// A bridge port of a VNI that is taken over, and whether it has the bypass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortDecision {
+    /// Its interface index.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// The name of its bridge.
+    pub bridge: String,
+    /// The VNI of its bridge.
+    pub vni: Vni,
+    /// Why all of its frames go by the bridge, if they do.
+    pub reason: Option<NoBypass>,
+}
+
+/// Why a port's frames all go by the bridge. Each reads as the end of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoBypass {
+    /// The configuration says so.
+    #[error("the configuration turns it off")]
+    Off,
+    /// Not up.
+    #[error("it is down")]
+    Down,
+    /// `IFLA_BRPORT_STATE` of the port is another.
+    #[error("the bridge does not forward what it receives (STP state {0})")]
+    NotForwarding(u8),
+    /// `IFLA_BRPORT_STATE` of the vxlan netdev is another.
+    #[error("the bridge does not forward to the vxlan netdev (STP state {0})")]
+    NetdevNotForwarding(u8),
+    /// The port is isolated.
+    #[error("it is isolated")]
+    Isolated,
+    /// The port is locked.
+    #[error("it is locked")]
+    Locked,
+    /// The vxlan netdev's port is locked.
+    #[error("the vxlan netdev's port is locked")]
+    NetdevLocked,
+    /// `backup_port`.
+    #[error("it has a backup port")]
+    BackupPort,
+    /// A VLAN interface.
+    #[error("it is a VLAN interface")]
+    VlanInterface,
+    /// Several vxlan netdevs in one bridge.
+    #[error("its bridge has several vxlan netdevs")]
+    SeveralNetdevs,
+    /// The bridge's entries age at once.
+    #[error("its bridge remembers no addresses (its ageing time is 0)")]
+    NoAgeing,
+    /// The bridge interface gets a copy of everything.
+    #[error(
+        "the bridge interface listens to all that is forwarded (promiscuous: a capture, or an interface on it)"
+    )]
+    Promiscuous,
+    /// Rules of nftables for frames.
+    #[error("nftables has rules that may see its frames (families bridge and netdev)")]
+    FrameFilter,
+    /// Legacy ebtables.
+    #[error("legacy ebtables is loaded, and its rules cannot be seen")]
+    Ebtables,
+    /// Rules for IP, and the bridge shows them what it forwards.
+    #[error("a packet filter may see what the bridge forwards (bridge-nf-call-iptables)")]
+    PacketFilter,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct Bypass {
+    /// Of each bridge, its ports.
+    ports: BTreeMap<u32, Vec<(PortDecision, Option<BypassPort>)>>,
+    /// Of each bridge, the addresses that have a place.
+    places: HashMap<u32, TableMap<MacAddr, Place>, BuildHasherDefault<TableHasher>>,
+    /// Of each bridge, the addresses whose frames workers may send to their ports.
+    hosts: BTreeMap<u32, Fdb<u32>>,
+    /// What changed since it was last taken: whether each place has its address.
+    changes: BTreeMap<Place, bool>,
+}
+
+/// What has to be looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    /// Everything about these bridges.
+    pub(crate) bridges: BTreeSet<u32>,
+    /// These addresses of bridges.
+    pub(crate) addresses: Vec<(u32, MacAddr)>,
+}
+
+impl Dirty {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bridges.is_empty() && self.addresses.is_empty()
+    }
+}
+
+/// What a bridge's ports have in common.
+#[derive(Debug, Clone, Copy)]
+struct Common<'a> {
+    name: &'a str,
+    netdev: u32,
+    slot: Slot,
+    terms: &'a VniConfig,
+    mtu: u32,
+    bridge: &'a Bridge,
+    /// Whether the bridge learns nothing from what comes from the vxlan netdev: what it has learned would age out unseen.
+    delivers: bool,
+    /// What all of them lack.
+    reason: Option<NoBypass>,
+}
+
+impl State {
+    /// The addresses that came to places or left them since this was last called.
+    ///
+    /// Those that left are to be forgotten before workers go by the snapshot that is published with it, those that came
+    /// to be remembered after.
+    pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
+        std::mem::take(&mut self.bypass.changes)
+            .into_iter()
+            .map(|(place, there)| PlaceChange { place, there })
+            .collect()
+    }
+
+    /// Draws the consequences of what was said of bridges, their ports and addresses.
+    pub(crate) fn build_bypass(&mut self, dirty: Dirty) {
+        if dirty.is_empty() {
+            return;
+        }
+        let mut addresses = dirty.addresses;
+        let mut changed = false;
+        let mut served = dirty.bridges.clone();
+        for bridge in dirty.bridges {
+            let ports = self.decide_ports(bridge);
+            let known = &mut self.bypass.ports;
+            if ports == known.get(&bridge).map_or(&[][..], Vec::as_slice) {
+                continue;
+            }
+            changed = true;
+            if ports.is_empty() {
+                known.remove(&bridge);
+            } else {
+                known.insert(bridge, ports);
+            }
+            let bridged = self.bridges.get(&bridge).into_iter().flat_map(|macs| macs.keys());
+            addresses.extend(bridged.map(|mac| (bridge, mac)));
+            let placed = self.bypass.places.get(&bridge).into_iter().flat_map(|places| places.keys());
+            addresses.extend(placed.map(|mac| (bridge, *mac)));
+        }
+        for (bridge, mac) in addresses {
+            let new = self.place(bridge, mac);
+            if self.bypass.serve(bridge, mac, new) {
+                served.insert(bridge);
+            }
+            self.bypass.put(bridge, mac, new);
+        }
+        for bridge in served {
+            let hosts = self.bypass.hosts.get(&bridge).cloned().unwrap_or_default();
+            for netdev in self.links.vxlans_in(bridge) {
+                self.publication.set_hosts(netdev, hosts.clone());
+            }
+        }
+        if changed {
+            let all = || self.bypass.ports.values().flatten();
+            let ports = all().filter_map(|(_, port)| port.as_ref()).map(|port| (port.ifindex, port.clone()));
+            let (ports, decided) = (ports.collect(), all().map(|(decision, _)| decision.clone()).collect());
+            self.publication.set_ports(ports, decided);
+        }
+    }
+
+    fn decide_ports(&self, bridge: u32) -> Vec<(PortDecision, Option<BypassPort>)> {
+        let Some(common) = self.common(bridge) else { return Vec::new() };
+        let hosts = self.links.ports_of(bridge).filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
+        let decide = |link: &Link| {
+            let reason = common.reason.or_else(|| obstacle(link));
+            let (ifindex, name) = (link.ifindex, link.name.clone());
+            let ageing = Duration::from_millis(u64::from(common.bridge.ageing) * 10);
+            let port = common.reason.is_none().then(|| BypassPort {
+                sends: reason.is_none(),
+                delivers: reason.is_none() && common.delivers && !impairs(link),
+                ifindex,
+                name: name.clone(),
+                netdev: common.netdev,
+                slot: common.slot,
+                frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
+                mtu: link.mtu,
+                refresh: REFRESH.min(ageing / AGEING_SHARE),
+            });
+            let (vni, bridge) = (common.terms.tunnel.vni, common.name.to_owned());
+            (PortDecision { ifindex, name, bridge, vni, reason }, port)
+        };
+        hosts.map(decide).collect()
+    }
+
+    /// `None` where no VNI of the bridge is taken over.
+    fn common(&self, bridge: u32) -> Option<Common<'_>> {
+        let mut netdevs = self.links.vxlans_in(bridge);
+        let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
+        let (slot, terms) = self.publication.taken(netdev)?;
+        let attributes = self.links.bridge(bridge)?;
+        let link = self.links.get(netdev)?;
+        let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
+        let Filters { bridge: frames, ebtables, ip, call_ip } = self.namespace.filters;
+        let reasons = [
+            (!self.settings.bypass, NoBypass::Off),
+            (several, NoBypass::SeveralNetdevs),
+            (state != FORWARDING, NoBypass::NetdevNotForwarding(state)),
+            (locked, NoBypass::NetdevLocked),
+            (attributes.ageing == 0, NoBypass::NoAgeing),
+            (attributes.promiscuous, NoBypass::Promiscuous),
+            (frames, NoBypass::FrameFilter),
+            (ebtables, NoBypass::Ebtables),
+            (ip && (call_ip || attributes.calls_netfilter), NoBypass::PacketFilter),
+        ];
+        let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
+        let name = self.links.get(bridge)?.name.as_str();
+        let delivers = !learning;
+        Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
+    }
+
+    /// The place of an address, if the bypass may go by it.
+    fn place(&self, bridge: u32, mac: MacAddr) -> Option<Place> {
+        let mut ports = self.bypass.sending(bridge);
+        let known = self.bridges.get(&bridge)?.get(&mac).filter(|known| !known.permanent && !known.locked)?;
+        if self.links.vxlan(known.ifindex).is_none() {
+            let port = ports.find(|port| port.ifindex == known.ifindex)?;
+            return Some(Place::Port { port: port.ifindex, mac });
+        }
+        let (slot, _) = self.publication.taken(known.ifindex)?;
+        // The kernel may have it there, and the VNI nowhere or elsewhere.
+        self.overlays.get(&known.ifindex)?.fdb.get(&mac)?;
+        ports.next().map(|_| Place::Remote { slot, mac })
+    }
+}
+
+impl Bypass {
+    /// The ports of a bridge that have the bypass.
+    fn sending(&self, bridge: u32) -> impl Iterator<Item = &BypassPort> {
+        let ports = self.ports.get(&bridge).into_iter().flatten().filter_map(|(_, port)| port.as_ref());
+        ports.filter(|port| port.sends)
+    }
+
+    fn put(&mut self, bridge: u32, mac: MacAddr, new: Option<Place>) {
+        let places = self.places.entry(bridge).or_default();
+        let old = match new {
+            Some(new) => places.insert(mac, new),
+            None => places.remove(&mac),
+        };
+        if places.is_empty() {
+            self.places.remove(&bridge);
+        }
+        if old != new {
+            self.changes.extend(old.map(|old| (old, false)));
+            self.changes.extend(new.map(|new| (new, true)));
+        }
+    }
+
+    /// Has workers send frames for this address to its port, if they may. Says whether that is new.
+    fn serve(&mut self, bridge: u32, mac: MacAddr, place: Option<Place>) -> bool {
+        let port = match place {
+            Some(Place::Port { port, .. }) => {
+                self.sending(bridge).find(|known| known.ifindex == port && known.delivers)
+            }
+            _ => None,
+        };
+        if let Some(port) = port.map(|port| port.ifindex) {
+            return self.hosts.entry(bridge).or_default().insert(mac, port) != Some(port);
+        }
+        let Some(hosts) = self.hosts.get_mut(&bridge) else { return false };
+        let served = hosts.remove(&mac).is_some();
+        if hosts.is_empty() {
+            self.hosts.remove(&bridge);
+        }
+        served
+    }
+}
+
+/// What of a port only the bridge can do.
+fn obstacle(link: &Link) -> Option<NoBypass> {
+    let port = link.bridge_port.unwrap_or_default();
+    let vlan = matches!(&link.kind, LinkKind::Other(kind) if kind == "vlan");
+    [
+        (!is_up(link), NoBypass::Down),
+        (vlan, NoBypass::VlanInterface),
+        (port.state != FORWARDING, NoBypass::NotForwarding(port.state)),
+        (port.isolated, NoBypass::Isolated),
+        (port.locked, NoBypass::Locked),
+        (port.backup, NoBypass::BackupPort),
+    ]
+    .into_iter()
+    .find_map(|(applies, reason)| applies.then_some(reason))
+}

@@ -1,0 +1,283 @@
+//! Which vxlan netdevs are taken over, on which terms, and why the others are not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use entropy::{Entropy, SourcePortRange};
+use netlink::{Link, LinkKind, Vxlan};
+use tables::steering::FIRST_VIRTUAL;
+use tables::{DontFragment, Tos, Ttl, Tunnel};
+use wire::{MacAddr, Vni};
+
+use crate::ineligible::{KernelOnlyReason, UnusableRoute};
+use crate::links::{Links, holds_back};
+use crate::overlay::Overlay;
+use crate::packet_filters::{PacketFilters, Packets};
+use crate::policies::{Flow, Policies};
+use crate::settings::{Datapath, Namespace, Settings};
+use crate::vteps::Vteps;
+
+/// What the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
+const OVERHEAD: u32 = 20 + 8 + 8;
+/// The frame limit of a VNI that no route limits: no longer Ethernet frame leaves a socket.
+const NO_LIMIT: u32 = 65_535;
+
+/// How a VNI is forwarded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VniConfig {
+    pub(crate) netdev: String,
+    pub(crate) mac: Option<MacAddr>,
+    pub(crate) tunnel: Tunnel,
+    pub(crate) entropy: Entropy,
+    pub(crate) strict_vtep: bool,
+    pub(crate) frame_limit: u32,
+    /// The netdev's ageing time, if it learns.
+    pub(crate) learning: Option<Option<Duration>>,
+}
+
+/// What there is to know about a vxlan netdev.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Discovery<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) links: &'a Links,
+    pub(crate) vteps: &'a Vteps,
+    pub(crate) policies: &'a Policies,
+    /// Whether this host has the netdev's local address.
+    pub(crate) local_is_present: bool,
+    /// The vxlan netdevs that have multicast entries.
+    pub(crate) multicast: &'a BTreeSet<u32>,
+    pub(crate) packet_filters: &'a PacketFilters,
+    /// The uplinks to all remote VTEPs; empty where there are no packet filters.
+    pub(crate) uplinks: &'a BTreeMap<u32, String>,
+}
+
+impl Discovery<'_> {
+    /// The terms on which a netdev is taken over, or why it is not.
+    ///
+    /// The checks go from what the user said over what the netdev is to what happens to be so at the moment, so that
+    /// the reason named is the one to look at first.
+    pub(crate) fn decide(
+        &self,
+        link: &Link,
+        vxlan: &Vxlan,
+        overlay: &Overlay,
+    ) -> Result<VniConfig, KernelOnlyReason> {
+        if vxlan.external {
+            return Err(KernelOnlyReason::External);
+        }
+        if vxlan.vni_filter {
+            return Err(KernelOnlyReason::VniFilter);
+        }
+        let is_virtual = link.ifindex >= FIRST_VIRTUAL;
+        if !is_virtual && !self.settings.standalone.is_empty() {
+            return Err(KernelOnlyReason::Standalone);
+        }
+        let vni = Vni::try_from(vxlan.id).map_err(|_| KernelOnlyReason::VniZero)?;
+        self.wanted(vni)?;
+        if link.link_namespace.is_some() {
+            return Err(KernelOnlyReason::ForeignNamespace);
+        }
+        let local = supported(vxlan, self.links)?;
+        if !link.is_operational() {
+            return Err(KernelOnlyReason::Down);
+        }
+        if !is_virtual {
+            self.bridged(link)?;
+            if !self.local_is_present {
+                return Err(KernelOnlyReason::LocalAddressMissing(local));
+            }
+        }
+        if self.settings.of(vni).datapath == Datapath::Kernel && !is_virtual {
+            return Err(KernelOnlyReason::KernelDatapath);
+        }
+        if let Some(kind) = holds_back(link) {
+            return Err(KernelOnlyReason::NetdevQdisc { kind: kind.to_owned() });
+        }
+        if self.multicast.contains(&link.ifindex) {
+            return Err(KernelOnlyReason::VxlanMdb);
+        }
+        if let Some(other) = self.twin(link.ifindex, vxlan) {
+            return Err(KernelOnlyReason::Duplicate { other });
+        }
+        if let Some((mac, oddity)) = overlay.odd() {
+            return Err(KernelOnlyReason::FdbEntry { mac, oddity });
+        }
+        let settings = self.settings.of(vni);
+        // Where nobody learns of VTEPs, those that the configuration names are all there are.
+        let strict_vtep = settings.strict_vtep || is_virtual;
+        self.policies(vxlan, local, overlay, strict_vtep, is_virtual)?;
+        let ttl = self.ttl(vxlan, settings.ttl);
+        let frame_limit = self.underlay(vxlan, settings.ttl, overlay)?;
+
+        let entropy = Entropy::new(entropy::Settings {
+            policy: settings.policy,
+            seed: self.settings.seed,
+            range: settings.source_ports,
+            bins: settings.bins,
+            netdev_range: Some(SourcePortRange::of_netdev(
+                vxlan.source_ports.0,
+                vxlan.source_ports.1,
+                self.namespace.local_ports,
+            )),
+        })?;
+        let tunnel = Tunnel {
+            vni,
+            local,
+            destination_port: vxlan.destination_port,
+            ttl,
+            tos: match vxlan.tos {
+                1 => Tos::Inherit,
+                tos => Tos::Fixed(tos),
+            },
+            df: match vxlan.df {
+                0 => DontFragment::Unset,
+                1 => DontFragment::Set,
+                2 => DontFragment::Inherit,
+                other => return Err(KernelOnlyReason::UnknownDf(other)),
+            },
+            udp_checksum: vxlan.udp_checksum,
+        };
+        let ageing = Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
+        let learning = vxlan.learning.then_some(ageing);
+        let (netdev, mac) = (link.name.clone(), link.mac);
+        Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
+    }
+
+    fn wanted(&self, vni: Vni) -> Result<(), KernelOnlyReason> {
+        if self.settings.detached.contains(&vni) {
+            return Err(KernelOnlyReason::Detached);
+        }
+        if self.settings.exclude.contains(&vni) {
+            return Err(KernelOnlyReason::Excluded);
+        }
+        match &self.settings.include {
+            Some(included) if !included.contains(&vni) => Err(KernelOnlyReason::NotIncluded),
+            _ => Ok(()),
+        }
+    }
+
+    fn bridged(&self, link: &Link) -> Result<(), KernelOnlyReason> {
+        let bridge =
+            link.master.and_then(|master| self.links.get(master)).ok_or(KernelOnlyReason::NotInBridge)?;
+        match bridge.kind {
+            LinkKind::Bridge(netlink::Bridge { vlan_filtering: false, .. }) => Ok(()),
+            LinkKind::Bridge(_) => Err(KernelOnlyReason::VlanAwareBridge { bridge: bridge.name.clone() }),
+            _ => Err(KernelOnlyReason::NotInBridge),
+        }
+    }
+
+    /// Another netdev that is up and receives the same frames.
+    fn twin(&self, ifindex: u32, vxlan: &Vxlan) -> Option<String> {
+        let mut others = self.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
+        others.find_map(|other| {
+            let theirs = self.links.vxlan(other)?;
+            let same = (theirs.local, theirs.destination_port) == (vxlan.local, vxlan.destination_port);
+            let link = self.links.get(other).filter(|link| same && link.is_operational())?;
+            Some(link.name.clone())
+        })
+    }
+
+    /// Whether policy routing, IPsec or packet filters may apply to the VNI's packets. Standalone VNIs never went by the
+    /// rules: the kernel has no tunnel for them.
+    fn policies(
+        &self,
+        vxlan: &Vxlan,
+        local: Ipv4Addr,
+        overlay: &Overlay,
+        only_remotes: bool,
+        is_virtual: bool,
+    ) -> Result<(), KernelOnlyReason> {
+        if !self.policies.any() && self.packet_filters.is_empty() {
+            return Ok(());
+        }
+        let remotes = overlay.remotes().filter_map(|index| Some(self.vteps.get(index)?.address));
+        let remotes: Vec<Ipv4Addr> = remotes.collect();
+        let destination_port = vxlan.destination_port;
+        let flow = Flow { local, destination_port, remotes: &remotes, only_remotes };
+        if let Some(policy) = self.policies.ipsec(&flow) {
+            return Err(KernelOnlyReason::IpsecPolicy(policy));
+        }
+        if is_virtual {
+            return Ok(());
+        }
+        if let Some(rule) = self.policies.routing(&flow) {
+            return Err(KernelOnlyReason::PolicyRouting(rule));
+        }
+        let (port, uplinks, remotes) = (destination_port, self.uplinks, remotes.as_slice());
+        let packets = Packets { local, port, remotes, only_remotes, uplinks };
+        self.packet_filters
+            .affects(&packets)
+            .map_or(Ok(()), |filter| Err(KernelOnlyReason::PacketFilter(filter)))
+    }
+
+    /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the kernel can go.
+    fn underlay(&self, vxlan: &Vxlan, ttl: Option<u8>, overlay: &Overlay) -> Result<u32, KernelOnlyReason> {
+        // The bits that routes look at, without those of ECN; 1 is 'inherit'.
+        let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
+        // Frames that are not IP have no TTL to inherit.
+        let default_ttl = ttl.is_none() && (vxlan.ttl_inherit || vxlan.ttl == 0);
+        let mut limit = NO_LIMIT;
+        let mut left: Option<KernelOnlyReason> = None;
+        for known in overlay.remotes().filter_map(|index| self.vteps.get(index)) {
+            let Some(reach) = &known.reach else { continue };
+            let hop_limit = reach
+                .hop_limit
+                .filter(|limit| default_ttl && *limit != u32::from(self.namespace.default_ttl));
+            let obstacle = reach
+                .obstacle
+                .clone()
+                .or_else(|| (by_tos && reach.by_tos).then_some(UnusableRoute::TosRoute))
+                .or_else(|| hop_limit.map(UnusableRoute::HopLimit))
+                .or_else(|| (vxlan.df != 0 && reach.mtu_locked).then_some(UnusableRoute::LockedMtu));
+            if let Some(obstacle) = obstacle {
+                let reason = KernelOnlyReason::Underlay { vtep: known.address, obstacle };
+                // Of several, always name the same one.
+                match &left {
+                    Some(KernelOnlyReason::Underlay { vtep, .. }) if *vtep < known.address => {}
+                    _ => left = Some(reason),
+                }
+            }
+            for mtu in [reach.mtu(), known.path_mtu].into_iter().flatten() {
+                limit = limit.min(mtu.saturating_sub(OVERHEAD));
+            }
+        }
+        left.map_or(Ok(limit), Err)
+    }
+
+    fn ttl(&self, vxlan: &Vxlan, set: Option<u8>) -> Ttl {
+        let default = self.namespace.default_ttl;
+        match (set, vxlan.ttl_inherit, vxlan.ttl) {
+            (Some(ttl), _, _) => Ttl::Fixed(ttl),
+            (None, true, _) => Ttl::Inherit { default },
+            (None, false, 0) => Ttl::Fixed(default),
+            (None, false, ttl) => Ttl::Fixed(ttl),
+        }
+    }
+}
+
+/// Whether all attributes of the netdev are honoured; its local address.
+fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, KernelOnlyReason> {
+    match vxlan.remote {
+        Some(group) if group.is_multicast() => return Err(KernelOnlyReason::MulticastGroup { group }),
+        Some(address @ IpAddr::V6(_)) => return Err(KernelOnlyReason::Ipv6Underlay { address }),
+        _ => {}
+    }
+    let local = match vxlan.local {
+        None => return Err(KernelOnlyReason::NoLocalAddress),
+        Some(address @ IpAddr::V6(_)) => return Err(KernelOnlyReason::Ipv6Underlay { address }),
+        Some(IpAddr::V4(local)) if local.is_unspecified() => return Err(KernelOnlyReason::NoLocalAddress),
+        Some(IpAddr::V4(local)) => local,
+    };
+    if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {
+        return Err(KernelOnlyReason::LowerDevice { device: links.name(lower) });
+    }
+    if let Some(unknown) = vxlan.unknown.first() {
+        return Err(KernelOnlyReason::UnknownOption(*unknown));
+    }
+    if !vxlan.options.is_empty() {
+        return Err(KernelOnlyReason::Options(vxlan.options.clone()));
+    }
+    Ok(local)
+}

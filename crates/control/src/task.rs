@@ -1,0 +1,686 @@
+//! The one task that owns everything: it listens to the kernel, to zebra and to the workers, and publishes.
+//!
+//! It watches before it dumps, and dumps again whenever events were lost, whenever zebra connects, and whenever the
+//! kernel may have changed something without an event. Bursts are drained before anything is built. A lone event is
+//! published at once; in a storm there is one publication each [`PACE`], or fewer, so that they take half of the time at most.
+
+use std::collections::BTreeMap;
+use std::future;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fpm::Server;
+use netlink::{Dump, FdbWrite, Kernel};
+use tables::Learned;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::bypass::{NoBypass, PortDecision};
+use crate::change::Change;
+use crate::events::{self, Event, Journal};
+use crate::hosts::Host;
+use crate::ineligible::{LeftToKernel, NoNetdev};
+use crate::listener::{self, FpmListener};
+use crate::packet_filters::PacketFilters;
+use crate::polled::Untold;
+use crate::publication::Update;
+use crate::resolver::Adjacency;
+use crate::settings::{Filters, Namespace, Settings};
+use crate::source::SourceState;
+use crate::state::{FpmHazard, State};
+use crate::status::{ByDefault, Status, Warning};
+
+/// The shortest time between two publications.
+const PACE: Duration = Duration::from_millis(2);
+/// The longest time that anything waits because a publication took long.
+const LONGEST_PACE: Duration = Duration::from_millis(20);
+/// How many batches of events are taken before something is built that is due, whatever else waits.
+const DRAIN: usize = 256;
+/// Dumps that only verify take at most one part in this many of the time.
+const DUMP_SHARE: u32 = 8;
+/// When a failed dump is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How many moved addresses the kernel is asked for before events are heard again; each takes it some microseconds.
+const MOVED_AT_ONCE: usize = 256;
+/// How long the kernel gets to resolve the next hops before anything is taken over. A dead one takes it 3 s to give up.
+const FIRST_RESOLUTION: Duration = Duration::from_millis(500);
+/// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
+const FPM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often vtepd tries again to listen on FPM's address while another process has it.
+const BIND_AGAIN: Duration = Duration::from_secs(5);
+/// The shortest time between two looks for a hazard, which go through all neighbours.
+const HAZARD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What ended the control task.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The kernel can no longer be listened to.
+    #[error(transparent)]
+    Kernel(#[from] netlink::Error),
+}
+
+/// What others want of the control room.
+#[derive(Debug)]
+pub enum Request {
+    /// Go by these settings from now on.
+    Reload(Box<Settings>),
+    /// These packet filters are there from now on.
+    Filters(Filters),
+    /// The rules of packet filters are these from now on.
+    PacketFilters(PacketFilters),
+    /// A worker heard of this MAC address.
+    Learn(Learned),
+    /// A worker misses this neighbour's MAC address.
+    Resolve(Adjacency),
+    /// A worker was away for so long that the kernel took over.
+    Stalled {
+        /// For how long frames had waited.
+        waited: Duration,
+        /// How many of them were dropped.
+        dropped: u64,
+    },
+    /// Change this, and say when it is in force, or why it cannot be.
+    Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
+    /// Say on which port of its bridge the VNI in this slot has an address.
+    Port(tables::Slot, wire::MacAddr, oneshot::Sender<Option<String>>),
+    /// Say which hosts are known.
+    Hosts(oneshot::Sender<Vec<Host>>),
+    /// End.
+    Shutdown,
+}
+
+/// Dumps everything once and builds what follows: what would be taken over, and why the rest would not.
+///
+/// # Errors
+/// When the kernel cannot be read.
+pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlink::Error> {
+    for what in Dump::ALL {
+        let dump = kernel.dump(what).await?;
+        state.resync(what, dump);
+    }
+    Ok(state.build())
+}
+
+/// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
+///
+/// `publish` is called in this task, once for each publication, the first time when the kernel has told everything. FPM is
+/// listened for only then, because the kernel knows whether zebra would survive it. What happened is in the `journal` once
+/// `publish` has returned.
+///
+/// # Errors
+/// When the kernel cannot be read at the start, or can no longer be listened to.
+pub async fn run(
+    state: State,
+    kernel: Kernel,
+    listener: FpmListener,
+    mut requests: mpsc::Receiver<Request>,
+    status: watch::Sender<Status>,
+    journal: Journal,
+    publish: impl FnMut(&Update),
+) -> Result<(), RunError> {
+    let now = Instant::now();
+    let mut task = Task {
+        state,
+        kernel,
+        published: Update::default(),
+        expects_fpm_until: listener.address.map(|_| now + FPM_PATIENCE),
+        listener,
+        fpm: None,
+        status,
+        journal,
+        publish,
+        learned: Vec::new(),
+        told: [SourceState::Disconnected; 2],
+        answers: Vec::new(),
+        failed: Vec::new(),
+        dump_at: now,
+        publish_at: now,
+        untold: Untold::new(now),
+        hazard: None,
+        hazard_at: now,
+        look_again: false,
+        held_back: None,
+        not_bound: None,
+        bind_at: None,
+        too_many: false,
+        warned: Vec::new(),
+    };
+    // Half of the facts would be worse than none: nothing is published before everything was read once.
+    task.resync_all().await?;
+    task.resolve_all().await?;
+    task.untold.ask(&mut task.state, &task.kernel, Instant::now()).await;
+    task.hold_fpm_back();
+    if task.held_back.is_none() {
+        task.listen_for_fpm();
+    }
+    task.publish_what_follows(Instant::now());
+    loop {
+        let wake = task.wake_at();
+        tokio::select! {
+            event = task.kernel.next() => task.hear_kernel(event?).await,
+            event = next(&mut task.fpm) => task.hear_fpm(event),
+            request = requests.recv() => if task.serve(request).await.is_break() {
+                return Ok(());
+            },
+            () = sleep_until(wake) => {}
+        }
+        for taken in 0usize.. {
+            if taken >= DRAIN && Instant::now() >= task.publish_at {
+                break;
+            }
+            tokio::select! {
+                biased;
+                // The kernel first: its events get lost, zebra waits.
+                event = task.kernel.next() => task.hear_kernel(event?).await,
+                event = next(&mut task.fpm) => task.hear_fpm(event),
+                request = requests.recv() => if task.serve(request).await.is_break() {
+                    return Ok(());
+                },
+                () = not_before(task.publish_at) => break,
+            }
+        }
+        task.write_learned().await;
+        let now = Instant::now();
+        task.tick(now);
+        task.untold.ask(&mut task.state, &task.kernel, now).await;
+        task.publish_what_follows(now);
+        task.ask_neighbours(now).await;
+        // After the publication: what an event said is not delayed by what it leaves in doubt.
+        task.verify_moved().await;
+        task.verify(now).await;
+    }
+}
+
+struct Task<P> {
+    state: State,
+    kernel: Kernel,
+    listener: FpmListener,
+    fpm: Option<Server>,
+    status: watch::Sender<Status>,
+    journal: Journal,
+    publish: P,
+    published: Update,
+    /// The states of kernel and FPM that the journal has.
+    told: [SourceState; 2],
+    /// Who waits for a change to be in force.
+    answers: Vec<oneshot::Sender<Result<(), entropy::SettingsError>>>,
+    expects_fpm_until: Option<Instant>,
+    /// What is to be written into the kernel's FDB.
+    learned: Vec<FdbWrite>,
+    /// Dumps that failed, and why.
+    failed: Vec<(Dump, String)>,
+    /// When dumps that only verify may be made again.
+    dump_at: Instant,
+    /// When there may be another publication.
+    publish_at: Instant,
+    untold: Untold,
+    /// What the last look for a hazard found, and when to look again.
+    hazard: Option<FpmHazard>,
+    hazard_at: Instant,
+    /// Something was said since the last look.
+    look_again: bool,
+    /// Why FPM is not listened for.
+    held_back: Option<FpmHazard>,
+    not_bound: Option<String>,
+    /// When to try again to listen.
+    bind_at: Option<Instant>,
+    /// zebra told of too many entries.
+    too_many: bool,
+    /// Warnings that were logged.
+    warned: Vec<Warning>,
+}
+
+impl<P: FnMut(&Update)> Task<P> {
+    /// Writes down which source is in another state than it was.
+    fn tell_sources(&mut self) {
+        let states = [self.state.kernel_state(), self.state.fpm_state()];
+        for ((name, state), told) in ["kernel", "fpm"].into_iter().zip(states).zip(&mut self.told) {
+            if *told != state {
+                *told = state;
+                self.journal.write(Event::Source { name, state });
+            }
+        }
+    }
+
+    /// Time has passed.
+    fn tick(&mut self, now: Instant) {
+        if self.bind_at.is_some_and(|at| now >= at) {
+            self.listen_for_fpm();
+        }
+        let Some(sweep) = self.state.tick(now) else { return };
+        self.status.send_modify(|status| status.swept.fpm += sweep.entries as u64);
+        let event = Event::FpmSwept(sweep);
+        // A first replay, or a complete one, forgets nothing.
+        if sweep.entries > 0 || !sweep.returned {
+            tracing::info!("{event}");
+            self.journal.write(event);
+        }
+    }
+
+    async fn hear_kernel(&mut self, event: netlink::Event) {
+        match event {
+            netlink::Event::Messages(messages) => {
+                messages.into_iter().for_each(|message| self.state.apply_kernel(message));
+            }
+            netlink::Event::Overrun => {
+                tracing::warn!(
+                    "the kernel's events came faster than they were read: everything is dumped again"
+                );
+                self.state.set_kernel_state(SourceState::Stale { since: Instant::now() });
+                self.tell_sources();
+                self.status.send_modify(|status| status.overruns += 1);
+                // What could not be read stays as it was, and is tried again.
+                let _ = self.resync_all().await;
+            }
+        }
+    }
+
+    fn hear_fpm(&mut self, event: fpm::Event) {
+        match event {
+            fpm::Event::Connected { .. } => self.state.fpm_connected(),
+            fpm::Event::Refused { peer, uid } => {
+                let text = listener::refused(peer, uid);
+                tracing::warn!("{text}");
+                self.journal.write(Event::Warning(text));
+            }
+            fpm::Event::Transaction(transaction) => {
+                self.expects_fpm_until = None;
+                self.state.apply_fpm(transaction.messages, Instant::now());
+                if self.state.fpm_entries() > self.listener.most_entries {
+                    self.state.forget_fpm(Instant::now());
+                    (self.fpm, self.bind_at, self.too_many) = (None, None, true);
+                }
+            }
+            fpm::Event::Disconnected { .. } => {
+                self.state.fpm_disconnected(Instant::now());
+                // Before zebra tries again: the kernel would take its connection even if nobody accepts it.
+                self.hold_fpm_back();
+            }
+        }
+        self.tell_sources();
+    }
+
+    /// Does what is wanted, or says that it is the end.
+    async fn serve(&mut self, request: Option<Request>) -> ControlFlow<()> {
+        match request {
+            Some(Request::Reload(settings)) => {
+                self.state.reload(*settings, Namespace::read());
+                self.journal.write(Event::Reloaded);
+            }
+            Some(Request::Filters(filters)) => self.state.set_filters(filters),
+            Some(Request::PacketFilters(filters)) => self.state.set_packet_filters(filters),
+            Some(Request::Change(change, answer)) => match self.state.change(&change) {
+                Ok(()) => self.answers.push(answer),
+                // Who asked may be gone.
+                Err(error) => drop(answer.send(Err(error))),
+            },
+            Some(Request::Port(slot, mac, answer)) => drop(answer.send(self.state.port_of(slot, mac))),
+            Some(Request::Hosts(answer)) => drop(answer.send(self.state.hosts().collect())),
+            Some(Request::Learn(learned)) => self.learn(learned),
+            Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,
+            Some(Request::Stalled { waited, dropped }) => {
+                self.journal.write(Event::Stalled { waited, dropped })
+            }
+            Some(Request::Shutdown) | None => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Dumps everything; the first failure, if any.
+    async fn resync_all(&mut self) -> Result<(), netlink::Error> {
+        self.state.set_kernel_state(SourceState::Syncing);
+        self.tell_sources();
+        self.failed.clear();
+        let mut result = Ok(());
+        for what in Dump::ALL {
+            result = result.and(self.dump(what).await);
+        }
+        // What one dump left in doubt, a later one has answered: links come first.
+        self.state.take_doubtful();
+        self.synced(&Dump::ALL);
+        result
+    }
+
+    /// Sees to it that frames find their way at once when they are taken over: kernel VXLAN may have used only one next hop of
+    /// several, and the kernel know only that one's MAC address.
+    async fn resolve_all(&mut self) -> Result<(), netlink::Error> {
+        let until = Instant::now() + FIRST_RESOLUTION;
+        loop {
+            self.state.build_what_follows();
+            self.ask_neighbours(Instant::now()).await;
+            if self.state.next_hops_resolved() {
+                return Ok(());
+            }
+            tokio::select! {
+                event = self.kernel.next() => self.hear_kernel(event?).await,
+                () = tokio::time::sleep_until(until.into()) => return Ok(()),
+            }
+        }
+    }
+
+    /// Asks the kernel where addresses are that have moved.
+    async fn verify_moved(&mut self) {
+        let moved = self.state.take_moved(MOVED_AT_ONCE);
+        if moved.is_empty() {
+            return;
+        }
+        let asked = self.kernel.request(move |kernel| {
+            Ok(moved
+                .into_iter()
+                .map(|(bridge, mac)| (bridge, mac, kernel.bridge_entry(bridge, mac)))
+                .collect())
+        });
+        let answers: Vec<_> = match asked.await {
+            Ok(answers) => answers,
+            Err(error) => return tracing::debug!(%error, "the kernel cannot be asked for FDB entries"),
+        };
+        for (bridge, mac, entry) in answers {
+            match entry {
+                Ok(entry) => self.state.bridge_has(bridge, mac, entry.as_ref()),
+                // The bridge may be gone by now.
+                Err(error) => tracing::debug!(bridge, %mac, %error, "an FDB entry cannot be read"),
+            }
+        }
+        if self.state.is_dirty() {
+            self.publish_what_follows(Instant::now());
+        }
+    }
+
+    /// Dumps what the kernel may have changed without an event, and what could not be dumped before.
+    async fn verify(&mut self, now: Instant) {
+        if now < self.dump_at {
+            return;
+        }
+        let mut wanted = self.state.take_doubtful();
+        wanted.extend(std::mem::take(&mut self.failed).into_iter().map(|(what, _)| what));
+        if wanted.is_empty() {
+            return;
+        }
+        for what in Dump::ALL {
+            if wanted.contains(&what) {
+                // A failure is remembered.
+                let _ = self.dump(what).await;
+            }
+        }
+        self.dump_at = Instant::now() + now.elapsed() * DUMP_SHARE;
+        if !self.failed.is_empty() {
+            self.dump_at = self.dump_at.max(now + RETRY);
+        }
+        self.synced(&wanted);
+        self.publish_what_follows(Instant::now());
+    }
+
+    /// The kernel is heard fully again, unless one of these dumps failed.
+    fn synced(&mut self, dumps: &[Dump]) {
+        let state = match (self.state.kernel_state(), self.failed.is_empty()) {
+            (_, true) => SourceState::Live,
+            (stale @ SourceState::Stale { .. }, false) => stale,
+            (_, false) => SourceState::Stale { since: Instant::now() },
+        };
+        self.state.set_kernel_state(state);
+        let status = self.status.borrow();
+        let read = Dump::ALL.into_iter().filter(|what| dumps.contains(what));
+        let read = read.filter_map(|what| Some((name(what), *status.dumps.get(name(what))?))).collect();
+        drop(status);
+        self.journal.write(Event::Resynced(read));
+        self.tell_sources();
+    }
+
+    async fn dump(&mut self, what: Dump) -> Result<(), netlink::Error> {
+        let dump = match self.kernel.dump(what).await {
+            Ok(dump) => dump,
+            Err(error) => {
+                self.failed.push((what, error.to_string()));
+                return Err(error);
+            }
+        };
+        let resync = self.state.resync(what, dump);
+        tracing::debug!(what = name(what), dumped = resync.dumped, swept = resync.swept, "dumped");
+        self.status.send_modify(|status| {
+            status.dumps.insert(name(what), resync);
+            status.swept.kernel += resync.swept as u64;
+        });
+        Ok(())
+    }
+
+    fn publish_what_follows(&mut self, now: Instant) {
+        self.state.build_what_follows();
+        if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
+            let places = self.state.take_places();
+            let update = Update { places, ..self.state.published().clone() };
+            log(&self.published, &update);
+            (self.publish)(&update);
+            let before = std::mem::replace(&mut self.published, update);
+            let macs = self.state.take_mac_changes(now);
+            events::between(&before, &self.published, &macs, |event| self.journal.write(event));
+            self.publish_at = now + (2 * now.elapsed()).clamp(PACE, LONGEST_PACE);
+        }
+        for flap in self.state.take_flaps() {
+            if let Some(event) = events::flapping(&self.published, &flap) {
+                tracing::warn!("{event}");
+                self.journal.write(event);
+            }
+        }
+        self.report(now);
+        // Who asked may be gone.
+        self.answers.drain(..).for_each(|answer| drop(answer.send(Ok(()))));
+    }
+
+    fn report(&mut self, now: Instant) {
+        let mut warnings = Vec::new();
+        if self.fpm.is_some() && self.expects_fpm_until.is_some_and(|until| now >= until) {
+            warnings.push(Warning::NoFpm);
+        }
+        if let SourceState::Stale { since } = self.state.fpm_state() {
+            warnings.push(Warning::FpmGone { since });
+        }
+        warnings.extend(self.state.fpm_forgotten().map(|since| Warning::FpmForgotten { since }));
+        if now >= self.hazard_at {
+            self.hazard = self.state.fpm_hazard();
+            self.hold_fpm_back();
+            self.hazard_at = now + HAZARD_INTERVAL;
+            self.look_again = false;
+        } else {
+            self.look_again = true;
+        }
+        warnings.extend(self.hazard.map(Warning::FpmHazard));
+        warnings.extend(self.held_back.map(Warning::FpmHeldBack));
+        warnings.extend(self.not_bound.clone().map(Warning::FpmNotBound));
+        warnings.extend(self.too_many.then_some(Warning::FpmTooMany(self.listener.most_entries)));
+        warnings.extend(
+            self.failed
+                .iter()
+                .map(|(what, error)| Warning::DumpFailed { what: name(*what), error: error.clone() }),
+        );
+        for warning in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
+            tracing::warn!("{warning}");
+            self.journal.write(Event::Warning(warning.to_string()));
+        }
+        self.tell_sources();
+        self.warned.clone_from(&warnings);
+        let published = self.state.published();
+        self.status.send_modify(|status| {
+            status.kernel = self.state.kernel_state();
+            status.fpm = match self.listener.address {
+                Some(_) => self.state.fpm_state(),
+                None => SourceState::Off,
+            };
+            status.learning = self.state.learn_counts();
+            status.moves = self.state.move_counts();
+            status.fpm_swept = self.state.fpm_swept();
+            status.fpm_refused += self.fpm.as_mut().map_or(0, Server::take_refused);
+            status.generation = published.snapshot.generation();
+            status.plan.clone_from(&published.plan);
+            status.left.clone_from(&published.left);
+            status.missing.clone_from(&published.missing);
+            status.by_default.clone_from(&published.by_default);
+            status.ports.clone_from(&published.ports);
+            status.warnings = warnings;
+            status.turns += 1;
+        });
+    }
+
+    /// Listens for zebra's FPM unless that may kill it. A connection that stands is left alone.
+    fn hold_fpm_back(&mut self) {
+        let connected = matches!(self.state.fpm_state(), SourceState::Syncing | SourceState::Live);
+        if self.listener.address.is_none() || self.listener.accept_hazard || connected {
+            return;
+        }
+        let before = self.held_back;
+        self.held_back = self.state.router_mac();
+        if self.held_back.is_some() {
+            (self.fpm, self.bind_at, self.not_bound) = (None, None, None);
+        } else if before.is_some() {
+            self.listen_for_fpm();
+        }
+    }
+
+    /// Listens for zebra's FPM. While another process has the address, this is tried again: rtnetlink tells the same.
+    fn listen_for_fpm(&mut self) {
+        let Some(address) = self.listener.address.filter(|_| !self.too_many) else { return };
+        let bound = Server::bind(address, self.listener.users.clone());
+        self.not_bound = bound.as_ref().err().map(ToString::to_string);
+        self.bind_at = self.not_bound.is_some().then(|| Instant::now() + BIND_AGAIN);
+        self.fpm = bound.ok();
+    }
+
+    async fn ask_neighbours(&mut self, now: Instant) {
+        for adjacency in self.state.resolve_due(now) {
+            self.ask(adjacency).await;
+        }
+    }
+
+    fn learn(&mut self, learned: Learned) {
+        self.learned.extend(self.state.learn(&learned));
+    }
+
+    /// Writes what was learned into the kernel's FDB. It is forwarded by when the kernel says that it has it.
+    async fn write_learned(&mut self) {
+        if self.learned.is_empty() {
+            return;
+        }
+        let writes = std::mem::take(&mut self.learned);
+        let asked = writes.clone();
+        match self.kernel.request(move |kernel| kernel.write_fdb(&asked)).await {
+            Ok(outcomes) => {
+                for (write, outcome) in writes.iter().zip(outcomes) {
+                    self.state.written(write, outcome);
+                }
+            }
+            // The worker says it again.
+            Err(error) => tracing::warn!(%error, "what was learned could not be written"),
+        }
+    }
+
+    async fn resolve(&mut self, adjacency: Adjacency) {
+        if self.state.resolve(adjacency, Instant::now()) {
+            self.ask(adjacency).await;
+        }
+    }
+
+    async fn ask(&self, Adjacency { ifindex, address }: Adjacency) {
+        tracing::debug!(ifindex, %address, "the kernel is asked to resolve a neighbour");
+        if let Err(error) = self.kernel.request(move |kernel| kernel.resolve(ifindex, address)).await {
+            tracing::debug!(%error, "it does not");
+        }
+    }
+
+    /// When there is something to do although nobody says anything.
+    fn wake_at(&self) -> Option<Instant> {
+        let pending = !self.failed.is_empty() || self.state.is_in_doubt();
+        let dump = pending.then_some(self.dump_at);
+        let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
+        let look = self.look_again.then_some(self.hazard_at);
+        let moved = self.state.has_moved().then_some(self.publish_at);
+        let untold = Some(self.untold.at());
+        [self.state.wake_at(), dump, fpm, look, moved, untold, self.bind_at].into_iter().flatten().min()
+    }
+}
+
+/// The next event from zebra; never, where it is not listened for.
+async fn next(fpm: &mut Option<Server>) -> fpm::Event {
+    match fpm {
+        Some(server) => server.next().await,
+        None => future::pending().await,
+    }
+}
+
+/// Returns at once if the time has come, without waiting for the timer's next tick.
+async fn not_before(time: Instant) {
+    if Instant::now() < time {
+        tokio::time::sleep_until(time.into()).await;
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => future::pending().await,
+    }
+}
+
+const fn name(what: Dump) -> &'static str {
+    match what {
+        Dump::Links => "links",
+        Dump::Addresses => "addresses",
+        Dump::NextHops => "next hops",
+        Dump::Routes => "routes",
+        Dump::Neighbours => "neighbours",
+        Dump::Fdb => "FDB entries",
+        Dump::Rules => "routing rules",
+        Dump::IpsecPolicies => "IPsec policies",
+        Dump::Mdb => "multicast databases",
+        Dump::ReversePathFilters => "reverse path filters",
+    }
+}
+
+/// What is taken over and left from now on.
+fn log(before: &Update, after: &Update) {
+    for vni in after.missing.difference(&before.missing) {
+        tracing::warn!("{}", NoNetdev(*vni));
+    }
+    if !Arc::ptr_eq(&before.by_default, &after.by_default) {
+        let new = after.by_default.difference(&before.by_default).copied().collect();
+        if let Some(warning) = ByDefault::of(&new) {
+            tracing::warn!("{warning}");
+        }
+    }
+    if !Arc::ptr_eq(&before.left, &after.left) {
+        let known: BTreeMap<u32, &LeftToKernel> =
+            before.left.iter().map(|left| (left.ifindex, left)).collect();
+        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
+            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "left to the kernel");
+        }
+    }
+    if !Arc::ptr_eq(&before.ports, &after.ports) {
+        let known: BTreeMap<u32, &PortDecision> =
+            before.ports.iter().map(|port| (port.ifindex, port)).collect();
+        for port in after.ports.iter().filter(|port| known.get(&port.ifindex) != Some(port)) {
+            match port.reason {
+                Some(NoBypass::Off) => {}
+                Some(reason) => tracing::info!(port = port.name, vni = %port.vni, %reason, "no bypass"),
+                None => tracing::info!(port = port.name, vni = %port.vni, "a port with the bypass"),
+            }
+        }
+    }
+    if Arc::ptr_eq(&before.plan, &after.plan) {
+        return;
+    }
+    for (ifindex, vni) in &after.plan.vnis {
+        if !before.plan.vnis.contains_key(ifindex) {
+            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over");
+        }
+    }
+    for (ifindex, vni) in &before.plan.vnis {
+        if !after.plan.vnis.contains_key(ifindex) {
+            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over no more");
+        }
+    }
+    for uplink in after.plan.uplinks.difference(&before.plan.uplinks) {
+        tracing::info!(uplink = uplink.name, "an uplink");
+    }
+    for uplink in before.plan.uplinks.difference(&after.plan.uplinks) {
+        tracing::info!(uplink = uplink.name, "no uplink any more");
+    }
+}

@@ -1,0 +1,436 @@
+//! Which bridge ports have the bypass, which addresses it goes by, and in which order they come and go.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+mod world;
+
+use std::time::Duration;
+
+use control::{Filters, Namespace, NoBypass, Settings, State, Update};
+use netlink::{Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Qdisc};
+use tables::{Place, PlaceChange};
+use wire::MacAddr;
+use world::*;
+
+fn host_port() -> Link {
+    host_port_with(FORWARDING)
+}
+
+fn netdev() -> Link {
+    Link { bridge_port: Some(FORWARDING), ..vxlan(VXLAN, BRIDGE, vxlan_of(VNI)) }
+}
+
+fn settings() -> Settings {
+    Settings { bypass: true, ..Settings::default() }
+}
+
+fn off() -> Settings {
+    Settings { bypass: false, ..Settings::default() }
+}
+
+/// A leaf whose host port has the bypass, with a host (1) on it and a host (2) behind a VTEP.
+fn leaf_with_hosts() -> State {
+    let mut state = state_with(settings());
+    tell(&mut state, leaf());
+    tell(&mut state, [link(host_port()), link(netdev())]);
+    tell(&mut state, underlay());
+    tell(
+        &mut state,
+        [bridged(New, HOST, mac(1)), bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")],
+    );
+    state
+}
+
+fn here(last: u8) -> Place {
+    Place::Port { port: HOST, mac: mac(last) }
+}
+
+fn there(update: &Update, last: u8) -> Place {
+    Place::Remote { slot: update.plan.vnis[&VXLAN].slot, mac: mac(last) }
+}
+
+/// What came (true) or left (false) since the last look.
+fn changes(state: &mut State) -> Vec<(Place, bool)> {
+    state.build_what_follows();
+    state.take_places().iter().map(|PlaceChange { place, there }| (*place, *there)).collect()
+}
+
+fn reason(state: &mut State) -> Option<NoBypass> {
+    let update = state.build();
+    let port = update.ports.iter().find(|port| port.ifindex == HOST).expect("a port of a VNI taken over");
+    let planned = update.plan.ports.get(&HOST);
+    assert_eq!(port.reason.is_none(), planned.is_some_and(|port| port.sends));
+    assert!(planned.is_none_or(|port| port.sends || !port.delivers));
+    port.reason
+}
+
+/// The reason after this is said, which goes when the port and the netdev are as before.
+fn without_for(messages: impl IntoIterator<Item = Message>) -> Option<NoBypass> {
+    let mut state = leaf_with_hosts();
+    assert_eq!(reason(&mut state), None);
+    assert_eq!(state.take_places().len(), 2);
+    tell(&mut state, messages);
+    let without = reason(&mut state);
+    if without.is_some() {
+        let update = state.published().clone();
+        let left = [(here(1), false), (there(&update, 2), false)];
+        assert_eq!(changes(&mut state), left, "nothing is known without a port to use it");
+    }
+    tell(&mut state, [link(host_port()), link(netdev()), link(bridge(BRIDGE, "br10010"))]);
+    assert_eq!(reason(&mut state), None);
+    without
+}
+
+fn option(change: impl Fn(&mut BridgePort)) -> Message {
+    let mut option = FORWARDING;
+    change(&mut option);
+    link(Link { bridge_port: Some(option), ..host_port() })
+}
+
+fn attribute(change: impl Fn(&mut Bridge)) -> Message {
+    let mut attributes = Bridge { ageing: 30_000, ..Bridge::default() };
+    change(&mut attributes);
+    link(Link { kind: LinkKind::Bridge(attributes), ..bridge(BRIDGE, "br10010") })
+}
+
+#[test]
+fn a_port_has_the_bypass_unless_only_the_bridge_can_do_what_it_asks_for() {
+    use NoBypass::*;
+    assert_eq!(without_for([]), None);
+    assert_eq!(without_for([option(|port| port.isolated = true)]), Some(Isolated));
+    assert_eq!(without_for([option(|port| port.locked = true)]), Some(Locked));
+    for state in [0, 1, 2, 4] {
+        assert_eq!(without_for([option(|port| port.state = state)]), Some(NotForwarding(state)));
+    }
+    assert_eq!(without_for([option(|port| port.neighbour_suppression = true)]), None);
+    assert_eq!(without_for([option(|port| port.learning = false)]), None);
+    assert_eq!(without_for([link(down(host_port()))]), Some(Down));
+    let vlan = LinkKind::Other("vlan".to_owned());
+    assert_eq!(without_for([link(Link { kind: vlan, ..host_port() })]), Some(VlanInterface));
+    let blocked = Link { bridge_port: Some(BridgePort { state: 4, ..FORWARDING }), ..netdev() };
+    assert_eq!(without_for([link(blocked)]), Some(NetdevNotForwarding(4)));
+    // The bridge checks the source of what comes from a locked port, and takes another port than one without carrier.
+    let locked = Link { bridge_port: Some(BridgePort { locked: true, ..FORWARDING }), ..netdev() };
+    assert_eq!(without_for([link(locked)]), Some(NetdevLocked));
+    assert_eq!(without_for([option(|port| port.backup = true)]), Some(BackupPort));
+    // None of these concerns a frame for a known unicast address: floods, ARP and neighbour discovery go by the bridge.
+    for harmless in [
+        |port: &mut BridgePort| port.hairpin = true,
+        |port: &mut BridgePort| port.unicast_flood = false,
+        |port: &mut BridgePort| port.multicast_flood = false,
+        |port: &mut BridgePort| port.broadcast_flood = false,
+        |port: &mut BridgePort| port.neighbour_suppression = true,
+        |port: &mut BridgePort| port.isolated = true,
+    ] {
+        let mut option = FORWARDING;
+        harmless(&mut option);
+        assert_eq!(without_for([link(Link { bridge_port: Some(option), ..netdev() })]), None);
+    }
+    assert_eq!(without_for([attribute(|bridge| bridge.ageing = 0)]), Some(NoAgeing));
+    assert_eq!(without_for([attribute(|bridge| bridge.promiscuous = true)]), Some(Promiscuous));
+    assert_eq!(without_for([attribute(|bridge| bridge.calls_netfilter = true)]), None, "there are no tables");
+    // A port whose options are not known is not forwarding for all we know.
+    assert_eq!(without_for([link(port(ethernet(HOST, "hp1"), BRIDGE))]), Some(NotForwarding(0)));
+}
+
+/// A host that comes from behind a VTEP may come to any port of the bridge, also to one that does not forward yet or has no bypass.
+#[test]
+fn ports_without_the_bypass_listen_beside_those_that_have_it() {
+    let mut state = leaf_with_hosts();
+    let other = || port(ethernet(13, "hp2"), BRIDGE);
+    let with = |change: fn(&mut BridgePort)| {
+        let mut option = FORWARDING;
+        change(&mut option);
+        Link { bridge_port: Some(option), ..other() }
+    };
+    let sends = |update: &Update| update.plan.ports.get(&13).map(|port| port.sends);
+    let vlan = LinkKind::Other("vlan".to_owned());
+    for silent in [
+        down(other()),
+        other(),
+        with(|port| port.state = 1),
+        with(|port| port.isolated = true),
+        with(|port| port.locked = true),
+        Link { kind: vlan, ..with(|_| {}) },
+    ] {
+        tell(&mut state, [link(silent), link(quiet_netdev()), bridged(New, 13, mac(3))]);
+        assert_eq!(sends(&state.build()), Some(false));
+        assert_eq!(served(&mut state), [(mac(1), HOST)]);
+        assert!(!changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
+        // As soon as it may, it does.
+        tell(&mut state, [link(with(|_| {}))]);
+        assert_eq!(sends(&state.build()), Some(true));
+        assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
+        assert!(changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
+    }
+    // Where nobody has it nobody has to listen.
+    state.set_filters(Filters { bridge: true, ..Filters::default() });
+    assert!(state.build().plan.ports.is_empty());
+}
+
+#[test]
+fn a_bridge_with_two_vxlan_netdevs_has_no_bypass() {
+    let mut state = leaf_with_hosts();
+    assert_eq!(reason(&mut state), None);
+    tell(&mut state, [link(vxlan(20, BRIDGE, vxlan_of(20_020)))]);
+    assert_eq!(reason(&mut state), Some(NoBypass::SeveralNetdevs));
+    tell(&mut state, [Message::Link(Delete, vxlan(20, BRIDGE, vxlan_of(20_020)))]);
+    assert_eq!(reason(&mut state), None);
+}
+
+#[test]
+fn packet_filters_see_what_they_would() {
+    let with = |filters: Filters, calls_netfilter: bool| {
+        let mut state = State::new(settings(), Namespace { filters, ..Namespace::default() });
+        tell(&mut state, leaf());
+        tell(&mut state, [link(host_port()), link(netdev())]);
+        tell(&mut state, [attribute(|bridge| bridge.calls_netfilter = calls_netfilter)]);
+        reason(&mut state)
+    };
+    let none = Filters::default();
+    assert_eq!(with(Filters { call_ip: true, ..none }, true), None, "nobody to see it");
+    assert_eq!(with(Filters { ip: true, ..none }, false), None, "the bridge does not show it");
+    assert_eq!(with(Filters { ip: true, ..none }, true), Some(NoBypass::PacketFilter));
+    assert_eq!(with(Filters { ip: true, call_ip: true, ..none }, false), Some(NoBypass::PacketFilter));
+    assert_eq!(with(Filters { bridge: true, ..none }, false), Some(NoBypass::FrameFilter));
+    assert_eq!(with(Filters { ebtables: true, ..none }, false), Some(NoBypass::Ebtables));
+}
+
+#[test]
+fn packet_filters_that_come_later_take_it_away_and_give_it_back_when_they_go() {
+    let mut state = leaf_with_hosts();
+    let update = state.build();
+    assert_eq!(changes(&mut state), [(here(1), true), (there(&update, 2), true)]);
+    let rules = Filters { bridge: true, ..Filters::default() };
+    state.set_filters(rules);
+    assert_eq!(reason(&mut state), Some(NoBypass::FrameFilter));
+    assert_eq!(changes(&mut state), [(here(1), false), (there(&update, 2), false)]);
+    state.set_filters(rules);
+    assert!(!state.is_dirty(), "nothing new");
+    state.set_filters(Filters::default());
+    assert_eq!(reason(&mut state), None);
+    assert_eq!(changes(&mut state), [(here(1), true), (there(&update, 2), true)]);
+}
+
+#[test]
+fn switched_off_and_on_again_while_it_runs() {
+    let mut state = leaf_with_hosts();
+    state.reload(off(), Namespace::default());
+    assert_eq!(reason(&mut state), Some(NoBypass::Off));
+    assert_eq!(changes(&mut state), []);
+    tell(&mut state, [bridged(New, HOST, mac(3))]);
+    assert!(!state.is_dirty(), "nobody asks for local addresses");
+    let blocked = BridgePort { state: 4, ..FORWARDING };
+    let said = Link { ifindex: HOST, bridge_port_only: true, bridge_port: Some(blocked), ..Link::default() };
+    tell(&mut state, [link(said.clone())]);
+    state.reload(settings(), Namespace::default());
+    assert_eq!(reason(&mut state), Some(NoBypass::NotForwarding(4)), "it was said while it was off");
+    tell(&mut state, [link(Link { bridge_port: Some(FORWARDING), ..said })]);
+    state.reload(settings(), Namespace::default());
+    let update = state.build();
+    assert_eq!(changes(&mut state), [(here(1), true), (here(3), true), (there(&update, 2), true)]);
+    state.reload(off(), Namespace::default());
+    assert_eq!(changes(&mut state), [(here(1), false), (here(3), false), (there(&update, 2), false)]);
+    assert!(state.published().plan.ports.is_empty());
+}
+
+#[test]
+fn the_frame_limit_and_the_refreshment_follow_netdev_and_bridge() {
+    let mut state = leaf_with_hosts();
+    let port = state.build().plan.ports[&HOST].clone();
+    // The underlay's 1500 bytes less 36 of headers.
+    assert_eq!((port.frame_limit, port.refresh), (1464, Duration::from_secs(1)));
+    tell(&mut state, [link(Link { mtu: 1400, ..netdev() }), attribute(|bridge| bridge.ageing = 300)]);
+    let port = state.build().plan.ports[&HOST].clone();
+    assert_eq!((port.frame_limit, port.refresh), (1414, Duration::from_millis(750)));
+}
+
+#[test]
+fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
+    let mut state = leaf_with_hosts();
+    let update = state.build();
+    let there = |last| there(&update, last);
+    assert_eq!(changes(&mut state), [(here(1), true), (there(2), true)]);
+    // An address of the port itself, and one that a locked port has not let in.
+    let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(3)) };
+    let locked = FdbEntry { flags: 0x200, ..bridged_of(HOST, mac(4)) };
+    tell(&mut state, [Message::Fdb(New, own), Message::Fdb(New, locked)]);
+    assert_eq!(changes(&mut state), []);
+    // Only the netdev knows it, only the bridge, and then both.
+    tell(&mut state, [remote(New, mac(5), "10.0.0.12"), bridged(New, VXLAN, mac(6))]);
+    assert_eq!(changes(&mut state), []);
+    tell(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(there(5), true), (there(6), true)]);
+    // It moves between VTEPs: no change of place.
+    tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
+    assert_eq!(changes(&mut state), []);
+    // It comes here: one place is left, the other come to.
+    tell(&mut state, [bridged(New, HOST, mac(5))]);
+    assert_eq!(changes(&mut state), [(here(5), true), (there(5), false)]);
+    assert_eq!(behind(state.published(), mac(5)), None);
+    // And goes to another port, which is none of the bypass's.
+    tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
+    assert_eq!(changes(&mut state), [(here(5), false)]);
+    // FRR says late that one is behind a VTEP which is here: until the bridge knows better, it has no place here.
+    tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(here(1), false), (there(1), true)]);
+    tell(&mut state, [bridged(New, HOST, mac(1))]);
+    assert_eq!(changes(&mut state), [(here(1), true), (there(1), false)]);
+    tell(&mut state, [bridged(Delete, HOST, mac(1)), remote(Delete, mac(1), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(here(1), false)]);
+    tell(&mut state, [remote(Delete, mac(2), "10.0.0.12")]);
+    assert_eq!(changes(&mut state), [(there(2), false)]);
+    // There and gone between two looks: gone, which does no harm.
+    tell(&mut state, [bridged(New, HOST, mac(7))]);
+    state.build();
+    tell(&mut state, [bridged(Delete, HOST, mac(7))]);
+    assert_eq!(changes(&mut state), [(here(7), false)]);
+}
+
+#[test]
+fn all_goes_with_the_port_the_netdev_or_the_bridge() {
+    for gone in [host_port(), netdev(), bridge(BRIDGE, "br10010")] {
+        let mut state = leaf_with_hosts();
+        let update = state.build();
+        let remote = there(&update, 2);
+        assert_eq!(changes(&mut state), [(here(1), true), (remote, true)]);
+        let index = gone.ifindex;
+        tell(&mut state, [Message::Link(Delete, gone)]);
+        let left = changes(&mut state);
+        assert!(left.contains(&(here(1), false)), "without {index}: {left:?}");
+        assert!(left.contains(&(remote, false)), "without {index}: {left:?}");
+        assert!(state.published().plan.ports.is_empty());
+        assert!(state.published().ports.is_empty());
+    }
+}
+
+/// The kernel tells of a port's options alone, as the bridge does, too.
+#[test]
+fn what_a_bridge_says_of_a_port_is_heard() {
+    let mut state = leaf_with_hosts();
+    assert_eq!(reason(&mut state), None);
+    let blocked = BridgePort { state: 4, ..FORWARDING };
+    let said = Link { ifindex: HOST, bridge_port_only: true, bridge_port: Some(blocked), ..Link::default() };
+    tell(&mut state, [link(said.clone())]);
+    assert!(state.is_dirty());
+    assert_eq!(reason(&mut state), Some(NoBypass::NotForwarding(4)));
+    let forwarding = Link { bridge_port: Some(FORWARDING), ..said };
+    tell(&mut state, [link(forwarding.clone())]);
+    assert_eq!(reason(&mut state), None);
+    tell(&mut state, [link(forwarding)]);
+    assert!(!state.is_dirty(), "nothing new");
+}
+
+/// The ports that frames for hosts may be sent to past the bridge.
+fn served(state: &mut State) -> Vec<(MacAddr, u32)> {
+    state.build_what_follows();
+    let mut hosts: Vec<_> =
+        state.published().snapshot.vnis().flat_map(|table| table.hosts.iter().collect::<Vec<_>>()).collect();
+    hosts.sort();
+    hosts
+}
+
+/// The netdev of a bridge that learns nothing from it.
+fn quiet_netdev() -> Link {
+    Link { bridge_port: Some(BridgePort { learning: false, ..FORWARDING }), ..netdev() }
+}
+
+#[test]
+fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netdev() {
+    let mut state = leaf_with_hosts();
+    assert_eq!(served(&mut state), [], "the bridge would forget who is behind the netdev");
+    tell(&mut state, [link(quiet_netdev())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    assert!(state.published().plan.ports[&HOST].delivers);
+    // What else is said of the VNI leaves them as they are.
+    tell(&mut state, [remote(New, mac(9), "10.0.0.13"), link(Link { mtu: 1400, ..quiet_netdev() })]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    assert!(behind(state.published(), mac(9)).is_some());
+    tell(&mut state, [bridged(New, HOST, mac(3)), bridged(New, HOST, mac(2))]);
+    assert_eq!(served(&mut state), [(mac(1), HOST), (mac(2), HOST), (mac(3), HOST)]);
+    // To another port, and behind a VTEP.
+    let other = Link { bridge_port: Some(FORWARDING), ..port(ethernet(13, "hp2"), BRIDGE) };
+    tell(&mut state, [link(other.clone()), bridged(New, 13, mac(3))]);
+    tell(&mut state, [bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")]);
+    assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
+    // A port that is left to the bridge, and one that goes.
+    tell(&mut state, [option(|port| port.isolated = true)]);
+    assert_eq!(served(&mut state), [(mac(3), 13)]);
+    tell(&mut state, [Message::Link(Delete, other)]);
+    assert_eq!(served(&mut state), []);
+    tell(&mut state, [link(host_port())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    // What somebody impairs on the way to the host, he impairs for each frame: those of one stream do not leave together.
+    let qdisc = |kind: &str| Qdisc { ifindex: HOST, kind: kind.to_owned() };
+    tell(&mut state, [Message::Qdisc(New, qdisc("netem"))]);
+    assert_eq!(served(&mut state), []);
+    tell(&mut state, [Message::Qdisc(New, qdisc("noqueue"))]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    tell(&mut state, [link(netdev())]);
+    assert_eq!(served(&mut state), []);
+}
+
+#[test]
+fn hosts_go_with_the_bypass_and_come_back_with_the_netdev() {
+    let mut state = leaf_with_hosts();
+    tell(&mut state, [link(quiet_netdev())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    state.reload(off(), Namespace::default());
+    assert_eq!(served(&mut state), []);
+    state.reload(settings(), Namespace::default());
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    state.set_filters(Filters { bridge: true, ..Filters::default() });
+    assert_eq!(served(&mut state), []);
+    state.set_filters(Filters::default());
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    tell(&mut state, [Message::Link(Delete, quiet_netdev())]);
+    assert_eq!(served(&mut state), []);
+    tell(&mut state, [link(quiet_netdev())]);
+    assert_eq!(served(&mut state), [(mac(1), HOST)]);
+    // Into a bridge that does not have the host.
+    tell(&mut state, [link(bridge(77, "br77")), link(Link { master: Some(77), ..quiet_netdev() })]);
+    assert_eq!(served(&mut state), []);
+}
+
+/// Two moves of an address that meet are told of in any order: the kernel is asked, and believed.
+#[test]
+fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
+    let mut state = leaf_with_hosts();
+    let update = state.build();
+    changes(&mut state);
+    assert!(!state.has_moved(), "nobody has moved");
+    // The bridge has it here; what a frame did is told before what zebra did just before.
+    tell(&mut state, [bridged(New, HOST, mac(2)), bridged(New, VXLAN, mac(2))]);
+    assert_eq!(changes(&mut state), [], "there for all that was heard");
+    assert_eq!(state.take_moved(9), [(BRIDGE, mac(2))]);
+    assert!(!state.has_moved());
+    state.bridge_has(BRIDGE, mac(2), Some(&bridged_of(HOST, mac(2))));
+    assert_eq!(changes(&mut state), [(here(2), true), (there(&update, 2), false)]);
+    assert!(!state.has_moved(), "an answer is no event");
+    state.bridge_has(BRIDGE, mac(2), Some(&bridged_of(HOST, mac(2))));
+    assert!(!state.is_dirty(), "nothing new");
+
+    // A frame moves an entry that is being deleted: the delete is of where it was, and nothing is left.
+    tell(&mut state, [bridged(New, VXLAN, mac(1)), bridged(Delete, HOST, mac(1))]);
+    assert_eq!(state.take_moved(9), [(BRIDGE, mac(1))]);
+    state.bridge_has(BRIDGE, mac(1), None);
+    assert_eq!(changes(&mut state), [(here(1), false)]);
+
+    // No more at once than wanted, and nothing of a bridge that is gone.
+    tell(&mut state, [1, 2, 3].map(|last| bridged(New, 13, mac(last))));
+    tell(&mut state, [1, 2, 3].map(|last| bridged(New, 14, mac(last))));
+    assert_eq!(state.take_moved(2).len(), 2);
+    assert_eq!(state.take_moved(9).len(), 1);
+    let other = |port| FdbEntry { master: Some(20), ..bridged_of(port, mac(9)) };
+    tell(&mut state, [21, 22].map(|port| Message::Fdb(New, other(port))));
+    assert_eq!(state.take_moved(9), [(20, mac(9))]);
+    state.build();
+    state.bridge_has(20, mac(9), Some(&other(21)));
+    assert!(!state.is_dirty());
+}

@@ -1,0 +1,257 @@
+//! The links that traffic between two hosts can take, and how it was spread over them.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::balance::{jain, mmr};
+use crate::counters::{self, CountersError};
+use crate::deployed::{Deployed, Host, Overlay};
+use crate::roce::{CARRIED, Report};
+use crate::topology::{Endpoint, Topology};
+
+/// How one stream was spread.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The fullest link over the mean, of the links side by side where these are most; 1 is even.
+    pub mmr: f64,
+    /// Jain's index over the same links; 1 is even.
+    pub jain: f64,
+    /// Frames that arrived after a later one of their queue pair.
+    pub reordered: u64,
+    /// Frames that did not arrive, or arrived damaged.
+    pub lost: u64,
+    /// Frames that arrived twice.
+    pub duplicated: u64,
+    /// Frames that each link on the way carried in the direction of the traffic, whatever they were.
+    pub links: BTreeMap<String, u64>,
+}
+
+impl Spread {
+    /// What this link carried of all that its tier carried, 0 to 1.
+    #[must_use]
+    pub fn share(&self, link: &str, tier: &[String]) -> f64 {
+        let load = |name: &str| self.links.get(name).copied().unwrap_or_default() as f64;
+        let all: f64 = tier.iter().map(|name| load(name)).sum();
+        if all == 0.0 { 0.0 } else { load(link) / all }
+    }
+}
+
+/// A link, where its frames are counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Counter {
+    /// The end of the leaf, where the link has one, or else the sending end.
+    end: Endpoint,
+    /// Whether the traffic's frames leave there, or arrive.
+    sends: bool,
+    /// The sending end.
+    near: Endpoint,
+}
+
+/// The shortest ways from one leaf to another.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    /// Links side by side, in the order that frames pass them.
+    tiers: Vec<Vec<Counter>>,
+}
+
+impl Way {
+    pub(crate) fn new(topology: &Topology, from: &str, to: &str) -> Self {
+        let (after, before) = (distances(topology, from), distances(topology, to));
+        let length = after.get(to).copied().unwrap_or_default();
+        let mut tiers = vec![Vec::new(); length];
+        let links = links(topology);
+        let directed = links.iter().flat_map(|[a, b]| [(a, b), (b, a)]);
+        for (near, far) in directed {
+            let (Some(start), Some(rest)) = (after.get(near.node.as_str()), before.get(far.node.as_str()))
+            else {
+                continue;
+            };
+            if start + 1 + rest != length {
+                continue;
+            }
+            let sends = far.node != to || length == 1;
+            let end = if sends { near } else { far };
+            if let Some(tier) = tiers.get_mut(*start) {
+                tier.push(Counter { end: end.clone(), sends, near: near.clone() });
+            }
+        }
+        Self { tiers }
+    }
+
+    /// The names of its links, `node:interface`.
+    pub(crate) fn tiers(&self) -> Vec<Vec<String>> {
+        self.tiers.iter().map(|tier| tier.iter().map(|counter| counter.end.to_string()).collect()).collect()
+    }
+
+    /// The first of its tiers that has most links.
+    pub(crate) fn widest(&self) -> Vec<String> {
+        self.tiers().into_iter().rev().max_by_key(Vec::len).unwrap_or_default()
+    }
+
+    /// The sending leaf's links on it.
+    pub(crate) fn uplinks(&self) -> Vec<Endpoint> {
+        self.tiers.first().into_iter().flatten().map(|counter| counter.end.clone()).collect()
+    }
+
+    /// The links on it that lead into a circuit, each with the circuit's own interface.
+    pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
+        let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();
+        let near = self.tiers.iter().flatten().map(|counter| &counter.near);
+        let into = near.filter_map(|near| Some((near.clone(), topology.peer(near)?.clone())));
+        into.filter(|(_, port)| ports.contains(port)).collect()
+    }
+
+    /// Frames that each link has carried in the traffic's direction, as many as the bytes say.
+    pub(crate) fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
+        let mut loads = BTreeMap::new();
+        for Counter { end, sends, .. } in self.tiers.iter().flatten() {
+            let counters = counters::read(&deployed.namespace(&end.node)?)?;
+            let interface = counters.get(&end.interface).copied().unwrap_or_default();
+            let frames =
+                if *sends { interface.frames_sent(CARRIED) } else { interface.frames_received(CARRIED) };
+            loads.insert(end.to_string(), frames);
+        }
+        Ok(loads)
+    }
+
+    /// What happened to a stream between two readings of [`Way::loads`].
+    pub(crate) fn spread(
+        &self,
+        before: &BTreeMap<String, u64>,
+        after: &BTreeMap<String, u64>,
+        arrived: &Report,
+    ) -> Spread {
+        let carried = |name: &String| {
+            let count = |loads: &BTreeMap<String, u64>| loads.get(name).copied().unwrap_or_default();
+            count(after).saturating_sub(count(before))
+        };
+        let loads: Vec<u64> = self.widest().iter().map(carried).collect();
+        Spread {
+            mmr: mmr(&loads),
+            jain: jain(&loads),
+            reordered: arrived.reordered(),
+            lost: arrived.lost(),
+            duplicated: arrived.duplicated(),
+            links: after.keys().map(|name| (name.clone(), carried(name))).collect(),
+        }
+    }
+}
+
+/// Who sends to whom, where nobody says otherwise: the first host, and of its VNI the first of those that are farthest away.
+pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a Host, &'a Host)> {
+    let from = overlay.hosts.first()?;
+    let distances = distances(topology, &from.leaf);
+    let others = overlay.hosts.iter().rev().filter(|to| to.vni == from.vni && to.leaf != from.leaf);
+    Some((from, others.max_by_key(|to| distances.get(to.leaf.as_str()))?))
+}
+
+/// The two ends of each link. A circuit and the links at its two ends are one link between the nodes that they join.
+fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
+    let circuits: Vec<[Endpoint; 2]> = topology.circuits().collect();
+    let ports: BTreeSet<&Endpoint> = circuits.iter().flatten().collect();
+    let plain = topology
+        .links
+        .iter()
+        .map(|link| &link.ends)
+        .filter(|ends| !ends.iter().any(|end| ports.contains(end)));
+    let joined =
+        circuits.iter().filter_map(|[a, b]| Some([topology.peer(a)?.clone(), topology.peer(b)?.clone()]));
+    plain.cloned().chain(joined).collect()
+}
+
+/// How many links away each node is.
+fn distances(topology: &Topology, from: &str) -> BTreeMap<String, usize> {
+    let links = links(topology);
+    let mut distances = BTreeMap::from([(from.to_owned(), 0)]);
+    let mut waiting = VecDeque::from([(from.to_owned(), 0)]);
+    while let Some((node, distance)) = waiting.pop_front() {
+        for ends in &links {
+            let far = match ends {
+                [a, b] if a.node == node => &b.node,
+                [a, b] if b.node == node => &a.node,
+                _ => continue,
+            };
+            if let Entry::Vacant(place) = distances.entry(far.clone()) {
+                place.insert(distance + 1);
+                waiting.push_back((far.clone(), distance + 1));
+            }
+        }
+    }
+    distances
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology(name: &str) -> Topology {
+        let file = format!("{}/../../deploy/containerlab/{name}.clab.yml", env!("CARGO_MANIFEST_DIR"));
+        Topology::load(file.as_ref()).unwrap()
+    }
+
+    fn host(name: &str, vni: u32, leaf: &str) -> Host {
+        Host {
+            end: Endpoint { node: name.into(), interface: "eth1".into() },
+            address: std::net::Ipv4Addr::UNSPECIFIED,
+            mac: String::new(),
+            vni,
+            vtep: std::net::Ipv4Addr::UNSPECIFIED,
+            leaf: leaf.into(),
+        }
+    }
+
+    #[test]
+    fn a_way_has_all_links_of_the_shortest_paths() {
+        let scaleacross = topology("scaleacross");
+        let way = Way::new(&scaleacross, "leaf1", "leaf4");
+        let tiers = way.tiers();
+        assert_eq!(tiers[0], ["leaf1:up1", "leaf1:up2"]);
+        assert_eq!(tiers[1], ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
+        assert_eq!(tiers[2..], [["leaf4:up1", "leaf4:up2"]], "a circuit is one link");
+        assert_eq!(way.widest(), tiers[1]);
+        let circuits = way.circuits(&scaleacross);
+        let circuits: Vec<String> = circuits.iter().map(|(near, port)| format!("{near} {port}")).collect();
+        assert_eq!(
+            circuits,
+            ["spine1:dci1 wan:a1", "spine1:dci2 wan:a2", "spine2:dci1 wan:a3", "spine2:dci2 wan:a4"]
+        );
+        assert!(!way.tiers.last().unwrap()[0].sends && way.tiers[1][0].sends);
+        let near = Way::new(&scaleacross, "leaf1", "leaf2");
+        assert_eq!(near.tiers(), [["leaf1:up1", "leaf1:up2"], ["leaf2:up1", "leaf2:up2"]]);
+        assert_eq!(near.widest(), ["leaf1:up1", "leaf1:up2"], "the first of equals");
+        assert_eq!(Way::new(&topology("wide"), "leaf1", "leaf2").widest().len(), 8);
+        assert_eq!(Way::new(&scaleacross, "leaf1", "nobody").tiers(), [[""; 0]; 0]);
+    }
+
+    #[test]
+    fn a_path_with_a_circuit_is_as_long_as_one_without() {
+        let mut mixed = topology("scaleacross");
+        // The circuit at wan:a1 gives way to a link.
+        let near = Endpoint { node: "spine1".into(), interface: "dci1".into() };
+        let [a, b] = mixed.circuits().find(|[a, _]| a.interface == "a1").unwrap();
+        let (far, ports) = (mixed.peer(&b).unwrap().clone(), [a, b]);
+        mixed.links.retain(|link| !link.ends.iter().any(|end| ports.contains(end)));
+        let mut link = mixed.links[0].clone();
+        link.ends = [near, far];
+        mixed.links.push(link);
+        let way = Way::new(&mixed, "leaf1", "leaf4");
+        let mut widest = way.widest();
+        widest.sort();
+        assert_eq!(widest, ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
+        assert_eq!(way.circuits(&mixed).len(), 3);
+    }
+
+    #[test]
+    fn the_first_host_sends_to_the_farthest() {
+        let hosts = (1..=6).map(|n| host(&format!("host{n}"), 10010, &format!("leaf{n}")));
+        let overlay =
+            Overlay { tunnels: Vec::new(), hosts: hosts.chain([host("store4", 10020, "leaf4")]).collect() };
+        let scaleacross = topology("scaleacross");
+        let (from, to) = ends(&scaleacross, &overlay).unwrap();
+        assert_eq!((from.end.node.as_str(), to.end.node.as_str()), ("host1", "host4"));
+        let alone = Overlay { hosts: vec![host("a", 1, "leaf1"), host("b", 2, "leaf2")], ..overlay };
+        assert!(ends(&scaleacross, &alone).is_none());
+    }
+}

@@ -1,0 +1,163 @@
+//! Who sends to which VNI, remembered: the same few VTEPs send to the same few VNIs all the time, and of almost all of their frames nothing is
+//! changed. Such a frame passes after a comparison; all others go the long way, [`Pipeline::decapsulate`](crate::Pipeline)'s.
+
+use std::net::Ipv4Addr;
+
+use tables::{Snapshot, VniTable, VtepIndex};
+use wire::Vni;
+use wire::ecn::Egress;
+
+use crate::batch::{Destination, Payload};
+use crate::decapsulate::{Outer, TAG_LENGTH};
+use crate::encapsulate::TPID;
+use crate::frame::{ETHERNET, MACS, Offload};
+use crate::host_delivery::HostDelivery;
+use crate::tx_batch::TxBatch;
+
+const PLACES: usize = 256;
+/// VXLAN, inner Ethernet and IPv4 header.
+const HEADERS: usize = 8 + ETHERNET + 20;
+
+/// A VTEP that tables name, and what they say of the VNI that it sends to.
+#[derive(Debug, Clone, Copy)]
+struct Sender {
+    snapshot: u64,
+    /// The netdev's own address; `u64::MAX` if it has none.
+    own: u64,
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    vni: u32,
+    vtep: VtepIndex,
+    port: u16,
+    slot: u16,
+}
+
+impl Sender {
+    /// Of a snapshot that none is.
+    const NONE: Self = Self {
+        snapshot: u64::MAX,
+        own: 0,
+        source: Ipv4Addr::UNSPECIFIED,
+        destination: Ipv4Addr::UNSPECIFIED,
+        vni: 0,
+        vtep: VtepIndex(0),
+        port: 0,
+        slot: 0,
+    };
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct DecapCache(Box<[Sender; PLACES]>);
+
+impl Default for DecapCache {
+    fn default() -> Self {
+        Self(Box::new([Sender::NONE; PLACES]))
+    }
+}
+
+const fn number([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+fn place(source: Ipv4Addr, vni: u32) -> usize {
+    let mixed = (source.to_bits() ^ vni.rotate_left(16)).wrapping_mul(0x9e37_79b9);
+    (mixed >> (32 - PLACES.ilog2())) as usize
+}
+
+impl DecapCache {
+    /// Hands the inner frame of a VXLAN packet, whose bytes end at `end` of the received frame, to the bridge punt pair or a host's port, if its sender is known and
+    /// nothing of it is to be changed or left to anybody. Returns whether it did.
+    #[inline(always)]
+    pub(crate) fn pass(
+        &self,
+        (index, end, packet): (u32, usize, &[u8]),
+        outer: &Outer,
+        snapshot: &Snapshot,
+        (hosts, out): (&mut HostDelivery, &mut TxBatch),
+    ) -> bool {
+        let Some(headers) = packet.first_chunk::<HEADERS>() else { return false };
+        let Some((&[0x08, 0, 0, 0, v0, v1, v2, 0], inner)) = headers.split_first_chunk() else {
+            return false;
+        };
+        let vni = u32::from_be_bytes([0, v0, v1, v2]);
+        let Some(known) = self.0.get(place(outer.source, vni)) else { return false };
+        if known.snapshot != snapshot.identity()
+            || known.source != outer.source
+            || known.destination != outer.destination
+            || (known.vni, known.port) != (vni, outer.port)
+        {
+            return false;
+        }
+        let Some((addresses, behind)) = inner.split_first_chunk::<MACS>() else { return false };
+        let [_, _, _, _, _, _, s0, s1, s2, s3, s4, s5] = *addresses;
+        let Some(&[e0, e1, first, second]) = behind.first_chunk() else { return false };
+        let header = match [e0, e1] {
+            [0x08, 0x00] => 20,
+            [0x86, 0xdd] => 40,
+            _ => 0,
+        };
+        // The kernel drops these, and so does the long way.
+        if packet.len() < 8 + ETHERNET + header {
+            return false;
+        }
+        let station = number([s0, s1, s2, s3, s4, s5]);
+        if s0 & 1 == 1 || station == 0 || station == known.own {
+            return false;
+        }
+        if outer.tos & 3 != 0 {
+            let inner = match ([e0, e1], first) {
+                ([0x08, 0x00], 0x45..=0x4f) => second,
+                ([0x86, 0xdd], 0x60..=0x6f) => first << 4 | second >> 4,
+                _ => return false,
+            };
+            if !matches!(wire::ecn::decapsulate(outer.tos, inner), Egress::Keep | Egress::KeepSuspicious) {
+                return false;
+            }
+        }
+        let behind_vxlan = end - packet.len() + 8;
+        if let Some(to) =
+            packet.get(8..).and_then(|inner| hosts.way(inner, known.slot, snapshot, Offload::default()))
+        {
+            let body = Payload::Received { frame: index, range: behind_vxlan as u32..end as u32 };
+            let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
+                return false;
+            };
+            transmit.vtep = Some((known.vtep, outer.source));
+            return true;
+        }
+        let start = behind_vxlan + ETHERNET;
+        let body = Payload::Received { frame: index, range: start as u32..end as u32 };
+        let Some(transmit) = out.append(Destination::Bridge, known.slot, body, Offload::default()) else {
+            return false;
+        };
+        transmit.vtep = Some((known.vtep, outer.source));
+        if let Some(head) = transmit.append_head::<{ ETHERNET + TAG_LENGTH }>() {
+            let ([a, b], [c, d]) = (TPID.to_be_bytes(), known.slot.to_be_bytes());
+            if let Some((place, rest)) = head.split_first_chunk_mut() {
+                *place = *addresses;
+                rest.copy_from_slice(&[a, b, c, d, e0, e1]);
+            }
+        }
+        true
+    }
+
+    /// Remembers what the tables say of a frame's sender.
+    pub(crate) fn remember(&mut self, outer: &Outer, (table, vtep): (&VniTable, VtepIndex), of: &Snapshot) {
+        let Outer { source, destination, port, .. } = *outer;
+        let (vni, slot): (Vni, u16) = (table.tunnel.vni, table.slot.get());
+        let own = table.mac.map_or(u64::MAX, |mac| number(mac.0));
+        if let Some(place) = self.0.get_mut(place(source, vni.get())) {
+            *place = Sender {
+                snapshot: of.identity(),
+                own,
+                source,
+                destination,
+                vni: vni.get(),
+                vtep,
+                port,
+                slot,
+            };
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What was decided about RoCE flows, remembered: the next frame of a flow whose decision is known costs a comparison and five
+//! patched words of the flow's own outer headers, a sixth of the instructions of deciding again.
+//!
+//! A flow is all that decides: VNI, MAC addresses, IPv4 header but for length, identification and checksum, UDP ports, queue pair; and the
+//! snapshot. Who is not exactly so goes the long way, [`Pipeline::encapsulate`](crate::Pipeline)'s, whose result is what is remembered.
+//! Only frames whose way there does nothing but send one frame are: to one known VTEP, by a next hop that is resolved.
+
+use std::net::Ipv4Addr;
+
+use tables::{Snapshot, VtepIndex};
+use wire::checksum::Sum;
+use wire::{Dissection, Network};
+
+use crate::batch::{Destination, Payload, TxFrame};
+use crate::encapsulate::TPID;
+use crate::frame::{Checksum, Frame, Offload};
+use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
+use crate::tx_batch::TxBatch;
+
+/// Ethernet, IPv4 without options, UDP and base transport header, to the end.
+pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
+const SETS: usize = 2048;
+/// EncapCache that share a place. With one, every sixteenth of 512 flows would push another out.
+const WAYS: usize = 2;
+/// Of a place that nobody has: no snapshot is called so.
+const NOBODY: u64 = u64::MAX;
+
+/// The words of a frame by which it is decided about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key {
+    words: [u64; 5],
+    snapshot: u64,
+}
+
+/// What is known of a flow: two cache lines.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Flow {
+    key: Key,
+    ifindex: u32,
+    vtep: VtepIndex,
+    remote: Ipv4Addr,
+    path: u16,
+    /// Length of the longest outer IPv4 packet that fitted the uplink; others have to ask.
+    longest: u16,
+    /// Sum of the outer IPv4 header without length, identification and checksum.
+    header: u16,
+    /// Sum of the outer pseudo header without length, where there is a UDP checksum.
+    pseudo: Option<u16>,
+    by_default: bool,
+    impaired: bool,
+    /// Outer headers, of some frame.
+    outer: [u8; OVERHEAD],
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(crate) struct EncapCache {
+    /// Empty until the first flow.
+    sets: Box<[[Flow; WAYS]]>,
+}
+
+fn word(headers: &[u8; HEADERS], at: usize) -> u64 {
+    u64::from_le_bytes(headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default())
+}
+
+fn half(headers: &[u8; HEADERS], at: usize) -> u32 {
+    u32::from_le_bytes(headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default())
+}
+
+fn length(headers: &[u8; HEADERS], at: usize) -> usize {
+    let bytes = headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
+    usize::from(u16::from_be_bytes(bytes))
+}
+
+impl Key {
+    /// The key of a frame, if its lengths are those of a RoCE frame over IPv4. Whether it is one, the words say: see [`Self::is_of`].
+    #[inline(always)]
+    pub(crate) fn of(frame: &Frame<'_>, snapshot: &Snapshot) -> Option<Self> {
+        let finished =
+            frame.offload.gso.is_none() && !matches!(frame.offload.checksum, Checksum::Partial { .. });
+        let tag = frame.vlan.filter(|tag| tag.tpid == TPID && finished)?;
+        let headers = frame.data.first_chunk::<HEADERS>()?;
+        let (ip, udp) = (length(headers, 16), length(headers, 38));
+        if ip + 14 > frame.data.len() || udp + 20 > ip || udp < 8 + 12 {
+            return None;
+        }
+        let words = [
+            word(headers, 0),
+            word(headers, 8),
+            u64::from(half(headers, 20)) | u64::from(half(headers, 34)) << 32,
+            word(headers, 26),
+            u64::from(half(headers, 46) & 0xffff_ff00) | u64::from(tag.tci & 0x0fff) << 32,
+        ];
+        Some(Self { words, snapshot: snapshot.identity() })
+    }
+
+    /// Whether this is the key of a frame that was dissected so: whole RoCE, behind headers without tags and options.
+    fn is_of(dissection: &Dissection) -> bool {
+        let plain = matches!(&dissection.network, Network::Ipv4(ip) if ip.header_length == 20);
+        plain && dissection.vlan_tags == 0 && dissection.roce.is_some()
+    }
+
+    /// The slot of the frame's VNI.
+    #[inline(always)]
+    const fn slot(&self) -> u16 {
+        let [.., last] = self.words;
+        (last >> 32) as u16
+    }
+
+    /// Not by what `==` is on arrays: that wants the words in memory, and waits until they are there.
+    #[inline(always)]
+    fn is(&self, other: &Self) -> bool {
+        let ([a, b, c, d, e], [f, g, h, i, j]) = (self.words, other.words);
+        (a ^ f) | (b ^ g) | (c ^ h) | (d ^ i) | (e ^ j) | (self.snapshot ^ other.snapshot) == 0
+    }
+
+    #[inline(always)]
+    fn set(&self) -> usize {
+        let [a, b, c, d, e] = self.words;
+        let mixed = (a ^ d.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (b ^ c.rotate_left(32) ^ e.rotate_left(16)).wrapping_mul(0xa54f_f53a_5f1d_36f1);
+        (mixed >> (64 - SETS.ilog2())) as usize
+    }
+}
+
+impl Flow {
+    const NONE: Self = Self {
+        key: Key { words: [0; 5], snapshot: NOBODY },
+        ifindex: 0,
+        vtep: VtepIndex(0),
+        remote: Ipv4Addr::UNSPECIFIED,
+        path: 0,
+        longest: 0,
+        header: 0,
+        pseudo: None,
+        by_default: false,
+        impaired: false,
+        outer: [0; OVERHEAD],
+    };
+
+    /// What a frame's way says of its flow; `None` if it says nothing.
+    fn of(key: Key, sent: &TxFrame) -> Option<Self> {
+        let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else { return None };
+        let (vtep, remote) = sent.vtep?;
+        let outer = *sent.head().first_chunk::<OVERHEAD>().filter(|_| sent.head().len() == OVERHEAD)?;
+        let ip = outer.get(14..UDP_AT)?;
+        let [version, tos, l0, l1, _, _, flags, offset, ttl, protocol, _, _, addresses @ ..] =
+            ip.first_chunk::<20>()?;
+        let word = |high: &u8, low: &u8| u16::from_be_bytes([*high, *low]);
+        let addresses = Sum::new().bytes(addresses);
+        let header =
+            addresses.word(word(version, tos)).word(word(flags, offset)).word(word(ttl, protocol)).fold();
+        let checksum = matches!(sent.offload.checksum, Checksum::Partial { .. });
+        let pseudo = checksum.then(|| addresses.word(u16::from(*protocol)).fold());
+        let longest = word(l0, l1);
+        Some(Self { key, ifindex, vtep, remote, path, longest, header, pseudo, by_default, impaired, outer })
+    }
+}
+
+impl EncapCache {
+    /// Sends a frame if its flow is known. Returns whether it did.
+    #[inline(always)]
+    pub(crate) fn send(
+        &self,
+        key: &Key,
+        (index, frame): (u32, &Frame<'_>),
+        identification: &mut u16,
+        out: &mut TxBatch,
+    ) -> bool {
+        let Some([one, other]) = self.sets.get(key.set()) else { return false };
+        let flow = if one.key.is(key) {
+            one
+        } else if other.key.is(key) {
+            other
+        } else {
+            return false;
+        };
+        let inner = frame.data.len();
+        if inner + OVERHEAD - 14 > usize::from(flow.longest) {
+            return false;
+        }
+        let Flow { ifindex, path, by_default, impaired, .. } = *flow;
+        let to = Destination::Uplink { ifindex, path, by_default, impaired };
+        let body = Payload::Received { frame: index, range: 0..inner as u32 };
+        let Some(transmit) = out.append(to, flow.key.slot(), body, Offload::default()) else { return false };
+        transmit.vtep = Some((flow.vtep, flow.remote));
+        let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
+        *identification = identification.wrapping_add(1);
+        let l3_length = (inner + OVERHEAD - 14) as u16;
+        let udp_length = l3_length - 20;
+        *outer = flow.outer;
+        [outer[16], outer[17]] = l3_length.to_be_bytes();
+        [outer[18], outer[19]] = identification.to_be_bytes();
+        let header = Sum::of_partial(flow.header).word(l3_length).word(*identification);
+        [outer[24], outer[25]] = header.checksum().to_be_bytes();
+        [outer[38], outer[39]] = udp_length.to_be_bytes();
+        if let Some(pseudo) = flow.pseudo {
+            [outer[40], outer[41]] = Sum::of_partial(pseudo).word(udp_length).fold().to_be_bytes();
+            transmit.offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
+        }
+        true
+    }
+
+    /// Remembers the flow of a frame that was sent so, after nothing else was done for it.
+    pub(crate) fn remember(&mut self, key: Key, dissection: &Dissection, sent: &TxFrame) {
+        if !Key::is_of(dissection) {
+            return;
+        }
+        if self.sets.is_empty() {
+            // Once in a worker's life.
+            self.sets = vec![[Flow::NONE; WAYS]; SETS].into();
+        }
+        let Some(set) = self.sets.get_mut(key.set()) else { return };
+        let identification = sent.head().get(19).map_or(0, |low| usize::from(*low));
+        let free = |known: &Flow| known.key.snapshot != key.snapshot || known.key.is(&key);
+        let place = match set.iter().position(free) {
+            Some(place) => place,
+            // Others go on as well, so not for each frame: where flows are too many, writing them down takes longer than it saves.
+            None if identification % 16 < WAYS => identification % 16,
+            None => return,
+        };
+        if let (Some(place), Some(flow)) = (set.get_mut(place), Flow::of(key, sent)) {
+            *place = flow;
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Cutting a super-frame into the frames that would have been on the wire: what `tcp_gso_segment`, `__udp_gso_segment`,
+//! `inet_gso_segment` and `skb_udp_tunnel_segment` do in the kernel (`net/ipv4/{tcp_offload,udp_offload,af_inet}.c`).
+
+use core::ops::Range;
+
+use wire::checksum::{Sum, checksum};
+use wire::number::{PROTOCOL_TCP, PROTOCOL_UDP};
+use wire::roce::Bth;
+use wire::{Dissection, Fragment, Network, Roce, Tcp};
+
+use crate::csum_offload::{INNER_CAPACITY, InnerHead};
+use crate::drop_reason::DropReason;
+use crate::frame::{Checksum, ETHERNET, Gso, GsoKind};
+use crate::outer::OVERHEAD;
+
+const UDP_LENGTH: usize = 4;
+const UDP_CHECKSUM: usize = 6;
+
+/// A network header and where the transport header behind it starts. Offsets from the frame's first byte.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layer {
+    pub(crate) l3: usize,
+    pub(crate) l4: usize,
+    pub(crate) ipv6: bool,
+    pub(crate) protocol: u8,
+}
+
+impl Layer {
+    /// The layer that a dissection found, whose frame starts at `base`; `None` for fragments and without a transport.
+    fn of(dissection: &Dissection, base: usize) -> Option<Self> {
+        let transport = dissection.transport?;
+        let (ipv6, fragment) = match &dissection.network {
+            Network::Ipv4(ip) => (false, ip.fragment),
+            Network::Ipv6(ip) => (true, ip.fragment),
+            Network::Other => return None,
+        };
+        let (l3, l4) = (base + usize::from(dissection.l3_offset), base + usize::from(transport.offset));
+        (fragment == Fragment::Whole).then_some(Self { l3, l4, ipv6, protocol: transport.protocol })
+    }
+
+    /// The pseudo header's sum, without the length.
+    pub(crate) fn pseudo(&self, frame: &[u8]) -> Option<Sum> {
+        let addresses = if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
+        Some(Sum::new().bytes(frame.get(addresses)?).word(u16::from(self.protocol)))
+    }
+
+    /// Patches the network header of segment `index`, whose transport header and payload are so long.
+    pub(crate) fn patch(&self, headers: &mut [u8], index: usize, l4_length: usize) -> Option<()> {
+        let length = self.l4 - self.l3 + l4_length;
+        if self.ipv6 {
+            return put(headers, self.l3 + 4, u16::try_from(length.checked_sub(40)?).ok()?);
+        }
+        put(headers, self.l3 + 2, u16::try_from(length).ok()?)?;
+        let id = u16::from_be_bytes(*headers.get(self.l3 + 4..)?.first_chunk()?);
+        put(headers, self.l3 + 4, id.wrapping_add(index as u16))?;
+        put(headers, self.l3 + 10, 0)?;
+        let sum = checksum(headers.get(self.l3..self.l4)?);
+        put(headers, self.l3 + 10, sum)
+    }
+}
+
+/// One super-frame, ready to be cut.
+#[derive(Debug)]
+pub struct Segmenter<'a> {
+    frame: &'a [u8],
+    gso: Gso,
+    /// The UDP tunnel around what is cut, where hosts have one of their own (VXLAN or Geneve between containers).
+    tunnel: Option<Layer>,
+    layer: Layer,
+    header_length: usize,
+    /// The pseudo header's sum, without the length.
+    pseudo: Sum,
+}
+
+impl<'a> Segmenter<'a> {
+    /// Checks that the frame's headers are those of the segmentation asked for.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] if they are not, [`DropReason::TooBig`] if they are too long to be repeated.
+    pub fn new(
+        frame: &'a [u8],
+        dissection: &Dissection,
+        gso: Gso,
+        checksum: Checksum,
+    ) -> Result<Self, DropReason> {
+        let segmenter = Self::build(frame, dissection, gso, checksum).ok_or(DropReason::BadOffload)?;
+        if segmenter.header_length > INNER_CAPACITY { Err(DropReason::TooBig) } else { Ok(segmenter) }
+    }
+
+    fn build(frame: &'a [u8], dissection: &Dissection, gso: Gso, checksum: Checksum) -> Option<Self> {
+        let first = Layer::of(dissection, 0)?;
+        let partial = match checksum {
+            Checksum::Partial { start, offset } => Some((usize::from(start), usize::from(offset))),
+            Checksum::AsIs | Checksum::Valid => None,
+        };
+        let (tunnel, layer, header_length) = match partial {
+            Some((start, _)) if start != first.l4 => {
+                let (layer, header_length) = tunnelled(frame, first, start)?;
+                (Some(first), layer, header_length)
+            }
+            _ => (None, first, dissection.gso_header_length(frame)?),
+        };
+        let (protocol, offset) = match gso.kind {
+            GsoKind::TcpV4 | GsoKind::TcpV6 => (PROTOCOL_TCP, Tcp::CHECKSUM_OFFSET),
+            GsoKind::Udp => (PROTOCOL_UDP, UDP_CHECKSUM),
+        };
+        let family = match gso.kind {
+            GsoKind::TcpV4 => !layer.ipv6,
+            GsoKind::TcpV6 => layer.ipv6,
+            GsoKind::Udp => true,
+        };
+        if layer.protocol != protocol || !family || gso.size == 0 {
+            return None;
+        }
+        let pseudo = match partial {
+            // The sender's own sum is right behind a routing header too, where the addresses in sight are not those summed.
+            Some((_, at)) if at == offset => {
+                let sum = u16::from_be_bytes(*frame.get(layer.l4 + offset..)?.first_chunk()?);
+                Sum::of_partial(sum).word(!u16::try_from(frame.len() - layer.l4).ok()?)
+            }
+            Some(_) => return None,
+            None => layer.pseudo(frame)?,
+        };
+        Some(Self { frame, gso, tunnel, layer, header_length, pseudo })
+    }
+
+    /// Headers and payload of its longest segment in bytes, and the checksum that the kernel needs to be told of, if the kernel can cut this
+    /// super-frame inside a tunnel: plain TCP over IP, behind an Ethernet header without tags.
+    pub(crate) fn in_a_tunnel(&self) -> Option<(usize, Checksum)> {
+        let Layer { l3, l4, ipv6, protocol } = self.layer;
+        let fixed = if ipv6 { 40 } else { 20 };
+        let plain = self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
+        // A bit of Accurate ECN's counter (see `patch_tcp`), of which there is no telling the kernel.
+        let (tcp, _) = Tcp::parse(self.frame.get(l4..)?).ok()?;
+        let plain = plain && (self.gso.ecn || tcp.flags() & Tcp::CWR == 0);
+        let longest = (self.header_length + usize::from(self.gso.size)).min(self.frame.len());
+        let start = u16::try_from(OVERHEAD + l4).ok()?;
+        plain.then_some((longest, Checksum::Partial { start, offset: Tcp::CHECKSUM_OFFSET as u16 }))
+    }
+
+    /// What each segment repeats, in bytes from the frame's first.
+    pub(crate) const fn header_length(&self) -> usize {
+        self.header_length
+    }
+
+    /// Number of segments, at least one.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let payload = self.frame.len() - self.header_length;
+        payload.div_ceil(usize::from(self.gso.size)).max(1)
+    }
+
+    /// Segment `index` as a frame of its own, with all checksums.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] if the headers turn out inconsistent.
+    pub fn frame(&self, index: usize) -> Result<Vec<u8>, DropReason> {
+        let mut head = InnerHead::default();
+        let payload = self.segment(index, &mut head)?;
+        Ok([head.as_slice(), self.frame.get(payload).unwrap_or_default()].concat())
+    }
+
+    /// Writes the headers of segment `index` to `head`, and returns the payload's place in the frame.
+    ///
+    /// # Errors
+    /// [`DropReason::BadOffload`] if the headers turn out inconsistent.
+    pub(crate) fn segment(&self, index: usize, head: &mut InnerHead) -> Result<Range<usize>, DropReason> {
+        self.cut(index, head).ok_or(DropReason::BadOffload)
+    }
+
+    /// The RoCE header of the segment with this payload: a UDP super-frame may hold packets of several queue pairs.
+    pub(crate) fn roce(&self, dissection: &Dissection, payload: Range<usize>) -> Option<Roce> {
+        if self.tunnel.is_some() || self.gso.kind != GsoKind::Udp {
+            return dissection.roce;
+        }
+        let port = dissection.transport?.ports?.1;
+        let (bth, _) = Bth::parse(self.frame.get(payload)?).ok()?;
+        (port == wire::number::PORT_ROCE).then(|| Roce {
+            opcode: bth.opcode(),
+            destination: bth.destination(),
+            sequence: bth.sequence(),
+        })
+    }
+
+    fn cut(&self, index: usize, head: &mut InnerHead) -> Option<Range<usize>> {
+        let size = usize::from(self.gso.size);
+        let start = self.header_length + index * size;
+        let end = (start + size).min(self.frame.len());
+        let payload = self.frame.get(start..end)?;
+        let headers = head.start(self.frame.get(..self.header_length)?)?;
+        let length_from = |l4: usize| self.header_length - l4 + payload.len();
+
+        let Layer { l4, .. } = self.layer;
+        let l4_length = length_from(l4);
+        self.layer.patch(headers, index, l4_length)?;
+        let pseudo = self.pseudo.word(u16::try_from(l4_length).ok()?);
+        if self.gso.kind == GsoKind::Udp {
+            put(headers, l4 + UDP_LENGTH, u16::try_from(l4_length).ok()?)?;
+            finish(headers, l4, UDP_CHECKSUM, pseudo, payload)?;
+        } else {
+            let last = end == self.frame.len();
+            self.patch_tcp(headers.get_mut(l4..)?, index, last)?;
+            finish(headers, l4, Tcp::CHECKSUM_OFFSET, pseudo, payload)?;
+        }
+
+        if let Some(tunnel) = &self.tunnel {
+            let l4_length = length_from(tunnel.l4);
+            tunnel.patch(headers, index, l4_length)?;
+            let length = u16::try_from(l4_length).ok()?;
+            put(headers, tunnel.l4 + UDP_LENGTH, length)?;
+            // A tunnel without checksums keeps none.
+            if headers.get(tunnel.l4 + UDP_CHECKSUM..)?.first_chunk::<2>()? != &[0, 0] {
+                let pseudo = tunnel.pseudo(headers)?.word(length);
+                finish(headers, tunnel.l4, UDP_CHECKSUM, pseudo, payload)?;
+            }
+        }
+        Some(start..end)
+    }
+
+    /// Sequence number and flags. CWR speaks of the first segment only where the sender said so; elsewhere it is a bit of Accurate
+    /// ECN's counter (RFC 9768), which all segments repeat.
+    fn patch_tcp(&self, tcp: &mut [u8], index: usize, last: bool) -> Option<()> {
+        let (mut tcp, _) = Tcp::parse_mut(tcp).ok()?;
+        let advance = (index * usize::from(self.gso.size)) as u32;
+        tcp.set_sequence(tcp.sequence().wrapping_add(advance));
+        let mut flags = tcp.flags();
+        if !last {
+            flags &= !(Tcp::FIN | Tcp::PSH);
+        }
+        if index > 0 && self.gso.ecn {
+            flags &= !Tcp::CWR;
+        }
+        tcp.set_flags(flags);
+        Some(())
+    }
+}
+
+/// The Ethernet frame inside a UDP tunnel whose transport header starts at `start`, and the length of all headers.
+fn tunnelled(frame: &[u8], tunnel: Layer, start: usize) -> Option<(Layer, usize)> {
+    if tunnel.protocol != PROTOCOL_UDP {
+        return None;
+    }
+    // An IPv4 or an IPv6 header without options stands before it, and an Ethernet header before that.
+    [14 + 20, 14 + 40].into_iter().find_map(|headers| {
+        let base = start.checked_sub(headers).filter(|&base| base >= tunnel.l4 + 8)?;
+        let inner = frame.get(base..)?;
+        let dissection = wire::dissect(inner)?;
+        let layer = Layer::of(&dissection, base).filter(|layer| layer.l4 == start)?;
+        Some((layer, base + dissection.gso_header_length(inner)?))
+    })
+}
+
+/// Sums the transport header at `l4`, which is as long as a multiple of two, and the payload behind it.
+fn finish(headers: &mut [u8], l4: usize, offset: usize, pseudo: Sum, payload: &[u8]) -> Option<()> {
+    put(headers, l4 + offset, 0)?;
+    let sum = pseudo.bytes(headers.get(l4..)?).bytes(payload);
+    put(headers, l4 + offset, if offset == UDP_CHECKSUM { sum.checksum_not_zero() } else { sum.checksum() })
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    *bytes.get_mut(at..)?.first_chunk_mut::<2>()? = value.to_be_bytes();
+    Some(())
+}

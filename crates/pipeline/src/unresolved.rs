@@ -1,0 +1,176 @@
+//! Frames whose next hop has no MAC address yet: a small queue for each, as the kernel's neighbours have
+//! (`net.ipv4.neigh.*.unres_qlen`), bounded in number and in time.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use tables::{NextHop, Snapshot, VtepIndex};
+
+use crate::batch::{Batch, Destination, Payload, TxFrame};
+use crate::drop_reason::DropReason;
+use crate::lookup::Path;
+use crate::tx_batch::TxBatch;
+
+/// Frames that may wait for one next hop: about what the kernel's default of 212,992 bytes holds of full frames.
+pub const PER_NEXT_HOP: usize = 128;
+/// How long a frame waits: the kernel gives up after three probes one second apart.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Requests to resolve the same next hop are this far apart.
+pub const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A next hop: interface index and gateway.
+pub type Adjacency = (u32, IpAddr);
+
+#[derive(Debug)]
+struct Held {
+    adjacency: Adjacency,
+    vtep: VtepIndex,
+    /// The outer destination address that stands in the frame.
+    remote: Ipv4Addr,
+    hash: u64,
+    transmit: TxFrame,
+    since: Instant,
+}
+
+/// What a held frame's time has come for.
+enum Fate<'a> {
+    Send(&'a NextHop),
+    /// For this next hop, if there is one at all.
+    Wait(Option<&'a NextHop>),
+    GiveUp(DropReason),
+}
+
+impl Held {
+    fn fate<'a>(&self, snapshot: &'a Snapshot, now: Instant) -> Fate<'a> {
+        let vtep = snapshot.vtep(self.vtep);
+        if vtep.is_some_and(|vtep| vtep.address != self.remote) {
+            // Its place in the table is another VTEP's by now.
+            return Fate::GiveUp(DropReason::NoRoute);
+        }
+        let hop = vtep.and_then(|vtep| vtep.paths.choose(self.hash));
+        match hop {
+            Some(hop) if self.transmit.len() > hop.mtu as usize + 14 => Fate::GiveUp(DropReason::TooBig),
+            Some(hop) if hop.destination_mac.is_some() => Fate::Send(hop),
+            _ if now.duration_since(self.since) < PATIENCE => Fate::Wait(hop),
+            Some(_) => Fate::GiveUp(DropReason::NextHopUnresolved),
+            None => Fate::GiveUp(DropReason::NoRoute),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: usize,
+    asked: Option<Instant>,
+}
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Hold {
+    /// In the order of arrival, whatever they wait for: so each flow's frames leave in order, also when they were put to wait
+    /// for different next hops.
+    frames: VecDeque<Held>,
+    queues: HashMap<Adjacency, Queue>,
+    requests: Vec<Adjacency>,
+}
+
+impl Hold {
+    /// Frames that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Keeps a finished frame that only lacks its next hop's MAC address.
+    ///
+    /// # Errors
+    /// [`DropReason::HoldQueueFull`] when [`PER_NEXT_HOP`] frames wait for it already.
+    pub(crate) fn push(
+        &mut self,
+        mut transmit: TxFrame,
+        batch: &Batch<'_>,
+        (path, vtep): (&Path<'_>, VtepIndex),
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let adjacency = (path.hop.ifindex, path.hop.gateway);
+        let queue = self.queues.entry(adjacency).or_default();
+        queue.ask(adjacency, now, &mut self.requests);
+        if queue.waiting >= PER_NEXT_HOP {
+            return Err(DropReason::HoldQueueFull);
+        }
+        queue.waiting += 1;
+        transmit.body = Payload::Owned(transmit.body(batch).into());
+        let (remote, hash) = (path.remote, path.hash);
+        self.frames.push_back(Held { adjacency, vtep, remote, hash, transmit, since: now });
+        Ok(())
+    }
+
+    /// Moves every frame whose next hop is known by now to `out`, gives those up that waited too long.
+    pub(crate) fn release(
+        &mut self,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut TxBatch,
+        mut give_up: impl FnMut(DropReason, u16),
+    ) {
+        for queue in self.queues.values_mut() {
+            queue.waiting = 0;
+        }
+        for _ in 0..self.frames.len() {
+            let Some(mut held) = self.frames.pop_front() else { break };
+            match held.fate(snapshot, now) {
+                Fate::Send(hop) => {
+                    let addresses =
+                        hop.destination_mac.unwrap_or_default().0.into_iter().chain(hop.source_mac.0);
+                    for (to, from) in held.transmit.head_mut().iter_mut().zip(addresses) {
+                        *to = from;
+                    }
+                    held.transmit.to = Destination::uplink(hop);
+                    out.push(held.transmit);
+                }
+                Fate::GiveUp(reason) => give_up(reason, held.transmit.slot),
+                Fate::Wait(hop) => {
+                    if let Some(hop) = hop {
+                        held.adjacency = (hop.ifindex, hop.gateway);
+                    }
+                    let queue = self.queues.entry(held.adjacency).or_default();
+                    queue.waiting += 1;
+                    if hop.is_some() {
+                        queue.ask(held.adjacency, now, &mut self.requests);
+                    }
+                    self.frames.push_back(held);
+                }
+            }
+        }
+        self.queues.retain(|_, queue| queue.waiting > 0);
+    }
+
+    /// Gives up all frames; `give_up` is told the slot of each.
+    pub(crate) fn clear(&mut self, mut give_up: impl FnMut(u16)) {
+        for held in self.frames.drain(..) {
+            give_up(held.transmit.slot);
+        }
+        self.queues.clear();
+    }
+
+    /// Next hops that the kernel should be asked to resolve.
+    pub(crate) fn requests(&mut self) -> impl Iterator<Item = Adjacency> + '_ {
+        self.requests.drain(..)
+    }
+}
+
+impl Queue {
+    fn ask(&mut self, adjacency: Adjacency, now: Instant, requests: &mut Vec<Adjacency>) {
+        if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_AGAIN) {
+            self.asked = Some(now);
+            requests.push(adjacency);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+// The bypass: a host's frame for a known remote MAC address goes from its port straight to the worker, without the bridge.
+// Included by steering.bpf.c.
+
+#define IPPROTO_ICMPV6 58
+
+// A port of a bridge where hosts may take the bypass (key: its ifindex).
+struct bypass_port {
+	__u64 refresh;     // nanoseconds after which the bridge is to see a host's frame again, so that it does not age out
+	__u32 frame_limit; // as of a taken netdev; 0 where those of this port may not, for good or for now: it only listens who speaks there
+	__u16 slot;        // of the port's VNI
+	__u16 number;      // of its counts
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct bypass_port);
+} bypass_ports SEC(".maps");
+
+// What became of a port's frames (key: its number).
+struct port_counts {
+	__u64 bypass;
+	__u64 refreshed;
+	__u64 passed;
+	__u64 stalled;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	UINT(max_entries, 4096);
+	TYPE(key, __u32);
+	TYPE(value, struct port_counts);
+} port_counts SEC(".maps");
+
+// Where a MAC address is: behind a port (scope: its ifindex), or behind a remote VTEP (scope: the VNI's slot).
+enum { PLACE_PORT = 0, PLACE_REMOTE = 1 };
+
+struct place {
+	__u32 scope;
+	__u16 kind;
+	__u8 mac[6];
+};
+
+// For addresses behind ports, when the bridge last saw a frame; for those behind a VTEP, when one of their frames last came in on a port
+// here, which says that they are not there any more (CLOCK_MONOTONIC_COARSE).
+#define MOVED_HERE 1000000000LL // nanoseconds in which that is heard of otherwise, if it is so
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(max_entries, 131072);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	TYPE(key, struct place);
+	TYPE(value, __u64);
+} places SEC(".maps");
+
+// IPv4 without options whose header is right and which fills the frame. Where br_netfilter is in use the bridge drops
+// packets with a wrong version, length or checksum, and cuts off what is behind a packet (br_validate_ipv4() in
+// net/bridge/br_netfilter_hooks.c).
+static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
+{
+	union {
+		struct ipv4 ip;
+		__u32 words[5];
+	} header;
+	__u64 sum = 0;
+
+	if (bpf_skb_load_bytes(skb, 14, &header, sizeof(header)))
+		return 0;
+	if (header.ip.version_ihl != 0x45 || ntohs(header.ip.total_length) + 14U != skb->len)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 5; i++)
+		sum += header.words[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16) == 0xffff;
+}
+
+// Such IPv4, or IPv6 of the right length (br_validate_ipv6()) that is no neighbour discovery (RFC 4861: ICMPv6 types 133
+// to 137). Extension headers may hide that, so they and what is not known go by the bridge.
+static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
+{
+	struct {
+		__u8 version;
+		__u8 flow[3];
+		__u16 length;
+		__u8 next;
+		__u8 hop_limit;
+	} ip6;
+	__u8 next, type;
+
+	if (skb->protocol == htons(ETH_P_IP))
+		return is_ipv4(skb);
+	if (skb->protocol != htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 14, &ip6, sizeof(ip6)))
+		return 0;
+	if (ip6.version >> 4 != 6 || ntohs(ip6.length) + 14U + 40U != skb->len)
+		return 0;
+	next = ip6.next;
+	if (next == IPPROTO_TCP || next == IPPROTO_UDP)
+		return 1;
+	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);
+}
+
+// Host port ingress: an untagged IP frame from an address that the bridge has on this very port to one that it has behind the
+// vxlan netdev. Now and then such a frame goes by the bridge, which thereby keeps the host's entry: the way is longer, so what
+// follows takes the same backlog until it has arrived.
+SEC("classifier") int steer_port(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct bypass_port *port = bpf_map_lookup_elem(&bypass_ports, &ifindex);
+	struct place destination = {.kind = PLACE_REMOTE}, source = {.kind = PLACE_PORT};
+	struct port_counts *counts;
+	struct passage *passage;
+	__u64 *bridged, *heard, now;
+	__u32 number, worker;
+
+	if (!port)
+		return PASS;
+	number = port->number;
+	counts = bpf_map_lookup_elem(&port_counts, &number);
+	if (!counts)
+		return PASS;
+	destination.scope = port->slot;
+	source.scope = ifindex;
+	if (bpf_skb_load_bytes(skb, 0, destination.mac, 6) || bpf_skb_load_bytes(skb, 6, source.mac, 6))
+		return PASS;
+	now = bpf_ktime_get_coarse_ns();
+	// Group addresses are never in the map.
+	heard = bpf_map_lookup_elem(&places, &destination);
+	if (!heard || (__s64)(now - *heard) < MOVED_HERE || skb->vlan_present || !is_ip(skb) || !fits(skb, port->frame_limit))
+		goto pass;
+	bridged = bpf_map_lookup_elem(&places, &source);
+	if (!bridged)
+		goto pass;
+	if (now - *bridged >= port->refresh) {
+		*bridged = now;
+		counts->refreshed += 1;
+		return PASS;
+	}
+	worker = worker_of(skb, 0);
+	if (stalled(worker, BRIDGE)) {
+		counts->stalled += 1;
+		return PASS;
+	}
+	if (bpf_skb_vlan_push(skb, htons(ETH_P_8021AD), port->slot))
+		return DROP;
+	counts->bypass += 1;
+	passage = this_passage();
+	// Super-frames of a kind that the worker could not read are cut on that way.
+	if (!passage || passage->arrived != passage->queued || skb->gso_size)
+		return by_backlog(skb, worker, passage);
+	return at_once(skb, near_end(bridge_punts, worker));
+pass:
+	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
+	source.kind = PLACE_REMOTE;
+	source.scope = port->slot;
+	heard = bpf_map_lookup_elem(&places, &source);
+	if (heard)
+		*heard = now;
+	if (port->frame_limit)
+		counts->passed += 1;
+	return PASS;
+}

@@ -1,0 +1,42 @@
+//! What a killed vtepd leaves: on clsact hooks filters that pass everything, but would stay for ever; and, if it was killed while it
+//! attached many, short grace periods (`haste`).
+
+use std::io;
+
+use aya::programs::TcAttachType;
+use aya::programs::tc::qdisc_detach_program;
+use netlink::{Direction, Requests};
+
+use crate::rcu_expedite;
+use crate::steering::{CLSACT_PRIORITY, is_own};
+
+/// Removes vtepd's filters, told by priority and name, from every interface of the calling thread's namespace, whatever this vtepd
+/// will steer. Switches off, too, what only a vtepd that is dead wanted on. Returns the interfaces that had some, and the switch if it
+/// was on.
+///
+/// To be called while no other vtepd runs in the namespace.
+///
+/// # Errors
+/// When the interfaces cannot be listed. A filter that cannot be removed passes everything and is in nobody's way.
+pub fn remove() -> io::Result<Vec<String>> {
+    let mut requests = Requests::open().map_err(io::Error::other)?;
+    let interfaces = nix::net::if_::if_nameindex()?;
+    let mut cleaned: Vec<String> = rcu_expedite::clean().map(str::to_owned).into_iter().collect();
+    for interface in &interfaces {
+        let name = interface.name().to_string_lossy();
+        let mut found = false;
+        for (direction, attach_type) in
+            [(Direction::Ingress, TcAttachType::Ingress), (Direction::Egress, TcAttachType::Egress)]
+        {
+            let filters = requests.filters(interface.index(), direction).unwrap_or_default();
+            let ours = filters.into_iter().filter(|filter| filter.priority == CLSACT_PRIORITY);
+            for program in ours.filter_map(|filter| filter.name).filter(|program| is_own(program)) {
+                found |= qdisc_detach_program(&name, attach_type, &program).is_ok();
+            }
+        }
+        if found {
+            cleaned.push(name.into_owned());
+        }
+    }
+    Ok(cleaned)
+}

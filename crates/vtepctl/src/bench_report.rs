@@ -1,0 +1,402 @@
+//! What `vtepctl bench` has measured, vtepd's figures beside the kernel's, and what is to be said of them.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rig::Way;
+use rig::rows::{Better, Figure, Row};
+use rig::sender::Input;
+use serde::Serialize;
+
+use crate::output::{Failure, Table};
+
+/// As most run it, and what it is without the bypass.
+pub const VTEPD: [(Way, &str); 2] = [(Way::BYPASS, "vtepd"), (Way::PUNT, "vtepd --no-bridge-bypass")];
+/// Within so much of the kernel's figure vtepd is neither better nor worse: turns differ by more.
+const ALIKE: f64 = 0.1;
+/// How often a figure is tried to be had in its turn.
+const ATTEMPTS: u8 = 2;
+
+/// One thing that is measured of each way that forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// Frames a second that arrive of all that a sender can send.
+    Frames { input: Input, length: usize, cores: usize },
+    /// Round trips, the one in the middle.
+    RoundTrip,
+    /// What one of a hundred exceeds.
+    LongestRoundTrips,
+    /// TCP from the leaf's host.
+    Sent,
+    /// TCP to it.
+    Received,
+}
+
+impl What {
+    fn name(self) -> String {
+        match self {
+            Self::Frames { input, length, cores } => {
+                let what = if input == Input::Host { "encapsulate" } else { "decapsulate" };
+                format!("{what} {length} B, {cores} core{}", if cores == 1 { "" } else { "s" })
+            }
+            Self::RoundTrip => "round trip, median".to_owned(),
+            Self::LongestRoundTrips => "round trip, 99 of 100".to_owned(),
+            Self::Sent => "TCP, sent".to_owned(),
+            Self::Received => "TCP, received".to_owned(),
+        }
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Frames { .. } => "frames/s",
+            Self::RoundTrip | Self::LongestRoundTrips => "µs",
+            Self::Sent | Self::Received => "Gbit/s",
+        }
+    }
+
+    const fn better(self) -> Better {
+        match self {
+            Self::RoundTrip | Self::LongestRoundTrips => Better::Lower,
+            _ => Better::Higher,
+        }
+    }
+}
+
+/// Whether to go on.
+///
+/// # Errors
+/// When somebody has interrupted.
+pub fn going(stop: &AtomicBool) -> Result<(), rig::Error> {
+    if stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
+}
+
+/// What came out of all turns; of nobody who forwards, what was sent.
+#[derive(Debug, Default)]
+pub struct Figures {
+    taken: BTreeMap<(Way, What), Vec<f64>>,
+    /// In how many rounds there is no figure, and why in the last of them; without a `What`, there is none at all.
+    missing: BTreeMap<(Way, Option<What>), (u8, String)>,
+}
+
+impl Figures {
+    /// Measures these; what fails, once more, and then it is left out.
+    ///
+    /// # Errors
+    /// When somebody has interrupted.
+    pub fn take<const N: usize>(
+        &mut self,
+        stop: &AtomicBool,
+        way: Way,
+        whats: [What; N],
+        mut measure: impl FnMut() -> Result<[f64; N], rig::Error>,
+    ) -> Result<(), rig::Error> {
+        for attempt in 1..=ATTEMPTS {
+            going(stop)?;
+            match measure() {
+                Ok(figures) => {
+                    for (what, figure) in whats.into_iter().zip(figures) {
+                        self.taken.entry((way, what)).or_default().push(figure);
+                    }
+                    return Ok(());
+                }
+                Err(error) if attempt == ATTEMPTS => {
+                    // The interruption may be what it fails of.
+                    going(stop)?;
+                    whats.into_iter().for_each(|what| self.leave_out(way, Some(what), &error));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that one round goes without this, or without all of a way.
+    pub fn leave_out(&mut self, way: Way, what: Option<What>, error: &rig::Error) {
+        let (rounds, reason) = self.missing.entry((way, what)).or_default();
+        *rounds += 1;
+        *reason = error.to_string();
+    }
+
+    /// `None` where there are none.
+    fn of(&self, way: Way, what: What) -> Option<Figure> {
+        Some(Figure::of(self.taken.get(&(way, what))?.iter().copied()))
+    }
+
+    /// On one core: nanoseconds from frame to frame, less the sender's own.
+    fn net(&self, way: Way, what: What) -> Option<Figure> {
+        let sender = 1e9 / self.of(Way::Nobody, what)?.median;
+        Some(Figure::of(self.taken.get(&(way, what))?.iter().map(|rate| 1e9 / rate - sender)))
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (way, name) in VTEPD {
+            for &(_, what) in self.taken.keys().filter(|(one, _)| *one == way) {
+                let mut push = |case, unit, of: &dyn Fn(Way) -> Option<Figure>, better| {
+                    let beside = |figure| Row::beside(name, case, unit, figure, of(Way::Kernel), better);
+                    rows.extend(of(way).map(beside));
+                };
+                if let What::Frames { cores: 1, .. } = what {
+                    let case = format!("{}, net CPU", what.name());
+                    push(case, "ns/frame", &|way| self.net(way, what), Better::Lower);
+                }
+                push(what.name(), what.unit(), &|way| self.of(way, what), what.better());
+            }
+        }
+        rows
+    }
+
+    fn left_out(&self) -> Vec<LeftOut> {
+        let name = |way| match way {
+            Way::Kernel => "kernel VXLAN",
+            Way::Nobody => "the sender alone",
+            _ => VTEPD.iter().find(|(one, _)| *one == way).map_or("vtepd", |(_, name)| name),
+        };
+        let left_out = |(&(way, what), (rounds, reason)): (&(Way, Option<What>), &(u8, String))| LeftOut {
+            bench: name(way).to_owned(),
+            case: what.map_or_else(|| "everything".to_owned(), What::name),
+            rounds: *rounds,
+            reason: reason.clone(),
+        };
+        self.missing.iter().map(left_out).collect()
+    }
+}
+
+/// What there is no figure of in some rounds.
+#[derive(Debug, Serialize)]
+struct LeftOut {
+    bench: String,
+    case: String,
+    rounds: u8,
+    reason: String,
+}
+
+/// How a way that vtepd forwards compares.
+#[derive(Debug, PartialEq, Serialize)]
+struct Verdict {
+    bench: String,
+    /// Figures that are better than the kernel's, within `alike` of them, and worse.
+    better: usize,
+    alike: usize,
+    worse: usize,
+    least_good: LeastGood,
+}
+
+/// The figure that compares worst.
+#[derive(Debug, PartialEq, Serialize)]
+struct LeastGood {
+    case: String,
+    ratio: f64,
+    better: Better,
+}
+
+/// All of one run.
+#[derive(Debug, Serialize)]
+pub struct Compared {
+    machine: String,
+    /// How often each was measured: figures are medians.
+    rounds: u8,
+    /// Within so much of the kernel's figure, as a share of it, a figure is as good.
+    alike: f64,
+    rows: Vec<Row>,
+    left_out: Vec<LeftOut>,
+    verdict: Vec<Verdict>,
+}
+
+impl Compared {
+    /// Puts it together.
+    ///
+    /// # Errors
+    /// With the reason, where no figure of vtepd is there to compare with the kernel's.
+    pub fn of(machine: String, rounds: u8, in_memory: Vec<Row>, figures: Figures) -> Result<Self, Failure> {
+        let (mut rows, left_out) = (in_memory, figures.left_out());
+        rows.extend(figures.rows());
+        if !rows.iter().any(|row| row.ratio.is_some()) {
+            let why =
+                left_out.first().map_or_else(String::new, |one| format!(": {}: {}", one.bench, one.reason));
+            return Err(Failure::Input(format!("nothing could be measured beside kernel VXLAN{why}")));
+        }
+        let verdict = VTEPD.iter().filter_map(|(_, name)| verdict(&rows, name)).collect();
+        Ok(Self { machine, rounds, alike: ALIKE, rows, left_out, verdict })
+    }
+
+    /// For people.
+    ///
+    /// # Errors
+    /// When nobody reads any more.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}\n", self.machine)?;
+        table(&self.rows).write(out, "")?;
+        let (rounds, percent) = (self.rounds, ALIKE * 100.0);
+        writeln!(
+            out,
+            "\nMedians of {rounds} rounds, and their least and largest. TIMES KERNEL is vtepd's figure divided by the kernel's.\n\
+             net CPU: nanoseconds of the core from one frame that arrives to the next, less those that the sender alone needs: what\n\
+             forwarding costs. frames/s: those that arrive of all that a sender can send; on 1 core the sender has its share of that.\n\
+             (README compares net CPU of 1 core, and frames/s of 2.)\n"
+        )?;
+        for LeftOut { bench, case, rounds: missing, reason } in &self.left_out {
+            writeln!(out, "Left out in {missing} of {rounds} rounds: {bench}, {case}: {reason}")?;
+        }
+        writeln!(out, "Better and worse is what differs from the kernel's figure by more than {percent} %:")?;
+        for Verdict { bench, better, alike, worse, least_good } in &self.verdict {
+            let LeastGood { case, ratio, better: direction } = least_good;
+            let all = better + alike + worse;
+            writeln!(
+                out,
+                "{bench}: better than kernel VXLAN in {better} of {all}, as good in {alike}, worse in {worse}; \
+                 least good: {case}, {ratio:.2} times the kernel's ({} is better)",
+                direction_of(*direction)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+const fn direction_of(better: Better) -> &'static str {
+    match better {
+        Better::Lower => "lower",
+        Better::Higher => "higher",
+    }
+}
+
+fn table(rows: &[Row]) -> Table<9> {
+    let headings =
+        ["WHO", "WHAT", "FIGURE", "MIN-MAX", "KERNEL", "MIN-MAX", "UNIT", "BETTER", "TIMES KERNEL"];
+    let mut table = Table::new(headings);
+    for row in rows {
+        let figure =
+            |figure: f64| if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") };
+        let range = |range: Option<[f64; 2]>| {
+            range.map(|[least, most]| format!("{}-{}", figure(least), figure(most))).unwrap_or_default()
+        };
+        table.row([
+            row.bench.clone(),
+            row.case.clone(),
+            figure(row.vtepd),
+            range(row.range),
+            row.kernel.map(figure).unwrap_or_default(),
+            range(row.kernel_range),
+            row.unit.clone(),
+            direction_of(row.better).to_owned(),
+            row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+/// Of one way; `None` where it has no figure beside the kernel's.
+fn verdict(rows: &[Row], name: &str) -> Option<Verdict> {
+    let (mut counts, mut worst) = ([0; 3], None);
+    for row in rows.iter().filter(|row| row.bench == name) {
+        let Some(ratio) = row.ratio else { continue };
+        // How many times as good as the kernel.
+        let gain = match row.better {
+            Better::Higher => ratio,
+            Better::Lower => 1.0 / ratio,
+        };
+        let place = if gain > 1.0 + ALIKE { 0 } else { 1 + usize::from(gain < 1.0 - ALIKE) };
+        *counts.get_mut(place)? += 1;
+        if worst.as_ref().is_none_or(|(least, _)| gain < *least) {
+            worst = Some((gain, LeastGood { case: row.case.clone(), ratio, better: row.better }));
+        }
+    }
+    let ([better, alike, worse], (_, least_good)) = (counts, worst?);
+    Some(Verdict { bench: name.to_owned(), better, alike, worse, least_good })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE_CORE: What = What::Frames { input: Input::Host, length: 64, cores: 1 };
+
+    /// Figures of one turn each.
+    fn figures(all: &[(Way, What, f64)]) -> Figures {
+        let mut figures = Figures::default();
+        for &(way, what, figure) in all {
+            figures.take(&AtomicBool::new(false), way, [what], || Ok([figure])).unwrap();
+        }
+        figures
+    }
+
+    fn said(rounds: u8, figures: Figures) -> String {
+        let mut text = Vec::new();
+        Compared::of("m".into(), rounds, Vec::new(), figures).unwrap().write(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn the_verdict_counts_what_is_better_and_names_the_worst() {
+        let text = said(
+            1,
+            figures(&[
+                (Way::Kernel, What::Sent, 10.0),
+                (Way::BYPASS, What::Sent, 9.5),
+                (Way::Kernel, What::Received, 10.0),
+                (Way::BYPASS, What::Received, 20.0),
+                (Way::Kernel, What::RoundTrip, 10.0),
+                (Way::BYPASS, What::RoundTrip, 20.0),
+                (Way::Kernel, What::LongestRoundTrips, 10.0),
+                (Way::BYPASS, What::LongestRoundTrips, 5.0),
+            ]),
+        );
+        let verdict = "by more than 10 %:\nvtepd: better than kernel VXLAN in 2 of 4, as good in 1, worse in 1; \
+                       least good: round trip, median, 2.00 times the kernel's (lower is better)\n";
+        assert!(text.ends_with(verdict), "{text}");
+    }
+
+    #[test]
+    fn net_cpu_is_what_the_sender_does_not_need() {
+        let all = [(Way::Nobody, ONE_CORE, 1e7), (Way::Kernel, ONE_CORE, 1e6), (Way::BYPASS, ONE_CORE, 2e6)];
+        let rows = figures(&all).rows();
+        let [net, arrived] = rows.as_slice() else { panic!("{rows:?}") };
+        assert_eq!(net.case, "encapsulate 64 B, 1 core, net CPU");
+        assert!((net.vtepd - 400.0).abs() < 1e-6 && net.better == Better::Lower, "{net:?}");
+        assert!((net.ratio.unwrap() - 400.0 / 900.0).abs() < 1e-9, "{net:?}");
+        assert_eq!((arrived.unit.as_str(), arrived.ratio), ("frames/s", Some(2.0)));
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_and_then_left_out() {
+        let going = AtomicBool::new(false);
+        let mut figures = figures(&[(Way::Kernel, What::Sent, 1.0), (Way::BYPASS, What::Sent, 1.0)]);
+        for wrong in [1, 2, 9] {
+            let mut calls = 0;
+            let measure = || {
+                calls += 1;
+                if calls <= wrong { Err(format!("attempt {calls} failed").into()) } else { Ok([3.0]) }
+            };
+            figures.take(&going, Way::BYPASS, [What::Received], measure).unwrap();
+            assert_eq!(calls, 2, "one that fails is tried twice, not more");
+        }
+        assert_eq!(figures.taken[&(Way::BYPASS, What::Received)], [3.0]);
+        let text = said(3, figures);
+        assert!(
+            text.contains("Left out in 2 of 3 rounds: vtepd, TCP, received: attempt 2 failed\n"),
+            "{text}"
+        );
+        assert!(text.contains("vtepd: better than kernel VXLAN in 0 of 1"), "{text}");
+    }
+
+    #[test]
+    fn interrupted_it_ends() {
+        let mut figures = Figures::default();
+        let stop = AtomicBool::new(false);
+        let error = figures.take(&stop, Way::BYPASS, [What::Sent], || {
+            stop.store(true, Ordering::Relaxed);
+            Err("vtepd is gone".into())
+        });
+        assert_eq!(error.unwrap_err().to_string(), "interrupted");
+        assert!(figures.missing.is_empty());
+    }
+
+    #[test]
+    fn without_a_figure_the_reason_is_told() {
+        let mut figures = figures(&[(Way::Kernel, What::Sent, 1.0)]);
+        figures.leave_out(Way::BYPASS, None, &"vtepd ended before".into());
+        let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err().to_string();
+        assert_eq!(error, "nothing could be measured beside kernel VXLAN: vtepd: vtepd ended before");
+    }
+}

@@ -1,0 +1,350 @@
+//! The running takeover, as the control task changes it and as metrics and the API show it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use control::{Status, Update};
+use netlink::Direction;
+use pipeline::Counters;
+use pipeline::counters::Counter;
+use ports::{BypassState, Features, Hook, KillSwitch, SteeringCounts, SteeringError};
+use tables::{BypassPort, Snapshot};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::guard::Guarded;
+use crate::own_links::OwnLinkError;
+use crate::standalone::{ShownPort, Stations};
+use crate::takeover::{Takeover, TakeoverError};
+use crate::{log, metrics_view};
+
+/// How long a worker may take to say what it has learned.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Handle {
+    takeover: Mutex<Option<Takeover>>,
+    snapshot: Mutex<Arc<Snapshot>>,
+    /// Why the last configuration was not taken over.
+    not_configured: Mutex<Option<String>>,
+    /// Why listeners are not open, by what they serve.
+    not_served: Mutex<BTreeMap<&'static str, String>>,
+    configurations: AtomicU64,
+    /// Access ports, by their numbers.
+    pub access: Vec<ShownPort>,
+    /// The numbers of those without their interfaces.
+    gone_ports: Mutex<BTreeSet<u16>>,
+    /// What each worker counts.
+    workers: Vec<Arc<Counters>>,
+    /// What the control room says of itself.
+    pub status: watch::Receiver<Status>,
+    /// How programs are attached.
+    pub hook: Hook,
+    /// What the kernel can do.
+    pub features: Features,
+    /// Whether frames may leave together, where the kernel can.
+    pub gso: bool,
+    /// What the threads beside the control task know.
+    guarded: Arc<Guarded>,
+    /// When the daemon was started.
+    pub start: Instant,
+}
+
+impl Handle {
+    /// Nothing is published yet.
+    pub fn new(
+        takeover: Takeover,
+        access: Vec<ShownPort>,
+        hook: Hook,
+        features: Features,
+        gso: bool,
+        status: watch::Receiver<Status>,
+        guarded: Arc<Guarded>,
+    ) -> Self {
+        Self {
+            workers: takeover.counters(),
+            takeover: Mutex::new(Some(takeover)),
+            snapshot: Mutex::default(),
+            configurations: AtomicU64::new(1),
+            not_configured: Mutex::default(),
+            not_served: Mutex::default(),
+            access,
+            gone_ports: Mutex::default(),
+            status,
+            hook,
+            features,
+            gso,
+            guarded,
+            start: Instant::now(),
+        }
+    }
+
+    fn takeover(&self) -> MutexGuard<'_, Option<Takeover>> {
+        self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes by a publication from now on.
+    ///
+    /// # Errors
+    /// As [`Takeover::apply`].
+    pub fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        match self.takeover().as_mut() {
+            Some(takeover) => takeover.apply(update),
+            None => Ok(()),
+        }
+    }
+
+    /// Forwards by this from now on; what is steered, and what is left, is as it was.
+    ///
+    /// # Errors
+    /// As [`Takeover::publish`].
+    pub fn publish(&self, update: &Update) -> Result<(), TakeoverError> {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        match self.takeover().as_mut() {
+            Some(takeover) => takeover.publish(update),
+            None => Ok(()),
+        }
+    }
+
+    /// What workers forward by.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What all workers count; of VTEPs, those that they forward to now.
+    pub fn counters(&self) -> Arc<Counters> {
+        if let [one] = self.workers.as_slice() {
+            return Arc::clone(one);
+        }
+        let snapshot = self.snapshot();
+        let vteps = snapshot.vteps().map(|vtep| vtep.address);
+        let vteps = vteps.filter_map(|address| Some((snapshot.find_vtep(address)?.0, address)));
+        Arc::new(Counters::sum(self.workers.iter().map(AsRef::as_ref), vteps))
+    }
+
+    /// Frames that each worker received, from the underlay and from bridges.
+    pub fn received(&self) -> Vec<[u64; 2]> {
+        let of = |counted: &Arc<Counters>| {
+            [&counted.underlay_received, &counted.bridge_received].map(Counter::get)
+        };
+        self.workers.iter().map(of).collect()
+    }
+
+    /// Wakes workers that the steering programs call, for as long as it is polled.
+    pub async fn pass_on_calls(&self) {
+        let calls = self.takeover().as_mut().and_then(Takeover::take_calls);
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; this ring owns its descriptor and never changes it"
+        )]
+        let calls = calls.map(AsyncFd::new).transpose();
+        let calls = calls.unwrap_or_else(|error| {
+            tracing::warn!("a worker whose frames get lost on their way to it is not called: {error}");
+            None
+        });
+        let Some(mut calls) = calls else { return std::future::pending().await };
+        // It fails only where the runtime ends.
+        while let Ok(mut ready) = calls.readable_mut().await {
+            for worker in ready.get_inner_mut() {
+                if let Some(takeover) = self.takeover().as_ref() {
+                    takeover.wake(worker);
+                }
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// The stations that the workers' own bridges have learned; none without such bridges.
+    pub async fn stations(&self) -> Stations {
+        if self.access.is_empty() {
+            return Stations::new();
+        }
+        let answers = self.takeover().as_ref().map(Takeover::stations);
+        let mut stations = Stations::new();
+        for answer in answers.into_iter().flatten() {
+            // It fails where the worker ends or hangs, or somebody else has asked meanwhile.
+            stations.extend(timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default());
+        }
+        stations
+    }
+
+    /// As [`Takeover::own_links`].
+    pub fn own_links(&self) -> Vec<String> {
+        self.takeover().as_ref().map(Takeover::own_links).unwrap_or_default()
+    }
+
+    /// As [`Takeover::repair`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn repair(&self) -> Result<Vec<String>, OwnLinkError> {
+        self.takeover().as_mut().map_or_else(|| Ok(Vec::new()), Takeover::repair)
+    }
+
+    /// As [`Takeover::replace_port`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replace_port(&self, number: u16, port: ports::AccessPort) -> Result<(), ports::SteeringError> {
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.replace_port(number, port))
+    }
+
+    /// Notes whether an access port is without its interface.
+    pub fn set_port_gone(&self, number: u16, gone: bool) {
+        let mut all = self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner);
+        if gone {
+            all.insert(number);
+        } else {
+            all.remove(&number);
+        }
+    }
+
+    /// Whether an access port is without its interface.
+    pub fn is_port_gone(&self, number: u16) -> bool {
+        self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
+    }
+
+    /// Whether frames are redirected.
+    pub fn is_engaged(&self) -> bool {
+        self.takeover().as_ref().is_some_and(Takeover::is_engaged)
+    }
+
+    /// The kill switch, where something can be taken over.
+    pub fn kill_switch(&self) -> Option<KillSwitch> {
+        self.takeover().as_ref().map(Takeover::kill_switch)
+    }
+
+    /// Gives everything back to the kernel, and tells the guard once nothing is redirected any more.
+    ///
+    /// # Errors
+    /// As [`Takeover::stop`].
+    pub fn stop(&self) -> Result<(), TakeoverError> {
+        let takeover = self.takeover().take();
+        takeover.map_or(Ok(()), |takeover| takeover.stop(&self.guarded))
+    }
+
+    /// What the steering programs decided; nothing where the kernel does not tell.
+    pub fn steering_counts(&self) -> SteeringCounts {
+        let counts = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
+        counts.unwrap_or_default()
+    }
+
+    /// How the bypass is used; nothing where the kernel does not tell.
+    pub fn bypass(&self) -> BypassState {
+        let state = self.takeover().as_ref().and_then(|takeover| takeover.bypass().ok());
+        state.unwrap_or_default()
+    }
+
+    /// Looks again whether programs of others are in the way of the bypass: at these interfaces, or without any at some,
+    /// others each time. The kernel answers under a lock that others may hold for long, so a thread of its own asks, and
+    /// nothing waits for it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn review(&self, interfaces: Option<BTreeSet<u32>>) -> Result<(), SteeringError> {
+        let ports = self.takeover().as_mut().map(|takeover| takeover.bypass_ports(interfaces.as_ref()));
+        let ports = ports.unwrap_or_default();
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let look = move |port: BypassPort| {
+            let obstacle = ports::bypass_obstacle(&port);
+            (port, obstacle)
+        };
+        let found = spawn_blocking(move || ports.into_iter().map(look).collect()).await;
+        // It fails only where the runtime ends.
+        let Ok(found) = found else { return Ok(()) };
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.review(found))
+    }
+
+    /// Filters of others have come to these interfaces or left them: vtepd's own programs stay behind them.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn place_behind(&self, interfaces: &BTreeSet<u32>) -> Result<(), SteeringError> {
+        let placed = self.takeover().as_ref().map(|takeover| takeover.placed_at(interfaces));
+        let (hook, placed) = (self.hook, placed.unwrap_or_default());
+        if placed.is_empty() {
+            return Ok(());
+        }
+        let look = move |(ifindex, direction): (u32, Direction)| {
+            (ifindex, direction, ports::foreign_programs::hook_behind(ifindex, direction, hook))
+        };
+        let found = spawn_blocking(move || placed.into_iter().map(look).collect()).await;
+        // It fails only where the runtime ends.
+        let Ok(found) = found else { return Ok(()) };
+        self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.place_behind(found))
+    }
+
+    /// One more configuration was taken over.
+    pub fn configured(&self) {
+        self.configurations.fetch_add(1, Ordering::Relaxed);
+        self.set_not_configured(None);
+    }
+
+    /// A configuration was not taken over, for this reason.
+    pub fn set_not_configured(&self, reason: Option<String>) {
+        *self.not_configured.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Why the last configuration was not taken over.
+    pub fn not_configured(&self) -> Option<String> {
+        self.not_configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Passes on a listener, or warns that there is none.
+    pub fn note<T>(&self, what: &'static str, opened: Result<T, String>) -> Option<T> {
+        match opened {
+            Ok(listener) => Some(listener),
+            Err(reason) => {
+                let text = format!("{reason}; vtepd forwards without it, and tries again");
+                tracing::error!("{text}");
+                self.not_served.lock().unwrap_or_else(PoisonError::into_inner).insert(what, text);
+                None
+            }
+        }
+    }
+
+    /// A listener is open that was not.
+    pub fn served(&self, what: &'static str) {
+        tracing::info!("{what} can be asked for now");
+        self.not_served.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+    }
+
+    /// Why listeners are not open.
+    pub fn not_served(&self) -> Vec<String> {
+        self.not_served.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Configurations taken over, the first included.
+    pub fn configurations(&self) -> u64 {
+        self.configurations.load(Ordering::Relaxed)
+    }
+
+    /// The metrics' text.
+    ///
+    /// # Errors
+    /// As [`telemetry::render`].
+    pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let counters = self.counters();
+        let mut view = metrics_view::view(
+            &self.status.borrow(),
+            &self.snapshot(),
+            self.steering_counts(),
+            &self.bypass(),
+            &counters.stations,
+        );
+        view.ready = self.is_engaged();
+        view.control_stalls = self.guarded.stalls();
+        view.log_lines_lost = log::lost();
+        view.configuration = self.configurations();
+        view.workers = self.received();
+        telemetry::render(&counters, view)
+    }
+}

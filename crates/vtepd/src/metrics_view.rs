@@ -1,0 +1,128 @@
+//! What telemetry shows beside the worker's counters.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use control::{PortDecision, SourceState, Status};
+use entropy::Policy;
+use pipeline::counters::StationCounters;
+use ports::{BypassState, PortCounts, SteeringCounts};
+use tables::Snapshot;
+use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
+
+/// The ports of bridges: what the control room says of them, and what steering could not do or has counted.
+pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
+    let view = |port: &PortDecision| {
+        let refused = || bypass.refused.get(&port.ifindex).cloned();
+        let counts = bypass.ports.get(&port.ifindex);
+        // In between, it is about to be attached.
+        let missing = || counts.is_none().then(|| "it is not attached yet".to_owned());
+        let reason = port.reason.map(|reason| reason.to_string()).or_else(refused).or_else(missing);
+        PortView {
+            port: port.name.clone(),
+            bridge: port.bridge.clone(),
+            vni: port.vni,
+            frames: counts.filter(|_| reason.is_none()).map(|counts| {
+                let PortCounts { bypass, refreshed, passed, stalled } = *counts;
+                PortFrames { bypass, refreshed, passed, stalled }
+            }),
+            reason,
+        }
+    };
+    status.ports.iter().map(view).collect()
+}
+
+/// Joins what the control room says of itself with what is forwarded by.
+pub fn view(
+    status: &Status,
+    snapshot: &Snapshot,
+    counts: SteeringCounts,
+    bypass: &BypassState,
+    stations: &StationCounters,
+) -> View {
+    let vnis = snapshot.vnis().map(|table| VniView {
+        slot: table.slot.get(),
+        vni: table.tunnel.vni,
+        netdev: table.netdev.clone(),
+        policy: table.entropy.policy().to_string(),
+        remote_macs: table.fdb.len(),
+        flood_vteps: table.flood.len(),
+    });
+    let names: BTreeMap<u32, &str> =
+        status.plan.uplinks.iter().map(|u| (u.ifindex, u.name.as_str())).collect();
+    let mut paths: BTreeMap<u16, (u32, IpAddr)> = BTreeMap::new();
+    for hop in snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops()) {
+        paths.insert(hop.path, (hop.ifindex, hop.gateway));
+    }
+    let paths = paths.into_iter().map(|(path, (ifindex, gateway))| PathView {
+        path,
+        uplink: names.get(&ifindex).map_or_else(|| ifindex.to_string(), |name| (*name).to_owned()),
+        gateway,
+    });
+    let left = status.left.iter().map(|left| LeftView {
+        netdev: left.name.clone(),
+        vni: left.vni_text(),
+        reason: left.reason.slug(),
+        policy: status
+            .plan
+            .choices
+            .get(&left.ifindex)
+            .map_or_else(|| Policy::FiveTuple.to_string(), |choice| choice.entropy.policy().to_string()),
+    });
+    let learning = status.learning;
+    let source = |name, state: SourceState, swept| SourceView { name, state: state.to_string(), swept };
+    View {
+        generation: snapshot.generation(),
+        vnis: vnis.collect(),
+        paths: paths.collect(),
+        peers: snapshot
+            .vteps()
+            .filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?.0, vtep.address)))
+            .collect(),
+        by_default: status.by_default.len(),
+        left: left.collect(),
+        ports: ports(status, bypass),
+        bypass_addresses: [bypass.places, bypass.waiting],
+        sources: vec![
+            source("kernel", status.kernel, status.swept.kernel),
+            source("fpm", status.fpm, status.swept.fpm),
+        ],
+        overruns: status.overruns,
+        fpm_refused: status.fpm_refused,
+        bypass_no_room: bypass.no_room,
+        steering: vec![
+            ("uplink_redirected", counts.uplink_redirected),
+            ("vxlan_redirected", counts.vxlan_redirected),
+            ("vxlan_too_big", counts.vxlan_too_big),
+            ("punt_returned", counts.punt_returned),
+            ("punt_unknown_slot", counts.punt_unknown_slot),
+            ("punt_delivered", counts.punt_delivered),
+            ("punt_undeliverable", counts.punt_undeliverable),
+            ("uplink_tunnelled", counts.uplink_tunnelled),
+            ("uplink_untunnelled", counts.uplink_untunnelled),
+            ("port_chosen", counts.port_chosen),
+            ("port_kept", counts.port_kept),
+            ("uplink_stalled", counts.uplink_stalled),
+            ("vxlan_stalled", counts.vxlan_stalled),
+            ("port_bypassed", counts.port_bypassed),
+            ("port_refreshed", counts.port_refreshed),
+            ("port_passed", counts.port_passed),
+            ("port_stalled", counts.port_stalled),
+        ],
+        learned: vec![
+            ("new", learning.new + stations.new.get()),
+            ("moved", learning.moved + stations.moved.get()),
+            ("refreshed", learning.refreshed),
+        ],
+        not_learned: vec![
+            ("too_many_addresses", learning.too_many_addresses + stations.too_many.get()),
+            ("too_many_vteps", learning.too_many_vteps),
+            ("unreachable", learning.unreachable),
+            ("refused", learning.refused),
+            ("flapping", learning.flapping + stations.flapping.get()),
+        ],
+        moves: vec![("followed", status.moves.followed), ("coalesced", status.moves.coalesced)],
+        flapping: status.moves.flapping,
+        ..View::default()
+    }
+}

@@ -1,0 +1,152 @@
+//! The other direction: what comes for a host goes from the worker straight to its port.
+
+use vtepd_tests::frames::{self, Pair, inject};
+use vtepd_tests::guard::can_run;
+use vtepd_tests::lab::{ETH, VNI, ip};
+use vtepd_tests::stream::{Rate, Stream};
+use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets};
+use wire::MacAddr;
+
+use super::{HOOKS, port, start, steering};
+
+const PAST: &str = "vtepd_bypass_delivered_frames_total";
+/// One queue pair without a pause: every frame that is overtaken counts.
+const DENSE: Rate = Rate { frames: 8000, queue_pairs: 1, payload: 64 };
+
+#[test]
+fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
+    if !can_run("known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("scdeliver");
+        let vtepd = start(&lab, hook);
+        sockets::ping(&lab.far, lab.host.ip(), 2, 56, &[]);
+        let before = vtepd.wait_until_idle();
+        sockets::ping(&lab.far, lab.host.ip(), 20, 1400, &[]);
+        sockets::tcp_both_ways(&lab.farther, &lab.host, 3_000_000);
+        let after = vtepd.wait_until_idle();
+        let past = after.get(PAST) - before.get(PAST);
+        let decapsulated = after.vni_frames(VNI, "decapsulated") - before.vni_frames(VNI, "decapsulated");
+        let by_bridge = steering(&after, "punt_returned") - steering(&before, "punt_returned");
+        assert!(past > 20, "{}", after.0);
+        assert!(decapsulated - past <= 4, "but ARP: {past} of {decapsulated}");
+        assert!(by_bridge <= 4, "{}", after.0);
+        assert_eq!(after.dropped_in_all(), 0, "{}", after.0);
+        assert_eq!(steering(&after, "punt_delivered"), 0, "neither TCP nor ICMP");
+        // UDP leaves in bundles, by way of the punt pair.
+        let pair = Pair::of(&lab.far, &lab.host);
+        let datagrams: Vec<_> = (0..40).map(|number| frames::udp(pair, (1, 2), &[number; 900])).collect();
+        let seen = Capture::start(&lab.host.ns, ETH, {
+            let datagrams = datagrams.clone();
+            move |frame| datagrams.iter().any(|sent| sent == frame)
+        });
+        inject(&lab.far.ns, ETH, &datagrams);
+        seen.wait(datagrams.len());
+        let arrived: Vec<_> = seen.stop().into_iter().map(|captured| captured.bytes).collect();
+        assert_eq!(arrived, datagrams, "the same bytes, in their order");
+        let after = vtepd.wait_until_idle();
+        assert_eq!(steering(&after, "punt_delivered"), 40, "{}", after.0);
+
+        // ARP, a broadcast, a group's, a tagged frame and one for nobody that is known.
+        let before = after;
+        let to = |mac: [u8; 6]| pair.to_mac(MacAddr(mac));
+        let others = [
+            frames::ethernet(pair, 0x0806, &[0; 46]),
+            frames::udp(to([0xff; 6]), (1, 2), b"to all"),
+            frames::udp(to([1, 0, 0x5e, 0, 0, 9]), (1, 2), b"to many"),
+            frames::tagged(&frames::udp(pair, (1, 2), b"tagged"), 0x8100, 7),
+            frames::udp(to([2, 0, 0, 0, 99, 99]), (1, 2), b"to whom?"),
+        ];
+        let source = lab.far.mac();
+        let seen = Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0[..]));
+        inject(&lab.far.ns, ETH, &others);
+        seen.wait(others.len());
+        quiet();
+        assert_eq!(seen.stop().len(), others.len());
+        let after = vtepd.wait_until_idle();
+        assert_eq!(after.get(PAST), before.get(PAST), "{}", after.0);
+
+        // What a port is too small for is counted, where the bridge drops it in silence.
+        ip(&lab.leaf, "link set hp10 mtu 1500");
+        inject(&lab.far.ns, ETH, &vec![frames::udp(pair, (1, 2), &[7; 2000]); 3]);
+        vtepd.wait_for("too big frames", |m| steering(m, "punt_undeliverable") == 3);
+    }
+}
+
+/// Hosts' addresses and what the bridge may do with them come and go under streams that never pause: each time, frames go by the
+/// bridge and past it again, and none is lost, doubled or overtaken.
+#[test]
+fn the_way_to_hosts_changes_without_loss_or_reordering() {
+    if !can_run("the_way_to_hosts_changes_without_loss_or_reordering") {
+        return;
+    }
+    for hook in HOOKS {
+        let lab = Lab::new("scchange");
+        let vtepd = start(&lab, hook);
+        let streams = [
+            Stream::start(&lab.far, &lab.host, DENSE, 0xe1),
+            Stream::start(&lab.farther, &lab.next, DENSE, 0xe2),
+        ];
+        let past = || {
+            let before = vtepd.metrics().get(PAST);
+            vtepd.wait_for("frames past the bridge", |m| m.get(PAST) > before + 3000);
+        };
+        past();
+        for _ in 0..8 {
+            for (away, back) in [
+                (
+                    "link set hp10 type bridge_slave isolated on",
+                    "link set hp10 type bridge_slave isolated off",
+                ),
+                (
+                    "link set vx10 type bridge_slave learning on",
+                    "link set vx10 type bridge_slave learning off",
+                ),
+            ] {
+                let bridged = steering(&vtepd.metrics(), "punt_returned");
+                ip(&lab.leaf, away);
+                vtepd.wait_for("frames by the bridge", |m| steering(m, "punt_returned") > bridged + 500);
+                ip(&lab.leaf, back);
+                vtepd.wait_for("it to come", |m| port(m, "hp10") == Some(Ok(())));
+                past();
+            }
+        }
+        for stream in streams {
+            let (sent, report) = stream.finish();
+            let bad = (report.lost(), report.duplicated(), report.reordered(), report.corrupted());
+            assert_eq!(bad, (0, 0, 0, 0), "{hook}: of {}", sent.frames);
+        }
+        assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
+    }
+}
+
+/// Between two leaves of vtepd a TCP stream is cut by one and put together again by the other.
+#[test]
+fn segments_that_come_together_reach_the_host_together() {
+    if !can_run("segments_that_come_together_reach_the_host_together") {
+        return;
+    }
+    let lab = Lab::with("sctcp", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
+    // It cuts what it gets from its hosts: with tcx links it would leave whole.
+    let _peer = Vtepd::start(&lab.peer, &["--bridge-bypass", "--no-fpm", "--hook", "clsact"]);
+    for (arguments, together) in [(&["--gso"][..], true), (&["--no-gso"], false)] {
+        let vtepd = Vtepd::start(&lab.leaf, &[&["--bridge-bypass", "--no-fpm"], arguments].concat());
+        sockets::ping(&lab.far, lab.host.ip(), 3, 56, &[]);
+        let source = lab.far.mac();
+        let lengths = Capture::fold(&lab.host.ns, ETH, Vec::new(), move |lengths, frame| {
+            if frame.data.get(6..12) == Some(&source.0[..]) && frame.data.get(23) == Some(&6) {
+                lengths.push(frame.data.len());
+            }
+        });
+        sockets::tcp_both_ways(&lab.far, &lab.host, 3_000_000);
+        let metrics = vtepd.wait_until_idle();
+        let lengths = lengths.stop();
+        let longest = lengths.iter().max().unwrap();
+        assert_eq!(*longest > 1464, together, "{arguments:?}: {longest} bytes");
+        // Each segment counts, however many of them leave together.
+        let segments = 3_000_000 / 1398;
+        assert!(metrics.get(PAST) >= segments, "{}", metrics.0);
+        assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
+    }
+}
