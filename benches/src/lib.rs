@@ -1,4 +1,5 @@
-//! The benchmarks, and what they share: a leaf, its frames, and the form in which results are written.
+//! The benchmarks, and what they share: a leaf, its frames, and the form in which results are
+//! written.
 
 pub mod micro;
 pub mod plot;

@@ -32,9 +32,21 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
             let mut run = stage.prepare(&leaf, length, 1 + COLD)?;
             let mut again = |_: usize| run(0);
             let figure = hot(&mut again, hot_samples);
-            rows.push(row(stage.name(), &case("hot"), "ns/frame", figure, target(stage, length, false)));
+            rows.push(row(
+                stage.name(),
+                &case("hot"),
+                "ns/frame",
+                figure,
+                target(stage, length, false),
+            ));
             let figure = cold.frames(&mut run, 1 + COLD, cold_samples);
-            rows.push(row(stage.name(), &case("cold"), "ns/frame", figure, target(stage, length, true)));
+            rows.push(row(
+                stage.name(),
+                &case("cold"),
+                "ns/frame",
+                figure,
+                target(stage, length, true),
+            ));
             let all = allocations(|| (0..=COLD).for_each(&mut run));
             made = made.max(all as f64 / ((1 + COLD) * BATCH) as f64);
         }

@@ -1,7 +1,7 @@
 //! Rows as a drawing: an SVG file with one panel for each benchmark and unit.
 //!
-//! Cases that begin with a number ("1000 MACs") are points of a line over that number, one line for each of what follows it; other
-//! cases are bars, vtepd's and the kernel's where there is one.
+//! Cases that begin with a number ("1000 MACs") are points of a line over that number, one line for
+//! each of what follows it; other cases are bars, vtepd's and the kernel's where there is one.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,9 @@ fn panels(rows: &[Row]) -> Vec<Vec<&Row>> {
     let mut panels: Vec<Vec<&Row>> = Vec::new();
     for row in rows {
         let alike = |panel: &&mut Vec<&Row>| {
-            panel.first().is_some_and(|first| (&first.bench, &first.unit) == (&row.bench, &row.unit))
+            panel
+                .first()
+                .is_some_and(|first| (&first.bench, &first.unit) == (&row.bench, &row.unit))
         };
         match panels.iter_mut().find(alike) {
             Some(panel) => panel.push(row),
@@ -50,14 +52,20 @@ fn panels(rows: &[Row]) -> Vec<Vec<&Row>> {
 fn panel(body: &mut String, y: f64, rows: &[&Row]) -> f64 {
     let Some(first) = rows.first() else { return 0.0 };
     let title = escape(&format!("{}, {}", first.bench, first.unit));
-    let _ =
-        writeln!(body, "<text x=\"12\" y=\"{y:.1}\" font-size=\"15\" font-weight=\"bold\">{title}</text>");
-    let figures =
-        rows.iter().flat_map(|row| [Some(row.vtepd), row.kernel, row.target.filter(|_| row.ratio.is_none())]);
+    let _ = writeln!(
+        body,
+        "<text x=\"12\" y=\"{y:.1}\" font-size=\"15\" font-weight=\"bold\">{title}</text>"
+    );
+    let figures = rows
+        .iter()
+        .flat_map(|row| [Some(row.vtepd), row.kernel, row.target.filter(|_| row.ratio.is_none())]);
     let top = figures.flatten().filter(|figure| figure.is_finite()).fold(0.0, f64::max).max(1e-9);
     let lines = series(rows);
-    let drawn =
-        if lines.is_empty() { bars(body, y + 10.0, rows, top) } else { curves(body, y + 10.0, &lines, top) };
+    let drawn = if lines.is_empty() {
+        bars(body, y + 10.0, rows, top)
+    } else {
+        curves(body, y + 10.0, &lines, top)
+    };
     drawn + 10.0
 }
 
@@ -121,14 +129,19 @@ fn bars(body: &mut String, y: f64, rows: &[&Row], top: f64) -> f64 {
     if rows.iter().any(|row| row.target.is_some() && row.ratio.is_none()) {
         note.push("red: target");
     }
-    let _ =
-        writeln!(body, "<text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#777\">{}</text>", at + 10.0, note.join(", "));
+    let _ = writeln!(
+        body,
+        "<text x=\"{LEFT}\" y=\"{:.1}\" fill=\"#777\">{}</text>",
+        at + 10.0,
+        note.join(", ")
+    );
     at - y + 14.0
 }
 
 /// Lines over a logarithmic axis.
 fn curves(body: &mut String, y: f64, lines: &[(&str, Vec<(f64, f64)>)], top: f64) -> f64 {
-    let numbers = || lines.iter().flat_map(|(_, points)| points.iter().map(|(number, _)| number.max(1.0)));
+    let numbers =
+        || lines.iter().flat_map(|(_, points)| points.iter().map(|(number, _)| number.max(1.0)));
     let widest = numbers().fold(10.0, f64::max).log10();
     let left = 60.0;
     let across = |number: f64| left + number.max(1.0).log10() / widest * (WIDTH - left - 140.0);
@@ -155,7 +168,8 @@ fn curves(body: &mut String, y: f64, lines: &[(&str, Vec<(f64, f64)>)], top: f64
         );
     }
     for (((name, points), colour), place) in lines.iter().zip(COLOURS.iter().cycle()).zip(0u32..) {
-        let path: Vec<_> = points.iter().map(|(number, figure)| (across(*number), up(*figure))).collect();
+        let path: Vec<_> =
+            points.iter().map(|(number, figure)| (across(*number), up(*figure))).collect();
         let way: Vec<_> = path.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             body,
@@ -163,7 +177,8 @@ fn curves(body: &mut String, y: f64, lines: &[(&str, Vec<(f64, f64)>)], top: f64
             way.join(" ")
         );
         for (x, y) in path {
-            let _ = writeln!(body, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+            let _ =
+                writeln!(body, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
         }
         let _ = writeln!(
             body,
@@ -217,14 +232,21 @@ mod tests {
         let points = [1, 10, 100].map(|n| row("scale", &format!("{n} VNIs"), 7.0, None));
         let svg = drawn(points.to_vec());
         let line = svg.lines().find(|line| line.contains("<polyline")).unwrap();
-        let heights: Vec<_> =
-            line.split('"').nth(1).unwrap().split(' ').map(|at| at.split_once(',').unwrap().1).collect();
+        let heights: Vec<_> = line
+            .split('"')
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .map(|at| at.split_once(',').unwrap().1)
+            .collect();
         assert!(heights.windows(2).all(|pair| pair[0] == pair[1]), "{heights:?}");
         let svg = drawn(vec![row("system", "net CPU", 50.0, Some(100.0))]);
         let widths: Vec<f64> = svg
             .lines()
             .filter(|line| line.contains("<rect x="))
-            .map(|line| line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+            .map(|line| {
+                line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
+            })
             .collect();
         assert_eq!(widths.len(), 2);
         assert!((widths[0] * 2.0 - widths[1]).abs() < 0.2, "{widths:?}");

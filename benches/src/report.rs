@@ -44,7 +44,8 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// What knowing a large fabric costs, and how fast its changes are followed. Needs root, for network namespaces.
+    /// What knowing a large fabric costs, and how fast its changes are followed. Needs root, for
+    /// network namespaces.
     #[command(after_help = "Example:\n  sudo benches/run state --json state.json")]
     State {
         /// Repeat less; the sizes stay.
@@ -54,13 +55,15 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// vtepd beside kernel VXLAN, and Open vSwitch and testpmd where they are installed, over veth links, in turns. Needs root, for network namespaces.
+    /// vtepd beside kernel VXLAN, and Open vSwitch and testpmd where they are installed, over veth
+    /// links, in turns. Needs root, for network namespaces.
     #[command(after_help = "Example:\n  sudo benches/run system --quick")]
     System {
         /// Fewer and shorter turns.
         #[arg(long)]
         quick: bool,
-        /// How often each is measured, in turns: more narrow the figures down [default: 5, with --quick 3]
+        /// How often each is measured, in turns: more narrow the figures down [default: 5, with
+        /// --quick 3]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
         rounds: Option<u8>,
         /// Only this part; may be repeated [default: all but profile, with --quick nor standalone]
@@ -83,9 +86,15 @@ enum Error {
 
 fn main() -> ExitCode {
     let (rows, json) = match Arguments::parse().bench {
-        Bench::Micro { quick, json } => (vtepd_benches::micro::run(quick).map_err(Error::Bench), json),
-        Bench::Scale { quick, json } => (vtepd_benches::scale::run(quick).map_err(Error::Bench), json),
-        Bench::State { quick, json } => (vtepd_benches::state::run(quick).map_err(Error::Bench), json),
+        Bench::Micro { quick, json } => {
+            (vtepd_benches::micro::run(quick).map_err(Error::Bench), json)
+        }
+        Bench::Scale { quick, json } => {
+            (vtepd_benches::scale::run(quick).map_err(Error::Bench), json)
+        }
+        Bench::State { quick, json } => {
+            (vtepd_benches::state::run(quick).map_err(Error::Bench), json)
+        }
         Bench::System { quick, rounds, part, json } => {
             let rounds = rounds.unwrap_or(if quick { 3 } else { 5 }).into();
             (vtepd_benches::system::run(quick, rounds, &part).map_err(Error::Bench), json)
@@ -100,9 +109,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The commit of the checkout, with `-dirty` behind it where files have been changed. `None` outside a checkout.
+/// The commit of the checkout, with `-dirty` behind it where files have been changed. `None`
+/// outside a checkout.
 fn commit() -> Option<String> {
-    let output = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
+    let output = std::process::Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .output()
+        .ok()?;
     let name = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     (output.status.success() && !name.is_empty()).then_some(name)
 }
@@ -114,7 +127,9 @@ fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
     if let Some(path) = json {
         let mut text = serde_json::to_string_pretty(&report).unwrap_or_default();
         text.push('\n');
-        for (path, text) in [(path.to_owned(), text), (path.with_extension("svg"), plot::svg(&report))] {
+        for (path, text) in
+            [(path.to_owned(), text), (path.with_extension("svg"), plot::svg(&report))]
+        {
             std::fs::write(&path, text).map_err(|error| Error::File(path, error))?;
         }
     }

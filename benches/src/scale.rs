@@ -20,7 +20,10 @@ const AXES: [Axis; 4] = [
     ("MACs", &[8, 100, 1000, 10_000, 100_000], |macs| Leaf { macs, ..Leaf::default() }),
     ("VNIs", &[1, 10, 100, 1000, 4000], |vnis| Leaf { vnis, macs: 4000, ..Leaf::default() }),
     ("VTEPs", &[1, 10, 100, 1000], |vteps| Leaf { vteps, macs: 4000, ..Leaf::default() }),
-    ("queue pairs", &[1, 64, 1000, 10_000, 100_000], |queue_pairs| Leaf { queue_pairs, ..Leaf::default() }),
+    ("queue pairs", &[1, 64, 1000, 10_000, 100_000], |queue_pairs| Leaf {
+        queue_pairs,
+        ..Leaf::default()
+    }),
 ];
 
 /// Measures every axis, both ways. `quick` repeats less; the sizes stay.

@@ -1,11 +1,12 @@
 //! vtepd beside kernel VXLAN, Open vSwitch and testpmd, over veth links, in turns within one run.
 //!
-//! On one core, the time between two frames that arrive, less what the sender alone needs for one, is what forwarding costs (*net*): in
-//! the kernel, in softirqs and in vtepd alike.
+//! On one core, the time between two frames that arrive, less what the sender alone needs for one,
+//! is what forwarding costs (*net*): in the kernel, in softirqs and in vtepd alike.
 //!
 //! - [`forwarding`]: senders that send all they can, encapsulation and decapsulation
 //! - [`profile`]: where a frame's time goes; only when it is named
-//! - [`standalone`]: vtepd without a kernel bridge, both directions at once; not when it has to be quick
+//! - [`standalone`]: vtepd without a kernel bridge, both directions at once; not when it has to be
+//!   quick
 //! - [`talk`]: round trips, TCP, and what a quiet vtepd costs
 
 mod forwarding;
@@ -61,7 +62,8 @@ impl Terms {
     }
 }
 
-/// Measures these parts, each turn so often; all if none is named, but for the last where it has to be quick.
+/// Measures these parts, each turn so often; all if none is named, but for the last where it has to
+/// be quick.
 ///
 /// # Errors
 /// When namespaces or sockets cannot be had, or frames have not gone the way that they should.
@@ -75,8 +77,10 @@ pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failu
         return Err("this needs two cores".into());
     }
     let (mut rows, mut left_out) = (Vec::new(), LeftOut::new());
-    let left_unless_named = |part: Part| part == Part::Profile || (quick && part == Part::Standalone);
-    let wanted = |part: Part| parts.contains(&part) || (parts.is_empty() && !left_unless_named(part));
+    let left_unless_named =
+        |part: Part| part == Part::Profile || (quick && part == Part::Standalone);
+    let wanted =
+        |part: Part| parts.contains(&part) || (parts.is_empty() && !left_unless_named(part));
     if wanted(Part::Forwarding) {
         rows.extend(forwarding::measure(&terms, &mut left_out)?);
     }

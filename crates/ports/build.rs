@@ -15,8 +15,8 @@ fn compile(name: &str) -> Result<(), String> {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let out =
-        PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?).join(format!("{name}.bpf.o"));
+    let out = PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?)
+        .join(format!("{name}.bpf.o"));
     let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
     // The object is part of the program, which is to be the same bytes wherever it is built.
     let here = std::env::current_dir().map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
-//! What hosts' sockets send as fast as they can, in super-frames: numbered datagrams (`UDP_SEGMENT`), and TCP streams of bytes that both
-//! ends know.
+//! What hosts' sockets send as fast as they can, in super-frames: numbered datagrams
+//! (`UDP_SEGMENT`), and TCP streams of bytes that both ends know.
 
 use std::io::{IoSliceMut, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -89,7 +89,8 @@ struct Progress {
 /// What became of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Datagrams that arrived as they were sent, each behind those of its flow that were sent before it.
+    /// Datagrams that arrived as they were sent, each behind those of its flow that were sent
+    /// before it.
     pub whole: u64,
     /// Others than those that were sent.
     pub damaged: u64,
@@ -152,9 +153,12 @@ impl Datagrams {
         receiver.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = receiver.local_addr().unwrap();
         let sockets = if let Flows::Sockets(count) = self.flows { count } else { 1 };
-        let open =
-            || UdpSocket::bind((from.ip(), 0)).and_then(|socket| socket.connect(address).map(|()| socket));
-        let senders: Vec<UdpSocket> = (0..sockets).map(|_| from.ns.enter(open).unwrap().unwrap()).collect();
+        let open = || {
+            UdpSocket::bind((from.ip(), 0))
+                .and_then(|socket| socket.connect(address).map(|()| socket))
+        };
+        let senders: Vec<UdpSocket> =
+            (0..sockets).map(|_| from.ns.enter(open).unwrap().unwrap()).collect();
         for sender in &senders {
             setsockopt(sender, sockopt::UdpGsoSegment, &i32::try_from(self.size).unwrap())
                 .expect("UDP_SEGMENT");
@@ -187,7 +191,11 @@ impl Datagrams {
                 break;
             }
             for datagram in super_frame.chunks_exact_mut(self.size) {
-                let flow = if matches!(self.flows, Flows::Sockets(_)) { flow } else { turn % numbers.len() };
+                let flow = if matches!(self.flows, Flows::Sockets(_)) {
+                    flow
+                } else {
+                    turn % numbers.len()
+                };
                 self.write(flow as u32, numbers[flow], datagram);
                 numbers[flow] += 1;
                 turn += 1;
@@ -220,7 +228,9 @@ impl Datagrams {
             for (datagram, length) in buffer.chunks_exact(room).zip(lengths) {
                 match self.read(&datagram[..length]) {
                     None => arrived.damaged += 1,
-                    Some((flow, number)) if number < next[flow as usize] => arrived.out_of_turn += 1,
+                    Some((flow, number)) if number < next[flow as usize] => {
+                        arrived.out_of_turn += 1
+                    }
                     Some((flow, number)) => {
                         next[flow as usize] = number + 1;
                         arrived.whole += 1;
@@ -233,7 +243,8 @@ impl Datagrams {
     }
 }
 
-/// Sends so many bytes by a TCP connection from each first host to its second, all at once, and compares what arrives.
+/// Sends so many bytes by a TCP connection from each first host to its second, all at once, and
+/// compares what arrives.
 pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
     std::thread::scope(|scope| {
         for (seed, (from, to)) in (SEED..).zip(ways) {
@@ -256,7 +267,11 @@ pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
                     let received = &mut received[..expected.len()];
                     receiver.read_exact(received).expect("TCP brings every byte");
                     let same = received.iter().zip(&expected).take_while(|(a, b)| a == b);
-                    assert!(*received == expected, "byte {} is another", number * CHUNK + same.count());
+                    assert!(
+                        *received == expected,
+                        "byte {} is another",
+                        number * CHUNK + same.count()
+                    );
                 }
                 assert_eq!(
                     receiver.read(&mut received).expect("the end"),
@@ -287,7 +302,9 @@ impl Iterator for Chunks {
         let length = usize::try_from(self.left).unwrap().min(CHUNK);
         self.left -= length as u64;
         let mut chunk = vec![0; length.next_multiple_of(8)];
-        chunk.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&self.random.next().to_le_bytes()));
+        chunk
+            .chunks_exact_mut(8)
+            .for_each(|word| word.copy_from_slice(&self.random.next().to_le_bytes()));
         chunk.truncate(length);
         (length > 0).then_some(chunk)
     }
@@ -296,10 +313,13 @@ impl Iterator for Chunks {
 /// What a namespace's stack counts of a protocol, by the names of `/proc/net/snmp`.
 #[must_use]
 pub fn snmp(namespace: &Namespace, protocol: &str, counter: &str) -> u64 {
-    let table = namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap().unwrap();
+    let table =
+        namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap().unwrap();
     let mut rows = table.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
     let mut row = || rows.next().unwrap_or_else(|| panic!("no {protocol} in\n{table}")).split(' ');
     let (names, values) = (row(), row());
     let found = names.zip(values).find(|(name, _)| *name == counter);
-    found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no {counter} in\n{table}"))
+    found
+        .and_then(|(_, value)| value.parse().ok())
+        .unwrap_or_else(|| panic!("no {counter} in\n{table}"))
 }

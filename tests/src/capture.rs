@@ -13,8 +13,8 @@ use ports::{PacketSocket, RingSize};
 
 use crate::{Outer, wait_for};
 
-/// Of its ring. A kernel that is not preemptible runs nobody else while it clears that: 64 MB took it 0.2 s, in which a worker passed for one that
-/// hangs.
+/// Of its ring. A kernel that is not preemptible runs nobody else while it clears that: 64 MB took
+/// it 0.2 s, in which a worker passed for one that hangs.
 const ROOM: RingSize = RingSize { frames: 3584, ..RingSize::LITTLE };
 
 /// A received frame with its outermost tag where it was on the wire.
@@ -30,14 +30,19 @@ impl Captured {
         let mut cut = match frame.offload.gso {
             Some(gso) if gso.kind == GsoKind::Udp => {
                 let dissection = wire::dissect(frame.data).expect("headers");
-                let segmenter = Segmenter::new(frame.data, &dissection, gso, frame.offload.checksum)
-                    .expect("a super-frame that can be cut");
-                (0..segmenter.count()).map(|index| segmenter.frame(index).expect("a segment")).collect()
+                let segmenter =
+                    Segmenter::new(frame.data, &dissection, gso, frame.offload.checksum)
+                        .expect("a super-frame that can be cut");
+                (0..segmenter.count())
+                    .map(|index| segmenter.frame(index).expect("a segment"))
+                    .collect()
             }
             _ => vec![frame.data.to_vec()],
         };
         for bytes in &mut cut {
-            if let (Checksum::Partial { start, offset }, None) = (frame.offload.checksum, frame.offload.gso) {
+            if let (Checksum::Partial { start, offset }, None) =
+                (frame.offload.checksum, frame.offload.gso)
+            {
                 wire::checksum::complete(bytes, start.into(), offset.into())
                     .expect("a partial checksum inside the frame");
             }
@@ -123,14 +128,19 @@ impl<T: Send + 'static> Capture<T> {
                 if !batch.is_empty() {
                     let mut seen = shared.lock().unwrap();
                     batch.frames().for_each(|frame| {
-                        assert!(!frame.data.is_empty(), "a frame that the packet socket cannot describe");
+                        assert!(
+                            !frame.data.is_empty(),
+                            "a frame that the packet socket cannot describe"
+                        );
                         add(&mut seen, frame);
                     });
                 } else if last {
                     return socket.overruns().expect("statistics");
                 } else {
-                    let _ =
-                        poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::from(5_u8));
+                    let _ = poll(
+                        &mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)],
+                        PollTimeout::from(5_u8),
+                    );
                 }
             }
         });

@@ -97,12 +97,14 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
     for _ in 0..run.cycles {
         noise = noise + ledger.settle();
         let workers = run.workers.to_string();
-        let mut vtepd = Vtepd::spawn(&lab.leaf, &["--hook", run.hook, "--no-fpm", "--workers", &workers]);
+        let mut vtepd =
+            Vtepd::spawn(&lab.leaf, &["--hook", run.hook, "--no-fpm", "--workers", &workers]);
         vtepd.wait_until_ready();
         vtepd.wait_for("frames through vtepd", |metrics| metrics.vni_frames(VNI, direction) > 0);
         attach.push(ledger.settle());
         let metrics = vtepd.metrics();
-        for line in metrics.0.lines().filter(|line| line.starts_with("vtepd_dropped_frames_total")) {
+        for line in metrics.0.lines().filter(|line| line.starts_with("vtepd_dropped_frames_total"))
+        {
             if let Some((series, count)) = line.rsplit_once(' ')
                 && count != "0"
             {

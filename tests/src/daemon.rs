@@ -69,10 +69,15 @@ impl Vtepd {
 
     /// As [`Self::start`], with a configuration file that is gone once it has been read.
     #[must_use]
-    pub fn start_configured(namespace: &Namespace, configuration: &str, arguments: &[&str]) -> Self {
+    pub fn start_configured(
+        namespace: &Namespace,
+        configuration: &str,
+        arguments: &[&str],
+    ) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let file = std::env::temp_dir().join(format!("vtepd-story-{}-{number}.toml", std::process::id()));
+        let file =
+            std::env::temp_dir().join(format!("vtepd-story-{}-{number}.toml", std::process::id()));
         std::fs::write(&file, configuration).expect("a file for vtepd's configuration");
         let path = file.to_str().expect("a path of UTF-8");
         let vtepd = Self::start(namespace, &[arguments, &["--config", path]].concat());
@@ -82,7 +87,11 @@ impl Vtepd {
 
     /// As [`Self::start`], with more in its environment.
     #[must_use]
-    pub fn start_in(namespace: &Namespace, arguments: &[&str], environment: &[(&str, &Path)]) -> Self {
+    pub fn start_in(
+        namespace: &Namespace,
+        arguments: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> Self {
         let mut vtepd = Self::spawn_in(namespace, arguments, environment);
         vtepd.wait_until_ready();
         vtepd
@@ -97,7 +106,8 @@ impl Vtepd {
     fn spawn_in(namespace: &Namespace, arguments: &[&str], environment: &[(&str, &Path)]) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let log = std::env::temp_dir().join(format!("vtepd-story-{}-{number}.log", std::process::id()));
+        let log =
+            std::env::temp_dir().join(format!("vtepd-story-{}-{number}.log", std::process::id()));
         let file = std::fs::File::create(&log).expect("a file for vtepd's log");
         let mut command = Command::new(program());
         command
@@ -132,7 +142,11 @@ impl Vtepd {
     pub fn output(namespace: &Namespace, arguments: &[&str]) -> Output {
         namespace
             .enter(|| {
-                Command::new(program()).args(arguments).env_remove("RUST_LOG").output().expect("start vtepd")
+                Command::new(program())
+                    .args(arguments)
+                    .env_remove("RUST_LOG")
+                    .output()
+                    .expect("start vtepd")
             })
             .unwrap()
     }
@@ -177,14 +191,18 @@ impl Vtepd {
     #[must_use]
     pub fn events(&self) -> Events {
         let mut command = Command::new(ctl_program());
-        command.args(["events", "--follow", "--output", "json"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["events", "--follow", "--output", "json"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut child = self.namespace.enter(|| command.spawn().expect("start vtepctl")).unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (send, receive) = mpsc::channel();
         // Ends with the child.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+                let event =
+                    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
                 if send.send(event).is_err() {
                     return;
                 }
@@ -217,7 +235,8 @@ impl Vtepd {
     /// Its metrics now.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        self.try_metrics().unwrap_or_else(|| panic!("no metrics from vtepd; its log:\n{}", self.log()))
+        self.try_metrics()
+            .unwrap_or_else(|| panic!("no metrics from vtepd; its log:\n{}", self.log()))
     }
 
     fn try_metrics(&self) -> Option<Metrics> {
@@ -234,12 +253,17 @@ impl Vtepd {
             if wanted(&metrics) {
                 return metrics;
             }
-            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}; metrics:\n{}", metrics.0);
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain for {what}; metrics:\n{}",
+                metrics.0
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Waits until the accounts of the worker are even and no frame has passed since the last look: the batch under way is done.
+    /// Waits until the accounts of the worker are even and no frame has passed since the last look:
+    /// the batch under way is done.
     pub fn wait_until_idle(&self) -> Metrics {
         let mut before = self.metrics();
         let start = Instant::now();
@@ -269,8 +293,10 @@ impl Vtepd {
     /// Waits for its end; its exit status and its log.
     #[must_use]
     pub fn wait(mut self) -> (ExitStatus, String) {
-        let status =
-            self.process().wait(PATIENCE).unwrap_or_else(|error| panic!("{error}; log:\n{}", self.log()));
+        let status = self
+            .process()
+            .wait(PATIENCE)
+            .unwrap_or_else(|error| panic!("{error}; log:\n{}", self.log()));
         (status, self.log())
     }
 
@@ -367,7 +393,8 @@ impl Metrics {
     /// Frames of a VNI, `encapsulated` or `decapsulated`.
     #[must_use]
     pub fn vni_frames(&self, vni: u32, direction: &str) -> u64 {
-        self.find(&format!("vtepd_vni_frames_total{{vni=\"{vni}\",direction=\"{direction}\"}}")).unwrap_or(0)
+        self.find(&format!("vtepd_vni_frames_total{{vni=\"{vni}\",direction=\"{direction}\"}}"))
+            .unwrap_or(0)
     }
 
     /// Frames dropped for a reason.

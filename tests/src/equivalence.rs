@@ -1,4 +1,5 @@
-//! *The kernel delivers N, vtepd delivers N*: one leaf, the same frames with kernel VXLAN alone and with vtepd.
+//! *The kernel delivers N, vtepd delivers N*: one leaf, the same frames with kernel VXLAN alone and
+//! with vtepd.
 //!
 //! ```text
 //!        outside                        leaf                        outside
@@ -7,8 +8,9 @@
 //!   h2 ──────────── hp2 ┘                          └ up2 ──────────── u2   VTEP 10.0.0.3
 //! ```
 //!
-//! The four interfaces of `outside` belong to no protocol stack: frames are written to them and read from them. So hosts and
-//! remote VTEPs send whatever a test wants, and nothing else is on the links.
+//! The four interfaces of `outside` belong to no protocol stack: frames are written to them and
+//! read from them. So hosts and remote VTEPs send whatever a test wants, and nothing else is on the
+//! links.
 //!
 //! - [`leaf`]: the two namespaces
 //! - [`stimulus`]: the frames that are sent, as data

@@ -33,7 +33,8 @@ impl Uplinks {
     /// Starts them.
     #[must_use]
     pub fn watch(lab: &Lab) -> Self {
-        let of = |frame: &[u8]| frame.get(INNER_TYPE..INNER_TYPE + 2) == Some(&EXPERIMENT.to_be_bytes());
+        let of =
+            |frame: &[u8]| frame.get(INNER_TYPE..INNER_TYPE + 2) == Some(&EXPERIMENT.to_be_bytes());
         Self(lab.routers.each_ref().map(|router| Capture::start(router, "leaf", of)))
     }
 

@@ -40,7 +40,12 @@ pub fn ethernet(pair: Pair, ethertype: u16, payload: &[u8]) -> Vec<u8> {
 
 /// An IPv4 packet in its frame.
 #[must_use]
-pub fn ipv4(pair: Pair, protocol: u8, payload: &[u8], change: impl Fn(&mut Ipv4<[u8; 20]>)) -> Vec<u8> {
+pub fn ipv4(
+    pair: Pair,
+    protocol: u8,
+    payload: &[u8],
+    change: impl Fn(&mut Ipv4<[u8; 20]>),
+) -> Vec<u8> {
     let mut header = Ipv4::new(pair.from.1, pair.to.1, protocol, payload.len()).unwrap();
     change(&mut header);
     header.fill_checksum();
@@ -107,7 +112,8 @@ impl Roce {
         frame
     }
 
-    /// Over IPv6, behind extension headers: each a protocol number and its bytes, which start with the next header's number.
+    /// Over IPv6, behind extension headers: each a protocol number and its bytes, which start with
+    /// the next header's number.
     #[must_use]
     pub fn frame_v6(self, pair: Pair, extensions: &[(u8, Vec<u8>)]) -> Vec<u8> {
         let transport = self.transport();
@@ -166,8 +172,10 @@ impl Tunnelled {
         let vxlan = (u64::from_be_bytes(*vxlan.as_bytes()) ^ self.flip).to_be_bytes();
         let payload = [&vxlan[..], inner].concat();
         let udp = Udp::new(50_000, self.port, payload.len()).unwrap();
-        let pair =
-            Pair { from: (MacAddr([2, 0xee, 0, 0, 0, 1]), self.source), to: (self.to, self.destination) };
+        let pair = Pair {
+            from: (MacAddr([2, 0xee, 0, 0, 0, 1]), self.source),
+            to: (self.to, self.destination),
+        };
         ipv4(pair, number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &payload].concat(), |ip| {
             ip.set_tos(self.tos);
         })

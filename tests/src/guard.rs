@@ -4,8 +4,8 @@ use std::fs::File;
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// Held while a story runs: stories share the machine's CPUs and measure gaps, so they wait for one another, across threads and
-/// processes.
+/// Held while a story runs: stories share the machine's CPUs and measure gaps, so they wait for one
+/// another, across threads and processes.
 #[derive(Debug)]
 pub struct Turn(#[allow(dead_code, reason = "held, not used")] Flock<File>);
 
@@ -14,7 +14,8 @@ impl Turn {
     #[must_use]
     pub fn take() -> Self {
         let path = std::env::temp_dir().join("vtepd-stories.lock");
-        let file = File::options().create(true).append(true).open(&path).expect("the stories' lock file");
+        let file =
+            File::options().create(true).append(true).open(&path).expect("the stories' lock file");
         Self(
             Flock::lock(file, FlockArg::LockExclusive)
                 .map_err(|(_, errno)| errno)

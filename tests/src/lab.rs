@@ -1,4 +1,5 @@
-//! The fabric of the stories. Kernel VXLAN everywhere, set up by hand; vtepd comes where a story starts it.
+//! The fabric of the stories. Kernel VXLAN everywhere, set up by hand; vtepd comes where a story
+//! starts it.
 //!
 //! ```text
 //!   host ──┐                ┌── r1 ──┐           ┌── peer (10.0.0.2) ── far
@@ -6,8 +7,8 @@
 //!   next ──┘  (10.0.0.1)    └── r2 ──┘           └── peer2 (10.0.0.3) ── farther
 //! ```
 //!
-//! Every leaf has an uplink to each router. Overlays are `/24`s with one interface `ethVNI` per host. IPv6 is off and ARP
-//! between hosts is static, so that counts are exact.
+//! Every leaf has an uplink to each router. Overlays are `/24`s with one interface `ethVNI` per
+//! host. IPv6 is off and ARP between hosts is static, so that counts are exact.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -33,7 +34,8 @@ pub struct Setup {
     pub port: u16,
     /// Further options of the leaf's vxlan netdev, as `ip link` takes them.
     pub vxlan: &'static str,
-    /// Whether leaves learn from received frames, with the kernel's defaults, instead of having all entries.
+    /// Whether leaves learn from received frames, with the kernel's defaults, instead of having all
+    /// entries.
     pub learning: bool,
     /// Further options of the other leaves' vxlan netdevs.
     pub peers: &'static str,
@@ -41,7 +43,14 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { underlay_mtu: 9000, overlay_mtu: 8950, port: 4789, vxlan: "", learning: false, peers: "" }
+        Self {
+            underlay_mtu: 9000,
+            overlay_mtu: 8950,
+            port: 4789,
+            vxlan: "",
+            learning: false,
+            peers: "",
+        }
     }
 }
 
@@ -131,7 +140,8 @@ impl Lab {
             ::lab::netns::delete(&leftover).expect("remove a leftover namespace");
         }
         let create = |node: &str| {
-            let namespace = Namespace::create(format!("{prefix}{node}")).expect("create a namespace");
+            let namespace =
+                Namespace::create(format!("{prefix}{node}")).expect("create a namespace");
             for (name, value) in [
                 ("ipv6/conf/all/disable_ipv6", "1"),
                 ("ipv6/conf/default/disable_ipv6", "1"),
@@ -165,7 +175,8 @@ impl Lab {
         lab
     }
 
-    /// Has bridges forward IP as they forward anything else, without a look at its headers (br_netfilter is on by default).
+    /// Has bridges forward IP as they forward anything else, without a look at its headers
+    /// (br_netfilter is on by default).
     pub fn without_bridge_netfilter(&self) {
         for (leaf, ..) in self.leaves() {
             for family in ["ip", "ip6", "arp"] {
@@ -235,9 +246,10 @@ impl Lab {
         ]
     }
 
-    /// One more overlay: a bridge, a vxlan netdev and host ports on each leaf. `options` are those of the leaf's vxlan netdev,
-    /// `peer_options` those of the others', `bridge` those of the leaf's bridge, all as `ip link` takes them. Without
-    /// `nolearning` a leaf has no entries but the flood list, with `remote` not even that.
+    /// One more overlay: a bridge, a vxlan netdev and host ports on each leaf. `options` are those
+    /// of the leaf's vxlan netdev, `peer_options` those of the others', `bridge` those of the
+    /// leaf's bridge, all as `ip link` takes them. Without `nolearning` a leaf has no entries but
+    /// the flood list, with `remote` not even that.
     pub fn overlay(&self, vni: u32, options: &str, peer_options: &str, bridge: &str) {
         let Setup { overlay_mtu: mtu, port, .. } = self.setup;
         for (leaf, number, _) in self.leaves() {
@@ -249,7 +261,9 @@ impl Lab {
                  link set vx{vni} type bridge_slave learning {learning}\n",
                 learning = if vxlan.contains("nolearning") { "off" } else { "on" },
             );
-            for (host, _, port) in self.hosts().into_iter().filter(|(_, of, _)| of.name() == leaf.name()) {
+            for (host, _, port) in
+                self.hosts().into_iter().filter(|(_, of, _)| of.name() == leaf.name())
+            {
                 writeln!(
                     text,
                     "link add {port}{vni} mtu {mtu} type veth peer name eth{vni} mtu {mtu} address {mac} netns {host}\n\
@@ -271,8 +285,11 @@ impl Lab {
             }
         }
         for (host, ..) in self.hosts() {
-            let mut text = format!("addr add {}/24 dev eth{vni}\nlink set eth{vni} up\n", host.ip_in(vni));
-            for (other, ..) in self.hosts().into_iter().filter(|(other, ..)| other.number != host.number) {
+            let mut text =
+                format!("addr add {}/24 dev eth{vni}\nlink set eth{vni} up\n", host.ip_in(vni));
+            for (other, ..) in
+                self.hosts().into_iter().filter(|(other, ..)| other.number != host.number)
+            {
                 writeln!(
                     text,
                     "neigh replace {} lladdr {} dev eth{vni} nud permanent",
@@ -285,7 +302,8 @@ impl Lab {
         }
     }
 
-    /// Waits until all host ports of an overlay forward: a bridge hears of a carrier up to a second later (`linkwatch`).
+    /// Waits until all host ports of an overlay forward: a bridge hears of a carrier up to a second
+    /// later (`linkwatch`).
     pub fn wait_for_ports(&self, vni: u32) {
         for (_, leaf, port) in self.hosts() {
             crate::wait_for("the port to forward", || {
@@ -344,7 +362,11 @@ pub fn bridge(namespace: &Namespace, lines: &str) {
 fn batch(tool: &str, namespace: &Namespace, lines: &str) {
     let run = || {
         let mut command = Command::new(tool);
-        command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{tool}: {error}"));
         child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
@@ -354,7 +376,8 @@ fn batch(tool: &str, namespace: &Namespace, lines: &str) {
     assert!(output.status.success(), "{tool} in {}: {said}of\n{lines}", namespace.name());
 }
 
-/// Runs a command line in a namespace and returns what it printed. Arguments are separated by single spaces.
+/// Runs a command line in a namespace and returns what it printed. Arguments are separated by
+/// single spaces.
 pub fn run(namespace: &Namespace, command: &str) -> String {
     let words: Vec<&str> = command.split(' ').collect();
     namespace.run(&words).unwrap_or_else(|error| panic!("{error}"))
@@ -367,7 +390,10 @@ pub fn sysctl(namespace: &Namespace, name: &str, value: &str) {
     if name.starts_with("ipv6/") && !std::path::Path::new("/proc/sys/net/ipv6").exists() {
         return;
     }
-    namespace.enter(|| std::fs::write(&path, value)).unwrap().unwrap_or_else(|e| panic!("{path}: {e}"));
+    namespace
+        .enter(|| std::fs::write(&path, value))
+        .unwrap()
+        .unwrap_or_else(|e| panic!("{path}: {e}"));
 }
 
 /// The MAC address of an interface.

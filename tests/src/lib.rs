@@ -1,4 +1,5 @@
-//! What the stories share: a small fabric of namespaces, vtepd under guard, frames to inject and captures of what arrives.
+//! What the stories share: a small fabric of namespaces, vtepd under guard, frames to inject and
+//! captures of what arrives.
 //!
 //! - [`guard`]: one story at a time, as root
 //! - [`lab`]: the fabric; [`lab::Lab`] draws it
@@ -52,10 +53,12 @@ use std::time::{Duration, Instant};
 
 /// How long anything that has to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing may come after what was expected, before it is believed that nothing more comes.
+/// How long nothing may come after what was expected, before it is believed that nothing more
+/// comes.
 pub const QUIET: Duration = Duration::from_millis(150);
 
-/// Polls until `condition` holds; fails the story, naming `what`, if it does not within [`PATIENCE`].
+/// Polls until `condition` holds; fails the story, naming `what`, if it does not within
+/// [`PATIENCE`].
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     assert!(::lab::process::wait_until(PATIENCE, &mut condition), "waited in vain for {what}");
 }

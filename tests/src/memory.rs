@@ -32,7 +32,8 @@ impl Counted {
     /// Starts vtepd and waits until it has taken over.
     #[must_use]
     pub fn start(namespace: &Namespace, arguments: &[&str]) -> Self {
-        let file = |end| std::env::temp_dir().join(format!("vtepd-story-{}.{end}", std::process::id()));
+        let file =
+            |end| std::env::temp_dir().join(format!("vtepd-story-{}.{end}", std::process::id()));
         let (library, counts) = (file("so"), file("allocations"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/allocations.c");
         // Built-in, the compiler would take a call of malloc() for one that it may leave out.
@@ -68,7 +69,8 @@ impl Counted {
             allocations: count(0),
             by_worker: count(8),
             worker_faults: faults(&self.vtepd.thread("worker")),
-            resident: resident.map_or_else(|| panic!("no VmRSS in\n{status}"), |kib: u64| kib << 10),
+            resident: resident
+                .map_or_else(|| panic!("no VmRSS in\n{status}"), |kib: u64| kib << 10),
         }
     }
 }

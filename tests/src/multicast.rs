@@ -1,11 +1,13 @@
-//! Multicast entries of vxlan netdevs, over netlink: the tool of many distributions does not know them.
+//! Multicast entries of vxlan netdevs, over netlink: the tool of many distributions does not know
+//! them.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
 use ::lab::Namespace;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    socket,
 };
 
 fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
@@ -15,8 +17,8 @@ fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// As `bridge mdb add dev NETDEV port NETDEV grp GROUP dst VTEP permanent`, or `del`. False where the kernel refuses, as those
-/// before Linux 6.4 do.
+/// As `bridge mdb add dev NETDEV port NETDEV grp GROUP dst VTEP permanent`, or `del`. False where
+/// the kernel refuses, as those before Linux 6.4 do.
 pub fn set_entry(
     namespace: &Namespace,
     netdev: &str,
@@ -28,17 +30,21 @@ pub fn set_entry(
     let (kind, flags): (u16, u16) = if there { (84, 0x605) } else { (85, 5) };
     // `struct br_mdb_entry`: interface, MDB_PERMANENT, flags, VLAN, address, protocol.
     let entry =
-        [&index[..], &[1, 0, 0, 0], &group.octets(), &[0; 12], &0x0800u16.to_be_bytes(), &[0; 2]].concat();
+        [&index[..], &[1, 0, 0, 0], &group.octets(), &[0; 12], &0x0800u16.to_be_bytes(), &[0; 2]]
+            .concat();
     // MDBA_SET_ENTRY; MDBA_SET_ENTRY_ATTRS with MDBE_ATTR_DST.
-    let attributes = [attribute(1, &entry), attribute(0x8002, &attribute(5, &vtep.octets()))].concat();
+    let attributes =
+        [attribute(1, &entry), attribute(0x8002, &attribute(5, &vtep.octets()))].concat();
     // `struct br_port_msg`: AF_BRIDGE, interface.
     let body = [&[7, 0, 0, 0][..], &index, &attributes].concat();
     let length = u32::try_from(16 + body.len()).unwrap();
     let request =
-        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], &body].concat();
+        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], &body]
+            .concat();
     let answer = namespace.enter(|| {
         let protocol = SockProtocol::NetlinkRoute;
-        let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap();
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
+            .unwrap();
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0)).unwrap();
         sendto(fd.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty()).unwrap();
         let mut answer = vec![0; 4096];

@@ -1,10 +1,12 @@
-//! Rules of nftables, put in and taken out as `nft` would, over netlink: so no tool has to be there, and it is done when it returns.
+//! Rules of nftables, put in and taken out as `nft` would, over netlink: so no tool has to be
+//! there, and it is done when it returns.
 
 use std::os::fd::AsRawFd;
 
 use ::lab::Namespace;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, sendto,
+    socket,
 };
 
 /// `NFPROTO_INET`.
@@ -23,9 +25,16 @@ const CHAIN: &[u8] = b"forward\0";
 pub fn add_chain(namespace: &Namespace, family: u8) {
     // NF_BR_FORWARD, NF_INET_FORWARD; priority 0
     let hook = [attribute(1, &2u32.to_be_bytes()), attribute(2, &[0; 4])].concat();
-    let chain =
-        [attribute(1, TABLE), attribute(3, CHAIN), attribute(NESTED | 4, &hook), attribute(7, b"filter\0")];
-    change(namespace, &[(0, CREATE, family, attribute(1, TABLE)), (3, CREATE, family, chain.concat())]);
+    let chain = [
+        attribute(1, TABLE),
+        attribute(3, CHAIN),
+        attribute(NESTED | 4, &hook),
+        attribute(7, b"filter\0"),
+    ];
+    change(
+        namespace,
+        &[(0, CREATE, family, attribute(1, TABLE)), (3, CREATE, family, chain.concat())],
+    );
 }
 
 /// Adds a rule to the chain: drop everything.
@@ -35,14 +44,18 @@ pub fn drop_everything(namespace: &Namespace, family: u8) {
     let data = [attribute(1, &[0; 4]), attribute(NESTED | 2, &verdict)].concat();
     let expression = [attribute(1, b"immediate\0"), attribute(NESTED | 2, &data)].concat();
     let expressions = attribute(NESTED | 1, &expression);
-    let rule = [attribute(1, TABLE), attribute(2, CHAIN), attribute(NESTED | 4, &expressions)].concat();
+    let rule =
+        [attribute(1, TABLE), attribute(2, CHAIN), attribute(NESTED | 4, &expressions)].concat();
     // NLM_F_APPEND
     change(namespace, &[(6, CREATE | 0x800, family, rule)]);
 }
 
 /// Takes all rules out of the chain.
 pub fn delete_rules(namespace: &Namespace, family: u8) {
-    change(namespace, &[(8, ACKNOWLEDGE, family, [attribute(1, TABLE), attribute(2, CHAIN)].concat())]);
+    change(
+        namespace,
+        &[(8, ACKNOWLEDGE, family, [attribute(1, TABLE), attribute(2, CHAIN)].concat())],
+    );
 }
 
 /// `NLA_F_NESTED`.
@@ -66,12 +79,17 @@ fn change(namespace: &Namespace, messages: &[(u16, u16, u8, Vec<u8>)]) {
     let nftables = [0, 0, 0, 10];
     let mut batch = message(0x10, 1, &nftables);
     for (kind, flags, family, attributes) in messages {
-        batch.extend(message(0xa00 | kind, 1 | flags, &[&[*family, 0, 0, 0][..], attributes].concat()));
+        batch.extend(message(
+            0xa00 | kind,
+            1 | flags,
+            &[&[*family, 0, 0, 0][..], attributes].concat(),
+        ));
     }
     batch.extend(message(0x11, 1, &nftables));
     let answer = namespace.enter(|| {
         let protocol = SockProtocol::NetlinkNetFilter;
-        let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap();
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
+            .unwrap();
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0)).unwrap();
         sendto(fd.as_raw_fd(), &batch, &NetlinkAddr::new(0, 0), MsgFlags::empty()).unwrap();
         let mut answer = vec![0; 4096];

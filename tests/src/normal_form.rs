@@ -1,8 +1,11 @@
-//! What vtepd forwards by and what the kernel has, entry by entry, in the normal form of `docs/reference/api.md`: a set of lines.
+//! What vtepd forwards by and what the kernel has, entry by entry, in the normal form of
+//! `docs/reference/api.md`: a set of lines.
 //!
-//! - `fdb NETDEV MAC VTEP`: entries with a VTEP; none of addresses that the bridge has on a port of its own
+//! - `fdb NETDEV MAC VTEP`: entries with a VTEP; none of addresses that the bridge has on a port of
+//!   its own
 //! - `flood NETDEV VTEP`: the same of MAC address zero
-//! - `route VTEP UPLINK GATEWAY WEIGHT`: the live next hops of the longest prefix, weights in lowest terms
+//! - `route VTEP UPLINK GATEWAY WEIGHT`: the live next hops of the longest prefix, weights in
+//!   lowest terms
 //! - `host BRIDGE ADDRESS MAC`: bindings of MAC and IP addresses
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +17,8 @@ pub type Lines = BTreeSet<String>;
 
 const FLOOD: &str = "00:00:00:00:00:00";
 
-/// What the lines of one side lack and have too much against the other's, each with a sign; nothing where they are equal.
+/// What the lines of one side lack and have too much against the other's, each with a sign; nothing
+/// where they are equal.
 #[must_use]
 pub fn differences(vtepd: &Lines, kernel: &Lines) -> Vec<String> {
     let only = |sign: &str, one: &Lines, other: &Lines| {
@@ -25,7 +29,8 @@ pub fn differences(vtepd: &Lines, kernel: &Lines) -> Vec<String> {
 
 /// What vtepd has of these VNIs. `ask` runs vtepctl with `-o json`.
 pub fn of_vtepd(ask: impl Fn(&[&str]) -> Value, vnis: &[u32]) -> Lines {
-    let rows = |answer: Value| answer.as_array().cloned().unwrap_or_else(|| panic!("no list: {answer}"));
+    let rows =
+        |answer: Value| answer.as_array().cloned().unwrap_or_else(|| panic!("no list: {answer}"));
     let mut lines = Lines::new();
     for vni in vnis.iter().map(u32::to_string) {
         for row in rows(ask(&["fdb", "--vni", &vni])) {
@@ -41,7 +46,9 @@ pub fn of_vtepd(ask: impl Fn(&[&str]) -> Value, vnis: &[u32]) -> Lines {
         }
     }
     let named = vteps(&lines);
-    for route in rows(ask(&["route"])).into_iter().filter(|route| named.contains(text(&route["vtep"]))) {
+    for route in
+        rows(ask(&["route"])).into_iter().filter(|route| named.contains(text(&route["vtep"])))
+    {
         let hops = rows(route["next_hops"].clone());
         let hop = |hop: &Value| (pair(hop, "uplink", "gateway"), hop["weight"].as_u64().unwrap());
         add_route(&mut lines, text(&route["vtep"]), hops.iter().map(hop));
@@ -55,14 +62,15 @@ pub fn of_vtepd(ask: impl Fn(&[&str]) -> Value, vnis: &[u32]) -> Lines {
     lines
 }
 
-/// What the kernel has of these vxlan netdevs, each with its bridge. `run` runs a command in the leaf and returns what it prints.
+/// What the kernel has of these vxlan netdevs, each with its bridge. `run` runs a command in the
+/// leaf and returns what it prints.
 pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Lines {
     let json = |command: &str| {
         let printed = run(command);
         // iproute2 prints nothing at all where there is nothing.
         let printed = if printed.trim().is_empty() { "[]" } else { printed.as_str() };
-        let rows: Vec<Value> =
-            serde_json::from_str(printed).unwrap_or_else(|error| panic!("{command}: {error}: {printed}"));
+        let rows: Vec<Value> = serde_json::from_str(printed)
+            .unwrap_or_else(|error| panic!("{command}: {error}: {printed}"));
         rows
     };
     let mut lines = Lines::new();
@@ -78,7 +86,9 @@ pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Line
             let (mac, vtep) = (text(&entry["mac"]), entry["dst"].as_str());
             match vtep {
                 Some(vtep) if mac == FLOOD => lines.insert(format!("flood {netdev} {vtep}")),
-                Some(vtep) if !local.contains(mac) => lines.insert(format!("fdb {netdev} {mac} {vtep}")),
+                Some(vtep) if !local.contains(mac) => {
+                    lines.insert(format!("fdb {netdev} {mac} {vtep}"))
+                }
                 _ => false,
             };
         }
@@ -104,8 +114,9 @@ pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Line
     lines
 }
 
-/// What the bypass goes by, against what the kernel has: addresses that bridges have on ports with the bypass, or behind one of these
-/// vxlan netdevs, each with its bridge, which are all that are taken over. Nothing where vtepd knows as many.
+/// What the bypass goes by, against what the kernel has: addresses that bridges have on ports with
+/// the bypass, or behind one of these vxlan netdevs, each with its bridge, which are all that are
+/// taken over. Nothing where vtepd knows as many.
 pub fn bypass_differences(
     ask: impl Fn(&[&str]) -> Value,
     run: impl Fn(&str) -> String,
@@ -138,7 +149,8 @@ pub fn bypass_differences(
         }
     }
     let known = ask(&["status"])["bypass"]["addresses"].clone();
-    (known != places.len()).then(|| format!("the bypass goes by {known} addresses, not by {places:?}"))
+    (known != places.len())
+        .then(|| format!("the bypass goes by {known} addresses, not by {places:?}"))
 }
 
 /// The VTEPs that entries name.
@@ -149,7 +161,11 @@ pub fn vteps(lines: &Lines) -> BTreeSet<String> {
 }
 
 /// Replaces the route to a VTEP by these next hops: interface and gateway, and weight.
-pub fn set_route(lines: &mut Lines, vtep: &str, hops: impl Iterator<Item = ((String, String), u64)>) {
+pub fn set_route(
+    lines: &mut Lines,
+    vtep: &str,
+    hops: impl Iterator<Item = ((String, String), u64)>,
+) {
     lines.retain(|line| !line.starts_with(&format!("route {vtep} ")));
     add_route(lines, vtep, hops);
 }

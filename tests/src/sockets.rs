@@ -1,4 +1,5 @@
-//! TCP and UDP between hosts, by ordinary sockets: what they send comes with partial checksums and as super-frames.
+//! TCP and UDP between hosts, by ordinary sockets: what they send comes with partial checksums and
+//! as super-frames.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -25,15 +26,20 @@ pub fn tcp_both_ways(client: &Host, server: &Host, length: usize) {
 }
 
 /// As [`tcp_both_ways`], between other addresses of the hosts.
-pub fn tcp_between((client, _): (&Host, Ipv4Addr), (server, address): (&Host, Ipv4Addr), length: usize) {
+pub fn tcp_between(
+    (client, _): (&Host, Ipv4Addr),
+    (server, address): (&Host, Ipv4Addr),
+    length: usize,
+) {
     let listener = server.ns.enter(|| TcpListener::bind((address, 0))).unwrap().unwrap();
     let port = listener.local_addr().unwrap().port();
     let serving = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         exchange(stream, 2, 1, length);
     });
-    let stream =
-        client.ns.enter(|| TcpStream::connect_timeout(&SocketAddrV4::new(address, port).into(), PATIENCE));
+    let stream = client
+        .ns
+        .enter(|| TcpStream::connect_timeout(&SocketAddrV4::new(address, port).into(), PATIENCE));
     exchange(stream.unwrap().expect("TCP connects"), 1, 2, length);
     serving.join().expect("the server gets every byte");
 }
@@ -49,11 +55,15 @@ fn exchange(stream: TcpStream, own: u64, theirs: u64, length: usize) {
     let mut received = Vec::new();
     (&stream).read_to_end(&mut received).expect("TCP brings every byte");
     sending.join().unwrap();
-    assert!(received == bytes(theirs, length), "TCP brought {} of {length} bytes, or others", received.len());
+    assert!(
+        received == bytes(theirs, length),
+        "TCP brought {} of {length} bytes, or others",
+        received.len()
+    );
 }
 
-/// Sends datagrams and compares what arrives; none may be lost. `segment` has the kernel cut them from larger sends
-/// (`UDP_SEGMENT`).
+/// Sends datagrams and compares what arrives; none may be lost. `segment` has the kernel cut them
+/// from larger sends (`UDP_SEGMENT`).
 pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool) {
     let receiver = to.ns.enter(|| UdpSocket::bind((to.ip(), 0))).unwrap().unwrap();
     setsockopt(&receiver, sockopt::RcvBufForce, &(32 << 20)).unwrap();
@@ -62,7 +72,8 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     let per_send = if segment { (60_000 / size).clamp(1, 64) } else { 1 };
     if segment {
-        setsockopt(&sender, sockopt::UdpGsoSegment, &i32::try_from(size).unwrap()).expect("UDP_SEGMENT");
+        setsockopt(&sender, sockopt::UdpGsoSegment, &i32::try_from(size).unwrap())
+            .expect("UDP_SEGMENT");
     }
     let all = bytes(size as u64, datagrams * size);
     on_one_cpu(|| {
@@ -76,8 +87,9 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
     });
     let mut buffer = vec![0; 65_536];
     for (number, expected) in all.chunks(size).enumerate() {
-        let length =
-            receiver.recv(&mut buffer).unwrap_or_else(|e| panic!("datagram {number} of {size} bytes: {e}"));
+        let length = receiver
+            .recv(&mut buffer)
+            .unwrap_or_else(|e| panic!("datagram {number} of {size} bytes: {e}"));
         assert!(
             buffer[..length] == *expected,
             "datagram {number} of {size} bytes has {length} bytes, or others"
@@ -85,7 +97,8 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
     }
 }
 
-/// Each CPU has a queue of its own for what a veth is given: a sender that moves to another one may overtake itself.
+/// Each CPU has a queue of its own for what a veth is given: a sender that moves to another one may
+/// overtake itself.
 pub(crate) fn on_one_cpu(send: impl FnOnce()) {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();
@@ -97,9 +110,11 @@ pub(crate) fn on_one_cpu(send: impl FnOnce()) {
     sched_setaffinity(this, &all).unwrap();
 }
 
-/// Pings a host: so many requests of so many bytes, each of which must be answered. `options` are those of ping.
+/// Pings a host: so many requests of so many bytes, each of which must be answered. `options` are
+/// those of ping.
 pub fn ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) {
-    // Without a deadline ping waits for its last answer no longer than two of the round trips that it has seen.
+    // Without a deadline ping waits for its last answer no longer than two of the round trips that
+    // it has seen.
     let options = [options, &["-i", "0.05", "-w", "10"]].concat();
     let said = try_ping(from, to, count, size, &options);
     let expected = format!("{count} packets transmitted, {count} received");

@@ -54,7 +54,9 @@ impl Stream {
                 match asked.try_recv() {
                     Ok(answer) => drop(answer.send(sink.report())),
                     Err(mpsc::TryRecvError::Disconnected) => return sink,
-                    Err(mpsc::TryRecvError::Empty) => drop(sink.receive().expect("the sink receives")),
+                    Err(mpsc::TryRecvError::Empty) => {
+                        let _frames = sink.receive().expect("the sink receives");
+                    }
                 }
             }
         });

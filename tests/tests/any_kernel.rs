@@ -1,6 +1,7 @@
-//! What vtepd must do on whatever kernel it finds: run here with all other tests, and on other kernels by `tests/linux-vm`, in an
-//! emulated machine that may be many times slower, beside others. So rates are low, and limits are times that only a kernel that does not
-//! carry on would miss.
+//! What vtepd must do on whatever kernel it finds: run here with all other tests, and on other
+//! kernels by `tests/linux-vm`, in an emulated machine that may be many times slower, beside
+//! others. So rates are low, and limits are times that only a kernel that does not carry on would
+//! miss.
 
 #![allow(
     clippy::expect_used,
@@ -35,8 +36,8 @@ impl Streams {
         Self { streams, lost: [0; 2] }
     }
 
-    /// Lets frames pass each way; prints what was lost since the last look and holds it to what may be: of as many
-    /// milliseconds. Never does a frame come twice.
+    /// Lets frames pass each way; prints what was lost since the last look and holds it to what may
+    /// be: of as many milliseconds. Never does a frame come twice.
     fn settle(&mut self, step: &str, milliseconds: u64) {
         self.streams.iter().for_each(|(_, stream)| stream.pass(100));
         for ((way, stream), lost) in self.streams.iter().zip(&mut self.lost) {
@@ -51,12 +52,14 @@ impl Streams {
     }
 }
 
-/// A vtepd whose worker may take its time: an emulated machine does not run it for longer than the usual limit.
+/// A vtepd whose worker may take its time: an emulated machine does not run it for longer than the
+/// usual limit.
 fn patient(lab: &Lab) -> Vtepd {
     Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 3000\n", &["--no-fpm"])
 }
 
-/// It comes, is killed, comes again, hangs, and goes, under a stream each way to and from a kernel VXLAN peer.
+/// It comes, is killed, comes again, hangs, and goes, under a stream each way to and from a kernel
+/// VXLAN peer.
 #[test]
 fn the_minimal_takeover() {
     if !can_run("the_minimal_takeover") {
@@ -95,7 +98,9 @@ fn the_minimal_takeover() {
     streams.settle("SIGSTOP", 8000);
     kill(pid, Signal::SIGCONT).unwrap();
     let before = vtepd.metrics().vni_frames(VNI, "decapsulated");
-    vtepd.wait_for("frames through it again", |metrics| metrics.vni_frames(VNI, "decapsulated") > before);
+    vtepd.wait_for("frames through it again", |metrics| {
+        metrics.vni_frames(VNI, "decapsulated") > before
+    });
     streams.settle("SIGCONT", 8000);
 
     let (status, log) = vtepd.terminate();
@@ -105,23 +110,33 @@ fn the_minimal_takeover() {
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
 }
 
-/// What local senders leave to somebody below arrives, every byte: UDP super-frames (`UDP_SEGMENT`) also where the kernel cannot tell
-/// vtepd of them, which says so.
+/// What local senders leave to somebody below arrives, every byte: UDP super-frames (`UDP_SEGMENT`)
+/// also where the kernel cannot tell vtepd of them, which says so.
 #[test]
 fn super_frames_of_local_senders_arrive() {
     const DATAGRAMS: usize = 100;
     if !can_run("super_frames_of_local_senders_arrive") {
         return;
     }
-    let lab = Lab::with("anyudp", Setup { overlay_mtu: 1500, underlay_mtu: 1550, ..Setup::default() });
+    let lab =
+        Lab::with("anyudp", Setup { overlay_mtu: 1500, underlay_mtu: 1550, ..Setup::default() });
     let vtepd = patient(&lab);
     let status = vtepd.ask(&["status"]);
-    let lacks: Vec<&str> =
-        status["steering"]["lacks"].as_array().unwrap().iter().map(|lack| lack.as_str().unwrap()).collect();
+    let lacks: Vec<&str> = status["steering"]["lacks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|lack| lack.as_str().unwrap())
+        .collect();
     println!("this kernel lacks: {lacks:?}");
     let lacks = |what: &str| lacks.iter().any(|lack| lack.contains(what));
     assert_eq!(lacks("tcx"), status["steering"]["hook"] == "clsact");
-    assert_eq!(vtepd.log().contains("UDP super-frames"), lacks("UDP super-frames"), "{}", vtepd.log());
+    assert_eq!(
+        vtepd.log().contains("UDP super-frames"),
+        lacks("UDP super-frames"),
+        "{}",
+        vtepd.log()
+    );
     for size in [1472, 600] {
         sockets::udp(&lab.host, &lab.far, DATAGRAMS, size, true);
         sockets::udp(&lab.far, &lab.host, DATAGRAMS, size, true);

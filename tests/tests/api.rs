@@ -1,4 +1,5 @@
-//! What vtepctl says is what the kernel has and what the wire shows, and what it changes changes under traffic.
+//! What vtepctl says is what the kernel has and what the wire shows, and what it changes changes
+//! under traffic.
 
 #![allow(
     clippy::expect_used,
@@ -28,7 +29,8 @@ use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets, wait_for};
 use wire::roce::{Bth, opcode};
 use wire::{MacAddr, QueuePair, number};
 
-/// MAC addresses and VTEPs that the kernel has for a vxlan netdev; the flood list with MAC address zero.
+/// MAC addresses and VTEPs that the kernel has for a vxlan netdev; the flood list with MAC address
+/// zero.
 fn kernel_fdb(leaf: &Namespace, netdev: &str) -> BTreeSet<(String, String)> {
     let entries: Value =
         serde_json::from_str(&run(leaf, &format!("bridge -j fdb show dev {netdev}"))).unwrap();
@@ -96,9 +98,10 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
     assert_eq!((one[0]["vtep"].as_str(), one.as_array().unwrap().len()), (Some("10.0.0.2"), 1));
 
     // VNIs that are not there, or not taken over.
-    for (vni, says) in
-        [("20", "it is in no bridge"), ("30", "no vxlan netdev of this network namespace has VNI 30")]
-    {
+    for (vni, says) in [
+        ("20", "it is in no bridge"),
+        ("30", "no vxlan netdev of this network namespace has VNI 30"),
+    ] {
         let output = vtepd.ctl(&["fdb", "--vni", vni]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(says), "{said}");
@@ -107,29 +110,44 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
     let vtepctl = vtepd_tests::daemon::ctl_program();
     let line = format!("{} fdb | head -n 1; echo ${{PIPESTATUS[0]}}", vtepctl.display());
     let said = lab.leaf.run(&["bash", "-c", &line]).unwrap();
-    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["vni", "netdev", "mac", "vtep", "0"], "{said}");
+    assert_eq!(
+        said.split_whitespace().collect::<Vec<_>>(),
+        ["vni", "netdev", "mac", "vtep", "0"],
+        "{said}"
+    );
 
     // The next hops, with one of them gone.
-    let route =
-        |m: &Value| m.as_array().unwrap().iter().find(|route| route["vtep"] == "10.0.0.2").unwrap().clone();
+    let route = |m: &Value| {
+        m.as_array().unwrap().iter().find(|route| route["vtep"] == "10.0.0.2").unwrap().clone()
+    };
     let hops = |vtepd: &Vtepd| {
         let found = route(&vtepd.ask(&["route"]));
         let hops = found["next_hops"].as_array().unwrap().clone();
         (text(&found["state"]), hops.iter().map(|hop| text(&hop["uplink"])).collect::<Vec<_>>())
     };
-    wait_for("both next hops", || hops(&vtepd) == ("reachable".to_owned(), vec!["up1".into(), "up2".into()]));
+    wait_for("both next hops", || {
+        hops(&vtepd) == ("reachable".to_owned(), vec!["up1".into(), "up2".into()])
+    });
     ip(&lab.leaf, "link set up1 down");
     wait_for("one next hop", || hops(&vtepd) == ("reachable".to_owned(), vec!["up2".into()]));
     ip(&lab.leaf, "route del 10.0.0.2/32");
     wait_for("no next hop", || hops(&vtepd) == ("unreachable".to_owned(), vec![]));
     let peers = vtepd.ask(&["peer"]);
-    assert_eq!((&peers[0]["vtep"], &peers[0]["state"]), (&"10.0.0.2".into(), &"unreachable".into()));
-    assert_eq!((&peers[0]["vnis"][0]["vni"], &peers[0]["vnis"][0]["flood"]), (&VNI.into(), &true.into()));
+    assert_eq!(
+        (&peers[0]["vtep"], &peers[0]["state"]),
+        (&"10.0.0.2".into(), &"unreachable".into())
+    );
+    assert_eq!(
+        (&peers[0]["vnis"][0]["vni"], &peers[0]["vnis"][0]["flood"]),
+        (&VNI.into(), &true.into())
+    );
 
     // Who is not there is named with what to do.
     let (_, _) = vtepd.terminate();
-    let output =
-        lab.leaf.enter(|| std::process::Command::new(&vtepctl).arg("status").output().unwrap()).unwrap();
+    let output = lab
+        .leaf
+        .enter(|| std::process::Command::new(&vtepctl).arg("status").output().unwrap())
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         said.contains("nobody listens on @vtepd-api in this network namespace: start vtepd here"),
@@ -178,7 +196,10 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     ip(&lab.leaf, "link set vx10 nomaster");
     assert_eq!(events.wait_for_kind("detached")["interface"], "vx10");
     let left = events.wait_for_kind("left");
-    assert_eq!(left["text"], "VNI 10 (vx10) is left to the kernel: it is in no bridge [not-in-bridge]");
+    assert_eq!(
+        left["text"],
+        "VNI 10 (vx10) is left to the kernel: it is in no bridge [not-in-bridge]"
+    );
     assert_eq!(left["reason_slug"], "not-in-bridge");
 
     let all = String::from_utf8(vtepd.ctl(&["events", "-o", "json"]).stdout).unwrap();
@@ -192,7 +213,8 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     assert_eq!(two.lines().count(), 2, "{two}");
 }
 
-/// Under traffic, nothing is lost; what the configuration says comes back with SIGHUP, what was detached does not.
+/// Under traffic, nothing is lost; what the configuration says comes back with SIGHUP, what was
+/// detached does not.
 #[test]
 fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
     if !can_run("a_vni_is_detached_and_attached_under_traffic_without_loss") {
@@ -201,8 +223,12 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
     let lab = Lab::new("attach");
     lab.overlay(20, "nolearning", "nolearning", "");
     let vtepd = Vtepd::start(&lab.leaf, &["--exclude", "20"]);
-    let stream =
-        Stream::start(&lab.host, &lab.far, Rate { frames: 5000, queue_pairs: 16, payload: 64 }, 0xa77ac);
+    let stream = Stream::start(
+        &lab.host,
+        &lab.far,
+        Rate { frames: 5000, queue_pairs: 16, payload: 64 },
+        0xa77ac,
+    );
     let mut events = vtepd.events();
     stream.pass(500);
     for _ in 0..3 {
@@ -216,9 +242,11 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
         events.wait_for_kind("reload");
         // Changes are answered once everything before them is in force.
         assert_eq!(vtepd.ask(&["policy", "set", "20", "qp-hash"])["taken"], Value::Null);
-        let said = String::from_utf8(vtepd.ctl(&["policy", "set", "20", "qp-hash"]).stdout).unwrap();
+        let said =
+            String::from_utf8(vtepd.ctl(&["policy", "set", "20", "qp-hash"]).stdout).unwrap();
         assert!(
-            said.contains("VNI 20 (vx20) is left to the kernel: ") && said.contains("in force once"),
+            said.contains("VNI 20 (vx20) is left to the kernel: ")
+                && said.contains("in force once"),
             "{said}"
         );
         assert!(!vtepd.metrics().has_vni(10), "still detached");
@@ -310,10 +338,14 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     assert_eq!(shown, expected);
 
     // A captured VXLAN packet is explained by what is in it.
-    let file = std::env::temp_dir().join(format!("vtepd-story-explain-{}.pcap", std::process::id()));
+    let file =
+        std::env::temp_dir().join(format!("vtepd-story-explain-{}.pcap", std::process::id()));
     std::fs::write(&file, pcap(&frames[0].bytes)).unwrap();
     let answer = vtepd.ask(&["explain", "--pcap", file.to_str().unwrap()]);
-    assert_eq!((&answer["vni"], &answer["destination"]), (&10.into(), &lab.far.mac().to_string().into()));
+    assert_eq!(
+        (&answer["vni"], &answer["destination"]),
+        (&10.into(), &lab.far.mac().to_string().into())
+    );
 
     // A packet that comes in: sent to this leaf, to a VTEP that it is not, and with a reserved bit.
     let own = mac_of(&lab.leaf, "up1");
@@ -329,20 +361,34 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     let inner = roce(Pair::of(&lab.far, &lab.host), 0x11);
     for (tunnelled, fate, reason) in [
         (tunnelled, "bridge", Value::Null),
-        (Tunnelled { destination: [10, 0, 0, 9].into(), ..tunnelled }, "kernel", "unknown_vni".into()),
+        (
+            Tunnelled { destination: [10, 0, 0, 9].into(), ..tunnelled },
+            "kernel",
+            "unknown_vni".into(),
+        ),
         (Tunnelled { flip: 1 << 63, ..tunnelled }, "kernel", "not_vxlan".into()),
     ] {
         let frame = tunnelled.frame(&inner);
         std::fs::write(&file, pcap(&frame)).unwrap();
         let answer = vtepd.ask(&["explain", "--received", "--pcap", file.to_str().unwrap()]);
-        assert_eq!((&answer["fate"], &answer["reason"]["reason"]), (&fate.into(), &reason), "{answer}");
-        let steered = || vtepd.metrics().get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}");
+        assert_eq!(
+            (&answer["fate"], &answer["reason"]["reason"]),
+            (&fate.into(), &reason),
+            "{answer}"
+        );
+        let steered =
+            || vtepd.metrics().get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}");
         let (before, at_host) = (steered(), Capture::start(&lab.host.ns, ETH, is_roce));
         inject(&lab.routers[0], "leaf", &[frame]);
         if fate == "bridge" {
             assert_eq!(
                 (&answer["netdev"], &answer["vtep"], &answer["known_vtep"], &answer["source"]),
-                (&"vx10".into(), &"10.0.0.2".into(), &true.into(), &lab.far.mac().to_string().into())
+                (
+                    &"vx10".into(),
+                    &"10.0.0.2".into(),
+                    &true.into(),
+                    &lab.far.mac().to_string().into()
+                )
             );
             at_host.wait(1);
         }
@@ -356,7 +402,10 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
         (&["qp-spray"][..], "'qp-spray' is no policy"),
         (&["qp-bins", "--bins", "101"], "101 bins do not fit"),
         (&["qp-bins", "--bins", "0"], "there cannot be 0 bins: expected a number from 1 to 65535"),
-        (&["qp-bins", "--bins", "70000"], "there cannot be 70000 bins: expected a number from 1 to 65535"),
+        (
+            &["qp-bins", "--bins", "70000"],
+            "there cannot be 70000 bins: expected a number from 1 to 65535",
+        ),
         (&["--bins", "2"], "only qp-bins has bins"),
         (&[], "nothing to change"),
     ] {
@@ -365,12 +414,16 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
         assert!(!output.status.success() && said.contains(says), "{said}");
     }
     let policy = || vtepd.ask(&["policy", "show"])[0]["taken"]["policy"].clone();
-    assert_eq!((&policy()["name"], &policy()["source_ports"]), (&"qp-hash".into(), &"50000-50099".into()));
+    assert_eq!(
+        (&policy()["name"], &policy()["source_ports"]),
+        (&"qp-hash".into(), &"50000-50099".into())
+    );
     vtepd.hangup();
     wait_for("the configuration's word", || policy()["source_ports"] == "49152-65535");
 }
 
-/// A path instead of a name: its owner's alone, gone with the daemon; health and reflection answer as their standards say.
+/// A path instead of a name: its owner's alone, gone with the daemon; health and reflection answer
+/// as their standards say.
 #[test]
 fn a_path_has_permissions_and_the_standard_services_answer() {
     if !can_run("a_path_has_permissions_and_the_standard_services_answer") {
@@ -389,13 +442,15 @@ fn a_path_has_permissions_and_the_standard_services_answer() {
     let (serving, services) = runtime.block_on(async {
         let channel = api::channel(&socket.parse().unwrap()).await.unwrap();
         let request = HealthCheckRequest { service: "vtepd.v1.Vtepd".to_owned() };
-        let health = HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner().status;
+        let health =
+            HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner().status;
         let request = ServerReflectionRequest {
             message_request: Some(MessageRequest::ListServices(String::new())),
             ..ServerReflectionRequest::default()
         };
-        let answers =
-            ServerReflectionClient::new(channel).server_reflection_info(tokio_stream::once(request)).await;
+        let answers = ServerReflectionClient::new(channel)
+            .server_reflection_info(tokio_stream::once(request))
+            .await;
         let answer = answers.unwrap().into_inner().message().await.unwrap().unwrap();
         (health, format!("{answer:?}"))
     });
@@ -415,7 +470,10 @@ fn a_path_has_permissions_and_the_standard_services_answer() {
     let output = lab.leaf.enter(as_nobody).unwrap();
     std::fs::remove_file(copy).unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("runs as user 0, which you are not"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("runs as user 0, which you are not"),
+        "{said}"
+    );
 }
 
 /// What goes to each VTEP and comes from it adds up to what the VNIs count.
@@ -431,20 +489,30 @@ fn each_peer_shows_what_it_was_sent_and_what_it_sent() {
     inject(&lab.host.ns, ETH, &[roce(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), 1)]);
     let idle = vtepd.wait_until_idle();
     let peers = vtepd.ask(&["peer"]);
-    let of =
-        |row: usize, name: &str| peers[row]["traffic"][name].as_u64().unwrap_or_else(|| panic!("{peers}"));
+    let of = |row: usize, name: &str| {
+        peers[row]["traffic"][name].as_u64().unwrap_or_else(|| panic!("{peers}"))
+    };
     let frames = |row| (of(row, "sent_frames"), of(row, "received_frames"));
     assert_eq!((&peers[0]["vtep"], frames(0)), (&"10.0.0.2".into(), (8, 7)), "{peers}");
     assert_eq!((&peers[1]["vtep"], frames(1)), (&"10.0.0.3".into(), (6, 5)), "{peers}");
     let counters = vtepd.ask(&["counters"]);
-    for (mine, theirs) in [("encapsulated_bytes", "sent_bytes"), ("decapsulated_bytes", "received_bytes")] {
+    for (mine, theirs) in
+        [("encapsulated_bytes", "sent_bytes"), ("decapsulated_bytes", "received_bytes")]
+    {
         assert_eq!(counters["vnis"][0][mine], of(0, theirs) + of(1, theirs), "{peers} {counters}");
     }
     assert_eq!(idle.get("vtepd_peer_frames_total{vtep=\"10.0.0.2\",direction=\"received\"}"), 7);
-    assert_eq!((&counters["worker_stalls"], &counters["steering"]["uplink_stalled"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&counters["worker_stalls"], &counters["steering"]["uplink_stalled"]),
+        (&0.into(), &0.into())
+    );
     let shown = String::from_utf8(vtepd.ctl(&["peer"]).stdout).unwrap();
-    let line: Vec<&str> =
-        shown.lines().find(|line| line.starts_with("10.0.0.3")).unwrap().split_whitespace().collect();
+    let line: Vec<&str> = shown
+        .lines()
+        .find(|line| line.starts_with("10.0.0.3"))
+        .unwrap()
+        .split_whitespace()
+        .collect();
     assert_eq!((line[3], line[5]), ("6", "5"), "{shown}");
 }
 

@@ -36,7 +36,8 @@ fn left_behind(process: u32) -> Vec<String> {
     list("vty-").into_iter().filter(|name| name.ends_with(&format!("-{process}"))).collect()
 }
 
-/// As short as it goes: every figure is there, beside the kernel's where there is one, and is what it says.
+/// As short as it goes: every figure is there, beside the kernel's where there is one, and is what
+/// it says.
 #[test]
 fn a_bench_has_every_figure_beside_the_kernels() {
     if !can_run("a_bench_has_every_figure_beside_the_kernels") {
@@ -54,14 +55,19 @@ fn a_bench_has_every_figure_beside_the_kernels() {
     assert_eq!(of("in memory").len(), 8, "{rows:?}");
     for way in ["vtepd", "vtepd --no-bridge-bypass"] {
         let rows = of(way);
-        for word in ["encapsulate 64 B", "decapsulate 1082 B", "round trip", "TCP, sent", "TCP, received"] {
+        for word in
+            ["encapsulate 64 B", "decapsulate 1082 B", "round trip", "TCP, sent", "TCP, received"]
+        {
             let found = rows.iter().any(|row| row["case"].as_str().unwrap().starts_with(word));
             assert!(found, "no {word} of {way}");
         }
         for row in rows {
             let [figure, kernel, ratio] =
                 ["vtepd", "kernel", "ratio"].map(|name| row[name].as_f64().unwrap());
-            assert!(figure > 0.0 && kernel > 0.0 && (ratio - figure / kernel).abs() < 1e-9, "{row}");
+            assert!(
+                figure > 0.0 && kernel > 0.0 && (ratio - figure / kernel).abs() < 1e-9,
+                "{row}"
+            );
         }
     }
     assert!(rows.iter().all(|row| row["vtepd"].as_f64().unwrap() > 0.0), "{rows:?}");
@@ -72,8 +78,8 @@ fn a_bench_has_every_figure_beside_the_kernels() {
     assert_eq!(left_behind(id), Vec::<String>::new());
 }
 
-/// A vtepd that does not do what it is told: its frames never skip the bridge. What its name would promise is left out, in plain words, and
-/// everything else is there.
+/// A vtepd that does not do what it is told: its frames never skip the bridge. What its name would
+/// promise is left out, in plain words, and everything else is there.
 #[test]
 fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     if !can_run("frames_that_went_another_way_are_left_out_and_the_rest_is_told") {
@@ -87,7 +93,8 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     );
     std::fs::write(&stubborn, script).unwrap();
     std::fs::set_permissions(&stubborn, Permissions::from_mode(0o755)).unwrap();
-    let output = bench_of(&stubborn, &["--rounds", "1", "--time", "30"]).wait_with_output().unwrap();
+    let output =
+        bench_of(&stubborn, &["--rounds", "1", "--time", "30"]).wait_with_output().unwrap();
     std::fs::remove_file(&stubborn).unwrap();
     let [table, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success(), "{said}");
@@ -102,7 +109,10 @@ fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     assert_eq!(rows("vtepd", "encapsulate"), 0, "{table}");
     let left_out = "vtepd, encapsulate 64 B, 1 core: only 0 % of the frames that arrived";
     assert!(table.contains(left_out) && !table.contains("Case {"), "{table}");
-    assert!(table.contains("TCP, sent") && table.contains("MIN-MAX") && table.contains("10 %"), "{table}");
+    assert!(
+        table.contains("TCP, sent") && table.contains("MIN-MAX") && table.contains("10 %"),
+        "{table}"
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! One host's burst of broadcast frames, copied for a large flood list, takes neither other flows' frames nor memory.
+//! One host's burst of broadcast frames, copied for a large flood list, takes neither other flows'
+//! frames nor memory.
 
 #![allow(
     clippy::expect_used,
@@ -21,7 +22,8 @@ const VTEPS: u16 = 495;
 /// `ETH_P_802_EX1`: local experiments.
 const EXPERIMENT: u16 = 0x88b5;
 const BURST: usize = 1500;
-/// Bytes that the daemon's memory may grow by. The copies of one turn take 1 MB, and those of a whole batch 200 MB.
+/// Bytes that the daemon's memory may grow by. The copies of one turn take 1 MB, and those of a
+/// whole batch 200 MB.
 const GROWTH: u64 = 24 << 20;
 
 /// Bytes of a process in memory.
@@ -39,7 +41,8 @@ fn lab(case: &str) -> Lab {
     let mut flood = String::new();
     for number in 0..VTEPS {
         let [high, low] = number.to_be_bytes();
-        writeln!(flood, "fdb append 00:00:00:00:00:00 dev vx10 dst 10.9.{high}.{low} self static").unwrap();
+        writeln!(flood, "fdb append 00:00:00:00:00:00 dev vx10 dst 10.9.{high}.{low} self static")
+            .unwrap();
     }
     bridge(&lab.leaf, &flood);
     lab
@@ -66,7 +69,8 @@ fn a_broadcast_burst_takes_nothing_from_others() {
         assert!(said.contains("20 packets transmitted, 20 received"), "{said}");
     });
     let copies = (u64::from(VTEPS) + 2) * BURST as u64;
-    let metrics = vtepd.wait_for("all copies", |metrics| metrics.vni_frames(10, "encapsulated") >= copies);
+    let metrics =
+        vtepd.wait_for("all copies", |metrics| metrics.vni_frames(10, "encapsulated") >= copies);
     let after = resident(vtepd.pid());
     println!("RSS {before} bytes before the burst, {after} after");
     assert_eq!(metrics.get("vtepd_worker_stalls_total"), 0, "{}", metrics.0);

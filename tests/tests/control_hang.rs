@@ -1,4 +1,5 @@
-//! A control task that hangs leaves everything to the kernel, and the daemon still ends when it is told to.
+//! A control task that hangs leaves everything to the kernel, and the daemon still ends when it is
+//! told to.
 
 #![allow(
     clippy::expect_used,
@@ -21,7 +22,8 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{Lab, bridge, ip, run};
 use vtepd_tests::{PATIENCE, Vtepd, sockets, wait_for};
 
-/// A thread that is stopped, as by a system call that does not return, until [`Self::resume`] or the end of the process.
+/// A thread that is stopped, as by a system call that does not return, until [`Self::resume`] or
+/// the end of the process.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -39,7 +41,8 @@ impl Stopped {
     }
 }
 
-/// The leaf's FDB entry for the far host names another VTEP, and frames go there within the stall limit.
+/// The leaf's FDB entry for the far host names another VTEP, and frames go there within the stall
+/// limit.
 #[test]
 fn the_kernel_forwards_while_the_control_task_hangs() {
     if !can_run("the_kernel_forwards_while_the_control_task_hangs") {
@@ -62,7 +65,8 @@ fn the_kernel_forwards_while_the_control_task_hangs() {
     assert!(took < Duration::from_millis(1500), "the kernel forwarded after {took:?}");
 
     stopped.resume();
-    let metrics = vtepd.wait_for("vtepd to take over again", |metrics| metrics.get("vtepd_ready") == 1);
+    let metrics =
+        vtepd.wait_for("vtepd to take over again", |metrics| metrics.get("vtepd_ready") == 1);
     assert_eq!(metrics.get("vtepd_control_stalls_total"), 1);
     vtepd.wait_for_log("the control task hung, and the kernel forwarded everything for");
     // By the entry that it missed.
@@ -87,7 +91,9 @@ fn signals_end_a_vtepd_that_hangs() {
         let told = Instant::now();
         // A traced thread's end is seen by its tracer first.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
-        wait_for("vtepd to end", || waitpid(Pid::from_raw(pid), Some(flags)) != Ok(WaitStatus::StillAlive));
+        wait_for("vtepd to end", || {
+            waitpid(Pid::from_raw(pid), Some(flags)) != Ok(WaitStatus::StillAlive)
+        });
         let took = told.elapsed();
         assert!(took < Duration::from_secs(6), "{signal}: {took:?}");
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
@@ -112,7 +118,8 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     // With its end of the pipe.
     drop(command);
     wait_for("vtepd to take over", || run(&lab.leaf, "ip -br link").contains("vtepd-bridge"));
-    let uplink = run(&lab.leaf, "ip -o route get 10.0.0.2").split(" dev ").nth(1).unwrap().to_owned();
+    let uplink =
+        run(&lab.leaf, "ip -o route get 10.0.0.2").split(" dev ").nth(1).unwrap().to_owned();
     let uplink = uplink.split(' ').next().unwrap().to_owned();
     for _ in 0..60 {
         ip(&lab.leaf, &format!("link set {uplink} down\nlink set {uplink} up"));
@@ -127,7 +134,11 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     let start = Instant::now();
     vtepd.signal(Signal::SIGTERM).unwrap();
     let ended = vtepd.wait(PATIENCE).unwrap();
-    assert!(ended.success() && start.elapsed() < Duration::from_secs(10), "{ended}, {:?}", start.elapsed());
+    assert!(
+        ended.success() && start.elapsed() < Duration::from_secs(10),
+        "{ended}, {:?}",
+        start.elapsed()
+    );
     drain(&mut reader);
 }
 

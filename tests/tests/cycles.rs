@@ -1,6 +1,7 @@
 //! Q21 and Q22: vtepd comes and goes under numbered frames.
 //!
-//! The short runs are part of every test run; `tests/cycles` runs all of it, fifty times each, and prints the table.
+//! The short runs are part of every test run; `tests/cycles` runs all of it, fifty times each, and
+//! prints the table.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -8,9 +9,17 @@ use vtepd_tests::Lab;
 use vtepd_tests::cycles::{self, Direction, End, HEADING, Run};
 use vtepd_tests::guard::can_run;
 
-/// Runs both directions at both rates and prints what it cost; fails with all that missed its target. What took SIGKILL too long may be
-/// tried as often: a machine that is kept from its cores for some milliseconds says nothing of vtepd.
-fn come_and_go(case: &str, hook: &'static str, ends: &[End], rates: &[u32], count: usize, tries: usize) {
+/// Runs both directions at both rates and prints what it cost; fails with all that missed its
+/// target. What took SIGKILL too long may be tried as often: a machine that is kept from its cores
+/// for some milliseconds says nothing of vtepd.
+fn come_and_go(
+    case: &str,
+    hook: &'static str,
+    ends: &[End],
+    rates: &[u32],
+    count: usize,
+    tries: usize,
+) {
     come_and_go_with(1, case, hook, ends, rates, count, tries);
 }
 
@@ -57,7 +66,8 @@ fn come_and_go_with(
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// Rates of the short runs: what an unoptimised worker follows on a machine that has other things to do.
+/// Rates of the short runs: what an unoptimised worker follows on a machine that has other things
+/// to do.
 const SHORT: [u32; 2] = [20_000, 1000];
 const SHORT_CYCLES: usize = 5;
 const SHORT_TRIES: usize = 3;
@@ -97,21 +107,24 @@ fn q22_sigkill_under_traffic_loses_less_than_5_ms_on_clsact() {
     }
 }
 
-/// The whole table. `CYCLES` says how often, 50 by default; `HOOK` restricts it to one kind of hook.
+/// The whole table. `CYCLES` says how often, 50 by default; `HOOK` restricts it to one kind of
+/// hook.
 #[test]
 #[ignore = "takes about ten minutes and two idle cores: tests/cycles"]
 fn all_cycles() {
     if !can_run("all_cycles") {
         return;
     }
-    let count = std::env::var("CYCLES").map_or(50, |text| text.parse().expect("CYCLES is a number"));
+    let count =
+        std::env::var("CYCLES").map_or(50, |text| text.parse().expect("CYCLES is a number"));
     let ends = [End::Detach, End::Kill];
     let only = std::env::var("HOOK").ok().filter(|hook| !hook.is_empty());
     let missed: Vec<String> = ["tcx", "clsact"]
         .into_iter()
         .filter(|hook| only.as_deref().is_none_or(|only| only == *hook))
         .filter_map(|hook| {
-            let run = || come_and_go(&format!("all{hook}"), hook, &ends, &[100_000, 1000], count, 1);
+            let run =
+                || come_and_go(&format!("all{hook}"), hook, &ends, &[100_000, 1000], count, 1);
             std::panic::catch_unwind(run).err().map(|_| hook.to_owned())
         })
         .collect();

@@ -33,7 +33,10 @@ fn pages() -> Vec<(String, String)> {
                 folders.push(path);
             } else if name.ends_with(".md") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                found.push((path.strip_prefix(root()).unwrap().to_string_lossy().into_owned(), text));
+                found.push((
+                    path.strip_prefix(root()).unwrap().to_string_lossy().into_owned(),
+                    text,
+                ));
             }
         }
     }
@@ -71,7 +74,9 @@ fn sentences(text: &str) -> Vec<String> {
             Event::Text(text) if !code => current.push_str(&text),
             Event::Code(_) => current.push_str("code"),
             Event::SoftBreak | Event::HardBreak => current.push(' '),
-            Event::End(TagEnd::Paragraph | TagEnd::Item | TagEnd::Heading(_) | TagEnd::TableCell) => {
+            Event::End(
+                TagEnd::Paragraph | TagEnd::Item | TagEnd::Heading(_) | TagEnd::TableCell,
+            ) => {
                 all.extend(std::mem::take(&mut current).split_inclusive(". ").map(str::to_owned));
             }
             _ => {}
@@ -84,7 +89,9 @@ fn sentences(text: &str) -> Vec<String> {
 fn sentences_have_at_most_40_words() {
     let mut long = Vec::new();
     for (page, text) in pages() {
-        if ["README.md", "ARCHITECTURE.md"].contains(&page.as_str()) || page.starts_with("docs/guide/") {
+        if ["README.md", "ARCHITECTURE.md"].contains(&page.as_str())
+            || page.starts_with("docs/guide/")
+        {
             let all = sentences(&text);
             assert!(all.len() > 5, "{page} has {} sentences", all.len());
             long.extend(all.into_iter().filter(|s| s.split_whitespace().count() > WORDS));
@@ -107,11 +114,13 @@ fn links_lead_somewhere() {
     for (page, text) in pages() {
         let folder = root().join(&page).parent().unwrap().to_owned();
         for event in parse(&text) {
-            let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else {
+            let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event
+            else {
                 continue;
             };
             let file = dest_url.split('#').next().unwrap();
-            let elsewhere = ["https://", "http://", "mailto:"].iter().any(|scheme| file.starts_with(scheme));
+            let elsewhere =
+                ["https://", "http://", "mailto:"].iter().any(|scheme| file.starts_with(scheme));
             if !file.is_empty() && !elsewhere && !folder.join(file).exists() {
                 broken.push(format!("{page}: {dest_url}"));
             }
@@ -126,7 +135,9 @@ fn the_table_of_contents_has_every_page() {
     let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let records = std::fs::read_to_string(docs.join("adr/README.md")).unwrap();
     for (page, _) in pages() {
-        let Some(name) = page.strip_prefix("docs/").filter(|name| *name != "SUMMARY.md") else { continue };
+        let Some(name) = page.strip_prefix("docs/").filter(|name| *name != "SUMMARY.md") else {
+            continue;
+        };
         let listed = match name.strip_prefix("adr/").filter(|name| *name != "README.md") {
             Some(record) => records.contains(&format!("({record})")),
             None => summary.contains(&format!("({name})")),

@@ -21,8 +21,8 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Outer, Vtepd, quiet, wait_for};
 use wire::roce::opcode;
 
-/// How many frames are on their way at once: what the kernel's backlog of a veth link holds (`netdev_max_backlog`, 1,000),
-/// and the ring behind it, with the worker not running.
+/// How many frames are on their way at once: what the kernel's backlog of a veth link holds
+/// (`netdev_max_backlog`, 1,000), and the ring behind it, with the worker not running.
 const AT_ONCE: usize = 500;
 
 /// Sends frames from the host and returns their outer headers, by uplink.
@@ -34,7 +34,8 @@ fn encapsulate(lab: &Lab, sent: &[Vec<u8>]) -> [Vec<Outer>; 2] {
         so_far += some.len();
         wait_for("all frames on the uplinks", || up[0].count() + up[1].count() >= so_far);
     }
-    let outers = |frames: Vec<Captured>| frames.iter().map(|frame| frame.outer(4789).unwrap()).collect();
+    let outers =
+        |frames: Vec<Captured>| frames.iter().map(|frame| frame.outer(4789).unwrap()).collect();
     up.map(|capture| outers(capture.stop()))
 }
 
@@ -42,7 +43,8 @@ fn encapsulate(lab: &Lab, sent: &[Vec<u8>]) -> [Vec<Outer>; 2] {
 fn ports(lab: &Lab, sent: &[Vec<u8>]) -> Vec<u16> {
     let all: Vec<Outer> = encapsulate(lab, sent).into_iter().flatten().collect();
     assert_eq!(all.len(), sent.len());
-    let port: BTreeMap<&[u8], u16> = all.iter().map(|outer| (&outer.inner[..], outer.source_port)).collect();
+    let port: BTreeMap<&[u8], u16> =
+        all.iter().map(|outer| (&outer.inner[..], outer.source_port)).collect();
     sent.iter().map(|frame| port[&frame[..]]).collect()
 }
 
@@ -68,8 +70,13 @@ fn q1_one_queue_pair_has_one_outer_port_whatever_it_carries() {
                     let source_port = 0xc000 + (n % 97) as u16;
                     let opcode = opcodes[n as usize % opcodes.len()];
                     let payload = (n as usize % 200) * 4;
-                    let roce =
-                        Roce { queue_pair, sequence: n * 27_961 % (1 << 24), opcode, source_port, payload };
+                    let roce = Roce {
+                        queue_pair,
+                        sequence: n * 27_961 % (1 << 24),
+                        opcode,
+                        source_port,
+                        payload,
+                    };
                     roce.frame(Pair::of(&lab.host, &lab.far))
                 })
                 .collect();
@@ -79,8 +86,8 @@ fn q1_one_queue_pair_has_one_outer_port_whatever_it_carries() {
     }
 }
 
-/// A million frames of one queue pair, or as many as pass in twelve seconds. A worker that is not scheduled may lose some, which it
-/// counts; none may overtake another.
+/// A million frames of one queue pair, or as many as pass in twelve seconds. A worker that is not
+/// scheduled may lose some, which it counts; none may overtake another.
 #[test]
 fn q1_one_queue_pair_keeps_its_order() {
     if !can_run("q1_one_queue_pair_keeps_its_order") {
@@ -93,9 +100,14 @@ fn q1_one_queue_pair_keeps_its_order() {
             *ports.entry(u16::from_be_bytes([frame.data[34], frame.data[35]])).or_default() += 1;
         }
     };
-    let up = lab.routers.each_ref().map(|router| Capture::fold(router, "leaf", BTreeMap::new(), count));
-    let stream =
-        Stream::start(&lab.host, &lab.far, Rate { frames: 100_000, queue_pairs: 1, payload: 64 }, 0x9101);
+    let up =
+        lab.routers.each_ref().map(|router| Capture::fold(router, "leaf", BTreeMap::new(), count));
+    let stream = Stream::start(
+        &lab.host,
+        &lab.far,
+        Rate { frames: 100_000, queue_pairs: 1, payload: 64 },
+        0x9101,
+    );
     let start = std::time::Instant::now();
     while stream.sent() < 1_000_000 && start.elapsed().as_secs() < 12 {
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -106,7 +118,12 @@ fn q1_one_queue_pair_keeps_its_order() {
     assert_eq!(used.len(), 1, "{used:?}");
     assert_eq!((report.reordered(), report.duplicated(), report.corrupted()), (0, 0, 0));
     let metrics = vtepd.wait_until_idle();
-    assert_eq!(report.lost(), metrics.dropped_in_all(), "lost frames that nobody counted:\n{}", metrics.0);
+    assert_eq!(
+        report.lost(),
+        metrics.dropped_in_all(),
+        "lost frames that nobody counted:\n{}",
+        metrics.0
+    );
     assert!(report.received() > 200_000, "only {} frames in the time", report.received());
 }
 
@@ -127,8 +144,10 @@ fn q2_queue_pairs_with_equal_inner_ports_spread_like_a_random_hash() {
     for count in [8, 64, 512, 4096] {
         let queue_pairs: BTreeSet<u32> =
             std::iter::repeat_with(|| random.below(1 << 24) as u32).take(count).collect();
-        let frames: Vec<Vec<u8>> =
-            queue_pairs.iter().map(|&qp| Roce::to(qp).frame(Pair::of(&lab.host, &lab.far))).collect();
+        let frames: Vec<Vec<u8>> = queue_pairs
+            .iter()
+            .map(|&qp| Roce::to(qp).frame(Pair::of(&lab.host, &lab.far)))
+            .collect();
         let up = encapsulate(&lab, &frames);
         let shares = up.each_ref().map(Vec::len);
         assert_eq!(shares.iter().sum::<usize>(), frames.len());
@@ -136,9 +155,14 @@ fn q2_queue_pairs_with_equal_inner_ports_spread_like_a_random_hash() {
         assert!(chi_squared(&shares) < 10.83, "{count} queue pairs on two uplinks: {shares:?}");
         if count >= 512 {
             let mut bins = [0; 16];
-            up.iter().flatten().for_each(|outer| bins[usize::from(outer.source_port - 49152) >> 10] += 1);
+            up.iter()
+                .flatten()
+                .for_each(|outer| bins[usize::from(outer.source_port - 49152) >> 10] += 1);
             // Fifteen degrees of freedom.
-            assert!(chi_squared(&bins) < 37.70, "{count} queue pairs over the port range: {bins:?}");
+            assert!(
+                chi_squared(&bins) < 37.70,
+                "{count} queue pairs over the port range: {bins:?}"
+            );
         }
     }
 }
@@ -173,8 +197,10 @@ fn q3_the_queue_pair_is_found_behind_tags_and_extension_headers() {
                 v6.clone(),
                 frames::tagged(&v6, 0x8100, 5),
                 Roce::to(queue_pair).frame_v6(pair, &[(0, v6_options(8))]),
-                Roce::to(queue_pair)
-                    .frame_v6(pair, &[(0, v6_options(8)), (43, routing.to_vec()), (60, v6_options(24))]),
+                Roce::to(queue_pair).frame_v6(
+                    pair,
+                    &[(0, v6_options(8)), (43, routing.to_vec()), (60, v6_options(24))],
+                ),
             ],
         );
         assert_eq!(used[..3], [used[0]; 3], "behind tags");
@@ -183,7 +209,8 @@ fn q3_the_queue_pair_is_found_behind_tags_and_extension_headers() {
     }
     assert!(different.len() > 15, "queue pairs tell flows apart: {different:?}");
 
-    // A base transport header that is cut short: the five-tuple decides, so the queue pair does not.
+    // A base transport header that is cut short: the five-tuple decides, so the queue pair does
+    // not.
     let cut = |queue_pair, length| {
         let transport = Roce::to(queue_pair).transport();
         frames::udp(pair, (0xc000, 4791), &transport[..length])
@@ -235,11 +262,17 @@ fn q9_explain_says_what_the_wire_shows() {
     let lab = Lab::new("q9");
     let range: SourcePortRange = "50000-50999".parse().unwrap();
     for (policy, bins) in [(Policy::QpHash, 4), (Policy::QpBins, 7), (Policy::FiveTuple, 4)] {
-        let settings =
-            Settings { policy, seed: 77, range, bins: Bins::try_from(bins).unwrap(), netdev_range: None };
+        let settings = Settings {
+            policy,
+            seed: 77,
+            range,
+            bins: Bins::try_from(bins).unwrap(),
+            netdev_range: None,
+        };
         let entropy = Entropy::new(settings).unwrap();
         let (name, bins) = (policy.to_string(), bins.to_string());
-        let arguments = ["--policy", &name, "--seed", "77", "--source-ports", "50000-50999", "--bins", &bins];
+        let arguments =
+            ["--policy", &name, "--seed", "77", "--source-ports", "50000-50999", "--bins", &bins];
         let vtepd = Vtepd::start(&lab.leaf, &arguments);
         let pair = Pair::of(&lab.host, &lab.far);
         let mut random = Random::new(SEED);
@@ -252,29 +285,33 @@ fn q9_explain_says_what_the_wire_shows() {
                 _ => Roce { sequence: n, ..Roce::to(random.below(1 << 24) as u32) }.frame(pair),
             })
             .collect();
-        let expected: Vec<u16> =
-            sent.iter().map(|frame| entropy.decide(&wire::dissect(frame).unwrap()).source_port).collect();
+        let expected: Vec<u16> = sent
+            .iter()
+            .map(|frame| entropy.decide(&wire::dissect(frame).unwrap()).source_port)
+            .collect();
         assert_eq!(ports(&lab, &sent), expected, "{policy}");
         // The metrics know the policy, and how many left by each next hop.
         quiet();
         let metrics = vtepd.metrics();
-        assert!(
-            metrics.0.contains(&format!("vtepd_vni_info{{vni=\"10\",netdev=\"vx10\",policy=\"{name}\"}} 1"))
-        );
+        assert!(metrics.0.contains(&format!(
+            "vtepd_vni_info{{vni=\"10\",netdev=\"vx10\",policy=\"{name}\"}} 1"
+        )));
         assert_eq!(metrics.sum("vtepd_path_frames_total"), 300);
         assert_eq!(metrics.vni_frames(VNI, "encapsulated"), 300);
     }
 }
 
-/// Kernel VXLAN with a constant inner port has nothing to tell queue pairs apart by; the five-tuple policy is as blind.
+/// Kernel VXLAN with a constant inner port has nothing to tell queue pairs apart by; the five-tuple
+/// policy is as blind.
 #[test]
 fn five_tuple_puts_all_queue_pairs_of_one_inner_port_on_one_outer_port() {
     if !can_run("five_tuple_puts_all_queue_pairs_of_one_inner_port_on_one_outer_port") {
         return;
     }
     let lab = Lab::new("ftp");
-    let sent: Vec<Vec<u8>> =
-        (2..66).map(|queue_pair| Roce::to(queue_pair).frame(Pair::of(&lab.host, &lab.far))).collect();
+    let sent: Vec<Vec<u8>> = (2..66)
+        .map(|queue_pair| Roce::to(queue_pair).frame(Pair::of(&lab.host, &lab.far)))
+        .collect();
     assert_eq!(ports(&lab, &sent).into_iter().collect::<BTreeSet<_>>().len(), 1, "kernel VXLAN");
     let _vtepd = Vtepd::start(&lab.leaf, &["--policy", "five-tuple"]);
     assert_eq!(ports(&lab, &sent).into_iter().collect::<BTreeSet<_>>().len(), 1, "five-tuple");

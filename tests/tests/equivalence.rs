@@ -1,4 +1,5 @@
-//! *The kernel delivers N, vtepd delivers N*: a row for each knob of the leaf. `ROW=part-of-a-name` tries only some.
+//! *The kernel delivers N, vtepd delivers N*: a row for each knob of the leaf. `ROW=part-of-a-name`
+//! tries only some.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -25,10 +26,17 @@ fn both(name: &str) {
 /// There are as many rows as were promised, each with a name of its own within its group.
 #[test]
 fn the_table_is_whole() {
-    let names: Vec<_> =
-        GROUPS.iter().flat_map(|group| group.rows.iter().map(|row| (group.name, row.name))).collect();
+    let names: Vec<_> = GROUPS
+        .iter()
+        .flat_map(|group| group.rows.iter().map(|row| (group.name, row.name)))
+        .collect();
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
-    assert!(distinct.len() == names.len() && names.len() >= 60, "{} of {}", distinct.len(), names.len());
+    assert!(
+        distinct.len() == names.len() && names.len() >= 60,
+        "{} of {}",
+        distinct.len(),
+        names.len()
+    );
 }
 
 #[test]

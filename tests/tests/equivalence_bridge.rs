@@ -1,5 +1,6 @@
-//! What the kernel applies at the bridge and at the vxlan netdev applies with vtepd running, too: the kernel delivers N
-//! frames, vtepd delivers N frames, whether the setting is there before vtepd starts or comes later.
+//! What the kernel applies at the bridge and at the vxlan netdev applies with vtepd running, too:
+//! the kernel delivers N frames, vtepd delivers N frames, whether the setting is there before vtepd
+//! starts or comes later.
 
 #![allow(
     clippy::expect_used,
@@ -39,7 +40,8 @@ fn is_taken(vtepd: &Vtepd) {
     vtepd.wait_for("the VNI to be taken over", |metrics| metrics.left("vx10").is_none());
 }
 
-/// Compares what the kernel delivers with what vtepd does: the setting there before the start, gone, and there again.
+/// Compares what the kernel delivers with what vtepd does: the setting there before the start,
+/// gone, and there again.
 fn compare<T: PartialEq + std::fmt::Debug>(
     lab: &Lab,
     set: impl Fn(bool),
@@ -52,7 +54,9 @@ fn compare<T: PartialEq + std::fmt::Debug>(
     assert_ne!(kernel, without, "the setting makes a difference");
     let vtepd = Vtepd::start(&lab.leaf, &["--bridge-bypass", "--no-fpm"]);
     let applies = |vtepd: &Vtepd| match slug {
-        Some(slug) => drop(vtepd.wait_for(slug, |metrics| metrics.left("vx10").as_deref() == Some(slug))),
+        Some(slug) => {
+            drop(vtepd.wait_for(slug, |metrics| metrics.left("vx10").as_deref() == Some(slug)))
+        }
         None => is_taken(vtepd),
     };
     applies(&vtepd);
@@ -98,7 +102,10 @@ fn a_multicast_entry_of_the_netdev_names_who_gets_a_group() {
     let lab = Lab::new("eqmdb");
     let entry = (Ipv4Addr::new(239, 1, 1, 1), PEER2);
     if !set_entry(&lab.leaf, "vx10", entry, true) {
-        return vtepd_tests::guard::skip("a_multicast_entry_of_the_netdev", "no VXLAN MDB (Linux 6.4)");
+        return vtepd_tests::guard::skip(
+            "a_multicast_entry_of_the_netdev",
+            "no VXLAN MDB (Linux 6.4)",
+        );
     }
     assert!(set_entry(&lab.leaf, "vx10", entry, false));
     let group = MacAddr([1, 0, 0x5e, 1, 1, 1]);
@@ -110,7 +117,8 @@ fn a_multicast_entry_of_the_netdev_names_who_gets_a_group() {
     compare(&lab, set, Some("vxlan-mdb"), deliver);
 }
 
-/// Once the netdev's port is locked, the bridge drops what comes from a source that it does not have there.
+/// Once the netdev's port is locked, the bridge drops what comes from a source that it does not
+/// have there.
 #[test]
 fn a_locked_port_of_the_netdev_lets_only_known_sources_in() {
     if !can_run("a_locked_port_of_the_netdev_lets_only_known_sources_in") {
@@ -158,7 +166,8 @@ fn malformed(pair: Pair) -> Vec<Vec<u8>> {
     ]
 }
 
-/// With bridge-nf-call-iptables the bridge drops malformed packets and cuts off what is behind a packet.
+/// With bridge-nf-call-iptables the bridge drops malformed packets and cuts off what is behind a
+/// packet.
 #[test]
 fn malformed_packets_are_what_the_bridge_makes_of_them() {
     if !can_run("malformed_packets_are_what_the_bridge_makes_of_them") {
@@ -170,8 +179,10 @@ fn malformed_packets_are_what_the_bridge_makes_of_them() {
     let lab = Lab::new("eqmal");
     // The other leaves do not interfere.
     lab.without_bridge_netfilter();
-    let (out, back) = (malformed(Pair::of(&lab.host, &lab.far)), malformed(Pair::of(&lab.far, &lab.host)));
-    let deliver = || (delivered(&lab.host, &[&lab.far], &out), delivered(&lab.far, &[&lab.host], &back));
+    let (out, back) =
+        (malformed(Pair::of(&lab.host, &lab.far)), malformed(Pair::of(&lab.far, &lab.host)));
+    let deliver =
+        || (delivered(&lab.host, &[&lab.far], &out), delivered(&lab.far, &[&lab.host], &back));
     let name = "bridge/bridge-nf-call-iptables";
     let mut seen = Vec::new();
     for on in ["0", "1"] {
@@ -187,7 +198,8 @@ fn malformed_packets_are_what_the_bridge_makes_of_them() {
     assert_ne!(seen[0], seen[1], "the bridge makes a difference");
 }
 
-/// What is inherited behind tags: the kernel looks behind 802.1Q and 802.1ad, for the don't-fragment bit behind none.
+/// What is inherited behind tags: the kernel looks behind 802.1Q and 802.1ad, for the
+/// don't-fragment bit behind none.
 #[test]
 fn outer_fields_of_tagged_frames_are_the_kernels() {
     if !can_run("outer_fields_of_tagged_frames_are_the_kernels") {
@@ -204,15 +216,21 @@ fn outer_fields_of_tagged_frames_are_the_kernels() {
         [&[], &[0x8100], &[0x88a8], &[0x9100], &[0x8100, 0x8100], &[0x8100, 0x9100], &[0x8100; 5]];
     let frames: Vec<Vec<u8>> = tags
         .iter()
-        .map(|tags| tags.iter().rev().fold(plain.clone(), |frame, tpid| frames::tagged(&frame, *tpid, 5)))
+        .map(|tags| {
+            tags.iter().rev().fold(plain.clone(), |frame, tpid| frames::tagged(&frame, *tpid, 5))
+        })
         .chain([plain[..33].to_vec()])
         .collect();
     let seen = || -> Vec<_> {
         let outer = |frame: &Vec<u8>| {
-            let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", lab.setup.port));
+            let up =
+                lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", lab.setup.port));
             inject(&lab.host.ns, ETH, std::slice::from_ref(frame));
             quiet();
-            let seen = up.into_iter().flat_map(Capture::stop).filter_map(|seen| seen.outer(lab.setup.port));
+            let seen = up
+                .into_iter()
+                .flat_map(Capture::stop)
+                .filter_map(|seen| seen.outer(lab.setup.port));
             let addresses = &frame[..12];
             seen.filter(|outer| &outer.inner[..12] == addresses)
                 .map(|outer| (outer.tos, outer.ttl, outer.dont_fragment, outer.inner))

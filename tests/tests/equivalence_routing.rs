@@ -1,7 +1,8 @@
-//! Policy routing, IPsec, addresses, encapsulations, path MTU: what the kernel delivers, vtepd delivers, and no more.
+//! Policy routing, IPsec, addresses, encapsulations, path MTU: what the kernel delivers, vtepd
+//! delivers, and no more.
 //!
-//! Each story does the same three times: with kernel VXLAN alone, with vtepd started after the cause is there, and
-//! with the cause coming and going while vtepd runs.
+//! Each story does the same three times: with kernel VXLAN alone, with vtepd started after the
+//! cause is there, and with the cause coming and going while vtepd runs.
 
 #![allow(
     clippy::expect_used,
@@ -29,7 +30,8 @@ struct Fate {
     sent: usize,
     /// Those that arrive at the leaf's host.
     received: usize,
-    /// Which routers get frames from the leaf; of those expected, which may. The kernel may use one of several only.
+    /// Which routers get frames from the leaf; of those expected, which may. The kernel may use one
+    /// of several only.
     routers: [bool; 2],
 }
 
@@ -43,7 +45,8 @@ fn fate(lab: &Lab) -> Fate {
     let routers = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
     let flows = |from: &Host, to: &Host| {
         let pair = Pair::of(from, to);
-        let frames: Vec<_> = (1..=FLOWS).map(|flow| frames::udp(pair, (flow, PORT), b"N")).collect();
+        let frames: Vec<_> =
+            (1..=FLOWS).map(|flow| frames::udp(pair, (flow, PORT), b"N")).collect();
         inject(&from.ns, ETH, &frames);
     };
     flows(&lab.host, &lab.far);
@@ -75,11 +78,20 @@ const ALL: Fate = Fate { sent: FLOWS as usize, received: FLOWS as usize, routers
 
 /// vtepd leaves the VNI for this reason.
 fn wait_until_left(vtepd: &Vtepd, slug: &str) {
-    vtepd.wait_for(slug, |metrics| metrics.left("vx10").as_deref() == Some(slug) && !metrics.has_vni(VNI));
+    vtepd.wait_for(slug, |metrics| {
+        metrics.left("vx10").as_deref() == Some(slug) && !metrics.has_vni(VNI)
+    });
 }
 
-/// The same with kernel VXLAN and with vtepd: while `add` is in force, and once `remove` has taken it away.
-fn as_the_kernel(lab: &Lab, slug: &str, expected: &Fate, add: impl Fn(&Lab), remove: impl Fn(&Lab)) {
+/// The same with kernel VXLAN and with vtepd: while `add` is in force, and once `remove` has taken
+/// it away.
+fn as_the_kernel(
+    lab: &Lab,
+    slug: &str,
+    expected: &Fate,
+    add: impl Fn(&Lab),
+    remove: impl Fn(&Lab),
+) {
     check(lab, &ALL, "the kernel, before");
     add(lab);
     check(lab, expected, "the kernel");
@@ -120,7 +132,13 @@ fn rules_decide_the_way_as_with_the_kernel() {
     as_the_kernel(&lab, "policy-routing", &second_only, command("add", rule), command("del", rule));
     let nothing_sent = Fate { sent: 0, routers: [false, false], ..ALL };
     let rule = "pref 100 from 10.0.0.1 ipproto udp dport 4789 prohibit";
-    as_the_kernel(&lab, "policy-routing", &nothing_sent, command("add", rule), command("del", rule));
+    as_the_kernel(
+        &lab,
+        "policy-routing",
+        &nothing_sent,
+        command("add", rule),
+        command("del", rule),
+    );
 }
 
 #[test]
@@ -188,7 +206,10 @@ fn next_hops_with_an_encapsulation_are_not_bypassed() {
         &no_output,
         |lab| ip(&lab.leaf, "route replace 10.0.0.2/32 encap seg6 mode encap segs fc00::2 dev up1"),
         |lab| {
-            ip(&lab.leaf, "route replace 10.0.0.2/32 src 10.0.0.1 nexthop via 10.1.1.0 nexthop via 10.1.2.0");
+            ip(
+                &lab.leaf,
+                "route replace 10.0.0.2/32 src 10.0.0.1 nexthop via 10.1.1.0 nexthop via 10.1.2.0",
+            );
         },
     );
 }
@@ -226,7 +247,8 @@ fn blackholes_drop_and_routes_by_tos_are_followed() {
     }
 }
 
-/// Docker's way: the netdev is made in one namespace, whose addresses and routes it keeps, and moved to another.
+/// Docker's way: the netdev is made in one namespace, whose addresses and routes it keeps, and
+/// moved to another.
 #[test]
 fn a_netdev_moved_here_keeps_its_underlay_and_is_left() {
     if !can_run("a_netdev_moved_here_keeps_its_underlay_and_is_left") {
@@ -253,14 +275,18 @@ fn a_netdev_moved_here_keeps_its_underlay_and_is_left() {
     sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
 }
 
-/// Behind the routers is a link with a smaller MTU. The kernel learns of it from ICMP, about packets that vtepd sent.
+/// Behind the routers is a link with a smaller MTU. The kernel learns of it from ICMP, about
+/// packets that vtepd sent.
 #[test]
 fn path_mtu_is_followed() {
     if !can_run("path_mtu_is_followed") {
         return;
     }
     for df in ["df set", "df inherit"] {
-        let lab = Lab::with("pmtu", Setup { overlay_mtu: 8000, vxlan: df, peers: df, ..Setup::default() });
+        let lab = Lab::with(
+            "pmtu",
+            Setup { overlay_mtu: 8000, vxlan: df, peers: df, ..Setup::default() },
+        );
         for router in &lab.routers {
             ip(router, "link set peer mtu 1500");
         }

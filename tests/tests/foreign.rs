@@ -16,7 +16,8 @@ use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
 
-/// A filter of somebody else drops what it wants to drop, before vtepd, and vtepd says that it is there.
+/// A filter of somebody else drops what it wants to drop, before vtepd, and vtepd says that it is
+/// there.
 #[test]
 fn foreign_clsact_filters_are_named_and_keep_working() {
     if !can_run("foreign_clsact_filters_are_named_and_keep_working") {
@@ -32,7 +33,8 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
         for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
             // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise say nothing (TC_ACT_UNSPEC).
             let program = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
-            let command = format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+            let command =
+                format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
             let mut words: Vec<&str> = command.split(' ').collect();
             words.push(program);
             lab.leaf.run(&words).unwrap();
@@ -44,7 +46,8 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
         assert!(String::from_utf8_lossy(&dry.stdout).contains("Note: bpf on up1"));
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
         let dropped = || {
-            let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            let said =
+                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
             said.contains("2 packets transmitted, 0 received")
         };
         assert!(dropped(), "{hook}");
@@ -59,8 +62,8 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
     }
 }
 
-/// A clsact filter that comes later is before vtepd as well: the kernel runs all programs of tcx before all filters of clsact,
-/// so vtepd's own program moves behind it, and back when it goes.
+/// A clsact filter that comes later is before vtepd as well: the kernel runs all programs of tcx
+/// before all filters of clsact, so vtepd's own program moves behind it, and back when it goes.
 #[test]
 fn foreign_clsact_filters_that_come_later_keep_working() {
     if !can_run("foreign_clsact_filters_that_come_later_keep_working") {
@@ -72,13 +75,16 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
         let dropped = || {
-            let said = sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
+            let said =
+                sockets::try_ping(&lab.host, lab.far.ip(), 2, 56, &["-Q", "0x48", "-W", "1"]);
             said.contains("2 packets transmitted, 0 received")
         };
-        let own = || run(&lab.leaf, &format!("tc filter show dev {interface} {way}")).contains("vtepd");
+        let own =
+            || run(&lab.leaf, &format!("tc filter show dev {interface} {way}")).contains("vtepd");
         assert!(!dropped() && !own());
         run(&lab.leaf, &format!("tc qdisc add dev {interface} clsact"));
-        let command = format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
+        let command =
+            format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
         let mut words: Vec<&str> = command.split(' ').collect();
         words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
         lab.leaf.run(&words).unwrap();
@@ -93,7 +99,8 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
     }
 }
 
-/// Programs of somebody else on tcx and XDP see received frames first; what they drop vtepd does not get.
+/// Programs of somebody else on tcx and XDP see received frames first; what they drop vtepd does
+/// not get.
 #[test]
 fn foreign_tcx_and_xdp_programs_come_first() {
     if !can_run("foreign_tcx_and_xdp_programs_come_first") {
@@ -121,8 +128,10 @@ fn foreign_tcx_and_xdp_programs_come_first() {
             };
             let theirs = lab.leaf.enter(attach).unwrap();
             let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
-            // The kernel tells the names of programs to CAP_SYS_ADMIN alone, which vtepd has given up.
-            let name = if place == "tcx" { "`) on up1 (tcx ingress)" } else { "an XDP program on up1" };
+            // The kernel tells the names of programs to CAP_SYS_ADMIN alone, which vtepd has given
+            // up.
+            let name =
+                if place == "tcx" { "`) on up1 (tcx ingress)" } else { "an XDP program on up1" };
             vtepd.wait_for_log(name);
             assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
             sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
@@ -132,8 +141,15 @@ fn foreign_tcx_and_xdp_programs_come_first() {
                 frame.get(6..12) == Some(&source[..]) && frame.get(23) == Some(&17)
             });
             let to = mac_of(&lab.leaf, "up1");
-            let tunnelled =
-                |tos| Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos, flip: 0 };
+            let tunnelled = |tos| Tunnelled {
+                to,
+                source: PEER,
+                destination: LEAF,
+                port: 4789,
+                vni: VNI,
+                tos,
+                flip: 0,
+            };
             let inner = |n| frames::udp(pair, (n, 2), b"numbered");
             let frames = [
                 tunnelled(0).frame(&inner(1)),

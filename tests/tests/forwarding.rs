@@ -94,12 +94,16 @@ fn l1_unknown_unicast_comes_once_to_everybody() {
     }
     let lab = Lab::new("l1");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
-    for (to, sent) in [(UNKNOWN, 10), (MacAddr::BROADCAST, 10), (MacAddr([1, 0, 0x5e, 0, 0, 9]), 10)] {
+    for (to, sent) in
+        [(UNKNOWN, 10), (MacAddr::BROADCAST, 10), (MacAddr([1, 0, 0x5e, 0, 0, 9]), 10)]
+    {
         let seen = watch(&lab);
         inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(to), sent));
         seen.iter().for_each(|capture| capture.wait(sent.into()));
         quiet();
-        for (capture, name) in seen.into_iter().zip(["the local port", "the first VTEP", "the second VTEP"]) {
+        for (capture, name) in
+            seen.into_iter().zip(["the local port", "the first VTEP", "the second VTEP"])
+        {
             assert_eq!(capture.stop().len(), usize::from(sent), "frames to {to} at {name}");
         }
     }
@@ -116,7 +120,8 @@ fn l1_a_peers_flood_comes_once_and_does_not_return() {
     }
     let lab = Lab::new("l1p");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
-    let at = [&lab.host, &lab.next, &lab.farther].map(|host| Capture::start(&host.ns, ETH, is_experiment));
+    let at = [&lab.host, &lab.next, &lab.farther]
+        .map(|host| Capture::start(&host.ns, ETH, is_experiment));
     inject(&lab.far.ns, ETH, &experiments(Pair::of(&lab.far, &lab.host).to_mac(UNKNOWN), 10));
     at.iter().for_each(|capture| capture.wait(10));
     quiet();
@@ -146,7 +151,8 @@ fn l2_an_unreachable_vtep_neither_stops_nor_doubles_the_others() {
     for capture in seen {
         assert_eq!(capture.stop().len(), 10);
     }
-    let metrics = vtepd.wait_for("the unresolved copies to be given up", |m| m.sum("vtepd_held_frames") == 0);
+    let metrics =
+        vtepd.wait_for("the unresolved copies to be given up", |m| m.sum("vtepd_held_frames") == 0);
     assert_eq!(
         (metrics.dropped("no_route"), metrics.dropped("next_hop_unresolved")),
         (10, 10),
@@ -163,7 +169,11 @@ fn l3_a_known_mac_goes_to_its_one_place() {
     let lab = Lab::new("l3");
     let _vtepd = Vtepd::start(&lab.leaf, &[]);
     // The bridge knows a local MAC once it has spoken.
-    inject(&lab.next.ns, ETH, &experiments(Pair::of(&lab.next, &lab.host).to_mac(MacAddr::BROADCAST), 1));
+    inject(
+        &lab.next.ns,
+        ETH,
+        &experiments(Pair::of(&lab.next, &lab.host).to_mac(MacAddr::BROADCAST), 1),
+    );
     wait_for("the bridge to learn", || {
         run(&lab.leaf, "bridge fdb show dev hq10").contains("02:00:00:00:0a:02")
     });
@@ -182,7 +192,8 @@ fn l3_a_known_mac_goes_to_its_one_place() {
 /// Frames of every size and kind, so that nothing about them can be taken for granted.
 fn samples(pair: Pair, ceiling: usize) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    // The kernel takes a tag off only where two more bytes follow (`skb_vlan_untag`): nothing shorter passes a punt pair.
+    // The kernel takes a tag off only where two more bytes follow (`skb_vlan_untag`): nothing
+    // shorter passes a punt pair.
     for size in [2, 3, 5, 46, 60, 128, 255, 1000, 1486, ceiling - 14] {
         all.push(frames::ethernet(pair, EXPERIMENT, &sockets::bytes(size as u64, size)));
     }
@@ -207,7 +218,8 @@ fn wait_for_all(capture: &Capture<Vec<Captured>>, count: usize) {
     quiet();
 }
 
-/// V1 and Q11: what arrives is what was sent, byte by byte, ICRC included, both ways, tagged or not.
+/// V1 and Q11: what arrives is what was sent, byte by byte, ICRC included, both ways, tagged or
+/// not.
 #[test]
 fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
     if !can_run("v1_q11_o3_inner_bytes_are_the_same_at_both_ends") {
@@ -224,7 +236,9 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
         sent.extend(short.iter().map(|frame| frames::tagged(frame, 0x8100, 0xb065)));
         sent.extend(short.iter().map(|frame| frames::tagged(frame, 0x88a8, 7)));
         sent.extend(
-            short.iter().map(|frame| frames::tagged(&frames::tagged(frame, 0x8100, 9), 0x88a8, 0x7fff)),
+            short
+                .iter()
+                .map(|frame| frames::tagged(&frames::tagged(frame, 0x8100, 9), 0x88a8, 0x7fff)),
         );
         let source = from.mac();
         let capture = Capture::start(&to.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
@@ -241,8 +255,8 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0);
 }
 
-/// Frames of one queue pair leave together, and arrive each by itself, in order, byte by byte: at a kernel peer and at another vtepd.
-/// Over uplinks that somebody impairs each leaves by itself.
+/// Frames of one queue pair leave together, and arrive each by itself, in order, byte by byte: at a
+/// kernel peer and at another vtepd. Over uplinks that somebody impairs each leaves by itself.
 #[test]
 fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     if !can_run("v1_q1_super_frames_leave_together_and_arrive_one_by_one") {
@@ -262,7 +276,8 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     let queue_pair = |frame: &[u8]| frame.get(47..50).map(<[u8]>::to_vec);
     let by_queue_pair = |frames: &[Vec<u8>]| -> Vec<Vec<Vec<u8>>> {
         let of = |number: u32| Some(number.to_be_bytes()[1..].to_vec());
-        let all = |number| frames.iter().filter(move |frame| queue_pair(frame) == of(number)).cloned();
+        let all =
+            |number| frames.iter().filter(move |frame| queue_pair(frame) == of(number)).cloned();
         (0..QUEUE_PAIRS).map(|number| all(number).collect()).collect()
     };
     for (with_peer, impaired) in [(false, false), (true, false), (false, true), (false, false)] {
@@ -276,20 +291,28 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
         let status = vtepd.ask(&["status"]);
         let expected: &[&str] = if impaired { &["up1", "up2"] } else { &[] };
         assert!(
-            status["super_frames"] == "on" && status["impaired_uplinks"] == serde_json::json!(expected),
+            status["super_frames"] == "on"
+                && status["impaired_uplinks"] == serde_json::json!(expected),
             "{status}"
         );
         let pieces = lab.routers.each_ref().map(|router| {
-            Capture::fold(router, "leaf", Vec::new(), |pieces: &mut Vec<bool>, frame: &Frame<'_>| {
-                if frame.data.get(36..38) == Some(&4789u16.to_be_bytes()) {
-                    pieces.push(frame.offload.gso.is_some());
-                }
-            })
+            Capture::fold(
+                router,
+                "leaf",
+                Vec::new(),
+                |pieces: &mut Vec<bool>, frame: &Frame<'_>| {
+                    if frame.data.get(36..38) == Some(&4789u16.to_be_bytes()) {
+                        pieces.push(frame.offload.gso.is_some());
+                    }
+                },
+            )
         });
         let source = lab.host.mac();
-        let capture = Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
+        let capture =
+            Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
         let before = vtepd.metrics();
-        // No more at once than a kernel's backlog takes on a machine that is busy with something else.
+        // No more at once than a kernel's backlog takes on a machine that is busy with something
+        // else.
         let mut so_far = 0;
         for burst in sent.chunks(640) {
             inject(&lab.host.ns, ETH, burst);
@@ -302,11 +325,19 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
         assert_eq!(by_queue_pair(&received), by_queue_pair(&sent), "bytes or order");
         let left: Vec<bool> = pieces.into_iter().flat_map(Capture::stop).collect();
         let together = left.iter().filter(|&&super_frame| super_frame).count();
-        println!("{} frames left in {} pieces, {together} of them super-frames", sent.len(), left.len());
+        println!(
+            "{} frames left in {} pieces, {together} of them super-frames",
+            sent.len(),
+            left.len()
+        );
         if impaired {
             assert_eq!((together, left.len()), (0, sent.len()));
         } else {
-            assert!(together > 10 && left.len() < sent.len() / 2, "they left in {} pieces", left.len());
+            assert!(
+                together > 10 && left.len() < sent.len() / 2,
+                "they left in {} pieces",
+                left.len()
+            );
         }
         // Counted are frames, not pieces.
         let metrics = vtepd.metrics();
@@ -343,14 +374,18 @@ fn v2_outer_headers_are_right_and_ten_flows_use_nine_ports() {
         let _vtepd = Vtepd::start(&lab.leaf, &arguments);
         let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
         let pair = Pair::of(&lab.host, &lab.far);
-        let sent: Vec<Vec<u8>> = (0..10).map(|n| frames::udp(pair, (1000 + n, 2000), &[1; 40])).collect();
+        let sent: Vec<Vec<u8>> =
+            (0..10).map(|n| frames::udp(pair, (1000 + n, 2000), &[1; 40])).collect();
         inject(&lab.host.ns, ETH, &sent);
         wait_for("ten frames", || up[0].count() + up[1].count() >= 10);
         let macs = lab.routers.each_ref().map(|router| mac_of(router, "leaf"));
         let mut ports = std::collections::BTreeSet::new();
         for (capture, mac) in up.into_iter().zip(macs) {
             for outer in capture.stop().iter().map(|frame| frame.outer(4789).unwrap()) {
-                assert_eq!((outer.to, outer.source, outer.destination, outer.vni), (mac, LEAF, PEER, VNI));
+                assert_eq!(
+                    (outer.to, outer.source, outer.destination, outer.vni),
+                    (mac, LEAF, PEER, VNI)
+                );
                 assert_eq!(outer.vxlan, [8, 0, 0, 0, 0, 0, 10, 0]);
                 assert!(!outer.dont_fragment && outer.ttl == 64 && outer.tos == 0, "{outer:?}");
                 assert_ne!(outer.udp_checksum, 0, "the netdev's default is udpcsum");
@@ -371,8 +406,11 @@ fn v4_a_flood_is_one_well_formed_copy_for_each_vtep() {
     let lab = Lab::new("v4");
     let _vtepd = Vtepd::start(&lab.leaf, &[]);
     let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
-    let frame =
-        frames::udp(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), (5, 6), b"to everybody");
+    let frame = frames::udp(
+        Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST),
+        (5, 6),
+        b"to everybody",
+    );
     inject(&lab.host.ns, ETH, std::slice::from_ref(&frame));
     wait_for("both copies", || up[0].count() + up[1].count() >= 2);
     quiet();
@@ -380,10 +418,13 @@ fn v4_a_flood_is_one_well_formed_copy_for_each_vtep() {
         up.into_iter().flat_map(Capture::stop).map(|seen| seen.outer(4789).unwrap()).collect();
     copies.sort_by_key(|outer| outer.destination);
     assert_eq!(copies.iter().map(|outer| outer.destination).collect::<Vec<_>>(), [PEER, PEER2]);
-    assert!(copies.iter().all(|outer| outer.inner == frame && outer.vni == VNI && outer.source == LEAF));
+    assert!(
+        copies.iter().all(|outer| outer.inner == frame && outer.vni == VNI && outer.source == LEAF)
+    );
 }
 
-/// Frames with any other flag or reserved bit set are the kernel's, which has its own opinion of each; nothing of that changes.
+/// Frames with any other flag or reserved bit set are the kernel's, which has its own opinion of
+/// each; nothing of that changes.
 #[test]
 fn l12_reserved_bits_are_left_to_the_kernel() {
     if !can_run("l12_reserved_bits_are_left_to_the_kernel") {
@@ -394,12 +435,21 @@ fn l12_reserved_bits_are_left_to_the_kernel() {
         let arrived = Capture::start(&lab.host.ns, ETH, is_experiment);
         let to = mac_of(&lab.leaf, "up1");
         let bits: Vec<u32> = (0..64).filter(|bit| !(8..32).contains(bit)).collect();
-        let tunnelled =
-            |flip| Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos: 0, flip };
+        let tunnelled = |flip| Tunnelled {
+            to,
+            source: PEER,
+            destination: LEAF,
+            port: 4789,
+            vni: VNI,
+            tos: 0,
+            flip,
+        };
         let pair = Pair::of(&lab.far, &lab.host);
         let frames: Vec<Vec<u8>> = bits
             .iter()
-            .map(|bit| tunnelled(1 << bit).frame(&frames::ethernet(pair, EXPERIMENT, &[*bit as u8; 50])))
+            .map(|bit| {
+                tunnelled(1 << bit).frame(&frames::ethernet(pair, EXPERIMENT, &[*bit as u8; 50]))
+            })
             .collect();
         assert_eq!(frames.len(), 40, "39 reserved bits, and the I flag");
         inject(&lab.routers[0], "leaf", &frames);
@@ -408,7 +458,9 @@ fn l12_reserved_bits_are_left_to_the_kernel() {
             "leaf",
             &[tunnelled(0).frame(&frames::ethernet(pair, EXPERIMENT, &[99; 50]))],
         );
-        arrived.wait_until("the one without", |seen: &Vec<Captured>| seen.iter().any(|f| f.bytes[20] == 99));
+        arrived.wait_until("the one without", |seen: &Vec<Captured>| {
+            seen.iter().any(|f| f.bytes[20] == 99)
+        });
         quiet();
         let mut bits: Vec<u8> = arrived.stop().iter().map(|frame| frame.bytes[20]).collect();
         bits.sort_unstable();
@@ -418,7 +470,11 @@ fn l12_reserved_bits_are_left_to_the_kernel() {
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     assert_eq!(attempt(&lab), kernel);
     let metrics = vtepd.metrics();
-    assert_eq!(metrics.vni_frames(VNI, "decapsulated"), 1, "only the one without a reserved bit is vtepd's");
+    assert_eq!(
+        metrics.vni_frames(VNI, "decapsulated"),
+        1,
+        "only the one without a reserved bit is vtepd's"
+    );
     assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}"), 1);
 }
 
@@ -434,7 +490,8 @@ fn q16_super_frames_and_partial_checksums_from_plain_veth() {
         let sizes = lab.routers.each_ref().map(|router| {
             Capture::fold(router, "leaf", 0, |largest: &mut usize, frame: &Frame<'_>| {
                 let whole = frame.data.len() - 50;
-                *largest = (*largest).max(frame.offload.gso.map_or(whole, |gso| usize::from(gso.size) - 8));
+                *largest = (*largest)
+                    .max(frame.offload.gso.map_or(whole, |gso| usize::from(gso.size) - 8));
             })
         });
         sockets::tcp_both_ways(&lab.host, &lab.far, 4_000_000);
@@ -446,7 +503,8 @@ fn q16_super_frames_and_partial_checksums_from_plain_veth() {
             sockets::udp(&lab.host, &lab.far, 10, size, false);
             sockets::udp(&lab.far, &lab.host, 10, size, false);
         }
-        // Super-frames of the host are cut before they leave the leaf, however many segments leave together.
+        // Super-frames of the host are cut before they leave the leaf, however many segments leave
+        // together.
         for largest in sizes.map(Capture::stop) {
             assert!(largest <= overlay_mtu as usize + 14, "a frame of {largest} bytes");
         }
@@ -481,18 +539,20 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     for _ in 0..20 {
         let (mut from_host, mut from_underlay) = (Vec::new(), Vec::new());
         for _ in 0..100 {
-            let target =
-                [lab.far.mac(), lab.farther.mac(), UNKNOWN, MacAddr::BROADCAST][random.below(4) as usize];
+            let target = [lab.far.mac(), lab.farther.mac(), UNKNOWN, MacAddr::BROADCAST]
+                [random.below(4) as usize];
             let length = random.below(1400) as usize;
             let bytes = sockets::bytes(random.next(), length);
             let pair = Pair::of(&lab.host, &lab.far).to_mac(target);
             let ethertype = [0x0800, 0x86dd, 0x8100, EXPERIMENT][random.below(4) as usize];
             from_host.push(frames::ethernet(pair, ethertype, &bytes));
             from_host.push(frames::udp(pair, (random.next() as u16, 4791), &bytes));
-            // From VTEPs known and unknown, with every ECN codepoint, with inner frames that are none.
+            // From VTEPs known and unknown, with every ECN codepoint, with inner frames that are
+            // none.
             let source = [PEER, PEER2, [10, 9, 9, 9].into()][random.below(3) as usize];
             let tos = random.below(4) as u8;
-            let tunnelled = Tunnelled { to, source, destination: LEAF, port: 4789, vni: VNI, tos, flip: 0 };
+            let tunnelled =
+                Tunnelled { to, source, destination: LEAF, port: 4789, vni: VNI, tos, flip: 0 };
             let inner = if random.below(4) == 0 {
                 bytes
             } else {
@@ -512,10 +572,14 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
         assert!(metrics.dropped(reason) > 0, "nothing was dropped for {reason}:\n{}", metrics.0);
     }
     // The steering programs say the same as the worker: what they redirected has arrived.
-    let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
+    let steered =
+        |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
     let from_hosts = steered("vxlan_redirected") + steered("port_bypassed");
     assert_eq!(from_hosts, metrics.get("vtepd_received_frames_total{from=\"bridge\"}"));
-    assert_eq!(steered("uplink_redirected"), metrics.get("vtepd_received_frames_total{from=\"underlay\"}"));
+    assert_eq!(
+        steered("uplink_redirected"),
+        metrics.get("vtepd_received_frames_total{from=\"underlay\"}")
+    );
 }
 
 /// A host moves behind the leaf without its remote entry being deleted first: frames follow it.
@@ -534,7 +598,8 @@ fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
     inject(&lab.host.ns, ETH, &experiments(pair, 1));
     seen[1].wait(1);
 
-    // It speaks behind the leaf: the bridge moves it by itself, as zebra has it done (`zebra_evpn_mac`): the `self` entry goes.
+    // It speaks behind the leaf: the bridge moves it by itself, as zebra has it done
+    // (`zebra_evpn_mac`): the `self` entry goes.
     let moved = Pair { from: (mover, lab.next.ip()), to: (MacAddr::BROADCAST, lab.host.ip()) };
     let before = Instant::now();
     inject(&lab.next.ns, ETH, &[frames::ethernet(moved, EXPERIMENT, &[0xee; 50])]);
@@ -549,7 +614,8 @@ fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
     assert!(after < Duration::from_millis(100), "the traffic followed after {after:?}");
     // And it is known no more at the old place once the control plane takes the entry away.
     bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 dst {PEER} self"));
-    vtepd.wait_for("the MAC to go", |metrics| metrics.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
+    vtepd
+        .wait_for("the MAC to go", |metrics| metrics.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
 
     // Back again: the control plane names its VTEP, nothing more.
     bridge(&lab.leaf, &vtepd_tests::lab::remote_mac(mover, VNI, PEER2));
@@ -579,8 +645,10 @@ fn unknown_vteps_are_counted_and_dropped_if_told() {
         tos: 0,
         flip: 0,
     };
-    let frames: Vec<Vec<u8>> =
-        experiments(Pair::of(&lab.far, &lab.host), 5).iter().map(|frame| stranger.frame(frame)).collect();
+    let frames: Vec<Vec<u8>> = experiments(Pair::of(&lab.far, &lab.host), 5)
+        .iter()
+        .map(|frame| stranger.frame(frame))
+        .collect();
     let known: Vec<Vec<u8>> = experiments(Pair::of(&lab.far, &lab.host), 1)
         .iter()
         .map(|frame| Tunnelled { source: PEER2, ..stranger }.frame(frame))
@@ -594,7 +662,12 @@ fn unknown_vteps_are_counted_and_dropped_if_told() {
         quiet();
         assert_eq!(seen.stop().len(), if strict { 1 } else { 6 });
         let metrics = vtepd.metrics();
-        assert_eq!(metrics.get("vtepd_vni_unknown_vtep_frames_total{vni=\"10\"}"), 5, "{}", metrics.0);
+        assert_eq!(
+            metrics.get("vtepd_vni_unknown_vtep_frames_total{vni=\"10\"}"),
+            5,
+            "{}",
+            metrics.0
+        );
         assert_eq!(metrics.dropped("unknown_vtep"), if strict { 5 } else { 0 });
     }
 }

@@ -1,5 +1,6 @@
-//! What FRR 8.4.4 and 10.3 really sent over FPM, against what it means: every recorded stream of `fixtures/fpm`
-//! decodes to what its JSON says, however it is cut, and no damage to it makes the decoder panic.
+//! What FRR 8.4.4 and 10.3 really sent over FPM, against what it means: every recorded stream of
+//! `fixtures/fpm` decodes to what its JSON says, however it is cut, and no damage to it makes the
+//! decoder panic.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -11,7 +12,9 @@ use fpm::{
     Disconnect, Encoding, Event, FrameError, Framer, Generation, Server, Transaction, ZebraTraits,
     decode_frame,
 };
-use netlink::{FdbEntry, Message, NextHop, NextHopKind, Operation, Route, RouteNextHop, RouteTarget, decode};
+use netlink::{
+    FdbEntry, Message, NextHop, NextHopKind, Operation, Route, RouteNextHop, RouteTarget, decode,
+};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt;
@@ -46,7 +49,9 @@ fn recording(name: &str) -> Recording {
 
 /// The transactions that are complete so far.
 fn drain(framer: &mut Framer) -> Vec<Transaction> {
-    std::iter::from_fn(|| framer.next_frame().unwrap()).map(|frame| decode_frame(&frame).unwrap()).collect()
+    std::iter::from_fn(|| framer.next_frame().unwrap())
+        .map(|frame| decode_frame(&frame).unwrap())
+        .collect()
 }
 
 /// The whole stream's transactions.
@@ -63,7 +68,8 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[1, kind], length.as_slice(), payload].concat()
 }
 
-// --- What the JSON says, as messages. Every key is either translated or listed as not represented; a new one fails.
+// --- What the JSON says, as messages. Every key is either translated or listed as not represented;
+// a new one fails.
 
 fn number(value: &Value) -> u32 {
     u32::try_from(value.as_u64().unwrap()).unwrap()
@@ -78,23 +84,37 @@ fn ip(value: &Value) -> IpAddr {
 }
 
 fn flags(value: &Value, names: &[(&str, u32)]) -> u32 {
-    let bit =
-        |name: &str| names.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1;
+    let bit = |name: &str| {
+        names.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1
+    };
     value.as_str().unwrap().split('|').filter(|name| !name.is_empty()).map(bit).sum()
 }
 
 const MESSAGE_FLAGS: [(&str, u32); 4] =
     [("REQUEST", 1), ("REPLACE", 0x100), ("CREATE", 0x400), ("CREATE(sic)", 0x400)];
 
-/// The keys of a decoded message that are looked at; all others must be of the header or without meaning here.
-fn only<'a>(object: &'a Map<String, Value>, used: &[&str], meaningless: &[&str]) -> &'a Map<String, Value> {
+/// The keys of a decoded message that are looked at; all others must be of the header or without
+/// meaning here.
+fn only<'a>(
+    object: &'a Map<String, Value>,
+    used: &[&str],
+    meaningless: &[&str],
+) -> &'a Map<String, Value> {
     for key in object.keys() {
-        assert!(used.contains(&key.as_str()) || meaningless.contains(&key.as_str()), "what is {key}?");
+        assert!(
+            used.contains(&key.as_str()) || meaningless.contains(&key.as_str()),
+            "what is {key}?"
+        );
     }
     object
 }
 
-fn hop(attributes: &Map<String, Value>, gateway: &str, oif: &str, flags: u8) -> Option<RouteNextHop> {
+fn hop(
+    attributes: &Map<String, Value>,
+    gateway: &str,
+    oif: &str,
+    flags: u8,
+) -> Option<RouteNextHop> {
     let gateway = attributes.get(gateway).map(ip);
     let ifindex = attributes.get(oif).map(number);
     let vni = attributes.get("RTA_ENCAP").map(|encapsulation| {
@@ -126,8 +146,11 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
         (None, Some(Value::Array(hops))) => RouteTarget::NextHops(
             hops.iter()
                 .map(|entry| {
-                    let entry =
-                        only(entry.as_object().unwrap(), &["flags", "weight", "ifindex", "attrs"], &["hops"]);
+                    let entry = only(
+                        entry.as_object().unwrap(),
+                        &["flags", "weight", "ifindex", "attrs"],
+                        &["hops"],
+                    );
                     let inside = only(entry["attrs"].as_object().unwrap(), &hop_keys, &[]);
                     let flags = octet(&entry["flags"]);
                     let inside = hop(inside, "RTA_GATEWAY", "", flags);
@@ -147,7 +170,9 @@ fn route(decoded: &Map<String, Value>, attributes: &Map<String, Value>) -> Route
                 .collect(),
         ),
         _ => RouteTarget::NextHops(
-            hop(attributes, "RTA_GATEWAY", "RTA_OIF", (rtm_flags & 0xff) as u8).into_iter().collect(),
+            hop(attributes, "RTA_GATEWAY", "RTA_OIF", (rtm_flags & 0xff) as u8)
+                .into_iter()
+                .collect(),
         ),
     };
     Route {
@@ -273,7 +298,12 @@ fn every_recorded_stream_decodes_to_its_json() {
             assert_eq!(expected_frame["msg_len"], frame.payload.len() + 4, "{name}");
             let messages: Vec<Message> =
                 expected_frame["messages"].as_array().unwrap().iter().map(expected).collect();
-            assert_eq!(decode_frame(&frame).unwrap().messages, messages, "{name} at {}", frame.offset);
+            assert_eq!(
+                decode_frame(&frame).unwrap().messages,
+                messages,
+                "{name} at {}",
+                frame.offset
+            );
             for message in &messages {
                 *counts.entry(type_name(message).to_owned()).or_insert(0) += 1;
             }
@@ -286,7 +316,8 @@ fn every_recorded_stream_decodes_to_its_json() {
 
 #[test]
 fn s1_one_and_two_messages_per_frame() {
-    // FRR 10.3 replaces: one message per frame. FRR 8.4 deletes and adds: both in one frame, in this order.
+    // FRR 10.3 replaces: one message per frame. FRR 8.4 deletes and adds: both in one frame, in
+    // this order.
     let one = transactions(&recording("frr103-nonhg-11-uplink-bfd-down-spine1").stream);
     let two = transactions(&recording("frr844-nonhg-11-uplink-bfd-down-spine1").stream);
     assert_eq!((one.len(), two.len()), (3, 3));
@@ -299,7 +330,10 @@ fn s1_one_and_two_messages_per_frame() {
             panic!("{one:?} {two:?}");
         };
         assert_eq!((old.destination, old.prefix_length), (new.destination, new.prefix_length));
-        assert_eq!((replaced.destination, replaced.prefix_length), (new.destination, new.prefix_length));
+        assert_eq!(
+            (replaced.destination, replaced.prefix_length),
+            (new.destination, new.prefix_length)
+        );
         assert_eq!(replaced.via, new.via);
         assert_ne!(old.via, new.via);
     }
@@ -358,7 +392,8 @@ fn q13_empty_frame() {
 #[test]
 fn q13_bad_length_inside_a_frame() {
     for Recording { name, stream, .. } in recordings() {
-        // Each frame with its first message's nlmsg_len one more than there is, and shorter than a header.
+        // Each frame with its first message's nlmsg_len one more than there is, and shorter than a
+        // header.
         let mut framer = Framer::new();
         framer.push(&stream);
         while let Some(recorded) = framer.next_frame().unwrap() {
@@ -474,7 +509,8 @@ async fn q13_cut_inside_a_message() {
         framer.push(&session[..cut]);
         let complete = drain(&mut framer);
         assert_eq!(collect(&mut server, complete.len()).await, complete);
-        let Event::Disconnected { reason: Disconnect::ClosedInsideFrame { pending } } = server.next().await
+        let Event::Disconnected { reason: Disconnect::ClosedInsideFrame { pending } } =
+            server.next().await
         else {
             panic!("cut at {cut}");
         };
@@ -532,7 +568,8 @@ fn the_generation_shows_in_the_stream() {
     }
 }
 
-/// What reads a stream must survive any: the result is transactions, an error or a wait, but never a panic.
+/// What reads a stream must survive any: the result is transactions, an error or a wait, but never
+/// a panic.
 fn survive(stream: &[u8]) {
     let mut framer = Framer::new();
     framer.push(stream);
@@ -546,7 +583,9 @@ fn survive(stream: &[u8]) {
 
 #[test]
 fn no_single_bit_nor_cut_makes_it_panic() {
-    for name in ["frr844-l3vni-nhg", "frr103-l3vni-nonhg-reconnect", "frr103-nonhg-13-uplink-carrier-down"] {
+    for name in
+        ["frr844-l3vni-nhg", "frr103-l3vni-nonhg-reconnect", "frr103-nonhg-13-uplink-carrier-down"]
+    {
         let stream = recording(name).stream;
         for cut in 0..stream.len() {
             survive(&stream[..cut]);

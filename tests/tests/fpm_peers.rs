@@ -12,7 +12,8 @@ use vtepd_tests::{Lab, Vtepd, sockets};
 /// An FPM frame with a route for 10.0.0.2/32 that drops packets, as zebra sends it.
 fn blackhole() -> Vec<u8> {
     let mut frame = vec![1, 1, 0, 40];
-    // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA, RTN_BLACKHOLE.
+    // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA,
+    // RTN_BLACKHOLE.
     frame.extend(36u32.to_ne_bytes());
     frame.extend(24u16.to_ne_bytes());
     frame.extend(0x401u16.to_ne_bytes());

@@ -1,7 +1,8 @@
-//! More frames than the machine can carry, by themselves and in super-frames: what arrives is as it was sent, what does not is counted, and
-//! vtepd goes on answering.
+//! More frames than the machine can carry, by themselves and in super-frames: what arrives is as it
+//! was sent, what does not is counted, and vtepd goes on answering.
 //!
-//! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test full_rate` sends so many frames in each case.
+//! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test full_rate` sends so many frames in each
+//! case.
 
 #![allow(
     clippy::expect_used,
@@ -27,7 +28,8 @@ use wire::MacAddr;
 /// More than any machine's veth links carry, so the sender sends what it can.
 const RATE: u32 = 5_000_000;
 const QUEUE_PAIRS: usize = 64;
-/// How long an answer may take, on a machine that does other things as well. (`println!` says how long it took.)
+/// How long an answer may take, on a machine that does other things as well. (`println!` says how
+/// long it took.)
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Gauges of what the kernel and zebra have said.
@@ -36,7 +38,12 @@ const MACS: &str = "vtepd_vni_remote_macs{vni=\"10\"}";
 /// Whether zebra is connected.
 fn has_zebra(vtepd: &Vtepd) -> bool {
     let status = vtepd.ask(&["status"]);
-    let source = status["sources"].as_array().unwrap().iter().find(|source| source["name"] == "fpm").unwrap();
+    let source = status["sources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|source| source["name"] == "fpm")
+        .unwrap();
     source["state"] != "disconnected"
 }
 
@@ -47,15 +54,20 @@ fn time_until(mut condition: impl FnMut() -> bool) -> Duration {
 }
 
 fn frames() -> u64 {
-    std::env::var("VTEPD_FRAMES").ok().map_or(100_000, |frames| frames.parse().expect("a number of frames"))
+    std::env::var("VTEPD_FRAMES")
+        .ok()
+        .map_or(100_000, |frames| frames.parse().expect("a number of frames"))
 }
 
 #[test]
 fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_counted() {
-    if !can_run("q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_counted") {
+    if !can_run(
+        "q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_counted",
+    ) {
         return;
     }
-    // Everything is on the sender's CPU but vtepd, the sink and the hosts' stack, which find theirs.
+    // Everything is on the sender's CPU but vtepd, the sink and the hosts' stack, which find
+    // theirs.
     for (mark, (arguments, with_peer, payload)) in (0..).zip([
         (&[][..], false, 16),
         (&[][..], true, 1024),
@@ -83,11 +95,16 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
             let entry = remote_mac(MacAddr([2, 0, 0, 0, 0, 0x71]), VNI, PEER);
             bridge(
                 &lab.leaf,
-                &if there { entry } else { entry.replace("replace", "del").replace("append", "del") },
+                &if there {
+                    entry
+                } else {
+                    entry.replace("replace", "del").replace("append", "del")
+                },
             );
             known = if there { known + 1 } else { known - 1 };
             heard[0] = heard[0].max(time_until(|| vtepd.metrics().get(MACS) == known));
-            let zebra = lab.leaf.enter(|| TcpStream::connect(("127.0.0.1", 2620))).unwrap().unwrap();
+            let zebra =
+                lab.leaf.enter(|| TcpStream::connect(("127.0.0.1", 2620))).unwrap().unwrap();
             heard[1] = heard[1].max(time_until(|| has_zebra(&vtepd)));
             drop(zebra);
             wait_for("zebra to be gone", || !has_zebra(&vtepd));
@@ -96,7 +113,8 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         let (sent, report) = stream.finish();
         let metrics = vtepd.wait_until_idle();
         let counted = |series: &str| metrics.get(series) - before.get(series);
-        let encapsulated = metrics.vni_frames(VNI, "encapsulated") - before.vni_frames(VNI, "encapsulated");
+        let encapsulated =
+            metrics.vni_frames(VNI, "encapsulated") - before.vni_frames(VNI, "encapsulated");
         println!(
             "{arguments:?}, vtepd as the peer: {with_peer}: {} frames in {took:.1?}, {} received; {encapsulated} encapsulated, {} in \
              {} super-frames, {} lost in the ring; {answers} answers, the slowest in {slowest:.0?}, the kernel \
@@ -111,10 +129,17 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         assert_eq!(fate, (0, 0, 0), "doubled, reordered and damaged");
         assert!(report.received() > sent.frames / 10, "traffic collapsed");
         assert!(report.received() <= encapsulated, "some did not go through vtepd");
-        // Of what the programs hand over, each frame is forwarded or counted as dropped, in the ring and nowhere else.
-        let handed_over = ["vxlan_redirected", "port_bypassed"]
-            .map(|decision| counted(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}")));
-        assert_eq!(handed_over.iter().sum::<u64>(), encapsulated + metrics.dropped_in_all(), "{}", metrics.0);
+        // Of what the programs hand over, each frame is forwarded or counted as dropped, in the
+        // ring and nowhere else.
+        let handed_over = ["vxlan_redirected", "port_bypassed"].map(|decision| {
+            counted(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
+        });
+        assert_eq!(
+            handed_over.iter().sum::<u64>(),
+            encapsulated + metrics.dropped_in_all(),
+            "{}",
+            metrics.0
+        );
         assert_eq!(metrics.dropped_in_all(), metrics.dropped("receive_overrun"), "{}", metrics.0);
         assert!(
             answers > 0 && slowest < ANSWER && heard.into_iter().all(|time| time < ANSWER),
@@ -122,8 +147,9 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         );
         if arguments.contains(&"--workers") {
             for worker in ["0", "1"] {
-                let series =
-                    format!("vtepd_worker_received_frames_total{{worker=\"{worker}\",from=\"bridge\"}}");
+                let series = format!(
+                    "vtepd_worker_received_frames_total{{worker=\"{worker}\",from=\"bridge\"}}"
+                );
                 assert!(counted(&series) > encapsulated / 8, "{}", metrics.0);
             }
         }
@@ -141,11 +167,13 @@ fn handed_over(metrics: &Metrics, from: &str) -> u64 {
         "bridge" => &["vxlan_redirected", "port_bypassed"][..],
         _ => &["uplink_redirected"],
     };
-    let steered = |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
+    let steered =
+        |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
     decisions.iter().map(steered).sum()
 }
 
-/// Nothing but what found no room in the rings was dropped, and all else that was handed over has gone on. Returns what found no room.
+/// Nothing but what found no room in the rings was dropped, and all else that was handed over has
+/// gone on. Returns what found no room.
 fn accounted_for(metrics: &Metrics) -> u64 {
     let [received, copied, sent, dropped, held] = metrics.passed();
     assert_eq!(received + copied, sent + dropped + held, "{}", metrics.0);
@@ -160,7 +188,8 @@ fn accounted_for(metrics: &Metrics) -> u64 {
 
 /// What the kernel's own queues had no room for, on all links of the lab; a super-frame as one.
 fn dropped_on_links(lab: &Lab) -> u64 {
-    let namespaces = [&lab.host.ns, &lab.leaf, &lab.routers[0], &lab.routers[1], &lab.peer, &lab.far.ns];
+    let namespaces =
+        [&lab.host.ns, &lab.leaf, &lab.routers[0], &lab.routers[1], &lab.peer, &lab.far.ns];
     let counters = namespaces.map(|namespace| ::lab::counters::read(namespace).unwrap());
     counters.iter().flatten().map(|(_, link)| link.rx_dropped + link.tx_dropped).sum()
 }
@@ -175,8 +204,14 @@ fn assert_counted(before: u64, after: u64, counted: RangeInclusive<u64>) {
 }
 
 /// MTUs of a fabric whose hosts know nothing of jumbo frames.
-const SMALL: Setup =
-    Setup { overlay_mtu: 1500, underlay_mtu: 1550, port: 4789, vxlan: "", learning: false, peers: "" };
+const SMALL: Setup = Setup {
+    overlay_mtu: 1500,
+    underlay_mtu: 1550,
+    port: 4789,
+    vxlan: "",
+    learning: false,
+    peers: "",
+};
 
 #[test]
 fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
@@ -210,9 +245,14 @@ fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
             sent.datagrams(),
             arrived.whole,
         );
-        assert_eq!((arrived.damaged, arrived.out_of_turn), (0, 0), "damaged, and doubled or overtaken");
+        assert_eq!(
+            (arrived.damaged, arrived.out_of_turn),
+            (0, 0),
+            "damaged, and doubled or overtaken"
+        );
         assert!(arrived.whole >= frames(), "traffic collapsed");
-        // Who is missing where: up to the first vtepd, in its ring, on the way to the second, in its ring, at the receiver's.
+        // Who is missing where: up to the first vtepd, in its ring, on the way to the second, in
+        // its ring, at the receiver's.
         let mut there = sent.datagrams();
         if let Some(first) = vtepds.0 {
             let metrics = first.wait_until_idle();
@@ -228,7 +268,9 @@ fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
             let metrics = second.wait_until_idle();
             let (in_all, lost) = (handed_over(&metrics, "underlay"), accounted_for(&metrics));
             let out = metrics.vni_frames(VNI, "decapsulated");
-            println!("  {lost} of {in_all} entries lost in the second ring, {out} datagrams decapsulated");
+            println!(
+                "  {lost} of {in_all} entries lost in the second ring, {out} datagrams decapsulated"
+            );
             assert_counted(there, out, lost..=lost + on_links);
             there = out;
         }
@@ -268,8 +310,8 @@ fn q16_tcp_at_full_rate_brings_every_byte() {
         for vtepd in [Some(&leaf), peer.as_ref()].into_iter().flatten() {
             let metrics = vtepd.wait_until_idle();
             let lost = accounted_for(&metrics);
-            let [out, back] =
-                ["encapsulated", "decapsulated"].map(|direction| metrics.vni_frames(VNI, direction));
+            let [out, back] = ["encapsulated", "decapsulated"]
+                .map(|direction| metrics.vni_frames(VNI, direction));
             let from_host = handed_over(&metrics, "bridge");
             println!(
                 "  {out} segments of {from_host} frames encapsulated, {back} decapsulated, {lost} entries lost in rings"
@@ -288,7 +330,8 @@ fn q16_tcp_at_full_rate_brings_every_byte() {
     }
 }
 
-/// All kinds of traffic, both ways: so many RoCE frames by themselves, then super-frames of datagrams, and of TCP.
+/// All kinds of traffic, both ways: so many RoCE frames by themselves, then super-frames of
+/// datagrams, and of TCP.
 fn everything(lab: &Lab, frames: u64, mark: u64) {
     for (from, to) in [(&lab.host, &lab.far), (&lab.far, &lab.host)] {
         let rate = Rate { frames: RATE, queue_pairs: 1000, payload: 256 };
@@ -301,8 +344,9 @@ fn everything(lab: &Lab, frames: u64, mark: u64) {
     }
 }
 
-/// Q19: the whole worker, from socket to socket. What it needs it has made after some frames of each kind, but for pages of buffers that
-/// are there from the start: so many super-frames at once as fill them come late, or never.
+/// Q19: the whole worker, from socket to socket. What it needs it has made after some frames of
+/// each kind, but for pages of buffers that are there from the start: so many super-frames at once
+/// as fill them come late, or never.
 #[test]
 fn q19_at_full_rate_the_worker_allocates_nothing() {
     const FEW: u64 = 50;
@@ -324,12 +368,19 @@ fn q19_at_full_rate_the_worker_allocates_nothing() {
         let (sent_before, before) = state();
         everything(&lab, frames(), 2);
         let (sent, after) = state();
-        println!("{arguments:?}: {} frames more; {begun:?}, {before:?}, {after:?}", sent - sent_before);
+        println!(
+            "{arguments:?}: {} frames more; {begun:?}, {before:?}, {after:?}",
+            sent - sent_before
+        );
         assert!(sent - sent_before > frames(), "the frames went through vtepd");
         assert!(begun.by_worker > 0, "the worker's allocations are not seen");
         let allocated = after.by_worker - before.by_worker;
         assert!(allocated <= FEW, "the worker has allocated {allocated} times more");
-        assert!(after.worker_faults < MOST_PAGES, "the worker has touched {} pages", after.worker_faults);
+        assert!(
+            after.worker_faults < MOST_PAGES,
+            "the worker has touched {} pages",
+            after.worker_faults
+        );
         let grown = after.resident.saturating_sub(begun.resident);
         assert!(grown < MOST_BYTES, "vtepd has grown by {grown} bytes");
     }

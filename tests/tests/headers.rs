@@ -17,7 +17,8 @@ use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, bridge, ip, mac_of, remote_mac, sys
 use vtepd_tests::{Capture, Lab, Outer, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::{Ethernet, Ipv4Packet};
 
-/// Sends one UDP packet with these bits of its IPv4 header from the host, and returns its outer headers on the wire.
+/// Sends one UDP packet with these bits of its IPv4 header from the host, and returns its outer
+/// headers on the wire.
 fn outer_of(lab: &Lab, tos: u8, ttl: u8, dont_fragment: bool) -> Outer {
     let pair = Pair::of(&lab.host, &lab.far);
     let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", lab.setup.port));
@@ -64,7 +65,8 @@ fn l4_the_ttl_is_as_configured_and_one_less_after_a_router() {
     }
 }
 
-/// With the namespace's default TTL where the netdev says nothing, and with the one of vtepd's configuration before all.
+/// With the namespace's default TTL where the netdev says nothing, and with the one of vtepd's
+/// configuration before all.
 #[test]
 fn l4_the_ttl_of_the_namespace_and_of_the_configuration() {
     if !can_run("l4_the_ttl_of_the_namespace_and_of_the_configuration") {
@@ -81,7 +83,8 @@ fn l4_the_ttl_of_the_namespace_and_of_the_configuration() {
     assert_eq!(outer_of(&lab, 0, 5, false).ttl, 9);
 }
 
-/// L5 and L6: TOS inherited or fixed, ECN copied; inner CE becomes ECT(0) outside, as Linux does it.
+/// L5 and L6: TOS inherited or fixed, ECN copied; inner CE becomes ECT(0) outside, as Linux does
+/// it.
 #[test]
 fn l5_l6_tos_and_ecn_are_what_the_kernel_would_set() {
     if !can_run("l5_l6_tos_and_ecn_are_what_the_kernel_would_set") {
@@ -113,13 +116,19 @@ fn l7_l8_ecn_on_the_way_in_is_what_the_kernel_would_make_of_it() {
     let pair = Pair::of(&lab.far, &lab.host);
     let attempt = || {
         let source = pair.from.0.0;
-        let arrived = Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source[..]));
+        let arrived =
+            Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source[..]));
         let frames: Vec<Vec<u8>> = (0..16_u8)
             .map(|case| {
                 let (outer, inner) = (case >> 2, case & 3);
-                let inner = frames::ipv4(pair, 17, &frames::datagram(pair, (case.into(), 7), b"ecn"), |ip| {
-                    ip.set_tos(0xb8 | inner);
-                });
+                let inner = frames::ipv4(
+                    pair,
+                    17,
+                    &frames::datagram(pair, (case.into(), 7), b"ecn"),
+                    |ip| {
+                        ip.set_tos(0xb8 | inner);
+                    },
+                );
                 let tunnelled = Tunnelled {
                     to,
                     source: PEER,
@@ -150,8 +159,12 @@ fn l7_l8_ecn_on_the_way_in_is_what_the_kernel_would_make_of_it() {
     let ours = attempt();
     assert_eq!(ours, kernel);
     // Outer not-ECT, ECT(1), ECT(0), CE, each with inner not-ECT, ECT(1), ECT(0), CE.
-    let expected =
-        [0, 1, 2, 3, 0, 1, 1, 3, 0, 1, 2, 3].map(Some).into_iter().chain([None, Some(3), Some(3), Some(3)]);
+    let expected = [0, 1, 2, 3, 0, 1, 1, 3, 0, 1, 2, 3].map(Some).into_iter().chain([
+        None,
+        Some(3),
+        Some(3),
+        Some(3),
+    ]);
     assert_eq!(ours, expected.collect::<Vec<_>>());
     assert_eq!(vtepd.metrics().dropped("ecn_not_capable"), 1);
 }
@@ -188,7 +201,8 @@ fn srcport_range_of_the_netdev() {
     let pair = Pair::of(&lab.host, &lab.far);
     let ports = || {
         let up = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
-        let sent: Vec<Vec<u8>> = (0..200).map(|n| frames::udp(pair, (1000 + n, 2000), b"x")).collect();
+        let sent: Vec<Vec<u8>> =
+            (0..200).map(|n| frames::udp(pair, (1000 + n, 2000), b"x")).collect();
         inject(&lab.host.ns, ETH, &sent);
         wait_for("all frames", || up[0].count() + up[1].count() >= 200);
         let seen = up.into_iter().flat_map(Capture::stop);
@@ -200,7 +214,8 @@ fn srcport_range_of_the_netdev() {
     assert_eq!(ports(), all_but_the_last, "five-tuple");
 }
 
-/// What the kernel lets be changed on a living netdev takes effect; what it does not, by making the netdev anew.
+/// What the kernel lets be changed on a living netdev takes effect; what it does not, by making the
+/// netdev anew.
 #[test]
 fn the_outer_header_follows_the_netdev_live() {
     if !can_run("the_outer_header_follows_the_netdev_live") {
@@ -213,7 +228,9 @@ fn the_outer_header_follows_the_netdev_live() {
     let change = |lines: &str| {
         let before = generation(&vtepd);
         ip(&lab.leaf, lines);
-        vtepd.wait_for("the change to be published", |m| m.get("vtepd_snapshot_generation") > before);
+        vtepd.wait_for("the change to be published", |m| {
+            m.get("vtepd_snapshot_generation") > before
+        });
     };
     change("link set vx10 type vxlan id 10 ttl 9 tos inherit df set");
     assert_eq!(facts(&outer_of(&lab, 0x14, 64, false)), (0x14, 9, true, true));

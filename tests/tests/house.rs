@@ -1,4 +1,5 @@
-//! The rules of ARCHITECTURE.md's "Rooms": who may use whom, where `unsafe` stands, how long a file gets.
+//! The rules of ARCHITECTURE.md's "Rooms": who may use whom, where `unsafe` stands, how long a file
+//! gets.
 
 #![allow(
     clippy::expect_used,
@@ -53,7 +54,10 @@ const PURE: [&str; 4] = ["wire", "entropy", "tables", "pipeline"];
 
 /// Files with `unsafe` outside `ports`, each with its reason.
 const UNSAFE: [(&str, &str); 2] = [
-    ("benches/frames/src/counting.rs", "an allocator that counts; the trait is unsafe to implement"),
+    (
+        "benches/frames/src/counting.rs",
+        "an allocator that counts; the trait is unsafe to implement",
+    ),
     (
         "tests/fuzz/src/programs.rs",
         "structs of plain integers go into BPF maps; the trait is unsafe to implement",
@@ -78,8 +82,10 @@ fn manifest(folder: &Path) -> Table {
 
 /// Every member of the workspace but the fuzz targets, which are none.
 fn members() -> BTreeMap<String, (PathBuf, Table)> {
-    let mut folders: Vec<PathBuf> =
-        std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     folders.extend(["tests", "benches", "benches/frames"].map(|folder| root().join(folder)));
     let with_name = |folder: PathBuf| {
         let manifest = manifest(&folder);
@@ -91,8 +97,13 @@ fn members() -> BTreeMap<String, (PathBuf, Table)> {
 fn dependencies(manifest: &Table, section: &str) -> BTreeSet<String> {
     let direct = manifest.get(section);
     let targets = manifest.get("target").and_then(Value::as_table);
-    let by_target = targets.into_iter().flat_map(Table::values).filter_map(|target| target.get(section));
-    direct.into_iter().chain(by_target).flat_map(|table| table.as_table().unwrap().keys().cloned()).collect()
+    let by_target =
+        targets.into_iter().flat_map(Table::values).filter_map(|target| target.get(section));
+    direct
+        .into_iter()
+        .chain(by_target)
+        .flat_map(|table| table.as_table().unwrap().keys().cloned())
+        .collect()
 }
 
 fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -124,14 +135,18 @@ fn each_room_uses_what_it_may() {
         if !folder.starts_with(root().join("crates")) {
             continue;
         }
-        let (_, may) =
-            MAY_USE.iter().find(|(room, _)| room == name).unwrap_or_else(|| panic!("{name} is no room"));
+        let (_, may) = MAY_USE
+            .iter()
+            .find(|(room, _)| room == name)
+            .unwrap_or_else(|| panic!("{name} is no room"));
         let uses = dependencies(manifest, "dependencies");
-        let own: Vec<&String> = uses.iter().filter(|other| rooms.contains(other.as_str())).collect();
+        let own: Vec<&String> =
+            uses.iter().filter(|other| rooms.contains(other.as_str())).collect();
         let forbidden: Vec<_> = own.iter().filter(|other| !may.contains(&other.as_str())).collect();
         assert!(forbidden.is_empty(), "{name} may not use {forbidden:?}");
         if PURE.contains(&name.as_str()) {
-            let worldly: Vec<_> = uses.iter().filter(|other| WORLDLY.contains(&other.as_str())).collect();
+            let worldly: Vec<_> =
+                uses.iter().filter(|other| WORLDLY.contains(&other.as_str())).collect();
             assert!(worldly.is_empty(), "{name} knows {worldly:?}");
         }
     }
@@ -150,9 +165,11 @@ fn architecture_names_every_room() {
         })
         .collect();
     for (room, may) in MAY_USE {
-        let cell = rows.get(room).unwrap_or_else(|| panic!("{room} is not in ARCHITECTURE.md's table"));
+        let cell =
+            rows.get(room).unwrap_or_else(|| panic!("{room} is not in ARCHITECTURE.md's table"));
         if cell.starts_with('`') {
-            let said: BTreeSet<&str> = cell.split(',').map(|word| word.trim().trim_matches('`')).collect();
+            let said: BTreeSet<&str> =
+                cell.split(',').map(|word| word.trim().trim_matches('`')).collect();
             assert_eq!(said, may.iter().copied().collect(), "what {room} may use");
         }
     }
@@ -161,7 +178,8 @@ fn architecture_names_every_room() {
 #[test]
 fn every_member_inherits_the_lints() {
     for (name, (_, manifest)) in members() {
-        let lints = manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(Value::as_bool);
+        let lints =
+            manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(Value::as_bool);
         assert_eq!(lints, Some(true), "{name}");
     }
     let workspace = manifest(&root());
@@ -185,7 +203,8 @@ fn unsafe_stands_in_ports_only() {
     for (path, text) in sources() {
         let code = text.lines().map(|line| line.split("//").next().unwrap());
         let found = code.filter(|line| words.iter().any(|word| line.contains(word))).count();
-        let allowed = path.starts_with("crates/ports/") || UNSAFE.iter().any(|(named, _)| *named == path);
+        let allowed =
+            path.starts_with("crates/ports/") || UNSAFE.iter().any(|(named, _)| *named == path);
         assert!(found == 0 || allowed, "{found} unsafe in {path}");
     }
     for (path, _) in UNSAFE {
@@ -194,10 +213,13 @@ fn unsafe_stands_in_ports_only() {
 }
 
 /// Files that take a lint against panics back, each with its reason.
-const PANICS: [(&str, &str); 1] =
-    [("crates/wire/src/icrc.rs", "a table that the compiler fills: an index out of range does not compile")];
+const PANICS: [(&str, &str); 1] = [(
+    "crates/wire/src/icrc.rs",
+    "a table that the compiler fills: an index out of range does not compile",
+)];
 
-/// The attributes of a file, each from `#[` or `#![` to its closing bracket, over as many lines as it has.
+/// The attributes of a file, each from `#[` or `#![` to its closing bracket, over as many lines as
+/// it has.
 fn attributes(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (start, _) in text.match_indices("#[").chain(text.match_indices("#![")) {
@@ -214,16 +236,19 @@ fn attributes(text: &str) -> Vec<&str> {
 /// Whether an attribute takes a lint against panics back.
 fn allows_panics(attribute: &str) -> bool {
     let lints = ["unwrap_used", "expect_used", "panic", "indexing_slicing"];
-    let words: Vec<&str> = attribute.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':').collect();
+    let words: Vec<&str> =
+        attribute.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':').collect();
     let takes_back = words.iter().any(|word| ["allow", "expect"].contains(word));
     takes_back && lints.iter().any(|lint| words.contains(&format!("clippy::{lint}").as_str()))
 }
 
-/// Tests may panic, libraries and binaries may not: nobody takes that back for a whole crate but those who may.
+/// Tests may panic, libraries and binaries may not: nobody takes that back for a whole crate but
+/// those who may.
 #[test]
 fn nobody_allows_panics_outside_tests() {
     for (path, text) in sources() {
-        let is_test = path.contains("/tests/") || path.starts_with("tests/") || path.starts_with("benches/");
+        let is_test =
+            path.contains("/tests/") || path.starts_with("tests/") || path.starts_with("benches/");
         let allows = attributes(&text).into_iter().any(allows_panics);
         let listed = PANICS.iter().any(|(named, _)| *named == path);
         assert!(is_test || listed || !allows, "{path} allows what the workspace denies");
@@ -237,13 +262,17 @@ fn attributes_that_allow_panics_are_seen_in_every_form() {
     let lint = format!("clippy::{}", "unwrap_used");
     for text in [
         format!("#![allow({lint})]"),
-        format!("#![allow(\n    clippy::pedantic,\n    {lint},\n    reason = \"[brackets] (too)\"\n)]"),
+        format!(
+            "#![allow(\n    clippy::pedantic,\n    {lint},\n    reason = \"[brackets] (too)\"\n)]"
+        ),
         format!("#[expect({lint}, reason = \"never\")]"),
         format!("#[cfg_attr(test, allow({lint}))]"),
     ] {
         assert!(attributes(&text).into_iter().any(allows_panics), "{text}");
     }
-    for text in ["#[expect(deprecated)]", "#[derive(Debug)]", "let x = y.expect(\"clippy::unwrap_used\");"] {
+    for text in
+        ["#[expect(deprecated)]", "#[derive(Debug)]", "let x = y.expect(\"clippy::unwrap_used\");"]
+    {
         assert!(!attributes(text).into_iter().any(allows_panics), "{text}");
     }
 }

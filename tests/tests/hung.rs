@@ -1,4 +1,5 @@
-//! A vtepd that hangs is as good as a dead one: the kernel forwards. One that is idle does not wake up for that.
+//! A vtepd that hangs is as good as a dead one: the kernel forwards. One that is idle does not wake
+//! up for that.
 
 #![allow(
     clippy::expect_used,
@@ -19,12 +20,13 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd};
 
 const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
-/// How long frames wait for a worker that hangs, and how much longer on a machine that has other things to do.
+/// How long frames wait for a worker that hangs, and how much longer on a machine that has other
+/// things to do.
 const LIMIT: Duration = Duration::from_millis(200);
 const SLACK: Duration = Duration::from_millis(300);
 
-/// Stopped by SIGSTOP under a stream each way: what follows the limit is the kernel's, what had waited is dropped when vtepd
-/// runs again and counted, nothing comes twice.
+/// Stopped by SIGSTOP under a stream each way: what follows the limit is the kernel's, what had
+/// waited is dropped when vtepd runs again and counted, nothing comes twice.
 #[test]
 fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
     if !can_run("a_stopped_vtepd_leaves_everything_to_the_kernel") {
@@ -39,8 +41,10 @@ fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
 fn stopped(lab: &Lab, arguments: &[&str]) {
     let vtepd = Vtepd::start(&lab.leaf, arguments);
     let pid = Pid::from_raw(vtepd.pid());
-    let streams =
-        [Stream::start(&lab.host, &lab.far, RATE, 0x71), Stream::start(&lab.far, &lab.host, RATE, 0x72)];
+    let streams = [
+        Stream::start(&lab.host, &lab.far, RATE, 0x71),
+        Stream::start(&lab.far, &lab.host, RATE, 0x72),
+    ];
     streams.iter().for_each(|stream| stream.pass(200));
     assert_eq!(vtepd.metrics().get("vtepd_worker_stalls_total"), 0);
 
@@ -50,7 +54,10 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
     let limit = u64::from(RATE.frames) * u64::try_from((LIMIT + SLACK).as_millis()).unwrap() / 1000;
     for stream in &streams {
         let lost = stream.report().lost();
-        assert!(lost > 0 && lost < limit, "{lost} frames lost while vtepd stood still, {limit} are allowed");
+        assert!(
+            lost > 0 && lost < limit,
+            "{lost} frames lost while vtepd stood still, {limit} are allowed"
+        );
     }
 
     kill(pid, Signal::SIGCONT).unwrap();
@@ -62,7 +69,8 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
     });
     assert!(metrics.get("vtepd_worker_stalls_total") >= 1, "{}", metrics.0);
     for decision in ["uplink_stalled", "vxlan_stalled"] {
-        let passed = metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
+        let passed =
+            metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
         assert!(passed > 6000, "{decision}: {passed}");
     }
     vtepd.wait_for_log("the worker was not run for longer than frames may wait");
@@ -83,7 +91,8 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
 /// Wake-ups of a thread of its own accord or for what it waited for.
 fn wake_ups(vtepd: &Vtepd, thread: &str) -> u64 {
     let status = fs::read_to_string(vtepd.thread(thread).join("status")).unwrap();
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    let count =
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
     count.trim().parse().unwrap()
 }
 
@@ -94,7 +103,8 @@ fn an_idle_worker_sleeps() {
     }
     let lab = Lab::new("idle");
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
-    let received = |metrics: &vtepd_tests::daemon::Metrics| metrics.sum("vtepd_steering_frames_total");
+    let received =
+        |metrics: &vtepd_tests::daemon::Metrics| metrics.sum("vtepd_steering_frames_total");
     let mut undisturbed = false;
     // Whatever the hosts say by themselves wakes it: a second without any is waited for.
     for _ in 0..20 {
@@ -110,8 +120,8 @@ fn an_idle_worker_sleeps() {
     assert!(undisturbed, "the lab is never quiet");
 }
 
-/// Nor does the rest of it wake up for nothing. It looks once a second for what the kernel does not tell (default TTL and port
-/// range, path MTUs), and with the bypass for what that would hide.
+/// Nor does the rest of it wake up for nothing. It looks once a second for what the kernel does not
+/// tell (default TTL and port range, path MTUs), and with the bypass for what that would hide.
 #[test]
 fn an_idle_daemon_sleeps() {
     const IDLE: Duration = Duration::from_secs(2);
@@ -122,7 +132,8 @@ fn an_idle_daemon_sleeps() {
     }
     let lab = Lab::new("idled");
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--no-bridge-bypass"]);
-    // The hosts and the kernel's neighbours say things by themselves: two seconds without any are waited for.
+    // The hosts and the kernel's neighbours say things by themselves: two seconds without any are
+    // waited for.
     let sleeps = (0..20).any(|_| {
         let before = wake_ups(&vtepd, "vtepd");
         std::thread::sleep(IDLE);

@@ -1,6 +1,6 @@
-//! The `kernel` datapath: kernel VXLAN encapsulates, with the source port that the policy gives. On each underlay that vtepd
-//! does not take over, 32 queue pairs with one inner source port get 32 outer ports, each as `vtepctl explain` says, and use
-//! all uplinks.
+//! The `kernel` datapath: kernel VXLAN encapsulates, with the source port that the policy gives. On
+//! each underlay that vtepd does not take over, 32 queue pairs with one inner source port get 32
+//! outer ports, each as `vtepctl explain` says, and use all uplinks.
 
 #![allow(
     clippy::expect_used,
@@ -19,7 +19,8 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{bridge, ip, run, sysctl};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
-/// The kernel's default `ip_local_port_range` is 32768 to 60999, of which VXLAN never uses the last port.
+/// The kernel's default `ip_local_port_range` is 32768 to 60999, of which VXLAN never uses the last
+/// port.
 const KERNEL_RANGE: (u16, u16) = (32768, 60998);
 /// The upper bound of Pearson's statistic with one degree of freedom, p = 0.001.
 const CHI_SQUARED: f64 = 10.83;
@@ -32,7 +33,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Of a packet over IPv4 without options, or IPv6 without extension headers, to UDP port 4789 or 4790.
+    /// Of a packet over IPv4 without options, or IPv6 without extension headers, to UDP port 4789
+    /// or 4790.
     fn parse(frame: &[u8]) -> Option<Self> {
         let udp = match frame.get(12..14)? {
             [0x08, 0x00] if frame.get(23) == Some(&17) => 34,
@@ -67,8 +69,9 @@ impl Overlay {
         up.map(Capture::stop)
     }
 
-    /// Sends frames to 32 and to 512 queue pairs, all with one inner source port. Compares each outer port with the policy
-    /// and with `vtepctl explain`, and, if `uplinks` is set, the shares of the two uplinks with chance.
+    /// Sends frames to 32 and to 512 queue pairs, all with one inner source port. Compares each
+    /// outer port with the policy and with `vtepctl explain`, and, if `uplinks` is set, the shares
+    /// of the two uplinks with chance.
     fn check(&self, vtepd: &Vtepd, vni: u32, entropy: &Entropy, uplinks: bool) {
         let pair = Pair::of(&self.lab.host, &self.lab.far);
         let to = |queue_pair| Roce::to(queue_pair).frame(pair);
@@ -91,9 +94,13 @@ impl Overlay {
             if uplinks {
                 assert!(shares.iter().all(|share| *share > 0), "all uplinks are used: {shares:?}");
                 let fair = frames.len() as f64 / 2.0;
-                let statistic = shares.iter().map(|share| (*share as f64 - fair).powi(2) / fair).sum::<f64>();
+                let statistic =
+                    shares.iter().map(|share| (*share as f64 - fair).powi(2) / fair).sum::<f64>();
                 let bins = entropy.bins().is_some();
-                assert!(bins || statistic < CHI_SQUARED, "{count} queue pairs on two uplinks: {shares:?}");
+                assert!(
+                    bins || statistic < CHI_SQUARED,
+                    "{count} queue pairs on two uplinks: {shares:?}"
+                );
             }
         }
         for queue_pair in [0x100, 0x11f] {
@@ -114,7 +121,8 @@ fn entropy(policy: Policy, bins: u16, range: (u16, u16)) -> Entropy {
     Entropy::new(Settings { policy, seed: 0, range, bins, netdev_range: None }).unwrap()
 }
 
-/// One more overlay on the leaf, with one host, that vtepd does not take over. `flood` is the remote VTEP, if it is unicast.
+/// One more overlay on the leaf, with one host, that vtepd does not take over. `flood` is the
+/// remote VTEP, if it is unicast.
 fn overlay(case: &str, options: &str, flood: &str) -> Overlay {
     let lab = Lab::new(case);
     // Bridges stay without IPv6: what they say of themselves would be counted.
@@ -168,7 +176,11 @@ fn a_netdev_with_an_ipv6_underlay_gets_chosen_ports() {
     let overlay = overlay("kd6", "local fd01::1", "fd01::2");
     let vtepd = Vtepd::start(&overlay.lab.leaf, &[]);
     let row = row(&vtepd, "vx30");
-    assert_eq!((&row["datapath"], &row["reason_slug"]), (&"kernel".into(), &"ipv6-underlay".into()), "{row}");
+    assert_eq!(
+        (&row["datapath"], &row["reason_slug"]),
+        (&"kernel".into(), &"ipv6-underlay".into()),
+        "{row}"
+    );
     assert_eq!(row["chosen_port"]["policy"]["name"], "qp-hash", "{row}");
     assert_eq!(row["chosen_port"]["route_per_frame"], true, "{row}");
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
@@ -182,7 +194,10 @@ fn a_netdev_with_an_ipv6_underlay_gets_chosen_ports() {
     assert_eq!(ports.len(), 1, "{ports:?}");
     let metrics = vtepd.metrics();
     assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"port_kept\"}"), 4);
-    assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"port_chosen\"}"), 2 * (32 + 512));
+    assert_eq!(
+        metrics.get("vtepd_steering_frames_total{decision=\"port_chosen\"}"),
+        2 * (32 + 512)
+    );
     let series = r#"vtepd_vni_datapath{vni="30",netdev="vx30",datapath="kernel",policy="qp-bins"}"#;
     assert_eq!(metrics.get(series), 1);
     // Its end gives the kernel's hash back: one inner port, one outer port.
@@ -227,7 +242,10 @@ fn the_kernel_datapath_can_be_chosen() {
     overlay.lab.wait_for_ports(10);
     let vtepd = Vtepd::start(&overlay.lab.leaf, &["--datapath", "kernel"]);
     let chosen = row(&vtepd, "vx10");
-    assert_eq!((&chosen["datapath"], &chosen["reason_slug"]), (&"kernel".into(), &"kernel-datapath".into()));
+    assert_eq!(
+        (&chosen["datapath"], &chosen["reason_slug"]),
+        (&"kernel".into(), &"kernel-datapath".into())
+    );
     overlay.check(&vtepd, 10, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
     // Everything was forwarded by kernel VXLAN: the worker had nothing to do.
     assert_eq!(vtepd.metrics().sum("vtepd_vni_frames_total"), 0);
@@ -248,7 +266,8 @@ fn the_kernel_datapath_can_be_chosen() {
     );
 }
 
-/// One netdev for many VNIs, in a VLAN-aware bridge that maps VLAN 40 to VNI 40 and VLAN 41 to VNI 41.
+/// One netdev for many VNIs, in a VLAN-aware bridge that maps VLAN 40 to VNI 40 and VLAN 41 to VNI
+/// 41.
 #[test]
 #[ignore = "needs bridge VLAN filtering: tests/linux-vm 6.1 kernel_datapath"]
 fn an_external_netdev_on_a_vlan_aware_bridge_gets_chosen_ports() {
@@ -285,7 +304,8 @@ fn an_external_netdev_on_a_vlan_aware_bridge_gets_chosen_ports() {
         let state = || run(&lab.leaf, &format!("bridge link show dev {port}"));
         wait_for("the port to forward", || state().contains("state forwarding"));
     }
-    let vtepd = Vtepd::start_configured(&lab.leaf, "[vni.41]\npolicy = \"qp-bins\"\n", &["--no-fpm"]);
+    let vtepd =
+        Vtepd::start_configured(&lab.leaf, "[vni.41]\npolicy = \"qp-bins\"\n", &["--no-fpm"]);
     let external = row(&vtepd, "vx40");
     assert_eq!(
         (&external["datapath"], &external["external"]),

@@ -1,4 +1,5 @@
-//! VXLAN without a control plane: leaves built with `ip` alone, which learn from the frames they receive.
+//! VXLAN without a control plane: leaves built with `ip` alone, which learn from the frames they
+//! receive.
 
 #![allow(
     clippy::expect_used,
@@ -40,7 +41,10 @@ fn ways(lab: &Lab, to: MacAddr, count: usize) -> BTreeMap<Ipv4Addr, usize> {
 /// The leaf's kernel's entry for an address, as `bridge fdb` shows it.
 fn entry(lab: &Lab, mac: MacAddr) -> Option<String> {
     let shown = run(&lab.leaf, "bridge fdb show dev vx10");
-    shown.lines().find(|line| line.starts_with(&mac.to_string()) && line.contains(" dst ")).map(str::to_owned)
+    shown
+        .lines()
+        .find(|line| line.starts_with(&mac.to_string()) && line.contains(" dst "))
+        .map(str::to_owned)
 }
 
 /// Waits until the kernel has learned an address and the worker goes by it.
@@ -57,8 +61,8 @@ fn count(vtepd: &Vtepd, change: &str) -> u64 {
     vtepd.metrics().get(&format!("vtepd_learned_addresses_total{{change=\"{change}\"}}"))
 }
 
-/// Flood entries for two VTEPs. A silent host is flooded to, one that has spoken is not, one that moves is followed; and the
-/// kernel, when vtepd is killed, knows all of it.
+/// Flood entries for two VTEPs. A silent host is flooded to, one that has spoken is not, one that
+/// moves is followed; and the kernel, when vtepd is killed, knows all of it.
 #[test]
 fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     if !can_run("l9_first_frames_flood_the_next_go_to_their_vtep") {
@@ -67,13 +71,18 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     let lab = lab("learn", "", "");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let far = lab.far.mac();
-    assert_eq!(ways(&lab, far, 20), BTreeMap::from([(PEER, 10), (PEER2, 10)]), "nobody knows the host");
+    assert_eq!(
+        ways(&lab, far, 20),
+        BTreeMap::from([(PEER, 10), (PEER2, 10)]),
+        "nobody knows the host"
+    );
     speak(&lab.far);
     learned(&lab, &vtepd, far, PEER);
     assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
 
     // Everybody with everybody.
-    for (from, to) in [(&lab.host, &lab.far), (&lab.farther, &lab.host), (&lab.next, &lab.farther)] {
+    for (from, to) in [(&lab.host, &lab.far), (&lab.farther, &lab.host), (&lab.next, &lab.farther)]
+    {
         sockets::ping(from, to.ip(), 5, 1600, &[]);
     }
     sockets::tcp_both_ways(&lab.host, &lab.far, 300_000);
@@ -90,8 +99,11 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     // Local, after all: the bridge knows better than the tunnel.
     let local = Pair { from: (far, lab.far.ip()), ..Pair::of(&lab.next, &lab.host) };
     inject(&lab.next.ns, ETH, &experiments(local.to_mac(lab.host.mac()), 1));
-    wait_for("the bridge to learn", || run(&lab.leaf, "bridge fdb show dev hq10").contains(&far.to_string()));
-    let at_next = Capture::start(&lab.next.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
+    wait_for("the bridge to learn", || {
+        run(&lab.leaf, "bridge fdb show dev hq10").contains(&far.to_string())
+    });
+    let at_next =
+        Capture::start(&lab.next.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
     assert_eq!(ways(&lab, far, 0), BTreeMap::new());
     assert_eq!(at_next.stop().len(), 10);
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
@@ -99,12 +111,19 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     // The kernel goes on with what vtepd learned, and learns itself.
     vtepd.kill();
     assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER2, 10)]));
-    inject(&lab.far.ns, ETH, &experiments(Pair::of(&lab.far, &lab.host).to_mac(MacAddr::BROADCAST), 1));
+    inject(
+        &lab.far.ns,
+        ETH,
+        &experiments(Pair::of(&lab.far, &lab.host).to_mac(MacAddr::BROADCAST), 1),
+    );
     let wanted = format!("{far} dst {PEER} self");
-    wait_for("the kernel to move it", || entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted));
+    wait_for("the kernel to move it", || {
+        entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted)
+    });
 }
 
-/// What the kernel had learned is forwarded by from the first frame on, and the kernel has it afterwards.
+/// What the kernel had learned is forwarded by from the first frame on, and the kernel has it
+/// afterwards.
 #[test]
 fn what_the_kernel_had_learned_stays() {
     if !can_run("what_the_kernel_had_learned_stays") {
@@ -115,12 +134,16 @@ fn what_the_kernel_had_learned_stays() {
     let far = lab.far.mac();
     speak(&lab.far);
     let wanted = format!("{far} dst {PEER} self");
-    wait_for("the kernel to learn", || entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted));
+    wait_for("the kernel to learn", || {
+        entry(&lab, far).is_some_and(|entry| entry.trim_end() == wanted)
+    });
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
     // It counts as heard now: nobody has told vtepd how old it is.
     speak(&lab.far);
-    vtepd.wait_for("a refresh", |m| m.get("vtepd_learned_addresses_total{change=\"refreshed\"}") == 1);
+    vtepd.wait_for("a refresh", |m| {
+        m.get("vtepd_learned_addresses_total{change=\"refreshed\"}") == 1
+    });
     assert_eq!(count(&vtepd, "new"), 0);
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{status}: {log}");
@@ -128,7 +151,8 @@ fn what_the_kernel_had_learned_stays() {
     assert_eq!(entry(&lab, far).unwrap().trim_end(), wanted);
 }
 
-/// A default `remote` each: only one leaf to flood to, and a third one, which nobody named, is learned from all the same.
+/// A default `remote` each: only one leaf to flood to, and a third one, which nobody named, is
+/// learned from all the same.
 #[test]
 fn a_default_remote_is_where_first_frames_go() {
     if !can_run("a_default_remote_is_where_first_frames_go") {
@@ -136,7 +160,11 @@ fn a_default_remote_is_where_first_frames_go() {
     }
     let lab = lab("p2p", "remote 10.0.0.2", "remote 10.0.0.1");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
-    assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER, 10)]), "nobody knows the host");
+    assert_eq!(
+        ways(&lab, lab.farther.mac(), 10),
+        BTreeMap::from([(PEER, 10)]),
+        "nobody knows the host"
+    );
     sockets::ping(&lab.host, lab.far.ip(), 5, 1600, &[]);
     speak(&lab.farther);
     learned(&lab, &vtepd, lab.farther.mac(), PEER2);
@@ -144,10 +172,14 @@ fn a_default_remote_is_where_first_frames_go() {
     sockets::ping(&lab.host, lab.farther.ip(), 5, 1600, &[]);
     let dry = Vtepd::output(&lab.leaf, &["--dry-run", "--output", "json"]);
     let dry: serde_json::Value = serde_json::from_slice(&dry.stdout).expect("JSON");
-    assert_eq!((&dry["taken"][0]["learning"], &dry["taken"][0]["flood_vteps"]), (&true.into(), &1.into()));
+    assert_eq!(
+        (&dry["taken"][0]["learning"], &dry["taken"][0]["flood_vteps"]),
+        (&true.into(), &1.into())
+    );
 }
 
-/// A static entry is nobody's to move: the kernel drops frames from elsewhere with its address, and so does vtepd.
+/// A static entry is nobody's to move: the kernel drops frames from elsewhere with its address, and
+/// so does vtepd.
 #[test]
 fn what_is_static_is_not_moved() {
     if !can_run("what_is_static_is_not_moved") {
@@ -161,7 +193,8 @@ fn what_is_static_is_not_moved() {
         let pair = Pair { from: (mac, lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
         experiments(pair.to_mac(MacAddr::BROADCAST), 10)
     };
-    let heard = || Capture::start(&lab.host.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
+    let heard =
+        || Capture::start(&lab.host.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
     for takes_over in [false, true] {
         let vtepd = takes_over.then(|| Vtepd::start(&lab.leaf, &[]));
         let at_host = heard();
@@ -176,13 +209,17 @@ fn what_is_static_is_not_moved() {
         assert_eq!(entry(&lab, far).unwrap().trim_end(), format!("{far} dst {PEER} self static"));
         if let Some(vtepd) = vtepd {
             let metrics = vtepd.metrics();
-            assert_eq!((metrics.dropped("static_source"), metrics.dropped("invalid_source")), (10, 10));
+            assert_eq!(
+                (metrics.dropped("static_source"), metrics.dropped("invalid_source")),
+                (10, 10)
+            );
             assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
         }
     }
 }
 
-/// A host that sends stays, one that is silent goes although it is sent to, each by the netdev's own ageing time.
+/// A host that sends stays, one that is silent goes although it is sent to, each by the netdev's
+/// own ageing time.
 #[test]
 fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
     if !can_run("l9_who_sends_is_remembered_who_does_not_is_forgotten") {
@@ -220,10 +257,15 @@ fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
 fn kernel_flood(lab: &Lab) -> BTreeSet<Ipv4Addr> {
     let shown = run(&lab.leaf, "bridge fdb show dev vx10");
     let zero = |line: &&str| line.starts_with("00:00:00:00:00:00 ");
-    shown.lines().filter(zero).map(|line| line.split(' ').nth(2).unwrap().parse().unwrap()).collect()
+    shown
+        .lines()
+        .filter(zero)
+        .map(|line| line.split(' ').nth(2).unwrap().parse().unwrap())
+        .collect()
 }
 
-/// An entry that is deleted is flooded to again; a netdev that does not learn any more learns nothing, and again once it does.
+/// An entry that is deleted is flooded to again; a netdev that does not learn any more learns
+/// nothing, and again once it does.
 #[test]
 fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
     if !can_run("l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on") {
@@ -253,7 +295,8 @@ fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
         wait_for(word, || vtepd.ask(&["vni"])[0]["taken"]["learning"] == on);
     };
     learning(false);
-    let at_host = Capture::start(&lab.host.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
+    let at_host =
+        Capture::start(&lab.host.ns, ETH, |frame| frame.get(12..14) == Some(&[0x88, 0xb5]));
     speak(&lab.farther);
     at_host.wait(1);
     quiet();
@@ -268,7 +311,8 @@ fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
     assert_eq!(count(&vtepd, "new"), 3, "{}", vtepd.metrics().0);
 }
 
-/// The default `remote` becomes another one: every other flood entry stays, with vtepd as in the kernel.
+/// The default `remote` becomes another one: every other flood entry stays, with vtepd as in the
+/// kernel.
 #[test]
 fn l17_changing_the_default_remote_loses_no_flood_entry() {
     const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 4);
@@ -281,7 +325,10 @@ fn l17_changing_the_default_remote_loses_no_flood_entry() {
     for (router, number) in lab.routers.iter().zip(1..) {
         ip(router, &format!("route add {OTHER}/32 via 10.2.{number}.1"));
     }
-    ip(&lab.leaf, &format!("route add {OTHER}/32 src {LEAF} nexthop via 10.1.1.0 nexthop via 10.1.2.0"));
+    ip(
+        &lab.leaf,
+        &format!("route add {OTHER}/32 src {LEAF} nexthop via 10.1.1.0 nexthop via 10.1.2.0"),
+    );
     bridge(&lab.leaf, &format!("fdb append 00:00:00:00:00:00 dev vx10 dst {PEER2} self permanent"));
     let all = MacAddr::BROADCAST;
     let flooded = |to: [Ipv4Addr; 2]| {
@@ -298,8 +345,11 @@ fn l17_changing_the_default_remote_loses_no_flood_entry() {
         });
         flooded(to);
         let shown = vtepd.ask(&["flood"]);
-        let shown =
-            shown.as_array().unwrap().iter().map(|row| row["vtep"].as_str().unwrap().parse().unwrap());
+        let shown = shown
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["vtep"].as_str().unwrap().parse().unwrap());
         assert_eq!(shown.collect::<BTreeSet<Ipv4Addr>>(), BTreeSet::from(to));
     }
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
@@ -311,8 +361,9 @@ fn l17_changing_the_default_remote_loses_no_flood_entry() {
 /// What the kernel has of a vxlan netdev: addresses with a VTEP, without the flood list.
 fn kernel_macs(lab: &Lab, vni: u32) -> BTreeSet<String> {
     let shown = run(&lab.leaf, &format!("bridge fdb show dev vx{vni}"));
-    let entries =
-        shown.lines().filter(|line| line.contains(" dst ") && !line.starts_with("00:00:00:00:00:00"));
+    let entries = shown
+        .lines()
+        .filter(|line| line.contains(" dst ") && !line.starts_with("00:00:00:00:00:00"));
     entries.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
@@ -321,8 +372,9 @@ fn vtepd_macs(vtepd: &Vtepd, vni: u32) -> BTreeSet<String> {
     fdb.as_array().unwrap().iter().map(|row| row["mac"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Addresses that do not fit are not learned, whoever sets the limit: the netdev's `maxaddress`, the VNI's own or that of all.
-/// Flushed by VNI, by origin and by bridge port, tables are the kernel's, while two VNIs forward.
+/// Addresses that do not fit are not learned, whoever sets the limit: the netdev's `maxaddress`,
+/// the VNI's own or that of all. Flushed by VNI, by origin and by bridge port, tables are the
+/// kernel's, while two VNIs forward.
 #[test]
 fn v12_the_table_cap_holds_and_flushes_are_followed() {
     const VNIS: [u32; 3] = [10, 20, 30];
@@ -366,18 +418,24 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
         for number in numbers {
             let mac = MacAddr([2, 7, 0, 0, vni as u8, number]);
             let pair = Pair { from: (mac, lab.far.ip()), to: (MacAddr::BROADCAST, lab.host.ip()) };
-            inject(&lab.far.ns, &format!("eth{vni}"), &[frames::ethernet(pair, EXPERIMENT, &[number; 50])]);
+            inject(
+                &lab.far.ns,
+                &format!("eth{vni}"),
+                &[frames::ethernet(pair, EXPERIMENT, &[number; 50])],
+            );
         }
     };
-    let refused = || vtepd.metrics().get("vtepd_not_learned_addresses_total{reason=\"too_many_addresses\"}");
+    let refused =
+        || vtepd.metrics().get("vtepd_not_learned_addresses_total{reason=\"too_many_addresses\"}");
     VNIS.iter().for_each(|vni| claims(*vni, 0..40));
     wait_for("addresses that do not fit", || refused() >= 80);
     quiet();
     // The flood list is one address.
     let sizes = VNIS.map(|vni| kernel_macs(&lab, vni).len());
     assert_eq!(sizes, [11, 7, 36 - 12 - 8 - 1], "{}", vtepd.metrics().0);
-    let same =
-        |vni: u32| wait_for("the kernel's table", || vtepd_macs(&vtepd, vni) == kernel_macs(&lab, vni));
+    let same = |vni: u32| {
+        wait_for("the kernel's table", || vtepd_macs(&vtepd, vni) == kernel_macs(&lab, vni))
+    };
     VNIS.iter().for_each(|vni| same(*vni));
 
     // By VNI: of one, all that was learned. The others keep theirs.
@@ -390,12 +448,15 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
         vtepd_macs(&vtepd, 20).iter().filter(|mac| mac.starts_with("02:07")).count() == 2
     });
     // By origin: what was learned goes, what somebody else keeps stays, and the other way round.
-    let external: BTreeSet<String> = ["02:09:00:00:00:01", "02:09:00:00:00:02"].map(str::to_owned).into();
+    let external: BTreeSet<String> =
+        ["02:09:00:00:00:01", "02:09:00:00:00:02"].map(str::to_owned).into();
     let set = |mac: &String| format!("fdb add {mac} dev vx20 dst {PEER2} self extern_learn\n");
     bridge(&lab.leaf, &external.iter().map(set).collect::<String>());
     wait_for("entries of somebody else", || vtepd_macs(&vtepd, 20).is_superset(&external));
     run(&lab.leaf, "bridge fdb flush dev vx20 self nopermanent noextern_learn");
-    wait_for("learned ones to go", || !vtepd_macs(&vtepd, 20).iter().any(|mac| mac.starts_with("02:07")));
+    wait_for("learned ones to go", || {
+        !vtepd_macs(&vtepd, 20).iter().any(|mac| mac.starts_with("02:07"))
+    });
     assert!(vtepd_macs(&vtepd, 20).is_superset(&external));
     claims(20, 42..44);
     run(&lab.leaf, "bridge fdb flush dev vx20 self extern_learn");

@@ -1,4 +1,5 @@
-//! Outer source addresses that no other host can have: the kernel drops such packets, and so does vtepd, which counts them.
+//! Outer source addresses that no other host can have: the kernel drops such packets, and so does
+//! vtepd, which counts them.
 
 #![allow(
     clippy::expect_used,
@@ -31,7 +32,8 @@ const MARTIANS: [Ipv4Addr; 7] = [
 const CLASS_E: Ipv4Addr = Ipv4Addr::new(240, 0, 0, 1);
 const FRAMES: u8 = 20;
 
-/// How many of the frames from this address get to the leaf's host. Each address is used for a station of its own.
+/// How many of the frames from this address get to the leaf's host. Each address is used for a
+/// station of its own.
 fn arrive(lab: &Lab, source: Ipv4Addr) -> usize {
     let at_host = Capture::start(&lab.host.ns, ETH, is_experiment);
     let tunnel = |source| Tunnelled {

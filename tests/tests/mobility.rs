@@ -35,12 +35,15 @@ fn claim(who: &Host, mac: MacAddr) {
     inject(&who.ns, ETH, &experiments(mac, MacAddr::BROADCAST, 1));
 }
 
-/// What the hosts get of frames to `mac`: next to the leaf's host, behind the peer, behind the other peer.
+/// What the hosts get of frames to `mac`: next to the leaf's host, behind the peer, behind the
+/// other peer.
 struct Watch([Capture<Vec<Captured>>; 3]);
 
 impl Watch {
     fn start(lab: &Lab, mac: MacAddr) -> Self {
-        let of = move |frame: &[u8]| frame.starts_with(&mac.0) && frame.get(12..14) == Some(&[0x88, 0xb5]);
+        let of = move |frame: &[u8]| {
+            frame.starts_with(&mac.0) && frame.get(12..14) == Some(&[0x88, 0xb5])
+        };
         Self([&lab.next, &lab.far, &lab.farther].map(|host| Capture::start(&host.ns, ETH, of)))
     }
 
@@ -75,8 +78,8 @@ fn at(lab: &Lab, mac: MacAddr, port: &str) -> String {
     shown.lines().filter(|line| line.starts_with(&mac.to_string())).collect::<Vec<_>>().join("\n")
 }
 
-/// A sticky address on a port of the leaf stays there whoever else has it, one behind a VTEP stays there as well, written as FRR
-/// writes it: no frame moves either, with vtepd as without.
+/// A sticky address on a port of the leaf stays there whoever else has it, one behind a VTEP stays
+/// there as well, written as FRR writes it: no frame moves either, with vtepd as without.
 #[test]
 fn sticky_macs_are_moved_by_no_frame() {
     if !can_run("sticky_macs_are_moved_by_no_frame") {
@@ -111,9 +114,14 @@ fn sticky_macs_are_moved_by_no_frame() {
         if let Some(vtepd) = vtepd {
             assert_eq!(vtepd.metrics().dropped("static_source"), 1, "{}", vtepd.metrics().0);
             let fdb = vtepd.ask(&["fdb"]);
-            let known =
-                |mac: MacAddr| fdb.as_array().unwrap().iter().find(|row| row["mac"] == mac.to_string());
-            assert_eq!(known(remote).map(|row| &row["vtep"]), Some(&PEER.to_string().into()), "{fdb}");
+            let known = |mac: MacAddr| {
+                fdb.as_array().unwrap().iter().find(|row| row["mac"] == mac.to_string())
+            };
+            assert_eq!(
+                known(remote).map(|row| &row["vtep"]),
+                Some(&PEER.to_string().into()),
+                "{fdb}"
+            );
             assert_eq!(known(local), None, "{fdb}");
         }
     }
@@ -122,7 +130,9 @@ fn sticky_macs_are_moved_by_no_frame() {
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     bridge(
         &lab.leaf,
-        &format!("fdb replace {remote} dev vx10 dst {PEER} self dynamic\nfdb del {remote} dev vx10 master\n"),
+        &format!(
+            "fdb replace {remote} dev vx10 dst {PEER} self dynamic\nfdb del {remote} dev vx10 master\n"
+        ),
     );
     vtepd.wait_for("the change", |_| !at(&lab, remote, "vx10").contains("static"));
     quiet();
@@ -138,8 +148,8 @@ fn told(vtepd: &Vtepd, mac: MacAddr, kind: &str) -> Vec<Value> {
     events.filter(|event| event["mac"] == mac.to_string() && event["kind"] == kind).collect()
 }
 
-/// The kernel moves an address thousands of times as fast as it can: workers go by the last word at once, the moves that they
-/// never saw are counted, and the journal holds a handful of events.
+/// The kernel moves an address thousands of times as fast as it can: workers go by the last word at
+/// once, the moves that they never saw are counted, and the journal holds a handful of events.
 #[test]
 fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
     const MOVES: u64 = 20_000;
@@ -152,7 +162,8 @@ fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
     let mac = MacAddr([2, 0, 0, 0, 0, 0x66]);
     bridge(&lab.leaf, &remote_mac(mac, 10, PEER));
     vtepd.wait_for("the address", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 3);
-    let counted = |of: &str| vtepd.metrics().get(&format!("vtepd_mac_moves_total{{moves=\"{of}\"}}"));
+    let counted =
+        |of: &str| vtepd.metrics().get(&format!("vtepd_mac_moves_total{{moves=\"{of}\"}}"));
     assert_eq!(reached(&lab, mac), [0, 10, 0]);
     let write = |number: u64| {
         let vtep = if number.is_multiple_of(2) { PEER2 } else { PEER };
@@ -190,8 +201,8 @@ fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
     assert_eq!(told(&vtepd, mac, "mac-moved").len(), 7);
 }
 
-/// Two hosts with one address, both talking: it is learned elsewhere a few times a second, what is refused is counted, and once only
-/// one of them talks it is found there.
+/// Two hosts with one address, both talking: it is learned elsewhere a few times a second, what is
+/// refused is counted, and once only one of them talks it is found there.
 #[test]
 fn a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second() {
     if !can_run("a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second") {
@@ -200,8 +211,9 @@ fn a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second() {
     let lab = learning("flapd");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let mac = MacAddr([2, 0, 0, 0, 0, 0x77]);
-    let learned =
-        |change: &str| vtepd.metrics().get(&format!("vtepd_learned_addresses_total{{change=\"{change}\"}}"));
+    let learned = |change: &str| {
+        vtepd.metrics().get(&format!("vtepd_learned_addresses_total{{change=\"{change}\"}}"))
+    };
     let refused = || vtepd.metrics().get("vtepd_not_learned_addresses_total{reason=\"flapping\"}");
     let (start, until) = (Instant::now(), Duration::from_secs(4));
     while start.elapsed() < until {

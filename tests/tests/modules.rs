@@ -1,4 +1,5 @@
-//! What needs kernel modules that the machines of the other tests lack (8021q, vrf, sch_netem): run in `tests/linux-vm`'s guest.
+//! What needs kernel modules that the machines of the other tests lack (8021q, vrf, sch_netem): run
+//! in `tests/linux-vm`'s guest.
 
 #![allow(
     clippy::expect_used,
@@ -11,7 +12,8 @@
 use vtepd_tests::lab::{VNI, ip, run, sysctl};
 use vtepd_tests::{Lab, Setup, Vtepd, sockets};
 
-/// Links without super-frames that would take an emulated machine long, and a worker that may take its time.
+/// Links without super-frames that would take an emulated machine long, and a worker that may take
+/// its time.
 fn lab(case: &str) -> Lab {
     Lab::with(case, Setup { overlay_mtu: 1500, underlay_mtu: 1550, ..Setup::default() })
 }
@@ -105,7 +107,8 @@ fn netem_on_uplinks() {
     }
     let said = sockets::try_ping(&lab.host, lab.far.ip(), 5, 100, &[]);
     assert!(said.contains("5 packets transmitted, 5 received"), "{said}");
-    let shortest = said.split("min/avg/max/mdev = ").nth(1).and_then(|times| times.split('/').next());
+    let shortest =
+        said.split("min/avg/max/mdev = ").nth(1).and_then(|times| times.split('/').next());
     let shortest: f64 = shortest.unwrap_or_else(|| panic!("{said}")).parse().unwrap();
     assert!(shortest >= 100.0, "{said}");
     let before = vtepd.metrics().vni_frames(VNI, "encapsulated");

@@ -1,8 +1,8 @@
-//! A VNI moves between the userspace and the kernel datapath under load: nothing is lost or doubled, and next to nothing
-//! arrives out of order.
+//! A VNI moves between the userspace and the kernel datapath under load: nothing is lost or
+//! doubled, and next to nothing arrives out of order.
 //!
-//! A routing rule that may match the VNI's packets comes and goes. It sends them where they go without it, so that
-//! only the datapath changes.
+//! A routing rule that may match the VNI's packets comes and goes. It sends them where they go
+//! without it, so that only the datapath changes.
 
 #![allow(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! L22 and what labs have: an underlay whose MTU equals the overlay's. What does not fit stays the kernel's job, and the result is
-//! what it was without vtepd.
+//! L22 and what labs have: an underlay whose MTU equals the overlay's. What does not fit stays the
+//! kernel's job, and the result is what it was without vtepd.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,7 +11,8 @@ use vtepd_tests::lab::{ETH, VNI, ip, run, sysctl};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::{Ethernet, Ipv4Packet};
 
-/// Fragments and whole packets of the underlay, towards a router: how many, and how many of them are parts.
+/// Fragments and whole packets of the underlay, towards a router: how many, and how many of them
+/// are parts.
 fn on_the_underlay(lab: &Lab, act: impl FnOnce()) -> (usize, usize) {
     let to_leaf = |frame: &[u8]| {
         let Ok((_, packet)) = Ethernet::parse(frame) else { return false };
@@ -36,11 +37,15 @@ fn story(lab: &Lab, df: &str) -> Vec<String> {
         run(&host.ns, "ip route flush cache");
     }
     let mut seen = Vec::new();
-    for (size, prohibit) in [(1400, false), (1400, true), (1472, false), (1472, true), (4000, false)] {
-        let options: &[&str] = if prohibit { &["-M", "do", "-W", "1"] } else { &["-M", "dont", "-W", "1"] };
+    for (size, prohibit) in
+        [(1400, false), (1400, true), (1472, false), (1472, true), (4000, false)]
+    {
+        let options: &[&str] =
+            if prohibit { &["-M", "do", "-W", "1"] } else { &["-M", "dont", "-W", "1"] };
         let mut said = String::new();
-        let counts =
-            on_the_underlay(lab, || said = sockets::try_ping(&lab.host, lab.far.ip(), 2, size, options));
+        let counts = on_the_underlay(lab, || {
+            said = sockets::try_ping(&lab.host, lab.far.ip(), 2, size, options)
+        });
         let answered = said.contains("2 received");
         seen.push(format!(
             "{size} bytes, inner df {prohibit}, outer '{df}': answered {answered}, underlay {counts:?}"
@@ -55,8 +60,10 @@ fn big_packets_fare_as_with_kernel_vxlan_where_both_mtus_are_equal() {
         return;
     }
     for df in ["df unset", "df set", "df inherit"] {
-        let lab =
-            Lab::with("mtu", Setup { underlay_mtu: 1500, overlay_mtu: 1500, vxlan: df, ..Setup::default() });
+        let lab = Lab::with(
+            "mtu",
+            Setup { underlay_mtu: 1500, overlay_mtu: 1500, vxlan: df, ..Setup::default() },
+        );
         let kernel = story(&lab, df);
         for hook in ["tcx", "clsact"] {
             let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
@@ -82,11 +89,16 @@ fn big_packets_fare_as_with_kernel_vxlan_where_both_mtus_are_equal() {
                     "{payload} bytes"
                 );
                 if df == "df unset" {
-                    assert_eq!((all, parts), if vtepds == 1 { (1, 0) } else { (2, 2) }, "{payload} bytes");
+                    assert_eq!(
+                        (all, parts),
+                        if vtepds == 1 { (1, 0) } else { (2, 2) },
+                        "{payload} bytes"
+                    );
                 }
             }
         }
-        // TCP finds the path's MTU by itself, although its super-frames' segments do not fit at first.
+        // TCP finds the path's MTU by itself, although its super-frames' segments do not fit at
+        // first.
         let _vtepd = Vtepd::start(&lab.leaf, &[]);
         for host in [&lab.host, &lab.far] {
             run(&host.ns, "ip route flush cache");

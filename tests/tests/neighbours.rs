@@ -1,4 +1,5 @@
-//! What the leaf's bridge and its SVIs do stays as it was: ARP and ND suppression, and routing between VNIs.
+//! What the leaf's bridge and its SVIs do stays as it was: ARP and ND suppression, and routing
+//! between VNIs.
 
 #![allow(
     clippy::expect_used,
@@ -19,24 +20,27 @@ use wire::checksum::Sum;
 use wire::nd::{LinkLayerOption, Neighbor};
 use wire::{Arp, Ethernet, Ipv6, MacAddr, number};
 
-/// An ARP request to all, or a neighbour solicitation to many (RFC 4861 section 4.3). A check of a known neighbour is unicast, and
-/// forwarded, suppressed or not (`br_handle_frame_finish()`).
+/// An ARP request to all, or a neighbour solicitation to many (RFC 4861 section 4.3). A check of a
+/// known neighbour is unicast, and forwarded, suppressed or not (`br_handle_frame_finish()`).
 fn asks(frame: &[u8]) -> bool {
     let arp = frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
-    let solicitation =
-        frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(20) == Some(&58) && frame.get(54) == Some(&135);
+    let solicitation = frame.get(12..14) == Some(&[0x86, 0xdd])
+        && frame.get(20) == Some(&58)
+        && frame.get(54) == Some(&135);
     frame[0] & 1 == 1 && (arp || solicitation)
 }
 
 /// Turns IPv6 on, without questions whether an address is taken already.
 fn ipv6(host: &Host) {
-    for (name, value) in [("dad_transmits", "0"), ("router_solicitations", "0"), ("disable_ipv6", "0")] {
+    for (name, value) in
+        [("dad_transmits", "0"), ("router_solicitations", "0"), ("disable_ipv6", "0")]
+    {
         sysctl(&host.ns, &format!("ipv6/conf/{ETH}/{name}"), value);
     }
 }
 
-/// With `neigh_suppress` on the vxlan port the bridge answers for hosts that the SVI's neighbours know; the others are asked
-/// through the overlay, as with kernel VXLAN.
+/// With `neigh_suppress` on the vxlan port the bridge answers for hosts that the SVI's neighbours
+/// know; the others are asked through the overlay, as with kernel VXLAN.
 #[test]
 fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
     if !can_run("l21_the_bridge_answers_arp_and_nd_for_whom_it_knows") {
@@ -64,7 +68,11 @@ fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
     for host in [&lab.far, &lab.farther] {
         ip(
             &host.ns,
-            &format!("neigh replace {} lladdr {} dev {ETH} nud permanent", six(&lab.host), lab.host.mac()),
+            &format!(
+                "neigh replace {} lladdr {} dev {ETH} nud permanent",
+                six(&lab.host),
+                lab.host.mac()
+            ),
         );
     }
     let flooded = |vtepd: &Vtepd| vtepd.metrics().sum("vtepd_vni_flooded_frames_total");
@@ -74,15 +82,28 @@ fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
                 let before = vtepd.map(flooded);
                 let asked = Capture::start(&host.ns, ETH, asks);
                 let _ = lab.host.ns.output(&["ip", "neigh", "del", &address, "dev", ETH]);
-                let said = lab.host.ns.output(&["ping", "-n", "-c", "1", "-w", "10", &address]).unwrap();
-                assert!(said.status.success(), "{address}: {}", String::from_utf8_lossy(&said.stdout));
+                let said =
+                    lab.host.ns.output(&["ping", "-n", "-c", "1", "-w", "10", &address]).unwrap();
+                assert!(
+                    said.status.success(),
+                    "{address}: {}",
+                    String::from_utf8_lossy(&said.stdout)
+                );
                 let mac = run(&lab.host.ns, &format!("ip neigh show {address} dev {ETH}"));
                 assert!(mac.contains(&host.mac().to_string()), "{address}: {mac}");
                 let asked = asked.stop();
-                assert_eq!(asked.is_empty(), suppressed, "requests that {address} has seen: {asked:02x?}");
+                assert_eq!(
+                    asked.is_empty(),
+                    suppressed,
+                    "requests that {address} has seen: {asked:02x?}"
+                );
                 if let (Some(vtepd), Some(before)) = (vtepd, before) {
                     // IPv6 floods a thing or two of its own.
-                    assert!(suppressed || flooded(vtepd) > before, "{address}: {}", vtepd.metrics().0);
+                    assert!(
+                        suppressed || flooded(vtepd) > before,
+                        "{address}: {}",
+                        vtepd.metrics().0
+                    );
                 }
             }
         }
@@ -154,7 +175,8 @@ fn question(kind: Question, from: &Host, whom: &Host) -> Vec<u8> {
         Solicitation => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, whom.number.into()),
         _ => address(whom),
     };
-    let mut message = *Neighbor::zeroed().set_kind(Neighbor::SOLICITATION).set_target(address(whom));
+    let mut message =
+        *Neighbor::zeroed().set_kind(Neighbor::SOLICITATION).set_target(address(whom));
     let option = LinkLayerOption::new(LinkLayerOption::SOURCE, from.mac());
     let length = message.as_bytes().len() + option.as_bytes().len();
     let sum = Sum::new()
@@ -183,8 +205,9 @@ fn is_answer(frame: &[u8]) -> bool {
         && frame.get(54) == Some(&136)
 }
 
-/// Each kind of question, with the bridge knowing the asked host's place, its neighbour entry, both or neither: who sees the question
-/// and how many answers come. With vtepd it is as without, and the bridge answers for whom it knows wholly and for nobody else.
+/// Each kind of question, with the bridge knowing the asked host's place, its neighbour entry, both
+/// or neither: who sees the question and how many answers come. With vtepd it is as without, and
+/// the bridge answers for whom it knows wholly and for nobody else.
 #[test]
 fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
     if !can_run("l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known") {
@@ -198,7 +221,11 @@ fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
     }
     ip(
         &lab.far.ns,
-        &format!("neigh replace {} lladdr {} dev {ETH} nud permanent", six(&lab.host), lab.host.mac()),
+        &format!(
+            "neigh replace {} lladdr {} dev {ETH} nud permanent",
+            six(&lab.host),
+            lab.host.mac()
+        ),
     );
     sysctl(&lab.leaf, "ipv6/conf/br10/disable_ipv6", "0");
     ip(&lab.leaf, "link set vx10 type bridge_slave neigh_suppress on");
@@ -232,7 +259,8 @@ fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
                 inject(&lab.host.ns, ETH, &[question(kind, &lab.host, &lab.far)]);
                 answered.wait(1);
                 quiet();
-                outcomes.insert((kind, fdb, neighbour), (asked.stop().len(), answered.stop().len()));
+                outcomes
+                    .insert((kind, fdb, neighbour), (asked.stop().len(), answered.stop().len()));
             }
         }
         outcomes
@@ -243,9 +271,15 @@ fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
     assert_eq!(with, without);
     for ((kind, fdb, neighbour), (asked, answered)) in with {
         let by_bridge = fdb && neighbour && matches!(kind, ArpRequest | Solicitation);
-        println!("l21: {kind:?}, FDB {fdb}, neighbour {neighbour}: {asked} asked, {answered} answered");
+        println!(
+            "l21: {kind:?}, FDB {fdb}, neighbour {neighbour}: {asked} asked, {answered} answered"
+        );
         if by_bridge || !fdb || !neighbour {
-            assert_eq!((asked, answered), (usize::from(!by_bridge), 1), "{kind:?} {fdb} {neighbour}");
+            assert_eq!(
+                (asked, answered),
+                (usize::from(!by_bridge), 1),
+                "{kind:?} {fdb} {neighbour}"
+            );
         }
     }
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);

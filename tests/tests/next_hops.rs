@@ -19,10 +19,12 @@ use vtepd_tests::{Capture, Lab, Vtepd, sockets, wait_for};
 use wire::MacAddr;
 
 const FLOWS: u32 = 128;
-/// Where the queue pair stands in an inner frame: behind Ethernet, IPv4 and UDP headers and five bytes of BTH.
+/// Where the queue pair stands in an inner frame: behind Ethernet, IPv4 and UDP headers and five
+/// bytes of BTH.
 const QUEUE_PAIR: std::ops::Range<usize> = 47..50;
 
-/// The links from the leaf to the routers: the leaf's name of each, the router's number, and its name of it.
+/// The links from the leaf to the routers: the leaf's name of each, the router's number, and its
+/// name of it.
 const UPLINKS: [(&str, usize, &str); 4] =
     [("up1", 0, "leaf"), ("up2", 1, "leaf"), ("up3", 0, "third"), ("up4", 1, "fourth")];
 
@@ -53,11 +55,13 @@ struct Fabric<'a> {
 }
 
 impl Fabric<'_> {
-    /// Sends one frame of each flow and says which uplink each of them took. Those of lost frames are absent.
+    /// Sends one frame of each flow and says which uplink each of them took. Those of lost frames
+    /// are absent.
     fn taken(&self) -> BTreeMap<u32, &'static str> {
         let Self { lab, uplinks } = self;
-        let watch =
-            |(up, router, name): &(_, usize, &str)| (*up, Capture::vxlan(&lab.routers[*router], name, 4789));
+        let watch = |(up, router, name): &(_, usize, &str)| {
+            (*up, Capture::vxlan(&lab.routers[*router], name, 4789))
+        };
         let watching: Vec<_> = uplinks.iter().map(watch).collect();
         let flows: Vec<_> =
             (0..FLOWS).map(|flow| Roce::to(flow).frame(Pair::of(&lab.host, &lab.far))).collect();
@@ -91,7 +95,8 @@ fn only_those_of(lost: &str, before: &BTreeMap<u32, &str>, after: &BTreeMap<u32,
     }
 }
 
-/// A lost next hop moves its own flows and no others, whether its link or its gateway is lost; they come back with it.
+/// A lost next hop moves its own flows and no others, whether its link or its gateway is lost; they
+/// come back with it.
 #[test]
 fn a_lost_next_hop_moves_only_its_flows() {
     if !can_run("a_lost_next_hop_moves_only_its_flows") {
@@ -118,8 +123,9 @@ fn a_lost_next_hop_moves_only_its_flows() {
     wait_for("the flows of up4 to come back", || fabric.taken() == before);
 }
 
-/// IPv4 routes with IPv6 next hops (RFC 8950), as BGP unnumbered makes them: both routers are `fe80::1` on their links. A gateway
-/// that changes its MAC address is followed; one that falls silent is left.
+/// IPv4 routes with IPv6 next hops (RFC 8950), as BGP unnumbered makes them: both routers are
+/// `fe80::1` on their links. A gateway that changes its MAC address is followed; one that falls
+/// silent is left.
 #[test]
 fn rfc8950_ipv4_routes_have_ipv6_next_hops() {
     if !can_run("rfc8950_ipv4_routes_have_ipv6_next_hops") {
@@ -136,7 +142,8 @@ fn rfc8950_ipv4_routes_have_ipv6_next_hops() {
         ipv6(router, "leaf");
         ip(router, "addr add fe80::1/64 dev leaf nodad");
     }
-    // Nothing leads to the routers but ND. With the last address of an interface the kernel flushes its routes.
+    // Nothing leads to the routers but ND. With the last address of an interface the kernel flushes
+    // its routes.
     for (up, number) in [("up1", 1), ("up2", 2)] {
         ip(&lab.leaf, &format!("addr del 10.1.{number}.1/31 dev {up}"));
     }
@@ -145,7 +152,10 @@ fn rfc8950_ipv4_routes_have_ipv6_next_hops() {
         ip(&lab.leaf, &format!("route replace 10.0.0.{peer}/32 src 10.0.0.1 {hops}"));
     }
     for (router, number) in lab.routers.iter().zip(1..) {
-        ip(router, &format!("route replace 10.0.0.1/32 dev leaf via inet6 {}", link_local(&lab, number)));
+        ip(
+            router,
+            &format!("route replace 10.0.0.1/32 dev leaf via inet6 {}", link_local(&lab, number)),
+        );
     }
 
     let fabric = Fabric { lab: &lab, uplinks: &UPLINKS[..2] };
@@ -153,14 +163,18 @@ fn rfc8950_ipv4_routes_have_ipv6_next_hops() {
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= 3);
     let before = fabric.settled_without("none");
-    assert!(before.values().any(|up| *up == "up1") && before.values().any(|up| *up == "up2"), "{before:?}");
+    assert!(
+        before.values().any(|up| *up == "up1") && before.values().any(|up| *up == "up2"),
+        "{before:?}"
+    );
 
     let new = MacAddr([2, 0xee, 0, 0, 0, 9]);
     let lost_before = vtepd.metrics().dropped("next_hop_unresolved");
     ip(&lab.routers[0], &format!("link set leaf address {new}"));
     ip(&lab.routers[0], "addr replace fe80::1/64 dev leaf nodad");
-    let towards_new =
-        |frame: &[u8]| vtepd_tests::Outer::is_vxlan(frame, 4789) && frame.starts_with(&[2, 0xee, 0, 0, 0, 9]);
+    let towards_new = |frame: &[u8]| {
+        vtepd_tests::Outer::is_vxlan(frame, 4789) && frame.starts_with(&[2, 0xee, 0, 0, 0, 9])
+    };
     let watching = Capture::start(&lab.routers[0], "leaf", towards_new);
     wait_for("frames to the router's new MAC address", || {
         sockets::ping(&lab.host, lab.far.ip(), 1, 56, &[]);

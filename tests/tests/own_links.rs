@@ -27,7 +27,9 @@ fn an_own_interface_that_is_set_down_is_set_up_again() {
         for name in OWN {
             ip(&lab.leaf, &format!("link set {name} down\n"));
             let event = events.wait_for("the repair", |event| {
-                event["text"].as_str().is_some_and(|text| text.contains(&format!("interface {name} down")))
+                event["text"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(&format!("interface {name} down")))
             });
             assert_eq!(event["kind"], "warning");
             assert!(run(&lab.leaf, &format!("ip link show dev {name}")).contains("state UP"));

@@ -1,5 +1,5 @@
-//! Packet filters that may match VXLAN packets keep a VNI with kernel VXLAN; others do not. What each filter does to
-//! frames, the table in `equivalence.rs` compares.
+//! Packet filters that may match VXLAN packets keep a VNI with kernel VXLAN; others do not. What
+//! each filter does to frames, the table in `equivalence.rs` compares.
 
 #![allow(
     clippy::expect_used,
@@ -63,7 +63,10 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
         (INPUT, &[][..]),
         (INPUT, &["tcp dport 4789 drop"]),
         (INPUT, &["udp dport 4790 drop", "udp dport 1-4788 drop", "udp dport != 4789 drop"]),
-        (INPUT, &["udp dport 53 ct state new drop", "ip daddr 10.9.0.0/16 drop", "ip6 saddr ::/0 drop"]),
+        (
+            INPUT,
+            &["udp dport 53 ct state new drop", "ip daddr 10.9.0.0/16 drop", "ip6 saddr ::/0 drop"],
+        ),
         (
             INPUT,
             &[
@@ -75,11 +78,18 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
         ),
         (INPUT, &["udp dport 4789 counter", "counter", "ct state established accept"]),
         // A firewall that lets VXLAN in.
-        (firewall, &["iif lo accept", "ct state established accept", "udp dport 4789 accept", "log"]),
+        (
+            firewall,
+            &["iif lo accept", "ct state established accept", "udp dport 4789 accept", "log"],
+        ),
         (firewall, &["udp dport 1-65535 accept", "iif lo accept"]),
         (
             OUTPUT,
-            &["ip daddr 10.9.9.9 drop", "oifname \"eth0\" drop", "oif != lo ip saddr != 10.0.0.0/8 reject"],
+            &[
+                "ip daddr 10.9.9.9 drop",
+                "oifname \"eth0\" drop",
+                "oif != lo ip saddr != 10.0.0.0/8 reject",
+            ],
         ),
         (OUTPUT, &["ip daddr 127.0.0.11 udp dport 53 counter drop", "udp dport 4789 notrack"]),
         (nat, &["ip daddr 127.0.0.11 udp dport 53 dnat ip to 127.0.0.11:43211"]),
@@ -95,11 +105,18 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
         &lab,
         &with(
             INPUT,
-            &["iif lo accept", "tcp dport 22 jump d", "udp dport 53 goto d", "udp dport 4789 return", "drop"],
+            &[
+                "iif lo accept",
+                "tcp dport 22 jump d",
+                "udp dport 53 goto d",
+                "udp dport 4789 return",
+                "drop",
+            ],
         ),
     );
-    if let Err(error) =
-        lab.leaf.run(&["nft", "add flowtable inet t f { hook ingress priority 0; devices = { up1 }; }"])
+    if let Err(error) = lab
+        .leaf
+        .run(&["nft", "add flowtable inet t f { hook ingress priority 0; devices = { up1 }; }"])
     {
         println!("no flowtables: {error}");
     }
@@ -124,7 +141,11 @@ fn rules_that_may_match_leave_the_vni_with_the_kernel() {
         (firewall, &["iif lo accept"][..]),
         (
             firewall,
-            &["iif lo accept", "ct state established accept", "udp dport 4789 limit rate 1/second accept"],
+            &[
+                "iif lo accept",
+                "ct state established accept",
+                "udp dport 4789 limit rate 1/second accept",
+            ],
         ),
         (INPUT, &["iif lo accept", "ct state established accept", "drop"]),
         (INPUT, &["ct state invalid drop"]),
@@ -153,7 +174,8 @@ fn rules_that_may_match_leave_the_vni_with_the_kernel() {
     nft(&lab, "delete table inet t");
     wait_until_taken(&vtepd);
     for hook in ["ingress", "egress"] {
-        let chain = format!("add chain netdev t c {{ type filter hook {hook} device up1 priority 0; }}");
+        let chain =
+            format!("add chain netdev t c {{ type filter hook {hook} device up1 priority 0; }}");
         nft(&lab, &format!("add table netdev t; {chain}; add rule netdev t c udp dport 4789 drop"));
         wait_until_left(&vtepd);
         nft(&lab, "delete table netdev t");
@@ -177,7 +199,8 @@ fn docker(lab: &Lab, iptables: &str) {
     }
 }
 
-/// With both kinds of iptables: Docker's rules for its name server disturb nobody, and rules for VXLAN do.
+/// With both kinds of iptables: Docker's rules for its name server disturb nobody, and rules for
+/// VXLAN do.
 #[test]
 fn rules_of_docker_leave_the_vni_with_vtepd() {
     if !can_run("rules_of_docker_leave_the_vni_with_vtepd") {
@@ -191,7 +214,12 @@ fn rules_of_docker_leave_the_vni_with_vtepd() {
         }
         docker(&lab, iptables);
         let vtepd = Vtepd::start(&lab.leaf, &[]);
-        assert!(vtepd.metrics().has_vni(VNI), "{:?}: {}", vtepd.metrics().left("vx10"), vtepd.log());
+        assert!(
+            vtepd.metrics().has_vni(VNI),
+            "{:?}: {}",
+            vtepd.metrics().left("vx10"),
+            vtepd.log()
+        );
         for (table, rule) in [
             ("mangle", "OUTPUT -p udp --dport 4789 -j MARK --set-mark 1"),
             ("filter", "INPUT -p udp -m udp --dport 4000:5000 -j DROP"),
@@ -224,7 +252,8 @@ fn rules_of_docker_leave_the_vni_with_vtepd() {
     }
 }
 
-/// A rule that only marks packets comes and goes while frames flow both ways: all arrive, once and in order.
+/// A rule that only marks packets comes and goes while frames flow both ways: all arrive, once and
+/// in order.
 #[test]
 fn a_rule_that_comes_and_goes_disturbs_no_frame() {
     if !can_run("a_rule_that_comes_and_goes_disturbs_no_frame") {
@@ -233,7 +262,8 @@ fn a_rule_that_comes_and_goes_disturbs_no_frame() {
     let lab = Lab::new("filters");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let rate = Rate { frames: 2000, queue_pairs: 8, payload: 512 };
-    let streams = [Stream::start(&lab.host, &lab.far, rate, 1), Stream::start(&lab.far, &lab.host, rate, 2)];
+    let streams =
+        [Stream::start(&lab.host, &lab.far, rate, 1), Stream::start(&lab.far, &lab.host, rate, 2)];
     for _ in 0..3 {
         streams.iter().for_each(|stream| stream.pass(500));
         nft(&lab, &with(INPUT, &["udp dport 4789 meta mark set 7"]));
@@ -249,8 +279,8 @@ fn a_rule_that_comes_and_goes_disturbs_no_frame() {
     }
 }
 
-/// A strict reverse path filter comes and goes while frames flow both ways by both uplinks: all arrive, once, and
-/// vtepd still takes what comes from VTEPs whose route uses the uplink.
+/// A strict reverse path filter comes and goes while frames flow both ways by both uplinks: all
+/// arrive, once, and vtepd still takes what comes from VTEPs whose route uses the uplink.
 #[test]
 fn a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame() {
     if !can_run("a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame") {
@@ -259,7 +289,8 @@ fn a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame() {
     let lab = Lab::new("filters");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let rate = Rate { frames: 2000, queue_pairs: 8, payload: 512 };
-    let streams = [Stream::start(&lab.host, &lab.far, rate, 1), Stream::start(&lab.far, &lab.host, rate, 2)];
+    let streams =
+        [Stream::start(&lab.host, &lab.far, rate, 1), Stream::start(&lab.far, &lab.host, rate, 2)];
     let decapsulated = || vtepd.metrics().vni_frames(VNI, "decapsulated");
     for mode in ["1", "2", "0", "1"] {
         run(&lab.leaf, &format!("sysctl -qw net.ipv4.conf.all.rp_filter={mode}"));

@@ -1,4 +1,5 @@
-//! After its start vtepd has few capabilities, and a filter of system calls; and all that it does later still works.
+//! After its start vtepd has few capabilities, and a filter of system calls; and all that it does
+//! later still works.
 
 #![allow(
     clippy::expect_used,
@@ -34,7 +35,11 @@ fn assert_confined(vtepd: &Vtepd) {
             let capabilities = u64::from_str_radix(field(&status, set), 16).unwrap();
             assert_eq!(capabilities & !KEPT, 0, "{set}: {status}");
         }
-        assert_eq!((field(&status, "NoNewPrivs"), field(&status, "Seccomp")), ("1", "2"), "{status}");
+        assert_eq!(
+            (field(&status, "NoNewPrivs"), field(&status, "Seccomp")),
+            ("1", "2"),
+            "{status}"
+        );
         threads += 1;
     }
     assert!(threads >= 5, "main, worker, log, signals, guard, metrics: {threads} threads");
@@ -63,7 +68,9 @@ fn what_comes_later_works_with_few_privileges() {
     // Another configuration.
     std::fs::write(&file, "[entropy]\nseed = 2\n").unwrap();
     vtepd.hangup();
-    vtepd.wait_for("the configuration", |metrics| metrics.get("vtepd_configuration_generation") == 2);
+    vtepd.wait_for("the configuration", |metrics| {
+        metrics.get("vtepd_configuration_generation") == 2
+    });
 
     // Questions and changes.
     let [source, destination] = [&lab.host, &lab.far].map(|host| host.ip().to_string());

@@ -1,4 +1,5 @@
-//! Whatever happens to the kernel's objects: in the end vtepd's tables are the kernel's, and frames get through.
+//! Whatever happens to the kernel's objects: in the end vtepd's tables are the kernel's, and frames
+//! get through.
 
 #![allow(
     clippy::expect_used,
@@ -46,8 +47,9 @@ fn agree(what: &str, lab: &Lab, vtepd: &Vtepd, netdevs: &[(u32, Names<'_>)]) -> 
 
 /// Frames get through both ways, by vtepd.
 fn traffic(what: &str, lab: &Lab, vtepd: &Vtepd) {
-    let frames =
-        || ["encapsulated", "decapsulated"].map(|direction| vtepd.metrics().vni_frames(VNI, direction));
+    let frames = || {
+        ["encapsulated", "decapsulated"].map(|direction| vtepd.metrics().vni_frames(VNI, direction))
+    };
     let before = frames();
     for (from, to) in [(&lab.host, lab.far.ip()), (&lab.farther, lab.next.ip())] {
         let said = sockets::try_ping(from, to, 3, 1000, &["-w", "10"]);
@@ -99,7 +101,9 @@ fn links_are_followed_whatever_becomes_of_them() {
     };
     let leaf = |commands: &str| ip(&lab.leaf, commands);
     let lines = settled("at the start", NAMES);
-    for line in ["route 10.0.0.2 up1 10.1.1.0 3", "route 10.0.0.2 up2 10.1.2.0 1", "flood vx10 10.0.0.3"] {
+    for line in
+        ["route 10.0.0.2 up1 10.1.1.0 3", "route 10.0.0.2 up2 10.1.2.0 1", "flood vx10 10.0.0.3"]
+    {
         assert!(lines.contains(line), "{line} is missing: {lines:#?}");
     }
     assert!(lines.iter().any(|line| line.starts_with("host br10 192.168.10.3 ")), "{lines:#?}");
@@ -120,7 +124,10 @@ fn links_are_followed_whatever_becomes_of_them() {
             break;
         }
         let lines = settled(&format!("{from} is called {to}"), names);
-        assert!(lines.iter().any(|line| line.split(' ').any(|word| word == to)), "{to}: {lines:#?}");
+        assert!(
+            lines.iter().any(|line| line.split(' ').any(|word| word == to)),
+            "{to}: {lines:#?}"
+        );
     }
 
     leaf("link set vx10 nomaster");
@@ -128,13 +135,17 @@ fn links_are_followed_whatever_becomes_of_them() {
     leaf("link set vx10 master br10\nlink set vx10 type bridge_slave learning off");
     settled("back in its bridge", NAMES);
 
-    leaf("link add other type bridge mcast_snooping 0\nlink set other up\nlink set vx10 master other");
+    leaf(
+        "link add other type bridge mcast_snooping 0\nlink set other up\nlink set vx10 master other",
+    );
     agree("in another bridge", &lab, &vtepd, &[(VNI, ("vx10", "other"))]);
     leaf(
         "link set hp10 master other\nlink set hq10 master other\nlink set vx10 type bridge_slave learning off",
     );
     settled("the hosts have followed", ("vx10", "other"));
-    leaf("link set hp10 master br10\nlink set hq10 master br10\nlink set vx10 master br10\nlink del other");
+    leaf(
+        "link set hp10 master br10\nlink set hq10 master br10\nlink set vx10 master br10\nlink del other",
+    );
     leaf("link set vx10 type bridge_slave learning off");
     settled("all back", NAMES);
 
@@ -155,8 +166,12 @@ fn links_are_followed_whatever_becomes_of_them() {
     assert_ne!(ifindex(&lab.leaf, "vx10"), old);
     settled("made again", NAMES);
     // Both at once, and nobody waits in between.
-    leaf("link del vx10\nlink del br10\nlink add br10 type bridge mcast_snooping 0\nlink set br10 up");
-    leaf("link set hp10 master br10\nlink set hq10 master br10\naddr add 192.168.10.254/24 dev br10");
+    leaf(
+        "link del vx10\nlink del br10\nlink add br10 type bridge mcast_snooping 0\nlink set br10 up",
+    );
+    leaf(
+        "link set hp10 master br10\nlink set hq10 master br10\naddr add 192.168.10.254/24 dev br10",
+    );
     make_again(&lab, "10.0.0.1");
     let lines = settled("made again with its bridge", NAMES);
     assert!(!lines.iter().any(|line| line.starts_with("host ")), "{lines:#?}");
@@ -178,8 +193,11 @@ fn vnis_addresses_and_mtus_are_followed() {
         sockets::ping(&lab.host, lab.far.ip_in(20), 3, 1000, &[]);
         traffic("a VNI more", &lab, &vtepd);
         for leaf in [&lab.leaf, &lab.peer, &lab.peer2] {
-            let ports =
-                if leaf.name() == lab.leaf.name() { "link del hp20\nlink del hq20" } else { "link del hp20" };
+            let ports = if leaf.name() == lab.leaf.name() {
+                "link del hp20\nlink del hq20"
+            } else {
+                "link del hp20"
+            };
             ip(leaf, &format!("link del vx20\nlink del br20\n{ports}"));
         }
         vtepd.wait_for("VNI 20 to go", |m| !m.has_vni(20) && m.left("vx20").is_none());
@@ -203,7 +221,8 @@ fn vnis_addresses_and_mtus_are_followed() {
                 "fdb append 00:00:00:00:00:00 dev vx10 dst {to}\nfdb del 00:00:00:00:00:00 dev vx10 dst {from}\n"
             );
             for host in [&lab.host, &lab.next] {
-                writeln!(entries, "fdb replace {} dev vx10 dst {to} self extern_learn", host.mac()).unwrap();
+                writeln!(entries, "fdb replace {} dev vx10 dst {to} self extern_learn", host.mac())
+                    .unwrap();
             }
             bridge(peer, &entries);
         }
@@ -212,7 +231,9 @@ fn vnis_addresses_and_mtus_are_followed() {
         for peer in 2..=3 {
             ip(
                 &lab.leaf,
-                &format!("route replace 10.0.0.{peer}/32 src {to} nexthop via 10.1.1.0 nexthop via 10.1.2.0"),
+                &format!(
+                    "route replace 10.0.0.{peer}/32 src {to} nexthop via 10.1.1.0 nexthop via 10.1.2.0"
+                ),
             );
         }
         if to == "10.0.0.9" {
@@ -240,8 +261,8 @@ fn vnis_addresses_and_mtus_are_followed() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
 }
 
-/// Q18: so much happens while vtepd is stopped that the kernel drops events (ENOBUFS). It reads everything again, says so and counts
-/// it, and nothing is missing or too much, of any kind.
+/// Q18: so much happens while vtepd is stopped that the kernel drops events (ENOBUFS). It reads
+/// everything again, says so and counts it, and nothing is missing or too much, of any kind.
 #[test]
 fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
     if !can_run("q18_what_a_stopped_vtepd_did_not_hear_it_reads_again") {
@@ -251,7 +272,8 @@ fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
     let mut old = String::new();
     for number in 0..500_u16 {
         let [high, low] = number.to_be_bytes();
-        writeln!(old, "fdb add 02:0d:00:00:{high:02x}:{low:02x} dev vx10 dst 10.0.0.2 self").unwrap();
+        writeln!(old, "fdb add 02:0d:00:00:{high:02x}:{low:02x} dev vx10 dst 10.0.0.2 self")
+            .unwrap();
     }
     bridge(&lab.leaf, &old);
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
@@ -277,7 +299,8 @@ fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
     let gone: String =
         flood.lines().skip(5000).map(|line| line.replace("fdb add", "fdb del") + "\n").collect();
     bridge(&lab.leaf, &gone);
-    // And what comes after that nobody hears: entries, a move, a route, a host, a link's name, a whole VNI.
+    // And what comes after that nobody hears: entries, a move, a route, a host, a link's name, a
+    // whole VNI.
     bridge(&lab.leaf, &old.replace("fdb add", "fdb del"));
     bridge(&lab.leaf, "fdb replace 02:e0:00:00:00:00 dev vx10 dst 10.0.0.3 self");
     bridge(&lab.leaf, "fdb del 00:00:00:00:00:00 dev vx10 dst 10.0.0.3 self");
@@ -290,7 +313,8 @@ fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
     lab.overlay(20, "nolearning", "nolearning", "");
     signal(Signal::SIGCONT);
 
-    events.wait_for("lost events", |event| event["source"] == "kernel" && event["state"] == "stale");
+    events
+        .wait_for("lost events", |event| event["source"] == "kernel" && event["state"] == "stale");
     let resync = events.wait_for_kind("resync");
     let said = resync["text"].as_str().unwrap();
     assert!(said.contains("FDB entries (") && said.contains(" gone)"), "{said}");
@@ -310,7 +334,10 @@ fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
     let metrics = vtepd.metrics();
     assert!(metrics.get("vtepd_netlink_overruns_total") > 0);
     assert!(metrics.get("vtepd_swept_entries_total{source=\"kernel\"}") >= 500, "{}", metrics.0);
-    assert_eq!(vtepd.ask(&["status"])["sources"][0]["overruns"], metrics.get("vtepd_netlink_overruns_total"));
+    assert_eq!(
+        vtepd.ask(&["status"])["sources"][0]["overruns"],
+        metrics.get("vtepd_netlink_overruns_total")
+    );
     traffic("after the overrun", &lab, &vtepd);
     sockets::ping(&lab.host, lab.far.ip_in(20), 3, 1000, &[]);
 }

@@ -18,7 +18,8 @@ use vtepd_tests::daemon::{ctl_program, lab_program, program};
 
 /// What `program COMMANDS --help` prints.
 fn help(program: &Path, commands: &[String]) -> String {
-    let output = Command::new(program).args(commands).arg("--help").env("COLUMNS", "100").output().unwrap();
+    let output =
+        Command::new(program).args(commands).arg("--help").env("COLUMNS", "100").output().unwrap();
     assert!(output.status.success(), "{program:?} {commands:?}: {output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
@@ -38,7 +39,8 @@ fn commands(text: &str) -> Vec<String> {
 
 fn describe(page: &mut String, program: &Path, name: &str, path: &[String]) {
     let text = help(program, path);
-    let title = std::iter::once(name).chain(path.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
+    let title =
+        std::iter::once(name).chain(path.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
     let level = if path.is_empty() { "##" } else { "###" };
     write!(page, "\n{level} `{title}`\n\n```\n{}\n```\n", text.trim_end()).unwrap();
     for command in commands(&text) {
@@ -58,7 +60,8 @@ fn compare(path: &str, page: &str) {
 
 #[test]
 fn the_reference_of_the_command_line_is_up_to_date() {
-    let mut page = "# Command line\n\nThis page is generated from `--help` of each program.\n".to_owned();
+    let mut page =
+        "# Command line\n\nThis page is generated from `--help` of each program.\n".to_owned();
     let programs: [(PathBuf, &str); 3] =
         [(program(), "vtepd"), (ctl_program(), "vtepctl"), (lab_program(), "lab")];
     for (program, name) in programs {

@@ -26,8 +26,9 @@ fn capabilities() -> String {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/debian/vtepd.service");
     let text = std::fs::read_to_string(unit).unwrap();
     let names = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
-    let names =
-        names.split(' ').map(|name| format!("+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()));
+    let names = names
+        .split(' ')
+        .map(|name| format!("+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()));
     names.collect::<Vec<_>>().join(",")
 }
 
@@ -44,8 +45,9 @@ fn it_runs_with_the_units_capabilities_and_tells_systemd_when_it_is_ready() {
     let mut wait_for = |what: &str| {
         while !told.lines().any(|line| line == what) {
             let mut buffer = [0; 4096];
-            let length =
-                manager.recv(&mut buffer).unwrap_or_else(|error| panic!("{what}: {error}; told: {told}"));
+            let length = manager
+                .recv(&mut buffer)
+                .unwrap_or_else(|error| panic!("{what}: {error}; told: {told}"));
             told += &String::from_utf8_lossy(&buffer[..length]);
             told += "\n";
         }

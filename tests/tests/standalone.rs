@@ -1,4 +1,5 @@
-//! VNIs without a kernel bridge and without netdevs: access ports, a table of vtepd's own, remote leaves that are the kernel's.
+//! VNIs without a kernel bridge and without netdevs: access ports, a table of vtepd's own, remote
+//! leaves that are the kernel's.
 
 #![allow(
     clippy::expect_used,
@@ -51,10 +52,14 @@ struct Watch {
 
 impl Watch {
     fn start(lab: &Lab) -> Self {
-        Self { uplinks: Uplinks::watch(lab), next: Capture::start(&lab.next.ns, ETH, is_experiment) }
+        Self {
+            uplinks: Uplinks::watch(lab),
+            next: Capture::start(&lab.next.ns, ETH, is_experiment),
+        }
     }
 
-    /// How many frames got to each VTEP, and to the other host (whose place is LEAF), once there are so many and no more come.
+    /// How many frames got to each VTEP, and to the other host (whose place is LEAF), once there
+    /// are so many and no more come.
     fn got(self, count: usize) -> BTreeMap<Ipv4Addr, usize> {
         wait_for("the frames", || self.uplinks.count() + self.next.count() >= count);
         quiet();
@@ -79,18 +84,21 @@ fn speak(host: &Host) {
     inject(&host.ns, ETH, &experiments(Pair::of(host, host).to_mac(MacAddr::BROADCAST), 1));
 }
 
-/// What vtepctl says of a frame from the first host to this address: whether it floods, which VTEPs get it, and which ports.
+/// What vtepctl says of a frame from the first host to this address: whether it floods, which VTEPs
+/// get it, and which ports.
 fn explained(lab: &Lab, vtepd: &Vtepd, to: MacAddr) -> (bool, Vec<String>, Vec<String>) {
     let (from, to) = (lab.host.mac().to_string(), to.to_string());
     let answer = vtepd.ask(&["explain", "--vni", "10", "--src-mac", &from, "--dst-mac", &to]);
     assert_eq!(answer["dropped"], Value::Null, "{answer}");
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let copies = answer["copies"].as_array().unwrap().iter().map(|copy| text(&copy["vtep"])).collect();
+    let copies =
+        answer["copies"].as_array().unwrap().iter().map(|copy| text(&copy["vtep"])).collect();
     let ports = answer["ports"].as_array().unwrap().iter().map(text).collect();
     (answer["flooded"] == true, copies, ports)
 }
 
-/// Frames for nobody known go everywhere but back, those for a host that has spoken go there, on whichever side it is, and follow it.
+/// Frames for nobody known go everywhere but back, those for a host that has spoken go there, on
+/// whichever side it is, and follow it.
 #[test]
 fn frames_flood_until_their_host_has_spoken() {
     if !can_run("frames_flood_until_their_host_has_spoken") {
@@ -141,7 +149,8 @@ fn frames_flood_until_their_host_has_spoken() {
     assert!(status.success(), "{log}");
 }
 
-/// A host speaks all the time, a TAP's stack as soon as it is up: what comes before vtepd knows whose port it is waits.
+/// A host speaks all the time, a TAP's stack as soon as it is up: what comes before vtepd knows
+/// whose port it is waits.
 #[test]
 fn what_comes_while_it_starts_is_forwarded() {
     if !can_run("what_comes_while_it_starts_is_forwarded") {
@@ -164,7 +173,8 @@ fn what_comes_while_it_starts_is_forwarded() {
     wait_for("the port to be learned", || vtepd.place(lab.host.mac()).as_deref() == Some("hp10"));
 }
 
-/// Detached, a VNI of the configuration is nobody's, for there is no kernel VXLAN to take it: whoever detaches it is told so.
+/// Detached, a VNI of the configuration is nobody's, for there is no kernel VXLAN to take it:
+/// whoever detaches it is told so.
 #[test]
 fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
     if !can_run("a_detached_vni_is_nobodys_and_an_attached_one_forwards_again") {
@@ -174,7 +184,10 @@ fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
     let vtepd = Vtepd::start_configured(&lab.leaf, TWO_PORTS, &[]);
     let said = |words: &[&str]| String::from_utf8(vtepd.ctl(words).stdout).unwrap();
     let detached = said(&["detach", "10"]);
-    assert!(detached.contains("by nobody: its frames are dropped until `vtepctl attach 10`"), "{detached}");
+    assert!(
+        detached.contains("by nobody: its frames are dropped until `vtepctl attach 10`"),
+        "{detached}"
+    );
     let status = said(&["status"]);
     assert!(status.contains("Forwarded by nobody: 1\n  VNI 10: it was detached"), "{status}");
     assert!(status.contains("Source fpm: off (zebra is not expected)"), "{status}");
@@ -190,7 +203,8 @@ fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
     assert!(events.contains("VNI 10 (vni10) is forwarded by nobody: it was detached"), "{events}");
 }
 
-/// Real stacks among each other: echoes, streams and datagrams, hosts of the leaf and hosts behind kernel VXLAN.
+/// Real stacks among each other: echoes, streams and datagrams, hosts of the leaf and hosts behind
+/// kernel VXLAN.
 #[test]
 fn hosts_talk_to_hosts_here_and_behind_kernel_vxlan() {
     if !can_run("hosts_talk_to_hosts_here_and_behind_kernel_vxlan") {
@@ -216,7 +230,8 @@ fn hosts_talk_to_hosts_here_and_behind_kernel_vxlan() {
     assert_eq!(received + copies, sent + dropped + held, "{}", metrics.0);
 }
 
-/// A host that is the leaf's own stack, by the interface of a TAP: it has the number after those of the lab's hosts.
+/// A host that is the leaf's own stack, by the interface of a TAP: it has the number after those of
+/// the lab's hosts.
 fn on_a_tap(lab: &Lab) -> Host {
     let host = Host { ns: Namespace::open(lab.leaf.name()).unwrap(), number: 5 };
     ip(&lab.leaf, &format!("addr add {}/24 dev tap10\n", host.ip()));
@@ -229,8 +244,9 @@ fn described(lab: &Lab, interface: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The leaf's own stack on a TAP: streams come to vtepd as super-frames, which it cuts for kernel VXLAN and hands on whole to the other port.
-/// The TAP is as the configuration says, and stays if it says so.
+/// The leaf's own stack on a TAP: streams come to vtepd as super-frames, which it cuts for kernel
+/// VXLAN and hands on whole to the other port. The TAP is as the configuration says, and stays if
+/// it says so.
 #[test]
 fn a_stack_on_a_tap_talks_to_everybody() {
     if !can_run("a_stack_on_a_tap_talks_to_everybody") {
@@ -244,7 +260,9 @@ fn a_stack_on_a_tap_talks_to_everybody() {
     let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
     let host = on_a_tap(&lab);
     let tap = described(&lab, "tap10").expect("the TAP");
-    for word in ["mtu 8950", "tun type tap", "vnet_hdr on", "persist on", "user nobody", "multi_queue"] {
+    for word in
+        ["mtu 8950", "tun type tap", "vnet_hdr on", "persist on", "user nobody", "multi_queue"]
+    {
         assert!(tap.contains(word), "no {word} in\n{tap}");
     }
     sockets::ping(&host, lab.far.ip(), 5, 8000, &[]);
@@ -252,7 +270,8 @@ fn a_stack_on_a_tap_talks_to_everybody() {
     let before = vtepd.wait_until_idle();
     sockets::tcp_both_ways(&host, &lab.far, 3_000_000);
     let after = vtepd.wait_until_idle();
-    let [[_, copies_before, sent_before, ..], [_, copies, sent, ..]] = [before.passed(), after.passed()];
+    let [[_, copies_before, sent_before, ..], [_, copies, sent, ..]] =
+        [before.passed(), after.passed()];
     let (cut, sent) = (copies - copies_before, sent - sent_before);
     // Of the 340 that are sent from here; those that come the other way are whole.
     assert!(cut > 170, "most of {sent} frames come in super-frames, of which {cut} more were cut");
@@ -265,22 +284,26 @@ fn a_stack_on_a_tap_talks_to_everybody() {
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
     assert!(described(&lab, "tap10").is_some(), "it is persistent");
-    let vtepd = Vtepd::start_configured(&lab.leaf, &configuration.replace("persistent = true, ", ""), &[]);
+    let vtepd =
+        Vtepd::start_configured(&lab.leaf, &configuration.replace("persistent = true, ", ""), &[]);
     sockets::ping(&host, lab.far.ip(), 3, 1000, &[]);
     drop(vtepd);
     wait_for("the TAP to go", || described(&lab, "tap10").is_none());
 }
 
-/// A virtual machine, which has a TAP open whose interface is the access port; here the story is the machine.
+/// A virtual machine, which has a TAP open whose interface is the access port; here the story is
+/// the machine.
 #[test]
 fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     if !can_run("a_virtual_machines_tap_is_an_interface_like_any_other") {
         return;
     }
     let lab = lab("alonevm");
-    let terms = TapTerms { name: "vm0".to_owned(), owner: None, persistent: false, queues: 1, mtu: 1450 };
+    let terms =
+        TapTerms { name: "vm0".to_owned(), owner: None, persistent: false, queues: 1, mtu: 1450 };
     let mut machine = lab.leaf.enter(|| AccessPort::tap(&terms)).unwrap().unwrap();
-    let configuration = TWO_PORTS.replace("hq10", "vm0").replace("vni = 10", "vni = 10\nageing = 2");
+    let configuration =
+        TWO_PORTS.replace("hq10", "vm0").replace("vni = 10", "vni = 10\nageing = 2");
     let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
     let mac = MacAddr([2, 0, 0, 0, 10, 6]);
     let pair = Pair { from: (mac, Ipv4Addr::new(192, 168, 10, 6)), ..Pair::of(&lab.far, &lab.far) };
@@ -294,7 +317,10 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     at_far.wait(1);
     wait_for("the machine to be learned", || vtepd.place(mac).as_deref() == Some("vm0"));
     // A tag of the machine's own is none of the VNI's business.
-    say(&mut machine, frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5));
+    say(
+        &mut machine,
+        frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5),
+    );
     let answer = experiments(Pair::of(&lab.far, &lab.host).to_mac(mac), 1);
     inject(&lab.far.ns, ETH, &answer);
     wait_for("the answer", || {
@@ -327,7 +353,8 @@ ports = [{ interface = "hp10" }]
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
     sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
     sockets::udp(&lab.far, &lab.next, 50, 1200, true);
-    // A leaf that nobody named is nobody: the third one has the second in its flood list, not the other way round.
+    // A leaf that nobody named is nobody: the third one has the second in its flood list, not the
+    // other way round.
     let said = sockets::try_ping(&lab.farther, lab.far.ip(), 3, 100, &[]);
     assert!(said.contains(" 0 received"), "{said}");
     let metrics = vtepds[0].wait_until_idle();
@@ -360,7 +387,8 @@ fn it_ends_while_a_station_goes_on_talking() {
     let _ = stream.finish();
 }
 
-/// What it cannot have it names, and says what to do; and the UDP port is taken, so the kernel answers nobody there.
+/// What it cannot have it names, and says what to do; and the UDP port is taken, so the kernel
+/// answers nobody there.
 #[test]
 fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     if !can_run("what_is_not_there_is_named_and_the_kernel_answers_nobody") {
@@ -392,11 +420,13 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     assert!(said.contains("port up1: it has the address 10.1.1.1"), "{said}");
     std::fs::remove_file(&file).unwrap();
 
-    // The leaf's stack answers for any address of its own, on any interface; on an access port it does not hear the question.
+    // The leaf's stack answers for any address of its own, on any interface; on an access port it
+    // does not hear the question.
     ip(&lab.host.ns, &format!("route add {LEAF} dev {ETH}\n"));
     let answered = || {
         let _ = sockets::try_ping(&lab.host, LEAF, 3, 100, &[]);
-        let known = run(&lab.host.ns, &format!("ip neigh show {LEAF} dev {ETH}")).contains("lladdr");
+        let known =
+            run(&lab.host.ns, &format!("ip neigh show {LEAF} dev {ETH}")).contains("lladdr");
         ip(&lab.host.ns, &format!("neigh flush dev {ETH} to {LEAF}\n"));
         known
     };
@@ -448,8 +478,10 @@ fn a_tap_that_is_deleted_is_that_ports_end_alone() {
         return;
     }
     let lab = lab("alonetapdel");
-    let configuration =
-        TWO_PORTS.replace(r#"{ interface = "hq10" }"#, r#"{ tap = "tap10", queues = 2 }, { tap = "tap11" }"#);
+    let configuration = TWO_PORTS.replace(
+        r#"{ interface = "hq10" }"#,
+        r#"{ tap = "tap10", queues = 2 }, { tap = "tap11" }"#,
+    );
     let vtepd = Vtepd::start_configured(&lab.leaf, &configuration, &[]);
     sockets::ping(&lab.host, lab.far.ip(), 3, 100, &[]);
     ip(&lab.leaf, "link del tap10\n");
@@ -460,7 +492,11 @@ fn a_tap_that_is_deleted_is_that_ports_end_alone() {
     std::thread::sleep(Duration::from_secs(1));
     assert!(worker_ticks(&vtepd) - before < 20, "the worker does not sleep");
     // What is flooded goes to all ports but that one.
-    inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), 3));
+    inject(
+        &lab.host.ns,
+        ETH,
+        &experiments(Pair::of(&lab.host, &lab.far).to_mac(MacAddr::BROADCAST), 3),
+    );
     vtepd.wait_for("the copies for it", |metrics| metrics.dropped("link_down") >= 3);
     assert!(described(&lab, "tap11").is_some());
     let (status, log) = vtepd.terminate();
@@ -483,7 +519,8 @@ fn a_port_comes_back_when_its_interface_does() {
     let gone = |name: &str| {
         let ports = vtepd.ask(&["port"]);
         let of_name = |port: &&Value| port["port"] == name;
-        let port = ports.as_array().unwrap().iter().find(of_name).unwrap_or_else(|| panic!("{ports}"));
+        let port =
+            ports.as_array().unwrap().iter().find(of_name).unwrap_or_else(|| panic!("{ports}"));
         port["reason"].as_str().unwrap().contains("is gone")
     };
     assert!(!gone("hq10") && !gone("tap10"));
@@ -495,7 +532,10 @@ fn a_port_comes_back_when_its_interface_does() {
     let (mac, address) = (lab.next.mac(), lab.next.ip());
     ip(
         &lab.leaf,
-        &format!("link add hq10 type veth peer name {ETH} address {mac} netns {}", lab.next.ns.name()),
+        &format!(
+            "link add hq10 type veth peer name {ETH} address {mac} netns {}",
+            lab.next.ns.name()
+        ),
     );
     ip(&lab.leaf, "link set hq10 up\n");
     ip(&lab.next.ns, &format!("link set {ETH} up\naddr add {address}/24 dev {ETH}\n"));

@@ -1,5 +1,5 @@
-//! Local users without privileges, and root without capabilities: what they hold keeps vtepd neither from starting nor
-//! from being replaced, and they change nothing.
+//! Local users without privileges, and root without capabilities: what they hold keeps vtepd
+//! neither from starting nor from being replaced, and they change nothing.
 
 #![allow(
     clippy::expect_used,
@@ -72,7 +72,8 @@ impl Stranger {
     /// Runs it through `wrap`, which may set its user, and waits until it has done its part.
     fn start(lab: &Lab, does: &str, wrap: impl Fn(&PathBuf) -> Command) -> Self {
         let file = |what: &str| {
-            std::env::temp_dir().join(format!("vtepd-stranger-{does}-{what}-{}", std::process::id()))
+            std::env::temp_dir()
+                .join(format!("vtepd-stranger-{does}-{what}-{}", std::process::id()))
         };
         let (program, done) = (file("program"), file("done"));
         // Where every user may run it.
@@ -124,10 +125,12 @@ fn names_that_others_hold_keep_nothing_from_starting() {
     vtepd.wait_for_log("VNIs taken over, and left to the kernel");
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     let log = vtepd.log();
-    for held in
-        ["the abstract socket @vtepd is held by process", "the API's socket @vtepd-api cannot be opened"]
-    {
-        let line = log.lines().find(|line| line.contains(held)).unwrap_or_else(|| panic!("{held}: {log}"));
+    for held in [
+        "the abstract socket @vtepd is held by process",
+        "the API's socket @vtepd-api cannot be opened",
+    ] {
+        let line =
+            log.lines().find(|line| line.contains(held)).unwrap_or_else(|| panic!("{held}: {log}"));
         assert!(line.contains("of user 65534"), "{line}");
     }
     let line = log.lines().find(|line| line.contains("metrics cannot be served")).unwrap();
@@ -182,10 +185,14 @@ fn a_change_needs_a_capability_and_not_only_user_0() {
         lab.leaf.enter(run).unwrap()
     };
     assert!(ask(&["status"]).status.success(), "who may read may go on reading");
-    for change in [&["detach", "10"][..], &["attach", "10"], &["policy", "set", "10", "five-tuple"]] {
+    for change in [&["detach", "10"][..], &["attach", "10"], &["policy", "set", "10", "five-tuple"]]
+    {
         let output = ask(change);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("CAP_NET_ADMIN"), "{change:?}: {output:?}");
+        assert!(
+            !output.status.success() && said.contains("CAP_NET_ADMIN"),
+            "{change:?}: {output:?}"
+        );
     }
     assert!(vtepd.metrics().has_vni(10));
     drop(Stranger::start(&lab, "end", powerless));

@@ -24,7 +24,8 @@ use wire::{Ethernet, Ipv4Packet};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
 
-/// What of vtepd's can be seen in a namespace: links, filters, sockets, and programs where bpftool is there to ask.
+/// What of vtepd's can be seen in a namespace: links, filters, sockets, and programs where bpftool
+/// is there to ask.
 fn traces(leaf: &Namespace) -> String {
     let mut text = run(leaf, "ip -br link");
     for line in run(leaf, "ip -br link").lines() {
@@ -33,7 +34,10 @@ fn traces(leaf: &Namespace) -> String {
             let filters = leaf.output(&["tc", "filter", "show", "dev", name, parent]).unwrap();
             let said = String::from_utf8_lossy(&filters.stderr);
             // A killed vtepd's punt pairs may go meanwhile.
-            assert!(filters.status.success() || said.contains("Cannot find device"), "{name}: {said}");
+            assert!(
+                filters.status.success() || said.contains("Cannot find device"),
+                "{name}: {said}"
+            );
             text += &String::from_utf8_lossy(&filters.stdout);
         }
     }
@@ -74,7 +78,8 @@ fn after_sigterm_nothing_is_left() {
     }
 }
 
-/// With clsact, filters that pass everything stay behind until the next start; punt pairs go with the process on both hooks.
+/// With clsact, filters that pass everything stay behind until the next start; punt pairs go with
+/// the process on both hooks.
 #[test]
 fn after_sigkill_the_next_start_removes_what_is_left() {
     if !can_run("after_sigkill_the_next_start_removes_what_is_left") {
@@ -129,7 +134,9 @@ fn after_sigkill_filters_go_from_interfaces_that_are_not_steered() {
     }
     let lab = Lab::new("idle");
     Vtepd::start(&lab.leaf, &["--hook", "clsact"]).kill();
-    assert!(traces(&lab.leaf).contains("vtepd_uplink") && traces(&lab.leaf).contains("vtepd_vxlan"));
+    assert!(
+        traces(&lab.leaf).contains("vtepd_uplink") && traces(&lab.leaf).contains("vtepd_vxlan")
+    );
     let vtepd = Vtepd::start(&lab.leaf, &["--exclude", "10"]);
     assert!(!vtepd.metrics().has_vni(VNI));
     let left = traces(&lab.leaf);
@@ -150,7 +157,8 @@ fn an_unread_log_stops_nothing() {
     command.args(["-vv", "--no-fpm"]).env_remove("RUST_LOG").stdout(Stdio::null()).stderr(writer);
     let mut vtepd = lab.leaf.spawn(&mut command).unwrap();
     wait_for("vtepd to take over or to end", || {
-        run(&lab.leaf, "ip -br link").contains("vtepd-bridge") || vtepd.try_wait().unwrap().is_some()
+        run(&lab.leaf, "ip -br link").contains("vtepd-bridge")
+            || vtepd.try_wait().unwrap().is_some()
     });
     vtepd.signal(Signal::SIGTERM).unwrap();
     let status = vtepd.wait(vtepd_tests::PATIENCE).unwrap();
@@ -171,9 +179,11 @@ fn a_hangup_says_what_changed() {
     vtepd.wait_for_log("was read again: nothing changed");
     std::fs::write(&file, "[entropy]\nseed = 2\n[takeover]\nvnis = [10, 99]\n").unwrap();
     vtepd.hangup();
-    for line in
-        ["entropy.seed: 1 → 2", "takeover.vnis: all → 10, 99", "VNI 99 is to be taken over, but no vxlan"]
-    {
+    for line in [
+        "entropy.seed: 1 → 2",
+        "takeover.vnis: all → 10, 99",
+        "VNI 99 is to be taken over, but no vxlan",
+    ] {
         vtepd.wait_for_log(line);
     }
     std::fs::remove_file(&file).unwrap();
@@ -208,14 +218,21 @@ fn a_second_vtepd_is_refused_by_name() {
     let look = Vtepd::output(&lab.leaf, &["--dry-run"]);
     assert!(look.status.success());
     let shown = String::from_utf8_lossy(&look.stdout).into_owned();
-    assert!(shown.contains(&format!("(process {}) runs in this network namespace", vtepd.pid())), "{shown}");
+    assert!(
+        shown.contains(&format!("(process {}) runs in this network namespace", vtepd.pid())),
+        "{shown}"
+    );
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{status}: {log}");
     let alone = Vtepd::output(&lab.leaf, &["--dry-run"]);
-    assert!(!String::from_utf8_lossy(&alone.stdout).contains("runs in this network namespace"), "{alone:?}");
+    assert!(
+        !String::from_utf8_lossy(&alone.stdout).contains("runs in this network namespace"),
+        "{alone:?}"
+    );
 }
 
-/// The leaf never says "port unreachable" for VXLAN: not while vtepd comes, goes, dies or comes again, under traffic both ways.
+/// The leaf never says "port unreachable" for VXLAN: not while vtepd comes, goes, dies or comes
+/// again, under traffic both ways.
 #[test]
 fn q17_no_icmp_port_unreachable_leaves_the_leaf() {
     if !can_run("q17_no_icmp_port_unreachable_leaves_the_leaf") {
@@ -224,14 +241,21 @@ fn q17_no_icmp_port_unreachable_leaves_the_leaf() {
     let lab = Lab::new("q17");
     let is_unreachable = |frame: &[u8]| {
         let Ok((_, packet)) = Ethernet::parse(frame) else { return false };
-        Ipv4Packet::parse(packet).is_ok_and(|ip| ip.header.protocol() == 1 && ip.payload.first() == Some(&3))
+        Ipv4Packet::parse(packet)
+            .is_ok_and(|ip| ip.header.protocol() == 1 && ip.payload.first() == Some(&3))
     };
-    let watching =
-        [(&lab.routers[0], "leaf"), (&lab.routers[1], "leaf"), (&lab.host.ns, ETH), (&lab.next.ns, ETH)]
-            .map(|(namespace, interface)| Capture::start(namespace, interface, is_unreachable));
+    let watching = [
+        (&lab.routers[0], "leaf"),
+        (&lab.routers[1], "leaf"),
+        (&lab.host.ns, ETH),
+        (&lab.next.ns, ETH),
+    ]
+    .map(|(namespace, interface)| Capture::start(namespace, interface, is_unreachable));
     let rate = Rate { frames: 5000, queue_pairs: 16, payload: 64 };
-    let (out, back) =
-        (Stream::start(&lab.host, &lab.far, rate, 0x1701), Stream::start(&lab.far, &lab.next, rate, 0x1702));
+    let (out, back) = (
+        Stream::start(&lab.host, &lab.far, rate, 0x1701),
+        Stream::start(&lab.far, &lab.next, rate, 0x1702),
+    );
     for round in 0..6 {
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", HOOKS[round % 2]]);
         out.pass(200);
@@ -258,8 +282,10 @@ fn what_is_not_taken_is_named_and_keeps_working() {
         return;
     }
     let lab = Lab::new("other");
-    let vlan_aware =
-        lab.leaf.run(&["ip", "link", "add", "br99", "type", "bridge", "vlan_filtering", "1"]).is_ok();
+    let vlan_aware = lab
+        .leaf
+        .run(&["ip", "link", "add", "br99", "type", "bridge", "vlan_filtering", "1"])
+        .is_ok();
     if vlan_aware {
         lab.overlay(30, "nolearning", "nolearning", "vlan_filtering 1");
     } else {
@@ -270,7 +296,8 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     }
     lab.overlay(40, "nolearning proxy", "nolearning", "");
     lab.overlay(50, "nolearning", "nolearning", "");
-    // A multicast group and `external`, for one name each: that is all there is to see of them without a multicast underlay.
+    // A multicast group and `external`, for one name each: that is all there is to see of them
+    // without a multicast underlay.
     ip(
         &lab.leaf,
         "link add vx60 type vxlan id 60 local 10.0.0.1 group 239.1.1.1 dev up1 dstport 4789\n\
@@ -297,9 +324,12 @@ fn what_is_not_taken_is_named_and_keeps_working() {
             continue;
         }
         let netdev = format!("vx{vni}");
-        let reason = metrics.left(&netdev).unwrap_or_else(|| panic!("{netdev} is not named:\n{}", metrics.0));
+        let reason = metrics
+            .left(&netdev)
+            .unwrap_or_else(|| panic!("{netdev} is not named:\n{}", metrics.0));
         assert_eq!(reason, slug, "{netdev}");
-        let left = dry["left"].as_array().unwrap().iter().find(|left| left["netdev"] == netdev.as_str());
+        let left =
+            dry["left"].as_array().unwrap().iter().find(|left| left["netdev"] == netdev.as_str());
         let left = left.unwrap_or_else(|| panic!("{dry:#}"));
         assert_eq!(left["reason_slug"], slug);
         assert!(left["reason"].as_str().unwrap().contains(word), "{left}");
@@ -315,14 +345,21 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     );
     assert!(metrics.0.contains(of_external), "{}", metrics.0);
     let status = String::from_utf8(vtepd.ctl(&["status"]).stdout).unwrap();
-    assert!(status.contains("vx70 (external), source ports by qp-hash: 'external' is on"), "{status}");
+    assert!(
+        status.contains("vx70 (external), source ports by qp-hash: 'external' is on"),
+        "{status}"
+    );
     assert_eq!(dry["taken"].as_array().unwrap().len(), 1);
     assert_eq!((&dry["taken"][0]["vni"], &dry["taken"][0]["netdev"]), (&10.into(), &"vx10".into()));
     assert_eq!(dry["uplinks"], serde_json::json!(["up1", "up2"]));
     assert!(table.contains("Would be taken over: 1") && table.contains("vx10"), "{table}");
     for vni in [30, 40, 50, VNI].into_iter().filter(|vni| *vni != 30 || vlan_aware) {
         sockets::ping(&lab.host, lab.far.ip_in(vni), 3, 1000, &[]);
-        sockets::tcp_between((&lab.host, lab.host.ip_in(vni)), (&lab.far, lab.far.ip_in(vni)), 100_000);
+        sockets::tcp_between(
+            (&lab.host, lab.host.ip_in(vni)),
+            (&lab.far, lab.far.ip_in(vni)),
+            100_000,
+        );
     }
     let metrics = vtepd.metrics();
     assert!(metrics.has_vni(VNI) && metrics.vni_frames(VNI, "encapsulated") > 0);
@@ -338,7 +375,8 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     assert!(vtepd.metrics().vni_frames(50, "encapsulated") >= 3);
 }
 
-/// VXLAN that arrives on an interface that no route to a VTEP uses is the kernel's, and reaches the host.
+/// VXLAN that arrives on an interface that no route to a VTEP uses is the kernel's, and reaches the
+/// host.
 #[test]
 fn vxlan_from_elsewhere_still_works_through_the_kernel() {
     if !can_run("vxlan_from_elsewhere_still_works_through_the_kernel") {
@@ -351,9 +389,11 @@ fn vxlan_from_elsewhere_still_works_through_the_kernel() {
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let pair = Pair::of(&lab.far, &lab.host);
     let source = pair.from.0.0;
-    let arrived = Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source[..]));
+    let arrived =
+        Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source[..]));
     let to = mac_of(&lab.leaf, "mgmt");
-    let tunnelled = Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos: 0, flip: 0 };
+    let tunnelled =
+        Tunnelled { to, source: PEER, destination: LEAF, port: 4789, vni: VNI, tos: 0, flip: 0 };
     inject(&management, "leaf", &[tunnelled.frame(&frames::udp(pair, (1, 2), b"from elsewhere"))]);
     arrived.wait(1);
     quiet();
@@ -371,7 +411,9 @@ fn a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go() {
         let lab = Lab::new("appear");
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
         lab.overlay(20, "nolearning", "nolearning", "");
-        vtepd.wait_for("VNI 20", |m| m.has_vni(20) && m.find("vtepd_vni_remote_macs{vni=\"20\"}") == Some(2));
+        vtepd.wait_for("VNI 20", |m| {
+            m.has_vni(20) && m.find("vtepd_vni_remote_macs{vni=\"20\"}") == Some(2)
+        });
         lab.wait_for_ports(20);
         sockets::ping(&lab.host, lab.far.ip_in(20), 3, 1000, &[]);
         sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
@@ -384,13 +426,15 @@ fn a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go() {
         ip(&lab.leaf, "link set vx20 up");
         vtepd.wait_for("VNI 20 again", |m| m.has_vni(20));
         ip(&lab.leaf, "link del vx20");
-        let metrics = vtepd.wait_for("VNI 20 to disappear", |m| !m.has_vni(20) && m.left("vx20").is_none());
+        let metrics =
+            vtepd.wait_for("VNI 20 to disappear", |m| !m.has_vni(20) && m.left("vx20").is_none());
         assert!(metrics.has_vni(VNI));
         sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
     }
 }
 
-/// Without a route nothing is an uplink; an uplink that goes down, up, away and comes back is used as the routes say.
+/// Without a route nothing is an uplink; an uplink that goes down, up, away and comes back is used
+/// as the routes say.
 #[test]
 fn uplinks_come_and_go() {
     if !can_run("uplinks_come_and_go") {
@@ -400,16 +444,20 @@ fn uplinks_come_and_go() {
         let lab = Lab::new("uplink");
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
         let paths = |m: &vtepd_tests::daemon::Metrics| {
-            ["up1", "up2"].map(|up| m.0.contains(&format!("vtepd_path_frames_total{{uplink=\"{up}\",")))
+            ["up1", "up2"]
+                .map(|up| m.0.contains(&format!("vtepd_path_frames_total{{uplink=\"{up}\",")))
         };
         assert_eq!(paths(&vtepd.metrics()), [true, true]);
         // Both directions lose the router: the kernel on the other side does not know of our link.
-        let cut = |router: usize, change: &str| ip(&lab.routers[router], &format!("link set leaf {change}"));
+        let cut = |router: usize, change: &str| {
+            ip(&lab.routers[router], &format!("link set leaf {change}"))
+        };
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.2.0");
         ip(&lab.leaf, "link set up1 down");
         vtepd.wait_for("up1 to be no path", |m| paths(m) == [false, true]);
         sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
-        // Up again: the kernel has taken the next hops of a downed link out of its routes, zebra puts them back.
+        // Up again: the kernel has taken the next hops of a downed link out of its routes, zebra
+        // puts them back.
         ip(
             &lab.leaf,
             "link set up1 up\n\
@@ -448,7 +496,9 @@ fn uplinks_come_and_go() {
         let before = vtepd.metrics();
         sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
         let after = vtepd.metrics();
-        assert!(after.vni_frames(VNI, "encapsulated") >= before.vni_frames(VNI, "encapsulated") + 5);
+        assert!(
+            after.vni_frames(VNI, "encapsulated") >= before.vni_frames(VNI, "encapsulated") + 5
+        );
         assert!(
             after.vni_frames(VNI, "decapsulated") >= before.vni_frames(VNI, "decapsulated") + 5,
             "{}",
@@ -465,8 +515,12 @@ fn frames_wait_for_an_unresolved_next_hop() {
     }
     let lab = Lab::new("hold");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
-    let stream =
-        Stream::start(&lab.host, &lab.far, Rate { frames: 500, queue_pairs: 4, payload: 64 }, 0x401d);
+    let stream = Stream::start(
+        &lab.host,
+        &lab.far,
+        Rate { frames: 500, queue_pairs: 4, payload: 64 },
+        0x401d,
+    );
     stream.pass(100);
     for _ in 0..5 {
         // The same next hop is asked for once a second at most.
@@ -484,14 +538,21 @@ fn frames_wait_for_an_unresolved_next_hop() {
         sent.frames,
         metrics.0
     );
-    assert_eq!((metrics.dropped_in_all(), metrics.sum("vtepd_held_frames")), (0, 0), "{}", metrics.0);
+    assert_eq!(
+        (metrics.dropped_in_all(), metrics.sum("vtepd_held_frames")),
+        (0, 0),
+        "{}",
+        metrics.0
+    );
 
-    // A next hop that never answers: a bounded number is held, for a bounded time, and all of it is counted.
+    // A next hop that never answers: a bounded number is held, for a bounded time, and all of it is
+    // counted.
     ip(&lab.leaf, "route replace 10.0.0.2/32 src 10.0.0.1 via 10.1.1.77 dev up1 onlink");
     vtepd.wait_for("the new path", |m| m.0.contains("gateway=\"10.1.1.77\""));
     let before = vtepd.metrics().vni_frames(VNI, "encapsulated");
     let pair = Pair::of(&lab.host, &lab.far);
-    let frames: Vec<Vec<u8>> = (0..1000_u16).map(|n| frames::udp(pair, (n + 1, 9), b"in vain")).collect();
+    let frames: Vec<Vec<u8>> =
+        (0..1000_u16).map(|n| frames::udp(pair, (n + 1, 9), b"in vain")).collect();
     inject(&lab.host.ns, ETH, &frames);
     vtepd.wait_for("frames to be held", |m| {
         m.sum("vtepd_held_frames") > 0 || m.dropped("next_hop_unresolved") > 0
@@ -524,10 +585,16 @@ fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
     let vtepd = Vtepd::start(&lab.leaf, &["--config", file.to_str().unwrap()]);
     let policy = |name: &str| format!("netdev=\"vx10\",policy=\"{name}\"");
     assert!(vtepd.metrics().0.contains(&policy("five-tuple")));
-    let stream =
-        Stream::start(&lab.host, &lab.far, Rate { frames: 5000, queue_pairs: 16, payload: 64 }, 0x4095);
+    let stream = Stream::start(
+        &lab.host,
+        &lab.far,
+        Rate { frames: 5000, queue_pairs: 16, payload: 64 },
+        0x4095,
+    );
     stream.pass(500);
-    for (name, bins) in [("qp-hash", 4), ("qp-bins", 4), ("qp-bins", 8), ("five-tuple", 4), ("qp-hash", 4)] {
+    for (name, bins) in
+        [("qp-hash", 4), ("qp-bins", 4), ("qp-bins", 8), ("five-tuple", 4), ("qp-hash", 4)]
+    {
         let before = vtepd.metrics().get("vtepd_configuration_generation");
         write(&format!("[entropy]\npolicy = \"{name}\"\nbins = {bins}\n"));
         vtepd.hangup();
@@ -557,7 +624,8 @@ fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// A VTEP's MAC that moves between VTEPs under traffic, in place, as zebra does it: nothing is lost.
+/// A VTEP's MAC that moves between VTEPs under traffic, in place, as zebra does it: nothing is
+/// lost.
 #[test]
 fn a_remote_host_moves_between_vteps_without_loss() {
     if !can_run("a_remote_host_moves_between_vteps_without_loss") {

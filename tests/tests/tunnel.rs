@@ -1,4 +1,5 @@
-//! TCP super-frames of hosts leave whole inside the tunnel, as with kernel VXLAN, and are cut where somebody wants them cut.
+//! TCP super-frames of hosts leave whole inside the tunnel, as with kernel VXLAN, and are cut where
+//! somebody wants them cut.
 
 #![allow(
     clippy::expect_used,
@@ -52,7 +53,8 @@ impl Heard {
     }
 }
 
-/// TCP between a host of the leaf and one of the peer, both ways at once; what the routers heard of it.
+/// TCP between a host of the leaf and one of the peer, both ways at once; what the routers heard of
+/// it.
 fn transfer(lab: &Lab) -> Heard {
     let heard = lab.routers.each_ref().map(|router| {
         Capture::fold(router, "leaf", Heard::default(), |heard: &mut Heard, frame: &Frame<'_>| {
@@ -98,9 +100,12 @@ fn v1_tcp_super_frames_leave_whole_and_arrive_at_a_kernel_and_at_another_vtepd()
         let can = vtepd.ask(&["status"])["steering"]["hook"] == "tcx";
         let heard = transfer(&lab);
         let metrics = vtepd.wait_until_idle();
-        let steering =
-            |decision: &str| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
-        let case = format!("{arguments:?}, vtepd at the peer: {with_peer}, links take super-frames: {takes}");
+        let steering = |decision: &str| {
+            metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
+        };
+        let case = format!(
+            "{arguments:?}, vtepd at the peer: {with_peer}, links take super-frames: {takes}"
+        );
         println!(
             "{case}: {} whole, {} single, {} by the program",
             heard.whole,

@@ -1,4 +1,5 @@
-//! What is below the tunnel changes: routes, next hops and their MAC addresses. And it begins with nothing resolved.
+//! What is below the tunnel changes: routes, next hops and their MAC addresses. And it begins with
+//! nothing resolved.
 
 #![allow(
     clippy::expect_used,
@@ -21,11 +22,13 @@ use wire::{Arp, Ethernet, MacAddr, number};
 /// Whether frames go where they should.
 type Wanted<'a> = &'a dyn Fn([usize; 2]) -> bool;
 
-/// One frame each of so many flows from the leaf's host to the peer's; how many of them each router gets.
+/// One frame each of so many flows from the leaf's host to the peer's; how many of them each router
+/// gets.
 fn ways(lab: &Lab, flows: u16) -> [usize; 2] {
     let watching = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
     let pair = Pair::of(&lab.host, &lab.far);
-    let sent: Vec<_> = (0..flows).map(|flow| frames::udp(pair, (flow + 1, 9), b"which way")).collect();
+    let sent: Vec<_> =
+        (0..flows).map(|flow| frames::udp(pair, (flow + 1, 9), b"which way")).collect();
     inject(&lab.host.ns, ETH, &sent);
     // What is dropped never comes: so wait a while for all, and then see.
     let arrived = || watching.iter().map(Capture::count).sum::<usize>();
@@ -33,7 +36,8 @@ fn ways(lab: &Lab, flows: u16) -> [usize; 2] {
     watching.map(|capture| capture.stop().len())
 }
 
-/// Nobody has resolved anybody: hosts not each other, leaves not their routers. The peer's host begins.
+/// Nobody has resolved anybody: hosts not each other, leaves not their routers. The peer's host
+/// begins.
 #[test]
 fn g1_the_linux_peer_speaks_first_and_vtepd_answers() {
     if !can_run("g1_the_linux_peer_speaks_first_and_vtepd_answers") {
@@ -59,7 +63,8 @@ fn g1_the_linux_peer_speaks_first_and_vtepd_answers() {
     assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
 }
 
-/// An IPv6 underlay is the kernel's: with vtepd beside it the peer speaks first and is answered all the same.
+/// An IPv6 underlay is the kernel's: with vtepd beside it the peer speaks first and is answered all
+/// the same.
 #[test]
 fn g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers() {
     if !can_run("g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers") {
@@ -88,8 +93,9 @@ fn g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers() {
     let said = vtepd.metrics().left("vx66").expect("it is left");
     assert_eq!(said, "ipv6-underlay");
     let ping = |leaf: &Namespace, to: &str| {
-        let said =
-            leaf.output(&["ping", "-n", "-c", "5", "-i", "0.05", "-w", "10", "-s", "1000", to]).unwrap();
+        let said = leaf
+            .output(&["ping", "-n", "-c", "5", "-i", "0.05", "-w", "10", "-s", "1000", to])
+            .unwrap();
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(said.contains("5 packets transmitted, 5 received"), "{said}");
     };
@@ -104,12 +110,17 @@ fn g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers() {
 fn reply(lab: &Lab, sender: [u8; 4], mac: MacAddr) -> Vec<u8> {
     let to = mac_of(&lab.leaf, "up1");
     let mut arp = Arp::new(Arp::REPLY);
-    arp.set_sender_mac(mac).set_sender(sender.into()).set_target_mac(to).set_target([10, 1, 1, 1].into());
-    [&Ethernet::new(to, mac, number::ETHERTYPE_ARP).as_bytes()[..], arp.as_bytes(), &[0; 18]].concat()
+    arp.set_sender_mac(mac)
+        .set_sender(sender.into())
+        .set_target_mac(to)
+        .set_target([10, 1, 1, 1].into());
+    [&Ethernet::new(to, mac, number::ETHERTYPE_ARP).as_bytes()[..], arp.as_bytes(), &[0; 18]]
+        .concat()
 }
 
-/// The only next hop to the peer. While it does not answer, frames wait; an answer that nobody asked for changes nothing.
-/// Its entry ages under traffic and is confirmed again; a new MAC address is found by that.
+/// The only next hop to the peer. While it does not answer, frames wait; an answer that nobody
+/// asked for changes nothing. Its entry ages under traffic and is confirmed again; a new MAC
+/// address is found by that.
 #[test]
 fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
     if !can_run("o9_a_next_hop_is_resolved_ages_and_is_resolved_again") {
@@ -117,9 +128,11 @@ fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
     }
     let lab = Lab::new("o9");
     // Confirmed entries are stale after half a second to one and a half.
-    for (name, value) in
-        [("base_reachable_time_ms", "1000"), ("delay_first_probe_time", "1"), ("retrans_time_ms", "200")]
-    {
+    for (name, value) in [
+        ("base_reachable_time_ms", "1000"),
+        ("delay_first_probe_time", "1"),
+        ("retrans_time_ms", "200"),
+    ] {
         sysctl(&lab.leaf, &format!("ipv4/neigh/up1/{name}"), value);
     }
     let vtepd = Vtepd::start(&lab.leaf, &[]);
@@ -144,19 +157,29 @@ fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
         &[reply(&lab, [10, 1, 1, 77], forged), reply(&lab, [10, 0, 0, 2], forged)],
     );
     quiet();
-    assert_eq!((seen.count(), vtepd.metrics().sum("vtepd_held_frames")), (0, 50), "a wrong reply is ignored");
+    assert_eq!(
+        (seen.count(), vtepd.metrics().sum("vtepd_held_frames")),
+        (0, 50),
+        "a wrong reply is ignored"
+    );
     inject(&lab.routers[0], "leaf", &[reply(&lab, [10, 1, 1, 0], router)]);
     seen.wait(50);
     ip(&lab.routers[0], "link set leaf arp on");
-    let to = |frames: &[Captured], mac| frames.iter().all(|frame| frame.outer(4789).unwrap().to == mac);
+    let to =
+        |frames: &[Captured], mac| frames.iter().all(|frame| frame.outer(4789).unwrap().to == mac);
     let frames = seen.stop();
     assert!(frames.len() == 50 && to(&frames, router), "{} frames", frames.len());
 
     // It ages under traffic that the kernel does not see, and is asked for again.
-    let asked = |frame: &[u8]| frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
+    let asked =
+        |frame: &[u8]| frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
     let requests = Capture::start(&lab.routers[0], "leaf", asked);
-    let stream =
-        Stream::start(&lab.host, &lab.far, Rate { frames: 500, queue_pairs: 4, payload: 64 }, 0x0900);
+    let stream = Stream::start(
+        &lab.host,
+        &lab.far,
+        Rate { frames: 500, queue_pairs: 4, payload: 64 },
+        0x0900,
+    );
     requests.wait(1);
     // The router's MAC address is another one from now on, and it says so to nobody.
     let new = MacAddr([2, 0xcc, 0, 0, 0, 0xcc]);
@@ -170,10 +193,16 @@ fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
     drop(stream.finish());
     drop(seen);
     let metrics = vtepd.wait_until_idle();
-    assert_eq!((metrics.dropped_in_all(), metrics.sum("vtepd_held_frames")), (0, 0), "{}", metrics.0);
+    assert_eq!(
+        (metrics.dropped_in_all(), metrics.sum("vtepd_held_frames")),
+        (0, 0),
+        "{}",
+        metrics.0
+    );
 }
 
-/// The tunnel goes where the route to the VTEP goes, as often as that changes, and nowhere while there is none.
+/// The tunnel goes where the route to the VTEP goes, as often as that changes, and nowhere while
+/// there is none.
 #[test]
 fn v9_the_tunnel_follows_the_underlay_route() {
     if !can_run("v9_the_tunnel_follows_the_underlay_route") {
@@ -198,10 +227,15 @@ fn v9_the_tunnel_follows_the_underlay_route() {
         ("no blackhole", "route del blackhole 10.0.0.2/32".to_owned(), &is_one(1)),
         (
             "a next-hop object",
-            "nexthop add id 7 via 10.1.1.0 dev up1\nroute add 10.0.0.2/32 src 10.0.0.1 nhid 7".to_owned(),
+            "nexthop add id 7 via 10.1.1.0 dev up1\nroute add 10.0.0.2/32 src 10.0.0.1 nhid 7"
+                .to_owned(),
             &is_one(0),
         ),
-        ("another one of its number", "nexthop replace id 7 via 10.1.2.0 dev up2".to_owned(), &is_one(1)),
+        (
+            "another one of its number",
+            "nexthop replace id 7 via 10.1.2.0 dev up2".to_owned(),
+            &is_one(1),
+        ),
     ];
     for (what, change, wanted) in changes {
         ip(&lab.leaf, &change);

@@ -23,8 +23,10 @@ fn an_upgrade_under_traffic_loses_nothing() {
     }
     let lab = Lab::new("new");
     let mut running = Vtepd::start(&lab.leaf, &["--no-fpm"]);
-    let streams =
-        [Stream::start(&lab.host, &lab.far, RATE, 0x81), Stream::start(&lab.far, &lab.host, RATE, 0x82)];
+    let streams = [
+        Stream::start(&lab.host, &lab.far, RATE, 0x81),
+        Stream::start(&lab.far, &lab.host, RATE, 0x82),
+    ];
     for _ in 0..3 {
         streams.iter().for_each(|stream| stream.pass(500));
         let mut successor = Vtepd::spawn(&lab.leaf, &["--no-fpm", "--replace"]);
@@ -46,7 +48,8 @@ fn an_upgrade_under_traffic_loses_nothing() {
     drop(Vtepd::start(&lab.leaf, &["--no-fpm", "--replace"]));
 }
 
-/// A successor that could not run leaves the one that runs alone; so does whoever says something else.
+/// A successor that could not run leaves the one that runs alone; so does whoever says something
+/// else.
 #[test]
 fn a_successor_that_is_wrong_ends_nobody() {
     if !can_run("a_successor_that_is_wrong_ends_nobody") {

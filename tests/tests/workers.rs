@@ -20,7 +20,8 @@ fn received(vtepd: &Vtepd, field: &str) -> Vec<u64> {
     workers.iter().map(|worker| worker[field].as_u64().unwrap()).collect()
 }
 
-/// A leaf is what it is with one worker: hosts talk, streams in both directions arrive in order, all of it is counted, and it is given back.
+/// A leaf is what it is with one worker: hosts talk, streams in both directions arrive in order,
+/// all of it is counted, and it is given back.
 #[test]
 fn a_leaf_with_three_workers_forwards_in_order() {
     if !can_run("a_leaf_with_three_workers_forwards_in_order") {
@@ -45,14 +46,18 @@ fn a_leaf_with_three_workers_forwards_in_order() {
     assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
     for field in ["received_underlay", "received_bridge"] {
         let workers = received(&vtepd, field);
-        assert!(workers.len() == 3 && workers.iter().all(|frames| *frames > 500), "{field}: {workers:?}");
+        assert!(
+            workers.len() == 3 && workers.iter().all(|frames| *frames > 500),
+            "{field}: {workers:?}"
+        );
     }
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
     sockets::ping(&lab.host, lab.far.ip(), 1, 1000, &[]);
 }
 
-/// A vtepd on the other leaf gives queue pairs other outer ports than the kernel: their frames have the same worker here as before.
+/// A vtepd on the other leaf gives queue pairs other outer ports than the kernel: their frames have
+/// the same worker here as before.
 #[test]
 fn flows_keep_their_worker_when_their_outer_ports_change() {
     if !can_run("flows_keep_their_worker_when_their_outer_ports_change") {
@@ -98,8 +103,9 @@ fn standalone_vnis_are_dealt_over_workers() {
         table(20, leaf, PEER2, "hq10")
     );
     let vtepd = Vtepd::start_configured(&lab.leaf, &ours, &[]);
-    let _peers = [(&lab.peer, table(10, PEER, leaf, "hp10")), (&lab.peer2, table(20, PEER2, leaf, "hp10"))]
-        .map(|(peer, text)| Vtepd::start_configured(peer, &text, &[]));
+    let _peers =
+        [(&lab.peer, table(10, PEER, leaf, "hp10")), (&lab.peer2, table(20, PEER2, leaf, "hp10"))]
+            .map(|(peer, text)| Vtepd::start_configured(peer, &text, &[]));
     for (here, there) in [(&lab.host, &lab.far), (&lab.next, &lab.farther)] {
         sockets::ping(here, there.ip(), 5, 1000, &[]);
         sockets::tcp_both_ways(here, there, 1_000_000);
@@ -113,7 +119,10 @@ fn standalone_vnis_are_dealt_over_workers() {
     }
     for field in ["received_underlay", "received_bridge"] {
         let workers = received(&vtepd, field);
-        assert!(workers.len() == 2 && workers.iter().all(|frames| *frames > 20), "{field}: {workers:?}");
+        assert!(
+            workers.len() == 2 && workers.iter().all(|frames| *frames > 20),
+            "{field}: {workers:?}"
+        );
     }
     let metrics = vtepd.wait_until_idle();
     assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);

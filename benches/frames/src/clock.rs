@@ -8,12 +8,14 @@ use crate::leaf::BATCH;
 /// Nanoseconds that one sample takes at least: far more than reading the clock.
 const SAMPLE: f64 = 100_000.0;
 
-/// Nanoseconds for each frame when the same batch comes again and again: the median of some samples.
+/// Nanoseconds for each frame when the same batch comes again and again: the median of some
+/// samples.
 pub fn hot(run: &mut dyn FnMut(usize), samples: usize) -> f64 {
     over(run, 1, samples)
 }
 
-/// The same when so many batches come in turn, none of which is there when its turn comes unless the caches hold them all.
+/// The same when so many batches come in turn, none of which is there when its turn comes unless
+/// the caches hold them all.
 pub fn in_turn(run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f64 {
     over(run, batches, samples)
 }
@@ -50,8 +52,9 @@ impl Cold {
         Self { memory: vec![1; 4 * last_level_cache() / size_of::<u64>()] }
     }
 
-    /// Nanoseconds for each frame that is in no cache, while all that is not frames is: for `run` makes batches 1 to `batches` − 1 so,
-    /// and is given batch 0 to come back to its tables and its memory.
+    /// Nanoseconds for each frame that is in no cache, while all that is not frames is: for `run`
+    /// makes batches 1 to `batches` − 1 so, and is given batch 0 to come back to its tables and its
+    /// memory.
     pub fn frames(&mut self, run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f64 {
         let sample = |_| {
             self.memory

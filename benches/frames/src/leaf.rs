@@ -7,8 +7,8 @@ use std::time::Instant;
 use entropy::{Entropy, Policy, Settings};
 use pipeline::{Batch, Counters, Frame, Offload, Pipeline, TxBatch, VlanTag};
 use tables::{
-    DontFragment, Fdb, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable, Vtep,
-    VtepIndex,
+    DontFragment, Fdb, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable,
+    Vtep, VtepIndex,
 };
 use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
@@ -123,7 +123,9 @@ impl Leaf {
                 mac: None,
                 tunnel,
                 entropy: Entropy::new(Settings { policy: self.policy, ..Settings::default() })?,
-                fdb: hosts.map(|host_of| (host(host_of), VtepIndex(host_of / self.vnis % count))).collect(),
+                fdb: hosts
+                    .map(|host_of| (host(host_of), VtepIndex(host_of / self.vnis % count)))
+                    .collect(),
                 hosts: Fdb::default(),
                 flood: vec![VtepIndex(0)],
                 strict_vtep: false,
@@ -138,17 +140,25 @@ impl Leaf {
         Ok(builder.build())
     }
 
-    /// Batches of frames of one length as they come from the bridge, to hosts and of queue pairs in no order.
+    /// Batches of frames of one length as they come from the bridge, to hosts and of queue pairs in
+    /// no order.
     ///
     /// # Errors
     /// If the length is too small.
-    pub fn from_bridge(&self, length: usize, batches: usize) -> Result<Vec<Batch<'static>>, Failure> {
+    pub fn from_bridge(
+        &self,
+        length: usize,
+        batches: usize,
+    ) -> Result<Vec<Batch<'static>>, Failure> {
         let mut numbers = shuffled(self.macs).zip(shuffled(self.queue_pairs).skip(7)).zip(0..);
         let mut batch_of = || -> Result<Batch<'static>, Failure> {
             let mut batch = Batch::new(BATCH);
             for ((to, queue_pair), sequence) in numbers.by_ref().take(BATCH) {
                 let data = roce_to(host(to), length, 0x100 + queue_pair, sequence)?;
-                let vlan = Some(VlanTag { tpid: ETHERTYPE_SERVICE_VLAN, tci: (to % self.vnis) as u16 + 1 });
+                let vlan = Some(VlanTag {
+                    tpid: ETHERTYPE_SERVICE_VLAN,
+                    tci: (to % self.vnis) as u16 + 1,
+                });
                 // They stay until the program ends.
                 batch.push(Frame { data: data.leak(), vlan, offload: Offload::default() });
             }
@@ -161,7 +171,11 @@ impl Leaf {
     ///
     /// # Errors
     /// As [`Leaf::from_bridge`].
-    pub fn from_underlay(&self, length: usize, batches: usize) -> Result<Vec<Batch<'static>>, Failure> {
+    pub fn from_underlay(
+        &self,
+        length: usize,
+        batches: usize,
+    ) -> Result<Vec<Batch<'static>>, Failure> {
         let (peer, mut vteps) = (self.peer()?, shuffled(self.vteps));
         let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
         let mut out = TxBatch::new();
@@ -174,7 +188,11 @@ impl Leaf {
                 let mut data = transmit.to_vec(&batch);
                 let source = vtep(vteps.next().unwrap_or(0));
                 send_from(&mut data, source).ok_or("no outer header")?;
-                encapsulated.push(Frame { data: data.leak(), vlan: None, offload: Offload::default() });
+                encapsulated.push(Frame {
+                    data: data.leak(),
+                    vlan: None,
+                    offload: Offload::default(),
+                });
             }
             received.push(encapsulated);
         }
@@ -199,15 +217,20 @@ pub fn roce(length: usize, queue_pair: u32, sequence: u32) -> Result<Vec<u8>, wi
     roce_to(host(queue_pair % HOSTS), length, queue_pair, sequence)
 }
 
-fn roce_to(to: MacAddr, length: usize, queue_pair: u32, sequence: u32) -> Result<Vec<u8>, wire::WireError> {
+fn roce_to(
+    to: MacAddr,
+    length: usize,
+    queue_pair: u32,
+    sequence: u32,
+) -> Result<Vec<u8>, wire::WireError> {
     let mut frame = vec![0; length];
     let payload = length.saturating_sub(ETHERNET_TO_BTH);
     let rest = Ethernet::new(to, MacAddr([2, 0, 0, 0, 0, 1]), ETHERTYPE_IPV4).write(&mut frame)?;
     let (source, destination) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2));
     let rest = Ipv4::new(source, destination, PROTOCOL_UDP, payload + 8)?.write(rest)?;
     let rest = Udp::new(49_152, PORT_ROCE, payload)?.write(rest)?;
-    let queue_pair =
-        QueuePair::try_from(queue_pair & QueuePair::MAX).unwrap_or(QueuePair::from_be_bytes([0; 3]));
+    let queue_pair = QueuePair::try_from(queue_pair & QueuePair::MAX)
+        .unwrap_or(QueuePair::from_be_bytes([0; 3]));
     Bth::new(0x04, queue_pair, sequence).write(rest)?;
     wire::icrc::fill(frame.get_mut(14..).unwrap_or_default())?;
     Ok(frame)

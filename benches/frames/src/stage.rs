@@ -25,7 +25,8 @@ pub enum Stage {
     Decide(Policy),
     /// From the bridge to the underlay; the frame stays where it was received.
     Encapsulate,
-    /// The same when the flow of each frame is new: after every change of what the leaf forwards by.
+    /// The same when the flow of each frame is new: after every change of what the leaf forwards
+    /// by.
     EncapsulateNew,
     /// As [`Self::Encapsulate`], and the whole frame copied into one piece.
     EncapsulateCopied,
@@ -79,7 +80,8 @@ impl Stage {
         !matches!(self, Self::Key | Self::Decide(_) | Self::Aggregate | Self::Account)
     }
 
-    /// Makes batches of a leaf's frames. What is returned does this stage for the batch of a number, taken modulo `batches`.
+    /// Makes batches of a leaf's frames. What is returned does this stage for the batch of a
+    /// number, taken modulo `batches`.
     ///
     /// # Errors
     /// If the length is too small.
@@ -92,14 +94,18 @@ impl Stage {
         let snapshot = leaf.snapshot()?;
         let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
         let inwards = matches!(self, Self::Decapsulate | Self::DecapsulateCopied);
-        let frames =
-            if inwards { leaf.from_underlay(length, batches)? } else { leaf.from_bridge(length, batches)? };
+        let frames = if inwards {
+            leaf.from_underlay(length, batches)?
+        } else {
+            leaf.from_bridge(length, batches)?
+        };
         let (mut out, now, mut room) = (TxBatch::new(), Instant::now(), Vec::new());
         if let Self::Key | Self::Decide(_) = self {
             let policy = if let Self::Decide(policy) = self { policy } else { Policy::QpHash };
             let entropy = Entropy::new(Settings { policy, ..Settings::default() })?;
-            let dissect =
-                |batch: &Batch<'_>| batch.frames().filter_map(|frame| wire::dissect(frame.data)).collect();
+            let dissect = |batch: &Batch<'_>| {
+                batch.frames().filter_map(|frame| wire::dissect(frame.data)).collect()
+            };
             let dissected: Vec<Vec<_>> = frames.iter().map(dissect).collect();
             return Ok(Box::new(move |number| {
                 for frame in dissected.get(number % batches).into_iter().flatten() {
@@ -115,13 +121,16 @@ impl Stage {
             for batch in &frames {
                 pipeline.encapsulate(batch, &snapshot, now, &mut out);
             }
-            let mut sent: Vec<Vec<TxFrame>> = out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
+            let mut sent: Vec<Vec<TxFrame>> =
+                out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
             if self == Self::Aggregate {
                 let (mut aggregator, none) = (Aggregator::default(), Batch::none());
                 return Ok(Box::new(move |number| {
                     let Some(frames) = sent.get_mut(number % batches) else { return };
                     for train in aggregator.assemble(&none, black_box(frames), true, false) {
-                        black_box(frames.get_mut(train.first()).map(|first| train.couple(first, &none)));
+                        black_box(
+                            frames.get_mut(train.first()).map(|first| train.couple(first, &none)),
+                        );
                     }
                 }));
             }

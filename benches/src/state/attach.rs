@@ -34,7 +34,13 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     for hook in ["tcx", "clsact"] {
         let [attach, detach] = one(&namespace, hook, vnis)?;
         let row = |what: &str, time: Duration, target| {
-            row(&format!("{hook}: {vnis} VNIs {what}"), "s", time.as_secs_f64(), target, Better::Lower)
+            row(
+                &format!("{hook}: {vnis} VNIs {what}"),
+                "s",
+                time.as_secs_f64(),
+                target,
+                Better::Lower,
+            )
         };
         let target = Some(10.0);
         rows.extend([row("taken over", attach, target), row("given back", detach, target)]);
@@ -44,7 +50,8 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 
 /// From the start to the log's word that so many are taken, and from SIGTERM to the end.
 fn one(namespace: &Namespace, hook: &str, vnis: u32) -> Result<[Duration; 2], Box<dyn Error>> {
-    let mut daemon = Daemon::start(&beside_this_program()?, namespace, &["--hook", hook, "--no-fpm"])?;
+    let mut daemon =
+        Daemon::start(&beside_this_program()?, namespace, &["--hook", hook, "--no-fpm"])?;
     let taken = daemon.until_taken(vnis);
     let stopped = daemon.stop()?;
     Ok([taken?, stopped])

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use control::{Namespace, Settings, State};
 use netlink::{
-    Address, FdbEntry, Link, LinkKind, Message, Neighbour, Operation, Route, RouteNextHop, RouteTarget, Vxlan,
+    Address, FdbEntry, Link, LinkKind, Message, Neighbour, Operation, Route, RouteNextHop,
+    RouteTarget, Vxlan,
 };
 use wire::MacAddr;
 
@@ -24,7 +25,8 @@ pub struct Scale {
 }
 
 /// What this project is measured at.
-pub const LARGE: Scale = Scale { macs: 100_000, vnis: 4000, vteps: 1000, routes: 10_000, uplinks: 16 };
+pub const LARGE: Scale =
+    Scale { macs: 100_000, vnis: 4000, vteps: 1000, routes: 10_000, uplinks: 16 };
 
 const BRIDGES: u32 = 10_000;
 const VXLANS: u32 = 20_000;
@@ -81,7 +83,10 @@ const fn gateway(uplink: u32) -> IpAddr {
 #[must_use]
 pub fn neighbour(uplink: u32, mac: MacAddr) -> Message {
     let (ifindex, address) = (uplink + 2, gateway(uplink));
-    Message::Neighbour(Operation::New, Neighbour { ifindex, address, mac: Some(mac), state: 2, flags: 0 })
+    Message::Neighbour(
+        Operation::New,
+        Neighbour { ifindex, address, mac: Some(mac), state: 2, flags: 0 },
+    )
 }
 
 /// The route of this number, over so many uplinks.
@@ -144,7 +149,8 @@ impl Scale {
         state
     }
 
-    /// What the kernel says when a MAC address appears at, or moves to, a VTEP: the netdev's entry and the bridge's.
+    /// What the kernel says when a MAC address appears at, or moves to, a VTEP: the netdev's entry
+    /// and the bridge's.
     #[must_use]
     pub fn remote(&self, number: u32, at: u32) -> [Message; 2] {
         let vni = number % self.vnis;
@@ -156,7 +162,8 @@ impl Scale {
             flags: 0x12,
             ..FdbEntry::default()
         };
-        let bridged = FdbEntry { master: Some(BRIDGES + vni), destination: None, flags: 0x10, ..own.clone() };
+        let bridged =
+            FdbEntry { master: Some(BRIDGES + vni), destination: None, flags: 0x10, ..own.clone() };
         [own, bridged].map(|entry| Message::Fdb(Operation::New, entry))
     }
 
@@ -183,7 +190,8 @@ impl Scale {
         number % self.vteps
     }
 
-    /// Has the kernel and zebra tell of all MAC addresses, and publishes every so often as the daemon does.
+    /// Has the kernel and zebra tell of all MAC addresses, and publishes every so often as the
+    /// daemon does.
     pub fn tell_macs(&self, state: &mut State) {
         let now = std::time::Instant::now();
         for number in 0..self.macs {

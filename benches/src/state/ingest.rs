@@ -1,4 +1,5 @@
-//! zebra's stream through a real socket and the whole control task, and a dump of what the kernel holds.
+//! zebra's stream through a real socket and the whole control task, and a dump of what the kernel
+//! holds.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -43,7 +44,11 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
          link set down0 up\n",
     )?;
     // The VTEP is known, whoever is behind it.
-    batch(&namespace, "bridge", &format!("fdb append 00:00:00:00:00:00 dev vx0 dst {} self\n", vtep(1)))?;
+    batch(
+        &namespace,
+        "bridge",
+        &format!("fdb append 00:00:00:00:00:00 dev vx0 dst {} self\n", vtep(1)),
+    )?;
     let repeat = if quick { 1 } else { 3 };
     let mut rows = Vec::new();
     let mut rates = [Vec::new(), Vec::new()];
@@ -58,7 +63,13 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
         rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
     });
     rows.push(row("FPM: MAC messages", "messages/s", macs, Some(200_000.0), Better::Higher));
-    rows.push(row("FPM: routes with 16 next hops", "routes/s", routes, Some(200_000.0), Better::Higher));
+    rows.push(row(
+        "FPM: routes with 16 next hops",
+        "routes/s",
+        routes,
+        Some(200_000.0),
+        Better::Higher,
+    ));
     rows.extend(dump(&namespace)?);
     Ok(rows)
 }
@@ -67,8 +78,12 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 fn remote_mac(number: u32, at: u32, vxlan: u32, bridge: u32, recording: &mut Vec<u8>) {
     let [i0, i1, i2, i3] = vxlan.to_ne_bytes();
     let body = [7, 0, 0, 0, i0, i1, i2, i3, 0x40, 0, 0x16, 0];
-    let attributes: [(u16, &[u8]); 4] =
-        [(2, &mac(number).0), (1, &vtep(at).octets()), (9, &bridge.to_ne_bytes()), (11, &1u32.to_ne_bytes())];
+    let attributes: [(u16, &[u8]); 4] = [
+        (2, &mac(number).0),
+        (1, &vtep(at).octets()),
+        (9, &bridge.to_ne_bytes()),
+        (11, &1u32.to_ne_bytes()),
+    ];
     recording.extend(framed(&message(28, 0x405, &body, &attributes)));
 }
 
@@ -78,7 +93,8 @@ fn multipath(number: u32, hops: u8, uplink: u32, recording: &mut Vec<u8>) {
     recording.extend(framed(&route(vtep(number), &hops)));
 }
 
-/// Plays two recordings to a control task of its own: MAC messages/s and routes/s, until the snapshot has all of them.
+/// Plays two recordings to a control task of its own: MAC messages/s and routes/s, until the
+/// snapshot has all of them.
 fn ingest() -> Result<[f64; 2], Failure> {
     let mut requests = Requests::open()?;
     let mut index = |name: &str| -> Result<u32, Failure> {
@@ -87,7 +103,8 @@ fn ingest() -> Result<[f64; 2], Failure> {
     let (vxlan, bridge, uplink) = (index("vx0")?, index("br0")?, index("up0")?);
     let reached = Arc::new([const { AtomicUsize::new(0) }; 2]);
     let seen = Arc::clone(&reached);
-    // How many MAC addresses are at their second VTEP, and how many of the VTEP's next hops are known.
+    // How many MAC addresses are at their second VTEP, and how many of the VTEP's next hops are
+    // known.
     let publish = move |update: &control::Update| {
         let snapshot = &update.snapshot;
         let moved = snapshot.vnis().any(|vni| {
@@ -108,8 +125,11 @@ fn ingest() -> Result<[f64; 2], Failure> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async move {
                 let state = State::new(Settings::default(), control::Namespace::default());
-                let listener =
-                    FpmListener { address: Some(ADDRESS), accept_hazard: true, ..FpmListener::default() };
+                let listener = FpmListener {
+                    address: Some(ADDRESS),
+                    accept_hazard: true,
+                    ..FpmListener::default()
+                };
                 let (status, _) = watch::channel(Status::default());
                 let publish = move |update: &control::Update| {
                     let _ = started.send(());
@@ -158,9 +178,11 @@ fn play(recording: &[u8], reached: &AtomicUsize, until: usize) -> Result<f64, Fa
     fpm::replay(recording, ADDRESS, None)?;
     while reached.load(Ordering::Acquire) < until {
         if start.elapsed() > PATIENCE {
-            return Err(
-                format!("not all of the stream was published: {}", reached.load(Ordering::Acquire)).into()
-            );
+            return Err(format!(
+                "not all of the stream was published: {}",
+                reached.load(Ordering::Acquire)
+            )
+            .into());
         }
         std::thread::yield_now();
     }
@@ -170,7 +192,9 @@ fn play(recording: &[u8], reached: &AtomicUsize, until: usize) -> Result<f64, Fa
 /// Dumps 100,000 entries, and takes them in.
 fn dump(namespace: &Namespace) -> Result<Vec<Row>, Box<dyn Error>> {
     let entries: String = (0..LARGE.macs)
-        .map(|number| format!("fdb append {} dev vx0 dst {} self\n", mac(number), vtep(number % 1000)))
+        .map(|number| {
+            format!("fdb append {} dev vx0 dst {} self\n", mac(number), vtep(number % 1000))
+        })
         .collect();
     batch(namespace, "bridge", &entries)?;
     let measured = namespace.enter(|| -> Result<_, netlink::Error> {
@@ -196,7 +220,13 @@ fn dump(namespace: &Namespace) -> Result<Vec<Row>, Box<dyn Error>> {
     let (entries, read, first, again) = measured?;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     let row = |what: &str, time| {
-        row(&format!("netlink: {entries} FDB entries {what}"), "ms", milliseconds(time), None, Better::Lower)
+        row(
+            &format!("netlink: {entries} FDB entries {what}"),
+            "ms",
+            milliseconds(time),
+            None,
+            Better::Lower,
+        )
     };
     Ok(vec![row("dumped", read), row("taken in", first), row("confirmed", again)])
 }

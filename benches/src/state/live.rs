@@ -1,7 +1,9 @@
-//! The daemon itself, under a stream of probe frames: how soon it forwards, how soon it follows, and for how long it stands still.
+//! The daemon itself, under a stream of probe frames: how soon it forwards, how soon it follows,
+//! and for how long it stands still.
 //!
-//! "Soon" counts from the moment before a netlink request or FPM's bytes are written, or for a lost link from the kernel's
-//! notification, to the kernel's time stamp of the first frame that arrives where it should then.
+//! "Soon" counts from the moment before a netlink request or FPM's bytes are written, or for a lost
+//! link from the kernel's notification, to the kernel's time stamp of the first frame that arrives
+//! where it should then.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -20,7 +22,8 @@ use crate::rows::{Better, Row};
 
 type Failure = Box<dyn Error>;
 
-/// Between two changes whose effect is timed. Each is alone, so none waits for the publication of another one.
+/// Between two changes whose effect is timed. Each is alone, so none waits for the publication of
+/// another one.
 const APART: Duration = Duration::from_millis(5);
 /// Between two changes of the churn: 1,000 each second.
 const CHURN: u64 = 1_000_000;
@@ -36,7 +39,8 @@ const LINK_GROUP: u32 = 1;
 /// # Errors
 /// When namespaces or sockets cannot be had, or vtepd does not do what it is told.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
-    let (count, time) = if quick { (10, Duration::from_secs(1)) } else { (100, Duration::from_secs(5)) };
+    let (count, time) =
+        if quick { (10, Duration::from_secs(1)) } else { (100, Duration::from_secs(5)) };
     let site = Site::new()?;
     let mut probe = site.probe(mac(0))?;
     let mut daemon = Daemon::start(&beside_this_program()?, &site.leaf, &[])?;
@@ -58,7 +62,8 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// From the start of vtepd to the first frame that it forwards, and to the last of one to each MAC address.
+/// From the start of vtepd to the first frame that it forwards, and to the last of one to each MAC
+/// address.
 fn start(probe: &mut Probe) -> Result<Vec<Row>, Failure> {
     let start = now()?;
     let first = probe.until("vtepd's first frame", |arrival| arrival.by_vtepd)?.at;
@@ -96,8 +101,8 @@ fn start(probe: &mut Probe) -> Result<Vec<Row>, Failure> {
 /// A case, its target in ms, and the longest time without a frame in each second.
 type Gap = (&'static str, Option<f64>, Vec<Duration>);
 
-/// The longest times in which a frame was there to be forwarded and none arrived: while nothing changes, and while MAC addresses
-/// move and routes change.
+/// The longest times in which a frame was there to be forwarded and none arrived: while nothing
+/// changes, and while MAC addresses move and routes change.
 fn still_and_churning(site: &Site, probe: &mut Probe, time: Duration) -> Result<[Gap; 2], Failure> {
     let still = gap(probe, time, |_| Ok(()))?;
     let kernel = site.kernel(&[])?;
@@ -174,20 +179,23 @@ fn reactions(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
     // zebra's word is taken before the kernel's once its replay has ended.
     kernel.ask(&messages::fdb(site.vxlan, mac(0), vtep(1)))?;
     let uplink = |round: u32| 1 + round as usize % 2;
-    let elsewhere = 3 - probe.until("a frame to the VTEP", |arrival| arrival.vtep == vtep(1))?.uplink;
+    let elsewhere =
+        3 - probe.until("a frame to the VTEP", |arrival| arrival.vtep == vtep(1))?.uplink;
     let mut zebra = site.zebra()?;
     zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(elsewhere)])))?;
     probe.until("zebra's route", |arrival| arrival.uplink == elsewhere)?;
     let shift = if elsewhere == 1 { 1 } else { 0 };
     let by = |round: u32| uplink(round + shift);
-    let changed = |round| Ok(zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(by(round))])))?);
+    let changed =
+        |round| Ok(zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(by(round))])))?);
     let times = react(probe, count, changed, |round, arrival| arrival.uplink == by(round))?;
     rows.extend(reaction("a route changes (FPM)", times));
 
     zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(2))))?;
     zebra.write_all(&framed(&messages::route_by(vtep(1), OBJECT)))?;
     probe.until("zebra's next hop", |arrival| arrival.uplink == 2)?;
-    let changed = |round| Ok(zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(uplink(round)))))?);
+    let changed =
+        |round| Ok(zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(uplink(round)))))?);
     let times = react(probe, count, changed, |round, arrival| arrival.uplink == uplink(round))?;
     rows.extend(reaction("a next-hop object changes (FPM)", times));
     Ok(rows)
@@ -205,8 +213,9 @@ fn react(
         probe.pass(APART + Duration::from_micros(u64::from(round * 37 % 100)))?;
         let start = now()?;
         change(round)?;
-        let first =
-            probe.until("a frame on the new path", |arrival| arrival.at >= start && new(round, arrival))?;
+        let first = probe.until("a frame on the new path", |arrival| {
+            arrival.at >= start && new(round, arrival)
+        })?;
         times.push(Duration::from_nanos(first.at - start));
     }
     Ok(times)
@@ -224,8 +233,9 @@ fn both(what: &str, times: Vec<Duration>, median: Option<f64>, worst: Option<f64
     })
 }
 
-/// The far end of the uplink that the probe's flow has goes down. Timed from the kernel's notification, and from the last frame
-/// that arrived there: between the two the kernel takes the far end down.
+/// The far end of the uplink that the probe's flow has goes down. Timed from the kernel's
+/// notification, and from the last frame that arrived there: between the two the kernel takes the
+/// far end down.
 fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
     let events = site.kernel(&[LINK_GROUP])?;
     let (mut reactions, mut gaps) = (Vec::new(), Vec::new());
@@ -235,7 +245,8 @@ fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
         let lost = before.uplink;
         let _ = events.heard();
         let (event, last, first) = std::thread::scope(|scope| -> Result<_, Failure> {
-            let down = scope.spawn(|| site.set_far_end(lost, false).map_err(|error| error.to_string()));
+            let down =
+                scope.spawn(|| site.set_far_end(lost, false).map_err(|error| error.to_string()));
             let (mut event, mut last, mut first) = (None, before.at, None);
             let patient_until = now()? + 5_000_000_000;
             while (event.is_none() || first.is_none()) && now()? < patient_until {
@@ -251,7 +262,11 @@ fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
                 })?;
             }
             down.join().map_err(|_| "the thread panicked")??;
-            Ok((event.ok_or("the kernel says nothing")?, last, first.ok_or("no frame on the other uplink")?))
+            Ok((
+                event.ok_or("the kernel says nothing")?,
+                last,
+                first.ok_or("no frame on the other uplink")?,
+            ))
         })?;
         reactions.push(Duration::from_nanos(first.saturating_sub(event)));
         gaps.push(Duration::from_nanos(first.saturating_sub(last)));
@@ -259,7 +274,8 @@ fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
         probe.until("the flow to come back", |arrival| arrival.uplink == lost)?;
     }
     let mut rows =
-        both("event to frame: an uplink loses its carrier", reactions, Some(10.0), Some(10.0)).to_vec();
+        both("event to frame: an uplink loses its carrier", reactions, Some(10.0), Some(10.0))
+            .to_vec();
     rows.extend(both("an uplink loses its carrier: time without a frame", gaps, None, None));
     Ok(rows)
 }

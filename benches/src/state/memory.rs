@@ -1,5 +1,5 @@
-//! What one MAC address takes, with everything that is kept because of it: the kernel's word of it, twice (netdev and bridge),
-//! zebra's, and the table that workers forward by.
+//! What one MAC address takes, with everything that is kept because of it: the kernel's word of it,
+//! twice (netdev and bridge), zebra's, and the table that workers forward by.
 
 use super::fabric::LARGE;
 use super::row;

@@ -60,7 +60,8 @@ pub fn route(to: Ipv4Addr, hops: Hops<'_>) -> Vec<u8> {
         next_hops.extend(gateway.octets());
     }
     let body = [2, 32, 0, 0, 254, 186, 0, 1, 0, 0, 0, 0];
-    let attributes: [(u16, &[u8]); 3] = [(1, &to.octets()), (6, &20u32.to_ne_bytes()), (9, &next_hops)];
+    let attributes: [(u16, &[u8]); 3] =
+        [(1, &to.octets()), (6, &20u32.to_ne_bytes()), (9, &next_hops)];
     message(24, PUT, &body, &attributes)
 }
 
@@ -125,7 +126,10 @@ impl Kernel {
         self.0.send(message, 0)?;
         let mut answer = Vec::with_capacity(4096);
         self.0.recv(&mut answer, 0)?;
-        let error = answer.get(16..20).and_then(|error| error.try_into().ok()).map_or(0, i32::from_ne_bytes);
+        let error = answer
+            .get(16..20)
+            .and_then(|error| error.try_into().ok())
+            .map_or(0, i32::from_ne_bytes);
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-error)) }
     }
 

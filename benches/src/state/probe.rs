@@ -22,7 +22,8 @@ type Failure = Box<dyn Error>;
 
 /// Between two probe frames: 10,000 each second.
 const PERIOD: u64 = 100_000;
-/// How long anything that has to happen may take. Five seconds of it are zebra's silence after a replay.
+/// How long anything that has to happen may take. Five seconds of it are zebra's silence after a
+/// replay.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The first outer source port of vtepd's policies; the kernel is told to use lower ones.
 const PORTS: u16 = 49_152;
@@ -74,11 +75,17 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// From `eth0` of one namespace to `down1` and `down2` of the other, to one MAC address at first.
+    /// From `eth0` of one namespace to `down1` and `down2` of the other, to one MAC address at
+    /// first.
     ///
     /// # Errors
     /// When sockets cannot be had.
-    pub fn open(host: &Namespace, wire: &Namespace, from: MacAddr, to: MacAddr) -> Result<Self, Failure> {
+    pub fn open(
+        host: &Namespace,
+        wire: &Namespace,
+        from: MacAddr,
+        to: MacAddr,
+    ) -> Result<Self, Failure> {
         // Sleep no longer than asked for.
         nix::sys::prctl::set_timerslack(1)?;
         let sender = || PacketSocket::sender(&Interface::find("eth0")?);
@@ -115,11 +122,16 @@ impl Probe {
     /// When a frame was sent; never, if it was not yet.
     #[must_use]
     pub fn sent_at(&self, number: u64) -> u64 {
-        usize::try_from(number).ok().and_then(|number| self.sent.get(number)).copied().unwrap_or(u64::MAX)
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| self.sent.get(number))
+            .copied()
+            .unwrap_or(u64::MAX)
     }
 
-    /// Sends a frame if one is due, hands over what has arrived, and rests until the next one is due: whoever spins has a
-    /// processor to itself, and the kernel puts the worker that it wakes there.
+    /// Sends a frame if one is due, hands over what has arrived, and rests until the next one is
+    /// due: whoever spins has a processor to itself, and the kernel puts the worker that it wakes
+    /// there.
     ///
     /// # Errors
     /// When an interface is gone.
@@ -203,7 +215,8 @@ fn receiver(interface: &str) -> Result<OwnedFd, String> {
 fn receive(socket: &OwnedFd, uplink: usize) -> Result<Option<Option<Arrival>>, Failure> {
     let (mut bytes, mut control) = ([0; 256], nix::cmsg_space!(TimeSpec));
     let mut slices = [IoSliceMut::new(&mut bytes)];
-    let received = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+    let received =
+        recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_DONTWAIT);
     let (length, at) = match received {
         Ok(message) => {
             let stamp = message.cmsgs()?.find_map(|control| match control {

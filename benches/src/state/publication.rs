@@ -9,7 +9,8 @@ use super::fabric::{LARGE, Scale, neighbour, route, uplink};
 use super::{median_and_worst, row};
 use crate::rows::{Better, Row};
 
-/// The target: publications at 1,000 changes/s keep one core busy for no more than this share of the time, in µs each.
+/// The target: publications at 1,000 changes/s keep one core busy for no more than this share of
+/// the time, in µs each.
 const TARGET: f64 = 1000.0;
 
 /// Measures a publication after each kind of event.
@@ -22,20 +23,34 @@ pub fn measure(quick: bool) -> Vec<Row> {
         let mut state = scale.state();
         scale.tell_macs(&mut state);
         let mut last = state.build();
-        let mut moves = |number: u32| scale.remote(number, (scale.home(number) + 1) % scale.vteps).to_vec();
-        rows.extend(case(&mut state, &mut last, &format!("one of {where_} moves"), count, &mut moves));
+        let mut moves =
+            |number: u32| scale.remote(number, (scale.home(number) + 1) % scale.vteps).to_vec();
+        rows.extend(case(
+            &mut state,
+            &mut last,
+            &format!("one of {where_} moves"),
+            count,
+            &mut moves,
+        ));
         if scale.vnis == 1 {
             continue;
         }
         let mut appear = |number| scale.remote(scale.macs + number, scale.vteps + number).to_vec();
         rows.extend(case(&mut state, &mut last, "a MAC of a new VTEP appears", count, &mut appear));
-        let mut routes = |number| vec![route(number % scale.vteps, scale.uplinks - 1 - number / scale.vteps)];
+        let mut routes =
+            |number| vec![route(number % scale.vteps, scale.uplinks - 1 - number / scale.vteps)];
         rows.extend(case(&mut state, &mut last, "the route to a VTEP changes", count, &mut routes));
         let mut gateway = |number: u32| {
             let mac = wire::MacAddr([0xee, 1, 0, 0, (number >> 8) as u8, number as u8]);
             vec![neighbour(number % scale.uplinks, mac)]
         };
-        rows.extend(case(&mut state, &mut last, "a gateway's MAC address changes", count / 10, &mut gateway));
+        rows.extend(case(
+            &mut state,
+            &mut last,
+            "a gateway's MAC address changes",
+            count / 10,
+            &mut gateway,
+        ));
         let mut flap = |number: u32| vec![uplink(number / 2 % scale.uplinks, number % 2 == 1)];
         rows.extend(case(&mut state, &mut last, "a link goes or comes", count / 10, &mut flap));
     }

@@ -1,4 +1,5 @@
-//! A leaf with a host, two uplinks and a large fabric's tables in its kernel, and a probe through it.
+//! A leaf with a host, two uplinks and a large fabric's tables in its kernel, and a probe through
+//! it.
 //!
 //! ```text
 //!  host ── hp ─ br0 ─ vx0 ─ leaf ─┬─ up1 ── down1 ─┐
@@ -160,7 +161,10 @@ impl Site {
 ///
 /// # Errors
 /// When one is not there.
-pub fn indices<const N: usize>(namespace: &Namespace, names: [&str; N]) -> Result<[u32; N], Failure> {
+pub fn indices<const N: usize>(
+    namespace: &Namespace,
+    names: [&str; N],
+) -> Result<[u32; N], Failure> {
     let found = namespace.enter(|| -> Result<Vec<u32>, netlink::Error> {
         let mut requests = Requests::open()?;
         names.iter().map(|name| Ok(requests.link(name)?.map_or(0, |link| link.ifindex))).collect()

@@ -11,7 +11,8 @@ use rig::{Bed, Traffic, Turn, Way, reference};
 use super::{Failure, LeftOut, Terms};
 use crate::rows::{Better, Figure, Row};
 
-/// All that encapsulate and decapsulate. Those that do not send together are measured too, but are not what the targets are for.
+/// All that encapsulate and decapsulate. Those that do not send together are measured too, but are
+/// not what the targets are for.
 const WAYS: [Way; 7] = [
     Way::Nobody,
     Way::Kernel,
@@ -22,7 +23,8 @@ const WAYS: [Way; 7] = [
     Way::BYPASS,
 ];
 /// What they are compared with in encapsulation.
-const REFERENCES: [Way; 4] = [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
+const REFERENCES: [Way; 4] =
+    [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
 
 /// Bytes of the longest frames that the links' usual MTU has room for: behind an Ethernet header.
 const USUAL: usize = MTU as usize + 14;
@@ -49,18 +51,27 @@ struct Beds {
     references: Bed,
 }
 
-/// In which turns are taken: everything on one core, then two, and two with something else that is busy on vtepd's.
+/// In which turns are taken: everything on one core, then two, and two with something else that is
+/// busy on vtepd's.
 fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
-    let (lengths, pairs): (&[usize], &[u32]) =
-        if terms.quick { (&[64, 1082], &[1, 64]) } else { (&[64, 256, 1082, 4154], &[1, 8, 64, 1024]) };
+    let (lengths, pairs): (&[usize], &[u32]) = if terms.quick {
+        (&[64, 1082], &[1, 64])
+    } else {
+        (&[64, 256, 1082, 4154], &[1, 8, 64, 1024])
+    };
     let mut cases = Vec::new();
     for &input in inputs {
         for cores in [1, 2] {
             for &length in lengths {
                 // Which queue pair it is matters less on the way in.
                 let pairs = if input == Input::Host { pairs } else { &[64] };
-                let traffic = |&queue_pairs: &u32| Traffic { input, length, queue_pairs, bursts: false };
-                cases.extend(pairs.iter().map(traffic).map(|traffic| Case { traffic, cores, busy: false }));
+                let traffic =
+                    |&queue_pairs: &u32| Traffic { input, length, queue_pairs, bursts: false };
+                cases.extend(pairs.iter().map(traffic).map(|traffic| Case {
+                    traffic,
+                    cores,
+                    busy: false,
+                }));
                 if input == Input::Host && !terms.quick {
                     let traffic = Traffic { input, length, queue_pairs: 64, bursts: true };
                     cases.push(Case { traffic, cores, busy: false });
@@ -103,7 +114,8 @@ fn turns(
                 left_out.insert(way, format!("install {package}"));
                 continue;
             }
-            let cases: Vec<Case> = cases.iter().copied().filter(|case| is_taken(way, *case)).collect();
+            let cases: Vec<Case> =
+                cases.iter().copied().filter(|case| is_taken(way, *case)).collect();
             eprintln!("round {round} of {}: {way}, {} cases", terms.rounds, cases.len());
             let bed = if way.is_reference() { &beds.references } else { &beds.own };
             match turns_of(terms, bed, way, &cases, &mut turns) {
@@ -119,10 +131,17 @@ fn turns(
 }
 
 /// One round of one way.
-fn turns_of(terms: &Terms, bed: &Bed, way: Way, cases: &[Case], turns: &mut Turns) -> Result<(), Failure> {
+fn turns_of(
+    terms: &Terms,
+    bed: &Bed,
+    way: Way,
+    cases: &[Case],
+    turns: &mut Turns,
+) -> Result<(), Failure> {
     let time = Duration::from_millis(if terms.quick { 200 } else { 500 });
     // As links are that carry such frames.
-    let (long, usual): (Vec<Case>, Vec<Case>) = cases.iter().partition(|case| case.traffic.length > USUAL);
+    let (long, usual): (Vec<Case>, Vec<Case>) =
+        cases.iter().partition(|case| case.traffic.length > USUAL);
     for (mtu, cases) in [(MTU, usual), (JUMBO, long)] {
         if cases.is_empty() {
             continue;
@@ -144,7 +163,12 @@ fn turns_of(terms: &Terms, bed: &Bed, way: Way, cases: &[Case], turns: &mut Turn
 }
 
 /// Rows of every case and way.
-fn table(turns: &Turns, bench: &str, ways: &[Way], target: fn(&Case, Way, What) -> Option<f64>) -> Vec<Row> {
+fn table(
+    turns: &Turns,
+    bench: &str,
+    ways: &[Way],
+    target: fn(&Case, Way, What) -> Option<f64>,
+) -> Vec<Row> {
     let cases: Vec<Case> =
         turns.keys().filter(|(way, _)| *way == Way::Kernel).map(|(_, case)| *case).collect();
     let mut rows = Vec::new();
@@ -152,8 +176,9 @@ fn table(turns: &Turns, bench: &str, ways: &[Way], target: fn(&Case, Way, What) 
         let alone = Case { cores: 1, busy: false, ..case };
         let sender = of(turns, Way::Nobody, alone, |turn| 1e9 / turn.offered).median;
         // Nobody's figures are in all others, the kernel's stand beside vtepd's.
-        let shown =
-            |way: &&Way| ![Way::Nobody, Way::Kernel].contains(way) && turns.contains_key(&(**way, case));
+        let shown = |way: &&Way| {
+            ![Way::Nobody, Way::Kernel].contains(way) && turns.contains_key(&(**way, case))
+        };
         for &way in ways.iter().filter(shown) {
             let mut push = |what: What, vtepd: Figure, kernel: Option<Figure>| {
                 let case_name = format!("{}, {way}: {}", named(case), what.name());
@@ -173,9 +198,17 @@ fn table(turns: &Turns, bench: &str, ways: &[Way], target: fn(&Case, Way, What) 
             if case.cores == 1 {
                 push(What::Net, figures(way, What::Net), Some(figures(Way::Kernel, What::Net)));
             }
-            push(What::Arrived, figures(way, What::Arrived), Some(figures(Way::Kernel, What::Arrived)));
+            push(
+                What::Arrived,
+                figures(way, What::Arrived),
+                Some(figures(Way::Kernel, What::Arrived)),
+            );
             if matches!(way, Way::Vtepd { .. }) || way.is_reference() {
-                push(What::Share, figures(way, What::Share), Some(figures(Way::Kernel, What::Share)));
+                push(
+                    What::Share,
+                    figures(way, What::Share),
+                    Some(figures(Way::Kernel, What::Share)),
+                );
                 push(What::Own, figures(way, What::Own), None);
             }
             if let Way::Vtepd { gso: true, .. } = way
@@ -186,7 +219,14 @@ fn table(turns: &Turns, bench: &str, ways: &[Way], target: fn(&Case, Way, What) 
         }
         if case == alone {
             let figure = of(turns, Way::Nobody, alone, |turn| 1e9 / turn.offered);
-            rows.push(Row::beside("sender alone", named(case), "ns/frame", figure, None, Better::Lower));
+            rows.push(Row::beside(
+                "sender alone",
+                named(case),
+                "ns/frame",
+                figure,
+                None,
+                Better::Lower,
+            ));
         }
     }
     rows
@@ -209,11 +249,13 @@ fn beside_open_vswitch(turns: &Turns) -> Vec<Row> {
     rows
 }
 
-/// A fabric of vtepds sends super-frames, one of kernels does not: decapsulation in the one beside the other.
+/// A fabric of vtepds sends super-frames, one of kernels does not: decapsulation in the one beside
+/// the other.
 fn fabrics(turns: &Turns) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (_, case) in
-        turns.keys().filter(|(way, case)| *way == Way::Kernel && case.traffic.input == Input::SuperFrames)
+    for (_, case) in turns
+        .keys()
+        .filter(|(way, case)| *way == Way::Kernel && case.traffic.input == Input::SuperFrames)
     {
         if case.cores == 1 || case.busy {
             continue;
@@ -224,7 +266,8 @@ fn fabrics(turns: &Turns) -> Vec<Row> {
             let kernel = of(turns, Way::Kernel, singles, |turn| turn.rate);
             let name = format!("{}, {way}; kernel: single frames: arrived", named(*case));
             let target = decapsulation_target(case, way, What::Arrived);
-            let row = Row::beside("decapsulate", name, "frames/s", vtepd, Some(kernel), Better::Higher);
+            let row =
+                Row::beside("decapsulate", name, "frames/s", vtepd, Some(kernel), Better::Higher);
             rows.push(Row { target, ..row });
         }
     }
@@ -306,6 +349,7 @@ fn encapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
 
 /// Of the ratio to the kernel's figure, with vtepd on a core of its own.
 fn decapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
-    let meant = matches!(way, Way::Vtepd { .. }) && what == What::Arrived && case.cores == 2 && !case.busy;
+    let meant =
+        matches!(way, Way::Vtepd { .. }) && what == What::Arrived && case.cores == 2 && !case.busy;
     meant.then_some(2.5)
 }

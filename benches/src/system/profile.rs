@@ -1,5 +1,6 @@
-//! Where a frame's time goes, and a round trip's, on one core that sender, softirqs and vtepd share, and a TCP segment's on all: samples of
-//! `perf record`, by what the sampled function is for.
+//! Where a frame's time goes, and a round trip's, on one core that sender, softirqs and vtepd
+//! share, and a TCP segment's on all: samples of `perf record`, by what the sampled function is
+//! for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,8 @@ const FREQUENCY: &str = "1999";
 /// Bytes of TCP in a segment, with an MTU of 1,500.
 const SEGMENT: f64 = 1448.0;
 
-/// What functions of the kernel are for, by how their names begin; the first that fits. What fits none is for anything.
+/// What functions of the kernel are for, by how their names begin; the first that fits. What fits
+/// none is for anything.
 const PURPOSES: [(&str, &str); 10] = [
     (
         "nothing: idle",
@@ -34,9 +36,15 @@ const PURPOSES: [(&str, &str); 10] = [
     ),
     ("steering (BPF)", "bpf_ __bpf_ tcx_ tc_run cls_bpf htab_ __htab array_map skb_do_redirect"),
     ("bridge and netfilter", "br_ __br_ nf_ ipt_ ip_sabotage ip6t_ fdb_"),
-    ("cutting super-frames", "skb_segment __udp_gso inet_gso udp4_ufo skb_mac_gso __skb_gso skb_udp_tunnel"),
+    (
+        "cutting super-frames",
+        "skb_segment __udp_gso inet_gso udp4_ufo skb_mac_gso __skb_gso skb_udp_tunnel",
+    ),
     ("VXLAN and IP", "vxlan udp __udp ip_ __ip iptunnel fib_ inet_ arp_ neigh dst_ gro_ dev_gro"),
-    ("copying", "_copy_ copy_ memcpy __memcpy skb_copy rep_movs __check_object import_iovec __import_iovec"),
+    (
+        "copying",
+        "_copy_ copy_ memcpy __memcpy skb_copy rep_movs __check_object import_iovec __import_iovec",
+    ),
     (
         "AF_PACKET and system calls",
         "packet_ tpacket_ prb_ sock_ __sock __sys_ ___sys_ ____sys_ __x64_sys do_syscall entry_ syscall_ virtio_net _raw_spin",
@@ -85,7 +93,8 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             let recording = samples.record(time, 1)?;
             let echo = Echo::take(&bed, time, 1, daemon.as_ref());
             let shares = recording.and_read()?;
-            // One datagram after the other; samples from before the first and after the last are among the idle ones.
+            // One datagram after the other; samples from before the first and after the last are
+            // among the idle ones.
             let whole = echo?.p50;
             for (purpose, share) in shares {
                 let case = format!("all on 1 core, {way}: {purpose}");
@@ -111,7 +120,14 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             for (purpose, share) in shares {
                 let case = format!("between two that forward alike, all cores, {way}: {purpose}");
                 let figure = Figure::of([share * rig::cpu::count() as f64 * 1e9 / segments]);
-                rows.push(Row::beside("TCP, MTU 1500", case, "ns/segment", figure, None, Better::Lower));
+                rows.push(Row::beside(
+                    "TCP, MTU 1500",
+                    case,
+                    "ns/segment",
+                    figure,
+                    None,
+                    Better::Lower,
+                ));
             }
         }
         daemon.map(rig::Daemon::stop).transpose()?;
@@ -160,7 +176,15 @@ impl Recording<'_> {
     fn and_read(mut self) -> Result<Vec<(&'static str, f64)>, Failure> {
         self.child.wait()?;
         let output = Command::new("perf")
-            .args(["report", "--stdio", "--no-children", "--percent-limit", "0", "--field-separator", ";"])
+            .args([
+                "report",
+                "--stdio",
+                "--no-children",
+                "--percent-limit",
+                "0",
+                "--field-separator",
+                ";",
+            ])
             .args(["--sort", "comm,sym", "--input"])
             .arg(self.file)
             .stderr(Stdio::null())
@@ -177,7 +201,8 @@ fn shares(report: &str) -> Vec<(&'static str, f64)> {
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for line in report.lines().filter(|line| !line.starts_with('#')) {
         let mut fields = line.split(';').map(str::trim);
-        let (Some(percent), Some(command), Some(symbol)) = (fields.next(), fields.next(), fields.next())
+        let (Some(percent), Some(command), Some(symbol)) =
+            (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };

@@ -1,4 +1,5 @@
-//! vtepd without a kernel bridge, on an interface and on a TAP, with frames in both directions at once.
+//! vtepd without a kernel bridge, on an interface and on a TAP, with frames in both directions at
+//! once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,8 +38,8 @@ struct Case {
     bursts: bool,
 }
 
-/// Frames a second that arrived of those to the underlay and of those from it, vtepd's nanoseconds for each, and how many of a hundred
-/// sent arrived.
+/// Frames a second that arrived of those to the underlay and of those from it, vtepd's nanoseconds
+/// for each, and how many of a hundred sent arrived.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     out: f64,
@@ -63,13 +64,18 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
     let mut turns: BTreeMap<(Case, Place), Vec<Turn>> = BTreeMap::new();
     for round in 1..=terms.rounds {
         for place in [Place::Kernel, Place::Interface, Place::Tap] {
-            eprintln!("round {round} of {}: both directions, {place:?}, {} cases", terms.rounds, cases.len());
+            eprintln!(
+                "round {round} of {}: both directions, {place:?}, {} cases",
+                terms.rounds,
+                cases.len()
+            );
             let (bed, daemon) = match place {
                 Place::Kernel => (&kernel, Way::KernelWithoutNf.take(&kernel, &terms.vtepd)?),
                 Place::Interface | Place::Tap => {
                     configuration.write(place)?;
                     let file = configuration.path.to_string_lossy();
-                    let mut daemon = Daemon::start(&terms.vtepd, &alone.leaf, &["--config", &file])?;
+                    let mut daemon =
+                        Daemon::start(&terms.vtepd, &alone.leaf, &["--config", &file])?;
                     daemon.until_taken(1)?;
                     if place == Place::Tap {
                         batch(&alone.leaf, "ip", "link set tap0 up\n")?;
@@ -79,7 +85,12 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             };
             for &case in &cases {
                 terms.go_on()?;
-                turns.entry((case, place)).or_default().push(turn(bed, place, case, daemon.as_ref())?);
+                turns.entry((case, place)).or_default().push(turn(
+                    bed,
+                    place,
+                    case,
+                    daemon.as_ref(),
+                )?);
             }
             daemon.map(Daemon::stop).transpose()?;
         }
@@ -168,9 +179,10 @@ fn turn(bed: &Bed, place: Place, case: Case, daemon: Option<&Daemon>) -> Result<
         (at(after) - at(before)) as f64
     });
     if out < 1.0 || back < 1.0 {
-        return Err(
-            format!("{place:?}, {case:?}: {out} frames arrived to the underlay, {back} from it").into()
-        );
+        return Err(format!(
+            "{place:?}, {case:?}: {out} frames arrived to the underlay, {back} from it"
+        )
+        .into());
     }
     let daemon = cpu_after.saturating_sub(cpu_before) as f64 / (out + back);
     let share = 100.0 * (out + back) / sent.iter().sum::<u64>() as f64;
@@ -188,7 +200,8 @@ impl Configuration {
     }
 
     fn write(&self, place: Place) -> Result<(), Failure> {
-        let port = if place == Place::Tap { "tap = \"tap0\", mtu = 9000" } else { "interface = \"hp\"" };
+        let port =
+            if place == Place::Tap { "tap = \"tap0\", mtu = 9000" } else { "interface = \"hp\"" };
         let stations: Vec<String> =
             (0..STATIONS).map(|n| format!("\"{}\" = \"10.0.0.3\"", remote(n))).collect();
         let text = format!(

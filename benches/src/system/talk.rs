@@ -1,4 +1,5 @@
-//! HostDelivery that speak with each other through the leaf: round trips and TCP. And a leaf where nobody speaks.
+//! HostDelivery that speak with each other through the leaf: round trips and TCP. And a leaf where
+//! nobody speaks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,9 +11,16 @@ use rig::{Bed, Way};
 use super::{Failure, Terms};
 use crate::rows::{Better, Figure, Row};
 
-const WAYS: [Way; 6] =
-    [Way::Kernel, Way::KernelWithoutNf, Way::PUNT_SINGLE, Way::PUNT, Way::BYPASS_SINGLE, Way::BYPASS];
-const TOWARDS: [(Towards, &str); 2] = [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
+const WAYS: [Way; 6] = [
+    Way::Kernel,
+    Way::KernelWithoutNf,
+    Way::PUNT_SINGLE,
+    Way::PUNT,
+    Way::BYPASS_SINGLE,
+    Way::BYPASS,
+];
+const TOWARDS: [(Towards, &str); 2] =
+    [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
 /// TCP from the leaf to a peer that forwards in the same way.
 const BETWEEN: &str = "between two that forward alike";
 /// How long a vtepd that has just taken over is left in peace before it counts as quiet.
@@ -26,13 +34,15 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
     let time = Duration::from_millis(if terms.quick { 300 } else { 2000 });
     let mut turns = Turns::new();
     let has_switch = bed.set_bridge_nf(true)?;
-    let ways: Vec<Way> = WAYS.into_iter().filter(|way| has_switch || *way != Way::KernelWithoutNf).collect();
+    let ways: Vec<Way> =
+        WAYS.into_iter().filter(|way| has_switch || *way != Way::KernelWithoutNf).collect();
     let mut quiet = Vec::new();
     for round in 1..=terms.rounds {
         for &way in &ways {
             eprintln!("round {round} of {}: {way}, round trips and TCP", terms.rounds);
             let daemon = way.take(&bed, &terms.vtepd)?;
-            let mut note = |what: String, figure: f64| turns.entry((way, what)).or_default().push(figure);
+            let mut note =
+                |what: String, figure: f64| turns.entry((way, what)).or_default().push(figure);
             for cores in [1, 2] {
                 terms.go_on()?;
                 let echo = Echo::take(&bed, time, cores, daemon.as_ref())?;
@@ -53,14 +63,16 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 std::thread::sleep(SETTLE);
                 let before = daemon.cpu()?;
                 std::thread::sleep(SETTLE);
-                quiet.push(daemon.cpu()?.saturating_sub(before) as f64 / 1e3 / SETTLE.as_secs_f64());
+                quiet
+                    .push(daemon.cpu()?.saturating_sub(before) as f64 / 1e3 / SETTLE.as_secs_f64());
             }
             daemon.map(rig::Daemon::stop).transpose()?;
         }
     }
     let mut rows = Vec::new();
-    let of =
-        |way: Way, what: &String| Figure::of(turns.get(&(way, what.clone())).into_iter().flatten().copied());
+    let of = |way: Way, what: &String| {
+        Figure::of(turns.get(&(way, what.clone())).into_iter().flatten().copied())
+    };
     let names: Vec<&String> =
         turns.keys().filter(|(way, _)| *way == Way::Kernel).map(|(_, what)| what).collect();
     for what in names {
@@ -72,7 +84,8 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 _ => ("round trip", "µs", Better::Lower),
             };
             let case = format!("{what}, {way}");
-            let whole = Row::beside(bench, case, unit, of(way, what), Some(of(Way::Kernel, what)), better);
+            let whole =
+                Row::beside(bench, case, unit, of(way, what), Some(of(Way::Kernel, what)), better);
             let vtepd = matches!(way, Way::Vtepd { .. });
             rows.push(match what.as_str() {
                 _ if tcp => Row { target: vtepd.then_some(0.95), ..whole },

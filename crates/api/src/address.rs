@@ -8,8 +8,8 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub enum Address {
-    /// A name without a file. It belongs to the network namespace, as a vtepd does: who is in the namespace finds its vtepd,
-    /// and nobody else does.
+    /// A name without a file. It belongs to the network namespace, as a vtepd does: who is in the
+    /// namespace finds its vtepd, and nobody else does.
     Abstract(String),
     /// A file, for clients outside the namespace.
     Path(PathBuf),
@@ -23,14 +23,17 @@ impl Default for Address {
 
 /// The text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no socket: write @NAME for an abstract one (default @vtepd-api), or the path of a file")]
+#[error(
+    "'{0}' is no socket: write @NAME for an abstract one (default @vtepd-api), or the path of a file"
+)]
 pub struct AddressError(String);
 
 impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // `sun_path` has 108 bytes, one of them the zero before the name or after the path (unix(7)).
+        // `sun_path` has 108 bytes, one of them the zero before the name or after the path
+        // (unix(7)).
         let fits = text.len() < 108 && !text.contains('\0');
         match text.strip_prefix('@') {
             Some(name) if fits && !name.is_empty() => Ok(Self::Abstract(name.to_owned())),

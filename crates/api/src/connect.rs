@@ -19,7 +19,8 @@ use crate::v1::vtepd_client::VtepdClient;
 /// A client of one vtepd.
 pub type Client = VtepdClient<Channel>;
 
-/// How long an answer, or a stream's first sign, may take. The longest request is the attaching of a hook or two.
+/// How long an answer, or a stream's first sign, may take. The longest request is the attaching of
+/// a hook or two.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// There is no vtepd to speak with.
@@ -73,7 +74,9 @@ fn hint(address: &Address) -> &'static str {
             " in this network namespace: start vtepd here, or call from the leaf's namespace (ip netns exec LEAF vtepctl …); if \
              vtepd has another socket ([api] listen), name it with --socket"
         }
-        Address::Path(_) => ": start vtepd with --api-listen and this path, or look for a spelling mistake",
+        Address::Path(_) => {
+            ": start vtepd with --api-listen and this path, or look for a spelling mistake"
+        }
     }
 }
 
@@ -109,7 +112,9 @@ pub async fn channel(address: &Address) -> Result<Channel, ConnectError> {
     let stream = Arc::new(Mutex::new(Some(stream)));
     let connector = service_fn(move |_| {
         let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-        std::future::ready(stream.map(TokioIo::new).ok_or_else(|| io::Error::other("the connection is gone")))
+        std::future::ready(
+            stream.map(TokioIo::new).ok_or_else(|| io::Error::other("the connection is gone")),
+        )
     });
     let endpoint = Endpoint::from_static("http://vtepd").timeout(PATIENCE);
     let connected = endpoint.connect_with_connector(connector).await;

@@ -1,6 +1,8 @@
-//! vtepd's gRPC API: messages, server and client, generated from `proto/vtepd/v1`, and the socket between them.
+//! vtepd's gRPC API: messages, server and client, generated from `proto/vtepd/v1`, and the socket
+//! between them.
 //!
-//! - [`v1`]: the generated code; the schema says what each field means. Messages serialise to JSON with the schema's names
+//! - [`v1`]: the generated code; the schema says what each field means. Messages serialise to JSON
+//!   with the schema's names
 //! - [`address`]: where the socket is
 //! - [`listen`]: the daemon's end, which lets in only who may
 //! - [`connect`]: the client's end
@@ -26,12 +28,16 @@ pub mod v1 {
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Writes a number as text.
-pub(crate) fn as_text<S: serde::Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_text<S: serde::Serializer>(
+    number: &u64,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(number)
 }
 
-/// Who may speak with whom over an abstract socket, which has no permissions of its own: root with everybody, and everybody
-/// with themselves. The daemon asks it of a client, and the client of the daemon, for anybody can take a free name.
+/// Who may speak with whom over an abstract socket, which has no permissions of its own: root with
+/// everybody, and everybody with themselves. The daemon asks it of a client, and the client of the
+/// daemon, for anybody can take a free name.
 #[must_use]
 const fn trusts(own_uid: u32, peer_uid: u32) -> bool {
     peer_uid == 0 || peer_uid == own_uid

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 use tokio::net::{UnixListener, UnixStream};
@@ -28,8 +30,9 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// The connections of clients that may connect: to a file whom its permissions let (its owner alone, mode 0600, unless somebody
-/// changes that), to an abstract name root and the daemon's own user. Others are hung up on.
+/// The connections of clients that may connect: to a file whom its permissions let (its owner
+/// alone, mode 0600, unless somebody changes that), to an abstract name root and the daemon's own
+/// user. Others are hung up on.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
@@ -41,8 +44,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens the socket; an abstract one in the calling thread's network namespace. A file that a killed process left is
-    /// replaced, one that somebody listens on is not.
+    /// Opens the socket; an abstract one in the calling thread's network namespace. A file that a
+    /// killed process left is replaced, one that somebody listens on is not.
     ///
     /// # Errors
     /// When the address is taken or its folder cannot be written to.
@@ -62,9 +65,12 @@ impl Listener {
             Address::Path(path) => Some(path.clone()),
         };
         match listener {
-            Ok(listener) => {
-                Ok(Self { listener, asks_for_credentials: file.is_none(), own_uid: geteuid().as_raw(), file })
-            }
+            Ok(listener) => Ok(Self {
+                listener,
+                asks_for_credentials: file.is_none(),
+                own_uid: geteuid().as_raw(),
+                file,
+            }),
             Err(source) => Err(ListenError { address: address.clone(), source }),
         }
     }
@@ -97,8 +103,8 @@ impl Stream for Listener {
     }
 }
 
-/// A socket at a path, of mode 0600 from the first moment: it is bound with the mode that the socket has itself
-/// (`unix_bind_bsd()`).
+/// A socket at a path, of mode 0600 from the first moment: it is bound with the mode that the
+/// socket has itself (`unix_bind_bsd()`).
 fn open_file(path: &Path) -> io::Result<StdListener> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -116,8 +122,10 @@ fn open_file(path: &Path) -> io::Result<StdListener> {
 /// Whether the file is a socket that nobody listens on.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    let refused =
-        || StdStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let refused = || {
+        StdStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
     is_socket && refused()
 }
 
@@ -134,7 +142,10 @@ mod tests {
         let listener = Listener::open(&address).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let taken = Listener::open(&address).unwrap_err().to_string();
-        assert!(taken.contains("Address already in use") && taken.contains("--api-listen"), "{taken}");
+        assert!(
+            taken.contains("Address already in use") && taken.contains("--api-listen"),
+            "{taken}"
+        );
         drop(listener);
         assert!(!path.exists());
 

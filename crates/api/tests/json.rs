@@ -1,4 +1,5 @@
-//! The field names of the JSON that programs read: they stay. A new field is added here; none is renamed or removed.
+//! The field names of the JSON that programs read: they stay. A new field is added here; none is
+//! renamed or removed.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 

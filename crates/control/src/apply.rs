@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use netlink::{Address, Dump, FdbEntry, Link, Message, Neighbour, NextHop, NextHopKind, Operation, Route};
+use netlink::{
+    Address, Dump, FdbEntry, Link, Message, Neighbour, NextHop, NextHopKind, Operation, Route,
+};
 use wire::MacAddr;
 
 use crate::epoch_map::Epoch;
@@ -20,8 +22,9 @@ const NUD_PERMANENT: u16 = 0x80;
 const NTF_EXT_LOCKED: u32 = 0x2 << 8;
 /// `NUD_FAILED`.
 const NUD_FAILED: u16 = 0x20;
-/// How long the kernel gets to say what zebra has said: either comes within a millisecond of the other. What zebra told late, of an
-/// entry that the kernel has lost meanwhile, nobody would take back.
+/// How long the kernel gets to say what zebra has said: either comes within a millisecond of the
+/// other. What zebra told late, of an entry that the kernel has lost meanwhile, nobody would take
+/// back.
 const CONFIRMATION: Duration = Duration::from_secs(1);
 
 impl State {
@@ -95,7 +98,8 @@ impl State {
         if link.bridge_port_only {
             // A port that leaves its bridge does so as a link, too.
             let port = link.bridge_port.filter(|_| operation == Operation::New);
-            let bridge = port.and_then(|port| self.links.set_port(link.ifindex, port, self.epochs.links));
+            let bridge =
+                port.and_then(|port| self.links.set_port(link.ifindex, port, self.epochs.links));
             self.dirty.bypass.bridges.extend(bridge);
             return;
         }
@@ -132,12 +136,15 @@ impl State {
         if self.links.get(ifindex).is_none() {
             return;
         }
-        self.link_affects(ifindex, vni, LinkChange { relevant: true, went_down: true, state: true });
+        self.link_affects(
+            ifindex,
+            vni,
+            LinkChange { relevant: true, went_down: true, state: true },
+        );
         let link = self.links.remove(ifindex);
-        self.dirty
-            .bypass
-            .bridges
-            .extend([Some(ifindex), link.as_ref().and_then(|link| link.master)].into_iter().flatten());
+        self.dirty.bypass.bridges.extend(
+            [Some(ifindex), link.as_ref().and_then(|link| link.master)].into_iter().flatten(),
+        );
         if let Some(overlay) = self.overlays.remove(&ifindex) {
             overlay.release(&mut self.vteps);
         }
@@ -183,9 +190,12 @@ impl State {
     fn address(&mut self, operation: Operation, address: &Address) {
         let key = (address.ifindex, address.address);
         let changed = match operation {
-            Operation::New => self.addresses.insert(key, address.prefix_length, self.epochs.addresses),
+            Operation::New => {
+                self.addresses.insert(key, address.prefix_length, self.epochs.addresses)
+            }
             Operation::Delete => {
-                // Routes that preferred it as their source went with it, silently (`fib_sync_down_addr()`).
+                // Routes that preferred it as their source went with it, silently
+                // (`fib_sync_down_addr()`).
                 self.doubt(&[Dump::Routes]);
                 self.addresses.remove(&key).is_some()
             }
@@ -262,7 +272,8 @@ impl State {
         self.dirty.overlays.insert(entry.ifindex);
     }
 
-    /// A bridge or a vxlan netdev has multicast entries, or lost some. How many are left only a dump tells.
+    /// A bridge or a vxlan netdev has multicast entries, or lost some. How many are left only a
+    /// dump tells.
     fn multicast(&mut self, operation: Operation, ifindex: u32) {
         let other_device = self.links.get(ifindex).is_some() && self.links.vxlan(ifindex).is_none();
         if other_device {
@@ -277,7 +288,8 @@ impl State {
         }
     }
 
-    /// A dump named all vxlan netdevs that have multicast entries. Returns how many have none any more.
+    /// A dump named all vxlan netdevs that have multicast entries. Returns how many have none any
+    /// more.
     pub(crate) fn resync_multicast(&mut self, dump: Vec<Message>) -> usize {
         let before = std::mem::take(&mut self.multicast);
         dump.into_iter().for_each(|message| self.apply_kernel(message));
@@ -290,8 +302,9 @@ impl State {
         if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
             return;
         }
-        // zebra names the vxlan netdev; where that is unknown, the VNI tells it, and the bridge where several netdevs have
-        // the VNI. Otherwise the entry waits for the netdev that it names.
+        // zebra names the vxlan netdev; where that is unknown, the VNI tells it, and the bridge
+        // where several netdevs have the VNI. Otherwise the entry waits for the netdev that it
+        // names.
         let known = self.links.vxlan(entry.ifindex).map(|_| entry.ifindex);
         let by_vni = || self.only_netdev(entry.source_vni?, entry.master);
         let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
@@ -312,7 +325,8 @@ impl State {
         self.dirty.overlays.insert(ifindex);
     }
 
-    /// The netdev of a VNI. Where several have it, the one in `bridge`, if there is exactly one in it.
+    /// The netdev of a VNI. Where several have it, the one in `bridge`, if there is exactly one in
+    /// it.
     fn only_netdev(&self, vni: u32, bridge: Option<u32>) -> Option<u32> {
         let only = |netdevs: &mut dyn Iterator<Item = u32>| {
             let first = netdevs.next()?;
@@ -321,7 +335,8 @@ impl State {
         let inside = |ifindex: &u32| {
             bridge.is_some() && self.links.get(*ifindex).and_then(|link| link.master) == bridge
         };
-        only(&mut self.links.vxlans_of(vni)).or_else(|| only(&mut self.links.vxlans_of(vni).filter(inside)))
+        only(&mut self.links.vxlans_of(vni))
+            .or_else(|| only(&mut self.links.vxlans_of(vni).filter(inside)))
     }
 
     pub(crate) fn sweep_fdb(&mut self, epoch: Epoch) -> usize {
@@ -344,21 +359,26 @@ impl State {
         }
         self.bridges.retain(|_, ports| !ports.is_empty());
         let links = &self.links;
-        self.overlays.retain(|ifindex, overlay| links.get(*ifindex).is_some() || !overlay.is_empty());
+        self.overlays
+            .retain(|ifindex, overlay| links.get(*ifindex).is_some() || !overlay.is_empty());
         swept
     }
 
     fn neighbour(&mut self, operation: Operation, neighbour: &Neighbour) {
         let key = (neighbour.ifindex, neighbour.address);
         let known = |state: &Self| {
-            state.neighbours.get(&key).map_or((None, false), |adjacent| (adjacent.mac, adjacent.failed))
+            state
+                .neighbours
+                .get(&key)
+                .map_or((None, false), |adjacent| (adjacent.mac, adjacent.failed))
         };
         let before @ (mac_before, failed_before) = known(self);
         match operation {
             Operation::New => {
                 let mac = neighbour.mac.filter(|_| neighbour.is_valid());
                 let failed = mac.is_none() && (failed_before || neighbour.state & NUD_FAILED != 0);
-                let adjacent = Adjacent { mac, state: neighbour.state, flags: neighbour.flags, failed };
+                let adjacent =
+                    Adjacent { mac, state: neighbour.state, flags: neighbour.flags, failed };
                 self.neighbours.insert(key, adjacent, self.epochs.neighbours);
             }
             Operation::Delete => {
@@ -368,7 +388,8 @@ impl State {
         let after @ (mac, _) = known(self);
         if mac.is_some() && mac_before.is_none() {
             // Answered: if it is lost again, it may be asked for again at once.
-            self.resolver.forget(Adjacency { ifindex: neighbour.ifindex, address: neighbour.address });
+            self.resolver
+                .forget(Adjacency { ifindex: neighbour.ifindex, address: neighbour.address });
         }
         if after != before && self.publication.uses(neighbour.ifindex, neighbour.address) {
             self.dirty.adjacencies = true;
@@ -386,10 +407,12 @@ impl State {
         self.dirty.route(route, changed);
     }
 
-    /// The kernel has no route to these any more. zebra tells only what the kernel has, so its version goes too: if
-    /// it is newer, the kernel says so next.
+    /// The kernel has no route to these any more. zebra tells only what the kernel has, so its
+    /// version goes too: if it is newer, the kernel says so next.
     pub(crate) fn orphan(&mut self, prefixes: impl IntoIterator<Item = Prefix>) -> bool {
-        prefixes.into_iter().fold(false, |changed, prefix| self.fpm.fib.remove_prefix(prefix) | changed)
+        prefixes
+            .into_iter()
+            .fold(false, |changed, prefix| self.fpm.fib.remove_prefix(prefix) | changed)
     }
 }
 
@@ -422,7 +445,10 @@ fn next_hop(routes: &mut Routes, operation: Operation, hop: NextHop, epoch: Epoc
         Operation::New => routes.next_hops.insert(hop.id, hop.kind, epoch),
         Operation::Delete => {
             // A group loses the member silently.
-            routes.next_hops.remove(&hop.id).is_some_and(|kind: NextHopKind| kind != NextHopKind::Other)
+            routes
+                .next_hops
+                .remove(&hop.id)
+                .is_some_and(|kind: NextHopKind| kind != NextHopKind::Other)
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Which bridge ports have the bypass, and which addresses it goes by.
 //!
-//! It has two directions. What a host sends to a known remote address goes from its port straight to the worker; what comes for a host goes
-//! from the worker straight to its port, where the bridge does not learn from such frames.
-//! A port has it if the bridge does nothing with its hosts' known unicast but to send it to the vxlan netdev; the others of such a bridge
-//! listen, which a port that does not forward yet has to do before it does. Every address has at
-//! most one place: where the bridge has it, on a port with the bypass or on the vxlan netdev. What changes is told once,
+//! It has two directions. What a host sends to a known remote address goes from its port straight
+//! to the worker; what comes for a host goes from the worker straight to its port, where the bridge
+//! does not learn from such frames. A port has it if the bridge does nothing with its hosts' known
+//! unicast but to send it to the vxlan netdev; the others of such a bridge listen, which a port
+//! that does not forward yet has to do before it does. Every address has at most one place: where
+//! the bridge has it, on a port with the bypass or on the vxlan netdev. What changes is told once,
 //! in the order that [`tables::PlaceChange`] needs: see [`State::take_places`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -135,7 +136,8 @@ struct Common<'a> {
     terms: &'a VniConfig,
     mtu: u32,
     bridge: &'a Bridge,
-    /// Whether the bridge learns nothing from what comes from the vxlan netdev: what it has learned would age out unseen.
+    /// Whether the bridge learns nothing from what comes from the vxlan netdev: what it has learned
+    /// would age out unseen.
     delivers: bool,
     /// What all of them lack.
     reason: Option<NoBypass>,
@@ -144,8 +146,8 @@ struct Common<'a> {
 impl State {
     /// The addresses that came to places or left them since this was last called.
     ///
-    /// Those that left are to be forgotten before workers go by the snapshot that is published with it, those that came
-    /// to be remembered after.
+    /// Those that left are to be forgotten before workers go by the snapshot that is published with
+    /// it, those that came to be remembered after.
     pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
         std::mem::take(&mut self.bypass.changes)
             .into_iter()
@@ -175,7 +177,8 @@ impl State {
             }
             let bridged = self.bridges.get(&bridge).into_iter().flat_map(|macs| macs.keys());
             addresses.extend(bridged.map(|mac| (bridge, mac)));
-            let placed = self.bypass.places.get(&bridge).into_iter().flat_map(|places| places.keys());
+            let placed =
+                self.bypass.places.get(&bridge).into_iter().flat_map(|places| places.keys());
             addresses.extend(placed.map(|mac| (bridge, *mac)));
         }
         for (bridge, mac) in addresses {
@@ -193,15 +196,19 @@ impl State {
         }
         if changed {
             let all = || self.bypass.ports.values().flatten();
-            let ports = all().filter_map(|(_, port)| port.as_ref()).map(|port| (port.ifindex, port.clone()));
-            let (ports, decided) = (ports.collect(), all().map(|(decision, _)| decision.clone()).collect());
+            let ports = all()
+                .filter_map(|(_, port)| port.as_ref())
+                .map(|port| (port.ifindex, port.clone()));
+            let (ports, decided) =
+                (ports.collect(), all().map(|(decision, _)| decision.clone()).collect());
             self.publication.set_ports(ports, decided);
         }
     }
 
     fn decide_ports(&self, bridge: u32) -> Vec<(PortDecision, Option<BypassPort>)> {
         let Some(common) = self.common(bridge) else { return Vec::new() };
-        let hosts = self.links.ports_of(bridge).filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
+        let hosts =
+            self.links.ports_of(bridge).filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
         let decide = |link: &Link| {
             let reason = common.reason.or_else(|| obstacle(link));
             let (ifindex, name) = (link.ifindex, link.name.clone());
@@ -246,13 +253,26 @@ impl State {
         let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
         let name = self.links.get(bridge)?.name.as_str();
         let delivers = !learning;
-        Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
+        Some(Common {
+            name,
+            netdev,
+            slot,
+            terms,
+            mtu: link.mtu,
+            bridge: attributes,
+            delivers,
+            reason,
+        })
     }
 
     /// The place of an address, if the bypass may go by it.
     fn place(&self, bridge: u32, mac: MacAddr) -> Option<Place> {
         let mut ports = self.bypass.sending(bridge);
-        let known = self.bridges.get(&bridge)?.get(&mac).filter(|known| !known.permanent && !known.locked)?;
+        let known = self
+            .bridges
+            .get(&bridge)?
+            .get(&mac)
+            .filter(|known| !known.permanent && !known.locked)?;
         if self.links.vxlan(known.ifindex).is_none() {
             let port = ports.find(|port| port.ifindex == known.ifindex)?;
             return Some(Place::Port { port: port.ifindex, mac });
@@ -267,7 +287,8 @@ impl State {
 impl Bypass {
     /// The ports of a bridge that have the bypass.
     fn sending(&self, bridge: u32) -> impl Iterator<Item = &BypassPort> {
-        let ports = self.ports.get(&bridge).into_iter().flatten().filter_map(|(_, port)| port.as_ref());
+        let ports =
+            self.ports.get(&bridge).into_iter().flatten().filter_map(|(_, port)| port.as_ref());
         ports.filter(|port| port.sends)
     }
 

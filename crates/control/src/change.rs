@@ -1,7 +1,7 @@
 //! What can be changed while the daemon runs, one VNI at a time.
 //!
-//! A configuration that is read again replaces all of it, but for VNIs that were detached: who gave one back to the kernel by
-//! hand does not expect a SIGHUP for something else to take it.
+//! A configuration that is read again replaces all of it, but for VNIs that were detached: who gave
+//! one back to the kernel by hand does not expect a SIGHUP for something else to take it.
 
 use entropy::{Bins, Entropy, Policy, SettingsError, SourcePortRange};
 use wire::Vni;

@@ -56,8 +56,8 @@ pub(crate) struct Discovery<'a> {
 impl Discovery<'_> {
     /// The terms on which a netdev is taken over, or why it is not.
     ///
-    /// The checks go from what the user said over what the netdev is to what happens to be so at the moment, so that
-    /// the reason named is the one to look at first.
+    /// The checks go from what the user said over what the netdev is to what happens to be so at
+    /// the moment, so that the reason named is the one to look at first.
     pub(crate) fn decide(
         &self,
         link: &Link,
@@ -139,7 +139,8 @@ impl Discovery<'_> {
             },
             udp_checksum: vxlan.udp_checksum,
         };
-        let ageing = Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
+        let ageing =
+            Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
         let learning = vxlan.learning.then_some(ageing);
         let (netdev, mac) = (link.name.clone(), link.mac);
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
@@ -159,11 +160,15 @@ impl Discovery<'_> {
     }
 
     fn bridged(&self, link: &Link) -> Result<(), KernelOnlyReason> {
-        let bridge =
-            link.master.and_then(|master| self.links.get(master)).ok_or(KernelOnlyReason::NotInBridge)?;
+        let bridge = link
+            .master
+            .and_then(|master| self.links.get(master))
+            .ok_or(KernelOnlyReason::NotInBridge)?;
         match bridge.kind {
             LinkKind::Bridge(netlink::Bridge { vlan_filtering: false, .. }) => Ok(()),
-            LinkKind::Bridge(_) => Err(KernelOnlyReason::VlanAwareBridge { bridge: bridge.name.clone() }),
+            LinkKind::Bridge(_) => {
+                Err(KernelOnlyReason::VlanAwareBridge { bridge: bridge.name.clone() })
+            }
             _ => Err(KernelOnlyReason::NotInBridge),
         }
     }
@@ -173,14 +178,15 @@ impl Discovery<'_> {
         let mut others = self.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
         others.find_map(|other| {
             let theirs = self.links.vxlan(other)?;
-            let same = (theirs.local, theirs.destination_port) == (vxlan.local, vxlan.destination_port);
+            let same =
+                (theirs.local, theirs.destination_port) == (vxlan.local, vxlan.destination_port);
             let link = self.links.get(other).filter(|link| same && link.is_operational())?;
             Some(link.name.clone())
         })
     }
 
-    /// Whether policy routing, IPsec or packet filters may apply to the VNI's packets. Standalone VNIs never went by the
-    /// rules: the kernel has no tunnel for them.
+    /// Whether policy routing, IPsec or packet filters may apply to the VNI's packets. Standalone
+    /// VNIs never went by the rules: the kernel has no tunnel for them.
     fn policies(
         &self,
         vxlan: &Vxlan,
@@ -212,8 +218,14 @@ impl Discovery<'_> {
             .map_or(Ok(()), |filter| Err(KernelOnlyReason::PacketFilter(filter)))
     }
 
-    /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the kernel can go.
-    fn underlay(&self, vxlan: &Vxlan, ttl: Option<u8>, overlay: &Overlay) -> Result<u32, KernelOnlyReason> {
+    /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the
+    /// kernel can go.
+    fn underlay(
+        &self,
+        vxlan: &Vxlan,
+        ttl: Option<u8>,
+        overlay: &Overlay,
+    ) -> Result<u32, KernelOnlyReason> {
         // The bits that routes look at, without those of ECN; 1 is 'inherit'.
         let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
         // Frames that are not IP have no TTL to inherit.
@@ -230,7 +242,9 @@ impl Discovery<'_> {
                 .clone()
                 .or_else(|| (by_tos && reach.by_tos).then_some(UnusableRoute::TosRoute))
                 .or_else(|| hop_limit.map(UnusableRoute::HopLimit))
-                .or_else(|| (vxlan.df != 0 && reach.mtu_locked).then_some(UnusableRoute::LockedMtu));
+                .or_else(|| {
+                    (vxlan.df != 0 && reach.mtu_locked).then_some(UnusableRoute::LockedMtu)
+                });
             if let Some(obstacle) = obstacle {
                 let reason = KernelOnlyReason::Underlay { vtep: known.address, obstacle };
                 // Of several, always name the same one.
@@ -260,14 +274,18 @@ impl Discovery<'_> {
 /// Whether all attributes of the netdev are honoured; its local address.
 fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, KernelOnlyReason> {
     match vxlan.remote {
-        Some(group) if group.is_multicast() => return Err(KernelOnlyReason::MulticastGroup { group }),
+        Some(group) if group.is_multicast() => {
+            return Err(KernelOnlyReason::MulticastGroup { group });
+        }
         Some(address @ IpAddr::V6(_)) => return Err(KernelOnlyReason::Ipv6Underlay { address }),
         _ => {}
     }
     let local = match vxlan.local {
         None => return Err(KernelOnlyReason::NoLocalAddress),
         Some(address @ IpAddr::V6(_)) => return Err(KernelOnlyReason::Ipv6Underlay { address }),
-        Some(IpAddr::V4(local)) if local.is_unspecified() => return Err(KernelOnlyReason::NoLocalAddress),
+        Some(IpAddr::V4(local)) if local.is_unspecified() => {
+            return Err(KernelOnlyReason::NoLocalAddress);
+        }
         Some(IpAddr::V4(local)) => local,
     };
     if let Some(lower) = vxlan.link.filter(|lower| *lower != 0) {

@@ -70,7 +70,11 @@ impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
 
     /// What `epoch` has not confirmed.
     pub(crate) fn unconfirmed(&self, epoch: Epoch) -> Vec<K> {
-        self.0.iter().filter(|(_, (_, confirmed))| *confirmed != epoch).map(|(key, _)| *key).collect()
+        self.0
+            .iter()
+            .filter(|(_, (_, confirmed))| *confirmed != epoch)
+            .map(|(key, _)| *key)
+            .collect()
     }
 
     /// Removes what `epoch` has not confirmed.

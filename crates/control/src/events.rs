@@ -1,7 +1,8 @@
 //! What happened, for who wants to watch.
 //!
-//! The control task writes it down and keeps the last [`CAPACITY`] events in a [`Journal`], from which any number of readers
-//! read at their own pace. Nobody waits for a reader: one that is too slow is told how many events it lost.
+//! The control task writes it down and keeps the last [`CAPACITY`] events in a [`Journal`], from
+//! which any number of readers read at their own pace. Nobody waits for a reader: one that is too
+//! slow is told how many events it lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -175,7 +176,10 @@ impl Event {
         ("mac-added", "A MAC address is behind a remote VTEP"),
         ("mac-removed", "A MAC address is behind no remote VTEP any more"),
         ("mac-moved", "A MAC address is behind another remote VTEP"),
-        ("mac-flapping", "A MAC address moves too often; its moves are no longer reported one by one"),
+        (
+            "mac-flapping",
+            "A MAC address moves too often; its moves are no longer reported one by one",
+        ),
         ("mac-settled", "A MAC address that moved too often has stopped"),
         ("flood-added", "A VTEP is new in a flood list"),
         ("flood-removed", "A VTEP has left a flood list"),
@@ -231,12 +235,18 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Attached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over"),
-            Self::Detached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over no more"),
+            Self::Detached { vni, netdev } => {
+                write!(f, "VNI {vni} ({netdev}) is taken over no more")
+            }
             Self::Left(LeftToKernel { name, reason, .. }) if reason.is_external() => {
                 write!(f, "{name} (external) is left to the kernel: {reason} [{}]", reason.slug())
             }
             Self::Left(left) if left.is_standalone() => {
-                write!(f, "VNI {} ({}) is forwarded by nobody: {}", left.vni, left.name, left.reason)
+                write!(
+                    f,
+                    "VNI {} ({}) is forwarded by nobody: {}",
+                    left.vni, left.name, left.reason
+                )
             }
             Self::Left(LeftToKernel { name, vni, reason, .. }) => {
                 write!(f, "VNI {vni} ({name}) is left to the kernel: {reason} [{}]", reason.slug())
@@ -255,10 +265,16 @@ impl fmt::Display for Event {
                 Ok(())
             }
             Self::FpmSwept(FpmSweep { entries, returned: true }) => {
-                write!(f, "zebra is back and has not repeated {entries} entries, which are forgotten")
+                write!(
+                    f,
+                    "zebra is back and has not repeated {entries} entries, which are forgotten"
+                )
             }
             Self::FpmSwept(FpmSweep { entries, returned: false }) => {
-                write!(f, "zebra has not come back, and the {entries} entries that it told are forgotten")
+                write!(
+                    f,
+                    "zebra has not come back, and the {entries} entries that it told are forgotten"
+                )
             }
             Self::Mac { vni, netdev, change: MacChange { mac, from, to, local } } => {
                 write!(f, "{mac} in VNI {vni} ({netdev}) is behind ")?;
@@ -275,7 +291,9 @@ impl fmt::Display for Event {
             Self::Flapping { vni, netdev, mac, vtep, over } => {
                 write!(f, "{mac} in VNI {vni} ({netdev}) ")?;
                 match over {
-                    None => f.write_str("moves too often: its moves are told no more one by one")?,
+                    None => {
+                        f.write_str("moves too often: its moves are told no more one by one")?
+                    }
                     Some(moves) => write!(f, "has come to rest after {moves} moves")?,
                 }
                 match vtep {
@@ -298,7 +316,11 @@ impl fmt::Display for Event {
                 write!(f, ", outer source ports {}", entropy.range())
             }
             Self::NextHop { uplink, gateway, up } => {
-                write!(f, "next hop {gateway} on {uplink} is {}", if *up { "used" } else { "used no more" })
+                write!(
+                    f,
+                    "next hop {gateway} on {uplink} is {}",
+                    if *up { "used" } else { "used no more" }
+                )
             }
             Self::Placement { buckets, vtep, vteps, reduced } => {
                 write!(f, "{buckets} of {BUCKETS} buckets of VTEP {vtep}")?;
@@ -333,8 +355,9 @@ impl fmt::Display for Event {
     }
 }
 
-/// What one publication changed against the one before. `macs` is what [`crate::State::take_mac_changes`] says; those of VNIs
-/// that were not taken over before or are not any more are no news: all of their entries come or go together.
+/// What one publication changed against the one before. `macs` is what
+/// [`crate::State::take_mac_changes`] says; those of VNIs that were not taken over before or are
+/// not any more are no news: all of their entries come or go together.
 pub(crate) fn between(
     before: &Update,
     after: &Update,
@@ -397,7 +420,10 @@ fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {
     }
     let hops = |snapshot: &Snapshot| -> (BTreeSet<(u32, IpAddr)>, BTreeMap<u32, bool>) {
         let mut seen = HashSet::new();
-        let paths = snapshot.vteps().map(|vtep| &vtep.paths).filter(|paths| seen.insert(Arc::as_ptr(paths)));
+        let paths = snapshot
+            .vteps()
+            .map(|vtep| &vtep.paths)
+            .filter(|paths| seen.insert(Arc::as_ptr(paths)));
         let hops = paths.flat_map(|paths| paths.next_hops());
         hops.map(|hop| ((hop.ifindex, hop.gateway), (hop.ifindex, hop.impaired))).unzip()
     };
@@ -420,8 +446,8 @@ fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {
     }
 }
 
-/// How many buckets have another next hop. VTEPs of which it is the same are told together; those that had no next hop, or have
-/// none now, had no flows to move.
+/// How many buckets have another next hop. VTEPs of which it is the same are told together; those
+/// that had no next hop, or have none now, had no flows to move.
 fn placement(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
     let old: HashMap<Ipv4Addr, &Arc<Paths>> =
         before.vteps().map(|vtep| (vtep.address, &vtep.paths)).collect();
@@ -447,7 +473,8 @@ fn placement(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event))
 /// Policies and flood lists.
 fn tables(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
     for new in after.vnis() {
-        let Some(old) = before.vni(new.slot.get()).filter(|old| old.tunnel.vni == new.tunnel.vni) else {
+        let Some(old) = before.vni(new.slot.get()).filter(|old| old.tunnel.vni == new.tunnel.vni)
+        else {
             continue;
         };
         if Arc::ptr_eq(old, new) {
@@ -458,12 +485,18 @@ fn tables(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
             write(Event::Policy { vni, netdev, entropy: new.entropy });
         }
         let addresses = |table: &VniTable, snapshot: &Snapshot| -> BTreeSet<Ipv4Addr> {
-            table.flood.iter().filter_map(|index| snapshot.vtep(*index)).map(|vtep| vtep.address).collect()
+            table
+                .flood
+                .iter()
+                .filter_map(|index| snapshot.vtep(*index))
+                .map(|vtep| vtep.address)
+                .collect()
         };
         let (was, is) = (addresses(old, before), addresses(new, after));
         let (vni, netdev) = (new.tunnel.vni, &new.netdev);
-        let mut tell =
-            |vtep: &Ipv4Addr, added| write(Event::Flood { vni, netdev: netdev.clone(), vtep: *vtep, added });
+        let mut tell = |vtep: &Ipv4Addr, added| {
+            write(Event::Flood { vni, netdev: netdev.clone(), vtep: *vtep, added })
+        };
         was.difference(&is).for_each(|vtep| tell(vtep, false));
         is.difference(&was).for_each(|vtep| tell(vtep, true));
     }

@@ -7,9 +7,10 @@ use netlink::Message;
 
 use crate::source::SourceState;
 
-/// How long zebra has to be silent until its replay is taken for finished: there is no end marker. (Replays of small
-/// tables take less than a millisecond; zebra's own retry interval is 3 s.) The silence counts from its first message,
-/// so that a stranger who connects and says nothing sweeps nothing.
+/// How long zebra has to be silent until its replay is taken for finished: there is no end marker.
+/// (Replays of small tables take less than a millisecond; zebra's own retry interval is 3 s.) The
+/// silence counts from its first message, so that a stranger who connects and says nothing sweeps
+/// nothing.
 pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
 /// See the module's description.
@@ -57,8 +58,8 @@ impl FpmSession {
         self.traits.generation() == Generation::BeforeFrr9
     }
 
-    /// When what is unconfirmed is to be swept if nothing else is heard: a replay is taken for finished then, or zebra has
-    /// been away for longer than what it said is kept.
+    /// When what is unconfirmed is to be swept if nothing else is heard: a replay is taken for
+    /// finished then, or zebra has been away for longer than what it said is kept.
     pub(crate) fn sweep_at(&self, stale_time: Duration) -> Option<Instant> {
         match (self.state, self.last_message) {
             (SourceState::Live | SourceState::Off, _) => None,
@@ -72,7 +73,8 @@ impl FpmSession {
         self.state == SourceState::Syncing && self.last_message.is_some()
     }
 
-    /// So many entries were swept. Says whether that was because zebra is here and did not repeat them.
+    /// So many entries were swept. Says whether that was because zebra is here and did not repeat
+    /// them.
     pub(crate) fn swept(&mut self, entries: usize) -> bool {
         self.kept = false;
         let repeats = self.repeats();

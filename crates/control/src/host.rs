@@ -1,4 +1,5 @@
-//! What the host itself must have or must not do for a VNI to be taken over: addresses, rules, IPsec policies.
+//! What the host itself must have or must not do for a VNI to be taken over: addresses, rules,
+//! IPsec policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -43,9 +44,10 @@ impl State {
         };
     }
 
-    /// The paths whose MTU may be smaller than that of their interface: routers answer packets with DF that are too
-    /// big, and the kernel remembers it. Such packets need not be VXLAN: BGP sessions with a VTEP's address have DF,
-    /// and the kernel then fragments VXLAN packets without it.
+    /// The paths whose MTU may be smaller than that of their interface: routers answer packets with
+    /// DF that are too big, and the kernel remembers it. Such packets need not be VXLAN: BGP
+    /// sessions with a VTEP's address have DF, and the kernel then fragments VXLAN packets without
+    /// it.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<Path> {
         let mut paths = BTreeSet::new();
@@ -102,9 +104,9 @@ impl State {
         self.locals != known
     }
 
-    /// Whether packets may be sent from this address, and those to it are for this host. Both end when its interface
-    /// goes down: the kernel then takes the address out of table local. A route of type 'local' does as well as an
-    /// address (`__ip_dev_find()`, `net/ipv4/devinet.c`).
+    /// Whether packets may be sent from this address, and those to it are for this host. Both end
+    /// when its interface goes down: the kernel then takes the address out of table local. A route
+    /// of type 'local' does as well as an address (`__ip_dev_find()`, `net/ipv4/devinet.c`).
     fn has_local(&self, local: Ipv4Addr) -> bool {
         let address = IpAddr::V4(local);
         let on_interface = self.own.contains(&address)
@@ -113,11 +115,8 @@ impl State {
                 .keys()
                 .any(|(ifindex, own)| own == address && self.links.get(ifindex).is_none_or(is_up));
         on_interface
-            || self
-                .kernel
-                .fib
-                .matching(route_table::LOCAL, local)
-                .next()
-                .is_some_and(|(_, routes)| routes.first().is_some_and(|route| route.route_type == RTN_LOCAL))
+            || self.kernel.fib.matching(route_table::LOCAL, local).next().is_some_and(
+                |(_, routes)| routes.first().is_some_and(|route| route.route_type == RTN_LOCAL),
+            )
     }
 }

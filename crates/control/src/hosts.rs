@@ -1,4 +1,5 @@
-//! Which hosts' MAC and IP addresses the kernel knows together: neighbours on the bridges of VNIs that are taken over.
+//! Which hosts' MAC and IP addresses the kernel knows together: neighbours on the bridges of VNIs
+//! that are taken over.
 
 use std::net::IpAddr;
 
@@ -35,8 +36,9 @@ impl State {
         let hosts = self.neighbours.iter().filter(|((_, address), _)| !address.is_multicast());
         hosts.flat_map(move |((ifindex, address), adjacent)| {
             let link = self.links.get(ifindex);
-            let bridge =
-                link.and_then(|link| if self.links.is_bridge(ifindex) { Some(ifindex) } else { link.link });
+            let bridge = link.and_then(|link| {
+                if self.links.is_bridge(ifindex) { Some(ifindex) } else { link.link }
+            });
             let vxlans = bridge.into_iter().flat_map(|bridge| self.links.vxlans_in(bridge));
             vxlans.filter_map(move |vxlan| {
                 let vni = self.published().plan.vnis.get(&vxlan)?.vni;

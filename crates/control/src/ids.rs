@@ -6,8 +6,8 @@ use tables::Slot;
 
 use crate::resolver::Adjacency;
 
-/// Free and used slots. A slot that was given back is the last to be given away again: frames that carry its tag may
-/// still be under way, and its counters were another VNI's.
+/// Free and used slots. A slot that was given back is the last to be given away again: frames that
+/// carry its tag may still be under way, and its counters were another VNI's.
 #[derive(Debug)]
 pub(crate) struct Slots {
     used: BTreeSet<Slot>,
@@ -43,8 +43,8 @@ impl Slots {
 /// Adjacencies that keep their number although nothing leads there at the moment.
 const REMEMBERED: usize = 1000;
 
-/// The numbers of adjacencies. One that comes back finds its counters again: numbers are forgotten only when there
-/// are many, and then only those that are not in use.
+/// The numbers of adjacencies. One that comes back finds its counters again: numbers are forgotten
+/// only when there are many, and then only those that are not in use.
 #[derive(Debug, Default)]
 pub(crate) struct PathNumbers(HashMap<Adjacency, u16>);
 
@@ -90,8 +90,10 @@ mod tests {
 
     #[test]
     fn an_adjacency_keeps_its_number_and_gets_it_back() {
-        let adjacency =
-            |n: u32| Adjacency { ifindex: 1, address: IpAddr::from(std::net::Ipv4Addr::from_bits(n)) };
+        let adjacency = |n: u32| Adjacency {
+            ifindex: 1,
+            address: IpAddr::from(std::net::Ipv4Addr::from_bits(n)),
+        };
         let mut numbers = PathNumbers::default();
         numbers.assign(&BTreeSet::from([adjacency(1), adjacency(2)]));
         let second = numbers.get(adjacency(2));
@@ -103,7 +105,8 @@ mod tests {
         let many: BTreeSet<Adjacency> = (2..1002).map(adjacency).collect();
         numbers.assign(&many);
         assert_eq!(numbers.get(adjacency(2)), second);
-        let distinct: BTreeSet<u16> = many.iter().map(|adjacency| numbers.get(*adjacency)).collect();
+        let distinct: BTreeSet<u16> =
+            many.iter().map(|adjacency| numbers.get(*adjacency)).collect();
         assert_eq!(distinct.len(), 1000);
         assert_eq!(numbers.0.len(), 1000, "unused numbers are forgotten once there are many");
     }

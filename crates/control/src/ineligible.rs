@@ -34,7 +34,8 @@ impl fmt::Display for LeftToKernel {
 }
 
 impl LeftToKernel {
-    /// Whether it is one of the configuration's own: there is no netdev, and the kernel knows nothing of it.
+    /// Whether it is one of the configuration's own: there is no netdev, and the kernel knows
+    /// nothing of it.
     #[must_use]
     pub const fn is_standalone(&self) -> bool {
         self.ifindex >= FIRST_VIRTUAL
@@ -48,13 +49,15 @@ impl LeftToKernel {
 }
 
 impl KernelOnlyReason {
-    /// Slugs of the reasons for which vtepd leaves source ports to the kernel's own hash, too: what the user keeps it away
-    /// from, and what sends nothing.
+    /// Slugs of the reasons for which vtepd leaves source ports to the kernel's own hash, too: what
+    /// the user keeps it away from, and what sends nothing.
     pub const UNTOUCHED: &'static [&'static str] =
         &["standalone", "not-included", "excluded", "detached", "settings", "down"];
 
-    /// Slugs of the reasons for which something may look at the mark of frames: they get none of ours.
-    const READS_MARKS: &'static [&'static str] = &["policy-routing", "packet-filter", "ipsec-policy"];
+    /// Slugs of the reasons for which something may look at the mark of frames: they get none of
+    /// ours.
+    const READS_MARKS: &'static [&'static str] =
+        &["policy-routing", "packet-filter", "ipsec-policy"];
 
     /// Whether vtepd chooses the source ports of what the kernel encapsulates.
     #[must_use]
@@ -170,7 +173,8 @@ pub enum KernelOnlyReason {
         /// What is in the way.
         obstacle: UnusableRoute,
     },
-    /// Another netdev with the same local address, port and VNI: what is received belongs to either.
+    /// Another netdev with the same local address, port and VNI: what is received belongs to
+    /// either.
     #[error("{other} has the same local address, port and VNI")]
     Duplicate {
         /// The other netdev's name.
@@ -291,7 +295,8 @@ pub enum UnusableRoute {
     /// The route sets the TTL.
     #[error("has a route with hoplimit {0}, and the netdev has no TTL of its own")]
     HopLimit(u32),
-    /// The route locks its MTU, so that its packets have no DF, on a tunnel whose packets may have it.
+    /// The route locks its MTU, so that its packets have no DF, on a tunnel whose packets may have
+    /// it.
     #[error("has a route with a locked MTU, and the netdev sets or inherits DF")]
     LockedMtu,
 }

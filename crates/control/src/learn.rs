@@ -1,7 +1,7 @@
 //! What workers hear of MAC addresses, and what of it goes into the kernel's FDB.
 //!
-//! Nothing is forwarded by here: the kernel has the entry first and says so, as with any other. It ages it, and has it
-//! when it forwards again itself.
+//! Nothing is forwarded by here: the kernel has the entry first and says so, as with any other. It
+//! ages it, and has it when it forwards again itself.
 
 use std::net::IpAddr;
 
@@ -34,21 +34,23 @@ pub struct LearnCounts {
     pub too_many_vteps: u64,
     /// Not written: the address moves too often.
     pub flapping: u64,
-    /// Not written: the VTEP is reached in a way only the kernel can go, and would take the whole VNI along; or it has an
-    /// address that no other host can have.
+    /// Not written: the VTEP is reached in a way only the kernel can go, and would take the whole
+    /// VNI along; or it has an address that no other host can have.
     pub unreachable: u64,
     /// The kernel refused: it has or lacks the entry by now, or another reason.
     pub refused: u64,
 }
 
 impl State {
-    /// A worker heard of an address. What to write; nothing, which is counted, where a limit forbids it.
+    /// A worker heard of an address. What to write; nothing, which is counted, where a limit
+    /// forbids it.
     ///
     /// The worker goes by a snapshot that may be old, so this looks again.
     pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
         let Learned { ifindex, mac, vtep } = *learned;
         let vxlan = self.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
-        // Workers drop such frames. An entry with such an address would take the VNI away from vtepd.
+        // Workers drop such frames. An entry with such an address would take the VNI away from
+        // vtepd.
         if tables::is_martian(vtep) || self.own.contains(&IpAddr::V4(vtep)) {
             self.learning.unreachable += 1;
             return None;
@@ -90,7 +92,11 @@ impl State {
         let known = found.and_then(|index| self.vteps.get(index)?.reach.as_ref());
         if known
             .map_or_else(
-                || self.underlay(&LinkLocal::new(&self.kernel, &self.neighbours)).reach(vtep).obstacle,
+                || {
+                    self.underlay(&LinkLocal::new(&self.kernel, &self.neighbours))
+                        .reach(vtep)
+                        .obstacle
+                },
                 |reach| reach.obstacle.clone(),
             )
             .is_some()

@@ -18,9 +18,11 @@
 //! - [`hosts`]: which hosts' MAC and IP addresses the kernel knows together
 //! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
 //!
-//! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one source's routes),
-//! `underlay` (from a VTEP to the adjacencies that lead there), `vteps`, `reverse_path` (`rp_filter`), `discover` (who is taken over, on which
-//! terms), `slots`, `fpm_session`, and under most of them `swept`, the mark-and-sweep table, and `shared`, equal values kept once.
+//! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one
+//! source's routes), `underlay` (from a VTEP to the adjacencies that lead there), `vteps`,
+//! `reverse_path` (`rp_filter`), `discover` (who is taken over, on which terms), `slots`,
+//! `fpm_session`, and under most of them `swept`, the mark-and-sweep table, and `shared`, equal
+//! values kept once.
 
 mod apply;
 pub mod bypass;
@@ -70,7 +72,8 @@ pub use packet_filters::PacketFilters;
 pub use publication::Update;
 pub use resolver::Adjacency;
 pub use settings::{
-    Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime, VniSettings,
+    Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime,
+    VniSettings,
 };
 pub use source::SourceState;
 pub use standalone::StandaloneVni;

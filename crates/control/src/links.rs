@@ -11,7 +11,8 @@ use crate::ineligible::UnusableRoute;
 const IFF_UP: u32 = 0x1;
 /// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
-/// How many devices may be stacked on one another. The kernel allows 8 (`MAX_NEST_DEV`, `net/core/dev.h`).
+/// How many devices may be stacked on one another. The kernel allows 8 (`MAX_NEST_DEV`,
+/// `net/core/dev.h`).
 const NESTING: usize = 8;
 
 /// See the module's description.
@@ -81,7 +82,8 @@ impl Links {
         self.by_master.get(&bridge).into_iter().flatten().filter_map(|ifindex| self.get(*ifindex))
     }
 
-    /// What a bridge said of a port: its options. Returns the bridge if they differ from what was known.
+    /// What a bridge said of a port: its options. Returns the bridge if they differ from what was
+    /// known.
     pub(crate) fn set_port(&mut self, ifindex: u32, port: BridgePort, epoch: Epoch) -> Option<u32> {
         let link = self.get(ifindex).filter(|link| link.bridge_port != Some(port))?;
         let (link, master) = (Link { bridge_port: Some(port), ..link.clone() }, link.master);
@@ -89,7 +91,8 @@ impl Links {
         master
     }
 
-    /// The root queueing discipline of an interface has changed. Returns whether that changes [`impairs`].
+    /// The root queueing discipline of an interface has changed. Returns whether that changes
+    /// [`impairs`].
     pub(crate) fn set_qdisc(&mut self, ifindex: u32, kind: String, epoch: Epoch) -> bool {
         let Some(link) = self.get(ifindex).filter(|link| link.qdisc != kind) else { return false };
         let link = Link { qdisc: kind, ..link.clone() };
@@ -108,16 +111,16 @@ impl Links {
 
     pub(crate) fn insert(&mut self, link: Link, epoch: Epoch) -> LinkChange {
         let ifindex = link.ifindex;
-        let change =
-            self.get(ifindex).map_or(LinkChange { relevant: true, went_down: false, state: false }, |old| {
-                LinkChange {
-                    relevant: forwarding(old) != forwarding(&link),
-                    went_down: old.flags & IFF_UP != 0 && link.flags & IFF_UP == 0,
-                    state: old.is_operational() != link.is_operational()
-                        || (old.flags ^ link.flags) & IFF_UP != 0
-                        || old.master != link.master,
-                }
-            });
+        let change = self.get(ifindex).map_or(
+            LinkChange { relevant: true, went_down: false, state: false },
+            |old| LinkChange {
+                relevant: forwarding(old) != forwarding(&link),
+                went_down: old.flags & IFF_UP != 0 && link.flags & IFF_UP == 0,
+                state: old.is_operational() != link.is_operational()
+                    || (old.flags ^ link.flags) & IFF_UP != 0
+                    || old.master != link.master,
+            },
+        );
         if change.relevant {
             self.unfile(ifindex);
             if let Some(master) = link.master {
@@ -139,7 +142,8 @@ impl Links {
         self.links.remove(&ifindex)
     }
 
-    /// The links that the dump did not confirm. They are still there: the caller removes them one by one.
+    /// The links that the dump did not confirm. They are still there: the caller removes them one
+    /// by one.
     pub(crate) fn unconfirmed(&self, epoch: Epoch) -> Vec<u32> {
         self.links.unconfirmed(epoch)
     }
@@ -150,8 +154,11 @@ impl Links {
             LinkKind::Vxlan(vxlan) => (Some(vxlan.id), *master),
             _ => (None, None),
         };
-        let indexes =
-            [(&mut self.by_vni, vni), (&mut self.by_bridge, bridge), (&mut self.by_master, *master)];
+        let indexes = [
+            (&mut self.by_vni, vni),
+            (&mut self.by_bridge, bridge),
+            (&mut self.by_master, *master),
+        ];
         for (index, key) in indexes {
             if let Some(key) = key
                 && let Some(vxlans) = index.get_mut(&key)
@@ -176,10 +183,14 @@ impl Links {
         for _ in 0..NESTING {
             match &lower.kind {
                 LinkKind::Bridge(_) => {
-                    return Some(UnusableRoute::Bridge { device: device(), bridge: lower.name.clone() });
+                    return Some(UnusableRoute::Bridge {
+                        device: device(),
+                        bridge: lower.name.clone(),
+                    });
                 }
                 LinkKind::Vxlan(_) => return Some(UnusableRoute::Tunnel { device: device() }),
-                // What lies in another namespace does not concern this one, and its index means another interface here.
+                // What lies in another namespace does not concern this one, and its index means
+                // another interface here.
                 _ if lower.link_namespace.is_some() => break,
                 // A veth's lower device is its peer: only these stack on another device.
                 LinkKind::Other(kind) if matches!(kind.as_str(), "vlan" | "macvlan" | "ipvlan") => {
@@ -203,14 +214,16 @@ pub(crate) const fn is_up(link: &Link) -> bool {
     link.flags & IFF_UP != 0
 }
 
-/// Whether a queueing discipline of the interface does something to single packets (netem, tbf, htb and so on): those that
-/// are there by default do not.
+/// Whether a queueing discipline of the interface does something to single packets (netem, tbf, htb
+/// and so on): those that are there by default do not.
 pub(crate) fn impairs(link: &Link) -> bool {
-    !["", "noqueue", "noop", "mq", "pfifo_fast", "fq_codel", "fq", "cake"].contains(&link.qdisc.as_str())
+    !["", "noqueue", "noop", "mq", "pfifo_fast", "fq_codel", "fq", "cake"]
+        .contains(&link.qdisc.as_str())
 }
 
-/// The queueing discipline of a vxlan netdev that may delay, drop or reorder frames, if it has one. Steering takes
-/// frames before it. The others pass each frame on at once, because a vxlan netdev always takes it.
+/// The queueing discipline of a vxlan netdev that may delay, drop or reorder frames, if it has one.
+/// Steering takes frames before it. The others pass each frame on at once, because a vxlan netdev
+/// always takes it.
 pub(crate) fn holds_back(link: &Link) -> Option<&str> {
     let at_once = ["", "noqueue", "noop", "pfifo_fast", "pfifo", "bfifo", "fq_codel"];
     let vxlan = matches!(link.kind, LinkKind::Vxlan(_));

@@ -14,13 +14,19 @@ pub struct FpmListener {
     pub accept_hazard: bool,
     /// Who may connect.
     pub users: fpm::Users,
-    /// When zebra tells of more entries than this, all of them are forgotten, and FPM is not listened for any more.
+    /// When zebra tells of more entries than this, all of them are forgotten, and FPM is not
+    /// listened for any more.
     pub most_entries: usize,
 }
 
 impl Default for FpmListener {
     fn default() -> Self {
-        Self { address: None, accept_hazard: false, users: fpm::Users::default(), most_entries: FPM_ENTRIES }
+        Self {
+            address: None,
+            accept_hazard: false,
+            users: fpm::Users::default(),
+            most_entries: FPM_ENTRIES,
+        }
     }
 }
 
@@ -28,7 +34,9 @@ impl Default for FpmListener {
 pub(crate) fn refused(peer: SocketAddr, uid: Option<u32>) -> String {
     let user = match uid {
         Some(uid) => format!("user {uid} may not connect"),
-        None => "its user is unknown: the socket is closed, or not in this network namespace".to_owned(),
+        None => {
+            "its user is unknown: the socket is closed, or not in this network namespace".to_owned()
+        }
     };
     format!(
         "the FPM connection from {peer} was refused: {user} (fpm.users in the configuration says who may)"

@@ -1,9 +1,10 @@
-//! MAC addresses that move so often that something is wrong: a loop, one address on two hosts, or a host that two leaves
-//! both have.
+//! MAC addresses that move so often that something is wrong: a loop, one address on two hosts, or a
+//! host that two leaves both have.
 //!
-//! Whatever the kernel says is followed, however often; what it says several times between two publications is followed
-//! once. An address that moves more often in a [`WINDOW`] than the settings say is *flapping* until a whole window passes in
-//! which it does not: so long its moves are not told one by one, and from received frames it is moved no more often.
+//! Whatever the kernel says is followed, however often; what it says several times between two
+//! publications is followed once. An address that moves more often in a [`WINDOW`] than the
+//! settings say is *flapping* until a whole window passes in which it does not: so long its moves
+//! are not told one by one, and from received frames it is moved no more often.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -14,7 +15,8 @@ use wire::MacAddr;
 
 /// What moves are counted in.
 pub const WINDOW: Duration = Duration::from_secs(1);
-/// Addresses whose moves are counted in a window. Where more move, a VTEP has failed, or a leaf: nobody flaps.
+/// Addresses whose moves are counted in a window. Where more move, a VTEP has failed, or a leaf:
+/// nobody flaps.
 pub const WATCHED: usize = 4096;
 
 /// What became of the moves of addresses from VTEP to VTEP.
@@ -70,7 +72,8 @@ pub(crate) struct Flapping {
 }
 
 impl Flapping {
-    /// An address moved, and it may do so `limit` times in a window. Says whether it flaps since before.
+    /// An address moved, and it may do so `limit` times in a window. Says whether it flaps since
+    /// before.
     pub(crate) fn moved(&mut self, place: Place, limit: u32, now: Instant) -> bool {
         if self.moves.len() >= WATCHED && !self.moves.contains_key(&place) {
             return false;
@@ -88,7 +91,9 @@ impl Flapping {
 
     /// Whether an address may move once more in this window. If not, it flaps.
     pub(crate) fn may_move(&mut self, place: Place, limit: u32) -> bool {
-        let Some(moves) = self.moves.get_mut(&place).filter(|moves| moves.now >= limit) else { return true };
+        let Some(moves) = self.moves.get_mut(&place).filter(|moves| moves.now >= limit) else {
+            return true;
+        };
         moves.flap(place, &mut self.news);
         false
     }

@@ -1,7 +1,8 @@
 //! One vxlan netdev's FDB, as the sources tell it and as it is forwarded by.
 //!
-//! Which remote VTEP has a MAC address: the kernel's word, else zebra's; nobody if the bridge knows the address on
-//! another port of its own, because the bridge learns of a host that came here before anybody withdraws it there.
+//! Which remote VTEP has a MAC address: the kernel's word, else zebra's; nobody if the bridge knows
+//! the address on another port of its own, because the bridge learns of a host that came here
+//! before anybody withdraws it there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -73,8 +74,9 @@ impl Overlay {
     /// The netdev's own FDB says so.
     pub(crate) fn kernel_new(&mut self, entry: &FdbEntry, epoch: Epoch) {
         if entry.destination.is_none() && entry.next_hop_id.is_none() {
-            // Before Linux 6.14 a write to the FDB was announced twice, the second time without what was written
-            // (`rtnl_fdb_notify()` in `net/core/rtnetlink.c`). The vxlan netdev itself always names a destination.
+            // Before Linux 6.14 a write to the FDB was announced twice, the second time without
+            // what was written (`rtnl_fdb_notify()` in `net/core/rtnetlink.c`). The vxlan netdev
+            // itself always names a destination.
             return;
         }
         let key = odd_key(entry);
@@ -99,7 +101,8 @@ impl Overlay {
         }
     }
 
-    /// The netdev's own FDB has it no more, and so nobody has: zebra tells what the kernel accepted.
+    /// The netdev's own FDB has it no more, and so nobody has: zebra tells what the kernel
+    /// accepted.
     pub(crate) fn kernel_delete(&mut self, entry: &FdbEntry) {
         match destination(entry) {
             Ok(vtep) if entry.mac == MacAddr::ZERO => {
@@ -143,11 +146,13 @@ impl Overlay {
         }
     }
 
-    /// Removes what the last dump did not have; says how many entries that were. As with a delete, zebra's version of
-    /// an entry goes too, even where the kernel had never said anything: zebra tells what the kernel has accepted.
+    /// Removes what the last dump did not have; says how many entries that were. As with a delete,
+    /// zebra's version of an entry goes too, even where the kernel had never said anything: zebra
+    /// tells what the kernel has accepted.
     pub(crate) fn sweep_kernel(&mut self, epoch: Epoch) -> usize {
         let (kernel, odd) = (&self.kernel, &self.odd);
-        let alone = self.fpm.remove_if(|mac, _| !kernel.contains(mac) && !odd.contains(&(*mac, None)));
+        let alone =
+            self.fpm.remove_if(|mac, _| !kernel.contains(mac) && !odd.contains(&(*mac, None)));
         self.touched.extend(alone.iter().map(|(mac, _)| *mac));
         let macs = self.kernel.sweep(epoch);
         let flood = self.flood.sweep(epoch);
@@ -213,7 +218,8 @@ impl Overlay {
 
     /// Whether a source has this address behind this VTEP.
     pub(crate) fn says(&self, mac: MacAddr, vtep: Ipv4Addr) -> bool {
-        self.kernel.get(&mac).is_some_and(|remote| remote.vtep == vtep) || self.fpm.get(&mac) == Some(&vtep)
+        self.kernel.get(&mac).is_some_and(|remote| remote.vtep == vtep)
+            || self.fpm.get(&mac) == Some(&vtep)
     }
 
     /// Number of entries that sources hold.
@@ -238,12 +244,14 @@ impl Overlay {
         self.remotes.keys().copied()
     }
 
-    /// Draws the consequences of what was said. `local` says whether the bridge has an address on a port of its own.
+    /// Draws the consequences of what was said. `local` says whether the bridge has an address on a
+    /// port of its own.
     pub(crate) fn settle(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Settled {
         let mut settled = Settled { moves: std::mem::take(&mut self.moves), ..Settled::default() };
         for mac in std::mem::take(&mut self.touched) {
             let kernel = self.kernel.get(&mac).copied();
-            let fixed = kernel.filter(|remote| remote.fixed && self.learns).map(|remote| remote.vtep);
+            let fixed =
+                kernel.filter(|remote| remote.fixed && self.learns).map(|remote| remote.vtep);
             let was_fixed = match fixed {
                 Some(vtep) => self.fixed.insert(mac, vtep),
                 None => self.fixed.remove(&mac),
@@ -326,7 +334,8 @@ fn odd_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
 
 /// The VTEP of an entry that any VTEP could follow.
 fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, UnsupportedEntry> {
-    // The kernel names port, VNI and next-hop id only where they differ from the netdev's (`vxlan_fdb_info()`).
+    // The kernel names port, VNI and next-hop id only where they differ from the netdev's
+    // (`vxlan_fdb_info()`).
     if let Some(id) = entry.next_hop_id {
         return Err(UnsupportedEntry::NextHop(id));
     }
@@ -343,7 +352,9 @@ fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, UnsupportedEntry> {
         return Err(UnsupportedEntry::Group);
     }
     match entry.destination {
-        Some(IpAddr::V4(vtep)) if vtep.is_multicast() => Err(UnsupportedEntry::MulticastGroup(vtep)),
+        Some(IpAddr::V4(vtep)) if vtep.is_multicast() => {
+            Err(UnsupportedEntry::MulticastGroup(vtep))
+        }
         Some(IpAddr::V4(vtep)) if !vtep.is_unspecified() => Ok(vtep),
         Some(IpAddr::V6(vtep)) => Err(UnsupportedEntry::Ipv6(vtep)),
         _ => Err(UnsupportedEntry::NoDestination),

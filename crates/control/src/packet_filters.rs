@@ -1,8 +1,9 @@
 //! Whether a packet filter of this network namespace could match the VXLAN packets of a VNI.
 //!
-//! vtepd takes VXLAN packets before these hooks, and what it sends passes none of them. So a VNI stays with kernel
-//! VXLAN unless each rule is proved not to match its packets, or to do nothing but accept or count them. (The counters
-//! of such a rule do not count what vtepd forwards, and connection tracking does not see it.)
+//! vtepd takes VXLAN packets before these hooks, and what it sends passes none of them. So a VNI
+//! stays with kernel VXLAN unless each rule is proved not to match its packets, or to do nothing
+//! but accept or count them. (The counters of such a rule do not count what vtepd forwards, and
+//! connection tracking does not see it.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -100,8 +101,8 @@ impl PacketFilters {
         })
     }
 
-    /// What becomes of packets in a chain; `known` has the chains that were followed already. The kernel refuses
-    /// rules by which a chain calls itself.
+    /// What becomes of packets in a chain; `known` has the chains that were followed already. The
+    /// kernel refuses rules by which a chain calls itself.
     fn follow<'a>(
         &'a self,
         chain: &'a RuleChain,
@@ -133,7 +134,8 @@ impl PacketFilters {
                 Effect::Goto(target) => (target, true),
             };
             let key = (chain.family, chain.table.clone(), target.clone());
-            let Some((index, called)) = self.index.get(&key).and_then(|i| Some((*i, self.chains.get(*i)?)))
+            let Some((index, called)) =
+                self.index.get(&key).and_then(|i| Some((*i, self.chains.get(*i)?)))
             else {
                 return affected();
             };
@@ -162,8 +164,12 @@ impl PacketFilters {
 /// Whether a rule could match any VXLAN packet over IPv4.
 fn concerns_vxlan(rule: &PacketRule) -> bool {
     rule.tests.iter().all(|test| match test {
-        Test::Field { field: Field::Protocol, .. } => passes(test, slice::from_ref(&UDP)) != Match::Never,
-        Test::Field { field: Field::Family, .. } => passes(test, slice::from_ref(&IPV4)) != Match::Never,
+        Test::Field { field: Field::Protocol, .. } => {
+            passes(test, slice::from_ref(&UDP)) != Match::Never
+        }
+        Test::Field { field: Field::Family, .. } => {
+            passes(test, slice::from_ref(&IPV4)) != Match::Never
+        }
         Test::Field { field: Field::EtherType, .. } => {
             passes(test, slice::from_ref(&ETHERTYPE_IPV4)) != Match::Never
         }
@@ -202,7 +208,8 @@ impl Packets<'_> {
                 all_or_none(self.uplinks.keys().map(|uplink| (uplink == ifindex) != *negated))
             }
             Test::Field { field, .. } => {
-                let remotes = || self.remotes.iter().map(|address| address.to_bits()).collect::<Vec<_>>();
+                let remotes =
+                    || self.remotes.iter().map(|address| address.to_bits()).collect::<Vec<_>>();
                 match (field, hook.is_input()) {
                     (Field::Source, true) if !self.only_remotes => Match::Maybe,
                     (Field::SourcePort, _) => Match::Maybe,

@@ -1,7 +1,8 @@
 //! Policy routing and IPsec: what the kernel applies to VXLAN packets and vtepd does not.
 //!
-//! Only what certainly does not concern a tunnel is ignored. A received packet for this host is delivered by the rule
-//! for table local, which is the first one unless somebody moved it; so the other rules matter for sent packets only.
+//! Only what certainly does not concern a tunnel is ignored. A received packet for this host is
+//! delivered by the rule for table local, which is the first one unless somebody moved it; so the
+//! other rules matter for sent packets only.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -90,7 +91,9 @@ impl Policies {
         };
         let (source, destination) = (Prefix(policy.source), Prefix(policy.destination));
         let action = if policy.block { ", block" } else { "" };
-        Some(format!("the IPsec policy 'dir {direction} src {source} dst {destination}{action}' may match"))
+        Some(format!(
+            "the IPsec policy 'dir {direction} src {source} dst {destination}{action}' may match"
+        ))
     }
 }
 
@@ -105,11 +108,15 @@ fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
         return true;
     }
     // Sent packets belong to no VRF, for the socket is bound to no device.
-    if rule.l3mdev || rule.output.is_some() || rule.input.as_ref().is_some_and(|input| input != "lo") {
+    if rule.l3mdev
+        || rule.output.is_some()
+        || rule.input.as_ref().is_some_and(|input| input != "lo")
+    {
         return false;
     }
-    let port =
-        rule.destination_ports.is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
+    let port = rule
+        .destination_ports
+        .is_none_or(|(first, last)| (first..=last).contains(&flow.destination_port));
     port && rule.protocol.is_none_or(|protocol| protocol == UDP)
         && within(rule.from, flow.local)
         && flow.remotes.iter().any(|remote| within(rule.to, *remote))
@@ -131,7 +138,8 @@ fn concerns(policy: &IpsecPolicy, flow: &Flow<'_>) -> bool {
         }
         IpsecDirection::In => {
             within(policy.destination, flow.local)
-                && (!flow.only_remotes || flow.remotes.iter().any(|remote| within(policy.source, *remote)))
+                && (!flow.only_remotes
+                    || flow.remotes.iter().any(|remote| within(policy.source, *remote)))
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What the kernel tells nobody when it changes: path MTUs and default values. It is asked once a second.
+//! What the kernel tells nobody when it changes: path MTUs and default values. It is asked once a
+//! second.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -48,7 +49,8 @@ impl Untold {
         self.paths.retain(|path, _| wanted.contains(path));
         // Where there are too many, the others have their turn next time.
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let asked: Vec<Path> = wanted.range((after, Bound::Unbounded)).copied().take(PATHS_AT_ONCE).collect();
+        let asked: Vec<Path> =
+            wanted.range((after, Bound::Unbounded)).copied().take(PATHS_AT_ONCE).collect();
         self.last = asked.last().copied().filter(|_| asked.len() == PATHS_AT_ONCE);
         if !asked.is_empty() {
             let answers = kernel.request(move |kernel| {
@@ -62,7 +64,10 @@ impl Untold {
         }
         let mut smallest: BTreeMap<Ipv4Addr, u32> = BTreeMap::new();
         for (path, mtu) in &self.paths {
-            smallest.entry(path.vtep).and_modify(|known| *known = (*known).min(*mtu)).or_insert(*mtu);
+            smallest
+                .entry(path.vtep)
+                .and_modify(|known| *known = (*known).min(*mtu))
+                .or_insert(*mtu);
         }
         state.set_path_mtus(&smallest);
     }
@@ -76,7 +81,9 @@ impl Untold {
                 Ok(None) => {
                     self.paths.remove(&path);
                 }
-                Err(error) => tracing::debug!(vtep = %path.vtep, %error, "a path MTU cannot be read"),
+                Err(error) => {
+                    tracing::debug!(vtep = %path.vtep, %error, "a path MTU cannot be read")
+                }
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The source ports of frames that the kernel encapsulates: of VNIs in the `kernel` datapath, and of single frames that a
-//! worker does not take.
+//! The source ports of frames that the kernel encapsulates: of VNIs in the `kernel` datapath, and
+//! of single frames that a worker does not take.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::settings::{RoutePerFrame, VniSettings};
 const ARPHRD_ETHER: u16 = 1;
 
 impl Discovery<'_> {
-    /// How source ports of a netdev's frames are chosen that the kernel encapsulates; `None` where that is left to the
-    /// kernel. `left` is why the netdev stays with the kernel, if it does.
+    /// How source ports of a netdev's frames are chosen that the kernel encapsulates; `None` where
+    /// that is left to the kernel. `left` is why the netdev stays with the kernel, if it does.
     pub(crate) fn port_choice(
         &self,
         link: &Link,
@@ -41,12 +41,16 @@ impl Discovery<'_> {
         let vni = Vni::try_from(vxlan.id).ok().filter(|_| !external);
         let entropy = of(vni.map_or(&self.settings.default, |vni| self.settings.of(vni)))?;
         let vnis: BTreeMap<Vni, Entropy> = if external {
-            self.settings.vnis.iter().filter_map(|(vni, settings)| Some((*vni, of(settings)?))).collect()
+            self.settings
+                .vnis
+                .iter()
+                .filter_map(|(vni, settings)| Some((*vni, of(settings)?)))
+                .collect()
         } else {
             BTreeMap::new()
         };
-        // The mark that makes the kernel look up the route is the group policy of netdevs with 'gbp'
-        // (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
+        // The mark that makes the kernel look up the route is the group policy of netdevs with
+        // 'gbp' (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
         let may_mark = !vxlan.options.contains(&"gbp");
         // The reason that is given need not be the only one.
         let unread = !self.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
@@ -64,9 +68,13 @@ impl Discovery<'_> {
         Some(PortChoice { ifindex, name, entropy, vnis, external, kernel_ports, route_per_frame })
     }
 
-    /// The policy within the range that the kernel can reach: all of the netdev's range but its last port. The
-    /// configured range counts where it lies within.
-    fn entropy_of_kernel(&self, settings: &VniSettings, (low, high): (u16, u16)) -> Option<Entropy> {
+    /// The policy within the range that the kernel can reach: all of the netdev's range but its
+    /// last port. The configured range counts where it lies within.
+    fn entropy_of_kernel(
+        &self,
+        settings: &VniSettings,
+        (low, high): (u16, u16),
+    ) -> Option<Entropy> {
         let reached = SourcePortRange::try_from((low.max(1), high.saturating_sub(1)));
         let reached = reached.unwrap_or(SourcePortRange::KERNEL_DEFAULT);
         let wanted = settings.source_ports;
@@ -86,7 +94,8 @@ impl Discovery<'_> {
 
     /// Whether a remote VTEP has several next hops, or may have.
     fn is_multipath(&self, vxlan: &Vxlan, overlay: &Overlay) -> bool {
-        let is_ipv4 = |address: Option<std::net::IpAddr>| address.is_none_or(|address| address.is_ipv4());
+        let is_ipv4 =
+            |address: Option<std::net::IpAddr>| address.is_none_or(|address| address.is_ipv4());
         let is_multicast = vxlan.remote.is_some_and(|remote| remote.is_multicast());
         if vxlan.external
             || vxlan.vni_filter

@@ -1,7 +1,8 @@
 //! From what is known to what workers and steering go by: the building of an [`Update`].
 //!
-//! Only what changed is built again: an overlay's table when something was said of that overlay, the ways to the VTEPs
-//! when something was said of the underlay. Everything else is shared with the publication before.
+//! Only what changed is built again: an overlay's table when something was said of that overlay,
+//! the ways to the VTEPs when something was said of the underlay. Everything else is shared with
+//! the publication before.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,8 +13,8 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    BypassPort, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, Slot, Snapshot, SnapshotBuilder,
-    SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
+    BypassPort, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, Slot, Snapshot,
+    SnapshotBuilder, SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
 };
 use wire::Vni;
 
@@ -33,7 +34,8 @@ const NUD_STALE: u16 = 0x04;
 
 /// What is published: the same `Arc` as before where nothing changed.
 ///
-/// The consumer takes steering away before it hands the snapshot to workers, and adds steering after.
+/// The consumer takes steering away before it hands the snapshot to workers, and adds steering
+/// after.
 #[derive(Debug, Clone, Default)]
 pub struct Update {
     /// What workers forward by.
@@ -48,7 +50,8 @@ pub struct Update {
     pub by_default: Arc<BTreeSet<Ipv4Addr>>,
     /// The ports of taken VNIs' bridges, and whether they have the bypass.
     pub ports: Arc<[PortDecision]>,
-    /// Addresses that came to places that the bypass goes by, or left them, since the publication before.
+    /// Addresses that came to places that the bypass goes by, or left them, since the publication
+    /// before.
     pub places: Arc<[PlaceChange]>,
 }
 
@@ -91,7 +94,11 @@ impl Publication {
     }
 
     /// These ports have the bypass, and this is why.
-    pub(crate) fn set_ports(&mut self, ports: BTreeMap<u32, BypassPort>, decided: Arc<[PortDecision]>) {
+    pub(crate) fn set_ports(
+        &mut self,
+        ports: BTreeMap<u32, BypassPort>,
+        decided: Arc<[PortDecision]>,
+    ) {
         if self.last.plan.ports != ports {
             Arc::make_mut(&mut self.last.plan).ports = ports;
         }
@@ -110,7 +117,8 @@ impl Publication {
         }
     }
 
-    /// The source ports of what the kernel encapsulates are chosen like this from now on. Says whether that is new.
+    /// The source ports of what the kernel encapsulates are chosen like this from now on. Says
+    /// whether that is new.
     fn choose(&mut self, ifindex: u32, choice: Option<PortChoice>) -> bool {
         if self.choices.get(&ifindex) == choice.as_ref() {
             return false;
@@ -224,7 +232,8 @@ impl State {
         }
         if ways.multipath {
             let left = |decision: &Decision| matches!(decision, Decision::Left(_));
-            let decisions = self.publication.decisions.iter().filter(|(_, decision)| left(decision));
+            let decisions =
+                self.publication.decisions.iter().filter(|(_, decision)| left(decision));
             overlays.extend(decisions.map(|(ifindex, _)| ifindex));
         }
         let decided = self.decide(&overlays, &entries_changed);
@@ -260,10 +269,12 @@ impl State {
 
     fn find_missing(&mut self) {
         let Settings { include, exclude, vnis, .. } = &self.settings;
-        // What has settings of its own is meant to be there, too, unless it is left to the kernel in any case.
+        // What has settings of its own is meant to be there, too, unless it is left to the kernel
+        // in any case.
         let settled = vnis.keys().filter(|vni| include.is_none() && !exclude.contains(vni));
         let named = include.iter().flatten().chain(settled);
-        let missing = named.filter(|vni| self.links.vxlans_of(vni.get()).next().is_none()).copied().collect();
+        let missing =
+            named.filter(|vni| self.links.vxlans_of(vni.get()).next().is_none()).copied().collect();
         if *self.publication.last.missing != missing {
             self.publication.last.missing = Arc::new(missing);
         }
@@ -277,9 +288,13 @@ impl State {
         } else if !prefixes.is_empty() {
             let concerned = |known: &Known| {
                 known.reach.as_ref().is_none_or(|reach| reach.recursive)
-                    || prefixes.iter().any(|(network, length)| contains(*network, *length, known.address))
+                    || prefixes
+                        .iter()
+                        .any(|(network, length)| contains(*network, *length, known.address))
             };
-            wanted.extend(self.vteps.iter().filter(|(_, known)| concerned(known)).map(|(index, _)| index));
+            wanted.extend(
+                self.vteps.iter().filter(|(_, known)| concerned(known)).map(|(index, _)| index),
+            );
         }
         let mut ways = Ways::default();
         let mut vteps = std::mem::take(&mut self.vteps);
@@ -305,19 +320,20 @@ impl State {
         ways
     }
 
-    /// The uplinks to all remote VTEPs with their names, where packet filters may name them: received packets of a VNI
-    /// are taken at the uplinks of all.
+    /// The uplinks to all remote VTEPs with their names, where packet filters may name them:
+    /// received packets of a VNI are taken at the uplinks of all.
     fn named_uplinks(&self) -> BTreeMap<u32, String> {
         if self.packet_filters.is_empty() {
             return BTreeMap::new();
         }
         let reached = self.vteps.iter().filter_map(|(_, known)| known.reach.as_ref());
-        let uplinks: BTreeSet<u32> = reached.flat_map(|reach| reach.uplinks.iter().copied()).collect();
+        let uplinks: BTreeSet<u32> =
+            reached.flat_map(|reach| reach.uplinks.iter().copied()).collect();
         uplinks.into_iter().map(|ifindex| (ifindex, self.links.name(ifindex))).collect()
     }
 
-    /// Decides again about these netdevs, and builds the tables of those taken whose entries or terms changed. Says
-    /// whether any is taken, left or steered otherwise than before.
+    /// Decides again about these netdevs, and builds the tables of those taken whose entries or
+    /// terms changed. Says whether any is taken, left or steered otherwise than before.
     fn decide(&mut self, netdevs: &BTreeSet<u32>, entries_changed: &BTreeSet<u32>) -> bool {
         let mut changed = false;
         let mut taken = Vec::new();
@@ -326,35 +342,38 @@ impl State {
         // Slots are given back before others are given away.
         for &ifindex in netdevs {
             let local_is_present = self.has_local_of(ifindex);
-            let terms =
-                match (self.links.get(ifindex), self.links.vxlan(ifindex), self.overlays.get(&ifindex)) {
-                    (Some(link), Some(vxlan), Some(overlay)) => {
-                        let discovery = Discovery {
-                            settings: &self.settings,
-                            namespace: &self.namespace,
-                            links: &self.links,
-                            vteps: &self.vteps,
-                            policies: &self.policies,
-                            local_is_present,
-                            multicast: &self.multicast,
-                            packet_filters: &self.packet_filters,
-                            uplinks: &named,
-                        };
-                        let decision = discovery.decide(link, vxlan, overlay);
-                        let reason = decision.as_ref().err();
-                        choices.push((ifindex, discovery.port_choice(link, vxlan, overlay, reason)));
-                        Some(decision.map_err(|reason| LeftToKernel {
-                            ifindex,
-                            name: link.name.clone(),
-                            vni: vxlan.id,
-                            reason,
-                        }))
-                    }
-                    _ => {
-                        choices.push((ifindex, None));
-                        None
-                    }
-                };
+            let terms = match (
+                self.links.get(ifindex),
+                self.links.vxlan(ifindex),
+                self.overlays.get(&ifindex),
+            ) {
+                (Some(link), Some(vxlan), Some(overlay)) => {
+                    let discovery = Discovery {
+                        settings: &self.settings,
+                        namespace: &self.namespace,
+                        links: &self.links,
+                        vteps: &self.vteps,
+                        policies: &self.policies,
+                        local_is_present,
+                        multicast: &self.multicast,
+                        packet_filters: &self.packet_filters,
+                        uplinks: &named,
+                    };
+                    let decision = discovery.decide(link, vxlan, overlay);
+                    let reason = decision.as_ref().err();
+                    choices.push((ifindex, discovery.port_choice(link, vxlan, overlay, reason)));
+                    Some(decision.map_err(|reason| LeftToKernel {
+                        ifindex,
+                        name: link.name.clone(),
+                        vni: vxlan.id,
+                        reason,
+                    }))
+                }
+                _ => {
+                    choices.push((ifindex, None));
+                    None
+                }
+            };
             match terms {
                 Some(Ok(terms)) => taken.push((ifindex, terms)),
                 Some(Err(left)) => changed |= self.leave(left),
@@ -437,7 +456,9 @@ impl State {
     /// Slots may have become free for those that found none.
     fn take_exhausted(&mut self) -> bool {
         let waiting = self.publication.waiting.clone();
-        self.publication.slots.any_free() && !waiting.is_empty() && self.decide(&waiting, &BTreeSet::new())
+        self.publication.slots.any_free()
+            && !waiting.is_empty()
+            && self.decide(&waiting, &BTreeSet::new())
     }
 
     /// Numbers the adjacencies that lead to the VTEPs of taken VNIs.
@@ -458,7 +479,8 @@ impl State {
         self.publication.uplinks = uplinks;
     }
 
-    /// Follows the ways to VTEPs with the next hops to them. VTEPs that are reached alike, and were before, share theirs.
+    /// Follows the ways to VTEPs with the next hops to them. VTEPs that are reached alike, and were
+    /// before, share theirs.
     fn build_paths(&mut self, rebalanced: bool) {
         let mut built: HashMap<_, Arc<Paths>, BuildHasherDefault<TableHasher>> = HashMap::default();
         let mut shared = HashSet::new();
@@ -471,7 +493,9 @@ impl State {
                 Entry::Vacant(entry) => {
                     let next_hops = self.next_hops(&reach.hops);
                     let paths = match before {
-                        Some(before) if !rebalanced && before.next_hops() == next_hops => Arc::clone(before),
+                        Some(before) if !rebalanced && before.next_hops() == next_hops => {
+                            Arc::clone(before)
+                        }
                         Some(before) => Arc::new(before.follow(next_hops, self.settings.rebalance)),
                         None => Arc::new(Paths::new(next_hops)),
                     };
@@ -491,7 +515,8 @@ impl State {
         }
     }
 
-    /// The live next hops, without those that do not answer while others do (`fib_multipath_use_neigh` of the kernel).
+    /// The live next hops, without those that do not answer while others do
+    /// (`fib_multipath_use_neigh` of the kernel).
     fn next_hops(&self, hops: &[Hop]) -> Vec<NextHop> {
         let failed = |hop: &Hop| {
             self.neighbours.get(&(hop.ifindex, hop.gateway)).is_some_and(|adjacent| adjacent.failed)
@@ -589,7 +614,9 @@ impl State {
         let mut news = Vec::new();
         for (index, known) in self.vteps.places() {
             let published = before.vtep(index);
-            let was = || published.filter(|vtep| vtep.paths.by_default()).map(|vtep| (vtep.address, false));
+            let was = || {
+                published.filter(|vtep| vtep.paths.by_default()).map(|vtep| (vtep.address, false))
+            };
             match known.filter(|known| known.is_taken()) {
                 Some(Known { address, paths, .. }) => {
                     let same = published.is_some_and(|vtep| {
@@ -598,7 +625,9 @@ impl State {
                     });
                     if !same {
                         let paths = paths.clone().unwrap_or_default();
-                        news.extend(was().into_iter().chain(paths.by_default().then_some((*address, true))));
+                        news.extend(
+                            was().into_iter().chain(paths.by_default().then_some((*address, true))),
+                        );
                         snapshot.vtep(index, Vtep { address: *address, paths });
                     }
                 }
@@ -616,20 +645,25 @@ impl State {
     /// The neighbours that the kernel is to be asked for now; each is remembered as asked for.
     pub fn resolve_due(&mut self, now: Instant) -> Vec<Adjacency> {
         let wanted: Vec<_> = self.unresolved().collect();
-        let ask = |(adjacency, interval)| self.resolver.ask(adjacency, interval, now).then_some(adjacency);
+        let ask = |(adjacency, interval)| {
+            self.resolver.ask(adjacency, interval, now).then_some(adjacency)
+        };
         wanted.into_iter().filter_map(ask).collect()
     }
 
-    /// A worker misses this neighbour: whether to ask the kernel for it now, which is then remembered.
+    /// A worker misses this neighbour: whether to ask the kernel for it now, which is then
+    /// remembered.
     pub fn resolve(&mut self, adjacency: Adjacency, now: Instant) -> bool {
         !self.is_resolved(adjacency) && self.resolver.ask(adjacency, UNRESOLVED, now)
     }
 
-    /// When [`State::tick`] or [`State::resolve_due`] next have something to do, if nothing is said before.
+    /// When [`State::tick`] or [`State::resolve_due`] next have something to do, if nothing is said
+    /// before.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let asks =
-            self.unresolved().filter_map(|(adjacency, interval)| self.resolver.due(adjacency, interval));
+        let asks = self
+            .unresolved()
+            .filter_map(|(adjacency, interval)| self.resolver.due(adjacency, interval));
         asks.chain(self.fpm_sweep_at()).chain(self.confirm_at).chain(self.flapping.ends()).min()
     }
 
@@ -646,8 +680,9 @@ impl State {
     }
 }
 
-/// What the choice among next hops goes by. A link-local gateway says nothing that the interface does not: it comes from a MAC
-/// address, or is zebra's stand-in for one, so it may change while the topology stays.
+/// What the choice among next hops goes by. A link-local gateway says nothing that the interface
+/// does not: it comes from a MAC address, or is zebra's stand-in for one, so it may change while
+/// the topology stays.
 fn identity(interface: &str, gateway: IpAddr) -> u64 {
     let number = match gateway {
         IpAddr::V4(address) if address.is_link_local() => 0,
@@ -673,8 +708,15 @@ fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
     }
 }
 
-fn table(slot: Slot, ifindex: u32, terms: &VniConfig, overlay: &Overlay, hosts: Fdb<u32>) -> VniTable {
-    let learning = terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
+fn table(
+    slot: Slot,
+    ifindex: u32,
+    terms: &VniConfig,
+    overlay: &Overlay,
+    hosts: Fdb<u32>,
+) -> VniTable {
+    let learning =
+        terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
     VniTable {
         slot,
         netdev: terms.netdev.clone(),

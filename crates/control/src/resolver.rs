@@ -15,8 +15,8 @@ pub struct Adjacency {
 
 /// How often the kernel is asked for the same neighbour that it does not know.
 pub(crate) const UNRESOLVED: Duration = Duration::from_secs(1);
-/// How often it is asked to check one that it has not heard of for a while. It does so by itself only for its own
-/// packets, and ours pass it by.
+/// How often it is asked to check one that it has not heard of for a while. It does so by itself
+/// only for its own packets, and ours pass it by.
 pub(crate) const STALE: Duration = Duration::from_secs(10);
 
 /// Remembers who was asked for when.

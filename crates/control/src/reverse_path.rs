@@ -1,9 +1,10 @@
 //! Reverse path filters (`rp_filter`): from which VTEPs packets certainly pass at which uplink.
 //!
-//! The kernel looks up the route to a received packet's source (`__fib_validate_source()`, `net/ipv4/fib_frontend.c`)
-//! and accepts the packet if that route has the receiving interface as a next hop, strict or loose. So the steering
-//! program takes such packets. All others at an uplink with a filter are left to kernel VXLAN, which drops them or
-//! delivers them: by the filter's mode, the interface's addresses and routes that no table here has.
+//! The kernel looks up the route to a received packet's source (`__fib_validate_source()`,
+//! `net/ipv4/fib_frontend.c`) and accepts the packet if that route has the receiving interface as a
+//! next hop, strict or loose. So the steering program takes such packets. All others at an uplink
+//! with a filter are left to kernel VXLAN, which drops them or delivers them: by the filter's mode,
+//! the interface's addresses and routes that no table here has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -50,13 +51,18 @@ impl ReversePaths {
 
 impl State {
     /// The uplinks with a reverse path filter, and the VTEPs whose packets certainly pass it there.
-    pub(crate) fn checked_sources(&self, uplinks: &BTreeSet<Uplink>) -> BTreeMap<u32, BTreeSet<Ipv4Addr>> {
+    pub(crate) fn checked_sources(
+        &self,
+        uplinks: &BTreeSet<Uplink>,
+    ) -> BTreeMap<u32, BTreeSet<Ipv4Addr>> {
         // Without netdevs there is no kernel VXLAN that packets could be left to.
         if !self.settings.standalone.is_empty() {
             return BTreeMap::new();
         }
-        let on =
-            uplinks.iter().map(|uplink| uplink.ifindex).filter(|ifindex| self.reverse_paths.is_on(*ifindex));
+        let on = uplinks
+            .iter()
+            .map(|uplink| uplink.ifindex)
+            .filter(|ifindex| self.reverse_paths.is_on(*ifindex));
         let mut checked: BTreeMap<u32, BTreeSet<Ipv4Addr>> =
             on.map(|ifindex| (ifindex, BTreeSet::new())).collect();
         // Rules may send packets back another way, and the reverse route depends on the TOS.
@@ -64,7 +70,8 @@ impl State {
             return checked;
         }
         for (_, known) in self.vteps.taken() {
-            let Some(reach) = known.reach.as_ref().filter(|reach| !reach.by_tos && reach.obstacle.is_none())
+            let Some(reach) =
+                known.reach.as_ref().filter(|reach| !reach.by_tos && reach.obstacle.is_none())
             else {
                 continue;
             };

@@ -1,8 +1,10 @@
-//! The IPv4 routes of one source, looked up as the kernel does: tables local, main and default, longest prefix first.
+//! The IPv4 routes of one source, looked up as the kernel does: tables local, main and default,
+//! longest prefix first.
 //!
-//! One hash map per prefix length instead of a trie (the `prefix-trie` crate, say): a lookup here has to walk *all*
-//! matching prefixes from the longest to the shortest, in two sources at once, because dead next hops send it on to
-//! the next one. That is 33 probes for a VTEP whose route changed, never one for a frame.
+//! One hash map per prefix length instead of a trie (the `prefix-trie` crate, say): a lookup here
+//! has to walk *all* matching prefixes from the longest to the shortest, in two sources at once,
+//! because dead next hops send it on to the next one. That is 33 probes for a VTEP whose route
+//! changed, never one for a frame.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -15,8 +17,8 @@ use tables::hash::{TableHasher, TableMap};
 use crate::epoch_map::Epoch;
 use crate::intern::Shared;
 
-/// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default rules
-/// (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`).
+/// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default
+/// rules (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`).
 pub(crate) const TABLES: [u32; 3] = [255, 254, 253];
 /// `RT_TABLE_LOCAL`.
 pub(crate) const LOCAL: u32 = 255;
@@ -26,7 +28,8 @@ pub(crate) const BY_TOS: u32 = 1 << 31;
 /// What tells routes to one prefix apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// The kernel: routes to one prefix live side by side, by metric, and even twice by the same (`ip route append`).
+    /// The kernel: routes to one prefix live side by side, by metric, and even twice by the same
+    /// (`ip route append`).
     Metric,
     /// zebra tells of the one route that it selected; an update replaces it, whatever its metric.
     Prefix,
@@ -60,8 +63,9 @@ pub(crate) struct Fib {
 /// A route's table and prefix.
 pub(crate) type Prefix = (u32, Ipv4Addr, u8);
 
-/// Which of the kernel's routes this project knows: those of IPv4 in the tables of the default rules. Only those for
-/// every TOS are followed; the others are in tables of their own ([`BY_TOS`]).
+/// Which of the kernel's routes this project knows: those of IPv4 in the tables of the default
+/// rules. Only those for every TOS are followed; the others are in tables of their own
+/// ([`BY_TOS`]).
 fn prefix_of(route: &Route) -> Option<Prefix> {
     match route.destination {
         IpAddr::V4(destination)
@@ -97,8 +101,12 @@ impl Fib {
     /// Inserts, replaces or confirms a route; says whether anything changed.
     pub(crate) fn insert(&mut self, route: &Route, epoch: Epoch) -> bool {
         let Some((table, destination, length)) = prefix_of(route) else { return false };
-        let routes =
-            self.lengths.entry((table, length)).or_default().entry(destination.to_bits()).or_default();
+        let routes = self
+            .lengths
+            .entry((table, length))
+            .or_default()
+            .entry(destination.to_bits())
+            .or_default();
         let new = FibRoute {
             priority: route.priority,
             route_type: route.route_type,
@@ -118,10 +126,11 @@ impl Fib {
             known.epoch = epoch;
             return false;
         }
-        // A second route of the same metric was appended, unless this says that it replaces, or a dump is telling
-        // the news of a route that changed unheard.
-        let replaced =
-            routes.iter_mut().find(|old| old.is_beside(&new) && (route.replace || old.epoch != epoch));
+        // A second route of the same metric was appended, unless this says that it replaces, or a
+        // dump is telling the news of a route that changed unheard.
+        let replaced = routes
+            .iter_mut()
+            .find(|old| old.is_beside(&new) && (route.replace || old.epoch != epoch));
         match replaced {
             Some(old) => *old = new,
             None => {
@@ -160,14 +169,16 @@ impl Fib {
     /// This route's prefix, if it has no route any more.
     pub(crate) fn prefix_without_route(&self, route: &Route) -> Option<Prefix> {
         let (table, destination, length) = prefix_of(route)?;
-        let held =
-            self.lengths.get(&(table, length)).is_some_and(|at| at.contains_key(&destination.to_bits()));
+        let held = self
+            .lengths
+            .get(&(table, length))
+            .is_some_and(|at| at.contains_key(&destination.to_bits()));
         (!held).then_some((table, destination, length))
     }
 
-    /// Takes the next hops through an interface that went down or away out of all routes, and removes the routes that
-    /// this leaves without any: the kernel flushes those of IPv4 without a word (`fib_sync_down_dev()`). Returns the
-    /// prefixes that have no route any more.
+    /// Takes the next hops through an interface that went down or away out of all routes, and
+    /// removes the routes that this leaves without any: the kernel flushes those of IPv4 without a
+    /// word (`fib_sync_down_dev()`). Returns the prefixes that have no route any more.
     pub(crate) fn interface_down(&mut self, ifindex: u32) -> Vec<Prefix> {
         let mut pruned = Vec::new();
         // What no route leads by does not matter, and what one does keeps its place.
@@ -175,13 +186,16 @@ impl Fib {
             if let RouteTarget::NextHops(hops) = &**target
                 && hops.iter().any(|hop| hop.ifindex == ifindex)
             {
-                let left: Vec<_> = hops.iter().filter(|hop| hop.ifindex != ifindex).cloned().collect();
+                let left: Vec<_> =
+                    hops.iter().filter(|hop| hop.ifindex != ifindex).cloned().collect();
                 pruned.push((Arc::as_ptr(target), left));
             }
         }
-        let mut left =
-            |hops: Vec<_>| (!hops.is_empty()).then(|| self.targets.share(&RouteTarget::NextHops(hops)));
-        let pruned: TableMap<_, _> = pruned.into_iter().map(|(target, hops)| (target, left(hops))).collect();
+        let mut left = |hops: Vec<_>| {
+            (!hops.is_empty()).then(|| self.targets.share(&RouteTarget::NextHops(hops)))
+        };
+        let pruned: TableMap<_, _> =
+            pruned.into_iter().map(|(target, hops)| (target, left(hops))).collect();
         if pruned.is_empty() {
             return Vec::new();
         }
@@ -195,7 +209,8 @@ impl Fib {
         })
     }
 
-    /// Removes what `epoch` has not confirmed. Returns how many routes that were, and the prefixes that have none now.
+    /// Removes what `epoch` has not confirmed. Returns how many routes that were, and the prefixes
+    /// that have none now.
     pub(crate) fn sweep(&mut self, epoch: Epoch) -> (usize, Vec<Prefix>) {
         let mut swept = 0;
         let emptied = self.retain(|route| {
@@ -205,15 +220,18 @@ impl Fib {
         (swept, emptied)
     }
 
-    /// All routes that match an address in a table, the longest prefix first, and of equal ones the lowest metric.
+    /// All routes that match an address in a table, the longest prefix first, and of equal ones the
+    /// lowest metric.
     pub(crate) fn matching(
         &self,
         table: u32,
         address: Ipv4Addr,
     ) -> impl Iterator<Item = (u8, &[FibRoute])> + '_ {
-        self.lengths.range((table, 0)..=(table, 32)).rev().filter_map(move |((_, length), routes)| {
-            Some((*length, routes.get(&network(address, *length).to_bits())?.as_slice()))
-        })
+        self.lengths.range((table, 0)..=(table, 32)).rev().filter_map(
+            move |((_, length), routes)| {
+                Some((*length, routes.get(&network(address, *length).to_bits())?.as_slice()))
+            },
+        )
     }
 
     /// The next hops that routes name themselves, not by an object.
@@ -245,7 +263,8 @@ impl Fib {
         changed
     }
 
-    /// Keeps what `keep` says, which may change it. Returns the prefixes that have no route any more.
+    /// Keeps what `keep` says, which may change it. Returns the prefixes that have no route any
+    /// more.
     fn retain(&mut self, mut keep: impl FnMut(&mut FibRoute) -> bool) -> Vec<Prefix> {
         let mut emptied = Vec::new();
         self.lengths.retain(|(table, length), at| {
@@ -402,7 +421,10 @@ mod tests {
         for tos in [4, 8] {
             assert!(fib.insert(&Route { tos, ..base.clone() }, epoch));
         }
-        assert_eq!((fib.matching(254, address).count(), fib.matching(254 | BY_TOS, address).count()), (0, 1));
+        assert_eq!(
+            (fib.matching(254, address).count(), fib.matching(254 | BY_TOS, address).count()),
+            (0, 1)
+        );
         assert!(fib.remove(&Route { tos: 4, ..base.clone() }));
         assert_eq!(fib.matching(254 | BY_TOS, address).count(), 1, "the other one is still there");
         assert!(fib.remove(&Route { tos: 8, ..base }));

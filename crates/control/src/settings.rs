@@ -65,9 +65,11 @@ impl Settings {
     }
 }
 
-/// How long what zebra said over a lost FPM connection is kept, unless it comes back and says it again.
+/// How long what zebra said over a lost FPM connection is kept, unless it comes back and says it
+/// again.
 ///
-/// The default is FRR's own for a restart, `bgp graceful-restart restart-time` (`BGP_DEFAULT_RESTART_TIME`, `bgpd/bgpd.h`).
+/// The default is FRR's own for a restart, `bgp graceful-restart restart-time`
+/// (`BGP_DEFAULT_RESTART_TIME`, `bgpd/bgpd.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StaleTime(pub Duration);
 
@@ -77,14 +79,16 @@ impl Default for StaleTime {
     }
 }
 
-/// How much may be learned from received frames: made-up addresses must not fill the memory, nor keep anybody busy.
+/// How much may be learned from received frames: made-up addresses must not fill the memory, nor
+/// keep anybody busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LearnLimits {
     /// Addresses of all netdevs that learn, together.
     pub total: usize,
     /// Remote VTEPs that may be known for an address to be learned from one that is not.
     pub vteps: usize,
-    /// Moves of an address in a second; one that is to move more often stays where it is, and is called flapping.
+    /// Moves of an address in a second; one that is to move more often stays where it is, and is
+    /// called flapping.
     pub moves: u32,
 }
 
@@ -122,9 +126,10 @@ impl Datapath {
 
 /// Whether kernel VXLAN looks up the route for each frame in the `kernel` datapath.
 ///
-/// It keeps one route for each remote VTEP and CPU (`dst_cache`), so the CPU decides which next hop of several a flow
-/// takes. A mark on the frame makes it look up the route each time (`ip_tunnel_dst_cache_usable()`,
-/// `include/net/ip_tunnels.h`); that costs about a seventh of the CPU time of a frame.
+/// It keeps one route for each remote VTEP and CPU (`dst_cache`), so the CPU decides which next hop
+/// of several a flow takes. A mark on the frame makes it look up the route each time
+/// (`ip_tunnel_dst_cache_usable()`, `include/net/ip_tunnels.h`); that costs about a seventh of the
+/// CPU time of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RoutePerFrame {
     /// Where a remote VTEP has several next hops, or where that is not known.
@@ -149,9 +154,11 @@ pub struct VniSettings {
     pub source_ports: SourcePortRange,
     /// Outer TTL, 1 to 255, instead of the netdev's.
     pub ttl: Option<u8>,
-    /// Whether frames from a VTEP that neither FDB nor flood list names are dropped. The kernel accepts them.
+    /// Whether frames from a VTEP that neither FDB nor flood list names are dropped. The kernel
+    /// accepts them.
     pub strict_vtep: bool,
-    /// Addresses that the netdev's FDB may hold for more to be learned, whatever its `maxaddress` allows.
+    /// Addresses that the netdev's FDB may hold for more to be learned, whatever its `maxaddress`
+    /// allows.
     pub addresses: usize,
 }
 
@@ -171,7 +178,8 @@ impl Default for VniSettings {
 
 /// Values of the namespace that stand in where a netdev says "default".
 ///
-/// The kernel sends no event when they change, so they are read at start, on reload, and [`Defaults`] once a second.
+/// The kernel sends no event when they change, so they are read at start, on reload, and
+/// [`Defaults`] once a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
     /// `net.ipv4.ip_default_ttl`, 1 to 255.
@@ -191,7 +199,8 @@ pub struct Filters {
     pub ebtables: bool,
     /// nftables has rules for IP, or legacy iptables a table.
     pub ip: bool,
-    /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: what is for IP sees what bridges forward.
+    /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: what is for IP sees what bridges
+    /// forward.
     pub call_ip: bool,
 }
 
@@ -200,8 +209,11 @@ impl Filters {
     #[must_use]
     pub fn read() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let on = |name: &str| text(&format!("/proc/sys/net/bridge/bridge-nf-call-{name}")).trim() == "1";
-        let legacy = ["ip", "ip6"].iter().any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
+        let on =
+            |name: &str| text(&format!("/proc/sys/net/bridge/bridge-nf-call-{name}")).trim() == "1";
+        let legacy = ["ip", "ip6"]
+            .iter()
+            .any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
         let nftables = netlink::packet_filters().unwrap_or_else(|error| {
             // Rules that change all the time are there; a kernel that does not tell has none.
             let changing = matches!(error, netlink::Error::Interrupted { .. });
@@ -247,11 +259,13 @@ impl Namespace {
         (self.default_ttl, self.local_ports) = (ttl, local_ports);
     }
 
-    /// Reads them in the calling thread's network namespace. What cannot be read is as Linux starts with.
+    /// Reads them in the calling thread's network namespace. What cannot be read is as Linux starts
+    /// with.
     #[must_use]
     pub fn read() -> Self {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
-        let ttl = read("ip_default_ttl").and_then(|text| text.trim().parse().ok()).filter(|ttl| *ttl > 0);
+        let ttl =
+            read("ip_default_ttl").and_then(|text| text.trim().parse().ok()).filter(|ttl| *ttl > 0);
         let ports = read("ip_local_port_range").and_then(|text| {
             let mut bounds = text.split_whitespace().map(str::parse);
             let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
@@ -269,6 +283,10 @@ impl Namespace {
 impl Default for Namespace {
     /// What Linux starts with.
     fn default() -> Self {
-        Self { default_ttl: 64, local_ports: SourcePortRange::KERNEL_DEFAULT, filters: Filters::default() }
+        Self {
+            default_ttl: 64,
+            local_ports: SourcePortRange::KERNEL_DEFAULT,
+            filters: Filters::default(),
+        }
     }
 }

@@ -1,16 +1,18 @@
-//! Short names for the reasons why VNIs stay with kernel VXLAN: labels of metrics and fields of the API.
+//! Short names for the reasons why VNIs stay with kernel VXLAN: labels of metrics and fields of the
+//! API.
 
 use crate::ineligible::{KernelOnlyReason, UnusableRoute};
 
-/// Gives each reason its slug and a general sentence. The match is exhaustive, so a new reason without a slug
-/// does not compile.
+/// Gives each reason its slug and a general sentence. The match is exhaustive, so a new reason
+/// without a slug does not compile.
 macro_rules! slugs {
     ($($pattern:pat => $slug:literal, $sentence:literal;)+) => {
         impl KernelOnlyReason {
             /// All slugs, each with a general sentence for the documentation.
             pub const ALL: &'static [(&'static str, &'static str)] = &[$(($slug, $sentence)),+];
 
-            /// The reason's short name. It never contains names or addresses and does not change between versions.
+            /// The reason's short name. It never contains names or addresses and does not change
+            /// between versions.
             #[must_use]
             pub const fn slug(&self) -> &'static str {
                 match self {

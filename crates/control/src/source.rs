@@ -15,8 +15,8 @@ pub enum SourceState {
     Syncing,
     /// It has told everything and tells every change.
     Live,
-    /// It is gone, or has lost changes. What it said before is kept until something better is known; zebra's for the
-    /// settings' [`StaleTime`](crate::settings::StaleTime) at most.
+    /// It is gone, or has lost changes. What it said before is kept until something better is
+    /// known; zebra's for the settings' [`StaleTime`](crate::settings::StaleTime) at most.
     Stale {
         /// Since when.
         since: Instant,

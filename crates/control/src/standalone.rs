@@ -1,8 +1,8 @@
 //! Standalone: VNIs that the configuration describes, instead of a vxlan netdev.
 //!
-//! To everything that follows they are netdevs that the kernel tells of with each dump, only that no interface has such an index: so
-//! routes, next hops, policies and publications are what they are for netdevs. What a bridge would know of them, the
-//! worker's own does.
+//! To everything that follows they are netdevs that the kernel tells of with each dump, only that
+//! no interface has such an index: so routes, next hops, policies and publications are what they
+//! are for netdevs. What a bridge would know of them, the worker's own does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,7 +29,8 @@ pub struct StandaloneVni {
     pub local: Ipv4Addr,
     /// The UDP port, sent to and listened to.
     pub destination_port: u16,
-    /// The remote VTEPs: they get what is for everybody and for nobody known, and nobody else is listened to.
+    /// The remote VTEPs: they get what is for everybody and for nobody known, and nobody else is
+    /// listened to.
     pub remotes: BTreeSet<Ipv4Addr>,
     /// Stations that are behind a remote VTEP for good.
     pub macs: BTreeMap<MacAddr, Ipv4Addr>,
@@ -39,16 +40,16 @@ pub struct StandaloneVni {
 pub(crate) fn messages(vnis: &[StandaloneVni], what: Dump) -> Vec<Message> {
     let numbered = vnis.iter().zip(FIRST_VIRTUAL..);
     match what {
-        Dump::Links => {
-            numbered.map(|(vni, ifindex)| Message::Link(Operation::New, link(vni, ifindex))).collect()
-        }
+        Dump::Links => numbered
+            .map(|(vni, ifindex)| Message::Link(Operation::New, link(vni, ifindex)))
+            .collect(),
         Dump::Fdb => numbered
             .flat_map(|(vni, ifindex)| {
                 let flood = vni.remotes.iter().map(|remote| (MacAddr::ZERO, *remote));
                 let macs = vni.macs.iter().map(|(mac, remote)| (*mac, *remote));
-                flood
-                    .chain(macs)
-                    .map(move |(mac, remote)| Message::Fdb(Operation::New, entry(ifindex, mac, remote)))
+                flood.chain(macs).map(move |(mac, remote)| {
+                    Message::Fdb(Operation::New, entry(ifindex, mac, remote))
+                })
             })
             .collect(),
         _ => Vec::new(),

@@ -48,7 +48,8 @@ pub struct State {
     pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
     /// The FDB of each vxlan netdev, and of interfaces that may yet turn out to be one.
     pub(crate) overlays: BTreeMap<u32, Overlay>,
-    /// The vxlan netdevs that have multicast entries of their own, and interfaces that may yet turn out to be one.
+    /// The vxlan netdevs that have multicast entries of their own, and interfaces that may yet turn
+    /// out to be one.
     pub(crate) multicast: BTreeSet<u32>,
     pub(crate) neighbours: Swept<(u32, IpAddr), Adjacent>,
     pub(crate) kernel: Routes,
@@ -72,7 +73,8 @@ pub struct State {
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
     pub(crate) learning: LearnCounts,
-    /// Addresses of all netdevs that learn, once somebody wanted to know since the last [`State::build`].
+    /// Addresses of all netdevs that learn, once somebody wanted to know since the last
+    /// [`State::build`].
     pub(crate) learned: Option<usize>,
     pub(crate) moves: MoveCounts,
     pub(crate) flapping: Flapping,
@@ -97,7 +99,8 @@ pub(crate) struct Adjacent {
     pub(crate) mac: Option<MacAddr>,
     pub(crate) state: u16,
     pub(crate) flags: u32,
-    /// It did not answer, and has not since: while it is asked again, frames still had better go elsewhere.
+    /// It did not answer, and has not since: while it is asked again, frames still had better go
+    /// elsewhere.
     pub(crate) failed: bool,
 }
 
@@ -197,8 +200,8 @@ impl State {
         }
     }
 
-    /// Takes new settings; the next [`State::build`] follows them. VNIs that were detached stay so, and those
-    /// without netdevs are as they were.
+    /// Takes new settings; the next [`State::build`] follows them. VNIs that were detached stay so,
+    /// and those without netdevs are as they were.
     pub fn reload(&mut self, settings: Settings, namespace: Namespace) {
         let detached = std::mem::take(&mut self.settings.detached);
         let standalone = std::mem::take(&mut self.settings.standalone);
@@ -247,7 +250,8 @@ impl State {
         };
         epoch.advance();
         let epoch = *epoch;
-        for message in dump.into_iter().chain(standalone::messages(&self.settings.standalone, what)) {
+        for message in dump.into_iter().chain(standalone::messages(&self.settings.standalone, what))
+        {
             self.apply_kernel(message);
         }
         let swept = match what {
@@ -324,16 +328,19 @@ impl State {
         !self.moved.is_empty()
     }
 
-    /// Up to `most` addresses, each of a bridge, of which the kernel's last event may not be the last word: ask it, and tell
-    /// [`State::bridge_has`]. They are not named again until they have moved again.
+    /// Up to `most` addresses, each of a bridge, of which the kernel's last event may not be the
+    /// last word: ask it, and tell [`State::bridge_has`]. They are not named again until they have
+    /// moved again.
     ///
-    /// A frame moves a bridge's entry without a lock (`br_fdb_update()` in `net/bridge/br_fdb.c`). Where that meets another move, as zebra's,
-    /// the events may come in the other order, and after the last one the kernel says nothing more.
+    /// A frame moves a bridge's entry without a lock (`br_fdb_update()` in `net/bridge/br_fdb.c`).
+    /// Where that meets another move, as zebra's, the events may come in the other order, and after
+    /// the last one the kernel says nothing more.
     pub fn take_moved(&mut self, most: usize) -> Vec<(u32, MacAddr)> {
         std::iter::from_fn(|| self.moved.pop_first()).take(most).collect()
     }
 
-    /// The kernel was asked what a bridge has of an address, after everything was heard that this state has heard.
+    /// The kernel was asked what a bridge has of an address, after everything was heard that this
+    /// state has heard.
     pub fn bridge_has(&mut self, bridge: u32, mac: MacAddr, entry: Option<&FdbEntry>) {
         if !self.links.is_bridge(bridge) {
             return;
@@ -349,8 +356,8 @@ impl State {
         }
     }
 
-    /// zebra connected: what it said before is unconfirmed until it says it again. The kernel is to be dumped again,
-    /// for zebra never replays MAC addresses.
+    /// zebra connected: what it said before is unconfirmed until it says it again. The kernel is to
+    /// be dumped again, for zebra never replays MAC addresses.
     pub fn fpm_connected(&mut self) {
         self.epochs.fpm.advance();
         self.session.connected();
@@ -372,8 +379,9 @@ impl State {
         }
     }
 
-    /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet, and everything that it said
-    /// once it has been away for too long. Doubts MAC addresses of which the kernel has never told.
+    /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet, and
+    /// everything that it said once it has been away for too long. Doubts MAC addresses of which
+    /// the kernel has never told.
     pub fn tick(&mut self, now: Instant) -> Option<FpmSweep> {
         self.flapping.tick(self.settings.learning.moves, now);
         if self.confirm_at.take_if(|at| now >= *at).is_some()
@@ -428,24 +436,26 @@ impl State {
         self.session.forgotten()
     }
 
-    /// Set when the connected zebra does not survive a reconnect: it knows a router MAC, and its messages, which name no
-    /// VNI, are those of a version before 9.0.
+    /// Set when the connected zebra does not survive a reconnect: it knows a router MAC, and its
+    /// messages, which name no VNI, are those of a version before 9.0.
     #[must_use]
     pub fn fpm_hazard(&self) -> Option<FpmHazard> {
         if self.session.is_fragile() { self.router_mac() } else { None }
     }
 
-    /// A remote router MAC (L3VNI) that the kernel knows from zebra: a neighbour on an SVI whose address is the VTEP's.
+    /// A remote router MAC (L3VNI) that the kernel knows from zebra: a neighbour on an SVI whose
+    /// address is the VTEP's.
     ///
-    /// zebra up to 8.4.6, 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 crashes when an FPM connection is made, the first one
-    /// included, while it knows one. Nothing tells its version before it connects.
+    /// zebra up to 8.4.6, 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 crashes when an FPM connection is
+    /// made, the first one included, while it knows one. Nothing tells its version before it
+    /// connects.
     #[must_use]
     pub fn router_mac(&self) -> Option<FpmHazard> {
         self.neighbours.iter().find_map(|((ifindex, address), neighbour)| {
             let IpAddr::V4(vtep) = address else { return None };
-            let router_mac = neighbour
-                .mac
-                .filter(|_| neighbour.state & NUD_NOARP != 0 && neighbour.flags & NTF_EXT_LEARNED != 0)?;
+            let router_mac = neighbour.mac.filter(|_| {
+                neighbour.state & NUD_NOARP != 0 && neighbour.flags & NTF_EXT_LEARNED != 0
+            })?;
             // The SVI is the bridge, or a VLAN interface on it.
             let svi = self.links.get(ifindex)?;
             let bridge = if self.links.is_bridge(ifindex) { ifindex } else { svi.link? };
@@ -479,7 +489,10 @@ impl State {
                 .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
         });
         if let Some(bridge) = bridge {
-            self.dirty.bypass.addresses.extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
+            self.dirty
+                .bypass
+                .addresses
+                .extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
         }
         if self.publication.takes(ifindex) {
             self.moves.followed += settled.followed;
@@ -489,8 +502,8 @@ impl State {
         settled
     }
 
-    /// What the last [`State::build`] changed in the FDB of each vxlan netdev, by interface index; without the moves of addresses
-    /// that flap.
+    /// What the last [`State::build`] changed in the FDB of each vxlan netdev, by interface index;
+    /// without the moves of addresses that flap.
     pub fn take_mac_changes(&mut self, now: Instant) -> Vec<(u32, MacChange)> {
         let mut changes = std::mem::take(&mut self.mac_changes);
         let limit = self.settings.learning.moves;

@@ -51,7 +51,8 @@ pub struct Status {
     pub ports: Arc<[PortDecision]>,
     /// What the user should know.
     pub warnings: Vec<Warning>,
-    /// How often the control task has read everything that waited for it and published what follows.
+    /// How often the control task has read everything that waited for it and published what
+    /// follows.
     pub turns: u64,
 }
 
@@ -174,8 +175,9 @@ mod tests {
 
     #[test]
     fn who_is_reached_by_the_default_route_is_named_as_far_as_there_is_room() {
-        let vteps =
-            |count: u8| (1..=count).map(|last| Ipv4Addr::new(10, 0, 0, last)).collect::<BTreeSet<_>>();
+        let vteps = |count: u8| {
+            (1..=count).map(|last| Ipv4Addr::new(10, 0, 0, last)).collect::<BTreeSet<_>>()
+        };
         let sentence = |count| ByDefault::of(&vteps(count)).map(|warning| warning.to_string());
         assert_eq!(sentence(0), None);
         assert!(sentence(1).unwrap().contains("leads to VTEP 10.0.0.1: frames"));

@@ -1,8 +1,10 @@
-//! The one task that owns everything: it listens to the kernel, to zebra and to the workers, and publishes.
+//! The one task that owns everything: it listens to the kernel, to zebra and to the workers, and
+//! publishes.
 //!
-//! It watches before it dumps, and dumps again whenever events were lost, whenever zebra connects, and whenever the
-//! kernel may have changed something without an event. Bursts are drained before anything is built. A lone event is
-//! published at once; in a storm there is one publication each [`PACE`], or fewer, so that they take half of the time at most.
+//! It watches before it dumps, and dumps again whenever events were lost, whenever zebra connects,
+//! and whenever the kernel may have changed something without an event. Bursts are drained before
+//! anything is built. A lone event is published at once; in a storm there is one publication each
+//! [`PACE`], or fewer, so that they take half of the time at most.
 
 use std::collections::BTreeMap;
 use std::future;
@@ -40,9 +42,11 @@ const DRAIN: usize = 256;
 const DUMP_SHARE: u32 = 8;
 /// When a failed dump is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How many moved addresses the kernel is asked for before events are heard again; each takes it some microseconds.
+/// How many moved addresses the kernel is asked for before events are heard again; each takes it
+/// some microseconds.
 const MOVED_AT_ONCE: usize = 256;
-/// How long the kernel gets to resolve the next hops before anything is taken over. A dead one takes it 3 s to give up.
+/// How long the kernel gets to resolve the next hops before anything is taken over. A dead one
+/// takes it 3 s to give up.
 const FIRST_RESOLUTION: Duration = Duration::from_millis(500);
 /// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
 const FPM_PATIENCE: Duration = Duration::from_secs(10);
@@ -90,7 +94,8 @@ pub enum Request {
     Shutdown,
 }
 
-/// Dumps everything once and builds what follows: what would be taken over, and why the rest would not.
+/// Dumps everything once and builds what follows: what would be taken over, and why the rest would
+/// not.
 ///
 /// # Errors
 /// When the kernel cannot be read.
@@ -104,9 +109,9 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 
 /// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
 ///
-/// `publish` is called in this task, once for each publication, the first time when the kernel has told everything. FPM is
-/// listened for only then, because the kernel knows whether zebra would survive it. What happened is in the `journal` once
-/// `publish` has returned.
+/// `publish` is called in this task, once for each publication, the first time when the kernel has
+/// told everything. FPM is listened for only then, because the kernel knows whether zebra would
+/// survive it. What happened is in the `journal` once `publish` has returned.
 ///
 /// # Errors
 /// When the kernel cannot be read at the start, or can no longer be listened to.
@@ -146,7 +151,8 @@ pub async fn run(
         too_many: false,
         warned: Vec::new(),
     };
-    // Half of the facts would be worse than none: nothing is published before everything was read once.
+    // Half of the facts would be worse than none: nothing is published before everything was read
+    // once.
     task.resync_all().await?;
     task.resolve_all().await?;
     task.untold.ask(&mut task.state, &task.kernel, Instant::now()).await;
@@ -294,7 +300,8 @@ impl<P: FnMut(&Update)> Task<P> {
             }
             fpm::Event::Disconnected { .. } => {
                 self.state.fpm_disconnected(Instant::now());
-                // Before zebra tries again: the kernel would take its connection even if nobody accepts it.
+                // Before zebra tries again: the kernel would take its connection even if nobody
+                // accepts it.
                 self.hold_fpm_back();
             }
         }
@@ -315,7 +322,9 @@ impl<P: FnMut(&Update)> Task<P> {
                 // Who asked may be gone.
                 Err(error) => drop(answer.send(Err(error))),
             },
-            Some(Request::Port(slot, mac, answer)) => drop(answer.send(self.state.port_of(slot, mac))),
+            Some(Request::Port(slot, mac, answer)) => {
+                drop(answer.send(self.state.port_of(slot, mac)))
+            }
             Some(Request::Hosts(answer)) => drop(answer.send(self.state.hosts().collect())),
             Some(Request::Learn(learned)) => self.learn(learned),
             Some(Request::Resolve(adjacency)) => self.resolve(adjacency).await,
@@ -342,8 +351,8 @@ impl<P: FnMut(&Update)> Task<P> {
         result
     }
 
-    /// Sees to it that frames find their way at once when they are taken over: kernel VXLAN may have used only one next hop of
-    /// several, and the kernel know only that one's MAC address.
+    /// Sees to it that frames find their way at once when they are taken over: kernel VXLAN may
+    /// have used only one next hop of several, and the kernel know only that one's MAC address.
     async fn resolve_all(&mut self) -> Result<(), netlink::Error> {
         let until = Instant::now() + FIRST_RESOLUTION;
         loop {
@@ -373,7 +382,9 @@ impl<P: FnMut(&Update)> Task<P> {
         });
         let answers: Vec<_> = match asked.await {
             Ok(answers) => answers,
-            Err(error) => return tracing::debug!(%error, "the kernel cannot be asked for FDB entries"),
+            Err(error) => {
+                return tracing::debug!(%error, "the kernel cannot be asked for FDB entries");
+            }
         };
         for (bridge, mac, entry) in answers {
             match entry {
@@ -387,7 +398,8 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Dumps what the kernel may have changed without an event, and what could not be dumped before.
+    /// Dumps what the kernel may have changed without an event, and what could not be dumped
+    /// before.
     async fn verify(&mut self, now: Instant) {
         if now < self.dump_at {
             return;
@@ -421,7 +433,8 @@ impl<P: FnMut(&Update)> Task<P> {
         self.state.set_kernel_state(state);
         let status = self.status.borrow();
         let read = Dump::ALL.into_iter().filter(|what| dumps.contains(what));
-        let read = read.filter_map(|what| Some((name(what), *status.dumps.get(name(what))?))).collect();
+        let read =
+            read.filter_map(|what| Some((name(what), *status.dumps.get(name(what))?))).collect();
         drop(status);
         self.journal.write(Event::Resynced(read));
         self.tell_sources();
@@ -489,9 +502,10 @@ impl<P: FnMut(&Update)> Task<P> {
         warnings.extend(self.not_bound.clone().map(Warning::FpmNotBound));
         warnings.extend(self.too_many.then_some(Warning::FpmTooMany(self.listener.most_entries)));
         warnings.extend(
-            self.failed
-                .iter()
-                .map(|(what, error)| Warning::DumpFailed { what: name(*what), error: error.clone() }),
+            self.failed.iter().map(|(what, error)| Warning::DumpFailed {
+                what: name(*what),
+                error: error.clone(),
+            }),
         );
         for warning in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
             tracing::warn!("{warning}");
@@ -536,7 +550,8 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Listens for zebra's FPM. While another process has the address, this is tried again: rtnetlink tells the same.
+    /// Listens for zebra's FPM. While another process has the address, this is tried again:
+    /// rtnetlink tells the same.
     fn listen_for_fpm(&mut self) {
         let Some(address) = self.listener.address.filter(|_| !self.too_many) else { return };
         let bound = Server::bind(address, self.listener.users.clone());
@@ -555,7 +570,8 @@ impl<P: FnMut(&Update)> Task<P> {
         self.learned.extend(self.state.learn(&learned));
     }
 
-    /// Writes what was learned into the kernel's FDB. It is forwarded by when the kernel says that it has it.
+    /// Writes what was learned into the kernel's FDB. It is forwarded by when the kernel says that
+    /// it has it.
     async fn write_learned(&mut self) {
         if self.learned.is_empty() {
             return;
@@ -581,7 +597,9 @@ impl<P: FnMut(&Update)> Task<P> {
 
     async fn ask(&self, Adjacency { ifindex, address }: Adjacency) {
         tracing::debug!(ifindex, %address, "the kernel is asked to resolve a neighbour");
-        if let Err(error) = self.kernel.request(move |kernel| kernel.resolve(ifindex, address)).await {
+        if let Err(error) =
+            self.kernel.request(move |kernel| kernel.resolve(ifindex, address)).await
+        {
             tracing::debug!(%error, "it does not");
         }
     }
@@ -594,7 +612,10 @@ impl<P: FnMut(&Update)> Task<P> {
         let look = self.look_again.then_some(self.hazard_at);
         let moved = self.state.has_moved().then_some(self.publish_at);
         let untold = Some(self.untold.at());
-        [self.state.wake_at(), dump, fpm, look, moved, untold, self.bind_at].into_iter().flatten().min()
+        [self.state.wake_at(), dump, fpm, look, moved, untold, self.bind_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -659,7 +680,9 @@ fn log(before: &Update, after: &Update) {
         for port in after.ports.iter().filter(|port| known.get(&port.ifindex) != Some(port)) {
             match port.reason {
                 Some(NoBypass::Off) => {}
-                Some(reason) => tracing::info!(port = port.name, vni = %port.vni, %reason, "no bypass"),
+                Some(reason) => {
+                    tracing::info!(port = port.name, vni = %port.vni, %reason, "no bypass")
+                }
                 None => tracing::info!(port = port.name, vni = %port.vni, "a port with the bypass"),
             }
         }

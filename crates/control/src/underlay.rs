@@ -1,13 +1,15 @@
 //! From a VTEP's address to the adjacencies that lead there.
 //!
-//! The kernel's rules: tables in the order of the default rules, the longest prefix, the lowest metric, dead next hops
-//! skipped. Two things go beyond them. zebra's version of a prefix comes before the kernel's while zebra is there,
-//! and the kernel's before nothing when all next hops of zebra's are dead. And a next hop without carrier is not used:
-//! with next-hop groups zebra 10.3 keeps naming one after its carrier went, and so does the kernel unless
+//! The kernel's rules: tables in the order of the default rules, the longest prefix, the lowest
+//! metric, dead next hops skipped. Two things go beyond them. zebra's version of a prefix comes
+//! before the kernel's while zebra is there, and the kernel's before nothing when all next hops of
+//! zebra's are dead. And a next hop without carrier is not used: with next-hop groups zebra 10.3
+//! keeps naming one after its carrier went, and so does the kernel unless
 //! `ignore_routes_with_linkdown` is set.
 //!
-//! A default route is a route like any other, also one through a management network: the kernel's VXLAN takes it, so
-//! do we. [`Hop::by_default`] marks what leaves by one, to be counted and warned about. When it is a VTEP's turn:
+//! A default route is a route like any other, also one through a management network: the kernel's
+//! VXLAN takes it, so do we. [`Hop::by_default`] marks what leaves by one, to be counted and warned
+//! about. When it is a VTEP's turn:
 //!
 //! | the VTEP's own route | kernel VXLAN | here |
 //! |---|---|---|
@@ -16,13 +18,13 @@
 //! | it stands, and no interface has carrier | sent there all the same, and lost | `no_route` |
 //! | the same, with `ignore_routes_with_linkdown` | the default route | `no_route` |
 //!
-//! The last line is the only difference, and on purpose: zebra takes the route away a moment later if there is no other
-//! way (`fib_lookup_good_nhc()`, `net/ipv4/fib_trie.c`), and until then a leaf that lost its fabric would pour its
-//! tunnels into its management network.
+//! The last line is the only difference, and on purpose: zebra takes the route away a moment later
+//! if there is no other way (`fib_lookup_good_nhc()`, `net/ipv4/fib_trie.c`), and until then a leaf
+//! that lost its fabric would pour its tunnels into its management network.
 //!
-//! For BGP unnumbered, the kernel's next hops name the neighbour's link-local IPv6 address, and zebra's FPM messages
-//! name 169.254.0.1 in its place. Both are one next hop: where the kernel has one link-local gateway on the interface,
-//! [`LinkLocal`] puts it in for 169.254.0.1.
+//! For BGP unnumbered, the kernel's next hops name the neighbour's link-local IPv6 address, and
+//! zebra's FPM messages name 169.254.0.1 in its place. Both are one next hop: where the kernel has
+//! one link-local gateway on the interface, [`LinkLocal`] puts it in for 169.254.0.1.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -49,7 +51,8 @@ const RECURSION: usize = 4;
 /// The largest weight of a next hop (`rtnh_hops` has eight bits and counts from 0).
 const WEIGHT: u64 = 256;
 
-/// What zebra names instead of a link-local IPv6 gateway of IPv4 routes (`ipv4_ll` in FRR's `zebra/rt_netlink.c`).
+/// What zebra names instead of a link-local IPv6 gateway of IPv4 routes (`ipv4_ll` in FRR's
+/// `zebra/rt_netlink.c`).
 const ZEBRA_LINK_LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 0, 1));
 
 /// The routes of one source, and the next-hop objects that they name.
@@ -77,9 +80,10 @@ pub(crate) struct Underlay<'a> {
     pub(crate) link_local: &'a LinkLocal<'a>,
 }
 
-/// The link-local IPv6 gateway of each interface, collected when first asked for: the one that the kernel's next hops name. Where
-/// they name none (FRR 8.4.4 forgets to give the kernel an uplink that has returned), the neighbour that has the MAC
-/// address which zebra gives to 169.254.0.1. Without next-hop objects, the kernel has 169.254.0.1 too, and it stays.
+/// The link-local IPv6 gateway of each interface, collected when first asked for: the one that the
+/// kernel's next hops name. Where they name none (FRR 8.4.4 forgets to give the kernel an uplink
+/// that has returned), the neighbour that has the MAC address which zebra gives to 169.254.0.1.
+/// Without next-hop objects, the kernel has 169.254.0.1 too, and it stays.
 #[derive(Debug)]
 pub(crate) struct LinkLocal<'a> {
     kernel: &'a Routes,
@@ -89,7 +93,10 @@ pub(crate) struct LinkLocal<'a> {
 }
 
 impl<'a> LinkLocal<'a> {
-    pub(crate) const fn new(kernel: &'a Routes, neighbours: &'a Swept<(u32, IpAddr), Adjacent>) -> Self {
+    pub(crate) const fn new(
+        kernel: &'a Routes,
+        neighbours: &'a Swept<(u32, IpAddr), Adjacent>,
+    ) -> Self {
         Self { kernel, neighbours, gateways: OnceCell::new() }
     }
 
@@ -98,7 +105,12 @@ impl<'a> LinkLocal<'a> {
         if gateway != ZEBRA_LINK_LOCAL {
             return gateway;
         }
-        self.gateways.get_or_init(|| self.collect()).get(&ifindex).copied().flatten().unwrap_or(gateway)
+        self.gateways
+            .get_or_init(|| self.collect())
+            .get(&ifindex)
+            .copied()
+            .flatten()
+            .unwrap_or(gateway)
     }
 
     fn collect(&self) -> BTreeMap<u32, Option<IpAddr>> {
@@ -128,7 +140,8 @@ impl<'a> LinkLocal<'a> {
             neighbours.extend(named);
             named = neighbours;
         }
-        // Beside them, an object of before `no zebra nexthop kernel enable` was read may be left over.
+        // Beside them, an object of before `no zebra nexthop kernel enable` was read may be left
+        // over.
         named.retain(|ifindex, _| !stands_in.contains(ifindex));
         named
     }
@@ -147,7 +160,8 @@ fn note(gateways: &mut BTreeMap<u32, Option<IpAddr>>, ifindex: u32, gateway: IpA
 /// How an address is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ResolvedRoute {
-    /// The live next hops, sorted by the interface's name and the gateway. Empty: no frame gets there, not through the kernel either.
+    /// The live next hops, sorted by the interface's name and the gateway. Empty: no frame gets
+    /// there, not through the kernel either.
     pub(crate) hops: Vec<Hop>,
     /// The Ethernet interfaces of all next hops, those without carrier too.
     pub(crate) uplinks: BTreeSet<u32>,
@@ -239,7 +253,8 @@ impl<'a> RouteResolver<'a> {
         Self { underlay, followed: TableMap::default() }
     }
 
-    /// How frames get to `address`: [`Underlay::reach`], shared with the others that are reached so.
+    /// How frames get to `address`: [`Underlay::reach`], shared with the others that are reached
+    /// so.
     pub(crate) fn reach(
         &mut self,
         address: Ipv4Addr,
@@ -255,8 +270,8 @@ impl<'a> RouteResolver<'a> {
         if let Some(reach) = self.followed.get(&key) {
             return Arc::clone(reach);
         }
-        let reach =
-            shared.share(&ResolvedRoute { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
+        let reach = shared
+            .share(&ResolvedRoute { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
         // Otherwise it is a way to this address alone.
         if !reach.recursive && reach.hops.iter().all(|hop| hop.gateway != IpAddr::V4(address)) {
             self.followed.insert(key, Arc::clone(&reach));
@@ -280,31 +295,48 @@ impl Underlay<'_> {
 
     fn lookup(&self, address: Ipv4Addr, depth: usize) -> ResolvedRoute {
         if self.own.contains(&IpAddr::V4(address)) {
-            return ResolvedRoute { obstacle: Some(UnusableRoute::OwnAddress), ..ResolvedRoute::default() };
+            return ResolvedRoute {
+                obstacle: Some(UnusableRoute::OwnAddress),
+                ..ResolvedRoute::default()
+            };
         }
         self.try_each(&self.candidates(address), address, depth)
     }
 
-    /// All routes that match, in the order in which they are asked: by table, then the longest prefix; the sources keep their
-    /// order within a prefix.
+    /// All routes that match, in the order in which they are asked: by table, then the longest
+    /// prefix; the sources keep their order within a prefix.
     fn candidates(&self, address: Ipv4Addr) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::new();
         for (table, number) in TABLES.into_iter().enumerate() {
             for (source, routes) in self.sources.into_iter().enumerate() {
                 for (length, routes) in routes.fib.matching(number, address) {
-                    candidates.extend(routes.iter().map(|route| Candidate { table, length, source, route }));
+                    candidates.extend(routes.iter().map(|route| Candidate {
+                        table,
+                        length,
+                        source,
+                        route,
+                    }));
                 }
             }
         }
-        candidates.sort_by_key(|candidate| (candidate.table, Reverse(candidate.length), candidate.source));
+        candidates.sort_by_key(|candidate| {
+            (candidate.table, Reverse(candidate.length), candidate.source)
+        });
         candidates
     }
 
-    fn try_each(&self, candidates: &[Candidate<'_>], address: Ipv4Addr, depth: usize) -> ResolvedRoute {
+    fn try_each(
+        &self,
+        candidates: &[Candidate<'_>],
+        address: Ipv4Addr,
+        depth: usize,
+    ) -> ResolvedRoute {
         let mut uplinks = BTreeSet::new();
         let mut recursive = false;
         let mut thrown = None;
-        'prefix: for routes in candidates.chunk_by(|a, b| (a.table, a.length) == (b.table, b.length)) {
+        'prefix: for routes in
+            candidates.chunk_by(|a, b| (a.table, a.length) == (b.table, b.length))
+        {
             if routes.first().is_some_and(|first| thrown == Some(first.table)) {
                 continue;
             }
@@ -356,9 +388,13 @@ impl Underlay<'_> {
         }
         let mut named = Vec::new();
         match &*route.via {
-            RouteTarget::NextHops(hops) => named.extend(hops.iter().map(|hop| (hop, u32::from(hop.weight)))),
+            RouteTarget::NextHops(hops) => {
+                named.extend(hops.iter().map(|hop| (hop, u32::from(hop.weight))))
+            }
             RouteTarget::Object(id) => {
-                if self.expand(source, *id, 1, RECURSION, &mut named) == Some(NextHopKind::Blackhole) {
+                if self.expand(source, *id, 1, RECURSION, &mut named)
+                    == Some(NextHopKind::Blackhole)
+                {
                     return Verdict::Reached(ResolvedRoute::default());
                 }
             }
@@ -371,14 +407,17 @@ impl Underlay<'_> {
             if hop.ifindex == 0 {
                 // Recursive: ask the routes for the gateway.
                 *recursive = true;
-                if let (Some(IpAddr::V4(gateway)), Some(depth)) = (hop.gateway, depth.checked_sub(1))
+                if let (Some(IpAddr::V4(gateway)), Some(depth)) =
+                    (hop.gateway, depth.checked_sub(1))
                     && gateway != address
                 {
                     let via = self.lookup(gateway, depth);
                     uplinks.extend(via.uplinks);
                     reach.obstacle = reach.obstacle.or(via.obstacle);
                     weighted.extend(
-                        via.hops.into_iter().map(|hop| (weight.saturating_mul(hop.weight.into()), hop)),
+                        via.hops
+                            .into_iter()
+                            .map(|hop| (weight.saturating_mul(hop.weight.into()), hop)),
                     );
                 }
                 continue;
@@ -387,7 +426,9 @@ impl Underlay<'_> {
             let obstacle = match (hop.vni, hop.encapsulation) {
                 // An EVPN type-5 route: the way leads through an overlay.
                 (Some(_), _) => Some(UnusableRoute::Tunnel { device: link.name.clone() }),
-                (None, Some(kind)) => Some(UnusableRoute::Encapsulation { device: link.name.clone(), kind }),
+                (None, Some(kind)) => {
+                    Some(UnusableRoute::Encapsulation { device: link.name.clone(), kind })
+                }
                 (None, None) => self.links.obstacle(link),
             };
             if obstacle.is_none() {
@@ -442,7 +483,13 @@ impl Underlay<'_> {
             NextHopKind::Group(members) => {
                 let depth = depth.checked_sub(1)?;
                 for (member, share) in members {
-                    self.expand(source, *member, weight.saturating_mul(u32::from(*share)), depth, into);
+                    self.expand(
+                        source,
+                        *member,
+                        weight.saturating_mul(u32::from(*share)),
+                        depth,
+                        into,
+                    );
                 }
             }
             other => return Some(other.clone()),
@@ -451,8 +498,8 @@ impl Underlay<'_> {
     }
 }
 
-/// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions as well as that
-/// allows.
+/// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions
+/// as well as that allows.
 fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
     let mut sums: BTreeMap<(u32, IpAddr), (u64, Hop)> = BTreeMap::new();
     for (weight, hop) in weighted {
@@ -465,7 +512,8 @@ fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
     let largest = sums.values().map(|(sum, ..)| sum / divisor).max().unwrap_or(1);
     let fit = |sum: u64| {
         let weight = sum / divisor;
-        let fitting = if largest > WEIGHT { weight.saturating_mul(WEIGHT) / largest } else { weight };
+        let fitting =
+            if largest > WEIGHT { weight.saturating_mul(WEIGHT) / largest } else { weight };
         u16::try_from(fitting.clamp(1, WEIGHT)).unwrap_or(1)
     };
     sums.into_values().map(|(sum, hop)| Hop { weight: fit(sum), ..hop }).collect()
@@ -516,7 +564,8 @@ mod tests {
 
     fn route() -> impl Strategy<Value = Route> {
         let kind = prop_oneof![6 => Just(1u8), 1 => Just(2), 1 => Just(6), 1 => Just(9)];
-        let prefix = (0u8..8, prop_oneof![3 => Just(32u8), 1 => Just(30), 1 => Just(24), 1 => Just(0)]);
+        let prefix =
+            (0u8..8, prop_oneof![3 => Just(32u8), 1 => Just(30), 1 => Just(24), 1 => Just(0)]);
         let table = prop_oneof![5 => Just(254u32), 1 => Just(253), 1 => Just(255)];
         let via = prop::collection::vec(hop(), 0..3);
         (prefix, table, kind, 0u32..2, prop::option::of(1200u32..1203), via).prop_map(
@@ -572,8 +621,12 @@ mod tests {
         let (own, fpm) = (BTreeSet::new(), Routes::new(Identity::Prefix));
         let neighbours = Swept::default();
         let link_local = LinkLocal::new(&kernel, &neighbours);
-        let underlay =
-            Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
+        let underlay = Underlay {
+            links: &links,
+            own: &own,
+            sources: [&fpm, &kernel],
+            link_local: &link_local,
+        };
         let reach = underlay.reach(address(1));
         assert_eq!(reach.hops.iter().map(|hop| hop.ifindex).collect::<Vec<_>>(), [7, 5]);
     }

@@ -1,4 +1,5 @@
-//! The remote VTEPs that overlays name, each with an index that stays while it is named, and the way to it.
+//! The remote VTEPs that overlays name, each with an index that stays while it is named, and the
+//! way to it.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -44,7 +45,8 @@ pub(crate) struct Vteps {
     pub(crate) ways: Shared<ResolvedRoute>,
     /// Named since they were last looked up.
     pub(crate) new: Vec<VtepIndex>,
-    /// Whether any became, or ceased to be, one that an overlay that is taken over names, since this was last reset.
+    /// Whether any became, or ceased to be, one that an overlay that is taken over names, since
+    /// this was last reset.
     pub(crate) taken_changed: bool,
 }
 
@@ -71,7 +73,9 @@ impl Vteps {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (VtepIndex, &Known)> {
-        (0..).zip(&self.entries).filter_map(|(index, known)| Some((VtepIndex(index), known.as_ref()?)))
+        (0..)
+            .zip(&self.entries)
+            .filter_map(|(index, known)| Some((VtepIndex(index), known.as_ref()?)))
     }
 
     /// All indices ever given, with who has them now.
@@ -92,8 +96,18 @@ impl Vteps {
             self.count(index, 0, u32::from(taken));
             return index;
         }
-        let known = Some(Known { address, overlays: 1, taken: 0, reach: None, path_mtu: None, paths: None });
-        let reused = self.free.pop().and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
+        let known = Some(Known {
+            address,
+            overlays: 1,
+            taken: 0,
+            reach: None,
+            path_mtu: None,
+            paths: None,
+        });
+        let reused = self
+            .free
+            .pop()
+            .and_then(|index| Some((index, self.entries.get_mut(index.0 as usize)?)));
         let index = match reused {
             Some((index, place)) => {
                 *place = known;

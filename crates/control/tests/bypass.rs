@@ -1,4 +1,5 @@
-//! Which bridge ports have the bypass, which addresses it goes by, and in which order they come and go.
+//! Which bridge ports have the bypass, which addresses it goes by, and in which order they come and
+//! go.
 
 #![allow(
     clippy::expect_used,
@@ -63,7 +64,8 @@ fn changes(state: &mut State) -> Vec<(Place, bool)> {
 
 fn reason(state: &mut State) -> Option<NoBypass> {
     let update = state.build();
-    let port = update.ports.iter().find(|port| port.ifindex == HOST).expect("a port of a VNI taken over");
+    let port =
+        update.ports.iter().find(|port| port.ifindex == HOST).expect("a port of a VNI taken over");
     let planned = update.plan.ports.get(&HOST);
     assert_eq!(port.reason.is_none(), planned.is_some_and(|port| port.sends));
     assert!(planned.is_none_or(|port| port.sends || !port.delivers));
@@ -115,11 +117,13 @@ fn a_port_has_the_bypass_unless_only_the_bridge_can_do_what_it_asks_for() {
     assert_eq!(without_for([link(Link { kind: vlan, ..host_port() })]), Some(VlanInterface));
     let blocked = Link { bridge_port: Some(BridgePort { state: 4, ..FORWARDING }), ..netdev() };
     assert_eq!(without_for([link(blocked)]), Some(NetdevNotForwarding(4)));
-    // The bridge checks the source of what comes from a locked port, and takes another port than one without carrier.
+    // The bridge checks the source of what comes from a locked port, and takes another port than
+    // one without carrier.
     let locked = Link { bridge_port: Some(BridgePort { locked: true, ..FORWARDING }), ..netdev() };
     assert_eq!(without_for([link(locked)]), Some(NetdevLocked));
     assert_eq!(without_for([option(|port| port.backup = true)]), Some(BackupPort));
-    // None of these concerns a frame for a known unicast address: floods, ARP and neighbour discovery go by the bridge.
+    // None of these concerns a frame for a known unicast address: floods, ARP and neighbour
+    // discovery go by the bridge.
     for harmless in [
         |port: &mut BridgePort| port.hairpin = true,
         |port: &mut BridgePort| port.unicast_flood = false,
@@ -134,12 +138,17 @@ fn a_port_has_the_bypass_unless_only_the_bridge_can_do_what_it_asks_for() {
     }
     assert_eq!(without_for([attribute(|bridge| bridge.ageing = 0)]), Some(NoAgeing));
     assert_eq!(without_for([attribute(|bridge| bridge.promiscuous = true)]), Some(Promiscuous));
-    assert_eq!(without_for([attribute(|bridge| bridge.calls_netfilter = true)]), None, "there are no tables");
+    assert_eq!(
+        without_for([attribute(|bridge| bridge.calls_netfilter = true)]),
+        None,
+        "there are no tables"
+    );
     // A port whose options are not known is not forwarding for all we know.
     assert_eq!(without_for([link(port(ethernet(HOST, "hp1"), BRIDGE))]), Some(NotForwarding(0)));
 }
 
-/// A host that comes from behind a VTEP may come to any port of the bridge, also to one that does not forward yet or has no bypass.
+/// A host that comes from behind a VTEP may come to any port of the bridge, also to one that does
+/// not forward yet or has no bypass.
 #[test]
 fn ports_without_the_bypass_listen_beside_those_that_have_it() {
     let mut state = leaf_with_hosts();
@@ -197,7 +206,10 @@ fn packet_filters_see_what_they_would() {
     assert_eq!(with(Filters { call_ip: true, ..none }, true), None, "nobody to see it");
     assert_eq!(with(Filters { ip: true, ..none }, false), None, "the bridge does not show it");
     assert_eq!(with(Filters { ip: true, ..none }, true), Some(NoBypass::PacketFilter));
-    assert_eq!(with(Filters { ip: true, call_ip: true, ..none }, false), Some(NoBypass::PacketFilter));
+    assert_eq!(
+        with(Filters { ip: true, call_ip: true, ..none }, false),
+        Some(NoBypass::PacketFilter)
+    );
     assert_eq!(with(Filters { bridge: true, ..none }, false), Some(NoBypass::FrameFilter));
     assert_eq!(with(Filters { ebtables: true, ..none }, false), Some(NoBypass::Ebtables));
 }
@@ -227,16 +239,28 @@ fn switched_off_and_on_again_while_it_runs() {
     tell(&mut state, [bridged(New, HOST, mac(3))]);
     assert!(!state.is_dirty(), "nobody asks for local addresses");
     let blocked = BridgePort { state: 4, ..FORWARDING };
-    let said = Link { ifindex: HOST, bridge_port_only: true, bridge_port: Some(blocked), ..Link::default() };
+    let said = Link {
+        ifindex: HOST,
+        bridge_port_only: true,
+        bridge_port: Some(blocked),
+        ..Link::default()
+    };
     tell(&mut state, [link(said.clone())]);
     state.reload(settings(), Namespace::default());
-    assert_eq!(reason(&mut state), Some(NoBypass::NotForwarding(4)), "it was said while it was off");
+    assert_eq!(
+        reason(&mut state),
+        Some(NoBypass::NotForwarding(4)),
+        "it was said while it was off"
+    );
     tell(&mut state, [link(Link { bridge_port: Some(FORWARDING), ..said })]);
     state.reload(settings(), Namespace::default());
     let update = state.build();
     assert_eq!(changes(&mut state), [(here(1), true), (here(3), true), (there(&update, 2), true)]);
     state.reload(off(), Namespace::default());
-    assert_eq!(changes(&mut state), [(here(1), false), (here(3), false), (there(&update, 2), false)]);
+    assert_eq!(
+        changes(&mut state),
+        [(here(1), false), (here(3), false), (there(&update, 2), false)]
+    );
     assert!(state.published().plan.ports.is_empty());
 }
 
@@ -246,7 +270,10 @@ fn the_frame_limit_and_the_refreshment_follow_netdev_and_bridge() {
     let port = state.build().plan.ports[&HOST].clone();
     // The underlay's 1500 bytes less 36 of headers.
     assert_eq!((port.frame_limit, port.refresh), (1464, Duration::from_secs(1)));
-    tell(&mut state, [link(Link { mtu: 1400, ..netdev() }), attribute(|bridge| bridge.ageing = 300)]);
+    tell(
+        &mut state,
+        [link(Link { mtu: 1400, ..netdev() }), attribute(|bridge| bridge.ageing = 300)],
+    );
     let port = state.build().plan.ports[&HOST].clone();
     assert_eq!((port.frame_limit, port.refresh), (1414, Duration::from_millis(750)));
 }
@@ -277,7 +304,8 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     // And goes to another port, which is none of the bypass's.
     tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), false)]);
-    // FRR says late that one is behind a VTEP which is here: until the bridge knows better, it has no place here.
+    // FRR says late that one is behind a VTEP which is here: until the bridge knows better, it has
+    // no place here.
     tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(here(1), false), (there(1), true)]);
     tell(&mut state, [bridged(New, HOST, mac(1))]);
@@ -316,7 +344,12 @@ fn what_a_bridge_says_of_a_port_is_heard() {
     let mut state = leaf_with_hosts();
     assert_eq!(reason(&mut state), None);
     let blocked = BridgePort { state: 4, ..FORWARDING };
-    let said = Link { ifindex: HOST, bridge_port_only: true, bridge_port: Some(blocked), ..Link::default() };
+    let said = Link {
+        ifindex: HOST,
+        bridge_port_only: true,
+        bridge_port: Some(blocked),
+        ..Link::default()
+    };
     tell(&mut state, [link(said.clone())]);
     assert!(state.is_dirty());
     assert_eq!(reason(&mut state), Some(NoBypass::NotForwarding(4)));
@@ -330,8 +363,12 @@ fn what_a_bridge_says_of_a_port_is_heard() {
 /// The ports that frames for hosts may be sent to past the bridge.
 fn served(state: &mut State) -> Vec<(MacAddr, u32)> {
     state.build_what_follows();
-    let mut hosts: Vec<_> =
-        state.published().snapshot.vnis().flat_map(|table| table.hosts.iter().collect::<Vec<_>>()).collect();
+    let mut hosts: Vec<_> = state
+        .published()
+        .snapshot
+        .vnis()
+        .flat_map(|table| table.hosts.iter().collect::<Vec<_>>())
+        .collect();
     hosts.sort();
     hosts
 }
@@ -349,7 +386,10 @@ fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netd
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     assert!(state.published().plan.ports[&HOST].delivers);
     // What else is said of the VNI leaves them as they are.
-    tell(&mut state, [remote(New, mac(9), "10.0.0.13"), link(Link { mtu: 1400, ..quiet_netdev() })]);
+    tell(
+        &mut state,
+        [remote(New, mac(9), "10.0.0.13"), link(Link { mtu: 1400, ..quiet_netdev() })],
+    );
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     assert!(behind(state.published(), mac(9)).is_some());
     tell(&mut state, [bridged(New, HOST, mac(3)), bridged(New, HOST, mac(2))]);
@@ -366,7 +406,8 @@ fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netd
     assert_eq!(served(&mut state), []);
     tell(&mut state, [link(host_port())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
-    // What somebody impairs on the way to the host, he impairs for each frame: those of one stream do not leave together.
+    // What somebody impairs on the way to the host, he impairs for each frame: those of one stream
+    // do not leave together.
     let qdisc = |kind: &str| Qdisc { ifindex: HOST, kind: kind.to_owned() };
     tell(&mut state, [Message::Qdisc(New, qdisc("netem"))]);
     assert_eq!(served(&mut state), []);
@@ -416,7 +457,8 @@ fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
     state.bridge_has(BRIDGE, mac(2), Some(&bridged_of(HOST, mac(2))));
     assert!(!state.is_dirty(), "nothing new");
 
-    // A frame moves an entry that is being deleted: the delete is of where it was, and nothing is left.
+    // A frame moves an entry that is being deleted: the delete is of where it was, and nothing is
+    // left.
     tell(&mut state, [bridged(New, VXLAN, mac(1)), bridged(Delete, HOST, mac(1))]);
     assert_eq!(state.take_moved(9), [(BRIDGE, mac(1))]);
     state.bridge_has(BRIDGE, mac(1), None);

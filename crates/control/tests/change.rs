@@ -1,6 +1,12 @@
-//! What is changed while the daemon runs, and what becomes of it when the configuration is read again.
+//! What is changed while the daemon runs, and what becomes of it when the configuration is read
+//! again.
 
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::unwrap_used, reason = "a test may panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
 
 mod world;
 
@@ -11,7 +17,11 @@ use control::{Change, KernelOnlyReason, Namespace, Settings};
 use entropy::{Bins, Policy, SourcePortRange};
 use world::*;
 
-fn policy_of(policy: Option<Policy>, bins: Option<u16>, source_ports: Option<(u16, u16)>) -> Change {
+fn policy_of(
+    policy: Option<Policy>,
+    bins: Option<u16>,
+    source_ports: Option<(u16, u16)>,
+) -> Change {
     let bins = bins.map(|bins| Bins::try_from(bins).unwrap());
     let source_ports = source_ports.map(|range| SourcePortRange::try_from(range).unwrap());
     Change::Policy { vni: vni(VNI), policy, bins, source_ports }
@@ -29,7 +39,10 @@ fn a_policy_is_followed_at_once_until_the_configuration_is_read_again() {
     // What is not said stays.
     state.change(&policy_of(None, None, Some((50_000, 50_007)))).unwrap();
     let entropy = table(&state.build()).unwrap().entropy;
-    assert_eq!((entropy.bins().map(Bins::get), entropy.range().to_string()), (Some(8), "50000-50007".into()));
+    assert_eq!(
+        (entropy.bins().map(Bins::get), entropy.range().to_string()),
+        (Some(8), "50000-50007".into())
+    );
     // What contradicts itself changes nothing.
     let error = state.change(&policy_of(None, Some(9), None)).unwrap_err();
     assert!(error.to_string().contains("9 bins do not fit"), "{error}");
@@ -46,7 +59,11 @@ fn a_detached_vni_stays_with_the_kernel_until_it_is_attached() {
     state.change(&Change::Detach(vni(VNI))).unwrap();
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::Detached));
     state.reload(Settings::default(), Namespace::default());
-    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::Detached), "a reload is no attach");
+    assert_eq!(
+        why_left(&state.build(), VXLAN),
+        Some(KernelOnlyReason::Detached),
+        "a reload is no attach"
+    );
     state.change(&Change::Attach(vni(VNI))).unwrap();
     assert!(table(&state.build()).is_some());
 }
@@ -79,7 +96,10 @@ fn each_build_says_which_mac_addresses_it_moved() {
         state.take_mac_changes(std::time::Instant::now())
     };
     let change = |from: Option<&str>, to: Option<&str>| {
-        vec![(VXLAN, MacChange { mac: mac(0x77), from: from.map(v4), to: to.map(v4), local: false })]
+        vec![(
+            VXLAN,
+            MacChange { mac: mac(0x77), from: from.map(v4), to: to.map(v4), local: false },
+        )]
     };
     assert_eq!(moved(vec![remote(New, mac(0x77), one)]), change(None, Some(one)));
     assert_eq!(moved(vec![remote(New, mac(0x77), one)]), []);

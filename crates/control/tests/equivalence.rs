@@ -1,4 +1,5 @@
-//! What the kernel would apply to VXLAN packets and vtepd does not: the VNI stays with the kernel while it is there.
+//! What the kernel would apply to VXLAN packets and vtepd does not: the VNI stays with the kernel
+//! while it is there.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,7 +10,8 @@ use std::net::Ipv4Addr;
 
 use control::{KernelOnlyReason, Path, Settings, State, VniSettings};
 use netlink::{
-    Dump, IpsecDirection, IpsecPolicy, Link, LinkKind, Message, NextHopKind, Route, RouteNextHop, Rule, Vxlan,
+    Dump, IpsecDirection, IpsecPolicy, Link, LinkKind, Message, NextHopKind, Route, RouteNextHop,
+    Rule, Vxlan,
 };
 use world::*;
 
@@ -19,8 +21,11 @@ fn leaf_and_vtep() -> State {
 }
 
 fn leaf_and_vtep_of(attributes: Vxlan) -> State {
-    let mut state =
-        told(leaf_with(attributes).into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]));
+    let mut state = told(leaf_with(attributes).into_iter().chain(underlay()).chain([remote(
+        New,
+        mac(1),
+        "10.0.0.12",
+    )]));
     set_rules(&mut state, &Rule::defaults());
     set_ipsec(&mut state, &[]);
     state
@@ -154,7 +159,13 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
         incoming.clone(),
         // Anybody may send to this VTEP.
         IpsecPolicy { source: (v4("192.0.2.1"), 32), ..incoming.clone() },
-        IpsecPolicy { source: any, destination: any, protocol: 0, destination_port: (0, 0), ..outgoing() },
+        IpsecPolicy {
+            source: any,
+            destination: any,
+            protocol: 0,
+            destination_port: (0, 0),
+            ..outgoing()
+        },
         IpsecPolicy { block: true, transforms: false, ..outgoing() },
     ] {
         set_ipsec(&mut state, std::slice::from_ref(&policy));
@@ -182,7 +193,10 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
 fn with_strict_vtep_only_the_vteps_policies_count() {
     let strict = VniSettings { strict_vtep: true, ..VniSettings::default() };
     let mut state = state_with(Settings { default: strict, ..Settings::default() });
-    tell(&mut state, leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]));
+    tell(
+        &mut state,
+        leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]),
+    );
     let incoming = |from: &str| IpsecPolicy {
         direction: IpsecDirection::In,
         source: (v4(from), 32),
@@ -214,8 +228,9 @@ fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
     tell(&mut state, [local_address(New)]);
     assert_eq!(slug(&mut state), None);
     // On an interface that is down it is nobody's.
-    let loopback =
-        |flags| link(Link { hardware_type: 772, kind: LinkKind::Plain, flags, ..ethernet(1, "lo") });
+    let loopback = |flags| {
+        link(Link { hardware_type: 772, kind: LinkKind::Plain, flags, ..ethernet(1, "lo") })
+    };
     tell(&mut state, [loopback(0x8)]);
     assert_eq!(slug(&mut state), Some("local-address-missing"));
     tell(&mut state, [loopback(0x1_0049)]);
@@ -266,13 +281,18 @@ fn next_hops_with_an_encapsulation_are_the_kernels() {
     tell(&mut state, [host_route(&labelled)]);
     let reason = why_left(&state.build(), VXLAN).unwrap();
     assert_eq!(reason.slug(), "route-encapsulation");
-    assert!(reason.to_string().ends_with("is routed through up1 with mpls encapsulation"), "{reason}");
+    assert!(
+        reason.to_string().ends_with("is routed through up1 with mpls encapsulation"),
+        "{reason}"
+    );
     tell(&mut state, [del_route("10.0.0.12/32", &[labelled])]);
     assert_eq!(slug(&mut state), None);
     // By a next-hop object, and beside a plain next hop.
     let seg6 = RouteNextHop { encapsulation: Some(5), ..via(UP2, "") };
-    let object_route =
-        Message::Route(New, Route { via: netlink::RouteTarget::Object(9), ..route("10.0.0.12/32", &[]) });
+    let object_route = Message::Route(
+        New,
+        Route { via: netlink::RouteTarget::Object(9), ..route("10.0.0.12/32", &[]) },
+    );
     tell(
         &mut state,
         [
@@ -290,7 +310,10 @@ fn next_hops_with_an_encapsulation_are_the_kernels() {
 #[test]
 fn routes_by_tos_matter_to_tunnels_with_a_tos() {
     let by_tos = |operation| {
-        Message::Route(operation, Route { tos: 0x10, ..route("10.0.0.0/16", &[via(UP2, "10.2.0.1")]) })
+        Message::Route(
+            operation,
+            Route { tos: 0x10, ..route("10.0.0.0/16", &[via(UP2, "10.2.0.1")]) },
+        )
     };
     // TOS 2 and 3 are ECN's bits.
     for (tos, left) in [(0, None), (2, None), (0x10, Some("tos-route")), (1, Some("tos-route"))] {
@@ -326,13 +349,17 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
     }
 }
 
-/// The kernel sends packets over such a route without DF (`iptunnel_xmit()`, `net/ipv4/ip_tunnel_core.c`).
+/// The kernel sends packets over such a route without DF (`iptunnel_xmit()`,
+/// `net/ipv4/ip_tunnel_core.c`).
 #[test]
 fn a_locked_mtu_matters_to_tunnels_with_df() {
     let locked = |mtu_locked| {
         let hops = [via(UP1, "10.1.0.1")];
         let mtu = Some(1400);
-        Message::Route(New, Route { mtu, mtu_locked, replace: true, ..route("10.0.0.12/32", &hops) })
+        Message::Route(
+            New,
+            Route { mtu, mtu_locked, replace: true, ..route("10.0.0.12/32", &hops) },
+        )
     };
     for (df, left) in [(0, None), (1, Some("route-mtu-locked")), (2, Some("route-mtu-locked"))] {
         let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
@@ -345,12 +372,14 @@ fn a_locked_mtu_matters_to_tunnels_with_df() {
     }
 }
 
-/// The mark that makes the kernel look up the route of each frame goes nowhere where something may read it.
+/// The mark that makes the kernel look up the route of each frame goes nowhere where something may
+/// read it.
 #[test]
 fn frames_get_no_mark_where_it_may_be_read() {
     let marks = |state: &mut State| state.build().plan.choices[&VXLAN].route_per_frame;
-    let with =
-        |options: &[&'static str]| leaf_and_vtep_of(Vxlan { options: options.to_vec(), ..vxlan_of(VNI) });
+    let with = |options: &[&'static str]| {
+        leaf_and_vtep_of(Vxlan { options: options.to_vec(), ..vxlan_of(VNI) })
+    };
     let mut state = with(&["proxy"]);
     assert_eq!(slug(&mut state), Some("options"));
     assert!(marks(&mut state), "there are two next hops");
@@ -364,7 +393,8 @@ fn frames_get_no_mark_where_it_may_be_read() {
 fn defaults_are_followed() {
     let mut state = leaf_and_vtep();
     assert_eq!(table(&state.build()).unwrap().tunnel.ttl, tables::Ttl::Fixed(64));
-    let defaults = control::Defaults { ttl: 99, local_ports: entropy::SourcePortRange::KERNEL_DEFAULT };
+    let defaults =
+        control::Defaults { ttl: 99, local_ports: entropy::SourcePortRange::KERNEL_DEFAULT };
     state.set_defaults(defaults);
     assert_eq!(table(&state.build()).unwrap().tunnel.ttl, tables::Ttl::Fixed(99));
 }

@@ -69,7 +69,8 @@ fn q15_remote_to_local_without_delete() {
 
 #[test]
 fn q14_fpm_connects_after_macs_exist() {
-    // zebra never replays L2 MACs: what it learned before comes from the kernel, dumped on every connect.
+    // zebra never replays L2 MACs: what it learned before comes from the kernel, dumped on every
+    // connect.
     let mut state = told(leaf());
     state.build();
     assert!(state.take_doubtful().iter().all(|dump| *dump != Dump::Fdb));
@@ -78,7 +79,10 @@ fn q14_fpm_connects_after_macs_exist() {
     for dump in Dump::ALL {
         assert!(doubtful.contains(&dump), "{dump:?} is not dumped again");
     }
-    state.resync(Dump::Fdb, vec![remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")]);
+    state.resync(
+        Dump::Fdb,
+        vec![remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.13")],
+    );
     zebra(&mut state, [zebra_mac(New, mac(3), "10.0.0.14")]);
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
@@ -148,7 +152,8 @@ fn local_macs_go_with_their_port() {
 #[test]
 fn zebras_entries_without_a_known_netdev_are_found_by_their_vni() {
     let mut state = told(leaf());
-    let entry = FdbEntry { ifindex: 999, source_vni: Some(VNI), ..remote_of(999, mac(1), "10.0.0.12") };
+    let entry =
+        FdbEntry { ifindex: 999, source_vni: Some(VNI), ..remote_of(999, mac(1), "10.0.0.12") };
     zebra(&mut state, [Message::Fdb(New, entry.clone())]);
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
     zebra(&mut state, [Message::Fdb(Delete, entry)]);
@@ -157,8 +162,11 @@ fn zebras_entries_without_a_known_netdev_are_found_by_their_vni() {
 
 #[test]
 fn entries_may_come_before_their_link() {
-    let mut state =
-        told([remote(New, mac(1), "10.0.0.12"), flood(New, "10.0.0.12"), bridged(New, HOST, mac(2))]);
+    let mut state = told([
+        remote(New, mac(1), "10.0.0.12"),
+        flood(New, "10.0.0.12"),
+        bridged(New, HOST, mac(2)),
+    ]);
     zebra(&mut state, [zebra_mac(New, mac(3), "10.0.0.13")]);
     assert!(state.build().plan.vnis.is_empty());
     tell(&mut state, leaf());
@@ -173,7 +181,11 @@ fn a_dump_sweeps_what_it_does_not_have() {
     let mut state = told(leaf());
     tell(
         &mut state,
-        [remote(New, mac(1), "10.0.0.12"), remote(New, mac(2), "10.0.0.12"), flood(New, "10.0.0.13")],
+        [
+            remote(New, mac(1), "10.0.0.12"),
+            remote(New, mac(2), "10.0.0.12"),
+            flood(New, "10.0.0.13"),
+        ],
     );
     tell(&mut state, [bridged(New, HOST, mac(3)), remote(New, mac(3), "10.0.0.12")]);
     // zebra said these of an earlier life of theirs; the kernel dropped them while nobody listened.
@@ -185,7 +197,11 @@ fn a_dump_sweeps_what_it_does_not_have() {
     let update = state.build();
     assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.14")));
     assert_eq!(behind(&update, mac(2)), None);
-    assert_eq!(behind(&update, mac(3)), Some(v4("10.0.0.12")), "the bridge has it on no port any more");
+    assert_eq!(
+        behind(&update, mac(3)),
+        Some(v4("10.0.0.12")),
+        "the bridge has it on no port any more"
+    );
     assert_eq!(
         behind(&update, mac(4)),
         None,
@@ -202,11 +218,18 @@ fn after_a_reconnect_and_a_quiet_period_unconfirmed_macs_are_swept() {
     assert_eq!(state.fpm_state(), SourceState::Disconnected);
     state.fpm_connected();
     assert_eq!(state.fpm_state(), SourceState::Syncing);
-    state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12"), zebra_mac(New, mac(2), "10.0.0.12")], at(0));
+    state.apply_fpm(
+        vec![zebra_mac(New, mac(1), "10.0.0.12"), zebra_mac(New, mac(2), "10.0.0.12")],
+        at(0),
+    );
     state.apply_fpm(vec![zebra_mac(New, mac(3), "10.0.0.12")], at(4));
     tell(&mut state, [remote(New, mac(3), "10.0.0.12")]);
     state.tick(at(8));
-    assert_eq!(state.fpm_state(), SourceState::Syncing, "the last message is only four seconds old");
+    assert_eq!(
+        state.fpm_state(),
+        SourceState::Syncing,
+        "the last message is only four seconds old"
+    );
     assert_eq!(state.wake_at(), Some(at(9)));
     state.tick(at(9));
     assert_eq!(state.fpm_state(), SourceState::Live);
@@ -231,7 +254,8 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     let swept = |entries, returned| Some(FpmSweep { entries, returned });
-    let settings = Settings { stale_time: StaleTime(Duration::from_secs(30)), ..Settings::default() };
+    let settings =
+        Settings { stale_time: StaleTime(Duration::from_secs(30)), ..Settings::default() };
     let mut state = state_with(settings);
     tell(&mut state, leaf());
     tell(&mut state, underlay());
@@ -245,7 +269,11 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     ];
     state.apply_fpm(said.to_vec(), at(0));
     assert_eq!(state.tick(at(5)), swept(0, true));
-    assert_eq!((state.tick(at(60)), state.wake_at()), (None, None), "while it is there, nothing gets old");
+    assert_eq!(
+        (state.tick(at(60)), state.wake_at()),
+        (None, None),
+        "while it is there, nothing gets old"
+    );
 
     state.fpm_disconnected(at(100));
     assert_eq!(state.wake_at(), Some(at(130)));
@@ -288,7 +316,10 @@ fn an_entry_of_a_vlan_or_of_another_device_is_ignored() {
         destination: None,
         ..remote_of(UP1, mac(1), "10.0.0.12")
     };
-    tell(&mut state, [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, vlan), Message::Fdb(New, device)]);
+    tell(
+        &mut state,
+        [remote(New, mac(1), "10.0.0.12"), Message::Fdb(New, vlan), Message::Fdb(New, device)],
+    );
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
 }
 

@@ -1,4 +1,5 @@
-//! What workers hear becomes an entry of the kernel's FDB, or not, by the kernel's rules and some limits.
+//! What workers hear becomes an entry of the kernel's FDB, or not, by the kernel's rules and some
+//! limits.
 
 mod world;
 
@@ -43,7 +44,13 @@ fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
     let write = state.learn(&heard(1, "10.0.0.12")).expect("news");
     assert_eq!(
         write,
-        FdbWrite { ifindex: VXLAN, mac: mac(1), vtep: v4("10.0.0.12"), change: FdbChange::New, flags: 0 }
+        FdbWrite {
+            ifindex: VXLAN,
+            mac: mac(1),
+            vtep: v4("10.0.0.12"),
+            change: FdbChange::New,
+            flags: 0
+        }
     );
     assert_eq!(behind(&state.build(), mac(1)), None, "the kernel has not said it yet");
     state.written(&write, 0);
@@ -62,7 +69,8 @@ fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
 #[test]
 fn the_worker_is_told_what_to_learn_by() {
     let mut state = learner(learning());
-    let static_entry = FdbEntry { state: 0x40, flags: 0x02, ..remote_of(VXLAN, mac(9), "10.0.0.12") };
+    let static_entry =
+        FdbEntry { state: 0x40, flags: 0x02, ..remote_of(VXLAN, mac(9), "10.0.0.12") };
     tell(&mut state, [Message::Fdb(New, static_entry.clone()), dynamic(1, "10.0.0.12")]);
     let update = state.build();
     let told = table(&update).unwrap().learning.clone().expect("it learns");
@@ -87,7 +95,8 @@ fn the_worker_is_told_what_to_learn_by() {
 fn static_entries_and_netdevs_that_do_not_learn_stay_as_they_are() {
     let mut state = learner(learning());
     for (last, kind) in [(1, 0x40), (2, 0x80)] {
-        let entry = FdbEntry { state: kind, flags: 0x02, ..remote_of(VXLAN, mac(last), "10.0.0.12") };
+        let entry =
+            FdbEntry { state: kind, flags: 0x02, ..remote_of(VXLAN, mac(last), "10.0.0.12") };
         tell(&mut state, [Message::Fdb(New, entry)]);
         assert_eq!(state.learn(&heard(last, "10.0.0.12")), None);
         assert_eq!(state.learn(&heard(last, "10.0.0.13")), None);
@@ -114,7 +123,8 @@ fn made_up_addresses_do_not_fill_the_memory() {
         MacAddr([2, 1, 0, b, c, d])
     };
     let entry = |n| {
-        let entry = FdbEntry { state: 0x02, flags: 0x02, ..remote_of(VXLAN, number(n), "10.0.0.12") };
+        let entry =
+            FdbEntry { state: 0x02, flags: 0x02, ..remote_of(VXLAN, number(n), "10.0.0.12") };
         Message::Fdb(New, entry)
     };
     let default = VniSettings::default().addresses;
@@ -142,16 +152,23 @@ fn made_up_addresses_do_not_fill_the_memory() {
 fn limits_follow_the_settings() {
     let own = VniSettings { addresses: 3, ..VniSettings::default() };
     let limits = LearnLimits { total: 5, vteps: 2, ..LearnLimits::default() };
-    let mut settings = Settings { learning: limits, vnis: [(vni(VNI), own)].into(), ..Settings::default() };
+    let mut settings =
+        Settings { learning: limits, vnis: [(vni(VNI), own)].into(), ..Settings::default() };
     let mut state = state_with(settings.clone());
     tell(&mut state, leaf_with(learning()));
     tell(&mut state, underlay());
     let other = Vxlan { id: VNI + 1, destination_port: 4790, ..learning() };
-    tell(&mut state, [flood(New, "10.0.0.12"), link(bridge(30, "br30")), link(vxlan(31, 30, other))]);
+    tell(
+        &mut state,
+        [flood(New, "10.0.0.12"), link(bridge(30, "br30")), link(vxlan(31, 30, other))],
+    );
     let update = state.build();
     assert_eq!((why_left(&update, VXLAN), why_left(&update, 31)), (None, None));
     let entry = |ifindex, last| {
-        Message::Fdb(New, FdbEntry { state: 0x02, flags: 0x02, ..remote_of(ifindex, mac(last), "10.0.0.12") })
+        Message::Fdb(
+            New,
+            FdbEntry { state: 0x02, flags: 0x02, ..remote_of(ifindex, mac(last), "10.0.0.12") },
+        )
     };
     let elsewhere = |last| Learned { ifindex: 31, ..heard(last, "10.0.0.12") };
     let learns = |state: &mut State, learned: Learned| {
@@ -163,7 +180,8 @@ fn limits_follow_the_settings() {
         written.is_some()
     };
     // The flood list is one entry.
-    let fits: Vec<bool> = (1..=4).map(|last| learns(&mut state, heard(last, "10.0.0.12"))).collect();
+    let fits: Vec<bool> =
+        (1..=4).map(|last| learns(&mut state, heard(last, "10.0.0.12"))).collect();
     assert_eq!(fits, [true, true, false, false], "three of the VNI");
     let fits: Vec<bool> = (1..=4).map(|last| learns(&mut state, elsewhere(last))).collect();
     assert_eq!(fits, [true, true, false, false], "five of all");
@@ -182,7 +200,8 @@ fn limits_follow_the_settings() {
     assert_eq!(state.learn_counts().too_many_vteps, 1);
 }
 
-/// Two VTEPs claim an address: it is written a few times a second; it is told of once, and when that is over.
+/// Two VTEPs claim an address: it is written a few times a second; it is told of once, and when
+/// that is over.
 #[test]
 fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     let mut state = learner(learning());
@@ -222,8 +241,15 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     assert!((15..=20).contains(&moved), "{moved}");
     assert_eq!(told, 1 + 5, "when it came, and the moves before it was called flapping");
     assert_eq!(state.learn_counts().flapping, 150 - moved);
-    assert_eq!(state.move_counts(), control::MoveCounts { followed: moved, coalesced: 0, flapping: 1 });
-    assert_eq!(change(state.learn(&heard(1, "10.0.0.14"))), Some(FdbChange::Moved), "at rest it moves again");
+    assert_eq!(
+        state.move_counts(),
+        control::MoveCounts { followed: moved, coalesced: 0, flapping: 1 }
+    );
+    assert_eq!(
+        change(state.learn(&heard(1, "10.0.0.14"))),
+        Some(FdbChange::Moved),
+        "at rest it moves again"
+    );
 }
 
 /// What the kernel says in between nobody goes by: it is counted.
@@ -287,7 +313,10 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
         let mac = MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]);
         tell(
             &mut state,
-            [Message::Fdb(New, FdbEntry { state: 0x02, ..remote_of(VXLAN, mac, &write.vtep.to_string()) })],
+            [Message::Fdb(
+                New,
+                FdbEntry { state: 0x02, ..remote_of(VXLAN, mac, &write.vtep.to_string()) },
+            )],
         );
         state.build();
         known += 1;
@@ -317,13 +346,18 @@ fn what_the_kernel_refuses_is_counted() {
 #[test]
 fn an_announcement_without_a_destination_says_nothing() {
     let mut state = learner(learning());
-    let echo =
-        FdbEntry { destination: None, state: 0x02, flags: 0x02, ..remote_of(VXLAN, mac(1), "10.0.0.12") };
+    let echo = FdbEntry {
+        destination: None,
+        state: 0x02,
+        flags: 0x02,
+        ..remote_of(VXLAN, mac(1), "10.0.0.12")
+    };
     tell(&mut state, [dynamic(1, "10.0.0.12"), Message::Fdb(New, echo)]);
     let update = state.build();
     assert_eq!(why_left(&update, VXLAN), None);
     assert_eq!(behind(&update, mac(1)), Some(v4("10.0.0.12")));
-    let nowhere = FdbEntry { destination: Some(ip("0.0.0.0")), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
+    let nowhere =
+        FdbEntry { destination: Some(ip("0.0.0.0")), ..remote_of(VXLAN, mac(1), "10.0.0.12") };
     tell(&mut state, [Message::Fdb(New, nowhere)]);
     let oddity = UnsupportedEntry::NoDestination;
     let left = control::KernelOnlyReason::FdbEntry { mac: mac(1), oddity };

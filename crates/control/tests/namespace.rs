@@ -5,7 +5,12 @@
 //!                                                   └────── hp1
 //! ```
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's helpers may fail it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test's helpers may fail it"
+)]
 
 use std::future::Future;
 use std::io::Write as _;
@@ -14,8 +19,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use control::{
-    FpmListener, Journal, KernelOnlyReason, Namespace, Request, RunError, Settings, SourceState, State,
-    Status, Update, Warning,
+    FpmListener, Journal, KernelOnlyReason, Namespace, Request, RunError, Settings, SourceState,
+    State, Status, Update, Warning,
 };
 use netlink::Kernel;
 use nix::sched::{CloneFlags, unshare};
@@ -65,7 +70,8 @@ fn in_a_namespace<F: Future<Output = ()>>(story: impl FnOnce() -> F + Send + 'st
 
 /// Runs many `ip` or `bridge` commands at once, given one a line.
 fn batch(program: &str, commands: &str) {
-    let mut child = Command::new(program).args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        Command::new(program).args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     let lines: String = commands.lines().map(|line| format!("{}\n", line.trim())).collect();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "{program}: {commands}");
@@ -132,7 +138,8 @@ impl Leaf {
 
 fn behind(update: &Update, mac: &str) -> Option<Ipv4Addr> {
     let vni = Vni::try_from(10010).unwrap();
-    let index = update.snapshot.terminate(LOCAL, 4789, vni)?.fdb.get(&mac.parse::<MacAddr>().unwrap())?;
+    let index =
+        update.snapshot.terminate(LOCAL, 4789, vni)?.fdb.get(&mac.parse::<MacAddr>().unwrap())?;
     Some(update.snapshot.vtep(*index)?.address)
 }
 
@@ -158,9 +165,11 @@ fn a_leaf_is_found_and_followed() {
         assert_eq!(ways(&update), [(2, gateway)]);
         let taken = &update.plan.vnis[&VXLAN];
         assert_eq!((taken.name.as_str(), taken.local, taken.frame_limit), ("vx10010", LOCAL, 1464));
-        let uplinks: Vec<&str> = update.plan.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
+        let uplinks: Vec<&str> =
+            update.plan.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
         assert_eq!(uplinks, ["up1"]);
-        let off = |status: &Status| (status.kernel, status.fpm) == (SourceState::Live, SourceState::Off);
+        let off =
+            |status: &Status| (status.kernel, status.fpm) == (SourceState::Live, SourceState::Off);
         leaf.until_status("the kernel alone", off).await;
 
         // As zebra does it: one entry in the bridge's FDB and one in the netdev's own.
@@ -189,11 +198,15 @@ fn a_leaf_is_found_and_followed() {
         ip("link set vx10010 master br10010");
         leaf.until("a bridge", |update| update.plan.vnis.contains_key(&VXLAN)).await;
         ip("link set vx10010 type vxlan ttl 9");
-        let nine =
-            |update: &Update| update.snapshot.vnis().any(|table| table.tunnel.ttl == tables::Ttl::Fixed(9));
+        let nine = |update: &Update| {
+            update.snapshot.vnis().any(|table| table.tunnel.ttl == tables::Ttl::Fixed(9))
+        };
         leaf.until("the netdev's new TTL", nine).await;
         ip("link del vx10010");
-        leaf.until("the netdev's end", |update| update.plan.vnis.is_empty() && update.left.is_empty()).await;
+        leaf.until("the netdev's end", |update| {
+            update.plan.vnis.is_empty() && update.left.is_empty()
+        })
+        .await;
         leaf.stop().await;
     });
 }
@@ -242,7 +255,8 @@ fn routes_that_vanish_without_an_event_vanish_here() {
             }
         };
         leaf.until("the host route", by(&[2])).await;
-        // The peer's end: carrier goes, the route stays, and no frame may leave by the shorter prefix.
+        // The peer's end: carrier goes, the route stays, and no frame may leave by the shorter
+        // prefix.
         ip("link set spine down");
         leaf.until("no carrier", by(&[])).await;
         ip("link set spine up");
@@ -250,7 +264,9 @@ fn routes_that_vanish_without_an_event_vanish_here() {
         // One's own end: the kernel flushes the host route silently.
         ip("link set up1 down");
         leaf.until("the shorter prefix", by(&[3])).await;
-        ip("link set up1 up\nroute add 10.0.0.12/32 nexthop via 10.1.0.1 weight 3 nexthop via 10.2.0.1");
+        ip(
+            "link set up1 up\nroute add 10.0.0.12/32 nexthop via 10.1.0.1 weight 3 nexthop via 10.2.0.1",
+        );
         leaf.until("both", by(&[2, 3])).await;
         // Of two next hops the kernel marks one dead, and revives it, without an event.
         ip("link set up1 down");
@@ -306,7 +322,8 @@ fn an_unknown_gateway_is_resolved_by_the_kernel_and_checked_when_stale() {
             move |update: &Update| ways(update) == [(2, mac)]
         };
         leaf.until("the gateway's MAC", is("02:00:00:00:00:e2")).await;
-        // The gateway is replaced without a word. The kernel notices because it is asked to check a stale entry.
+        // The gateway is replaced without a word. The kernel notices because it is asked to check a
+        // stale entry.
         spine.ip("link set spine address 02:00:00:00:00:e3");
         ip("neigh replace 10.1.0.1 lladdr 02:00:00:00:00:e2 dev up1 nud stale");
         leaf.until("the gateway's new MAC", is("02:00:00:00:00:e3")).await;
@@ -326,11 +343,16 @@ fn q18_lost_events_are_made_up_for_by_a_dump() {
         leaf.until("the VNI", |update| update.plan.vnis.contains_key(&VXLAN)).await;
         let entries: String = (0..3000u32)
             .map(|n| {
-                format!("fdb add 02:00:01:00:{:02x}:{:02x} dev vx10010 dst {VTEP} self\n", n / 256, n % 256)
+                format!(
+                    "fdb add 02:00:01:00:{:02x}:{:02x} dev vx10010 dst {VTEP} self\n",
+                    n / 256,
+                    n % 256
+                )
             })
             .collect();
         bridge(&entries);
-        let macs = |update: &Update| update.snapshot.vnis().map(|table| table.fdb.len()).sum::<usize>();
+        let macs =
+            |update: &Update| update.snapshot.vnis().map(|table| table.fdb.len()).sum::<usize>();
         leaf.until("3000 entries", move |update| macs(update) == 3000).await;
         assert!(leaf.status.borrow().overruns > 0, "nothing was lost, so nothing was tested");
         bridge(&entries.replace("add", "del"));
@@ -354,9 +376,11 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
             status.kernel == SourceState::Live && status.fpm == SourceState::Disconnected
         })
         .await;
-        leaf.until_status("how to turn FPM on", |status| status.warnings.contains(&Warning::NoFpm)).await;
+        leaf.until_status("how to turn FPM on", |status| status.warnings.contains(&Warning::NoFpm))
+            .await;
 
-        // What FRR 10.3 sent when a MAC was learned behind 10.0.0.12, on a leaf with the same interface indexes.
+        // What FRR 10.3 sent when a MAC was learned behind 10.0.0.12, on a leaf with the same
+        // interface indexes.
         let recorded = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../tests/fixtures/fpm/frr103-nhg-02-mac-only-learned.bin"
@@ -366,8 +390,9 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         tokio::io::AsyncWriteExt::write_all(&mut zebra, &recorded).await.unwrap();
         // The kernel has not got it, so nobody would take it back.
         leaf.until_status("the kernel to be asked", |status| status.swept.kernel == 1).await;
-        let known =
-            |count| move |update: &Update| update.snapshot.vnis().all(|table| table.fdb.len() == count);
+        let known = |count| {
+            move |update: &Update| update.snapshot.vnis().all(|table| table.fdb.len() == count)
+        };
         leaf.until("one MAC", known(1)).await;
         bridge("fdb add 02:aa:00:00:00:01 dev vx10010 dst 10.0.0.12 self");
         let before = leaf.until("two MACs", known(2)).await;
@@ -377,9 +402,13 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         .await;
         leaf.until_status("its end", |status| status.fpm == SourceState::Live).await;
         drop(zebra);
-        leaf.until_status("zebra's end", |status| matches!(status.fpm, SourceState::Stale { .. })).await;
+        leaf.until_status("zebra's end", |status| matches!(status.fpm, SourceState::Stale { .. }))
+            .await;
         let after = leaf.published.borrow().clone();
-        assert_eq!(after.snapshot.vnis().next().unwrap().fdb, before.snapshot.vnis().next().unwrap().fdb);
+        assert_eq!(
+            after.snapshot.vnis().next().unwrap().fdb,
+            before.snapshot.vnis().next().unwrap().fdb
+        );
         leaf.stop().await;
     });
 }
@@ -387,7 +416,8 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
 /// An FPM frame with a route to `prefix`/32 that drops packets, as zebra sends it.
 fn blackhole(prefix: Ipv4Addr) -> Vec<u8> {
     let mut message = Vec::new();
-    // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA, RTN_BLACKHOLE.
+    // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA,
+    // RTN_BLACKHOLE.
     message.extend(36u32.to_ne_bytes());
     message.extend(24u16.to_ne_bytes());
     message.extend(0x401u16.to_ne_bytes());
@@ -435,18 +465,25 @@ fn too_many_entries_end_fpm_and_are_forgotten() {
     in_a_namespace(|| async {
         ip(LEAF);
         bridge(&format!("fdb append 00:00:00:00:00:00 dev vx10010 dst {VTEP} self permanent"));
-        let listener = FpmListener { address: Some(ADDRESS), most_entries: 100, ..FpmListener::default() };
+        let listener =
+            FpmListener { address: Some(ADDRESS), most_entries: 100, ..FpmListener::default() };
         let mut leaf = Leaf::start_with(Kernel::open().unwrap(), listener);
         leaf.until("the VNI", |update| flood_list(update) == 1).await;
         let mut zebra = connect_as(0, ADDRESS);
-        let frames: Vec<u8> =
-            (0..99u8).map(|last| Ipv4Addr::new(10, 9, 9, last)).chain([VTEP]).flat_map(blackhole).collect();
+        let frames: Vec<u8> = (0..99u8)
+            .map(|last| Ipv4Addr::new(10, 9, 9, last))
+            .chain([VTEP])
+            .flat_map(blackhole)
+            .collect();
         zebra.write_all(&frames).unwrap();
         leaf.until_status("a replay of 100 routes", |status| status.fpm == SourceState::Live).await;
         leaf.until("no way to the VTEP", |update| ways(update).is_empty()).await;
         zebra.write_all(&blackhole(Ipv4Addr::new(10, 9, 9, 99))).unwrap();
         leaf.until("the kernel's route", |update| !ways(update).is_empty()).await;
-        leaf.until_status("a warning", |status| status.warnings.contains(&Warning::FpmTooMany(100))).await;
+        leaf.until_status("a warning", |status| {
+            status.warnings.contains(&Warning::FpmTooMany(100))
+        })
+        .await;
         assert!(std::net::TcpStream::connect(ADDRESS).is_err(), "nobody listens any more");
         leaf.stop().await;
     });
@@ -468,7 +505,8 @@ fn an_address_that_another_process_has_is_tried_again() {
     });
 }
 
-/// zebra before 8.4.7 crashes when it connects while it knows a router MAC, so nobody may listen then.
+/// zebra before 8.4.7 crashes when it connects while it knows a router MAC, so nobody may listen
+/// then.
 #[test]
 fn fpm_is_not_listened_for_while_a_router_mac_is_known() {
     in_a_namespace(|| async {

@@ -16,13 +16,16 @@ const INCOMPLETE: u16 = 0x01;
 const REACHABLE: u16 = 0x02;
 const FAILED: u16 = 0x20;
 
-/// A leaf with three uplinks, each to a gateway of its own, towards [`VTEP`] and as many more VTEPs as are named.
+/// A leaf with three uplinks, each to a gateway of its own, towards [`VTEP`] and as many more VTEPs
+/// as are named.
 fn three_uplinks(settings: Settings, vteps: &[&str]) -> State {
     let mut state = state_with(settings);
     tell(&mut state, leaf());
     let hops = [via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")];
     tell(&mut state, [link(ethernet(UP3, "up3")), add_route("10.0.0.0/24", &hops)]);
-    for (ifindex, gateway, last) in [(UP1, "10.1.0.1", 1), (UP2, "10.2.0.1", 2), (UP3, "10.3.0.1", 3)] {
+    for (ifindex, gateway, last) in
+        [(UP1, "10.1.0.1", 1), (UP2, "10.2.0.1", 2), (UP3, "10.3.0.1", 3)]
+    {
         tell(&mut state, [neighbour(ifindex, gateway, mac(0xe0 + last))]);
     }
     for (vtep, number) in std::iter::once(&VTEP).chain(vteps).zip(1..) {
@@ -33,7 +36,8 @@ fn three_uplinks(settings: Settings, vteps: &[&str]) -> State {
 
 /// The uplink of each of 999 flows.
 fn dealt(update: &Update) -> Vec<u32> {
-    let hop = |n| paths(update, VTEP).choose(u64::MAX / 999 * n).map_or(0, |hop: &NextHop| hop.ifindex);
+    let hop =
+        |n| paths(update, VTEP).choose(u64::MAX / 999 * n).map_or(0, |hop: &NextHop| hop.ifindex);
     (0..999).map(hop).collect()
 }
 
@@ -64,7 +68,8 @@ fn losing_a_link_moves_only_its_flows_and_its_return_brings_them_back() {
 
 #[test]
 fn without_rebalancing_a_link_that_returns_gets_nothing_until_another_is_lost() {
-    let mut state = three_uplinks(Settings { rebalance: Rebalance::Off, ..Settings::default() }, &[]);
+    let mut state =
+        three_uplinks(Settings { rebalance: Rebalance::Off, ..Settings::default() }, &[]);
     let before = dealt(&state.build());
     let lost = carrier(&mut state, false);
     assert_eq!(carrier(&mut state, true), lost);
@@ -87,7 +92,10 @@ fn a_route_that_loses_and_regains_a_next_hop_is_as_resilient_as_a_link() {
     tell(&mut state, [replace(&[via(UP2, "10.2.0.1"), via(UP3, "10.3.0.1")])]);
     let less = dealt(&state.build());
     assert!(moved(&before, &less).iter().all(|(from, _)| *from == UP1));
-    tell(&mut state, [replace(&[via(UP3, "10.3.0.1"), via(UP2, "10.2.0.1"), via(UP1, "10.1.0.1")])]);
+    tell(
+        &mut state,
+        [replace(&[via(UP3, "10.3.0.1"), via(UP2, "10.2.0.1"), via(UP1, "10.1.0.1")])],
+    );
     assert_eq!(dealt(&state.build()), before, "whatever order they are named in");
 }
 
@@ -146,7 +154,8 @@ fn a_gateway_that_changes_its_mac_address_keeps_its_flows() {
     assert_eq!(dealt(&update), before);
 }
 
-/// BGP unnumbered over two uplinks: the kernel's next hops name the neighbours' link-local addresses.
+/// BGP unnumbered over two uplinks: the kernel's next hops name the neighbours' link-local
+/// addresses.
 fn unnumbered() -> State {
     let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
     for (ifindex, last) in [(UP1, 1), (UP2, 2)] {
@@ -159,13 +168,15 @@ fn unnumbered() -> State {
 }
 
 fn kernel_route(hops: &[(u32, &str)]) -> Message {
-    let hops: Vec<RouteNextHop> = hops.iter().map(|(ifindex, gateway)| via(*ifindex, gateway)).collect();
+    let hops: Vec<RouteNextHop> =
+        hops.iter().map(|(ifindex, gateway)| via(*ifindex, gateway)).collect();
     Message::Route(New, netlink::Route { replace: true, ..route("10.0.0.0/24", &hops) })
 }
 
 /// zebra's FPM messages name 169.254.0.1 on each uplink.
 fn zebra_says(state: &mut State, uplinks: &[u32]) {
-    let hops: Vec<RouteNextHop> = uplinks.iter().map(|ifindex| via(*ifindex, "169.254.0.1")).collect();
+    let hops: Vec<RouteNextHop> =
+        uplinks.iter().map(|ifindex| via(*ifindex, "169.254.0.1")).collect();
     let now = Instant::now();
     state.apply_fpm(vec![add_route("10.0.0.0/24", &hops)], now);
     // Its replay is over.
@@ -193,14 +204,21 @@ fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with
         let up = |ifindex| ethernet(ifindex, if ifindex == UP1 { "up1" } else { "up2" });
         tell(&mut state, [link(no_carrier(up(flapping)))]);
         assert!(moved(&before, &dealt(&state.build())).iter().all(|(from, _)| *from == flapping));
-        tell(&mut state, [kernel_route(&[(other, if other == UP1 { "fe80::1" } else { "fe80::2" })])]);
+        tell(
+            &mut state,
+            [kernel_route(&[(other, if other == UP1 { "fe80::1" } else { "fe80::2" })])],
+        );
         zebra_says(&mut state, &[other]);
         assert!(dealt(&state.build()).iter().all(|ifindex| *ifindex == other));
         tell(&mut state, [link(up(flapping))]);
         // FRR 8.4.4 tells the kernel nothing of it any more.
         zebra_says(&mut state, &[flapping, other]);
         let back = state.build();
-        assert_eq!((dealt(&back), labels(&back)), (before.clone(), named.clone()), "{flapping} is back");
+        assert_eq!(
+            (dealt(&back), labels(&back)),
+            (before.clone(), named.clone()),
+            "{flapping} is back"
+        );
         tell(&mut state, [kernel_route(&[(UP2, "fe80::2"), (UP1, "fe80::1")])]);
         state.fpm_disconnected(Instant::now());
         let alone = state.build();

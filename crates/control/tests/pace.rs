@@ -1,4 +1,5 @@
-//! How often the task publishes while changes come faster than it can. Needs root, for a network namespace.
+//! How often the task publishes while changes come faster than it can. Needs root, for a network
+//! namespace.
 
 #![allow(
     clippy::expect_used,
@@ -47,11 +48,15 @@ fn publications_take_half_of_the_time_at_most() {
         let (first, ready) = blocking::channel();
         let (ask, asked) = mpsc::channel(1);
         let task = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let state = State::new(Settings::default(), Namespace::default());
-                let listener =
-                    FpmListener { address: Some(ADDRESS), accept_hazard: true, ..FpmListener::default() };
+                let listener = FpmListener {
+                    address: Some(ADDRESS),
+                    accept_hazard: true,
+                    ..FpmListener::default()
+                };
                 let (status, _) = watch::channel(Status::default());
                 let publish = move |_: &control::Update| {
                     std::thread::sleep(COST);
@@ -59,7 +64,8 @@ fn publications_take_half_of_the_time_at_most() {
                     let _ = first.send(());
                 };
                 let kernel = Kernel::open().unwrap();
-                control::run(state, kernel, listener, asked, status, Journal::default(), publish).await
+                control::run(state, kernel, listener, asked, status, Journal::default(), publish)
+                    .await
             })
         });
         ready.recv_timeout(Duration::from_secs(20)).expect("the first publication");

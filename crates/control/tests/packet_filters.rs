@@ -1,4 +1,5 @@
-//! Packet filters and reverse path filters: what stays with the kernel because of them, and for how long.
+//! Packet filters and reverse path filters: what stays with the kernel because of them, and for how
+//! long.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,14 +10,15 @@ use std::net::Ipv4Addr;
 
 use control::{PacketFilters, State};
 use netlink::{
-    BaseChain, Dump, Effect, Field, Link, Message, NamePattern, PacketRule, ReversePathFilter, Rule,
-    RuleChain, RuleHook, Test,
+    BaseChain, Dump, Effect, Field, Link, Message, NamePattern, PacketRule, ReversePathFilter,
+    Rule, RuleChain, RuleHook, Test,
 };
 use world::*;
 
 /// The leaf with a remote VTEP and the default rules of policy routing.
 fn leaf_and_vtep() -> State {
-    let mut state = told(leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]));
+    let mut state =
+        told(leaf().into_iter().chain(underlay()).chain([remote(New, mac(1), "10.0.0.12")]));
     let rules = Rule::defaults().map(|rule| Message::Rule(New, rule));
     state.resync(Dump::Rules, rules.into());
     state
@@ -71,7 +73,10 @@ fn a_rule_for_a_vtep_counts_while_that_is_a_remote_one() {
     assert_eq!(left(&mut state), None);
     tell(&mut state, [remote(New, mac(2), "10.0.0.13")]);
     let reason = left(&mut state).unwrap();
-    assert_eq!(reason, "the rule with handle 7 of chain 'inet t c (output)' may match its VXLAN packets");
+    assert_eq!(
+        reason,
+        "the rule with handle 7 of chain 'inet t c (output)' may match its VXLAN packets"
+    );
     tell(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
     assert_eq!(left(&mut state), None);
     // Nothing is sent without a remote VTEP, whatever another VNI has.
@@ -105,7 +110,11 @@ fn many_jumps_take_no_time() {
     let name = |depth: usize| format!("c{depth}");
     let jumps = |depth: usize| RuleChain {
         name: name(depth),
-        base: (depth == 0).then(|| BaseChain { hook: RuleHook::Input, devices: Vec::new(), drops: false }),
+        base: (depth == 0).then(|| BaseChain {
+            hook: RuleHook::Input,
+            devices: Vec::new(),
+            drops: false,
+        }),
         rules: vec![rule(Effect::Jump(name(depth + 1))); 100],
         ..chain(RuleHook::Input, Vec::new())
     };
@@ -135,7 +144,10 @@ fn packets_are_taken_from_vteps_whose_route_uses_the_uplink() {
     assert_eq!(checked(&mut state), [(UP1, vtep.clone()), (UP2, vtep.clone())]);
     // The route to it loses the second uplink.
     let first = [via(UP1, "10.1.1.1")];
-    tell(&mut state, [add_route("10.0.0.13/32", &[via(UP2, "10.1.2.1")]), remote(New, mac(2), "10.0.0.13")]);
+    tell(
+        &mut state,
+        [add_route("10.0.0.13/32", &[via(UP2, "10.1.2.1")]), remote(New, mac(2), "10.0.0.13")],
+    );
     tell(&mut state, [add_route("10.0.0.12/32", &first)]);
     let other = BTreeSet::from([v4("10.0.0.13")]);
     assert_eq!(checked(&mut state), [(UP1, vtep.clone()), (UP2, other)]);

@@ -1,5 +1,5 @@
-//! Whatever the order in which the sources speak, repeat themselves and are lost: in the end the tables say what the
-//! sources last meant, and the bypass goes by what the bridge has.
+//! Whatever the order in which the sources speak, repeat themselves and are lost: in the end the
+//! tables say what the sources last meant, and the bypass goes by what the bridge has.
 
 #![allow(
     clippy::indexing_slicing,
@@ -43,8 +43,8 @@ enum Step {
     Age {
         mac: u8,
     },
-    /// A host appears on the bridge's own port while somebody moves it to the vxlan netdev, or back: the events come in the wrong
-    /// order.
+    /// A host appears on the bridge's own port while somebody moves it to the vxlan netdev, or
+    /// back: the events come in the wrong order.
     Meet {
         mac: u8,
         here: bool,
@@ -205,7 +205,10 @@ impl Leaf {
     }
 
     fn zebra_mac(&self, operation: netlink::Operation, mac: MacAddr, vtep: &str) -> Message {
-        let entry = netlink::FdbEntry { source_vni: Some(VNI), ..remote_of(self.netdev.ifindex, mac, vtep) };
+        let entry = netlink::FdbEntry {
+            source_vni: Some(VNI),
+            ..remote_of(self.netdev.ifindex, mac, vtep)
+        };
         Message::Fdb(operation, entry)
     }
 
@@ -217,7 +220,10 @@ impl Leaf {
     fn fdb(&self) -> Vec<Message> {
         let remote = self.kernel.iter().map(|(mac, vtep)| self.remote(New, *mac, vtep));
         let flood = self.flood.iter().map(|vtep| self.flood(New, vtep));
-        remote.chain(flood).chain(self.bridged.iter().map(|(mac, port)| bridged(New, *port, *mac))).collect()
+        remote
+            .chain(flood)
+            .chain(self.bridged.iter().map(|(mac, port)| bridged(New, *port, *mac)))
+            .collect()
     }
 
     fn host_port(&self) -> Message {
@@ -258,12 +264,17 @@ impl Leaf {
                     matches!(message, Message::Link(_, link) if ![UP1, UP2, VXLAN, HOST].contains(&link.ifindex))
                 });
                 let netdev = link(self.netdev.clone());
-                others.chain([self.uplink(UP1), self.uplink(UP2), netdev, self.host_port()]).collect()
+                others
+                    .chain([self.uplink(UP1), self.uplink(UP2), netdev, self.host_port()])
+                    .collect()
             }
-            Dump::Addresses => {
-                leaf().into_iter().filter(|message| matches!(message, Message::Address(..))).collect()
+            Dump::Addresses => leaf()
+                .into_iter()
+                .filter(|message| matches!(message, Message::Address(..)))
+                .collect(),
+            Dump::Routes => {
+                self.routes.iter().map(|(prefix, weights)| hops(prefix, *weights)).collect()
             }
-            Dump::Routes => self.routes.iter().map(|(prefix, weights)| hops(prefix, *weights)).collect(),
             Dump::Fdb => self.fdb(),
             Dump::Neighbours => {
                 self.hosts.iter().map(|(address, mac)| bound(New, *address, Some(*mac))).collect()
@@ -314,8 +325,10 @@ impl Leaf {
     /// What the uplinks that have carrier get, in lowest terms.
     fn live(&self, (one, two): (u8, u8)) -> Vec<(u32, u16)> {
         let all = [(UP1, u16::from(one)), (UP2, u16::from(two))];
-        let live: Vec<_> =
-            all.into_iter().filter(|(uplink, weight)| *weight > 0 && self.carrier[uplink]).collect();
+        let live: Vec<_> = all
+            .into_iter()
+            .filter(|(uplink, weight)| *weight > 0 && self.carrier[uplink])
+            .collect();
         match live[..] {
             [(uplink, _)] => vec![(uplink, 1)],
             [(_, a), (_, b)] if a % b == 0 => vec![(UP1, a / b), (UP2, 1)],
@@ -386,7 +399,10 @@ fn run(steps: Vec<Step>) {
         return;
     }
     let hosts: BTreeSet<_> = state.hosts().map(|host| (host.address, host.mac)).collect();
-    assert_eq!(hosts, truth.hosts.iter().map(|(number, mac)| (host_address(*number), *mac)).collect());
+    assert_eq!(
+        hosts,
+        truth.hosts.iter().map(|(number, mac)| (host_address(*number), *mac)).collect()
+    );
     let taken = &update.plan.vnis[&truth.netdev.ifindex];
     assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
     assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
@@ -450,7 +466,8 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
                     truth.bridged.remove(&mac);
                     truth.kernel_says.push(bridged(Delete, truth.netdev.ifindex, mac));
                 }
-                // zebra says nothing of a remote MAC that becomes local: the kernel's word counts for both.
+                // zebra says nothing of a remote MAC that becomes local: the kernel's word counts
+                // for both.
                 truth.kernel_says.push(truth.remote(Delete, mac, vtep));
                 if truth.zebra.remove(&mac).is_some() && by_zebra {
                     truth.zebra_says(vec![truth.zebra_mac(Delete, mac, vtep)]);
@@ -543,7 +560,8 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             }
         }
         Step::Overrun => {
-            // Some of what was lost is heard late and twice, as after a dump that began before it was said.
+            // Some of what was lost is heard late and twice, as after a dump that began before it
+            // was said.
             let late = truth.kernel_says.split_off(truth.kernel_says.len() / 2);
             truth.kernel_says.clear();
             for what in Dump::ALL {
@@ -562,7 +580,8 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             if !std::mem::replace(&mut truth.connected, true) {
                 state.fpm_connected();
                 // Routes are replayed, MAC addresses are not.
-                let replay = truth.zebra_routes.iter().map(|(prefix, weights)| vec![hops(prefix, *weights)]);
+                let replay =
+                    truth.zebra_routes.iter().map(|(prefix, weights)| vec![hops(prefix, *weights)]);
                 truth.zebra_frames = replay.collect();
             }
         }

@@ -1,5 +1,5 @@
-//! The reference pages that are generated from this crate. `VTEPD_UPDATE_DOCS=1 cargo test -p control --test reference`
-//! writes them.
+//! The reference pages that are generated from this crate. `VTEPD_UPDATE_DOCS=1 cargo test -p
+//! control --test reference` writes them.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -41,7 +41,10 @@ fn the_page_of_reasons_is_up_to_date() {
         std::fs::write(&path, &page).unwrap();
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == page, "docs/reference/left-to-kernel.md is out of date: see the head of this test file");
+    assert!(
+        there == page,
+        "docs/reference/left-to-kernel.md is out of date: see the head of this test file"
+    );
 }
 
 const EVENTS: &str = "\
@@ -68,7 +71,10 @@ fn the_reference_of_events_is_up_to_date() {
         std::fs::write(&path, &page).unwrap();
     }
     let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == page, "docs/reference/events.md is out of date: see the head of this test file");
+    assert!(
+        there == page,
+        "docs/reference/events.md is out of date: see the head of this test file"
+    );
 }
 
 /// The table and the function that names an event's kind say the same.

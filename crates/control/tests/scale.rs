@@ -16,7 +16,11 @@ fn numbered(n: u32) -> MacAddr {
 }
 
 /// The median time of `count` publications, each after one event.
-fn median(state: &mut control::State, count: u32, mut event: impl FnMut(u32) -> Message) -> Duration {
+fn median(
+    state: &mut control::State,
+    count: u32,
+    mut event: impl FnMut(u32) -> Message,
+) -> Duration {
     let mut times: Vec<Duration> = (0..count)
         .map(|n| {
             tell(state, [event(n)]);
@@ -40,7 +44,8 @@ fn one_change_among_100000_macs() {
     assert_eq!(table(&state.build()).unwrap().fdb.len(), 100_000);
     let time = median(&mut state, 101, |n| remote(New, numbered(n), vtep(n + 1)));
     println!("one of 100,000 MACs moves: {time:?} a publication");
-    // The target is 1 ms in a release build; the bound leaves room for a debug build on a busy machine.
+    // The target is 1 ms in a release build; the bound leaves room for a debug build on a busy
+    // machine.
     assert!(time < Duration::from_millis(20), "{time:?}");
 }
 
@@ -53,7 +58,10 @@ fn one_change_among_4000_vnis() {
     for n in 1..=4000 {
         tell(
             &mut state,
-            [link(bridge(10_000 + n, "br")), link(vxlan(vxlan_of(n), 10_000 + n, world::vxlan_of(n)))],
+            [
+                link(bridge(10_000 + n, "br")),
+                link(vxlan(vxlan_of(n), 10_000 + n, world::vxlan_of(n))),
+            ],
         );
         for vtep in 101..=125u8 {
             let vtep = format!("10.0.0.{vtep}");

@@ -1,10 +1,13 @@
-//! Which vxlan netdevs are taken over, on which terms, and what is named as the reason where they are not.
+//! Which vxlan netdevs are taken over, on which terms, and what is named as the reason where they
+//! are not.
 
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::{KernelOnlyReason, Namespace, Settings, State, UnsupportedEntry, UnusableRoute, VniSettings};
+use control::{
+    KernelOnlyReason, Namespace, Settings, State, UnsupportedEntry, UnusableRoute, VniSettings,
+};
 use entropy::{Bins, Policy, SourcePortRange};
 use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, Qdisc, Vxlan};
 use tables::{DontFragment, Slot, Tos, Ttl};
@@ -27,7 +30,8 @@ fn left_by(settings: Settings) -> Option<KernelOnlyReason> {
     why_left(&state.build(), VXLAN)
 }
 
-/// Why a leaf with one more FDB entry leaves its VNI to the kernel; without that entry it must take it again.
+/// Why a leaf with one more FDB entry leaves its VNI to the kernel; without that entry it must take
+/// it again.
 fn left_by_entry(entry: &FdbEntry) -> Option<KernelOnlyReason> {
     let mut state = told(leaf());
     tell(&mut state, [Message::Fdb(New, entry.clone())]);
@@ -52,8 +56,14 @@ fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
     assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Fixed(64), Tos::Fixed(0)), "the kernel's defaults");
     assert_eq!((tunnel.df, tunnel.udp_checksum), (DontFragment::Unset, true));
 
-    let changed =
-        Vxlan { ttl: 7, tos: 0x14, df: 1, udp_checksum: false, source_ports: (5000, 6000), ..base() };
+    let changed = Vxlan {
+        ttl: 7,
+        tos: 0x14,
+        df: 1,
+        udp_checksum: false,
+        source_ports: (5000, 6000),
+        ..base()
+    };
     tell(&mut state, [link(vxlan(VXLAN, BRIDGE, changed))]);
     let update = state.build();
     assert_eq!(update.plan.vnis[&VXLAN].slot, plan.slot, "still the same VNI");
@@ -74,7 +84,8 @@ fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
     let five_tuple = VniSettings { policy: Policy::FiveTuple, ..VniSettings::default() };
     let settings = Settings { default: five_tuple, ..Settings::default() };
     let local_ports = SourcePortRange::try_from((40_000, 50_000)).unwrap();
-    let mut state = State::new(settings, Namespace { default_ttl: 99, local_ports, ..Namespace::default() });
+    let mut state =
+        State::new(settings, Namespace { default_ttl: 99, local_ports, ..Namespace::default() });
     tell(&mut state, leaf());
     let update = state.build();
     assert_eq!(table(&update).unwrap().tunnel.ttl, Ttl::Fixed(99));
@@ -91,8 +102,12 @@ fn the_namespaces_defaults_and_the_netdevs_ports_are_those_of_five_tuple() {
 fn settings_of_one_vni_override_the_default_and_reload_live() {
     let mut state = told(leaf());
     assert_eq!(table(&state.build()).unwrap().entropy.policy(), Policy::QpHash);
-    let own =
-        VniSettings { policy: Policy::QpBins, ttl: Some(3), strict_vtep: true, ..VniSettings::default() };
+    let own = VniSettings {
+        policy: Policy::QpBins,
+        ttl: Some(3),
+        strict_vtep: true,
+        ..VniSettings::default()
+    };
     let settings = Settings { vnis: BTreeMap::from([(vni(VNI), own)]), ..Settings::default() };
     state.reload(settings, Namespace::default());
     assert!(state.is_dirty());
@@ -107,10 +122,12 @@ fn settings_of_one_vni_override_the_default_and_reload_live() {
 
 #[test]
 fn the_configuration_decides_first() {
-    let only = |number| Settings { include: Some(BTreeSet::from([vni(number)])), ..Settings::default() };
+    let only =
+        |number| Settings { include: Some(BTreeSet::from([vni(number)])), ..Settings::default() };
     assert_eq!(left_by(only(VNI)), None);
     assert_eq!(left_by(only(VNI + 1)), Some(KernelOnlyReason::NotIncluded));
-    let excluding = |number| Settings { exclude: BTreeSet::from([vni(number)]), ..Settings::default() };
+    let excluding =
+        |number| Settings { exclude: BTreeSet::from([vni(number)]), ..Settings::default() };
     assert_eq!(left_by(excluding(VNI + 1)), None);
     assert_eq!(left_by(excluding(VNI)), Some(KernelOnlyReason::Excluded));
     let impossible = VniSettings {
@@ -137,8 +154,14 @@ fn attributes_that_are_not_honoured_are_named() {
         (Vxlan { local: Some(v6), ..base() }, KernelOnlyReason::Ipv6Underlay { address: v6 }),
         (Vxlan { local: None, ..base() }, KernelOnlyReason::NoLocalAddress),
         (Vxlan { local: Some(ip("0.0.0.0")), ..base() }, KernelOnlyReason::NoLocalAddress),
-        (Vxlan { link: Some(UP1), ..base() }, KernelOnlyReason::LowerDevice { device: "up1".into() }),
-        (Vxlan { options: vec!["gbp", "proxy"], ..base() }, KernelOnlyReason::Options(vec!["gbp", "proxy"])),
+        (
+            Vxlan { link: Some(UP1), ..base() },
+            KernelOnlyReason::LowerDevice { device: "up1".into() },
+        ),
+        (
+            Vxlan { options: vec!["gbp", "proxy"], ..base() },
+            KernelOnlyReason::Options(vec!["gbp", "proxy"]),
+        ),
         (Vxlan { df: 9, ..base() }, KernelOnlyReason::UnknownDf(9)),
     ] {
         assert_eq!(left_for(attributes.clone()), Some(reason), "{attributes:?}");
@@ -152,10 +175,16 @@ fn the_netdevs_place_is_named() {
     assert_eq!(left_with(down(netdev())), Some(KernelOnlyReason::Down));
     assert_eq!(left_with(no_carrier(netdev())), Some(KernelOnlyReason::Down));
     assert_eq!(left_with(Link { master: None, ..netdev() }), Some(KernelOnlyReason::NotInBridge));
-    assert_eq!(left_with(Link { master: Some(UP1), ..netdev() }), Some(KernelOnlyReason::NotInBridge));
+    assert_eq!(
+        left_with(Link { master: Some(UP1), ..netdev() }),
+        Some(KernelOnlyReason::NotInBridge)
+    );
     let attributes = netlink::Bridge { vlan_filtering: true, ..netlink::Bridge::default() };
     let aware = Link { kind: LinkKind::Bridge(attributes), ..bridge(BRIDGE, "br10010") };
-    assert_eq!(left_with(aware), Some(KernelOnlyReason::VlanAwareBridge { bridge: "br10010".into() }));
+    assert_eq!(
+        left_with(aware),
+        Some(KernelOnlyReason::VlanAwareBridge { bridge: "br10010".into() })
+    );
 }
 
 #[test]
@@ -166,7 +195,10 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         (FdbEntry { port: Some(4790), ..entry() }, UnsupportedEntry::Port(4790)),
         (FdbEntry { vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
         (FdbEntry { via: Some(UP1), ..entry() }, UnsupportedEntry::Via(UP1)),
-        (FdbEntry { next_hop_id: Some(5), destination: None, ..entry() }, UnsupportedEntry::NextHop(5)),
+        (
+            FdbEntry { next_hop_id: Some(5), destination: None, ..entry() },
+            UnsupportedEntry::NextHop(5),
+        ),
         (FdbEntry { destination: Some(ip("0.0.0.0")), ..entry() }, UnsupportedEntry::NoDestination),
         (
             FdbEntry { destination: Some(ip("2001:db8::1")), ..entry() },
@@ -180,7 +212,11 @@ fn entries_that_only_the_kernel_can_follow_are_named() {
         (FdbEntry { mac: MacAddr::ZERO, vni: Some(7), ..entry() }, UnsupportedEntry::Vni(7)),
     ] {
         let mac = entry.mac;
-        assert_eq!(left_by_entry(&entry), Some(KernelOnlyReason::FdbEntry { mac, oddity }), "{entry:?}");
+        assert_eq!(
+            left_by_entry(&entry),
+            Some(KernelOnlyReason::FdbEntry { mac, oddity }),
+            "{entry:?}"
+        );
     }
     assert_eq!(left_by_entry(&entry()), None);
 }
@@ -198,14 +234,19 @@ fn an_odd_entry_that_becomes_plain_is_followed_again() {
 #[test]
 fn two_netdevs_that_receive_the_same_frames_are_both_left() {
     let twin = 21;
-    let mut state = told(
-        leaf()
-            .into_iter()
-            .chain([link(bridge(20, "br2")), link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) })]),
-    );
+    let mut state = told(leaf().into_iter().chain([
+        link(bridge(20, "br2")),
+        link(Link { name: "twin".into(), ..vxlan(twin, 20, base()) }),
+    ]));
     let update = state.build();
-    assert_eq!(why_left(&update, VXLAN), Some(KernelOnlyReason::Duplicate { other: "twin".into() }));
-    assert_eq!(why_left(&update, twin), Some(KernelOnlyReason::Duplicate { other: "vx10010".into() }));
+    assert_eq!(
+        why_left(&update, VXLAN),
+        Some(KernelOnlyReason::Duplicate { other: "twin".into() })
+    );
+    assert_eq!(
+        why_left(&update, twin),
+        Some(KernelOnlyReason::Duplicate { other: "vx10010".into() })
+    );
     let elsewhere = Vxlan { destination_port: 8472, ..base() };
     tell(&mut state, [link(Link { name: "twin".into(), ..vxlan(twin, 20, elsewhere) })]);
     let update = state.build();
@@ -226,12 +267,17 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
         kind: LinkKind::Other("wireguard".into()),
         ..ethernet(40, "wg0")
     };
-    let tagged = Link { kind: LinkKind::Other("vlan".into()), link: Some(BRIDGE), ..ethernet(41, "svi") };
-    let on_uplink = Link { kind: LinkKind::Other("vlan".into()), link: Some(UP1), ..ethernet(42, "up1.7") };
+    let tagged =
+        Link { kind: LinkKind::Other("vlan".into()), link: Some(BRIDGE), ..ethernet(41, "svi") };
+    let on_uplink =
+        Link { kind: LinkKind::Other("vlan".into()), link: Some(UP1), ..ethernet(42, "up1.7") };
     let tunnel = |text: &str| UnusableRoute::Tunnel { device: text.into() };
     let cases = [
         (UP1, None),
-        (BRIDGE, Some(UnusableRoute::Bridge { device: "br10010".into(), bridge: "br10010".into() })),
+        (
+            BRIDGE,
+            Some(UnusableRoute::Bridge { device: "br10010".into(), bridge: "br10010".into() }),
+        ),
         (HOST, Some(UnusableRoute::BridgePort { device: "hp1".into(), bridge: "br10010".into() })),
         (43, Some(tunnel("vx43"))),
         (40, Some(UnusableRoute::NotEthernet { device: "wg0".into() })),
@@ -244,7 +290,10 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
         tell(&mut state, [wireguard.clone(), tagged.clone(), on_uplink.clone(), tunnel].map(link));
         tell(
             &mut state,
-            [add_route("10.0.0.12/32", &[via(ifindex, "10.9.0.1")]), remote(New, mac(1), "10.0.0.12")],
+            [
+                add_route("10.0.0.12/32", &[via(ifindex, "10.9.0.1")]),
+                remote(New, mac(1), "10.0.0.12"),
+            ],
         );
         let vtep = v4("10.0.0.12");
         let reason = obstacle.map(|obstacle| KernelOnlyReason::Underlay { vtep, obstacle });
@@ -256,9 +305,17 @@ fn an_underlay_that_only_the_kernel_can_use_is_named() {
         assert_eq!(update.snapshot.knows_vtep(vtep), !left, "the VTEPs of VNIs left are not ours");
 
         tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
-        assert_eq!(why_left(&state.build(), VXLAN), None, "only the VNI that needs this VTEP is left");
+        assert_eq!(
+            why_left(&state.build(), VXLAN),
+            None,
+            "only the VNI that needs this VTEP is left"
+        );
         tell(&mut state, [flood(New, "10.0.0.12")]);
-        assert_eq!(why_left(&state.build(), VXLAN).is_some(), left, "a flood entry needs it as well");
+        assert_eq!(
+            why_left(&state.build(), VXLAN).is_some(),
+            left,
+            "a flood entry needs it as well"
+        );
     }
 }
 
@@ -275,7 +332,10 @@ fn a_vtep_that_is_an_own_address_or_routed_strangely_is_named() {
     let nothing = || Message::Other(0);
     assert_eq!(obstacle("10.0.0.11", nothing()), Some(UnusableRoute::OwnAddress));
     let typed = |table, route_type| {
-        Message::Route(New, netlink::Route { table, route_type, ..route("10.0.0.12/32", &[via(UP1, "")]) })
+        Message::Route(
+            New,
+            netlink::Route { table, route_type, ..route("10.0.0.12/32", &[via(UP1, "")]) },
+        )
     };
     assert_eq!(obstacle("10.0.0.12", typed(255, 2)), Some(UnusableRoute::OwnAddress));
     assert_eq!(obstacle("10.0.0.12", typed(255, 3)), Some(UnusableRoute::RouteType(3)));
@@ -338,7 +398,11 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
         ..Settings::default()
     };
     let mut state = state_with(named(&[VNI, 10099]));
-    assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10099)]), "nothing is there at all");
+    assert_eq!(
+        *state.build().missing,
+        BTreeSet::from([vni(VNI), vni(10099)]),
+        "nothing is there at all"
+    );
     tell(&mut state, leaf());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10099)]));
     tell(&mut state, [link(vxlan(77, BRIDGE, vxlan_of(10099)))]);
@@ -375,7 +439,11 @@ fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_go
         assert_eq!(why_left(&state.build(), VXLAN), None, "{kind} is gone");
     }
     for kind in ["noqueue", "pfifo_fast", "fq_codel"] {
-        assert_eq!(left_with(Link { qdisc: kind.into(), ..vxlan(VXLAN, BRIDGE, base()) }), None, "{kind}");
+        assert_eq!(
+            left_with(Link { qdisc: kind.into(), ..vxlan(VXLAN, BRIDGE, base()) }),
+            None,
+            "{kind}"
+        );
     }
     // On another interface it is not the netdev's.
     let mut state = told(leaf());
@@ -396,7 +464,11 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     tell(&mut state, [mdb(Delete, VXLAN)]);
     assert_eq!(state.take_doubtful(), [Dump::Mdb]);
     state.resync(Dump::Mdb, vec![mdb(New, VXLAN)]);
-    assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb), "there is another one");
+    assert_eq!(
+        why_left(&state.build(), VXLAN),
+        Some(KernelOnlyReason::VxlanMdb),
+        "there is another one"
+    );
     assert_eq!(state.resync(Dump::Mdb, vec![]).swept, 1);
     assert_eq!(why_left(&state.build(), VXLAN), None);
     // Those of a bridge are the bridge's affair.

@@ -1,4 +1,5 @@
-//! The way to a VTEP: routes of two sources, next-hop objects, interfaces that come and go, neighbours.
+//! The way to a VTEP: routes of two sources, next-hop objects, interfaces that come and go,
+//! neighbours.
 
 mod world;
 
@@ -104,8 +105,10 @@ fn the_longest_prefix_wins_then_the_lowest_metric_then_table_main() {
 fn a_blackhole_is_no_path_and_hides_shorter_prefixes() {
     for route_type in [6, 7, 8] {
         let blackhole = Route { route_type, ..route("10.0.0.0/24", &[]) };
-        let mut state =
-            towards_vtep([add_route("10.0.0.0/8", &[via(UP1, "10.1.0.1")]), Message::Route(New, blackhole)]);
+        let mut state = towards_vtep([
+            add_route("10.0.0.0/8", &[via(UP1, "10.1.0.1")]),
+            Message::Route(New, blackhole),
+        ]);
         assert!(reached_by(&mut state).is_empty());
     }
 }
@@ -117,12 +120,17 @@ fn a_dead_next_hop_is_pruned_whatever_the_routes_say() {
     // zebra 10.3 with next-hop groups says nothing at all when carrier goes.
     tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
     assert_eq!(reached_by(&mut state), [UP2]);
-    assert_eq!(uplinks(&mut state), [UP1, UP2], "steering an interface without carrier is harmless");
+    assert_eq!(
+        uplinks(&mut state),
+        [UP1, UP2],
+        "steering an interface without carrier is harmless"
+    );
     tell(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP1, UP2], "the kernel revives it without an event");
     for flag in [1, 16] {
         let flagged = RouteNextHop { flags: flag, ..via(UP2, "10.2.0.1") };
-        let changed = Route { replace: true, ..route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), flagged]) };
+        let changed =
+            Route { replace: true, ..route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), flagged]) };
         tell(&mut state, [Message::Route(New, changed)]);
         assert_eq!(reached_by(&mut state), [UP1]);
     }
@@ -144,7 +152,10 @@ fn an_interface_that_goes_down_loses_its_routes_until_the_kernel_tells_them_agai
     tell(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP2], "what was flushed does not come back by itself");
     assert!(state.take_doubtful().contains(&Dump::Routes), "the kernel may have revived hops");
-    state.resync(Dump::Routes, vec![add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")])]);
+    state.resync(
+        Dump::Routes,
+        vec![add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")])],
+    );
     assert_eq!(reached_by(&mut state), [UP1, UP2]);
     tell(&mut state, [Message::Link(Delete, ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP2]);
@@ -160,7 +171,8 @@ fn a_leaf_that_lost_its_fabric_does_not_leave_by_its_management_network() {
     assert!(reached_by(&mut state).is_empty());
 }
 
-/// The default route is followed like any other, and what it leads to is told apart, also where it leads only to a gateway.
+/// The default route is followed like any other, and what it leads to is told apart, also where it
+/// leads only to a gateway.
 #[test]
 fn what_only_a_default_route_leads_to_is_known() {
     let by_default = |state: &mut State| {
@@ -269,11 +281,18 @@ fn next_hop_objects_and_groups_are_resolved_and_pruned() {
     assert!(reached_by(&mut state).is_empty());
     tell(&mut state, [object(22, NextHopKind::Single(via(UP2, "10.2.0.9")))]);
     assert_eq!(reached_by(&mut state), [UP2], "the object changed, the route did not");
-    tell(&mut state, [Message::NextHop(Delete, netlink::NextHop { id: 22, kind: NextHopKind::Other })]);
+    tell(
+        &mut state,
+        [Message::NextHop(Delete, netlink::NextHop { id: 22, kind: NextHopKind::Other })],
+    );
     assert!(reached_by(&mut state).is_empty());
     tell(
         &mut state,
-        [object(30, NextHopKind::Blackhole), by_object(30), add_route("10.0.0.0/8", &[via(UP2, "10.2.0.1")])],
+        [
+            object(30, NextHopKind::Blackhole),
+            by_object(30),
+            add_route("10.0.0.0/8", &[via(UP2, "10.2.0.1")]),
+        ],
     );
     assert!(reached_by(&mut state).is_empty());
 }
@@ -285,7 +304,8 @@ fn a_gateway_without_an_interface_is_looked_up_in_turn() {
         add_route("10.9.0.0/24", &[via(UP1, ""), via(UP2, "10.2.0.1")]),
     ]);
     let update = state.build();
-    let gateways: Vec<IpAddr> = paths(&update, VTEP).next_hops().iter().map(|hop| hop.gateway).collect();
+    let gateways: Vec<IpAddr> =
+        paths(&update, VTEP).next_hops().iter().map(|hop| hop.gateway).collect();
     assert_eq!(
         gateways,
         [ip("10.9.0.1"), ip("10.2.0.1")],
@@ -294,7 +314,10 @@ fn a_gateway_without_an_interface_is_looked_up_in_turn() {
     // A loop ends.
     tell(
         &mut state,
-        [Message::Route(New, Route { replace: true, ..route("10.9.0.0/24", &[via(0, "10.0.0.12")]) })],
+        [Message::Route(
+            New,
+            Route { replace: true, ..route("10.9.0.0/24", &[via(0, "10.0.0.12")]) },
+        )],
     );
     assert!(reached_by(&mut state).is_empty());
 }
@@ -314,14 +337,19 @@ fn an_ipv6_gateway_is_resolved_among_ipv6_neighbours() {
 #[test]
 fn weights_keep_their_proportions() {
     let hop = |ifindex, gateway: &str, weight| RouteNextHop { weight, ..via(ifindex, gateway) };
-    let mut state =
-        towards_vtep([add_route("10.0.0.0/24", &[hop(UP1, "10.1.0.1", 256), hop(UP2, "10.2.0.1", 64)])]);
+    let mut state = towards_vtep([add_route(
+        "10.0.0.0/24",
+        &[hop(UP1, "10.1.0.1", 256), hop(UP2, "10.2.0.1", 64)],
+    )]);
     let weights = |state: &mut State| -> Vec<u16> {
         paths(&state.build(), VTEP).next_hops().iter().map(|hop| hop.weight).collect()
     };
     assert_eq!(weights(&mut state), [4, 1]);
     let again = [hop(UP1, "10.1.0.1", 1), hop(UP1, "10.1.0.1", 1), hop(UP2, "10.2.0.1", 1)];
-    tell(&mut state, [Message::Route(New, Route { replace: true, ..route("10.0.0.0/24", &again) })]);
+    tell(
+        &mut state,
+        [Message::Route(New, Route { replace: true, ..route("10.0.0.0/24", &again) })],
+    );
     assert_eq!(weights(&mut state), [2, 1], "one adjacency named twice");
     let nested = [
         object(1, NextHopKind::Single(via(UP1, "10.1.0.1"))),
@@ -422,7 +450,10 @@ fn an_uplink_keeps_its_path_number_when_it_comes_back() {
 fn an_uplinks_new_mac_address_and_name_are_followed() {
     let mut state = towards_vtep(underlay());
     state.build();
-    tell(&mut state, [link(Link { mac: Some(mac(9)), name: "renamed".into(), ..ethernet(UP1, "") })]);
+    tell(
+        &mut state,
+        [link(Link { mac: Some(mac(9)), name: "renamed".into(), ..ethernet(UP1, "") })],
+    );
     let update = state.build();
     assert_eq!(paths(&update, VTEP).next_hops()[0].source_mac, mac(9));
     assert_eq!(update.plan.uplinks.iter().next().unwrap().name, "renamed");

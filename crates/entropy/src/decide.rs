@@ -36,7 +36,8 @@ pub enum SettingsError {
     },
 }
 
-/// Chooses outer source ports. Cheap to copy; without state, so equal frames are decided equally for ever.
+/// Chooses outer source ports. Cheap to copy; without state, so equal frames are decided equally
+/// for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entropy {
     policy: Policy,
@@ -123,14 +124,15 @@ impl Entropy {
         self.work_out(frame).decision
     }
 
-    /// Decides about a frame and says how. What is not a queue pair has no bin: it uses the whole range.
+    /// Decides about a frame and says how. What is not a queue pair has no bin: it uses the whole
+    /// range.
     #[must_use]
     pub fn explain(&self, frame: &Dissection) -> Explanation {
         self.work_out(frame)
     }
 
-    /// The one way to a decision. Inlined, so that [`Entropy::decide`] does not pay for what only an
-    /// explanation needs.
+    /// The one way to a decision. Inlined, so that [`Entropy::decide`] does not pay for what only
+    /// an explanation needs.
     #[inline(always)]
     fn work_out(&self, frame: &Dissection) -> Explanation {
         let (key, reason, hash) = Key::of(frame, self.policy, self.seed);
@@ -149,8 +151,8 @@ impl Entropy {
     }
 }
 
-/// Scales a hash into a range as `udp_flow_src_port()` does (Linux include/net/udp.h): 32 bits, of which the
-/// scaling uses the upper 16, so the lower are mixed in; the last port is never reached.
+/// Scales a hash into a range as `udp_flow_src_port()` does (Linux include/net/udp.h): 32 bits, of
+/// which the scaling uses the upper 16, so the lower are mixed in; the last port is never reached.
 #[inline]
 const fn kernel_port(hash: u64, range: SourcePortRange) -> u16 {
     let mut hash = (hash >> 32) as u32;
@@ -159,8 +161,9 @@ const fn kernel_port(hash: u64, range: SourcePortRange) -> u16 {
     range.min() + ((hash as u64 * width) >> 32) as u16
 }
 
-/// The port of a bin: the first bin has the range's first port, the last one its last, the others lie evenly
-/// between them. So the ports differ in high and low bits alike, whichever of them a switch looks at.
+/// The port of a bin: the first bin has the range's first port, the last one its last, the others
+/// lie evenly between them. So the ports differ in high and low bits alike, whichever of them a
+/// switch looks at.
 #[inline]
 fn bin_port(bin: u16, bins: Bins, range: SourcePortRange) -> u16 {
     let steps = u32::from(bins.get() - 1).max(1);
@@ -182,13 +185,18 @@ mod tests {
             let mut reached = vec![false; 65536];
             for high in 0..=0xffff_u64 {
                 for low in [0, 0x8000, 0xffff] {
-                    reached
-                        [usize::from(kernel_port(high << 48 | low << 32 | 0xffff_ffff, range(min, max)))] =
-                        true;
+                    reached[usize::from(kernel_port(
+                        high << 48 | low << 32 | 0xffff_ffff,
+                        range(min, max),
+                    ))] = true;
                 }
             }
             for port in 0..=u16::MAX {
-                assert_eq!(reached[usize::from(port)], (min..max).contains(&port), "{port} of {min}-{max}");
+                assert_eq!(
+                    reached[usize::from(port)],
+                    (min..max).contains(&port),
+                    "{port} of {min}-{max}"
+                );
             }
         }
     }
@@ -196,9 +204,13 @@ mod tests {
     #[test]
     fn kernel_port_of_known_hashes() {
         // ((h ^ h << 16) · (60999 − 32768)) >> 32, worked out by hand.
-        for (hash, port) in
-            [(0, 32768), (1, 32768), (0x0001_0000, 32768), (0x0000_8000, 46883), (0xffff_0000, 60998)]
-        {
+        for (hash, port) in [
+            (0, 32768),
+            (1, 32768),
+            (0x0001_0000, 32768),
+            (0x0000_8000, 46883),
+            (0xffff_0000, 60998),
+        ] {
             assert_eq!(kernel_port(hash << 32, SourcePortRange::KERNEL_DEFAULT), port, "{hash:#x}");
         }
         assert_eq!(kernel_port(u64::MAX, range(9, 9)), 9);
@@ -214,7 +226,9 @@ mod tests {
         assert_eq!(ports(1, SourcePortRange::DEFAULT), [49152]);
         assert_eq!(ports(2, range(7, 8)), [7, 8]);
         assert_eq!(ports(3, range(7, 10)), [7, 8, 10]);
-        for (bins, range) in [(65535, range(1, 65535)), (1000, range(2000, 3000)), (64, range(5, 68))] {
+        for (bins, range) in
+            [(65535, range(1, 65535)), (1000, range(2000, 3000)), (64, range(5, 68))]
+        {
             let ports = ports(bins, range);
             assert!(ports.windows(2).all(|pair| pair[0] < pair[1]), "{bins} bins of {range}");
             assert_eq!((ports.first(), ports.last()), (Some(&range.min()), Some(&range.max())));
@@ -224,7 +238,8 @@ mod tests {
     #[test]
     fn more_bins_than_ports_are_refused_where_they_matter() {
         let bins = Bins::try_from(5).unwrap();
-        let settings = |policy| Settings { policy, bins, range: range(10, 13), ..Settings::default() };
+        let settings =
+            |policy| Settings { policy, bins, range: range(10, 13), ..Settings::default() };
         let error = Entropy::new(settings(Policy::QpBins)).unwrap_err();
         assert_eq!(error, SettingsError::TooManyBins { bins, range: range(10, 13) });
         assert_eq!(error.to_string(), "5 bins do not fit into source port range 10-13 (4 ports)");

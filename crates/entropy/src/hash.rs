@@ -1,7 +1,8 @@
-//! The hash behind every decision: our own, seeded, and the same in every release and on every machine.
+//! The hash behind every decision: our own, seeded, and the same in every release and on every
+//! machine.
 //!
-//! Input is a fixed number of 64-bit words; each is folded in by one 64 × 64 → 128 bit multiplication whose
-//! halves are XORed, and a final xor-shift-multiply step spreads the rest:
+//! Input is a fixed number of 64-bit words; each is folded in by one 64 × 64 → 128 bit
+//! multiplication whose halves are XORed, and a final xor-shift-multiply step spreads the rest:
 //!
 //! ```text
 //! fold(a, b) = low64(a · b) ^ high64(a · b)
@@ -11,8 +12,9 @@
 //! finish(x)  = x ^= x >> 32; x *= K3; x ^= x >> 29; x *= K2; x ^= x >> 32
 //! ```
 //!
-//! All arithmetic is modulo 2⁶⁴. The constants are the first 64 bits of the fractional parts of √2, √3, √5
-//! and √7, made odd. This is no defence against somebody who knows the seed and wants collisions.
+//! All arithmetic is modulo 2⁶⁴. The constants are the first 64 bits of the fractional parts of √2,
+//! √3, √5 and √7, made odd. This is no defence against somebody who knows the seed and wants
+//! collisions.
 
 const K0: u64 = 0x6a09_e667_f3bc_c909;
 const K1: u64 = 0xbb67_ae85_84ca_a73b;
@@ -25,8 +27,8 @@ const fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Hashes `words` under `seed`. The number of words is part of the type: keys of different shape must differ
-/// in a word, not in length.
+/// Hashes `words` under `seed`. The number of words is part of the type: keys of different shape
+/// must differ in a word, not in length.
 #[inline(always)]
 #[must_use]
 pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
@@ -41,8 +43,9 @@ pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
     state ^ (state >> 32)
 }
 
-/// Scales a hash to `0..buckets` by multiplication: every bucket is chosen by ⌊2⁶⁴ / buckets⌋ hashes or one
-/// more. It looks at the high bits first, so low bits may be weak. 0 if there are no buckets.
+/// Scales a hash to `0..buckets` by multiplication: every bucket is chosen by ⌊2⁶⁴ / buckets⌋
+/// hashes or one more. It looks at the high bits first, so low bits may be weak. 0 if there are no
+/// buckets.
 #[inline]
 #[must_use]
 pub const fn choose(hash: u64, buckets: usize) -> usize {

@@ -9,8 +9,8 @@ use wire::{Dissection, Fragment, MacAddr, Network, QueuePair};
 use crate::hash::hash;
 use crate::policy::Policy;
 
-/// What one frame's decision depends on. VLAN tags are never part of it: a flow keeps its path when tags
-/// change.
+/// What one frame's decision depends on. VLAN tags are never part of it: a flow keeps its path when
+/// tags change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
     /// RoCE: every opcode, sequence number and inner source port of a queue pair has this one key.
@@ -130,19 +130,21 @@ impl fmt::Display for Reason {
 impl Key {
     /// The key of a frame under `policy`, the reason for it, and its hash under `seed`.
     ///
-    /// The hash is [`Key::hash`], but takes the addresses from where they are: out of a key, where they may
-    /// be of either version, it costs twice as much.
+    /// The hash is [`Key::hash`], but takes the addresses from where they are: out of a key, where
+    /// they may be of either version, it costs twice as much.
     #[inline(always)]
     pub(crate) fn of(frame: &Dissection, policy: Policy, seed: u64) -> (Self, Reason, u64) {
         match &frame.network {
             Network::Ipv4(ip) => {
                 let (source, destination) = (IpAddr::V4(ip.source), IpAddr::V4(ip.destination));
-                let (key, reason) = Self::of_ip(frame, policy, source, destination, ip.protocol, ip.fragment);
+                let (key, reason) =
+                    Self::of_ip(frame, policy, source, destination, ip.protocol, ip.fragment);
                 (key, reason, hash_v4(seed, ip.source, ip.destination, key.last_word()))
             }
             Network::Ipv6(ip) => {
                 let (source, destination) = (IpAddr::V6(ip.source), IpAddr::V6(ip.destination));
-                let (key, reason) = Self::of_ip(frame, policy, source, destination, ip.protocol, ip.fragment);
+                let (key, reason) =
+                    Self::of_ip(frame, policy, source, destination, ip.protocol, ip.fragment);
                 (key, reason, hash_v6(seed, ip.source, ip.destination, key.last_word()))
             }
             Network::Other => {
@@ -167,7 +169,10 @@ impl Key {
         if let Some(roce) = frame.roce
             && policy != Policy::FiveTuple
         {
-            return (Self::QueuePair { source, destination, queue_pair: roce.destination }, Reason::Roce);
+            return (
+                Self::QueuePair { source, destination, queue_pair: roce.destination },
+                Reason::Roce,
+            );
         }
         let addresses = Self::Addresses { source, destination, protocol };
         match fragment {
@@ -177,7 +182,8 @@ impl Key {
         }
         let Some(transport) = frame.transport else { return (addresses, Reason::BrokenTransport) };
         let Some((source_port, destination_port)) = transport.ports else {
-            let reason = if transport.has_ports() { Reason::BrokenTransport } else { Reason::NoPorts };
+            let reason =
+                if transport.has_ports() { Reason::BrokenTransport } else { Reason::NoPorts };
             return (addresses, reason);
         };
         let reason = if frame.roce.is_some() {
@@ -198,7 +204,9 @@ impl Key {
         match *self {
             Self::QueuePair { source, destination, .. }
             | Self::FiveTuple { source, destination, .. }
-            | Self::Addresses { source, destination, .. } => hash_addresses(seed, source, destination, last),
+            | Self::Addresses { source, destination, .. } => {
+                hash_addresses(seed, source, destination, last)
+            }
             Self::Macs { source, destination, .. } => hash_macs(seed, source, destination, last),
         }
     }
@@ -218,8 +226,8 @@ impl Key {
     }
 }
 
-/// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair they
-/// would be IPv6.
+/// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair
+/// they would be IPv6.
 #[inline(always)]
 pub(crate) fn hash_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
     let mapped = |address: IpAddr| match address {

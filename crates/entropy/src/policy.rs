@@ -7,8 +7,8 @@ use core::str::FromStr;
 /// How a frame's outer source port is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// What kernel VXLAN does: a hash of the inner addresses, protocol and ports, scaled into the netdev's
-    /// `srcport` range without its last port.
+    /// What kernel VXLAN does: a hash of the inner addresses, protocol and ports, scaled into the
+    /// netdev's `srcport` range without its last port.
     FiveTuple,
     /// A hash of the inner addresses and the destination queue pair over every port of the range.
     #[default]
@@ -113,7 +113,10 @@ mod tests {
             assert_eq!(name.parse(), Ok(policy));
         }
         let error = "spray".parse::<Policy>().unwrap_err();
-        assert_eq!(error.to_string(), "'spray' is no policy (expected five-tuple, qp-hash or qp-bins)");
+        assert_eq!(
+            error.to_string(),
+            "'spray' is no policy (expected five-tuple, qp-hash or qp-bins)"
+        );
     }
 
     #[test]

@@ -15,7 +15,9 @@ pub struct SourcePortRange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// The bounds are the wrong way round, or 0.
-    #[error("source port range {0}-{1} is empty or contains port 0 (expected 1 <= MIN <= MAX <= 65535)")]
+    #[error(
+        "source port range {0}-{1} is empty or contains port 0 (expected 1 <= MIN <= MAX <= 65535)"
+    )]
     Bounds(u16, u16),
     /// Not two ports.
     #[error("'{0}' is no source port range (expected MIN-MAX, for example 49152-65535)")]
@@ -28,14 +30,16 @@ impl SourcePortRange {
     /// 32768 to 60999, Linux's `net.ipv4.ip_local_port_range` as it is set by default.
     pub const KERNEL_DEFAULT: Self = Self { min: 32768, max: 60999 };
 
-    /// The range that kernel VXLAN uses for a netdev with `srcport low high`: an empty one, and one of a
-    /// single port too, means the namespace's `local` port range (`udp_flow_src_port()`, include/net/udp.h).
+    /// The range that kernel VXLAN uses for a netdev with `srcport low high`: an empty one, and one
+    /// of a single port too, means the namespace's `local` port range (`udp_flow_src_port()`,
+    /// include/net/udp.h).
     #[must_use]
     pub const fn of_netdev(low: u16, high: u16, local: Self) -> Self {
         if low >= high {
             return local;
         }
-        // The kernel takes port 0 as a lower bound; no host can answer to it and no port of ours is 0.
+        // The kernel takes port 0 as a lower bound; no host can answer to it and no port of ours is
+        // 0.
         Self { min: if low == 0 { 1 } else { low }, max: high }
     }
 
@@ -75,7 +79,11 @@ impl TryFrom<(u16, u16)> for SourcePortRange {
     type Error = RangeError;
 
     fn try_from((min, max): (u16, u16)) -> Result<Self, RangeError> {
-        if min >= 1 && min <= max { Ok(Self { min, max }) } else { Err(RangeError::Bounds(min, max)) }
+        if min >= 1 && min <= max {
+            Ok(Self { min, max })
+        } else {
+            Err(RangeError::Bounds(min, max))
+        }
     }
 }
 
@@ -127,7 +135,11 @@ mod tests {
         assert_eq!(SourcePortRange::try_from((0, 5)), Err(RangeError::Bounds(0, 5)));
         assert_eq!(SourcePortRange::try_from((6, 5)), Err(RangeError::Bounds(6, 5)));
         for text in ["", "-", "1", "1-", "-2", "1-70000", "1-2-3", "a-b", "1 2"] {
-            assert_eq!(text.parse::<SourcePortRange>(), Err(RangeError::Text(text.to_owned())), "{text}");
+            assert_eq!(
+                text.parse::<SourcePortRange>(),
+                Err(RangeError::Text(text.to_owned())),
+                "{text}"
+            );
         }
         assert_eq!("9-8".parse::<SourcePortRange>(), Err(RangeError::Bounds(9, 8)));
     }

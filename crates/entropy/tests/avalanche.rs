@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use entropy::{Key, path_hash};
 use wire::{MacAddr, QueuePair};
 
-/// Trials for each pair of input and output bit, and how far the share of changes may lie from one half: five
-/// deviations of a fair coin, as some 25,000 pairs are looked at.
+/// Trials for each pair of input and output bit, and how far the share of changes may lie from one
+/// half: five deviations of a fair coin, as some 25,000 pairs are looked at.
 const TRIALS: u32 = 2048;
 const TOLERANCE: f64 = 5.0 * 0.5 / 45.25;
 
-/// Input bits: two addresses, 24 further bits, seed. Numbers grow from trial to trial as they do in a network
-/// (`spread` false) or are scattered.
+/// Input bits: two addresses, 24 further bits, seed. Numbers grow from trial to trial as they do in
+/// a network (`spread` false) or are scattered.
 fn assert_avalanche(name: &str, bits: usize, hash: impl Fn(&[u128; 4]) -> u64) {
     for scattered in [false, true] {
         let base = |trial: u32| {
@@ -57,7 +57,8 @@ fn queue_pair_keys_of_ipv4() {
 #[test]
 fn queue_pair_keys_of_ipv6() {
     assert_avalanche("IPv6", 128, |&[source, destination, number, seed]| {
-        let [source, destination] = [source, destination].map(|bits| IpAddr::from(Ipv6Addr::from(bits)));
+        let [source, destination] =
+            [source, destination].map(|bits| IpAddr::from(Ipv6Addr::from(bits)));
         let queue_pair = QueuePair::try_from(number as u32 & QueuePair::MAX).unwrap();
         Key::QueuePair { source, destination, queue_pair }.hash(seed as u64)
     });
@@ -69,7 +70,8 @@ fn five_tuple_keys() {
         let [source, destination] =
             [addresses, addresses >> 12].map(|bits| IpAddr::from(Ipv4Addr::from(bits as u32)));
         let (source_port, destination_port) = (source_port as u16, destination_port as u16);
-        Key::FiveTuple { source, destination, protocol: 17, source_port, destination_port }.hash(seed as u64)
+        Key::FiveTuple { source, destination, protocol: 17, source_port, destination_port }
+            .hash(seed as u64)
     });
 }
 
@@ -81,7 +83,8 @@ fn mac_keys() {
             MacAddr([a, b, c, d, e, f])
         };
         let ethertype = (ethertype ^ (ethertype >> 16)) as u16;
-        Key::Macs { source: mac(source), destination: mac(destination), ethertype }.hash(seed as u64)
+        Key::Macs { source: mac(source), destination: mac(destination), ethertype }
+            .hash(seed as u64)
     });
 }
 

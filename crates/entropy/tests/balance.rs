@@ -15,7 +15,8 @@ const SEED: u64 = 0x7674_6570_6420_7132;
 const Z: f64 = 3.29;
 const DRAWS: usize = 200;
 
-/// SplitMix64, by its published definition: a generator that has nothing to do with the hash under test.
+/// SplitMix64, by its published definition: a generator that has nothing to do with the hash under
+/// test.
 struct Random(u64);
 
 impl Random {
@@ -34,7 +35,8 @@ fn frame() -> Dissection {
 }
 
 fn with_queue_pair(mut frame: Dissection, number: u32) -> Dissection {
-    frame.roce.as_mut().unwrap().destination = QueuePair::try_from(number & QueuePair::MAX).unwrap();
+    frame.roce.as_mut().unwrap().destination =
+        QueuePair::try_from(number & QueuePair::MAX).unwrap();
     frame
 }
 
@@ -50,10 +52,10 @@ fn chi_squared(counts: &[usize]) -> f64 {
     counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Places `queue_pairs` consecutive queue pairs of a random host pair, as cards number them, in each of many
-/// draws and checks two things: that all draws together favour no place, and that one draw on its own is
-/// neither more nor less even than random placing is. `place` gives the place of a frame, `sharing` the
-/// chance that two queue pairs cannot be told apart by it.
+/// Places `queue_pairs` consecutive queue pairs of a random host pair, as cards number them, in
+/// each of many draws and checks two things: that all draws together favour no place, and that one
+/// draw on its own is neither more nor less even than random placing is. `place` gives the place of
+/// a frame, `sharing` the chance that two queue pairs cannot be told apart by it.
 fn assert_random(
     queue_pairs: u32,
     places: usize,
@@ -77,11 +79,15 @@ fn assert_random(
     let freedom = (places - 1) as f64;
     let n = f64::from(queue_pairs);
     let inflated = 1.0 + (n - 1.0) * sharing;
-    // The statistic of one draw has mean k − 1 and variance 2 (k − 1) (n − 1) / n under equal chances.
+    // The statistic of one draw has mean k − 1 and variance 2 (k − 1) (n − 1) / n under equal
+    // chances.
     let draws = DRAWS as f64;
     let (mean, deviation) = (freedom * inflated, (2.0 * freedom * (n - 1.0) / n).sqrt() * inflated);
     let z = (statistic / draws - mean) / (deviation / draws.sqrt());
-    assert!(z.abs() < Z, "{queue_pairs} queue pairs, {places} places: one draw off by {z:.2} deviations");
+    assert!(
+        z.abs() < Z,
+        "{queue_pairs} queue pairs, {places} places: one draw off by {z:.2} deviations"
+    );
     // Wilson and Hilferty's bound of the χ² distribution at p = 0.001.
     let a = 2.0 / (9.0 * freedom);
     let bound = freedom * (1.0 - a + 3.09 * a.sqrt()).powi(3) * inflated;
@@ -111,7 +117,8 @@ fn q2_paths_of_qp_hash_are_random_for_8_to_4096_queue_pairs() {
     let [local, remote] = [1, 2].map(|host| IpAddr::from([192, 0, 2, host]));
     for queue_pairs in QUEUE_PAIRS {
         for paths in [2, 3, 4, 8] {
-            // One seed for both hashes: they must not know of each other. Equal ports mean equal paths.
+            // One seed for both hashes: they must not know of each other. Equal ports mean equal
+            // paths.
             assert_random(queue_pairs, paths, 1.0 / 16384.0, |frame, seed| {
                 let entropy = Entropy::new(Settings { seed, ..Settings::default() }).unwrap();
                 let port = entropy.decide(frame).source_port;
@@ -127,7 +134,8 @@ fn q2_bins_of_qp_bins_are_random_for_8_to_4096_queue_pairs() {
         for bins in [2u16, 4, 7] {
             assert_random(queue_pairs, bins.into(), 0.0, |frame, seed| {
                 let bins = Bins::try_from(bins).unwrap();
-                let settings = Settings { policy: Policy::QpBins, seed, bins, ..Settings::default() };
+                let settings =
+                    Settings { policy: Policy::QpBins, seed, bins, ..Settings::default() };
                 Entropy::new(settings).unwrap().decide(frame).bin.unwrap().into()
             });
         }
@@ -154,7 +162,8 @@ fn q2_mean_of_max_over_mean_load_is_that_of_a_random_hash() {
         let mut sum = 0.0;
         for _ in 0..draws {
             let hosts = with_hosts(frame(), random.next());
-            let entropy = Entropy::new(Settings { seed: random.next(), ..Settings::default() }).unwrap();
+            let entropy =
+                Entropy::new(Settings { seed: random.next(), ..Settings::default() }).unwrap();
             let first = random.next() as u32 & QueuePair::MAX;
             let mut counts = vec![0; paths];
             for queue_pair in 0..queue_pairs {
@@ -166,7 +175,10 @@ fn q2_mean_of_max_over_mean_load_is_that_of_a_random_hash() {
         }
         let mean = sum / f64::from(draws);
         // The table's rounding, and 4000 draws of a deviation below 1.
-        assert!((mean - expected).abs() < 0.05, "{queue_pairs} on {paths} paths: {mean:.3}, not {expected}");
+        assert!(
+            (mean - expected).abs() < 0.05,
+            "{queue_pairs} on {paths} paths: {mean:.3}, not {expected}"
+        );
     }
 }
 
@@ -175,7 +187,10 @@ fn q2_kernels_way_puts_all_queue_pairs_of_one_inner_port_on_one_port() {
     let settings = Settings { policy: Policy::FiveTuple, ..Settings::default() };
     let entropy = Entropy::new(settings).unwrap();
     let port = entropy.decide(&frame()).source_port;
-    assert!((0..4096).all(|number| entropy.decide(&with_queue_pair(frame(), number)).source_port == port));
+    assert!(
+        (0..4096)
+            .all(|number| entropy.decide(&with_queue_pair(frame(), number)).source_port == port)
+    );
 }
 
 #[test]
@@ -198,11 +213,13 @@ fn q6_port_is_inside_its_range_for_all_queue_pairs_and_every_port_is_used_evenly
 
 #[test]
 fn q6_every_port_of_a_small_range_is_reached_and_no_other() {
-    for (min, max) in [(1, 1), (1, 2), (65535, 65535), (65533, 65535), (4789, 4799), (50000, 50063)] {
+    for (min, max) in [(1, 1), (1, 2), (65535, 65535), (65533, 65535), (4789, 4799), (50000, 50063)]
+    {
         let range = SourcePortRange::try_from((min, max)).unwrap();
         for policy in [Policy::QpHash, Policy::QpBins] {
             let bins = Bins::try_from(range.ports()).unwrap();
-            let entropy = Entropy::new(Settings { policy, range, bins, ..Settings::default() }).unwrap();
+            let entropy =
+                Entropy::new(Settings { policy, range, bins, ..Settings::default() }).unwrap();
             let mut reached = vec![false; 65536];
             for number in 0..4096 {
                 let port = entropy.decide(&with_queue_pair(frame(), number)).source_port;

@@ -1,6 +1,7 @@
 //! Numbers that must never change: a flow keeps its port and its path over releases and restarts.
 //!
-//! They were computed from the documentation of `hash` with Python's integers, not with the code under test.
+//! They were computed from the documentation of `hash` with Python's integers, not with the code
+//! under test.
 #![allow(clippy::unwrap_used)] // Helpers of tests, which may.
 
 mod common;
@@ -91,8 +92,9 @@ fn port_of_one_frame_under_each_policy() {
     let frame = Frame::new(roce(0xc000, 4, 0x1234, 0)).dissect();
     let decide = |policy, bins: u16| {
         let bins = Bins::try_from(bins).unwrap();
-        let decision =
-            Entropy::new(Settings { policy, seed: 7, bins, ..Settings::default() }).unwrap().decide(&frame);
+        let decision = Entropy::new(Settings { policy, seed: 7, bins, ..Settings::default() })
+            .unwrap()
+            .decide(&frame);
         (decision.source_port, decision.bin)
     };
     // The queue pair's hash is 0x763e5035c167d561: 49152 + ⌊0x763e… · 16384 / 2⁶⁴⌋.
@@ -100,7 +102,7 @@ fn port_of_one_frame_under_each_policy() {
     // Bin ⌊0x763e… · 4 / 2⁶⁴⌋ = 1, whose port is 49152 + ⌊1 · 16383 / 3⌋.
     assert_eq!(decide(Policy::QpBins, 4), (49152 + 5461, Some(1)));
     assert_eq!(decide(Policy::QpBins, 1), (49152, Some(0)));
-    // The five-tuple's is 0x59dad30015b6c258: upper half h = 0x59dad300, h ^ h << 16 = 0x8adad300 after the
-    // carry is cut, scaled to 60999 − 32768 ports.
+    // The five-tuple's is 0x59dad30015b6c258: upper half h = 0x59dad300, h ^ h << 16 = 0x8adad300
+    // after the carry is cut, scaled to 60999 − 32768 ports.
     assert_eq!(decide(Policy::FiveTuple, 4), (32768 + 15312, None));
 }

@@ -25,9 +25,15 @@ fn q1_any_opcode_sequence_and_inner_port_use_one_outer_port() {
         let entropy = entropy(policy);
         let expected = entropy.decide(&Frame::new(roce(0xc000, 0x04, 0x1234, 0)).dissect());
         for opcode in 0..=0xff {
-            for (port, sequence) in [(0xc000, 1), (0xffff, 0xff_ffff), (1, opcode << 8), (4791, 0x80_0000)] {
+            for (port, sequence) in
+                [(0xc000, 1), (0xffff, 0xff_ffff), (1, opcode << 8), (4791, 0x80_0000)]
+            {
                 let frame = Frame::new(roce(port, opcode as u8, 0x1234, sequence));
-                assert_eq!(entropy.decide(&frame.dissect()), expected, "opcode {opcode:#x} port {port}");
+                assert_eq!(
+                    entropy.decide(&frame.dissect()),
+                    expected,
+                    "opcode {opcode:#x} port {port}"
+                );
             }
         }
     }
@@ -38,9 +44,15 @@ fn q1_header_fields_that_change_within_a_flow_do_not_matter() {
     let mut frame = Frame::new(roce(0xc000, 0x04, 0x1234, 0)).bytes();
     let expected = entropy(Policy::QpHash).decide(&dissect(&frame).unwrap());
     // TOS, identification, don't-fragment, TTL, UDP checksum, BTH flags, partition key.
-    for (at, value) in [(15, 0xba), (18, 7), (20, 0x40), (22, 3), (40, 9), (43, 0xff), (45, 1), (46, 0x80)] {
+    for (at, value) in
+        [(15, 0xba), (18, 7), (20, 0x40), (22, 3), (40, 9), (43, 0xff), (45, 1), (46, 0x80)]
+    {
         frame[at] = value;
-        assert_eq!(entropy(Policy::QpHash).decide(&dissect(&frame).unwrap()), expected, "byte {at}");
+        assert_eq!(
+            entropy(Policy::QpHash).decide(&dissect(&frame).unwrap()),
+            expected,
+            "byte {at}"
+        );
     }
 }
 
@@ -83,7 +95,8 @@ fn q3_queue_pair_is_found_behind_ipv4_options_and_ipv6_extension_headers() {
     frame.options.clear();
     let plain = entropy(Policy::QpHash).explain(&frame.dissect());
     assert_eq!((plain.key, plain.reason), (queue_pair_key(&frame, 0x1234), Reason::Roce));
-    let hop_by_hop_and_destination_options = [vec![60, 0, 1, 4, 0, 0, 0, 0], vec![17, 0, 1, 4, 0, 0, 0, 0]];
+    let hop_by_hop_and_destination_options =
+        [vec![60, 0, 1, 4, 0, 0, 0, 0], vec![17, 0, 1, 4, 0, 0, 0, 0]];
     let authentication =
         [51u8, 0, 1, 4, 0, 0, 0, 0].into_iter().chain([17, 4, 0, 0]).chain([0; 20]).collect();
     let atomic_fragment = vec![17, 0, 0, 0, 1, 2, 3, 4];
@@ -161,7 +174,8 @@ fn q4_ipv6_fragments_share_a_key_behind_the_same_and_different_extension_headers
     later.ipv6 = true;
     later.next = 44;
     later.options = vec![60, 0, 0x05, 0xa8, 0, 0, 0, 9];
-    let [first, later] = [first, later].map(|frame| entropy(Policy::QpHash).explain(&frame.dissect()));
+    let [first, later] =
+        [first, later].map(|frame| entropy(Policy::QpHash).explain(&frame.dissect()));
     assert_eq!((first.reason, later.reason), (Reason::FirstFragment, Reason::LaterFragment));
     assert!(matches!(first.key, Key::Addresses { protocol: 60, .. }));
     assert_eq!((first.key, first.decision), (later.key, later.decision));

@@ -6,7 +6,8 @@
 //! | version | type    | length, big end   | payload
 //! +---------+---------+-------------------+---------
 //! ```
-//! The version is 1; type 1 is netlink, 2 protobuf; the length counts these four bytes. Source: `fpm/fpm.h` of FRR.
+//! The version is 1; type 1 is netlink, 2 protobuf; the length counts these four bytes. Source:
+//! `fpm/fpm.h` of FRR.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -55,7 +56,8 @@ impl Frame {
     }
 }
 
-/// A header that is none of FPM's. Nothing after it can be read. Offsets are bytes of the stream, from 0.
+/// A header that is none of FPM's. Nothing after it can be read. Offsets are bytes of the stream,
+/// from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The version is not 1.
@@ -120,7 +122,9 @@ impl Framer {
     /// When the next header is none of FPM's; every further call says the same.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let offset = self.offset;
-        let Some(&[version, kind, high, low]) = self.buffer.first_chunk::<HEADER>() else { return Ok(None) };
+        let Some(&[version, kind, high, low]) = self.buffer.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
         if version != 1 {
             return Err(FrameError::Version { offset, version });
         }
@@ -158,7 +162,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is framed comes out again, however the stream is cut, with the offsets it has in the stream.
+        /// What is framed comes out again, however the stream is cut, with the offsets it has in
+        /// the stream.
         #[test]
         fn frames_survive_any_split(
             frames in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..300)), 0..20),

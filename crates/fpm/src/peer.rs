@@ -1,5 +1,5 @@
-//! Which local users may tell routes. The kernel knows whose socket the other end of a local connection is
-//! ([`netlink::socket_owner`]).
+//! Which local users may tell routes. The kernel knows whose socket the other end of a local
+//! connection is ([`netlink::socket_owner`]).
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ const FIRST_LOGIN: u32 = 1000;
 pub struct Users {
     /// These users. They displace a client of any other user.
     pub named: BTreeSet<u32>,
-    /// Users of the system's services, 1 to 999. Where FRR runs in another container, the name of its user is unknown
-    /// here.
+    /// Users of the system's services, 1 to 999. Where FRR runs in another container, the name of
+    /// its user is unknown here.
     pub services: bool,
     /// All others, on other hosts, too.
     pub anybody: bool,
@@ -35,8 +35,8 @@ impl Default for Users {
 }
 
 impl Users {
-    /// The rank of a peer of this user; `None` if it may not connect. The user is unknown where the peer is on another
-    /// host or in another network namespace.
+    /// The rank of a peer of this user; `None` if it may not connect. The user is unknown where the
+    /// peer is on another host or in another network namespace.
     pub(crate) fn rank(&self, uid: Option<u32>) -> Option<Rank> {
         if uid.is_some_and(|uid| self.named.contains(&uid)) {
             return Some(Rank::Named);

@@ -1,9 +1,10 @@
 //! The legacy module's protobuf encoding (`zebra -M fpm:protobuf`), as far as it goes: routes.
 //!
-//! It has no MACs, no next-hop groups, no weights, no kernel metric, no VNI of a type-5 route, and no table: routes of
-//! another VRF than the default one name a VRF number that means nothing outside zebra, so they are left out. A delete
-//! names the prefix only. What is missing is filled in as 0, for adds and deletes alike, and `replace` is set on adds,
-//! because zebra has at most one route per prefix.
+//! It has no MACs, no next-hop groups, no weights, no kernel metric, no VNI of a type-5 route, and
+//! no table: routes of another VRF than the default one name a VRF number that means nothing
+//! outside zebra, so they are left out. A delete names the prefix only. What is missing is filled
+//! in as 0, for adds and deletes alike, and `replace` is set on adds, because zebra has at most one
+//! route per prefix.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -64,7 +65,8 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Vec<Message>, ProtobufError> {
         }
         Type::DeleteRoute => {
             let delete = message.delete_route.ok_or(ProtobufError::Missing("delete_route"))?;
-            let scope = Scope::new(delete.vrf_id, delete.address_family(), delete.sub_address_family());
+            let scope =
+                Scope::new(delete.vrf_id, delete.address_family(), delete.sub_address_family());
             let route = scope.route(&delete.key)?;
             scope.main_unicast.then_some(Message::Route(Operation::Delete, route))
         }
@@ -128,8 +130,11 @@ fn next_hop(hop: &Nexthop) -> Result<RouteNextHop, ProtobufError> {
     let gateway = match (v4, v6) {
         (Some(v4), _) => Some(IpAddr::V4(Ipv4Addr::from(v4.value))),
         (None, Some(v6)) => {
-            let octets: [u8; 16] =
-                v6.bytes.as_slice().try_into().map_err(|_| ProtobufError::Address(v6.bytes.len()))?;
+            let octets: [u8; 16] = v6
+                .bytes
+                .as_slice()
+                .try_into()
+                .map_err(|_| ProtobufError::Address(v6.bytes.len()))?;
             Some(IpAddr::from(octets))
         }
         (None, None) => None,

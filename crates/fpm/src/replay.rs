@@ -63,12 +63,15 @@ pub enum ReplayError {
     },
 }
 
-/// Plays a recording back to the server at `address`, so many frames each second, or as fast as the server reads.
+/// Plays a recording back to the server at `address`, so many frames each second, or as fast as the
+/// server reads.
 ///
-/// Blocks until the server has read everything. The server then sees zebra leave, as when zebra ends.
+/// Blocks until the server has read everything. The server then sees zebra leave, as when zebra
+/// ends.
 ///
 /// # Errors
-/// When the recording is damaged (what stands before the damage is sent), nobody listens, or the server leaves.
+/// When the recording is damaged (what stands before the damage is sent), nobody listens, or the
+/// server leaves.
 pub fn replay(
     recording: impl Read,
     address: SocketAddr,
@@ -84,8 +87,9 @@ pub fn replay(
         return Err(gone);
     }
     let closed = |source| ReplayError::Closed { frames: *sent.as_ref().unwrap_or(&0), source };
-    // The server asks the kernel whose socket this is: it stays open until the server has read what was sent. The server
-    // says nothing: this ends when it has read everything, or with an error when it left before.
+    // The server asks the kernel whose socket this is: it stays open until the server has read what
+    // was sent. The server says nothing: this ends when it has read everything, or with an error
+    // when it left before.
     let read = stream.shutdown(Shutdown::Write).and_then(|()| stream.read_to_end(&mut Vec::new()));
     let read = read.map_err(closed);
     let frames = sent?;
@@ -110,7 +114,8 @@ fn send_all(
             frame.write(&mut out);
             frames += 1;
             if let Some(rate) = frames_per_second {
-                let due = start + Duration::from_secs(1).mul_f64(frames as f64 / f64::from(rate.get()));
+                let due =
+                    start + Duration::from_secs(1).mul_f64(frames as f64 / f64::from(rate.get()));
                 thread::sleep(due.saturating_duration_since(Instant::now()));
                 send(stream, &mut out, frames, bytes)?;
             }
@@ -126,7 +131,12 @@ fn send_all(
     Ok(frames)
 }
 
-fn send(stream: &mut TcpStream, out: &mut BytesMut, frames: u64, bytes: &mut u64) -> Result<(), ReplayError> {
+fn send(
+    stream: &mut TcpStream,
+    out: &mut BytesMut,
+    frames: u64,
+    bytes: &mut u64,
+) -> Result<(), ReplayError> {
     stream.write_all(out).map_err(|source| ReplayError::Closed { frames, source })?;
     *bytes += out.len() as u64;
     out.clear();

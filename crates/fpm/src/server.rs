@@ -2,13 +2,15 @@
 //!
 //! Only the users of [`Users`] may connect; connections of others are closed at once.
 //!
-//! zebra is one client. It connects again only after its own end is closed, so two connections at once mean either a
-//! half-open one or another client. A newcomer takes the place of a connection that has not sent a frame yet (a port
-//! scan, a health check), and of a client whose user the settings do not name, if they name the newcomer's. Otherwise
-//! it waits, unread, until the other one leaves: a connection of zebra that works must not be closed, because some
-//! releases crash when they connect again. TCP keepalives end a half-open connection after some seconds.
+//! zebra is one client. It connects again only after its own end is closed, so two connections at
+//! once mean either a half-open one or another client. A newcomer takes the place of a connection
+//! that has not sent a frame yet (a port scan, a health check), and of a client whose user the
+//! settings do not name, if they name the newcomer's. Otherwise it waits, unread, until the other
+//! one leaves: a connection of zebra that works must not be closed, because some releases crash
+//! when they connect again. TCP keepalives end a half-open connection after some seconds.
 //!
-//! There is no queue: [`Server::next`] reads when it is asked to, and a zebra that is faster waits in TCP.
+//! There is no queue: [`Server::next`] reads when it is asked to, and a zebra that is faster waits
+//! in TCP.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,7 +26,8 @@ use crate::peer::{Rank, Users};
 use crate::transaction::{Error, Transaction, decode_frame};
 
 /// Where zebra looks for an FPM server: loopback, port 2620.
-pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 2620));
+pub const DEFAULT_ADDRESS: SocketAddr =
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 2620));
 /// Bytes that one read may take: the largest frame.
 const READ: usize = 65_535;
 /// A silent peer is asked after this time, and then each second, and given up after five.
@@ -51,7 +54,9 @@ fn advice(source: &io::Error) -> &'static str {
             " (another FPM server runs in this network namespace, `ss -ltnp` names it: stop it, or choose another \
              port here and with `fpm address A.B.C.D port P` in zebra)"
         }
-        io::ErrorKind::AddrNotAvailable => " (no interface of this network namespace has it; is lo up?)",
+        io::ErrorKind::AddrNotAvailable => {
+            " (no interface of this network namespace has it; is lo up?)"
+        }
         _ => "",
     }
 }
@@ -278,8 +283,8 @@ impl Door {
         }
     }
 
-    /// Waits for a connection, or for one of a stranger who was not refused before: its address and its user. Failures
-    /// to accept one are the peer's or pass, and do not end the server.
+    /// Waits for a connection, or for one of a stranger who was not refused before: its address and
+    /// its user. Failures to accept one are the peer's or pass, and do not end the server.
     async fn accept(&mut self) -> Result<Connection, (SocketAddr, Option<u32>)> {
         loop {
             let accepted = match self.listener.accept().await {

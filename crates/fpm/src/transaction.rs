@@ -1,7 +1,8 @@
 //! One FPM frame is one transaction.
 //!
-//! zebra 8.4 replaces a route with a delete and an add in one frame; who applies them one by one has a moment without
-//! the route. So the messages of a frame stay together, and a frame with anything malformed in it counts as a whole.
+//! zebra 8.4 replaces a route with a delete and an add in one frame; who applies them one by one
+//! has a moment without the route. So the messages of a frame stay together, and a frame with
+//! anything malformed in it counts as a whole.
 
 use netlink::{Message, Messages};
 

@@ -1,4 +1,5 @@
-//! The protobuf encoding, from bytes written by hand after the wire format (field number × 8 + wire type).
+//! The protobuf encoding, from bytes written by hand after the wire format (field number × 8 + wire
+//! type).
 
 #![allow(clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -9,7 +10,11 @@ use netlink::{Message, Operation, Route, RouteNextHop, RouteTarget};
 use proptest::prelude::*;
 
 fn decode(payload: &[u8]) -> Result<Transaction, fpm::Error> {
-    decode_frame(&Frame { offset: 0, encoding: Encoding::Protobuf, payload: payload.to_vec().into() })
+    decode_frame(&Frame {
+        offset: 0,
+        encoding: Encoding::Protobuf,
+        payload: payload.to_vec().into(),
+    })
 }
 
 /// A length-delimited field.
@@ -26,7 +31,8 @@ fn integer(number: u8, value: u8) -> Vec<u8> {
 /// vrf_id, address_family (1 IPv4, 2 IPv6), sub_address_family, key.
 fn start(vrf: u8, family: u8, subfamily: u8, length: u8, prefix: &[u8]) -> Vec<u8> {
     let prefix = [integer(1, length), field(2, prefix)].concat();
-    [integer(1, vrf), integer(2, family), integer(3, subfamily), field(4, &field(1, &prefix))].concat()
+    [integer(1, vrf), integer(2, family), integer(3, subfamily), field(4, &field(1, &prefix))]
+        .concat()
 }
 
 fn add(content: &[u8]) -> Vec<u8> {
@@ -66,14 +72,16 @@ fn ecmp() -> Vec<u8> {
     let gateway = |octets: [u8; 4]| field(3, &field(1, &[&[1 << 3 | 5], &octets[..]].concat()));
     let first = [field(2, &integer(1, 2)), gateway([0, 11, 1, 10])].concat();
     let second = [field(2, &integer(1, 3)), gateway([0, 12, 1, 10])].concat();
-    let rest = [integer(5, 1), integer(6, 9), integer(8, 20), field(9, &first), field(9, &second)].concat();
+    let rest = [integer(5, 1), integer(6, 9), integer(8, 20), field(9, &first), field(9, &second)]
+        .concat();
     add(&[start(0, 1, 1, 31, &[10, 0, 0, 12]), rest].concat())
 }
 
 #[test]
 fn a_route_with_two_next_hops() {
     let via = RouteTarget::NextHops(vec![hop(2, Some("10.1.11.0")), hop(3, Some("10.1.12.0"))]);
-    let expected = Route { route_type: 1, protocol: 186, replace: true, via, ..route("10.0.0.12", 31) };
+    let expected =
+        Route { route_type: 1, protocol: 186, replace: true, via, ..route("10.0.0.12", 31) };
     assert_eq!(decode(&ecmp()).unwrap().messages, [Message::Route(Operation::New, expected)]);
 }
 
@@ -81,10 +89,12 @@ fn a_route_with_two_next_hops() {
 fn prefixes_come_cut_to_their_length() {
     let octets = [0x20, 0x01, 0x0d, 0xb8, 0x80];
     let gateway = [&[0xfe, 0x80][..], &[0; 13], &[1]].concat();
-    let hops = field(9, &[field(2, &integer(1, 7)), field(3, &field(2, &field(1, &gateway)))].concat());
+    let hops =
+        field(9, &[field(2, &integer(1, 7)), field(3, &field(2, &field(1, &gateway)))].concat());
     let payload = add(&[start(0, 2, 1, 33, &octets), integer(6, 4), integer(8, 0), hops].concat());
     let via = RouteTarget::NextHops(vec![hop(7, Some("fe80::1"))]);
-    let expected = Route { route_type: 1, protocol: 196, replace: true, via, ..route("2001:db8:8000::", 33) };
+    let expected =
+        Route { route_type: 1, protocol: 196, replace: true, via, ..route("2001:db8:8000::", 33) };
     assert_eq!(decode(&payload).unwrap().messages, [Message::Route(Operation::New, expected)]);
 
     let default = decode(&delete(&start(0, 1, 1, 0, &[]))).unwrap();
@@ -125,7 +135,8 @@ fn contradictions_are_refused() {
         (delete(&start(0, 1, 1, 24, &[10, 0])), "24 bits in 2"),
         (delete(&start(0, 1, 1, 24, &[10, 0, 0, 0, 0])), "24 bits in 5"),
         (
-            add(&[start(0, 2, 1, 0, &[]), field(9, &field(3, &field(2, &field(1, &[1, 2]))))].concat()),
+            add(&[start(0, 2, 1, 0, &[]), field(9, &field(3, &field(2, &field(1, &[1, 2]))))]
+                .concat()),
             "2 octets",
         ),
         (vec![0xff], "malformed protobuf"),

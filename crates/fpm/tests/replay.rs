@@ -22,14 +22,18 @@ fn recording(kinds: std::ops::Range<u16>) -> Vec<u8> {
 }
 
 /// Plays a recording back to a server: what it returns, and the types that the server heard.
-async fn played(recording: Vec<u8>, rate: Option<u32>) -> (Result<Replayed, ReplayError>, Vec<u16>) {
+async fn played(
+    recording: Vec<u8>,
+    rate: Option<u32>,
+) -> (Result<Replayed, ReplayError>, Vec<u16>) {
     let mut server = Server::bind("127.0.0.1:0".parse().unwrap(), Users::default()).unwrap();
     let address = server.local_address().unwrap();
     let rate = rate.and_then(NonZeroU32::new);
     let playing = tokio::task::spawn_blocking(move || replay(recording.as_slice(), address, rate));
     let mut heard = Vec::new();
     loop {
-        match tokio::time::timeout(Duration::from_secs(20), server.next()).await.expect("an event") {
+        match tokio::time::timeout(Duration::from_secs(20), server.next()).await.expect("an event")
+        {
             Event::Connected { .. } => {}
             Event::Transaction(transaction) => {
                 heard.extend(transaction.messages.into_iter().map(|message| match message {

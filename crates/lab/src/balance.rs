@@ -2,7 +2,8 @@
 
 use crate::random::Random;
 
-/// The largest load over the mean load: 1 is perfect, the number of links is the worst. 0 if there is no load.
+/// The largest load over the mean load: 1 is perfect, the number of links is the worst. 0 if there
+/// is no load.
 #[must_use]
 pub fn mmr(loads: &[u64]) -> f64 {
     let (max, sum) = (loads.iter().max().copied().unwrap_or_default(), loads.iter().sum::<u64>());
@@ -27,7 +28,8 @@ pub struct RandomPlacement {
 }
 
 impl RandomPlacement {
-    /// `flows` of 1 to 1000, `paths` of 1 to 64 (the work grows as flows³ · paths; others give 1.0 for certain).
+    /// `flows` of 1 to 1000, `paths` of 1 to 64 (the work grows as flows³ · paths; others give 1.0
+    /// for certain).
     #[must_use]
     pub fn new(flows: usize, paths: usize) -> Self {
         if !(1..=1000).contains(&flows) || !(1..=64).contains(&paths) {
@@ -57,8 +59,8 @@ impl RandomPlacement {
     }
 }
 
-/// The probability that none of `paths` gets more than `most` of `flows`: path after path takes a binomial share of what
-/// the earlier ones left.
+/// The probability that none of `paths` gets more than `most` of `flows`: path after path takes a
+/// binomial share of what the earlier ones left.
 fn at_most(flows: usize, paths: usize, most: usize, ln_factorial: &[f64]) -> f64 {
     let ln = |n: usize| ln_factorial.get(n).copied().unwrap_or_default();
     let mut left = vec![0.0; flows + 1];
@@ -66,9 +68,11 @@ fn at_most(flows: usize, paths: usize, most: usize, ln_factorial: &[f64]) -> f64
         *all = 1.0;
     }
     for paths_left in (2..=paths).rev() {
-        let (ln_take, ln_leave) = ((1.0 / paths_left as f64).ln(), (1.0 - 1.0 / paths_left as f64).ln());
+        let (ln_take, ln_leave) =
+            ((1.0 / paths_left as f64).ln(), (1.0 - 1.0 / paths_left as f64).ln());
         let mut next = vec![0.0; flows + 1];
-        for (remaining, probability) in left.iter().enumerate().filter(|(_, probability)| **probability > 0.0)
+        for (remaining, probability) in
+            left.iter().enumerate().filter(|(_, probability)| **probability > 0.0)
         {
             for take in 0..=most.min(remaining) {
                 let leave = remaining - take;
@@ -90,13 +94,14 @@ pub fn expected_mmr(flows: usize, paths: usize) -> f64 {
     RandomPlacement::new(flows, paths).expected_mmr()
 }
 
-/// The expected MMR when flows are dealt over `bins` at random and each bin takes one path at random. Simulated,
-/// the same each time; good to 0.01.
+/// The expected MMR when flows are dealt over `bins` at random and each bin takes one path at
+/// random. Simulated, the same each time; good to 0.01.
 #[must_use]
 pub fn expected_mmr_of_bins(flows: usize, bins: usize, paths: usize) -> f64 {
     const TRIALS: u32 = 40_000;
     let mut random = Random::new(1);
-    let mut draw = |below: usize| usize::try_from(random.below(below.max(1) as u64)).unwrap_or_default();
+    let mut draw =
+        |below: usize| usize::try_from(random.below(below.max(1) as u64)).unwrap_or_default();
     let mut sum = 0.0;
     for _ in 0..TRIALS {
         let path_of: Vec<usize> = (0..bins.max(1)).map(|_| draw(paths)).collect();
@@ -112,7 +117,8 @@ pub fn expected_mmr_of_bins(flows: usize, bins: usize, paths: usize) -> f64 {
     sum / f64::from(TRIALS)
 }
 
-/// Pearson's χ² of counts against equal expectation, and the probability that chance alone gives as much or more.
+/// Pearson's χ² of counts against equal expectation, and the probability that chance alone gives as
+/// much or more.
 #[must_use]
 pub fn chi_squared(counts: &[u64]) -> (f64, f64) {
     let mean = counts.iter().sum::<u64>() as f64 / counts.len().max(1) as f64;
@@ -123,7 +129,8 @@ pub fn chi_squared(counts: &[u64]) -> (f64, f64) {
     (statistic, upper_gamma((counts.len() - 1) as f64 / 2.0, statistic / 2.0))
 }
 
-/// The regularised upper incomplete gamma function Q(a, x) (Press et al., "Numerical Recipes", section 6.2).
+/// The regularised upper incomplete gamma function Q(a, x) (Press et al., "Numerical Recipes",
+/// section 6.2).
 fn upper_gamma(a: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 1.0;
@@ -215,7 +222,8 @@ mod tests {
                 );
             }
         }
-        // By hand: 1680 of the 4096 placements have no pair, 232 a triple or more, 8 all four together.
+        // By hand: 1680 of the 4096 placements have no pair, 232 a triple or more, 8 all four
+        // together.
         let by_hand = (1.0 + (4096.0 - 1680.0 + 232.0 + 8.0) / 4096.0) / 0.5;
         assert!(near(expected_mmr(4, 8), by_hand, 1e-9));
         assert!(near(expected_mmr(1, 4), 4.0, 1e-9));

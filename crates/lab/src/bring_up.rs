@@ -46,8 +46,9 @@ pub(crate) fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), Fabric
             })
         };
         let threads: Vec<_> = nodes.iter().map(start).collect();
-        let make =
-            |index: usize| fabric.topology().links.get(index).map_or(Ok(()), |made| link(fabric, made));
+        let make = |index: usize| {
+            fabric.topology().links.get(index).map_or(Ok(()), |made| link(fabric, made))
+        };
         let ended = || threads.iter().all(thread::ScopedJoinHandle::is_finished);
         let overseen = board.oversee(make, ended, report);
         if overseen.is_err() {
@@ -130,11 +131,14 @@ fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
 fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
     let Some((program, arguments)) = node.settings.program.split_first() else { return Ok(None) };
     if node.has_frr() {
-        let reason = "lab starts it as its daemons file says; take entrypoint and cmd of the node away";
+        let reason =
+            "lab starts it as its daemons file says; take entrypoint and cmd of the node away";
         return Err(NodeError::Frr { node: node.name().to_owned(), reason: reason.to_owned() });
     }
     let path = if is_lab(program) { own_program()? } else { PathBuf::from(program) };
-    let name = Path::new(program).file_name().map_or(program.as_str().into(), |name| name.to_string_lossy());
+    let name = Path::new(program)
+        .file_name()
+        .map_or(program.as_str().into(), |name| name.to_string_lossy());
     node.spawn(&name, node.command(&[path])?.args(arguments)).map(Some)
 }
 
@@ -177,7 +181,10 @@ fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool,
             failures += 1;
         }
         if failures >= check.retries.max(1) {
-            return Err(NodeError::Sick { node: node.name().to_owned(), test: check.test.join(" ") });
+            return Err(NodeError::Sick {
+                node: node.name().to_owned(),
+                test: check.test.join(" "),
+            });
         }
         if !board.pause(check.interval) {
             return Ok(false);

@@ -41,7 +41,8 @@ pub(crate) fn interrupted() -> bool {
 
 pub(crate) fn run(cli: Cli) -> Outcome {
     if !matches!(cli.command, Command::Exec(_)) {
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
             signal_hook::flag::register(signal, Arc::clone(interrupt()))?;
         }
@@ -174,9 +175,11 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     }
 }
 
-/// The nodes that are meant to run vtepd in another node's namespace: their images would, and the lab knows no images.
+/// The nodes that are meant to run vtepd in another node's namespace: their images would, and the
+/// lab knows no images.
 fn vtepd_nodes(topology: &Topology) -> Option<String> {
-    let is_vtepd = |name: &str, group: Option<&str>| name.starts_with("vtepd") || group == Some("vtepd");
+    let is_vtepd =
+        |name: &str, group: Option<&str>| name.starts_with("vtepd") || group == Some("vtepd");
     let sharing = topology.nodes.iter().filter(|(_, node)| node.shares.is_some());
     let names: Vec<&str> = sharing
         .filter(|(name, node)| is_vtepd(name, node.group.as_deref()))
@@ -230,7 +233,9 @@ fn inspect_fabric(fabric: &Fabric, output: Output) -> Outcome {
             Ok::<_, FabricError>(NodeLine {
                 node: node.name().to_owned(),
                 namespace: node.namespace()?.name().to_owned(),
-                processes: own.map(|process| (process.name.clone(), process.identity.pid)).collect(),
+                processes: own
+                    .map(|process| (process.name.clone(), process.identity.pid))
+                    .collect(),
             })
         })
         .collect::<Result<_, _>>()?;
@@ -255,10 +260,14 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     let fabric = open(arguments.which.name.as_deref())?;
     let mut all = BTreeMap::new();
     for node in fabric.nodes() {
-        let own = fabric.topology().nodes.get(node.name()).is_none_or(|settings| settings.shares.is_none());
+        let own = fabric
+            .topology()
+            .nodes
+            .get(node.name())
+            .is_none_or(|settings| settings.shares.is_none());
         // One that shares another one's namespace has the same interfaces.
-        let wanted =
-            (arguments.node.is_empty() && own) || arguments.node.iter().any(|name| name == node.name());
+        let wanted = (arguments.node.is_empty() && own)
+            || arguments.node.iter().any(|name| name == node.name());
         if wanted {
             all.insert(node.name().to_owned(), counters::read(&node.namespace()?)?);
         }
@@ -314,12 +323,16 @@ fn send(arguments: &Send, output: Output) -> Outcome {
         return print_json(&sent);
     }
     let seconds = sent.nanoseconds as f64 / 1e9;
-    print(format_args!("{} frames of {} queue pairs in {seconds:.2} s", sent.frames, sent.queue_pairs))?;
+    print(format_args!(
+        "{} frames of {} queue pairs in {seconds:.2} s",
+        sent.frames, sent.queue_pairs
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn receive(arguments: &Receive, output: Output) -> Outcome {
-    let mut sink = at(&arguments.place, || Sink::open(&arguments.place.interface, arguments.place.mark))??;
+    let mut sink =
+        at(&arguments.place, || Sink::open(&arguments.place.interface, arguments.place.mark))??;
     let quiet = Duration::from_secs(arguments.quiet_seconds);
     let mut last = Instant::now();
     let mut before = 0;
@@ -361,13 +374,18 @@ fn receive(arguments: &Receive, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The demo's own topology, where the user stands or above the program: `deploy/` of the checkout it was built in.
+/// The demo's own topology, where the user stands or above the program: `deploy/` of the checkout
+/// it was built in.
 fn demo_topology(own: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let places = std::iter::once(Path::new("")).chain(own.ancestors().skip(1));
     let file = places.map(|place| place.join(demo::TOPOLOGY)).find(|file| file.is_file());
     file.ok_or_else(|| {
-        format!("{} is neither here nor above {}: name it with --topology", demo::TOPOLOGY, own.display())
-            .into()
+        format!(
+            "{} is neither here nor above {}: name it with --topology",
+            demo::TOPOLOGY,
+            own.display()
+        )
+        .into()
     })
 }
 

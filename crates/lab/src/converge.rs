@@ -9,7 +9,8 @@ use crate::deployed::{Count, parse};
 use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::node::Node;
 
-/// How long every route must have stayed as it is. A session's first BFD exchange can take it down once more.
+/// How long every route must have stayed as it is. A session's first BFD exchange can take it down
+/// once more.
 pub(crate) const CALM: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(100);
 /// Hosts say again where they are if their addresses have not spread after so long.
@@ -33,8 +34,9 @@ struct Peer {
 }
 
 impl Fabric {
-    /// Waits until all BGP sessions are up, every VTEP floods to every other of its VNIs (type-3 routes), every VTEP
-    /// knows every host's MAC address (type-2 routes), and no route has changed for a second.
+    /// Waits until all BGP sessions are up, every VTEP floods to every other of its VNIs (type-3
+    /// routes), every VTEP knows every host's MAC address (type-2 routes), and no route has changed
+    /// for a second.
     ///
     /// # Errors
     /// [`FabricError::NotConverged`] with what is missing after `limit`.
@@ -87,8 +89,8 @@ impl Fabric {
         }
     }
 
-    /// How often BGP has changed a best path, of each node and address family. What is the same before and after a measurement did
-    /// not change meanwhile, not even to and fro.
+    /// How often BGP has changed a best path, of each node and address family. What is the same
+    /// before and after a measurement did not change meanwhile, not even to and fro.
     ///
     /// # Errors
     /// When a node does not answer.

@@ -19,7 +19,8 @@ pub enum CountersError {
     Read(#[from] io::Error),
 }
 
-/// One interface, since it exists. A GSO super-frame counts as one packet, with the bytes of the super-frame.
+/// One interface, since it exists. A GSO super-frame counts as one packet, with the bytes of the
+/// super-frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets received.
@@ -37,8 +38,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Frames sent that carry so many bytes of UDP payload each, whether by themselves or many as one super-frame. Whatever else was
-    /// sent counts by its bytes.
+    /// Frames sent that carry so many bytes of UDP payload each, whether by themselves or many as
+    /// one super-frame. Whatever else was sent counts by its bytes.
     #[must_use]
     pub const fn frames_sent(&self, payload: u64) -> u64 {
         frames(self.tx_bytes, self.tx_packets, payload)
@@ -72,12 +73,26 @@ fn parse(table: &str) -> BTreeMap<String, Counters> {
             let (name, numbers) = line.split_once(':')?;
             let numbers: Vec<u64> =
                 numbers.split_ascii_whitespace().map_while(|number| number.parse().ok()).collect();
-            let &[rx_bytes, rx_packets, _, rx_dropped, _, _, _, _, tx_bytes, tx_packets, _, tx_dropped, ..] =
-                numbers.as_slice()
+            let &[
+                rx_bytes,
+                rx_packets,
+                _,
+                rx_dropped,
+                _,
+                _,
+                _,
+                _,
+                tx_bytes,
+                tx_packets,
+                _,
+                tx_dropped,
+                ..,
+            ] = numbers.as_slice()
             else {
                 return None;
             };
-            let counters = Counters { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped };
+            let counters =
+                Counters { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped };
             Some((name.trim().to_owned(), counters))
         })
         .collect()

@@ -78,7 +78,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `program` on the node, with further arguments. Returns at once; [`Daemon::wait`] tells when it forwards.
+    /// Starts `program` on the node, with further arguments. Returns at once; [`Daemon::wait`]
+    /// tells when it forwards.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -119,7 +120,12 @@ impl Daemon {
             Err(_) if !self.identity.alive() => Err(self.ended()),
             Err(reason) => {
                 let reason = format!("{reason}; its log ends: {}", self.last_words());
-                Err(DaemonError::NotReady { node: self.node.name().to_owned(), policy, limit, reason })
+                Err(DaemonError::NotReady {
+                    node: self.node.name().to_owned(),
+                    policy,
+                    limit,
+                    reason,
+                })
             }
         }
     }
@@ -156,12 +162,16 @@ pub fn metrics(namespace: &Namespace) -> Result<String, String> {
     let get = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&METRICS, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
     };
-    namespace.enter(get).map_err(|error| error.to_string())?.map_err(|error| format!("no metrics: {error}"))
+    namespace
+        .enter(get)
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("no metrics: {error}"))
 }
 
 /// The configuration file of a node's vtepd.
@@ -178,18 +188,21 @@ fn configure(node: &Node, policy: Policy) -> Result<(), DaemonError> {
     std::fs::write(&path, text).map_err(|source| node.file_error(&path, source).into())
 }
 
-/// Whether the metrics say that at least `vnis` VNIs are forwarded, all by this policy; otherwise what they say.
+/// Whether the metrics say that at least `vnis` VNIs are forwarded, all by this policy; otherwise
+/// what they say.
 fn forwards(metrics: &str, policy: Policy, vnis: usize) -> Result<(), String> {
     if !metrics.lines().any(|line| line == "vtepd_ready 1") {
         return Err("not attached yet".into());
     }
-    let all: Vec<&str> = metrics.lines().filter(|line| line.starts_with("vtepd_vni_info{")).collect();
+    let all: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("vtepd_vni_info{")).collect();
     let wanted = format!("policy=\"{policy}\"");
     let by_policy = all.iter().filter(|line| line.contains(&wanted)).count();
     if all.len() >= vnis && by_policy == all.len() {
         return Ok(());
     }
-    let left: Vec<&str> = metrics.lines().filter(|line| line.starts_with("vtepd_left_to_kernel{")).collect();
+    let left: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("vtepd_left_to_kernel{")).collect();
     Err(format!("{by_policy} of {} VNIs, expected {vnis} {}", all.len(), left.join(" ")))
 }
 

@@ -1,4 +1,5 @@
-//! The same traffic through kernel VXLAN and through vtepd by each of its policies, on one fabric that stays up.
+//! The same traffic through kernel VXLAN and through vtepd by each of its policies, on one fabric
+//! that stays up.
 
 mod figures;
 mod report;
@@ -111,8 +112,16 @@ pub fn run(
     let overlay = deployed.overlay()?;
     let (from, to) = spread::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;
     let way = Way::new(fabric.topology(), &from.leaf, &to.leaf);
-    let traffic =
-        Traffic { settings, report, interrupted, fabric: &fabric, deployed: &deployed, from, to, way: &way };
+    let traffic = Traffic {
+        settings,
+        report,
+        interrupted,
+        fabric: &fabric,
+        deployed: &deployed,
+        from,
+        to,
+        way: &way,
+    };
     let mut policies = vec![traffic.measure_on_calm_routes(None)?];
 
     let mut daemons: Vec<Daemon> = Vec::new();
@@ -143,8 +152,8 @@ pub fn run(
 }
 
 impl Traffic<'_> {
-    /// Measures a policy, once more where a path changed meanwhile (BFD takes a link down when a busy machine does not let it speak): what
-    /// traffic did then says nothing about the policy.
+    /// Measures a policy, once more where a path changed meanwhile (BFD takes a link down when a
+    /// busy machine does not let it speak): what traffic did then says nothing about the policy.
     fn measure_on_calm_routes(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
         let mut before = self.fabric.best_path_changes()?;
         let mut attempts = 1;
@@ -169,7 +178,8 @@ impl Traffic<'_> {
         let name = policy.map_or_else(|| KERNEL.to_owned(), |policy| policy.to_string());
         let Self { settings, report, interrupted, deployed, from, to, way, .. } = self;
         let limit = Limit::Frames(settings.frames);
-        let stream = Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
+        let stream =
+            Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
         let before = way.loads(deployed)?;
         let mut shown = 0;
         let (_, arrived) = stream.run(interrupted, |frames| {
@@ -178,7 +188,10 @@ impl Traffic<'_> {
                 return Ok(());
             }
             shown = percent;
-            Ok::<_, DemoError>(report(&format!("{name}: {percent} % of {} frames sent", settings.frames))?)
+            Ok::<_, DemoError>(report(&format!(
+                "{name}: {percent} % of {} frames sent",
+                settings.frames
+            ))?)
         })?;
         report(&format!("{name}: {} frames received", arrived.received()))?;
         let spread = way.spread(&before, &way.loads(deployed)?, &arrived);

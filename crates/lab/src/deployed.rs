@@ -1,4 +1,5 @@
-//! The overlay of a fabric that is up: its VXLAN netdevs and the hosts on their bridges, as the kernels have them.
+//! The overlay of a fabric that is up: its VXLAN netdevs and the hosts on their bridges, as the
+//! kernels have them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -11,8 +12,8 @@ use crate::packet::Interface;
 use crate::roce::announce;
 use crate::topology::{Endpoint, Topology};
 
-/// A fabric that is up, whoever brought it up: `lab`, or ContainerLab, which gives its containers' namespaces names as
-/// `ip netns` does.
+/// A fabric that is up, whoever brought it up: `lab`, or ContainerLab, which gives its containers'
+/// namespaces names as `ip netns` does.
 #[derive(Debug, Clone)]
 pub struct Deployed {
     topology: Topology,
@@ -150,20 +151,35 @@ impl Deployed {
     /// Asks each node for its VXLAN netdevs, and who is on their bridges.
     pub(crate) fn overlay(&self) -> Result<Overlay, FabricError> {
         let mut overlay = Overlay::default();
-        for node in self.topology.nodes.iter().filter(|(_, node)| node.shares.is_none()).map(|(name, _)| name)
+        for node in self
+            .topology
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.shares.is_none())
+            .map(|(name, _)| name)
         {
             let links: Vec<Link> =
                 json(&self.namespace(node)?, &["ip", "-json", "-details", "link", "show"])?;
             for link in &links {
-                let info = link.linkinfo.as_ref().filter(|info| info.info_kind.as_deref() == Some("vxlan"));
+                let info = link
+                    .linkinfo
+                    .as_ref()
+                    .filter(|info| info.info_kind.as_deref() == Some("vxlan"));
                 let Some(Vxlan { id: Some(vni), local: Some(vtep) }) =
                     info.and_then(|info| info.info_data.as_ref())
                 else {
                     continue;
                 };
                 let (vni, vtep) = (*vni, *vtep);
-                overlay.tunnels.push(Tunnel { node: node.clone(), device: link.ifname.clone(), vni, vtep });
-                for port in links.iter().filter(|port| port.master.is_some() && port.master == link.master) {
+                overlay.tunnels.push(Tunnel {
+                    node: node.clone(),
+                    device: link.ifname.clone(),
+                    vni,
+                    vtep,
+                });
+                for port in
+                    links.iter().filter(|port| port.master.is_some() && port.master == link.master)
+                {
                     let near = Endpoint { node: node.clone(), interface: port.ifname.clone() };
                     let Some(end) = self.topology.peer(&near).cloned() else { continue };
                     let namespace = self.namespace(&end.node)?;
@@ -172,7 +188,14 @@ impl Deployed {
                     };
                     if let Some(address) = interface.ipv4 {
                         let mac = interface.mac.to_string();
-                        overlay.hosts.push(Host { end, address, mac, vni, vtep, leaf: node.clone() });
+                        overlay.hosts.push(Host {
+                            end,
+                            address,
+                            mac,
+                            vni,
+                            vtep,
+                            leaf: node.clone(),
+                        });
                     }
                 }
             }
@@ -189,20 +212,29 @@ impl Deployed {
         Ok(())
     }
 
-    /// Has bridges forget the hosts on their ports that some other VTEP does not know, so that their next frame is told of again. zebra 10.3
-    /// hears of ports in one thread and of addresses in another, and overlooks an address on a port that it does not know yet; of one that a
+    /// Has bridges forget the hosts on their ports that some other VTEP does not know, so that
+    /// their next frame is told of again. zebra 10.3 hears of ports in one thread and of addresses
+    /// in another, and overlooks an address on a port that it does not know yet; of one that a
     /// bridge has already the kernel says nothing more.
     pub(crate) fn forget_overlooked(&self, overlay: &Overlay) -> Result<(), FabricError> {
         let databases = self.databases(overlay)?;
         for host in &overlay.hosts {
-            if overlay.far_from(host.vni, host.vtep).all(|there| databases.has(there, &host.mac, host.vtep)) {
+            if overlay
+                .far_from(host.vni, host.vtep)
+                .all(|there| databases.has(there, &host.mac, host.vtep))
+            {
                 continue;
             }
-            for here in overlay.tunnels.iter().filter(|here| (here.vni, here.vtep) == (host.vni, host.vtep)) {
-                let on_ports =
-                    databases.of(here).iter().filter(|entry| entry.mac == host.mac && entry.dst.is_none());
-                let ports =
-                    on_ports.filter_map(|entry| entry.ifname.as_deref()).filter(|port| *port != here.device);
+            for here in
+                overlay.tunnels.iter().filter(|here| (here.vni, here.vtep) == (host.vni, host.vtep))
+            {
+                let on_ports = databases
+                    .of(here)
+                    .iter()
+                    .filter(|entry| entry.mac == host.mac && entry.dst.is_none());
+                let ports = on_ports
+                    .filter_map(|entry| entry.ifname.as_deref())
+                    .filter(|port| *port != here.device);
                 for port in ports {
                     let command = ["bridge", "fdb", "del", &host.mac, "dev", port, "master"];
                     // It may have gone by itself.
@@ -213,7 +245,8 @@ impl Deployed {
         Ok(())
     }
 
-    /// How many flood entries and how many remote MAC addresses the kernels' forwarding databases hold.
+    /// How many flood entries and how many remote MAC addresses the kernels' forwarding databases
+    /// hold.
     pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), FabricError> {
         const FLOOD: &str = "00:00:00:00:00:00";
         let (mut floods, mut addresses) = (Count::default(), Count::default());
@@ -222,7 +255,9 @@ impl Deployed {
             for there in overlay.far_from(here.vni, here.vtep) {
                 floods.see(databases.has(here, FLOOD, there.vtep));
             }
-            for host in overlay.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep) {
+            for host in
+                overlay.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep)
+            {
                 addresses.see(databases.has(here, &host.mac, host.vtep));
             }
         }
@@ -234,7 +269,8 @@ impl Deployed {
         let mut databases = Databases::default();
         for tunnel in &overlay.tunnels {
             if !databases.0.contains_key(tunnel.node.as_str()) {
-                let fdb = json(&self.namespace(&tunnel.node)?, &["bridge", "-json", "fdb", "show"])?;
+                let fdb =
+                    json(&self.namespace(&tunnel.node)?, &["bridge", "-json", "fdb", "show"])?;
                 databases.0.insert(&tunnel.node, fdb);
             }
         }
@@ -262,19 +298,26 @@ impl Databases<'_> {
     /// Whether a tunnel's netdev has an address behind a VTEP.
     fn has(&self, tunnel: &Tunnel, mac: &str, vtep: Ipv4Addr) -> bool {
         let device = Some(&tunnel.device);
-        self.of(tunnel)
-            .iter()
-            .any(|entry| entry.mac == mac && entry.dst == Some(vtep) && entry.ifname.as_ref() == device)
+        self.of(tunnel).iter().any(|entry| {
+            entry.mac == mac && entry.dst == Some(vtep) && entry.ifname.as_ref() == device
+        })
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(namespace: &Namespace, command: &[&str]) -> Result<T, FabricError> {
+fn json<T: serde::de::DeserializeOwned>(
+    namespace: &Namespace,
+    command: &[&str],
+) -> Result<T, FabricError> {
     parse(&namespace.run(command)?, &command.join(" "))
 }
 
 /// Reads what a command of iproute2 or FRR has printed as JSON.
-pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str, command: &str) -> Result<T, FabricError> {
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(
+    text: &str,
+    command: &str,
+) -> Result<T, FabricError> {
     // Both tools print nothing at all where there is nothing to list.
     let text = if text.trim().is_empty() { "[]" } else { text };
-    serde_json::from_str(text).map_err(|source| FabricError::Answer { command: command.to_owned(), source })
+    serde_json::from_str(text)
+        .map_err(|source| FabricError::Answer { command: command.to_owned(), source })
 }

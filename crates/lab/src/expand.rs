@@ -2,28 +2,41 @@
 
 use crate::topology::TopologyError;
 
-/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:=default}` by what `lookup` knows.
-/// A variable that is unset and has no default is refused by name; ContainerLab would put nothing there.
-pub(crate) fn expand(text: &str, lookup: impl Fn(&str) -> Option<String>) -> Result<String, TopologyError> {
+/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:=default}` by what `lookup` knows. A
+/// variable that is unset and has no default is refused by name; ContainerLab would put nothing
+/// there.
+pub(crate) fn expand(
+    text: &str,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<String, TopologyError> {
     // Comments may name variables without meaning them.
     text.split_inclusive('\n')
         .map(|line| {
-            if line.trim_start().starts_with('#') { Ok(line.to_owned()) } else { expand_line(line, &lookup) }
+            if line.trim_start().starts_with('#') {
+                Ok(line.to_owned())
+            } else {
+                expand_line(line, &lookup)
+            }
         })
         .collect()
 }
 
-fn expand_line(line: &str, lookup: &impl Fn(&str) -> Option<String>) -> Result<String, TopologyError> {
+fn expand_line(
+    line: &str,
+    lookup: &impl Fn(&str) -> Option<String>,
+) -> Result<String, TopologyError> {
     let mut result = String::with_capacity(line.len());
     let mut rest = line;
     while let Some((before, after)) = rest.split_once('$') {
         result.push_str(before);
         let (expression, remaining) = match after.strip_prefix('{') {
-            Some(braced) => braced
-                .split_once('}')
-                .ok_or_else(|| TopologyError::Variable { expression: after.trim_end().to_owned() })?,
+            Some(braced) => braced.split_once('}').ok_or_else(|| TopologyError::Variable {
+                expression: after.trim_end().to_owned(),
+            })?,
             None => {
-                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                let end = after
+                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .unwrap_or(after.len());
                 after.split_at(end)
             }
         };
@@ -34,17 +47,25 @@ fn expand_line(line: &str, lookup: &impl Fn(&str) -> Option<String>) -> Result<S
     Ok(result)
 }
 
-fn value(expression: &str, lookup: &impl Fn(&str) -> Option<String>) -> Result<String, TopologyError> {
+fn value(
+    expression: &str,
+    lookup: &impl Fn(&str) -> Option<String>,
+) -> Result<String, TopologyError> {
     let refused = || TopologyError::Variable { expression: expression.to_owned() };
     let (name, default) = match expression.split_once(':') {
         None => (expression, None),
-        Some((name, default)) => (name, Some(default.strip_prefix(['-', '=']).ok_or_else(refused)?)),
+        Some((name, default)) => {
+            (name, Some(default.strip_prefix(['-', '=']).ok_or_else(refused)?))
+        }
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.is_empty() || !name.chars().all(plain) {
         return Err(refused());
     }
-    lookup(name).filter(|value| !value.is_empty()).or(default.map(str::to_owned)).ok_or_else(refused)
+    lookup(name)
+        .filter(|value| !value.is_empty())
+        .or(default.map(str::to_owned))
+        .ok_or_else(refused)
 }
 
 #[cfg(test)]

@@ -69,7 +69,8 @@ pub enum FabricError {
         /// What is missing.
         missing: String,
     },
-    /// Processes that the lab did not start run in its namespaces. Without their names nobody would find them again.
+    /// Processes that the lab did not start run in its namespaces. Without their names nobody would
+    /// find them again.
     #[error("processes that the lab did not start run in fabric '{fabric}', so all of it stays as it is; stop them, then try again:{}",
         list(.strangers))]
     Occupied {
@@ -89,7 +90,8 @@ pub enum FabricError {
 /// Called with a short text whenever something has been done; an error from it stops the work.
 pub type OnProgress<'a> = &'a (dyn Fn(&str) -> Result<(), FabricError> + Sync);
 
-/// A fabric that is up. One that [`Fabric::up`] made is taken down when dropped, unless it is to be kept.
+/// A fabric that is up. One that [`Fabric::up`] made is taken down when dropped, unless it is to be
+/// kept.
 #[derive(Debug)]
 pub struct Fabric {
     name: String,
@@ -100,12 +102,16 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Brings the topology up under a name (the topology's own by default). What an earlier fabric of that name has
-    /// left behind, finished or killed, is removed first.
+    /// Brings the topology up under a name (the topology's own by default). What an earlier fabric
+    /// of that name has left behind, finished or killed, is removed first.
     ///
     /// # Errors
     /// [`FabricError`]; what had been built by then is removed again.
-    pub fn up(mut topology: Topology, name: Option<&str>, report: OnProgress) -> Result<Self, FabricError> {
+    pub fn up(
+        mut topology: Topology,
+        name: Option<&str>,
+        report: OnProgress,
+    ) -> Result<Self, FabricError> {
         let frr_root = frr_root::wished().map_err(FabricError::FrrRoot)?;
         for node in topology.nodes.values_mut() {
             node.frr_root.clone_from(&frr_root);
@@ -149,7 +155,8 @@ impl Fabric {
         Ok(self)
     }
 
-    /// Whether a fabric of that name is up because somebody wants it to be. One that a killed process left is not.
+    /// Whether a fabric of that name is up because somebody wants it to be. One that a killed
+    /// process left is not.
     #[must_use]
     pub fn is_kept(name: &str) -> bool {
         State::of(name).is_kept()
@@ -158,8 +165,8 @@ impl Fabric {
     /// Ends every process that the lab started in the fabric and removes its namespaces.
     ///
     /// # Errors
-    /// [`FabricError::Occupied`] if other processes run in it: everything is as it was then. Or if something could not be ended or
-    /// removed.
+    /// [`FabricError::Occupied`] if other processes run in it: everything is as it was then. Or if
+    /// something could not be ended or removed.
     pub fn down(mut self) -> Result<(), FabricError> {
         let lock = self.lock.take();
         let _held = match lock {
@@ -192,8 +199,11 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoSuchNode`].
     pub fn node(&self, name: &str) -> Result<Node, FabricError> {
-        let settings =
-            self.topology.nodes.get(name).ok_or_else(|| FabricError::NoSuchNode(name.to_owned()))?;
+        let settings = self
+            .topology
+            .nodes
+            .get(name)
+            .ok_or_else(|| FabricError::NoSuchNode(name.to_owned()))?;
         let owner = settings.shares.as_deref().unwrap_or(name);
         Ok(Node {
             name: name.to_owned(),
@@ -219,8 +229,8 @@ impl Fabric {
         Ok(records)
     }
 
-    /// Whether every router that asks for a hash seed of its own has one. Without, all routers of this kernel hash
-    /// alike, and each tier repeats the choice of the one before it.
+    /// Whether every router that asks for a hash seed of its own has one. Without, all routers of
+    /// this kernel hash alike, and each tier repeats the choice of the one before it.
     #[must_use]
     pub fn hash_seeds(&self) -> bool {
         let asked = self.topology.nodes.values().any(|node| node.sysctls.contains_key(HASH_SEED));
@@ -278,13 +288,19 @@ pub struct Stranger {
 }
 
 fn list(strangers: &[Stranger]) -> String {
-    let line =
-        |Stranger { node, pid, command }: &Stranger| format!("\n  kill {pid}   # {command}, in {node}");
+    let line = |Stranger { node, pid, command }: &Stranger| {
+        format!("\n  kill {pid}   # {command}, in {node}")
+    };
     strangers.iter().map(line).collect()
 }
 
-/// Processes in the fabric's namespaces that are neither recorded, nor started by one that is, nor this one.
-fn strangers(name: &str, records: &[Record], topology: &Topology) -> Result<Vec<Stranger>, FabricError> {
+/// Processes in the fabric's namespaces that are neither recorded, nor started by one that is, nor
+/// this one.
+fn strangers(
+    name: &str,
+    records: &[Record],
+    topology: &Topology,
+) -> Result<Vec<Stranger>, FabricError> {
     let known = |pid: i32| {
         pid == std::process::id().cast_signed()
             || ancestry(pid).any(|pid| records.iter().any(|record| record.identity.pid == pid))
@@ -301,7 +317,8 @@ fn strangers(name: &str, records: &[Record], topology: &Topology) -> Result<Vec<
     Ok(strangers)
 }
 
-/// Ends what is recorded, and nothing else; then removes the namespaces, the links with them, and the state.
+/// Ends what is recorded, and nothing else; then removes the namespaces, the links with them, and
+/// the state.
 fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricError> {
     let records = state.records()?;
     let mut found = Ok(Vec::new());

@@ -14,10 +14,11 @@ use crate::process::wait_until;
 /// How long a daemon may take to open its terminal socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Every daemon that frrinit.sh knows, in its order; those it starts without being asked come first.
+/// Every daemon that frrinit.sh knows, in its order; those it starts without being asked come
+/// first.
 const DAEMONS: [&str; 20] = [
-    "mgmtd", "zebra", "staticd", "bgpd", "ripd", "ripngd", "ospfd", "ospf6d", "isisd", "babeld", "pimd",
-    "pim6d", "ldpd", "nhrpd", "eigrpd", "sharpd", "pbrd", "bfdd", "fabricd", "vrrpd",
+    "mgmtd", "zebra", "staticd", "bgpd", "ripd", "ripngd", "ospfd", "ospf6d", "isisd", "babeld",
+    "pimd", "pim6d", "ldpd", "nhrpd", "eigrpd", "sharpd", "pbrd", "bfdd", "fabricd", "vrrpd",
 ];
 
 /// One daemon to start: its name and its options.
@@ -30,12 +31,15 @@ struct Daemon {
 /// Reads a `daemons` file: shell assignments, of which only plain ones are understood.
 fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
     let mut settings = BTreeMap::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let understood = line.split_once('=').and_then(|(name, value)| {
             let value = shlex::split(value).filter(|words| words.len() <= 1)?;
             Some((name, value.into_iter().next().unwrap_or_default()))
         });
-        let (name, value) = understood.ok_or_else(|| format!("the line '{line}' is not understood"))?;
+        let (name, value) =
+            understood.ok_or_else(|| format!("the line '{line}' is not understood"))?;
         settings.insert(name, value);
     }
     let get = |name: &str| settings.get(name).map_or("", String::as_str);
@@ -60,7 +64,8 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
             options.extend(["-F".to_owned(), get("frr_profile").to_owned()]);
         }
         for text in [get("frr_global_options"), get(&format!("{name}_options"))] {
-            let words = shlex::split(text).ok_or_else(|| format!("open quotes in the options of {name}"))?;
+            let words = shlex::split(text)
+                .ok_or_else(|| format!("open quotes in the options of {name}"))?;
             // The lab holds its processes itself.
             options.extend(words.into_iter().filter(|word| word != "-d" && word != "--daemon"));
         }
@@ -82,9 +87,9 @@ pub(crate) fn restart(node: &Node, name: &str, signal: Signal) -> Result<(), Nod
     let daemon = wished(node)?.into_iter().find(|daemon| daemon.name == name);
     let daemon = daemon.ok_or_else(|| failed(node, format!("{name} is not asked for")))?;
     let running = node.state.records()?;
-    let running = running
-        .iter()
-        .filter(|record| record.node == node.name() && record.name == name && record.identity.alive());
+    let running = running.iter().filter(|record| {
+        record.node == node.name() && record.name == name && record.identity.alive()
+    });
     for record in running {
         record.identity.signal(signal)?;
         if !wait_until(START_LIMIT, || !record.identity.alive()) {

@@ -1,7 +1,9 @@
-//! FRR out of another root file system, such as that of another Debian release: `LAB_FRR_ROOT` names it.
+//! FRR out of another root file system, such as that of another Debian release: `LAB_FRR_ROOT`
+//! names it.
 //!
-//! Its daemons and `vtysh` run there by `chroot(8)`, and find the node's own files under the paths where they look for them.
-//! In the node's view, wrappers stand in for the programs of this machine, so that everything else is as without.
+//! Its daemons and `vtysh` run there by `chroot(8)`, and find the node's own files under the paths
+//! where they look for them. In the node's view, wrappers stand in for the programs of this
+//! machine, so that everything else is as without.
 
 use std::fs;
 use std::io;

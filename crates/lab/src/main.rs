@@ -62,16 +62,19 @@ enum Command {
     /// Show the same traffic through kernel VXLAN and through vtepd by each of its policies
     #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
     Demo(Demo),
-    /// Look whether a fabric that is up does what it should, ContainerLab's or lab's: reach, vtepd, balance, failover
+    /// Look whether a fabric that is up does what it should, ContainerLab's or lab's: reach, vtepd,
+    /// balance, failover
     #[command(
         after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json seen.json\n\nThe exit status is 1 if something is not as it should be."
     )]
     Verify(Verify),
-    /// Circuits between interfaces of this namespace, with delay, jitter, loss and rate; ends on Ctrl-C or SIGTERM
+    /// Circuits between interfaces of this namespace, with delay, jitter, loss and rate; ends on
+    /// Ctrl-C or SIGTERM
     ///
-    /// Frames go from one interface of a pair to the other, both ways, in their order, each way with a delay of its own. The delay
-    /// wanders: every 10 ms (or four jitters) one is drawn, uniform in delay ± jitter, in between it changes evenly. Interfaces that
-    /// are not there are waited for. Counters are printed at the end and on SIGUSR1 (-o json for programs).
+    /// Frames go from one interface of a pair to the other, both ways, in their order, each way
+    /// with a delay of its own. The delay wanders: every 10 ms (or four jitters) one is drawn,
+    /// uniform in delay ± jitter, in between it changes evenly. Interfaces that are not there are
+    /// waited for. Counters are printed at the end and on SIGUSR1 (-o json for programs).
     #[command(
         after_help = "Example:\n  lab wan a1:b1 a2:b2 --delay 5ms --jitter 1ms\n\n--delay, --jitter, --loss and --rate are those of `containerlab tools netem set`."
     )]
@@ -140,7 +143,8 @@ enum Roce {
         after_help = "Example:\n  lab roce send --node host1 --to 192.168.10.4 --queue-pairs 32 --rate 20000 --seconds 5"
     )]
     Send(Send),
-    /// Receive them and tell what was lost, reordered, duplicated or damaged; ends on Ctrl-C or after silence
+    /// Receive them and tell what was lost, reordered, duplicated or damaged; ends on Ctrl-C or
+    /// after silence
     #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
     Receive(Receive),
 }
@@ -219,7 +223,8 @@ struct Demo {
     /// Frames per policy
     #[arg(long, default_value_t = 100_000)]
     frames: u64,
-    /// The topology file [default: deploy/containerlab/scaleacross.clab.yml, here or in the checkout that lab was built in]
+    /// The topology file [default: deploy/containerlab/scaleacross.clab.yml, here or in the
+    /// checkout that lab was built in]
     #[arg(long)]
     topology: Option<PathBuf>,
     /// The vtepd program; without it, the one beside lab
@@ -283,7 +288,8 @@ struct Wan {
     /// Draws jitter and loss
     #[arg(long, default_value_t = lab::random::SEED)]
     seed: u64,
-    /// The far end loses its carrier when the near end has (a wavelength); without, it does not notice (a carrier's Ethernet)
+    /// The far end loses its carrier when the near end has (a wavelength); without, it does not
+    /// notice (a carrier's Ethernet)
     #[arg(long)]
     carrier: bool,
 }
@@ -309,8 +315,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// 0 to 100, as a share of 1.
 fn percent(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err("expected 0 to 100".to_owned()) }
+    let percent: f64 =
+        text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
+    if (0.0..=100.0).contains(&percent) {
+        Ok(percent / 100.0)
+    } else {
+        Err("expected 0 to 100".to_owned())
+    }
 }
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! Network namespaces by name, as `ip netns` keeps them (under `/run/netns`).
 //!
-//! A thread, not a process, enters a namespace: what it spawns inherits the namespace, and the thread ends with the
-//! closure, so nothing else of the process ever finds itself elsewhere.
+//! A thread, not a process, enters a namespace: what it spawns inherits the namespace, and the
+//! thread ends with the closure, so nothing else of the process ever finds itself elsewhere.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -115,11 +115,13 @@ impl Namespace {
     }
 
     fn file(&self) -> Result<File, NetnsError> {
-        File::open(self.path()).map_err(|source| NetnsError::Open { name: self.name.clone(), source })
+        File::open(self.path())
+            .map_err(|source| NetnsError::Open { name: self.name.clone(), source })
     }
 
-    /// Runs `f` in a thread of its own inside the namespace and waits for it. Sockets that `f` opens stay in the
-    /// namespace, also when it returns them. A panic in `f` goes on in the caller, so `f` may assert.
+    /// Runs `f` in a thread of its own inside the namespace and waits for it. Sockets that `f`
+    /// opens stay in the namespace, also when it returns them. A panic in `f` goes on in the
+    /// caller, so `f` may assert.
     ///
     /// `/proc/thread-self/net` is the namespace's, `/proc/net` and `/sys` are still the caller's.
     ///
@@ -133,14 +135,16 @@ impl Namespace {
                 Ok(f())
             });
             match inside.join() {
-                Ok(result) => result.map_err(|source| NetnsError::Enter { name: self.name.clone(), source }),
+                Ok(result) => {
+                    result.map_err(|source| NetnsError::Enter { name: self.name.clone(), source })
+                }
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
     }
 
-    /// Starts `f` in a thread of its own inside the namespace and returns at once. If the namespace cannot be
-    /// entered, the thread ends with that error.
+    /// Starts `f` in a thread of its own inside the namespace and returns at once. If the namespace
+    /// cannot be entered, the thread ends with that error.
     ///
     /// # Errors
     /// [`NetnsError::Open`] if the namespace is gone.
@@ -191,7 +195,9 @@ impl Namespace {
         let inode = self.file()?.metadata().map_err(io_error)?.ino();
         let mut pids = Vec::new();
         for entry in std::fs::read_dir("/proc").map_err(io_error)?.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             if std::fs::metadata(entry.path().join("ns/net")).is_ok_and(|ns| ns.ino() == inode) {
                 pids.push(pid);
             }
@@ -223,7 +229,8 @@ pub fn list(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Deletes a namespace by name. Its links go with it once the last process and socket in it are gone.
+/// Deletes a namespace by name. Its links go with it once the last process and socket in it are
+/// gone.
 ///
 /// # Errors
 /// [`NetnsError::Failed`] if there is none of that name.
@@ -239,8 +246,8 @@ pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<()
     let mtu = mtu.to_string();
     let ((a, a_name), (b, b_name)) = (a, b);
     run(&[
-        "ip", "-n", &a.name, "link", "add", a_name, "mtu", &mtu, "type", "veth", "peer", "name", b_name,
-        "netns", &b.name, "mtu", &mtu,
+        "ip", "-n", &a.name, "link", "add", a_name, "mtu", &mtu, "type", "veth", "peer", "name",
+        b_name, "netns", &b.name, "mtu", &mtu,
     ])?;
     a.run(&["ip", "link", "set", a_name, "up"])?;
     b.run(&["ip", "link", "set", b_name, "up"]).map(drop)
@@ -261,7 +268,11 @@ fn output<S: AsRef<OsStr>>(command: &[S]) -> Result<Output, NetnsError> {
     Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(start_error)
 }
 
-fn succeeded<S: AsRef<OsStr>>(namespace: &str, command: &[S], output: &Output) -> Result<String, NetnsError> {
+fn succeeded<S: AsRef<OsStr>>(
+    namespace: &str,
+    command: &[S],
+    output: &Output,
+) -> Result<String, NetnsError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -285,7 +296,10 @@ mod tests {
     #[test]
     fn a_failure_names_the_command_the_place_and_what_it_said() {
         let error = run(&["sh", "-c", "echo broken >&2; exit 3"]).unwrap_err().to_string();
-        assert!(error.contains("sh -c") && error.contains("broken") && error.contains('3'), "{error}");
+        assert!(
+            error.contains("sh -c") && error.contains("broken") && error.contains('3'),
+            "{error}"
+        );
         let error = Namespace::open("lab-no-such").unwrap_err().to_string();
         assert_eq!(error, "no network namespace 'lab-no-such'");
     }
@@ -300,7 +314,8 @@ mod tests {
         let a = Namespace::create(format!("{name}-a")).unwrap();
         let b = Namespace::create(format!("{name}-b")).unwrap();
         veth((&a, "left"), (&b, "right"), 9000).unwrap();
-        let devices = a.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
+        let devices =
+            a.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
         assert!(devices.contains("left:") && !devices.contains("right:"), "{devices}");
         assert!(b.run(&["ip", "-o", "link", "show", "right"]).unwrap().contains("mtu 9000"));
 

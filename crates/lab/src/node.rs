@@ -1,5 +1,5 @@
-//! A node as its processes see it: its network namespace, its `/sys`, and files of its own at the paths where ContainerLab would
-//! bind them.
+//! A node as its processes see it: its network namespace, its `/sys`, and files of its own at the
+//! paths where ContainerLab would bind them.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,8 @@ use crate::process::{Process, ProcessError};
 use crate::state::{Record, State, StateError};
 use crate::topology;
 
-/// Directories that each node with FRR has for itself, by what they are called in its state directory.
+/// Directories that each node with FRR has for itself, by what they are called in its state
+/// directory.
 const PRIVATE: [(&str, &str); 4] =
     [("etc", "/etc/frr"), ("run", "/run/frr"), ("lib", "/var/lib/frr"), ("tmp", "/var/tmp/frr")];
 
@@ -151,13 +152,15 @@ impl Node {
         }))
     }
 
-    /// Runs a command to its end, whatever its exit status. Standard streams that `command` does not set are captured.
+    /// Runs a command to its end, whatever its exit status. Standard streams that `command` does
+    /// not set are captured.
     ///
     /// # Errors
     /// If it could not be started.
     pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
         let text = format!("{command:?}");
-        self.enter(|| command.output())?.map_err(|source| NetnsError::Start { command: text, source }.into())
+        self.enter(|| command.output())?
+            .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
     /// Runs a command to its end on the caller's own terminal.
@@ -168,28 +171,32 @@ impl Node {
         let mut command = self.command(words)?;
         command.stdin(Stdio::inherit());
         let text = format!("{command:?}");
-        self.enter(|| command.status())?.map_err(|source| NetnsError::Start { command: text, source }.into())
+        self.enter(|| command.status())?
+            .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
-    /// Starts a process that outlives the caller and ends with the fabric. `name` names it in lists, and its log:
-    /// both output streams go to `DIRECTORY/NAME.log`.
+    /// Starts a process that outlives the caller and ends with the fabric. `name` names it in
+    /// lists, and its log: both output streams go to `DIRECTORY/NAME.log`.
     ///
     /// # Errors
     /// If the program cannot be started or recorded.
     pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Record, NodeError> {
         let path = self.log(name);
-        let file_error = |source| NodeError::File { node: self.name.clone(), path: path.clone(), source };
+        let file_error =
+            |source| NodeError::File { node: self.name.clone(), path: path.clone(), source };
         let log = File::options().append(true).create(true).open(&path).map_err(file_error)?;
         let errors = log.try_clone().map_err(file_error)?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let process = self.enter(|| Process::spawn(command))??;
-        let record = Record { node: self.name.clone(), name: name.to_owned(), identity: process.identity() };
+        let record =
+            Record { node: self.name.clone(), name: name.to_owned(), identity: process.identity() };
         self.state.record(&record)?;
         process.detach();
         Ok(record)
     }
 
-    /// Ends one of the node's FRR daemons by this signal and starts it again with its configuration.
+    /// Ends one of the node's FRR daemons by this signal and starts it again with its
+    /// configuration.
     ///
     /// # Errors
     /// If it is not one of them, does not end or does not start.
@@ -223,8 +230,8 @@ impl Node {
         })?
     }
 
-    /// Gives the calling thread a mount namespace of its own. Made afresh for each process, so that nothing has to be
-    /// kept alive, and nothing can be left mounted.
+    /// Gives the calling thread a mount namespace of its own. Made afresh for each process, so that
+    /// nothing has to be kept alive, and nothing can be left mounted.
     fn mount_view(&self) -> Result<(), NodeError> {
         let attach = |source: Option<&Path>, target: &Path, kind: Option<&str>, flags| {
             mount(source, target, kind, flags, None::<&str>).map_err(|errno| NodeError::Mount {
@@ -250,7 +257,12 @@ impl Node {
         }
         let Some(frr_root) = self.frr_root() else { return Ok(()) };
         for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys")] {
-            attach(Some(Path::new(kind)), &frr_root::below(frr_root, target), Some(kind), MsFlags::empty())?;
+            attach(
+                Some(Path::new(kind)),
+                &frr_root::below(frr_root, target),
+                Some(kind),
+                MsFlags::empty(),
+            )?;
         }
         let shared = self.private().map(|(_, target)| target).chain(["/dev"]);
         for path in shared {
@@ -258,7 +270,12 @@ impl Node {
             attach(Some(Path::new(path)), &frr_root::below(frr_root, path), None, flags)?;
         }
         for (wrapper, program) in [("programs", PROGRAMS), ("vtysh", VTYSH)] {
-            attach(Some(&self.directory().join(wrapper)), Path::new(program), None, MsFlags::MS_BIND)?;
+            attach(
+                Some(&self.directory().join(wrapper)),
+                Path::new(program),
+                None,
+                MsFlags::MS_BIND,
+            )?;
         }
         Ok(())
     }
@@ -268,7 +285,10 @@ impl Node {
         self.state.make(&self.directory())?;
         let frr = match self.frr_root() {
             Some(root) => frr_root::user(root),
-            None => User::from_name("frr").ok().flatten().map(|user| (user.uid.as_raw(), user.gid.as_raw())),
+            None => User::from_name("frr")
+                .ok()
+                .flatten()
+                .map(|user| (user.uid.as_raw(), user.gid.as_raw())),
         };
         if self.has_frr() && (frr.is_none() || !Path::new(VTYSH).exists()) {
             return Err(NodeError::NotInstalled("FRR (Debian package frr)".into()));
@@ -335,8 +355,11 @@ impl Node {
     pub(crate) fn daemons_file(&self) -> Option<PathBuf> {
         self.settings.binds.iter().rev().find_map(|bind| {
             let below = Path::new("/etc/frr/daemons").strip_prefix(&bind.target).ok()?;
-            let path =
-                if below.as_os_str().is_empty() { bind.source.clone() } else { bind.source.join(below) };
+            let path = if below.as_os_str().is_empty() {
+                bind.source.clone()
+            } else {
+                bind.source.join(below)
+            };
             path.is_file().then_some(path)
         })
     }

@@ -1,7 +1,7 @@
 //! Whole frames in and out of an interface, in batches: AF_PACKET as a packet generator needs it.
 //!
-//! Frames sent this way carry no hash of the kernel's, unlike those of a connected UDP socket, so routers see only
-//! what is in them.
+//! Frames sent this way carry no hash of the kernel's, unlike those of a connected UDP socket, so
+//! routers see only what is in them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockProtocol, SockType, bind, recvmmsg,
-    sendmmsg, setsockopt, socket, sockopt,
+    AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockProtocol, SockType, bind,
+    recvmmsg, sendmmsg, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use wire::MacAddr;
@@ -62,7 +62,9 @@ impl Interface {
     pub fn find(name: &str) -> Result<Self, PacketError> {
         let missing = || PacketError::NoInterface(name.to_owned());
         let (mut link, mut ipv4) = (None, None);
-        for entry in getifaddrs().map_err(|_| missing())?.filter(|entry| entry.interface_name == name) {
+        for entry in
+            getifaddrs().map_err(|_| missing())?.filter(|entry| entry.interface_name == name)
+        {
             let Some(address) = entry.address else { continue };
             link = link.or(address.as_link_addr().copied());
             ipv4 = ipv4.or(address.as_sockaddr_in().map(|address| address.ip()));
@@ -92,25 +94,31 @@ impl PacketSocket {
         Self::bound(descriptor, interface)
     }
 
-    /// A socket that receives the IPv4 frames of the interface, in both directions, and waits for one at most
-    /// `patience` at a time.
+    /// A socket that receives the IPv4 frames of the interface, in both directions, and waits for
+    /// one at most `patience` at a time.
     ///
     /// # Errors
     /// As [`PacketSocket::sender`].
     pub fn receiver(interface: &Interface, patience: Duration) -> Result<Self, PacketError> {
         let action = "open a packet socket";
         let set_up = || {
-            // Opened for nothing, bound, then given its protocol would lose no less: frames of other interfaces that come in
-            // between are dropped by the reader, who looks at what is inside.
-            let descriptor =
-                socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthIp)?;
+            // Opened for nothing, bound, then given its protocol would lose no less: frames of
+            // other interfaces that come in between are dropped by the reader, who looks at what is
+            // inside.
+            let descriptor = socket(
+                AddressFamily::Packet,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                SockProtocol::EthIp,
+            )?;
             setsockopt(&descriptor, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
             let micros = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
             let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
             setsockopt(&descriptor, sockopt::ReceiveTimeout, &timeout)?;
             Ok(descriptor)
         };
-        let descriptor = set_up().map_err(|errno: Errno| io_error(action, &interface.name, errno))?;
+        let descriptor =
+            set_up().map_err(|errno: Errno| io_error(action, &interface.name, errno))?;
         Self::bound(descriptor, interface)
     }
 
@@ -129,8 +137,14 @@ impl PacketSocket {
             frames.iter().take(BATCH).map(|frame| [IoSlice::new(frame)]).collect();
         let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
         let addresses = vec![None; slices.len()];
-        let sent =
-            sendmmsg(self.descriptor.as_raw_fd(), &mut headers, &slices, addresses, [], MsgFlags::empty());
+        let sent = sendmmsg(
+            self.descriptor.as_raw_fd(),
+            &mut headers,
+            &slices,
+            addresses,
+            [],
+            MsgFlags::empty(),
+        );
         match sent {
             Ok(results) => Ok(results.count()),
             Err(Errno::ENOBUFS | Errno::EAGAIN | Errno::EINTR) => Ok(0),
@@ -138,8 +152,9 @@ impl PacketSocket {
         }
     }
 
-    /// Receives up to [`BATCH`] frames into the chunks of `buffer`, each `frame_size` bytes long, and hands each to
-    /// `see`. Longer frames are cut. Returns how many there were: 0 when patience ran out.
+    /// Receives up to [`BATCH`] frames into the chunks of `buffer`, each `frame_size` bytes long,
+    /// and hands each to `see`. Longer frames are cut. Returns how many there were: 0 when patience
+    /// ran out.
     ///
     /// # Errors
     /// [`PacketError::Io`] if the interface goes away.

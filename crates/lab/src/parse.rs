@@ -1,4 +1,5 @@
-//! YAML into a [`Topology`]: each key is understood, known to be harmless here, or refused with its place.
+//! YAML into a [`Topology`]: each key is understood, known to be harmless here, or refused with its
+//! place.
 
 mod link;
 mod node;
@@ -23,7 +24,8 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
         match key {
             "name" => name = Some(string("name", value)?),
             "topology" => body = Some(value),
-            "mgmt" => notes.push("mgmt: nodes have no management network here, only their links".to_owned()),
+            "mgmt" => notes
+                .push("mgmt: nodes have no management network here, only their links".to_owned()),
             // Where containers and their names go; there are none here.
             "prefix" | "debug" => {}
             _ => return Err(unsupported(key, "")),
@@ -70,11 +72,14 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
 
 fn levels(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<String, Settings>> {
     entries(place, mapping(place, value)?)?
-        .map(|(name, value)| Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, directory)?)))
+        .map(|(name, value)| {
+            Ok((name.to_owned(), settings(&format!("{place}.{name}"), value, directory)?))
+        })
         .collect()
 }
 
-/// A node's own settings over its group's, its kind's and the defaults: lists are joined, single values replaced.
+/// A node's own settings over its group's, its kind's and the defaults: lists are joined, single
+/// values replaced.
 fn inherit(
     name: &str,
     own: Settings,
@@ -93,7 +98,12 @@ fn inherit(
     let kind = match kind_name.as_deref() {
         Some("linux") => Kind::Linux,
         Some("bridge") => Kind::Bridge,
-        Some(_) => return Err(unsupported(&place, "only nodes of kind linux and bridge can be namespaces")),
+        Some(_) => {
+            return Err(unsupported(
+                &place,
+                "only nodes of kind linux and bridge can be namespaces",
+            ));
+        }
         None => return Err(TopologyError::Missing { place }),
     };
 
@@ -132,13 +142,15 @@ fn program(
     entrypoint: Option<Vec<String>>,
     cmd: Option<Vec<String>>,
 ) -> Result<Vec<String>> {
-    let options_only = cmd.as_ref().and_then(|words| words.first()).is_some_and(|word| word.starts_with('-'));
+    let options_only =
+        cmd.as_ref().and_then(|words| words.first()).is_some_and(|word| word.starts_with('-'));
     if entrypoint.is_none() && options_only {
         // What an image would start beside another node is left out.
         if node.shares.is_some() {
             return Ok(Vec::new());
         }
-        let why = "options of the program in the image, which lab does not know; name it as entrypoint";
+        let why =
+            "options of the program in the image, which lab does not know; name it as entrypoint";
         return Err(unsupported(&format!("topology.nodes.{name}.cmd"), why));
     }
     Ok(entrypoint.into_iter().chain(cmd).flatten().collect())

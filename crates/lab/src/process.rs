@@ -1,4 +1,5 @@
-//! Processes that end when they should: by id and start time, so that no stranger with a reused id is ever hit.
+//! Processes that end when they should: by id and start time, so that no stranger with a reused id
+//! is ever hit.
 
 use std::fmt;
 use std::io;
@@ -56,8 +57,8 @@ pub enum ProcessError {
     },
 }
 
-/// Which process is meant: its id, and when it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
-/// The two together are never reused.
+/// Which process is meant: its id, and when it started, in clock ticks since boot
+/// (`/proc/PID/stat`, field 22). The two together are never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The process id.
@@ -97,13 +98,16 @@ impl Identity {
         }
     }
 
-    /// Ends this process: SIGTERM, and SIGKILL if it still runs after `grace`. One that has ended already is no error.
+    /// Ends this process: SIGTERM, and SIGKILL if it still runs after `grace`. One that has ended
+    /// already is no error.
     ///
     /// # Errors
-    /// [`ProcessError::Signal`] if it may not be signalled, [`ProcessError::StillRuns`] if even SIGKILL does not end
-    /// it within `grace` and a second.
+    /// [`ProcessError::Signal`] if it may not be signalled, [`ProcessError::StillRuns`] if even
+    /// SIGKILL does not end it within `grace` and a second.
     pub fn stop(self, grace: Duration) -> Result<(), ProcessError> {
-        for (signal, limit) in [(Signal::SIGTERM, grace), (Signal::SIGKILL, grace + Duration::from_secs(1))] {
+        for (signal, limit) in
+            [(Signal::SIGTERM, grace), (Signal::SIGKILL, grace + Duration::from_secs(1))]
+        {
             match self.signal(signal) {
                 Err(ProcessError::Gone(_)) => return Ok(()),
                 result => result?,
@@ -122,8 +126,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A field of `/proc/PID/stat` from the third on, by its number in `proc_pid_stat(5)`, of a process that runs; a zombie counts as
-/// ended.
+/// A field of `/proc/PID/stat` from the third on, by its number in `proc_pid_stat(5)`, of a process
+/// that runs; a zombie counts as ended.
 fn stat<T: FromStr>(pid: i32, field: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, field 2, may hold spaces and parentheses: count from the last one.
@@ -145,7 +149,8 @@ pub(crate) fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
     std::iter::successors(Some(pid), |pid| stat(*pid, 4).filter(|parent| *parent > 1))
 }
 
-/// Its command line, arguments separated by spaces; absent for kernel threads and for what has ended.
+/// Its command line, arguments separated by spaces; absent for kernel threads and for what has
+/// ended.
 pub(crate) fn command_line(pid: i32) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned();
@@ -166,7 +171,8 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
-/// A child process under guard: dropped, it is killed and reaped, unless [`Process::detach`]ed before.
+/// A child process under guard: dropped, it is killed and reaped, unless [`Process::detach`]ed
+/// before.
 #[derive(Debug)]
 pub struct Process {
     child: Option<Child>,
@@ -316,7 +322,8 @@ mod tests {
     #[test]
     fn a_reused_id_is_somebody_else() {
         let process = Process::spawn(Command::new("sleep").arg("60")).unwrap();
-        let earlier = Identity { start_time: process.identity().start_time - 1, ..process.identity() };
+        let earlier =
+            Identity { start_time: process.identity().start_time - 1, ..process.identity() };
         assert!(!earlier.alive());
         assert!(matches!(earlier.signal(Signal::SIGKILL), Err(ProcessError::Gone(_))));
         earlier.stop(Duration::ZERO).unwrap();
@@ -331,7 +338,8 @@ mod tests {
         command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
         let mut deaf = Process::spawn(command.stdout(std::process::Stdio::piped())).unwrap();
         let mut ready = [0; 6];
-        io::Read::read_exact(deaf.child_mut().unwrap().stdout.as_mut().unwrap(), &mut ready).unwrap();
+        io::Read::read_exact(deaf.child_mut().unwrap().stdout.as_mut().unwrap(), &mut ready)
+            .unwrap();
         assert_eq!(deaf.stop(Duration::from_millis(50)).unwrap().signal(), Some(9));
     }
 

@@ -1,6 +1,7 @@
 //! Numbers that look random and are the same in every run.
 
-/// The one seed of this repository: queue pairs and whatever else is drawn come from it. Drawn once, never chosen.
+/// The one seed of this repository: queue pairs and whatever else is drawn come from it. Drawn
+/// once, never chosen.
 pub const SEED: u64 = 0x5a31_a557_391f_47ec;
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
@@ -36,7 +37,10 @@ mod tests {
     fn the_published_sequence() {
         let mut random = Random::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| random.next()).collect();
-        assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+        assert_eq!(
+            first,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
     }
 
     #[test]

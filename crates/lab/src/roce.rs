@@ -1,4 +1,5 @@
-//! RoCE-shaped traffic: correct headers and ICRC, many queue pairs, each frame numbered and checked at the other end.
+//! RoCE-shaped traffic: correct headers and ICRC, many queue pairs, each frame numbered and checked
+//! at the other end.
 
 mod frame;
 mod sink;
@@ -52,13 +53,15 @@ pub struct Connection {
     pub remote: QueuePair,
 }
 
-/// Draws `count` connections from a seed; all remote numbers differ. Numbers 0 and 1 are management's.
+/// Draws `count` connections from a seed; all remote numbers differ. Numbers 0 and 1 are
+/// management's.
 #[must_use]
 pub fn connections(seed: u64, count: usize) -> Vec<Connection> {
     let mut random = Random::new(seed);
     let mut drawn: Vec<Connection> = Vec::with_capacity(count);
     let mut draw = || {
-        let [.., high, middle, low] = (2 + random.below(u64::from(QueuePair::MAX) - 1)).to_be_bytes();
+        let [.., high, middle, low] =
+            (2 + random.below(u64::from(QueuePair::MAX) - 1)).to_be_bytes();
         QueuePair::from_be_bytes([high, middle, low])
     };
     while drawn.len() < count.min(1 << 20) {
@@ -74,7 +77,8 @@ pub fn connections(seed: u64, count: usize) -> Vec<Connection> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InnerPort {
-    /// One for all queue pairs, as older NICs and many traffic generators send. Only the queue pair tells flows apart.
+    /// One for all queue pairs, as older NICs and many traffic generators send. Only the queue pair
+    /// tells flows apart.
     Constant(u16),
     /// One per connection, by the formula of rdma-core and mlx5 for a flow label of 0.
     PerQueuePair,
@@ -99,7 +103,8 @@ impl InnerPort {
     }
 }
 
-/// The MAC address behind an IPv4 address on the calling thread's links; makes the kernel ask for it.
+/// The MAC address behind an IPv4 address on the calling thread's links; makes the kernel ask for
+/// it.
 ///
 /// # Errors
 /// [`RoceError::Unresolved`] if nobody answers within `limit`.
@@ -110,7 +115,8 @@ pub fn resolve(address: Ipv4Addr, limit: Duration) -> Result<MacAddr, RoceError>
     let mut found = None;
     wait_until(limit, || {
         found = neighbour(address);
-        // A refusal of the port comes back as an error of the next send: it means the host is there.
+        // A refusal of the port comes back as an error of the next send: it means the host is
+        // there.
         let _ = found.is_none() && socket.send_to(&[], (address, DISCARD_PORT)).is_ok();
         found.is_some()
     });
@@ -129,15 +135,16 @@ fn neighbour(address: Ipv4Addr) -> Option<MacAddr> {
     })
 }
 
-/// Tells the bridges on the way where the interface's MAC address is, by a gratuitous ARP (RFC 5227 section 2.3).
+/// Tells the bridges on the way where the interface's MAC address is, by a gratuitous ARP (RFC 5227
+/// section 2.3).
 ///
 /// # Errors
 /// If the interface cannot send, or has no IPv4 address.
 pub fn announce(interface: &str) -> Result<(), RoceError> {
     let interface = Interface::find(interface)?;
-    let address = interface
-        .ipv4
-        .ok_or_else(|| RoceError::Setting(format!("{} has no IPv4 address to announce", interface.name)))?;
+    let address = interface.ipv4.ok_or_else(|| {
+        RoceError::Setting(format!("{} has no IPv4 address to announce", interface.name))
+    })?;
     let frame = frame::gratuitous_arp(interface.mac, address);
     PacketSocket::sender(&interface)?.send(&[&frame])?;
     Ok(())
@@ -154,9 +161,12 @@ mod tests {
 
     #[test]
     fn inner_ports_are_rdma_cores() {
-        for (local, remote, port) in
-            [(0x11, 0x12, 0xc132), (0x100, 0x101, 0xc104), (0xabcdef, 0x123456, 0xc3c8), (1, 1, 0xc001)]
-        {
+        for (local, remote, port) in [
+            (0x11, 0x12, 0xc132),
+            (0x100, 0x101, 0xc104),
+            (0xabcdef, 0x123456, 0xc3c8),
+            (1, 1, 0xc001),
+        ] {
             assert_eq!(InnerPort::PerQueuePair.of(connection(local, remote)), port);
             assert_eq!(InnerPort::PerQueuePair.of(connection(remote, local)), port);
         }

@@ -24,7 +24,8 @@ pub struct Spread {
     pub lost: u64,
     /// Frames that arrived twice.
     pub duplicated: u64,
-    /// Frames that each link on the way carried in the direction of the traffic, whatever they were.
+    /// Frames that each link on the way carried in the direction of the traffic, whatever they
+    /// were.
     pub links: BTreeMap<String, u64>,
 }
 
@@ -64,7 +65,8 @@ impl Way {
         let links = links(topology);
         let directed = links.iter().flat_map(|[a, b]| [(a, b), (b, a)]);
         for (near, far) in directed {
-            let (Some(start), Some(rest)) = (after.get(near.node.as_str()), before.get(far.node.as_str()))
+            let (Some(start), Some(rest)) =
+                (after.get(near.node.as_str()), before.get(far.node.as_str()))
             else {
                 continue;
             };
@@ -82,7 +84,10 @@ impl Way {
 
     /// The names of its links, `node:interface`.
     pub(crate) fn tiers(&self) -> Vec<Vec<String>> {
-        self.tiers.iter().map(|tier| tier.iter().map(|counter| counter.end.to_string()).collect()).collect()
+        self.tiers
+            .iter()
+            .map(|tier| tier.iter().map(|counter| counter.end.to_string()).collect())
+            .collect()
     }
 
     /// The first of its tiers that has most links.
@@ -104,13 +109,19 @@ impl Way {
     }
 
     /// Frames that each link has carried in the traffic's direction, as many as the bytes say.
-    pub(crate) fn loads(&self, deployed: &Deployed) -> Result<BTreeMap<String, u64>, CountersError> {
+    pub(crate) fn loads(
+        &self,
+        deployed: &Deployed,
+    ) -> Result<BTreeMap<String, u64>, CountersError> {
         let mut loads = BTreeMap::new();
         for Counter { end, sends, .. } in self.tiers.iter().flatten() {
             let counters = counters::read(&deployed.namespace(&end.node)?)?;
             let interface = counters.get(&end.interface).copied().unwrap_or_default();
-            let frames =
-                if *sends { interface.frames_sent(CARRIED) } else { interface.frames_received(CARRIED) };
+            let frames = if *sends {
+                interface.frames_sent(CARRIED)
+            } else {
+                interface.frames_received(CARRIED)
+            };
             loads.insert(end.to_string(), frames);
         }
         Ok(loads)
@@ -124,7 +135,8 @@ impl Way {
         arrived: &Report,
     ) -> Spread {
         let carried = |name: &String| {
-            let count = |loads: &BTreeMap<String, u64>| loads.get(name).copied().unwrap_or_default();
+            let count =
+                |loads: &BTreeMap<String, u64>| loads.get(name).copied().unwrap_or_default();
             count(after).saturating_sub(count(before))
         };
         let loads: Vec<u64> = self.widest().iter().map(carried).collect();
@@ -139,7 +151,8 @@ impl Way {
     }
 }
 
-/// Who sends to whom, where nobody says otherwise: the first host, and of its VNI the first of those that are farthest away.
+/// Who sends to whom, where nobody says otherwise: the first host, and of its VNI the first of
+/// those that are farthest away.
 pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a Host, &'a Host)> {
     let from = overlay.hosts.first()?;
     let distances = distances(topology, &from.leaf);
@@ -147,7 +160,8 @@ pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a
     Some((from, others.max_by_key(|to| distances.get(to.leaf.as_str()))?))
 }
 
-/// The two ends of each link. A circuit and the links at its two ends are one link between the nodes that they join.
+/// The two ends of each link. A circuit and the links at its two ends are one link between the
+/// nodes that they join.
 fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
     let circuits: Vec<[Endpoint; 2]> = topology.circuits().collect();
     let ports: BTreeSet<&Endpoint> = circuits.iter().flatten().collect();
@@ -156,8 +170,9 @@ fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
         .iter()
         .map(|link| &link.ends)
         .filter(|ends| !ends.iter().any(|end| ports.contains(end)));
-    let joined =
-        circuits.iter().filter_map(|[a, b]| Some([topology.peer(a)?.clone(), topology.peer(b)?.clone()]));
+    let joined = circuits
+        .iter()
+        .filter_map(|[a, b]| Some([topology.peer(a)?.clone(), topology.peer(b)?.clone()]));
     plain.cloned().chain(joined).collect()
 }
 
@@ -187,7 +202,8 @@ mod tests {
     use super::*;
 
     fn topology(name: &str) -> Topology {
-        let file = format!("{}/../../deploy/containerlab/{name}.clab.yml", env!("CARGO_MANIFEST_DIR"));
+        let file =
+            format!("{}/../../deploy/containerlab/{name}.clab.yml", env!("CARGO_MANIFEST_DIR"));
         Topology::load(file.as_ref()).unwrap()
     }
 
@@ -212,10 +228,16 @@ mod tests {
         assert_eq!(tiers[2..], [["leaf4:up1", "leaf4:up2"]], "a circuit is one link");
         assert_eq!(way.widest(), tiers[1]);
         let circuits = way.circuits(&scaleacross);
-        let circuits: Vec<String> = circuits.iter().map(|(near, port)| format!("{near} {port}")).collect();
+        let circuits: Vec<String> =
+            circuits.iter().map(|(near, port)| format!("{near} {port}")).collect();
         assert_eq!(
             circuits,
-            ["spine1:dci1 wan:a1", "spine1:dci2 wan:a2", "spine2:dci1 wan:a3", "spine2:dci2 wan:a4"]
+            [
+                "spine1:dci1 wan:a1",
+                "spine1:dci2 wan:a2",
+                "spine2:dci1 wan:a3",
+                "spine2:dci2 wan:a4"
+            ]
         );
         assert!(!way.tiers.last().unwrap()[0].sends && way.tiers[1][0].sends);
         let near = Way::new(&scaleacross, "leaf1", "leaf2");
@@ -246,12 +268,15 @@ mod tests {
     #[test]
     fn the_first_host_sends_to_the_farthest() {
         let hosts = (1..=6).map(|n| host(&format!("host{n}"), 10010, &format!("leaf{n}")));
-        let overlay =
-            Overlay { tunnels: Vec::new(), hosts: hosts.chain([host("store4", 10020, "leaf4")]).collect() };
+        let overlay = Overlay {
+            tunnels: Vec::new(),
+            hosts: hosts.chain([host("store4", 10020, "leaf4")]).collect(),
+        };
         let scaleacross = topology("scaleacross");
         let (from, to) = ends(&scaleacross, &overlay).unwrap();
         assert_eq!((from.end.node.as_str(), to.end.node.as_str()), ("host1", "host4"));
-        let alone = Overlay { hosts: vec![host("a", 1, "leaf1"), host("b", 2, "leaf2")], ..overlay };
+        let alone =
+            Overlay { hosts: vec![host("a", 1, "leaf1"), host("b", 2, "leaf2")], ..overlay };
         assert!(ends(&scaleacross, &alone).is_none());
     }
 }

@@ -1,4 +1,5 @@
-//! Nodes come up at the same time, each through its stages, and wait for each other where the file says so.
+//! Nodes come up at the same time, each through its stages, and wait for each other where the file
+//! says so.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,8 @@ impl<'a> Board<'a> {
         let at_once = |node: &str| {
             topology.nodes.get(node).is_some_and(|node| {
                 let begin = [Stage::Create, Stage::CreateLinks];
-                node.startup_delay == 0 && begin.iter().all(|stage| !node.stages.contains_key(stage))
+                node.startup_delay == 0
+                    && begin.iter().all(|stage| !node.stages.contains_key(stage))
             })
         };
         let ready = topology.nodes.keys().map(|node| (node.clone(), at_once(node))).collect();
@@ -81,7 +83,9 @@ impl<'a> Board<'a> {
         let waits = self.topology.nodes.get(node).and_then(|node| node.stages.get(&stage));
         let waits = waits.map(|stage| stage.wait_for.as_slice()).unwrap_or_default();
         self.wait(None, |progress| {
-            waits.iter().all(|(node, stage)| progress.done.get(node).is_some_and(|done| done >= stage))
+            waits
+                .iter()
+                .all(|(node, stage)| progress.done.get(node).is_some_and(|done| done >= stage))
         })
     }
 
@@ -92,7 +96,8 @@ impl<'a> Board<'a> {
         });
     }
 
-    /// The node's links may be made; waits until they are, or those of the node whose namespace it shares. `false` if nobody goes on.
+    /// The node's links may be made; waits until they are, or those of the node whose namespace it
+    /// shares. `false` if nobody goes on.
     pub(crate) fn await_links(&self, node: &str) -> bool {
         self.change(|progress| {
             progress.ready.insert(node.to_owned(), true);
@@ -101,7 +106,9 @@ impl<'a> Board<'a> {
         let node = shared.unwrap_or(node);
         self.wait(None, |progress| {
             let links = self.topology.links.iter().zip(&progress.made);
-            links.into_iter().all(|(link, made)| *made || link.ends.iter().all(|end| end.node != node))
+            links
+                .into_iter()
+                .all(|(link, made)| *made || link.ends.iter().all(|end| end.node != node))
         })
     }
 
@@ -115,8 +122,8 @@ impl<'a> Board<'a> {
         self.change(|progress| progress.stopped = true);
     }
 
-    /// Makes links as soon as both their ends are ready, in the order of the file, and reports what all nodes have done, until
-    /// `ended` says that they have ended.
+    /// Makes links as soon as both their ends are ready, in the order of the file, and reports what
+    /// all nodes have done, until `ended` says that they have ended.
     pub(crate) fn oversee(
         &self,
         make: impl Fn(usize) -> Result<(), FabricError>,
@@ -155,7 +162,9 @@ impl<'a> Board<'a> {
                 });
                 continue;
             }
-            while let Some((_, text)) = milestones.next_if(|(stage, _)| reached(&self.lock(), *stage)) {
+            while let Some((_, text)) =
+                milestones.next_if(|(stage, _)| reached(&self.lock(), *stage))
+            {
                 report(text)?;
             }
             if ended() {
@@ -170,7 +179,8 @@ impl<'a> Board<'a> {
             }
             if said.elapsed() >= SAY {
                 said = Instant::now();
-                let configured = self.lock().done.values().filter(|done| **done >= Stage::Configure).count();
+                let configured =
+                    self.lock().done.values().filter(|done| **done >= Stage::Configure).count();
                 report(&format!("{configured} of {} nodes configured", self.topology.nodes.len()))?;
             }
         }
@@ -179,9 +189,13 @@ impl<'a> Board<'a> {
 
 /// Whether somebody waits for this stage of the node, or has something to do in it.
 pub(crate) fn is_asked_for(topology: &Topology, node: &str, stage: Stage) -> bool {
-    let own = topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
-    let waits =
-        topology.nodes.values().flat_map(|node| node.stages.values()).flat_map(|stage| &stage.wait_for);
+    let own =
+        topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
+    let waits = topology
+        .nodes
+        .values()
+        .flat_map(|node| node.stages.values())
+        .flat_map(|stage| &stage.wait_for);
     own || waits.into_iter().any(|(waited, of)| waited == node && *of >= stage)
 }
 
@@ -204,7 +218,9 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
             let asked = is_asked_for(topology, name, stage)
                 && (stage == Stage::Exit || !is_asked_for(topology, name, Stage::Exit));
             if asked && !has {
-                return Err(TopologyError::Missing { place: format!("topology.nodes.{name}.{place}") });
+                return Err(TopologyError::Missing {
+                    place: format!("topology.nodes.{name}.{place}"),
+                });
             }
         }
     }
@@ -257,7 +273,9 @@ fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a s
         previous.map(|previous| (name, previous)).into_iter().chain(waits(name, stage)).collect();
     if stage == Stage::CreateLinks {
         // A link is made when its other end may have it, too.
-        for link in topology.links.iter().filter(|link| link.ends.iter().any(|end| end.node == name)) {
+        for link in
+            topology.links.iter().filter(|link| link.ends.iter().any(|end| end.node == name))
+        {
             for end in link.ends.iter().filter(|end| end.node != name) {
                 all.push((&end.node, Stage::Create));
                 all.extend(waits(&end.node, Stage::CreateLinks));
@@ -279,7 +297,8 @@ mod tests {
 
     #[test]
     fn who_waits_for_what_never_comes_is_refused() {
-        let wait = |node: &str, stage: &str| format!("wait-for: [{{node: {node}, stage: {stage}}}]");
+        let wait =
+            |node: &str, stage: &str| format!("wait-for: [{{node: {node}, stage: {stage}}}]");
         for (nodes, named) in [
             (
                 format!("{{a: {{stages: {{configure: {{{}}}}}}}}}", wait("b", "create")),
@@ -305,20 +324,23 @@ mod tests {
             let error = parsed(&nodes).unwrap_err();
             assert!(error.starts_with(named), "{nodes}: {error}");
         }
-        parsed(&format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "configure"))).unwrap();
+        parsed(&format!("{{a: , b: {{stages: {{create: {{{}}}}}}}}}", wait("a", "configure")))
+            .unwrap();
     }
 
     #[test]
     fn links_wait_for_both_ends_and_nodes_for_each_other() {
-        let mut topology =
-            parsed("{a: , b: {stages: {create-links: {wait-for: [{node: c, stage: configure}]}}}, c: }")
-                .unwrap();
+        let mut topology = parsed(
+            "{a: , b: {stages: {create-links: {wait-for: [{node: c, stage: configure}]}}}, c: }",
+        )
+        .unwrap();
         let end = |node: &str, interface: &str| crate::topology::Endpoint {
             node: node.into(),
             interface: interface.into(),
         };
         let link = |ends| crate::topology::Link { ends, settings: Default::default(), mtu: 1500 };
-        topology.links = vec![link([end("a", "x"), end("b", "x")]), link([end("a", "y"), end("c", "y")])];
+        topology.links =
+            vec![link([end("a", "x"), end("b", "x")]), link([end("a", "y"), end("c", "y")])];
         let board = Board::new(&topology);
         let events = Mutex::new(Vec::new());
         let say = |text: String| events.lock().unwrap().push(text);
@@ -342,11 +364,16 @@ mod tests {
                 say(format!("link {link}"));
                 Ok(())
             };
-            board.oversee(make, || nodes.iter().all(|node| node.is_finished()), &|_| Ok(())).unwrap();
+            board
+                .oversee(make, || nodes.iter().all(|node| node.is_finished()), &|_| Ok(()))
+                .unwrap();
         });
         let events = events.into_inner().unwrap();
         let at = |text: &str| events.iter().position(|event| event == text).unwrap();
-        assert!(at("link 1") < at("c has links") && at("c configured") < at("link 0"), "{events:?}");
+        assert!(
+            at("link 1") < at("c has links") && at("c configured") < at("link 0"),
+            "{events:?}"
+        );
         assert!(at("link 0") < at("a has links") && at("link 0") < at("b has links"), "{events:?}");
 
         // Whoever waits when nobody goes on does not wait any more.

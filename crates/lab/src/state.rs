@@ -1,4 +1,5 @@
-//! What a fabric leaves on disk while it is up, so that any later process can end exactly what was started.
+//! What a fabric leaves on disk while it is up, so that any later process can end exactly what was
+//! started.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -68,20 +69,23 @@ impl State {
     /// The names of all fabrics that have a state.
     pub(crate) fn list() -> Vec<String> {
         let Ok(entries) = fs::read_dir(BASE) else { return Vec::new() };
-        let directories = entries.flatten().filter(|entry| entry.path().join("topology.json").exists());
+        let directories =
+            entries.flatten().filter(|entry| entry.path().join("topology.json").exists());
         let mut names: Vec<_> =
             directories.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
         names
     }
 
-    /// Keeps other processes from building or removing the fabric until the lock is dropped, or its holder dies. An abstract
-    /// socket, so that nothing stays behind.
+    /// Keeps other processes from building or removing the fabric until the lock is dropped, or its
+    /// holder dies. An abstract socket, so that nothing stays behind.
     pub(crate) fn lock(name: &str) -> Result<Lock, StateError> {
         let address = SocketAddr::from_abstract_name(format!("vtepd-lab/{name}"));
         match address.and_then(|address| UnixListener::bind_addr(&address)) {
             Ok(listener) => Ok(Lock(listener)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(StateError::Busy(name.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Err(StateError::Busy(name.to_owned()))
+            }
             Err(source) => Err(StateError::Io { path: BASE.into(), source }),
         }
     }
@@ -101,7 +105,8 @@ impl State {
 
     pub(crate) fn topology(&self) -> Result<Topology, StateError> {
         let path = self.directory.join("topology.json");
-        let text = fs::read(&path).map_err(|source| StateError::Io { path: path.clone(), source })?;
+        let text =
+            fs::read(&path).map_err(|source| StateError::Io { path: path.clone(), source })?;
         serde_json::from_slice(&text).map_err(|source| StateError::Damaged { path, source })
     }
 
@@ -135,7 +140,8 @@ impl State {
         }
     }
 
-    /// One line per process, written at once, so that a killed writer leaves no half of one in the middle.
+    /// One line per process, written at once, so that a killed writer leaves no half of one in the
+    /// middle.
     pub(crate) fn record(&self, record: &Record) -> Result<(), StateError> {
         let path = self.processes();
         let mut line = serde_json::to_vec(record)
@@ -156,7 +162,8 @@ impl State {
             result => result.map_err(|source| StateError::Io { path: path.clone(), source })?,
         };
         let parse = |line| {
-            serde_json::from_str(line).map_err(|source| StateError::Damaged { path: path.clone(), source })
+            serde_json::from_str(line)
+                .map_err(|source| StateError::Damaged { path: path.clone(), source })
         };
         text.lines().map(parse).collect()
     }
@@ -185,8 +192,9 @@ mod tests {
 
     #[test]
     fn records_come_back() {
-        let state =
-            State { directory: std::env::temp_dir().join(format!("lab-state-{}", std::process::id())) };
+        let state = State {
+            directory: std::env::temp_dir().join(format!("lab-state-{}", std::process::id())),
+        };
         state.make(&state.directory).unwrap();
         assert_eq!(state.records().unwrap(), []);
         let record = |name: &str, pid| Record {

@@ -30,8 +30,11 @@ pub enum TopologyError {
     /// It is no YAML.
     #[error("no valid YAML")]
     Yaml(#[from] serde_norway::Error),
-    /// An environment variable is unset and has no default, or the expression is another than `${NAME:-default}`.
-    #[error("cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}")]
+    /// An environment variable is unset and has no default, or the expression is another than
+    /// `${NAME:-default}`.
+    #[error(
+        "cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}"
+    )]
     Variable {
         /// What stands behind the `$`.
         expression: String,
@@ -93,7 +96,8 @@ fn reason(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(" ({why})") }
 }
 
-/// What a ContainerLab file says, as far as namespaces can do it; the rest was refused when it was read.
+/// What a ContainerLab file says, as far as namespaces can do it; the rest was refused when it was
+/// read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// `name:` of the file.
@@ -131,8 +135,9 @@ pub struct Node {
     pub binds: Vec<Bind>,
     /// Commands, in words, run once all links are there and FRR has started.
     pub exec: Vec<Vec<String>>,
-    /// A program and its arguments (`entrypoint:` and `cmd:`), started once the node's links are there; it ends with the fabric.
-    /// Empty for none. One that is called `lab` is this very program.
+    /// A program and its arguments (`entrypoint:` and `cmd:`), started once the node's links are
+    /// there; it ends with the fabric. Empty for none. One that is called `lab` is this very
+    /// program.
     pub program: Vec<String>,
     /// `startup-delay:`, in seconds, before the node's links are made and anything runs.
     pub startup_delay: u64,
@@ -144,7 +149,8 @@ pub struct Node {
     pub env: BTreeMap<String, String>,
     /// Kernel parameters of the namespace; all begin with `net.`.
     pub sysctls: BTreeMap<String, String>,
-    /// The root file system that FRR is run from, if it is not this machine's: `LAB_FRR_ROOT` when the fabric was made.
+    /// The root file system that FRR is run from, if it is not this machine's: `LAB_FRR_ROOT` when
+    /// the fabric was made.
     pub frr_root: Option<PathBuf>,
 }
 
@@ -177,7 +183,8 @@ pub enum Stage {
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Create, Self::CreateLinks, Self::Configure, Self::Healthy, Self::Exit];
+    pub const ALL: [Self; 5] =
+        [Self::Create, Self::CreateLinks, Self::Configure, Self::Healthy, Self::Exit];
 
     /// As files call it.
     #[must_use]
@@ -281,11 +288,13 @@ impl Topology {
         let read_error = |source| TopologyError::Read { path: path.to_owned(), source };
         let text = std::fs::read_to_string(path).map_err(read_error)?;
         let absolute = path.canonicalize().map_err(read_error)?;
-        Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| std::env::var(name).ok())
+        Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| {
+            std::env::var(name).ok()
+        })
     }
 
-    /// Reads the text of a ContainerLab file that lies in `directory` (binds are relative to it), with `lookup` as its
-    /// environment.
+    /// Reads the text of a ContainerLab file that lies in `directory` (binds are relative to it),
+    /// with `lookup` as its environment.
     ///
     /// # Errors
     /// [`TopologyError`], with the place in the file.
@@ -320,7 +329,9 @@ impl Topology {
         });
         wans.flat_map(|(name, words)| {
             let circuits = words.iter().filter_map(|word| word.parse::<Circuit>().ok());
-            circuits.map(|Circuit(ends)| ends.map(|interface| Endpoint { node: name.clone(), interface }))
+            circuits.map(|Circuit(ends)| {
+                ends.map(|interface| Endpoint { node: name.clone(), interface })
+            })
         })
     }
 
@@ -345,14 +356,20 @@ impl Topology {
             let place = || format!("topology.links[{index}]");
             for end in &link.ends {
                 if !self.nodes.contains_key(&end.node) {
-                    return Err(TopologyError::NoSuchNode { place: place(), node: end.node.clone() });
+                    return Err(TopologyError::NoSuchNode {
+                        place: place(),
+                        node: end.node.clone(),
+                    });
                 }
                 if end.interface.is_empty() || end.interface.len() > INTERFACE_NAME_MAX {
                     let expected = "an interface name of 1 to 15 characters";
                     return Err(TopologyError::Expected { place: place(), expected });
                 }
                 if !ends.insert(end) {
-                    return Err(TopologyError::Twice { place: place(), interface: end.to_string() });
+                    return Err(TopologyError::Twice {
+                        place: place(),
+                        interface: end.to_string(),
+                    });
                 }
             }
         }

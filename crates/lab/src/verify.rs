@@ -1,5 +1,6 @@
-//! Whether a fabric that is up does what it should: everybody reaches everybody, vtepd forwards on each leaf, queue pairs
-//! spread over the uplinks, a lost uplink costs milliseconds, and a circuit that fails silently what BFD needs.
+//! Whether a fabric that is up does what it should: everybody reaches everybody, vtepd forwards on
+//! each leaf, queue pairs spread over the uplinks, a lost uplink costs milliseconds, and a circuit
+//! that fails silently what BFD needs.
 //!
 //! It works from outside, by the namespaces of the nodes: the images need no tools.
 
@@ -25,8 +26,8 @@ use crate::topology::Endpoint;
 
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
 
-/// How long every route must have stayed as it is where the sending leaf has an uplink that is in no route (yet): FRR that was up
-/// before its links were may take a minute.
+/// How long every route must have stayed as it is where the sending leaf has an uplink that is in
+/// no route (yet): FRR that was up before its links were may take a minute.
 const SETTLE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
 
@@ -61,7 +62,8 @@ pub struct Settings {
     pub rate: u32,
     /// Frames for the balance.
     pub frames: u64,
-    /// Whether an uplink is taken down and up again under traffic, and a circuit cut and joined, where there are some.
+    /// Whether an uplink is taken down and up again under traffic, and a circuit cut and joined,
+    /// where there are some.
     pub failover: bool,
     /// The demo's figures, which the balance must equal.
     pub figures: Option<Figures>,
@@ -88,9 +90,13 @@ pub fn run(
     let (from, to) = spread::ends(deployed.topology(), &overlay).ok_or_else(|| {
         VerifyError::Nothing("no two hosts of one VNI at different leaves were found".into())
     })?;
-    report(&format!("{} queue pairs from {} to {}", settings.queue_pairs, from.end.node, to.end.node))?;
+    report(&format!(
+        "{} queue pairs from {} to {}",
+        settings.queue_pairs, from.end.node, to.end.node
+    ))?;
     let way = Way::new(deployed.topology(), &from.leaf, &to.leaf);
-    let sending = |limit| Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit);
+    let sending =
+        |limit| Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit);
     let before = way.loads(deployed)?;
     let (sent, arrived) =
         sending(Limit::Frames(settings.frames))?.run(interrupted, |_| Ok::<_, VerifyError>(()))?;
@@ -109,10 +115,13 @@ pub fn run(
         uplinks: names.iter().map(|name| (name.clone(), spread.share(name, &names))).collect(),
         spread,
     };
-    let traffic = failover::Traffic { deployed, rate: settings.rate, sending: &sending, interrupted };
+    let traffic =
+        failover::Traffic { deployed, rate: settings.rate, sending: &sending, interrupted };
     let shares = |links: &[Endpoint]| {
         let names: Vec<String> = links.iter().map(Endpoint::to_string).collect();
-        let shares = links.iter().map(|link| (link.clone(), balance.spread.share(&link.to_string(), &names)));
+        let shares = links
+            .iter()
+            .map(|link| (link.clone(), balance.spread.share(&link.to_string(), &names)));
         shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| settings.failover && links.len() > 1)
     };
     let mut failover = None;
@@ -128,8 +137,12 @@ pub fn run(
     {
         report(&format!("the circuit at {port} fails silently, and returns"))?;
         wide_area = match traffic.lose_circuit(&near, port, share) {
-            Err(VerifyError::Netns(NetnsError::Failed { stderr, .. })) if stderr.contains("busy") => {
-                report("it is left alone: this kernel renames no interface that is up (Linux 6.2 does)")?;
+            Err(VerifyError::Netns(NetnsError::Failed { stderr, .. }))
+                if stderr.contains("busy") =>
+            {
+                report(
+                    "it is left alone: this kernel renames no interface that is up (Linux 6.2 does)",
+                )?;
                 None
             }
             cut => Some(cut?),
@@ -141,14 +154,17 @@ pub fn run(
     let differences = settings.figures.as_ref().map_or_else(Vec::new, |figures| {
         figures.differences(&balance.policy, settings.queue_pairs, &balance.spread, &tier)
     });
-    let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, (failover, wide_area));
+    let mut outcome =
+        Outcome::new(deployed, settings.vtepd, reach, leaves, balance, (failover, wide_area));
     outcome.faults.extend(differences);
-    outcome.faults.extend(unused.iter().map(|uplink| format!("no route to the other leaf goes by {uplink}")));
+    outcome
+        .faults
+        .extend(unused.iter().map(|uplink| format!("no route to the other leaf goes by {uplink}")));
     Ok(outcome)
 }
 
-/// Waits until the kernels of all leaves know all other leaves and hosts, and no route changes any more. Returns the sending leaf's
-/// uplinks that are in none, too.
+/// Waits until the kernels of all leaves know all other leaves and hosts, and no route changes any
+/// more. Returns the sending leaf's uplinks that are in none, too.
 fn wait(
     deployed: &Deployed,
     settings: &Settings,
@@ -173,8 +189,11 @@ fn wait(
             ),
         };
         let unused = unused_uplinks(deployed, &overlay)?;
-        let by =
-            if unused.is_empty() { String::new() } else { format!(", no route by {}", unused.join(", ")) };
+        let by = if unused.is_empty() {
+            String::new()
+        } else {
+            format!(", no route by {}", unused.join(", "))
+        };
         report(&format!(
             "flood entries {}/{}, remote MACs {}/{}{missing}{by}",
             floods.found, floods.expected, addresses.found, addresses.expected
@@ -187,7 +206,8 @@ fn wait(
         }
         // What is missing is said at the end, with everything else.
         let patience = if unused.is_empty() { CALM } else { SETTLE };
-        if (complete && ready && calm.0.elapsed() >= patience) || start.elapsed() >= settings.limit {
+        if (complete && ready && calm.0.elapsed() >= patience) || start.elapsed() >= settings.limit
+        {
             return Ok((overlay, unused));
         }
         deployed.announce(&overlay.hosts)?;
@@ -195,10 +215,12 @@ fn wait(
     }
 }
 
-/// The sending leaf's uplinks on the shortest ways by which nothing leaves: those that its vtepd sends nothing by, where it forwards,
-/// or else those that are not in its kernel's route.
+/// The sending leaf's uplinks on the shortest ways by which nothing leaves: those that its vtepd
+/// sends nothing by, where it forwards, or else those that are not in its kernel's route.
 fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, VerifyError> {
-    let Some((from, to)) = spread::ends(deployed.topology(), overlay) else { return Ok(Vec::new()) };
+    let Some((from, to)) = spread::ends(deployed.topology(), overlay) else {
+        return Ok(Vec::new());
+    };
     let namespace = deployed.namespace(&from.leaf)?;
     let metrics = daemon::metrics(&namespace);
     let used: BTreeSet<String> = match &metrics {
@@ -215,7 +237,8 @@ fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>,
 
 /// The uplinks that vtepd's metrics name next hops on.
 fn uplinks_of(metrics: &str) -> BTreeSet<String> {
-    let labels = metrics.lines().filter_map(|line| line.strip_prefix("vtepd_path_frames_total{uplink=\""));
+    let labels =
+        metrics.lines().filter_map(|line| line.strip_prefix("vtepd_path_frames_total{uplink=\""));
     labels.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
 }
 
@@ -242,7 +265,9 @@ fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyErr
             })
             .collect();
         let answers = asking.into_iter();
-        answers.map(|asked| asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        answers
+            .map(|asked| asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     })
 }
 

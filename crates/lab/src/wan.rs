@@ -1,7 +1,9 @@
-//! A circuit between two sites: frames from one interface to another and back, each later by a delay with jitter, some lost, as
-//! many as a rate lets through, in their order. For kernels without netem, and the same on those that have it.
+//! A circuit between two sites: frames from one interface to another and back, each later by a
+//! delay with jitter, some lost, as many as a rate lets through, in their order. For kernels
+//! without netem, and the same on those that have it.
 //!
-//! Arrivals are dated by the kernel, so being looked at late does not delay a frame; nothing leaves before its time.
+//! Arrivals are dated by the kernel, so being looked at late does not delay a frame; nothing leaves
+//! before its time.
 
 mod frame;
 mod links;
@@ -95,8 +97,9 @@ pub struct Settings {
     pub impairment: Impairment,
     /// What jitter and loss are drawn from.
     pub seed: u64,
-    /// Whether the far end of a circuit loses its carrier when the near end has, as on a wavelength between optical
-    /// transponders; otherwise it does not notice, as on a carrier's Ethernet service.
+    /// Whether the far end of a circuit loses its carrier when the near end has, as on a wavelength
+    /// between optical transponders; otherwise it does not notice, as on a carrier's Ethernet
+    /// service.
     pub carrier: bool,
 }
 
@@ -141,7 +144,8 @@ pub struct Wan {
     directions: Vec<Direction>,
     carriers: Option<Vec<Carrier>>,
     watch: Watch,
-    /// When interfaces were listed last, and when they are next, whether there is word of them or not.
+    /// When interfaces were listed last, and when they are next, whether there is word of them or
+    /// not.
     listed: Duration,
     list_again: Option<Duration>,
     /// How often interfaces are looked at while there is traffic.
@@ -151,8 +155,8 @@ pub struct Wan {
 }
 
 impl Wan {
-    /// Joins the interfaces. One that is not there yet is waited for while the circuits run; one that goes and comes back is joined
-    /// again.
+    /// Joins the interfaces. One that is not there yet is waited for while the circuits run; one
+    /// that goes and comes back is joined again.
     ///
     /// # Errors
     /// [`WanError::Circuits`], or without CAP_NET_RAW and CAP_NET_ADMIN.
@@ -163,10 +167,14 @@ impl Wan {
         {
             return Err(WanError::Circuits(format!("interface '{}' is in two circuits", twice.1)));
         }
-        let ports: Vec<Port> =
-            names.iter().map(|name| Port { name: (*name).clone(), socket: None, trouble: None }).collect();
+        let ports: Vec<Port> = names
+            .iter()
+            .map(|name| Port { name: (*name).clone(), socket: None, trouble: None })
+            .collect();
         if ports.is_empty() {
-            return Err(WanError::Circuits("no circuits; name two interfaces, such as eth1:eth2".to_owned()));
+            return Err(WanError::Circuits(
+                "no circuits; name two interfaces, such as eth1:eth2".to_owned(),
+            ));
         }
         let mut random = Random::new(settings.seed);
         let directions = (0..ports.len()).map(|from| Direction {
@@ -226,7 +234,8 @@ impl Wan {
         Report(self.directions.iter_mut().map(report).collect())
     }
 
-    /// Waits until something has arrived or is due, or a signal or half a second has come, and does what is to be done.
+    /// Waits until something has arrived or is due, or a signal or half a second has come, and does
+    /// what is to be done.
     ///
     /// # Errors
     /// If the kernel refuses what it should not.
@@ -248,15 +257,20 @@ impl Wan {
 
     fn wait(&self) -> Result<(), WanError> {
         let now = self.start.elapsed();
-        let due =
-            self.directions.iter().filter_map(|direction| direction.waiting.front()).map(|(at, _)| *at).min();
+        let due = self
+            .directions
+            .iter()
+            .filter_map(|direction| direction.waiting.front())
+            .map(|(at, _)| *at)
+            .min();
         let mut until = due.map_or(now + TURN, |due| due.max(now + TICK).min(now + TURN));
         until = self.list_again.map_or(until, |again| until.min(again));
         let mut descriptors = Vec::new();
         if now < self.next_look {
             until = until.min(self.next_look);
         } else {
-            let sockets = self.ports.iter().filter_map(|port| port.socket.as_ref().map(Socket::as_fd));
+            let sockets =
+                self.ports.iter().filter_map(|port| port.socket.as_ref().map(Socket::as_fd));
             let all = sockets.chain([self.watch.as_fd()]);
             descriptors = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         }
@@ -300,11 +314,16 @@ impl Wan {
             let Some(port) = self.ports.get_mut(direction.to) else { continue };
             loop {
                 let now = self.start.elapsed();
-                let due = direction.waiting.iter().take_while(|(at, _)| *at <= now).map(|(_, frame)| frame);
+                let due = direction
+                    .waiting
+                    .iter()
+                    .take_while(|(at, _)| *at <= now)
+                    .map(|(_, frame)| frame);
                 if direction.waiting.front().is_none_or(|(at, _)| *at > now) {
                     break;
                 }
-                let sent = port.socket.as_ref().map_or(Ok(Sending::Refused), |socket| socket.send(due));
+                let sent =
+                    port.socket.as_ref().map_or(Ok(Sending::Refused), |socket| socket.send(due));
                 let sent = sent.unwrap_or_else(|error| {
                     port.lose(error);
                     Sending::Refused
@@ -320,7 +339,8 @@ impl Wan {
         }
     }
 
-    /// Joins interfaces that have come, lets go of those that have gone, and tells the one side of what happened to the other.
+    /// Joins interfaces that have come, lets go of those that have gone, and tells the one side of
+    /// what happened to the other.
     fn find_ports(&mut self) -> Result<(), WanError> {
         let links = links::all().map_err(io_error("list interfaces"))?;
         (self.listed, self.list_again) = (self.start.elapsed(), None);
@@ -368,13 +388,17 @@ impl Drop for Wan {
     /// What it has set down it sets up again.
     fn drop(&mut self) {
         let lost =
-            self.carriers.iter().flatten().enumerate().filter_map(|(circuit, carrier)| match carrier {
-                Carrier::Lost(side) => Some(2 * circuit + (1 - side)),
-                _ => None,
-            });
+            self.carriers.iter().flatten().enumerate().filter_map(
+                |(circuit, carrier)| match carrier {
+                    Carrier::Lost(side) => Some(2 * circuit + (1 - side)),
+                    _ => None,
+                },
+            );
         let Ok(links) = links::all() else { return };
         for port in lost.filter_map(|index| self.ports.get(index)) {
-            if let Some(Err(error)) = links.get(&port.name).map(|link| links::set(&link.interface, true)) {
+            if let Some(Err(error)) =
+                links.get(&port.name).map(|link| links::set(&link.interface, true))
+            {
                 eprintln!("lab: {} stays down: {error}", port.name);
             }
         }
@@ -382,7 +406,8 @@ impl Drop for Wan {
 }
 
 impl Port {
-    /// Opens the interface where that is to be done. One that refuses is asked again later: it may have gone since it was listed.
+    /// Opens the interface where that is to be done. One that refuses is asked again later: it may
+    /// have gone since it was listed.
     fn find(&mut self, link: Option<&Link>) -> Result<(), WanError> {
         let Some(link) = link else {
             (self.socket, self.trouble) = (None, None);

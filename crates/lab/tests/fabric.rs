@@ -34,8 +34,9 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let directory = std::env::temp_dir().join(&name);
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("greeting"), "bound").unwrap();
-    let topology =
-        Topology::parse(FILE, &directory, |variable| (variable == "GREETING").then(|| "$GREETING".into()));
+    let topology = Topology::parse(FILE, &directory, |variable| {
+        (variable == "GREETING").then(|| "$GREETING".into())
+    });
     let topology = topology.unwrap();
     let report = |_: &str| Ok(());
     let fabric = Fabric::up(topology.clone(), Some(&name), &report).unwrap();
@@ -59,7 +60,8 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let busy = Fabric::up(topology.clone(), Some(&name), &report);
     assert!(matches!(busy, Err(FabricError::State(StateError::Busy(_)))), "{busy:?}");
 
-    // As after a kill: all is still there, nobody holds it. The next one with the name starts afresh.
+    // As after a kill: all is still there, nobody holds it. The next one with the name starts
+    // afresh.
     let process = r1.spawn("sleep", Command::new("sleep").arg("100")).unwrap();
     assert!(Fabric::list().contains(&name));
     assert!(!Fabric::is_kept(&name));
@@ -72,7 +74,10 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let error = Fabric::open(&name).unwrap().down().unwrap_err();
     let said = error.to_string();
     assert!(said.contains(&format!("kill {}   # sleep 101, in r1", stranger.pid())), "{said}");
-    assert!(matches!(error, FabricError::Occupied { strangers, .. } if strangers.len() == 1), "{said}");
+    assert!(
+        matches!(error, FabricError::Occupied { strangers, .. } if strangers.len() == 1),
+        "{said}"
+    );
     assert!(process.identity.alive() && Fabric::is_kept(&name));
     drop(stranger);
 
@@ -81,7 +86,8 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     assert!(!process.identity.alive());
     assert_eq!(fabric.processes().unwrap(), []);
 
-    let process = fabric.node("h1").unwrap().spawn("sleep", Command::new("sleep").arg("100")).unwrap();
+    let process =
+        fabric.node("h1").unwrap().spawn("sleep", Command::new("sleep").arg("100")).unwrap();
     assert_eq!(Fabric::open(&name).unwrap().processes().unwrap(), std::slice::from_ref(&process));
     fabric.down().unwrap();
     assert!(!process.identity.alive());
@@ -123,7 +129,8 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     let directory = std::env::temp_dir().join(&name);
     std::fs::create_dir_all(&directory).unwrap();
     let text = STAGED.replace("DIRECTORY", directory.to_str().unwrap());
-    let topology = Topology::parse(&text, &directory, |variable| Some(format!("${variable}"))).unwrap();
+    let topology =
+        Topology::parse(&text, &directory, |variable| Some(format!("${variable}"))).unwrap();
     let report = |_: &str| Ok(());
     let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
     assert!(directory.join("left").exists(), "the last stage's commands have run");
@@ -132,11 +139,16 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     let answered = lab::process::wait_until(std::time::Duration::from_secs(20), || {
         second.run(&["ping", "-c", "1", "-W", "1", "192.0.2.1"]).is_ok()
     });
-    assert!(answered, "{}", std::fs::read_to_string(fabric.node("near").unwrap().log("lab")).unwrap());
+    assert!(
+        answered,
+        "{}",
+        std::fs::read_to_string(fabric.node("near").unwrap().log("lab")).unwrap()
+    );
     let said = second.run(&["ping", "-c", "1", "-W", "5", "192.0.2.1"]).unwrap();
     let (_, time) = said.split_once("time=").unwrap();
     assert!(time.split_once(' ').unwrap().0.parse::<f64>().unwrap() >= 10.0, "{said}");
-    let mut running: Vec<_> = fabric.processes().unwrap().into_iter().map(|process| process.name).collect();
+    let mut running: Vec<_> =
+        fabric.processes().unwrap().into_iter().map(|process| process.name).collect();
     running.sort();
     assert_eq!(running, ["lab", "sh"]);
     fabric.down().unwrap();
@@ -147,7 +159,8 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
         ("interval: 1, retries: 20", "interval: 0, retries: 2", "first: is not healthy"),
     ] {
         let _ = std::fs::remove_file(directory.join("ready"));
-        let topology = Topology::parse(&text.replace(old, new), &directory, |name| Some(format!("${name}")));
+        let topology =
+            Topology::parse(&text.replace(old, new), &directory, |name| Some(format!("${name}")));
         let error = Fabric::up(topology.unwrap(), Some(&name), &report).unwrap_err().to_string();
         assert!(error.starts_with(named), "{error}");
         assert_eq!(netns::list(&format!("lab-{name}-")), Vec::<String>::new());

@@ -32,8 +32,9 @@ fn all_that_a_source_sends_arrives_in_order() {
     let mut sink = b.enter(|| Sink::open("eth1", 1).unwrap()).unwrap();
     let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
     let sent = std::thread::scope(|scope| {
-        let sending =
-            scope.spawn(|| a.enter(|| source.run(Limit::Frames(10_001), &stop, &progress)).unwrap().unwrap());
+        let sending = scope.spawn(|| {
+            a.enter(|| source.run(Limit::Frames(10_001), &stop, &progress)).unwrap().unwrap()
+        });
         while !sending.is_finished() {
             sink.receive().unwrap();
         }
@@ -49,7 +50,10 @@ fn all_that_a_source_sends_arrives_in_order() {
     assert_eq!(report.queue_pairs.len(), 8);
     assert_eq!(report.queue_pairs[0].received, 1251);
     assert_eq!(report.queue_pairs[7].received, 1250);
-    assert_eq!((report.lost(), report.reordered(), report.duplicated(), report.corrupted()), (0, 0, 0, 0));
+    assert_eq!(
+        (report.lost(), report.reordered(), report.duplicated(), report.corrupted()),
+        (0, 0, 0, 0)
+    );
 
     // Of a stream with another mark the sink wants to know nothing.
     let other = Source { mark: 2, ..source };

@@ -14,7 +14,10 @@ fn violations(text: &str) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let schema = serde_json::from_str(include_str!("fixtures/clab.schema.json"))?;
     let topology: serde_json::Value = serde_norway::from_str(text)?;
     let validator = jsonschema::validator_for(&schema)?;
-    Ok(validator.iter_errors(&topology).map(|error| format!("{}: {error}", error.instance_path())).collect())
+    Ok(validator
+        .iter_errors(&topology)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect())
 }
 
 #[test]
@@ -23,7 +26,11 @@ fn each_is_valid_against_containerlabs_schema() {
         let text = std::fs::read_to_string(file(name)).unwrap();
         assert_eq!(violations(&text).unwrap(), Vec::<String>::new(), "{name}");
         let wrong = text.replace("kind: linux", "kind: nothing");
-        assert_ne!(violations(&wrong).unwrap(), Vec::<String>::new(), "the schema must be able to refuse");
+        assert_ne!(
+            violations(&wrong).unwrap(),
+            Vec::<String>::new(),
+            "the schema must be able to refuse"
+        );
     }
 }
 
@@ -45,16 +52,24 @@ fn each_has_a_sidecar_for_every_leaf_and_all_its_files() {
 #[test]
 fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
     let topology = Topology::load(&file("scaleacross")).unwrap();
-    let nodes = |prefix: &str| topology.nodes.keys().filter(|name| name.starts_with(prefix)).count();
+    let nodes =
+        |prefix: &str| topology.nodes.keys().filter(|name| name.starts_with(prefix)).count();
     assert_eq!((nodes("spine"), nodes("leaf"), nodes("host")), (4, 6, 6));
     // Each spine of one data centre is joined to each of the other by a circuit of its own.
     let spines = topology.circuits().map(|ends| {
         let [near, far] = ends.map(|end| topology.peer(&end).unwrap().clone());
-        assert!(near.interface.starts_with("dci") && far.interface.starts_with("dci"), "{near} {far}");
+        assert!(
+            near.interface.starts_with("dci") && far.interface.starts_with("dci"),
+            "{near} {far}"
+        );
         (near.node, far.node)
     });
-    let pairs = [("spine1", "spine3"), ("spine1", "spine4"), ("spine2", "spine3"), ("spine2", "spine4")];
-    assert_eq!(spines.collect::<Vec<_>>(), pairs.map(|(near, far)| (near.to_owned(), far.to_owned())));
+    let pairs =
+        [("spine1", "spine3"), ("spine1", "spine4"), ("spine2", "spine3"), ("spine2", "spine4")];
+    assert_eq!(
+        spines.collect::<Vec<_>>(),
+        pairs.map(|(near, far)| (near.to_owned(), far.to_owned()))
+    );
     let cmd = topology.nodes["wan"].program.join(" ");
     assert!(cmd.ends_with("--delay 5ms --jitter 1ms"), "{cmd}");
 

@@ -89,7 +89,8 @@ impl Site {
         println!("{text}");
         for count in &counts {
             let number = |key: &str| count[key].as_u64().unwrap();
-            let fates = ["sent", "lost", "queue_full", "buffer_full", "refused", "waiting"].map(number);
+            let fates =
+                ["sent", "lost", "queue_full", "buffer_full", "refused", "waiting"].map(number);
             assert_eq!(number("frames"), fates.iter().sum::<u64>(), "{count}");
             assert_eq!((number("unreadable"), number("overruns")), (0, 0), "{count}");
         }
@@ -97,7 +98,8 @@ impl Site {
     }
 }
 
-/// Many bytes from one host to an address of the other by TCP, which makes super-frames of them; they arrive as they were.
+/// Many bytes from one host to an address of the other by TCP, which makes super-frames of them;
+/// they arrive as they were.
 fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     let listener = to.enter(|| TcpListener::bind((address, 0))).unwrap().unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -129,8 +131,10 @@ fn frames_are_late_by_the_delay_and_keep_their_order() {
     let site = Site::new("delay", &["--delay", "5ms", "--jitter", "1ms"]);
     let times = site.ping(100);
     assert_eq!(times.len(), 100);
-    // Both ways at least 4 ms: that is what is promised. How much more depends on who else uses this machine.
-    let (least, most) = times.iter().fold((f64::MAX, 0.0_f64), |(l, m), time| (l.min(*time), m.max(*time)));
+    // Both ways at least 4 ms: that is what is promised. How much more depends on who else uses
+    // this machine.
+    let (least, most) =
+        times.iter().fold((f64::MAX, 0.0_f64), |(l, m), time| (l.min(*time), m.max(*time)));
     println!("round trips of {least} to {most} ms");
     assert!(least >= 8.0 && times.iter().filter(|time| **time < 30.0).count() > 50, "{times:?}");
     assert!(most - least > 0.5, "no jitter: {times:?}");
@@ -167,7 +171,8 @@ fn super_frames_pass_whole_and_those_in_vxlan_as_segments() {
     const BYTES: usize = 20_000_000;
     transfer(a, b, "192.0.2.2", BYTES);
     let [there, _] = site.end();
-    // Far fewer frames than the MTU alone would make of it: most were super-frames, and their segments were counted.
+    // Far fewer frames than the MTU alone would make of it: most were super-frames, and their
+    // segments were counted.
     let number = |key: &str| there[key].as_u64().unwrap();
     assert!(number("frames") < BYTES as u64 / 9000 && number("bytes") > BYTES as u64, "{there}");
     assert_eq!(number("refused"), 0);
@@ -176,14 +181,19 @@ fn super_frames_pass_whole_and_those_in_vxlan_as_segments() {
     let [a, b] = &site.hosts;
     for (index, host) in site.hosts.iter().enumerate() {
         let (own, peer) = (format!("192.0.2.{}", index + 1), format!("192.0.2.{}", 2 - index));
-        let vxlan = format!("ip link add vx type vxlan id 7 local {own} remote {peer} dstport 4789");
+        let vxlan =
+            format!("ip link add vx type vxlan id 7 local {own} remote {peer} dstport 4789");
         host.run(&vxlan.split_whitespace().collect::<Vec<_>>()).unwrap();
-        host.run(&["ip", "addr", "add", &format!("198.51.100.{}/24", index + 1), "dev", "vx"]).unwrap();
+        host.run(&["ip", "addr", "add", &format!("198.51.100.{}/24", index + 1), "dev", "vx"])
+            .unwrap();
         host.run(&["ip", "link", "set", "vx", "up"]).unwrap();
     }
     transfer(a, b, "198.51.100.2", BYTES);
     let [there, _] = site.end();
-    assert!(there["frames"].as_u64().unwrap() >= BYTES as u64 / 9500 && there["refused"] == 0, "{there}");
+    assert!(
+        there["frames"].as_u64().unwrap() >= BYTES as u64 / 9500 && there["refused"] == 0,
+        "{there}"
+    );
 }
 
 #[test]
@@ -204,13 +214,27 @@ fn frames_are_lost_and_wait_as_asked() {
     for (host, other, address) in [(a, b, "192.0.2.2"), (b, a, "192.0.2.1")] {
         let text = other.run(&["ip", "-o", "link", "show", "eth1"]).unwrap();
         let mac = text.split_once("link/ether ").unwrap().1.split_once(' ').unwrap().0.to_owned();
-        host.run(&["ip", "neigh", "replace", address, "lladdr", &mac, "dev", "eth1", "nud", "permanent"])
-            .unwrap();
+        host.run(&[
+            "ip",
+            "neigh",
+            "replace",
+            address,
+            "lladdr",
+            &mac,
+            "dev",
+            "eth1",
+            "nud",
+            "permanent",
+        ])
+        .unwrap();
     }
     a.output(&["ping", "-q", "-c", "1000", "-i", "0.002", "-W", "1", "192.0.2.2"]).unwrap();
     let [there, _] = site.end();
     // Five standard deviations.
-    assert!((228..372).contains(&there["lost"].as_u64().unwrap()) && there["frames"] == 1000, "{there}");
+    assert!(
+        (228..372).contains(&there["lost"].as_u64().unwrap()) && there["frames"] == 1000,
+        "{there}"
+    );
 }
 
 #[test]
@@ -218,10 +242,12 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     if !is_root("the_far_end_hears_of_a_lost_carrier_only_where_it_should") {
         return;
     }
-    let has_carrier =
-        |host: &Namespace| host.run(&["ip", "-o", "link", "show", "eth1"]).unwrap().contains(",LOWER_UP");
-    let set =
-        |host: &Namespace, state: &str| host.run(&["ip", "link", "set", "eth1", state]).map(drop).unwrap();
+    let has_carrier = |host: &Namespace| {
+        host.run(&["ip", "-o", "link", "show", "eth1"]).unwrap().contains(",LOWER_UP")
+    };
+    let set = |host: &Namespace, state: &str| {
+        host.run(&["ip", "link", "set", "eth1", state]).map(drop).unwrap()
+    };
     let site = Site::new("signal", &["--carrier"]);
     let [a, b] = &site.hosts;
     for _ in 0..3 {
@@ -254,7 +280,8 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     let index = text.split_once(':').unwrap().0;
     site.wan.signal(Signal::SIGSTOP).unwrap();
     a.run(&["ip", "link", "del", "eth1"]).unwrap();
-    let add = ["ip", "link", "add", "a1", "mtu", "9500", "index", index, "type", "veth", "peer", "eth1"];
+    let add =
+        ["ip", "link", "add", "a1", "mtu", "9500", "index", index, "type", "veth", "peer", "eth1"];
     site.between.run(&[&add[..], &["mtu", "9500", "netns", a.name()]].concat()).unwrap();
     site.between.run(&["ip", "link", "set", "a1", "up"]).unwrap();
     set(a, "up");

@@ -1,4 +1,5 @@
-//! Man pages and shell completions, made from a program's command line, so that they never differ from it.
+//! Man pages and shell completions, made from a program's command line, so that they never differ
+//! from it.
 
 use std::io;
 use std::path::Path;
@@ -6,8 +7,8 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::Shell;
 
-/// Writes into `folder`, which is made: a man page for the program and one for each of its commands (section 1), and
-/// completions for bash, fish and zsh under the names that these shells look for.
+/// Writes into `folder`, which is made: a man page for the program and one for each of its commands
+/// (section 1), and completions for bash, fish and zsh under the names that these shells look for.
 ///
 /// # Errors
 /// If the folder cannot be made or written to.
@@ -29,8 +30,9 @@ mod tests {
     #[test]
     fn a_page_for_each_command_and_three_completions() {
         let folder = std::env::temp_dir().join(format!("vtepd-manual-{}", std::process::id()));
-        let command =
-            Command::new("prog").about("Does it").subcommand(Command::new("show").about("Shows it"));
+        let command = Command::new("prog")
+            .about("Does it")
+            .subcommand(Command::new("show").about("Shows it"));
         write(command, &folder).unwrap();
         let mut names: Vec<String> = std::fs::read_dir(&folder)
             .unwrap()

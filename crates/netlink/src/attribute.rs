@@ -6,8 +6,9 @@
 //! | nla_len       |N|O| nla_type  | payload          | padding |
 //! +---------------+---------------+------------------+---------+
 //! ```
-//! `nla_len` counts the 4-byte header but not the padding to the next multiple of 4. N (nested) and O (network byte
-//! order) are hints that senders set as they like, so they are masked. Source: `include/uapi/linux/netlink.h`.
+//! `nla_len` counts the 4-byte header but not the padding to the next multiple of 4. N (nested) and
+//! O (network byte order) are hints that senders set as they like, so they are masked. Source:
+//! `include/uapi/linux/netlink.h`.
 
 use std::net::IpAddr;
 
@@ -45,7 +46,11 @@ impl<'a> Attribute<'a> {
     fn too_short(&self, expected: usize) -> DecodeError {
         DecodeError {
             offset: self.offset,
-            what: Malformed::AttributeTooShort { attribute: self.kind, expected, actual: self.payload.len() },
+            what: Malformed::AttributeTooShort {
+                attribute: self.kind,
+                expected,
+                actual: self.payload.len(),
+            },
         }
     }
 
@@ -88,11 +93,13 @@ impl<'a> Attribute<'a> {
 
     /// `struct rtvia`: u16 address family in host order, then the address.
     pub(crate) fn via(&self) -> Result<IpAddr, DecodeError> {
-        let (_family, address) = self.payload.split_first_chunk::<2>().ok_or_else(|| self.too_short(6))?;
+        let (_family, address) =
+            self.payload.split_first_chunk::<2>().ok_or_else(|| self.too_short(6))?;
         Attribute { payload: address, offset: self.offset.saturating_add(2), ..*self }.ip()
     }
 
-    /// A MAC address; `None` where the link layer's addresses have another size (InfiniBand, tunnels).
+    /// A MAC address; `None` where the link layer's addresses have another size (InfiniBand,
+    /// tunnels).
     pub(crate) fn mac(&self) -> Option<MacAddr> {
         self.payload.try_into().map(MacAddr).ok()
     }

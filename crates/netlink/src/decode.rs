@@ -1,4 +1,5 @@
-//! From bytes to [`Message`]: one decoder for what the kernel says and for what zebra says over FPM.
+//! From bytes to [`Message`]: one decoder for what the kernel says and for what zebra says over
+//! FPM.
 //!
 //! ```text
 //!  0               4       6       8               12              16
@@ -6,16 +7,18 @@
 //! | nlmsg_len     | type  | flags | sequence      | port          | body | attributes |
 //! +---------------+-------+-------+---------------+---------------+------+------------+
 //! ```
-//! Everything is in host byte order unless an attribute says otherwise; `nlmsg_len` counts the header, and the next
-//! message starts at the next multiple of 4. Source: `include/uapi/linux/netlink.h`.
+//! Everything is in host byte order unless an attribute says otherwise; `nlmsg_len` counts the
+//! header, and the next message starts at the next multiple of 4. Source:
+//! `include/uapi/linux/netlink.h`.
 //!
-//! Why not `netlink-packet-route`: zebra sends what no kernel sends (an `RTA_ENCAP_TYPE` of its own, deletes that
-//! carry an id and nothing else) and newer kernels send attributes that no crate knows yet. This decoder reads both
-//! with one rule (skip what is unknown, refuse what contradicts itself, never panic) and allocates per object that is
-//! kept, not per attribute that is skipped.
+//! Why not `netlink-packet-route`: zebra sends what no kernel sends (an `RTA_ENCAP_TYPE` of its
+//! own, deletes that carry an id and nothing else) and newer kernels send attributes that no crate
+//! knows yet. This decoder reads both with one rule (skip what is unknown, refuse what contradicts
+//! itself, never panic) and allocates per object that is kept, not per attribute that is skipped.
 //!
-//! What does not fit the types of [`crate::Message`] without changing its meaning is [`Message::Other`]: MPLS label
-//! routes, multicast routes, source-specific IPv6 routes, messages that are no `RTM_NEW*` or `RTM_DEL*`.
+//! What does not fit the types of [`crate::Message`] without changing its meaning is
+//! [`Message::Other`]: MPLS label routes, multicast routes, source-specific IPv6 routes, messages
+//! that are no `RTM_NEW*` or `RTM_DEL*`.
 
 pub(crate) mod ipsec;
 mod link;
@@ -103,7 +106,8 @@ pub enum Malformed {
         /// Bytes there.
         actual: usize,
     },
-    /// `rtnh_len` of a next hop in `RTA_MULTIPATH` is shorter than its header or leads beyond the attribute.
+    /// `rtnh_len` of a next hop in `RTA_MULTIPATH` is shorter than its header or leads beyond the
+    /// attribute.
     #[error("rtnh_len is {length}, but must be 8 to {available}")]
     NextHopLength {
         /// `rtnh_len`.
@@ -145,7 +149,8 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Splits the fixed structure of `N` bytes that starts the payload from the attributes behind it.
+    /// Splits the fixed structure of `N` bytes that starts the payload from the attributes behind
+    /// it.
     fn body<const N: usize>(&self) -> Result<(&'a [u8; N], Attributes<'a>), DecodeError> {
         let Some((body, rest)) = self.payload.split_first_chunk::<N>() else {
             let what = Malformed::Body { kind: self.kind, expected: N, actual: self.payload.len() };
@@ -238,14 +243,14 @@ impl<'a> Iterator for Envelopes<'a> {
 
 /// The netlink messages of a buffer, in order.
 ///
-/// A message whose content is malformed yields an error and the next one follows; where a message's own length is
-/// malformed nothing can follow, and the error is the last item.
+/// A message whose content is malformed yields an error and the next one follows; where a message's
+/// own length is malformed nothing can follow, and the error is the last item.
 #[derive(Debug, Clone)]
 pub struct Messages<'a>(Envelopes<'a>);
 
 impl<'a> Messages<'a> {
-    /// Reads `buffer`, which starts with a `struct nlmsghdr`: a datagram of a netlink socket or the payload of an
-    /// FPM frame.
+    /// Reads `buffer`, which starts with a `struct nlmsghdr`: a datagram of a netlink socket or the
+    /// payload of an FPM frame.
     #[must_use]
     pub const fn new(buffer: &'a [u8]) -> Self {
         Self(Envelopes::new(buffer))

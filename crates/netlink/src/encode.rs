@@ -1,8 +1,9 @@
 //! A request's bytes: header, body, attributes.
 //!
-//! Why not `rtnetlink`: what is asked of the kernel is half a dozen messages, some of them from blocking code in
-//! another namespace, and an error must carry the kernel's own explanation. That crate wants a connection task per
-//! socket and keeps the error number only; these few functions are less than its adapter would be.
+//! Why not `rtnetlink`: what is asked of the kernel is half a dozen messages, some of them from
+//! blocking code in another namespace, and an error must carry the kernel's own explanation. That
+//! crate wants a connection task per socket and keeps the error number only; these few functions
+//! are less than its adapter would be.
 
 use crate::attribute::align;
 use crate::decode::HEADER;
@@ -57,7 +58,8 @@ pub(crate) fn put(content: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     content.resize(align(content.len()), 0);
 }
 
-/// `struct ifinfomsg`: `AF_UNSPEC`, the interface, and the flags in `change` set as `flags` has them.
+/// `struct ifinfomsg`: `AF_UNSPEC`, the interface, and the flags in `change` set as `flags` has
+/// them.
 pub(crate) fn link_body(ifindex: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut body = [0; 16];
     let words = [ifindex, flags, change].map(u32::to_ne_bytes);

@@ -65,7 +65,10 @@ impl Error {
     pub(crate) fn is_missing_protocol(&self) -> bool {
         match self {
             Self::Socket { source, .. } => {
-                matches!(source.raw_os_error(), Some(EPROTONOSUPPORT | EAFNOSUPPORT | ESOCKTNOSUPPORT))
+                matches!(
+                    source.raw_os_error(),
+                    Some(EPROTONOSUPPORT | EAFNOSUPPORT | ESOCKTNOSUPPORT)
+                )
             }
             _ => false,
         }

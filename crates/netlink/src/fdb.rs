@@ -1,8 +1,10 @@
-//! Writing to a vxlan netdev's own FDB, as the kernel itself does when it learns (`vxlan_snoop()` and `vxlan_fdb_add()` in
-//! `drivers/net/vxlan/vxlan_core.c`); and asking a bridge for single entries of its.
+//! Writing to a vxlan netdev's own FDB, as the kernel itself does when it learns (`vxlan_snoop()`
+//! and `vxlan_fdb_add()` in `drivers/net/vxlan/vxlan_core.c`); and asking a bridge for single
+//! entries of its.
 //!
-//! The entries that are written are `NUD_REACHABLE`, like those that the kernel learns: it ages them, and moves them when it sees the
-//! address elsewhere. A replacement leaves an entry's age alone, `NTF_USE` makes it young again (seen on Linux 6.18).
+//! The entries that are written are `NUD_REACHABLE`, like those that the kernel learns: it ages
+//! them, and moves them when it sees the address elsewhere. A replacement leaves an entry's age
+//! alone, `NTF_USE` makes it young again (seen on Linux 6.18).
 
 use std::net::Ipv4Addr;
 
@@ -29,7 +31,8 @@ const REACHABLE: u16 = 0x02;
 const OWN: u8 = 0x02;
 /// `NTF_EXT_LEARNED | NTF_STICKY`: who moves or refreshes an entry leaves them on.
 const KEPT: u8 = 0x50;
-/// Entries in one message to the kernel: as many errors as that fit the socket's default receive buffer.
+/// Entries in one message to the kernel: as many errors as that fit the socket's default receive
+/// buffer.
 const AT_ONCE: usize = 64;
 
 /// What is written of an entry.
@@ -74,8 +77,8 @@ impl FdbWrite {
 }
 
 impl Requests {
-    /// Writes learned entries. Returns what became of each, in order: 0, or the error's number (`ENOSPC` beyond the
-    /// netdev's `maxaddress`).
+    /// Writes learned entries. Returns what became of each, in order: 0, or the error's number
+    /// (`ENOSPC` beyond the netdev's `maxaddress`).
     ///
     /// # Errors
     /// When the kernel cannot be asked. Some may have been written.
@@ -97,9 +100,10 @@ impl Requests {
     /// # Errors
     /// When the kernel refuses: there is no such bridge (`ENODEV`, `EINVAL`), …
     pub fn bridge_entry(&mut self, bridge: u32, mac: MacAddr) -> Result<Option<FdbEntry>, Error> {
-        let request = Request::new(GET_NEIGHBOUR, REQUEST | ACKNOWLEDGE, &neighbour_body(AF_BRIDGE, 0, 0, 0))
-            .put(2, &mac.0)
-            .put(9, &bridge.to_ne_bytes());
+        let request =
+            Request::new(GET_NEIGHBOUR, REQUEST | ACKNOWLEDGE, &neighbour_body(AF_BRIDGE, 0, 0, 0))
+                .put(2, &mac.0)
+                .put(9, &bridge.to_ne_bytes());
         let answer = match self.exchange("look up an FDB entry", &request) {
             Err(error) if error.refusal() == Some(ENOENT) => return Ok(None),
             answer => answer?,

@@ -1,5 +1,5 @@
-//! Traffic control: who else has filters on a clsact qdisc (`include/uapi/linux/rtnetlink.h`, `struct tcmsg`; `pkt_sched.h`,
-//! `pkt_cls.h`).
+//! Traffic control: who else has filters on a clsact qdisc (`include/uapi/linux/rtnetlink.h`,
+//! `struct tcmsg`; `pkt_sched.h`, `pkt_cls.h`).
 
 use crate::attribute::Attributes;
 use crate::encode::Request;
@@ -58,7 +58,8 @@ fn tcmsg(ifindex: u32, parent: u32) -> Vec<u8> {
     [0, ifindex, 0, parent, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// One filter. The kernel also sends an entry for each chain of a priority, without options: no filter.
+/// One filter. The kernel also sends an entry for each chain of a priority, without options: no
+/// filter.
 fn filter(payload: &[u8]) -> Option<Filter> {
     let (body, attributes) = payload.split_first_chunk::<20>()?;
     let (_, info) = body.split_last_chunk::<4>()?;

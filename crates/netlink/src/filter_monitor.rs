@@ -1,7 +1,8 @@
 //! Watching filters come and go: nftables' rules, and filters of traffic control.
 //!
-//! An event only says where to look again: what is there is asked for afterwards, so lost or merged events do no harm. Programs on tcx
-//! and legacy iptables and ebtables come and go without an event.
+//! An event only says where to look again: what is there is asked for afterwards, so lost or merged
+//! events do no harm. Programs on tcx and legacy iptables and ebtables come and go without an
+//! event.
 
 use std::collections::BTreeSet;
 use std::future;
@@ -68,7 +69,8 @@ impl FilterMonitor {
         self.rules.is_some()
     }
 
-    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is returned.
+    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is
+    /// returned.
     ///
     /// # Errors
     /// When a socket fails; lost events are no error.
@@ -101,7 +103,8 @@ impl Watch {
 
     async fn changed(&mut self) -> Result<FilterChanges, Error> {
         loop {
-            let mut ready = self.socket.readable().await.map_err(failed("wait for events of filters"))?;
+            let mut ready =
+                self.socket.readable().await.map_err(failed("wait for events of filters"))?;
             if let Ok(changes) = ready.try_io(|socket| drain(socket.get_ref(), &mut self.buffer)) {
                 return changes.map_err(failed("receive events of filters"));
             }
@@ -122,7 +125,8 @@ fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<FilterChanges> {
             Ok(_) => changes.lost(),
             Err(error) if error.raw_os_error() == Some(ENOBUFS) => changes.lost(),
             Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock && changes != FilterChanges::default() =>
+                if error.kind() == io::ErrorKind::WouldBlock
+                    && changes != FilterChanges::default() =>
             {
                 return Ok(changes);
             }
@@ -134,13 +138,16 @@ fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<FilterChanges> {
 impl FilterChanges {
     fn add(&mut self, kind: u16, payload: &[u8]) {
         match kind {
-            // RTM_{NEW,DEL}QDISC, _TFILTER and _CHAIN: `struct tcmsg`, family, padding and the interface.
-            36 | 37 | 44 | 45 | 100 | 101 => match payload.get(4..8).and_then(<[u8]>::first_chunk) {
-                Some(ifindex) if u32::from_ne_bytes(*ifindex) != SHARED_BLOCK => {
-                    self.interfaces.insert(u32::from_ne_bytes(*ifindex));
+            // RTM_{NEW,DEL}QDISC, _TFILTER and _CHAIN: `struct tcmsg`, family, padding and the
+            // interface.
+            36 | 37 | 44 | 45 | 100 | 101 => {
+                match payload.get(4..8).and_then(<[u8]>::first_chunk) {
+                    Some(ifindex) if u32::from_ne_bytes(*ifindex) != SHARED_BLOCK => {
+                        self.interfaces.insert(u32::from_ne_bytes(*ifindex));
+                    }
+                    _ => self.anywhere = true,
                 }
-                _ => self.anywhere = true,
-            },
+            }
             kind if kind >> 8 == NFTABLES => self.rules = true,
             _ => {}
         }

@@ -1,22 +1,27 @@
 //! The kernel as a source of events: watch first, then dump.
 //!
-//! [`Kernel::open`] joins the multicast groups, so whatever changes after it is seen; a [`Kernel::dump`] after it has
-//! the state so far. Applying the events after the dump ends in the kernel's state, because an event that the dump
-//! already contains is followed by every later one of the same object.
+//! [`Kernel::open`] joins the multicast groups, so whatever changes after it is seen; a
+//! [`Kernel::dump`] after it has the state so far. Applying the events after the dump ends in the
+//! kernel's state, because an event that the dump already contains is followed by every later one
+//! of the same object.
 //!
-//! After [`Event::Overrun`] that chain is broken: the kernel dropped events. What was queued before the gap is then
-//! discarded here, for it is older than the dump that must follow.
+//! After [`Event::Overrun`] that chain is broken: the kernel dropped events. What was queued before
+//! the gap is then discarded here, for it is older than the dump that must follow.
 //!
-//! It does not hold for a bridge's entry that moves: a frame moves it without a lock, and of two moves at once the events may come in the
-//! other order, so that the last event is wrong for good (one in a thousand of such meetings; [`Requests::bridge_entry`] asks).
+//! It does not hold for a bridge's entry that moves: a frame moves it without a lock, and of two
+//! moves at once the events may come in the other order, so that the last event is wrong for good
+//! (one in a thousand of such meetings; [`Requests::bridge_entry`] asks).
 //!
 //! Traps of the kernel's, each seen on Linux 6.18:
-//! - A link that goes down or away takes its IPv4 routes and next-hop objects along, and prunes groups and multipath
-//!   routes, **without an event** (`fib_sync_down_dev`, `nexthop_flush_dev`): dump routes and next hops afresh then.
-//! - Deleting one next hop of an IPv6 multipath route is a delete of the prefix with that one hop; the route stays.
-//! - `ip route append` makes a second IPv4 route of the same table, prefix and metric; the older one is used.
-//! - The FDB dump also lists the multicast addresses that each netdev listens to (`self`, permanent), whose changes
-//!   are no events. Only `self` entries of vxlan netdevs are FDB entries.
+//! - A link that goes down or away takes its IPv4 routes and next-hop objects along, and prunes
+//!   groups and multipath routes, **without an event** (`fib_sync_down_dev`, `nexthop_flush_dev`):
+//!   dump routes and next hops afresh then.
+//! - Deleting one next hop of an IPv6 multipath route is a delete of the prefix with that one hop;
+//!   the route stays.
+//! - `ip route append` makes a second IPv4 route of the same table, prefix and metric; the older
+//!   one is used.
+//! - The FDB dump also lists the multicast addresses that each netdev listens to (`self`,
+//!   permanent), whose changes are no events. Only `self` entries of vxlan netdevs are FDB entries.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,12 +36,14 @@ use crate::message::Message;
 use crate::request::{Dump, Requests};
 use crate::socket::{BUFFER, Socket, failed};
 
-/// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`,
-/// `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_IPV4_NETCONF` (`rp_filter`), `_MDB`, `_NEXTHOP`.
+/// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`,
+/// `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_IPV4_NETCONF` (`rp_filter`),
+/// `_MDB`, `_NEXTHOP`.
 const GROUPS: [u32; 11] = [1, 3, 4, 5, 7, 8, 9, 11, 24, 26, 32];
 /// `XFRMNLGRP_POLICY` (`include/uapi/linux/xfrm.h`).
 const IPSEC_POLICIES: u32 = 4;
-/// Bytes of kernel memory for events that wait: about 10,000 FDB entries. (The kernel counts its own overhead.)
+/// Bytes of kernel memory for events that wait: about 10,000 FDB entries. (The kernel counts its
+/// own overhead.)
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 /// Datagrams taken at once, so that a flood of events does not keep other tasks waiting.
 const BATCH: usize = 512;
@@ -88,10 +95,16 @@ impl Kernel {
         }
         let requests = Arc::new(Mutex::new(Requests::open()?));
         let ipsec = Ipsec::open()?;
-        Ok(Self { monitor: registered(socket)?, requests, buffer: Vec::with_capacity(BUFFER), ipsec })
+        Ok(Self {
+            monitor: registered(socket)?,
+            requests,
+            buffer: Vec::with_capacity(BUFFER),
+            ipsec,
+        })
     }
 
-    /// A second descriptor of the socket that events come from, for whoever wants to know whether any wait to be read.
+    /// A second descriptor of the socket that events come from, for whoever wants to know whether
+    /// any wait to be read.
     ///
     /// # Errors
     /// When there is no descriptor left.
@@ -135,7 +148,8 @@ impl Kernel {
         }
     }
 
-    /// Runs requests on a thread that may block. When the future is dropped they are carried out all the same.
+    /// Runs requests on a thread that may block. When the future is dropped they are carried out
+    /// all the same.
     ///
     /// # Errors
     /// Those of `work`, or [`Error::RuntimeEnded`].
@@ -180,13 +194,14 @@ where
     F: FnOnce(&mut Requests) -> Result<T, Error> + Send + 'static,
 {
     let requests = Arc::clone(requests);
-    // A panic elsewhere leaves nothing half-done here: answers are told apart by their sequence numbers.
+    // A panic elsewhere leaves nothing half-done here: answers are told apart by their sequence
+    // numbers.
     let run = move || work(&mut requests.lock().unwrap_or_else(PoisonError::into_inner));
     tokio::task::spawn_blocking(run).await.map_err(|_| Error::RuntimeEnded)?
 }
 
-/// Waits until the IPsec database changes; for ever where there is none. What changed is asked for afterwards, so
-/// that lost or merged events do no harm. Cancellation-safe.
+/// Waits until the IPsec database changes; for ever where there is none. What changed is asked for
+/// afterwards, so that lost or merged events do no harm. Cancellation-safe.
 async fn ipsec_changed(ipsec: Option<&Ipsec>) -> Result<(), Error> {
     let Some(ipsec) = ipsec else { return std::future::pending().await };
     loop {
@@ -227,7 +242,9 @@ fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
                     }
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !messages.is_empty() => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !messages.is_empty() => {
+                break;
+            }
             Err(error) if error.raw_os_error() == Some(ENOBUFS) => return overrun(socket, buffer),
             Err(error) => return Err(error),
         }
@@ -235,7 +252,8 @@ fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
     Ok(Event::Messages(messages))
 }
 
-/// Empties the socket. The kernel queues nothing new on an overrun socket until it is empty, so this ends.
+/// Empties the socket. The kernel queues nothing new on an overrun socket until it is empty, so
+/// this ends.
 fn overrun(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
     loop {
         match socket.receive(buffer) {

@@ -26,9 +26,9 @@ pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use link_monitor::{LinkChanges, LinkMonitor};
 pub use message::{
-    Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Mdb, Message,
-    Neighbour, NextHop, NextHopKind, Operation, Qdisc, ReversePathFilter, Route, RouteNextHop, RouteTarget,
-    Rule, Vxlan,
+    Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Mdb,
+    Message, Neighbour, NextHop, NextHopKind, Operation, Qdisc, ReversePathFilter, Route,
+    RouteNextHop, RouteTarget, Rule, Vxlan,
 };
 pub use nftables::packet_rules;
 pub use packet_filter::{PacketFilters, packet_filters};

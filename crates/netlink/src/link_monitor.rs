@@ -1,6 +1,7 @@
 //! Watching the interfaces of a namespace come, go, and be set up and down.
 //!
-//! An event only says where to look again: what is there is asked for afterwards, so lost or merged events do no harm.
+//! An event only says where to look again: what is there is asked for afterwards, so lost or merged
+//! events do no harm.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -49,13 +50,15 @@ impl LinkMonitor {
         Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
     }
 
-    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is returned.
+    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is
+    /// returned.
     ///
     /// # Errors
     /// When the socket fails; lost events are no error.
     pub async fn changed(&mut self) -> Result<LinkChanges, Error> {
         loop {
-            let mut ready = self.socket.readable().await.map_err(failed("wait for events of links"))?;
+            let mut ready =
+                self.socket.readable().await.map_err(failed("wait for events of links"))?;
             if let Ok(changes) = ready.try_io(|socket| drain(socket.get_ref(), &mut self.buffer)) {
                 return changes.map_err(failed("receive events of links"));
             }
@@ -79,7 +82,10 @@ fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<LinkChanges> {
             }
             Ok(_) => changes.any = true,
             Err(error) if error.raw_os_error() == Some(ENOBUFS) => changes.any = true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && changes != LinkChanges::default() => {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock
+                    && changes != LinkChanges::default() =>
+            {
                 return Ok(changes);
             }
             Err(error) => return Err(error),

@@ -1,4 +1,5 @@
-//! rtnetlink messages as this project reads them: the same form whether the kernel or zebra's FPM sent them.
+//! rtnetlink messages as this project reads them: the same form whether the kernel or zebra's FPM
+//! sent them.
 //!
 //! Source of the layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
 
@@ -30,15 +31,18 @@ pub enum Message {
     Route(Operation, Route),
     /// `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`.
     NextHop(Operation, NextHop),
-    /// `RTM_NEWQDISC`, `RTM_DELQDISC` of an interface's root: what follows a delete is the interface's default.
+    /// `RTM_NEWQDISC`, `RTM_DELQDISC` of an interface's root: what follows a delete is the
+    /// interface's default.
     Qdisc(Operation, Qdisc),
-    /// `RTM_NEWMDB`, `RTM_DELMDB` with at least one entry: multicast entries of a bridge or of a vxlan netdev itself.
+    /// `RTM_NEWMDB`, `RTM_DELMDB` with at least one entry: multicast entries of a bridge or of a
+    /// vxlan netdev itself.
     Mdb(Operation, Mdb),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
     /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a rule of policy routing.
     Rule(Operation, Rule),
-    /// A policy in the kernel's IPsec database that may concern VXLAN over IPv4. Only dumps have these.
+    /// A policy in the kernel's IPsec database that may concern VXLAN over IPv4. Only dumps have
+    /// these.
     IpsecPolicy(IpsecPolicy),
     /// What the kernel does with packets that no IPsec policy matches. Only dumps have this.
     IpsecDefault {
@@ -79,7 +83,8 @@ pub struct Link {
     pub master: Option<u32>,
     /// `IFLA_LINK`: the lower device or the veth peer, which may be in another namespace.
     pub link: Option<u32>,
-    /// `IFLA_LINK_NETNSID`: the lower device, or the underlay of a vxlan netdev, is in that other namespace.
+    /// `IFLA_LINK_NETNSID`: the lower device, or the underlay of a vxlan netdev, is in that other
+    /// namespace.
     pub link_namespace: Option<i32>,
     /// `IFLA_CARRIER`.
     pub carrier: bool,
@@ -87,8 +92,8 @@ pub struct Link {
     pub operstate: u8,
     /// What kind of device, with what matters of it.
     pub kind: LinkKind,
-    /// Set when the message is of family `AF_BRIDGE` (bridge port information), which describes no whole link. As a
-    /// delete it says that the port left its bridge, not that the link is gone.
+    /// Set when the message is of family `AF_BRIDGE` (bridge port information), which describes no
+    /// whole link. As a delete it says that the port left its bridge, not that the link is gone.
     pub bridge_port_only: bool,
     /// Its options as a port of a bridge, where it is one.
     pub bridge_port: Option<BridgePort>,
@@ -170,11 +175,14 @@ pub enum LinkKind {
 pub struct Bridge {
     /// `IFLA_BR_VLAN_FILTERING`: the bridge is VLAN-aware.
     pub vlan_filtering: bool,
-    /// `IFLA_BR_AGEING_TIME` in hundredths of a second: when an entry is removed whose host is silent.
+    /// `IFLA_BR_AGEING_TIME` in hundredths of a second: when an entry is removed whose host is
+    /// silent.
     pub ageing: u32,
-    /// `IFLA_BR_NF_CALL_IPTABLES` or `_IP6TABLES`: what it forwards goes through the packet filters for IP.
+    /// `IFLA_BR_NF_CALL_IPTABLES` or `_IP6TABLES`: what it forwards goes through the packet filters
+    /// for IP.
     pub calls_netfilter: bool,
-    /// `IFLA_PROMISCUITY` is not 0: the bridge interface gets a copy of everything that the bridge forwards, as a capture on it wants.
+    /// `IFLA_PROMISCUITY` is not 0: the bridge interface gets a copy of everything that the bridge
+    /// forwards, as a capture on it wants.
     pub promiscuous: bool,
 }
 
@@ -219,9 +227,10 @@ pub struct Vxlan {
     pub external: bool,
     /// `IFLA_VXLAN_VNIFILTER`.
     pub vni_filter: bool,
-    /// Names (as `ip -d link` prints them) of other options that are on and change what is sent or accepted:
-    /// `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`, `nolocalbypass`, `mcroute`,
-    /// `reserved_bits` when not those of RFC 7348, and `label_policy` when not fixed.
+    /// Names (as `ip -d link` prints them) of other options that are on and change what is sent or
+    /// accepted: `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`,
+    /// `nolocalbypass`, `mcroute`, `reserved_bits` when not those of RFC 7348, and `label_policy`
+    /// when not fixed.
     pub options: Vec<&'static str>,
     /// The numbers of attributes that are newer than this program: nobody knows what they change.
     pub unknown: Vec<u16>,
@@ -263,7 +272,8 @@ pub struct FdbEntry {
     pub next_hop_id: Option<u32>,
     /// `NUD_*`.
     pub state: u16,
-    /// `NTF_*` (`self` 0x02, `master` 0x04, `extern_learn` 0x10, `sticky` 0x40), extended flags above bit 8.
+    /// `NTF_*` (`self` 0x02, `master` 0x04, `extern_learn` 0x10, `sticky` 0x40), extended flags
+    /// above bit 8.
     pub flags: u32,
 }
 
@@ -314,9 +324,11 @@ pub struct Route {
     pub cloned: bool,
     /// `RTA_METRICS` / `RTAX_MTU`.
     pub mtu: Option<u32>,
-    /// Whether `RTAX_LOCK` names the MTU: packets that take this route have no DF, whatever their sender wants.
+    /// Whether `RTAX_LOCK` names the MTU: packets that take this route have no DF, whatever their
+    /// sender wants.
     pub mtu_locked: bool,
-    /// `RTA_METRICS` / `RTAX_HOPLIMIT`: the TTL of packets that take this route, unless the sender sets one.
+    /// `RTA_METRICS` / `RTAX_HOPLIMIT`: the TTL of packets that take this route, unless the sender
+    /// sets one.
     pub hop_limit: Option<u32>,
     /// Where it leads.
     pub via: RouteTarget,
@@ -325,9 +337,11 @@ pub struct Route {
 /// Where a route leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RouteTarget {
-    /// Next hops in the message itself (`RTA_OIF`, `RTA_GATEWAY`, `RTA_VIA`, `RTA_MULTIPATH`); empty for blackholes.
+    /// Next hops in the message itself (`RTA_OIF`, `RTA_GATEWAY`, `RTA_VIA`, `RTA_MULTIPATH`);
+    /// empty for blackholes.
     NextHops(Vec<RouteNextHop>),
-    /// `RTA_NH_ID`: a next-hop object. (The kernel adds the resolved hops as well; they are ignored in its favour.)
+    /// `RTA_NH_ID`: a next-hop object. (The kernel adds the resolved hops as well; they are ignored
+    /// in its favour.)
     Object(u32),
 }
 
@@ -336,7 +350,8 @@ pub enum RouteTarget {
 pub struct RouteNextHop {
     /// `RTA_OIF`; 0 where absent (recursive, to be resolved).
     pub ifindex: u32,
-    /// `RTA_GATEWAY` or `RTA_VIA` (RFC 8950: an IPv4 route may have an IPv6 gateway); absent is on-link.
+    /// `RTA_GATEWAY` or `RTA_VIA` (RFC 8950: an IPv4 route may have an IPv6 gateway); absent is
+    /// on-link.
     pub gateway: Option<IpAddr>,
     /// Weight, 1 to 256.
     pub weight: u16,
@@ -344,7 +359,8 @@ pub struct RouteNextHop {
     pub flags: u8,
     /// `RTA_ENCAP` VNI of FRR's FPM encapsulation type 100.
     pub vni: Option<u32>,
-    /// `RTA_ENCAP_TYPE` (`LWTUNNEL_ENCAP_*`): packets leave with another header, such as one of MPLS or SRv6.
+    /// `RTA_ENCAP_TYPE` (`LWTUNNEL_ENCAP_*`): packets leave with another header, such as one of
+    /// MPLS or SRv6.
     pub encapsulation: Option<u16>,
 }
 
@@ -355,7 +371,8 @@ pub struct Rule {
     pub priority: u32,
     /// `FRA_TABLE` or the table of `struct fib_rule_hdr`.
     pub table: u32,
-    /// `FR_ACT_*`: 1 look a route up, 2 go to another rule, 3 nothing, 6 blackhole, 7 unreachable, 8 prohibit.
+    /// `FR_ACT_*`: 1 look a route up, 2 go to another rule, 3 nothing, 6 blackhole, 7 unreachable,
+    /// 8 prohibit.
     pub action: u8,
     /// `FIB_RULE_INVERT`: it matches what its selectors do not.
     pub inverted: bool,
@@ -373,7 +390,8 @@ pub struct Rule {
     pub destination_ports: Option<(u16, u16)>,
     /// `FRA_L3MDEV`: the rule for packets of VRFs.
     pub l3mdev: bool,
-    /// Other selectors and options that it has, by `ip rule`'s words: `fwmark`, `tos`, `uidrange`, …
+    /// Other selectors and options that it has, by `ip rule`'s words: `fwmark`, `tos`, `uidrange`,
+    /// …
     pub others: Vec<&'static str>,
 }
 

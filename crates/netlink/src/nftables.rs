@@ -1,7 +1,8 @@
 //! Reading the rules of nftables (`include/uapi/linux/netfilter/nf_tables.h`).
 //!
-//! Rules of families that VXLAN packets over IPv4 do not meet are left out. What an expression does that is not
-//! understood is taken for the worst: a test for one that may pass, an action for one that changes the packet.
+//! Rules of families that VXLAN packets over IPv4 do not meet are left out. What an expression does
+//! that is not understood is taken for the worst: a test for one that may pass, an action for one
+//! that changes the packet.
 
 use std::collections::HashMap;
 
@@ -21,8 +22,8 @@ const GET_CHAIN: u16 = NFTABLES | 4;
 const NEW_RULE: u16 = NFTABLES | 6;
 const GET_RULE: u16 = NFTABLES | 7;
 
-/// The rules of nftables in the calling thread's network namespace that IPv4 packets of this host may meet. None
-/// where the kernel has no nftables.
+/// The rules of nftables in the calling thread's network namespace that IPv4 packets of this host
+/// may meet. None where the kernel has no nftables.
 ///
 /// # Errors
 /// When the kernel does not tell.
@@ -38,13 +39,25 @@ pub fn packet_rules() -> Result<Vec<RuleChain>, Error> {
 fn read() -> Result<Vec<RuleChain>, Error> {
     let mut requests = Requests::open_netfilter()?;
     let mut chains = Vec::new();
-    dump(&mut requests, "read nftables chains", (GET_CHAIN, NEW_CHAIN), &mut chains, |chains, payload| {
-        chains.extend(chain(payload));
-    })?;
+    dump(
+        &mut requests,
+        "read nftables chains",
+        (GET_CHAIN, NEW_CHAIN),
+        &mut chains,
+        |chains, payload| {
+            chains.extend(chain(payload));
+        },
+    )?;
     let mut rules = Vec::new();
-    dump(&mut requests, "read nftables rules", (GET_RULE, NEW_RULE), &mut rules, |rules, payload| {
-        rules.extend(rule(payload));
-    })?;
+    dump(
+        &mut requests,
+        "read nftables rules",
+        (GET_RULE, NEW_RULE),
+        &mut rules,
+        |rules, payload| {
+            rules.extend(rule(payload));
+        },
+    )?;
     let mut by_chain: HashMap<_, Vec<PacketRule>> = HashMap::new();
     for (key, rule) in rules {
         by_chain.entry(key).or_default().push(rule);
@@ -112,12 +125,9 @@ fn chain(payload: &[u8]) -> Option<RuleChain> {
                     1 => hook = attribute.u32_network_order().ok(),
                     3 => devices.push(NamePattern { text: attribute.string(), prefix: false }),
                     // NFTA_HOOK_DEVS: NFTA_DEVICE_NAME, NFTA_DEVICE_PREFIX
-                    4 => devices.extend(
-                        attribute
-                            .nested()
-                            .map_while(Result::ok)
-                            .map(|device| NamePattern { text: device.string(), prefix: device.kind != 1 }),
-                    ),
+                    4 => devices.extend(attribute.nested().map_while(Result::ok).map(|device| {
+                        NamePattern { text: device.string(), prefix: device.kind != 1 }
+                    })),
                     _ => {}
                 }
             }
@@ -143,14 +153,18 @@ fn rule(payload: &[u8]) -> Option<(ChainKey, PacketRule)> {
         match attribute.kind {
             1 => table = attribute.string(),
             2 => chain = attribute.string(),
-            3 => handle = attribute.payload.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)),
+            3 => {
+                handle =
+                    attribute.payload.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+            }
             4 => expressions = attribute.nested(),
             _ => {}
         }
     }
     let mut reader = Reader::default();
     let effect = expressions.map_while(Result::ok).find_map(|element| reader.expression(&element));
-    let rule = PacketRule { handle, tests: reader.tests, effect: effect.unwrap_or(Effect::Nothing) };
+    let rule =
+        PacketRule { handle, tests: reader.tests, effect: effect.unwrap_or(Effect::Nothing) };
     Some(((family, table, chain), rule))
 }
 
@@ -209,10 +223,12 @@ impl Reader {
             "cmp" => self.compare(&of),
             "range" => self.range(&of),
             "immediate" => return self.immediate(&of),
-            // Loads of what is not followed; the comparison that comes later is not understood. `ct` and `exthdr`
-            // also write.
-            // Which register such an expression writes differs from kind to kind, so nothing is believed of any.
-            "rt" | "fib" | "socket" | "osf" | "hash" | "numgen" | "byteorder" => self.registers.clear(),
+            // Loads of what is not followed; the comparison that comes later is not understood.
+            // `ct` and `exthdr` also write. Which register such an expression writes differs from
+            // kind to kind, so nothing is believed of any.
+            "rt" | "fib" | "socket" | "osf" | "hash" | "numgen" | "byteorder" => {
+                self.registers.clear()
+            }
             "ct" if find(&of, 4).is_none() => self.registers.clear(),
             "limit" | "quota" | "connlimit" => self.tests.push(Test::Unknown),
             // A map to verdicts (into register 0) or to data, or membership of a set.
@@ -227,7 +243,8 @@ impl Reader {
             }
             "target" => {
                 let (name, data) = extension(&of);
-                return Some(xtables::effect(&name, data)).filter(|effect| *effect != Effect::Nothing);
+                return Some(xtables::effect(&name, data))
+                    .filter(|effect| *effect != Effect::Nothing);
             }
             _ => return Some(Effect::Other),
         }
@@ -243,7 +260,11 @@ impl Reader {
         if let (Some(register), Some(base), Some(offset), Some(length @ 1..=64)) =
             (number(of, 1), number(of, 2), number(of, 3), number(of, 4))
         {
-            let loaded = Loaded::Payload { base, offset: offset as usize, mask: vec![0xff; length as usize] };
+            let loaded = Loaded::Payload {
+                base,
+                offset: offset as usize,
+                mask: vec![0xff; length as usize],
+            };
             self.registers.insert(register, loaded);
         }
         None
@@ -286,23 +307,26 @@ impl Reader {
 
     fn compare(&mut self, of: &Attributes<'_>) {
         let loaded = number(of, 1).and_then(|register| self.registers.get(&register).cloned());
-        let (Some(loaded), Some(operation), Some(value)) = (loaded, number(of, 2), data(of, 3)) else {
+        let (Some(loaded), Some(operation), Some(value)) = (loaded, number(of, 2), data(of, 3))
+        else {
             return self.tests.push(Test::Unknown);
         };
         match (loaded, operation) {
             (Loaded::Interface { received }, 0 | 1) => {
                 let end = value.iter().position(|byte| *byte == 0);
-                let text =
-                    String::from_utf8_lossy(value.get(..end.unwrap_or(value.len())).unwrap_or_default());
+                let text = String::from_utf8_lossy(
+                    value.get(..end.unwrap_or(value.len())).unwrap_or_default(),
+                );
                 let pattern = NamePattern { text: text.into_owned(), prefix: end.is_none() };
                 self.tests.push(Test::Interface { received, pattern, negated: operation == 1 });
             }
             (Loaded::InterfaceIndex { received }, 0 | 1) => {
-                let test = value.first_chunk().map_or(Test::Unknown, |ifindex| Test::InterfaceIndex {
-                    received,
-                    ifindex: u32::from_ne_bytes(*ifindex),
-                    negated: operation == 1,
-                });
+                let test =
+                    value.first_chunk().map_or(Test::Unknown, |ifindex| Test::InterfaceIndex {
+                        received,
+                        ifindex: u32::from_ne_bytes(*ifindex),
+                        negated: operation == 1,
+                    });
                 self.tests.push(test);
             }
             (loaded, 0 | 1) => self.equals(&loaded, value, operation == 1),
@@ -339,8 +363,8 @@ impl Reader {
         let (base, offset, mask) = match loaded {
             Loaded::Payload { base, offset, mask } => (*base, *offset, mask),
             Loaded::Field(field) => {
-                let test =
-                    big_endian(value).map_or(Test::Unknown, |value| Test::equals(*field, value, negated));
+                let test = big_endian(value)
+                    .map_or(Test::Unknown, |value| Test::equals(*field, value, negated));
                 return self.tests.push(test);
             }
             Loaded::Interface { .. } | Loaded::InterfaceIndex { .. } => {
@@ -384,7 +408,9 @@ impl Reader {
             return None;
         }
         let verdict = find(of, 2).and_then(|data| find(&data.nested(), 2));
-        let Some(verdict) = verdict.map(|verdict| verdict.nested()) else { return Some(Effect::Other) };
+        let Some(verdict) = verdict.map(|verdict| verdict.nested()) else {
+            return Some(Effect::Other);
+        };
         let chain = find(&verdict, 2).map(|chain| chain.string());
         Some(match (number(&verdict, 1).unwrap_or(0).cast_signed(), chain) {
             (1, _) => Effect::Accept,
@@ -404,7 +430,8 @@ fn extension<'a>(of: &Attributes<'a>) -> (String, &'a [u8]) {
     (name, find(of, 3).map_or(&[], |data| data.payload))
 }
 
-/// Fields with header (`NFT_PAYLOAD_NETWORK_HEADER`, `_TRANSPORT_HEADER`), offset and length in bytes.
+/// Fields with header (`NFT_PAYLOAD_NETWORK_HEADER`, `_TRANSPORT_HEADER`), offset and length in
+/// bytes.
 const FIELDS: [(Field, u32, usize, usize); 5] = [
     (Field::Protocol, 1, 9, 1),
     (Field::Source, 1, 12, 4),
@@ -417,7 +444,8 @@ const FIELDS: [(Field, u32, usize, usize); 5] = [
 fn whole_field(loaded: &Loaded, length: usize) -> Option<Field> {
     let Loaded::Payload { base, offset, mask } = loaded else { return None };
     let unmasked = mask.len() == length && mask.iter().all(|byte| *byte == 0xff);
-    let found = FIELDS.iter().find(|(_, of, start, size)| (of, start, *size) == (base, offset, length));
+    let found =
+        FIELDS.iter().find(|(_, of, start, size)| (of, start, *size) == (base, offset, length));
     found.filter(|_| unmasked).map(|(field, ..)| *field)
 }
 

@@ -1,4 +1,5 @@
-//! nftables: whether anybody filters what bridges forward (`include/uapi/linux/netfilter/nf_tables.h`).
+//! nftables: whether anybody filters what bridges forward
+//! (`include/uapi/linux/netfilter/nf_tables.h`).
 
 use crate::attribute::Attributes;
 use crate::encode::Request;
@@ -15,14 +16,16 @@ const GET_CHAIN: u16 = NFTABLES | 4;
 /// What nftables filters, in a network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketFilters {
-    /// Frames that bridges forward, or of single interfaces (families `bridge` and `netdev`, and `ingress` of `inet`).
+    /// Frames that bridges forward, or of single interfaces (families `bridge` and `netdev`, and
+    /// `ingress` of `inet`).
     pub frames: bool,
     /// IPv4 or IPv6 packets that are forwarded (families `ip`, `ip6` and `inet`).
     pub packets: bool,
 }
 
-/// What nftables filters in the calling thread's network namespace. Chains without rules that accept everything do not count, nor
-/// do those that see only what the host itself receives or sends.
+/// What nftables filters in the calling thread's network namespace. Chains without rules that
+/// accept everything do not count, nor do those that see only what the host itself receives or
+/// sends.
 ///
 /// # Errors
 /// When the kernel does not tell; one without nftables does not either.
@@ -52,9 +55,11 @@ impl PacketFilters {
         let (mut hook, mut drops, mut rules) = (None, false, 0);
         for attribute in Attributes::new(attributes, 0).map_while(Result::ok) {
             match attribute.kind {
-                // NFTA_CHAIN_HOOK, in it NFTA_HOOK_HOOKNUM. A chain without it sees only what other chains send it.
+                // NFTA_CHAIN_HOOK, in it NFTA_HOOK_HOOKNUM. A chain without it sees only what other
+                // chains send it.
                 4 => {
-                    let number = attribute.nested().map_while(Result::ok).find(|inner| inner.kind == 1);
+                    let number =
+                        attribute.nested().map_while(Result::ok).find(|inner| inner.kind == 1);
                     hook = number.and_then(|number| number.u32_network_order().ok());
                 }
                 // NFTA_CHAIN_POLICY, NF_DROP
@@ -65,7 +70,8 @@ impl PacketFilters {
             }
         }
         let Some(hook) = hook.filter(|_| drops || rules > 0) else { return };
-        // Of NF_INET_* and NF_BR_* hooks, PRE_ROUTING, FORWARD and POST_ROUTING see what bridges forward.
+        // Of NF_INET_* and NF_BR_* hooks, PRE_ROUTING, FORWARD and POST_ROUTING see what bridges
+        // forward.
         match (family, hook) {
             // NFPROTO_NETDEV; NFPROTO_BRIDGE; NFPROTO_INET at NF_INET_INGRESS
             (5, _) | (7, 0 | 2 | 4) | (1, 5) => self.frames = true,

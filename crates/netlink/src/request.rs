@@ -1,7 +1,7 @@
 //! Asking the kernel: dumps, and the few changes that this project makes.
 //!
-//! The kernel handles a request inside the `send` call, so these calls block for as long as the kernel works and not
-//! for a peer. From asynchronous code go through [`crate::Kernel::request`].
+//! The kernel handles a request inside the `send` call, so these calls block for as long as the
+//! kernel works and not for a peer. From asynchronous code go through [`crate::Kernel::request`].
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -70,10 +70,12 @@ pub enum Dump {
     Neighbours,
     /// All FDB entries: of bridges, and of vxlan netdevs themselves.
     Fdb,
-    /// All rules of policy routing for IPv4. Where the kernel has no policy routing: those that it behaves as.
+    /// All rules of policy routing for IPv4. Where the kernel has no policy routing: those that it
+    /// behaves as.
     Rules,
-    /// All IPsec policies that may concern VXLAN over IPv4, and the default policy. Nothing where the kernel has no
-    /// IPsec. [`Requests::dump`] opens a socket of its own for it, in the calling thread's namespace.
+    /// All IPsec policies that may concern VXLAN over IPv4, and the default policy. Nothing where
+    /// the kernel has no IPsec. [`Requests::dump`] opens a socket of its own for it, in the calling
+    /// thread's namespace.
     IpsecPolicies,
     /// The multicast databases of bridges and of vxlan netdevs. Nothing where the kernel has none.
     Mdb,
@@ -169,8 +171,8 @@ pub struct LinkChange {
     pub arp: Option<bool>,
     /// MTU in bytes, layer 3.
     pub mtu: Option<u32>,
-    /// `IFLA_INET6_ADDR_GEN_MODE`: 0 from the MAC address, 1 none. It takes effect when the link comes up, so it is
-    /// applied before `up`.
+    /// `IFLA_INET6_ADDR_GEN_MODE`: 0 from the MAC address, 1 none. It takes effect when the link
+    /// comes up, so it is applied before `up`.
     pub ipv6_address_generation: Option<u8>,
 }
 
@@ -220,9 +222,8 @@ impl Requests {
     /// When the kernel refuses, or changes overtake every attempt.
     pub fn dump(&mut self, what: Dump) -> Result<Vec<Message>, Error> {
         match what {
-            Dump::IpsecPolicies => {
-                Self::open_ipsec()?.map_or_else(|| Ok(Vec::new()), |mut ipsec| ipsec.ipsec_policies())
-            }
+            Dump::IpsecPolicies => Self::open_ipsec()?
+                .map_or_else(|| Ok(Vec::new()), |mut ipsec| ipsec.ipsec_policies()),
             Dump::Rules => match self.dump_by(what, rtnetlink) {
                 Err(error) if matches!(error.refusal(), Some(EAFNOSUPPORT | EOPNOTSUPP)) => {
                     Ok(Rule::defaults().map(|rule| Message::Rule(Operation::New, rule)).into())
@@ -249,10 +250,12 @@ impl Requests {
     fn dump_by(&mut self, what: Dump, decode: Decode) -> Result<Vec<Message>, Error> {
         let mut all = Vec::new();
         for request in what.requests() {
-            let complete =
-                (0..ATTEMPTS).find_map(|_| self.exchange_by(what.name(), &request, decode).transpose());
-            let messages = complete
-                .ok_or_else(|| Error::Interrupted { operation: what.name().into(), attempts: ATTEMPTS })?;
+            let complete = (0..ATTEMPTS)
+                .find_map(|_| self.exchange_by(what.name(), &request, decode).transpose());
+            let messages = complete.ok_or_else(|| Error::Interrupted {
+                operation: what.name().into(),
+                attempts: ATTEMPTS,
+            })?;
             match messages {
                 // A kernel whose bridge module is not loaded has no such databases.
                 Err(error) if what == Dump::Mdb && error.refusal() == Some(EOPNOTSUPP) => {}
@@ -267,7 +270,8 @@ impl Requests {
     /// # Errors
     /// When the kernel refuses.
     pub fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
-        let request = Request::new(18, REQUEST | ACKNOWLEDGE, &link_body(0, 0, 0)).put(3, &terminated(name));
+        let request =
+            Request::new(18, REQUEST | ACKNOWLEDGE, &link_body(0, 0, 0)).put(3, &terminated(name));
         let answer = match self.exchange(&format!("look up the link {name}"), &request) {
             Err(error) if error.refusal() == Some(ENODEV) => return Ok(None),
             answer => answer?,
@@ -348,7 +352,8 @@ impl Requests {
             flags |= if wanted == Some(true) { flag } else { 0 };
         }
         if changed != 0 {
-            let request = Request::new(19, REQUEST | ACKNOWLEDGE, &link_body(ifindex, flags, changed));
+            let request =
+                Request::new(19, REQUEST | ACKNOWLEDGE, &link_body(ifindex, flags, changed));
             self.exchange(&format!("change the flags of link {ifindex}"), &request)?;
         }
         Ok(())
@@ -373,8 +378,9 @@ impl Requests {
         self.exchange(&format!("resolve {address} on link {ifindex}"), &request).map(drop)
     }
 
-    /// The MTU that the kernel has for packets between these addresses that leave through this interface: one that a
-    /// router has told (path MTU discovery), or the route's own. `None` where neither is there, or no such route.
+    /// The MTU that the kernel has for packets between these addresses that leave through this
+    /// interface: one that a router has told (path MTU discovery), or the route's own. `None` where
+    /// neither is there, or no such route.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -385,10 +391,11 @@ impl Requests {
         ifindex: u32,
     ) -> Result<Option<u32>, Error> {
         // RTM_GETROUTE with struct rtmsg: both addresses have 32 bits.
-        let request = Request::new(26, REQUEST | ACKNOWLEDGE, &[AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-            .put(1, &destination.octets())
-            .put(2, &source.octets())
-            .put(4, &ifindex.to_ne_bytes());
+        let request =
+            Request::new(26, REQUEST | ACKNOWLEDGE, &[AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+                .put(1, &destination.octets())
+                .put(2, &source.octets())
+                .put(4, &ifindex.to_ne_bytes());
         let mut mtu = None;
         let answer = self.collect("look up a path", &request, |envelope| {
             mtu = crate::decode::cached_mtu(envelope);
@@ -425,8 +432,13 @@ impl Requests {
 
     /// Sends many requests at once and collects what became of each: 0, or the error's number.
     ///
-    /// Only the last one is acknowledged: the kernel names every error unasked, and handles them in order.
-    pub(crate) fn send_all(&mut self, operation: &str, requests: Vec<Request>) -> Result<Vec<i32>, Error> {
+    /// Only the last one is acknowledged: the kernel names every error unasked, and handles them in
+    /// order.
+    pub(crate) fn send_all(
+        &mut self,
+        operation: &str,
+        requests: Vec<Request>,
+    ) -> Result<Vec<i32>, Error> {
         let mut outcomes = vec![0; requests.len()];
         let first = self.sequence.wrapping_add(1);
         let mut bytes = Vec::new();
@@ -445,8 +457,10 @@ impl Requests {
                     tracing::warn!(operation, "the kernel's answer is malformed");
                     break;
                 };
-                let index = usize::try_from(envelope.sequence.wrapping_sub(first)).unwrap_or(usize::MAX);
-                let number = envelope.payload.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
+                let index =
+                    usize::try_from(envelope.sequence.wrapping_sub(first)).unwrap_or(usize::MAX);
+                let number =
+                    envelope.payload.first_chunk().map_or(0, |number| i32::from_ne_bytes(*number));
                 if let (ERROR, Some(outcome)) = (envelope.kind, outcomes.get_mut(index)) {
                     *outcome = number.saturating_neg();
                     if envelope.sequence == self.sequence {
@@ -459,17 +473,21 @@ impl Requests {
 
     /// One datagram of the kernel's answer into the buffer.
     fn receive(&mut self) -> Result<(), Error> {
-        let length = self.socket.receive(&mut self.buffer).map_err(|error| match error.raw_os_error() {
-            Some(EAGAIN) => failed("wait for an answer")(io::Error::from_raw_os_error(ETIMEDOUT)),
-            _ => failed("receive an answer")(error),
-        })?;
+        let length =
+            self.socket.receive(&mut self.buffer).map_err(|error| match error.raw_os_error() {
+                Some(EAGAIN) => {
+                    failed("wait for an answer")(io::Error::from_raw_os_error(ETIMEDOUT))
+                }
+                _ => failed("receive an answer")(error),
+            })?;
         if length > self.buffer.len() {
             return Err(Error::Truncated { length, capacity: self.buffer.len() });
         }
         Ok(())
     }
 
-    /// Sends a request and hands over each message of its answer; false when it was a dump that changes overtook.
+    /// Sends a request and hands over each message of its answer; false when it was a dump that
+    /// changes overtook.
     pub(crate) fn collect(
         &mut self,
         operation: &str,
@@ -504,8 +522,8 @@ impl Requests {
     }
 }
 
-/// The end of an answer: `NLMSG_ERROR` (i32 −errno, the header of the request, attributes) or `NLMSG_DONE` (i32
-/// −errno, attributes).
+/// The end of an answer: `NLMSG_ERROR` (i32 −errno, the header of the request, attributes) or
+/// `NLMSG_DONE` (i32 −errno, attributes).
 fn verdict(operation: &str, envelope: &Envelope<'_>) -> Result<(), Error> {
     let Some((number, rest)) = envelope.payload.split_first_chunk::<4>() else { return Ok(()) };
     let number = i32::from_ne_bytes(*number);
@@ -520,8 +538,9 @@ fn verdict(operation: &str, envelope: &Envelope<'_>) -> Result<(), Error> {
     if envelope.flags & EXPLAINED != 0 {
         // NLMSGERR_ATTR_MSG
         let mut attributes = Attributes::new(attributes, 0).map_while(Result::ok);
-        explanation =
-            attributes.find(|attribute| attribute.kind == 1).map_or_else(String::new, |a| a.string());
+        explanation = attributes
+            .find(|attribute| attribute.kind == 1)
+            .map_or_else(String::new, |a| a.string());
     }
     let source = io::Error::from_raw_os_error(number.saturating_neg());
     Err(Error::Refused { operation: operation.into(), source, explanation })

@@ -1,7 +1,7 @@
 //! Rules of packet filters in a form that can be compared with the VXLAN packets of a VNI.
 //!
-//! A rule is a list of tests, all of which a packet has to pass, and what then happens to it. A test that is not
-//! understood is [`Test::Unknown`]: some packets may pass it.
+//! A rule is a list of tests, all of which a packet has to pass, and what then happens to it. A
+//! test that is not understood is [`Test::Unknown`]: some packets may pass it.
 
 /// Where a base chain sees packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +21,8 @@ pub enum RuleHook {
 }
 
 impl RuleHook {
-    /// A hook of IPv4 by its number; `None` for the forward hook, which packets of this host do not pass.
+    /// A hook of IPv4 by its number; `None` for the forward hook, which packets of this host do not
+    /// pass.
     pub(crate) const fn of_ipv4(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::Prerouting),
@@ -98,7 +99,8 @@ pub struct RuleChain {
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PacketRule {
-    /// Its handle in nftables, by which `nft` deletes it; in legacy iptables its number in the chain, from 1 on.
+    /// Its handle in nftables, by which `nft` deletes it; in legacy iptables its number in the
+    /// chain, from 1 on.
     pub handle: u64,
     /// What a packet must pass.
     pub tests: Vec<Test>,
@@ -128,7 +130,8 @@ pub enum Effect {
 pub enum Test {
     /// It is not understood.
     Unknown,
-    /// A field of the packet lies in a range (or, where `negated`, does not), after a mask was applied.
+    /// A field of the packet lies in a range (or, where `negated`, does not), after a mask was
+    /// applied.
     Field {
         /// Which field.
         field: Field,

@@ -10,8 +10,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::error::Error;
 
-/// Bytes of a receive buffer. The kernel cuts dumps into datagrams of at most 32 KiB; a notification is one object,
-/// of which routes with thousands of next hops are the largest.
+/// Bytes of a receive buffer. The kernel cuts dumps into datagrams of at most 32 KiB; a
+/// notification is one object, of which routes with thousands of next hops are the largest.
 pub(crate) const BUFFER: usize = 256 * 1024;
 
 /// Names the step that failed.
@@ -54,7 +54,8 @@ impl Socket {
             }
         }
         socket.bind_auto().map_err(failed("bind"))?;
-        // Conveniences of newer kernels: filters in dump requests are checked, refusals explained and short.
+        // Conveniences of newer kernels: filters in dump requests are checked, refusals explained
+        // and short.
         for option in [
             netlink_sys::Socket::set_netlink_get_strict_chk,
             netlink_sys::Socket::set_ext_ack,
@@ -79,8 +80,9 @@ impl Socket {
         self.0.send_to(request, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
-    /// One datagram of the kernel into `buffer`, replacing what is there. Returns its length, which is more than the
-    /// buffer holds where the datagram was cut. Datagrams of other processes are dropped.
+    /// One datagram of the kernel into `buffer`, replacing what is there. Returns its length, which
+    /// is more than the buffer holds where the datagram was cut. Datagrams of other processes are
+    /// dropped.
     pub(crate) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             buffer.clear();

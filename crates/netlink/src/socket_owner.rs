@@ -1,4 +1,5 @@
-//! Whose TCP socket an address is: `sock_diag(7)` looks a socket up by its addresses and tells its owner.
+//! Whose TCP socket an address is: `sock_diag(7)` looks a socket up by its addresses and tells its
+//! owner.
 //!
 //! A socket that its owner has closed, and that TCP still needs, has no inode, and so no owner.
 
@@ -22,8 +23,8 @@ const ERRNO: usize = 16;
 /// `-ENOENT`.
 const NO_SOCKET: u32 = 2u32.wrapping_neg();
 
-/// The user whose TCP socket has the address `own` and is connected to `other`, or who listens at `own`; `None` where
-/// that socket is not in the calling thread's network namespace, or is closed.
+/// The user whose TCP socket has the address `own` and is connected to `other`, or who listens at
+/// `own`; `None` where that socket is not in the calling thread's network namespace, or is closed.
 ///
 /// # Errors
 /// When the kernel cannot be asked.
@@ -68,7 +69,9 @@ fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let kind = answer.get(4..6).and_then(|kind| Some(u16::from_ne_bytes(kind.try_into().ok()?)));
     match kind {
-        Some(SOCK_DIAG_BY_FAMILY) => Ok(number(INODE).filter(|inode| *inode != 0).and_then(|_| number(UID))),
+        Some(SOCK_DIAG_BY_FAMILY) => {
+            Ok(number(INODE).filter(|inode| *inode != 0).and_then(|_| number(UID)))
+        }
         Some(ERROR) if number(ERRNO) == Some(NO_SOCKET) => Ok(None),
         Some(ERROR) => {
             let errno = number(ERRNO).map_or(0, u32::wrapping_neg);
@@ -97,7 +100,11 @@ mod tests {
             assert_eq!(socket_owner(peer, local).unwrap(), Some(own), "{address}");
             assert_eq!(listens, if local.is_ipv4() { Some(own) } else { listens });
             drop(client);
-            assert_eq!(socket_owner(peer, local).unwrap(), None, "{address}: a closed socket has no owner");
+            assert_eq!(
+                socket_owner(peer, local).unwrap(),
+                None,
+                "{address}: a closed socket has no owner"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Rules of iptables: tables of legacy iptables (`include/uapi/linux/netfilter_ipv4/ip_tables.h`), and its matches and
-//! targets, which nftables can call, too (`x_tables.h`, `xt_tcpudp.h`, `xt_CT.h`).
+//! Rules of iptables: tables of legacy iptables (`include/uapi/linux/netfilter_ipv4/ip_tables.h`),
+//! and its matches and targets, which nftables can call, too (`x_tables.h`, `xt_tcpudp.h`,
+//! `xt_CT.h`).
 //!
 //! ```text
 //! struct ipt_entry: offsets in bytes
@@ -30,8 +31,8 @@ const RETURN: i32 = -5;
 pub struct LegacyTable {
     /// Its name: `filter`, `nat`, `mangle`, `raw` or `security`.
     pub name: String,
-    /// Of each hook, where the entries of its chain begin and where its policy is, in bytes; `None` where the table
-    /// has no chain.
+    /// Of each hook, where the entries of its chain begin and where its policy is, in bytes; `None`
+    /// where the table has no chain.
     pub hooks: [Option<(u32, u32)>; 5],
     /// The entries (`struct ipt_entry`).
     pub entries: Vec<u8>,
@@ -53,7 +54,8 @@ pub fn legacy_chains(table: &LegacyTable) -> Option<Vec<RuleChain>> {
             chains.push(RuleChain { family: FAMILY, table, name, base, rules: Vec::new() });
         }
         let Some(chain) = chains.last_mut() else { continue };
-        let is_policy = table.hooks.iter().flatten().any(|(_, policy)| usize_of(*policy) == entry.offset);
+        let is_policy =
+            table.hooks.iter().flatten().any(|(_, policy)| usize_of(*policy) == entry.offset);
         if is_policy {
             if let Some(base) = &mut chain.base {
                 base.drops = entry.verdict() != Some(ACCEPT);
@@ -84,8 +86,9 @@ fn entries(bytes: &[u8]) -> Option<Vec<Entry<'_>>> {
     while offset < bytes.len() {
         let rest = bytes.get(offset..)?;
         let (target, next) = (usize::from(u16_at(rest, 88)?), usize::from(u16_at(rest, 90)?));
-        let entry =
-            rest.get(..next).filter(|_| target >= ENTRY && next >= target.saturating_add(EXTENSION))?;
+        let entry = rest
+            .get(..next)
+            .filter(|_| target >= ENTRY && next >= target.saturating_add(EXTENSION))?;
         found.push(Entry { offset, bytes: entry, target });
         offset = offset.checked_add(next)?;
     }
@@ -157,12 +160,19 @@ impl Entry<'_> {
                 let (value, mask) = (u32_be_at(self.bytes, address)?, u32_be_at(self.bytes, mask)?);
                 let negated = flags.1 & inverted != 0;
                 if mask != 0 || negated {
-                    tests.push(Test::Field { field, mask, low: value & mask, high: value & mask, negated });
+                    tests.push(Test::Field {
+                        field,
+                        mask,
+                        low: value & mask,
+                        high: value & mask,
+                        negated,
+                    });
                 }
             }
             for (received, name, mask, inverted) in [(true, 16, 48, 0x01), (false, 32, 64, 0x02)] {
                 let end = |start: usize| start.checked_add(16);
-                let (name, mask) = (self.bytes.get(name..end(name)?)?, self.bytes.get(mask..end(mask)?)?);
+                let (name, mask) =
+                    (self.bytes.get(name..end(name)?)?, self.bytes.get(mask..end(mask)?)?);
                 let counted = mask.iter().take_while(|byte| **byte == 0xff).count();
                 let negated = flags.1 & inverted != 0;
                 if counted > 0 || negated {
@@ -185,7 +195,8 @@ impl Entry<'_> {
         let mut matches = self.bytes.get(ENTRY..self.target).unwrap_or_default();
         while !matches.is_empty() {
             let size = u16_at(matches, 0).map_or(0, usize::from);
-            let Some((this, rest)) = matches.split_at_checked(size).filter(|_| size >= EXTENSION) else {
+            let Some((this, rest)) = matches.split_at_checked(size).filter(|_| size >= EXTENSION)
+            else {
                 tests.push(Test::Unknown);
                 break;
             };
@@ -200,13 +211,14 @@ impl Entry<'_> {
 pub(crate) fn add_tests(tests: &mut Vec<Test>, name: &str, data: &[u8]) {
     match name {
         "comment" => {}
-        // `struct xt_udp`: lowest and highest source port, then those of destination ports, in host order; and which of
-        // the two are inverted.
+        // `struct xt_udp`: lowest and highest source port, then those of destination ports, in host
+        // order; and which of the two are inverted.
         "udp" => {
             let ranges = || {
                 let inverted = *data.get(8)?;
                 let mut found = Vec::new();
-                for (field, at, bit) in [(Field::SourcePort, 0, 1), (Field::DestinationPort, 4, 2)] {
+                for (field, at, bit) in [(Field::SourcePort, 0, 1), (Field::DestinationPort, 4, 2)]
+                {
                     let (low, high) = (u16_at(data, at)?, u16_at(data, at.checked_add(2)?)?);
                     let negated = inverted & bit != 0;
                     if (low, high, negated) != (0, u16::MAX, false) {
@@ -319,7 +331,8 @@ mod tests {
         assert_eq!(effects, [&Effect::Other, &Effect::Return]);
     }
 
-    /// Entries that end too early have an unknown form, unless they end behind one, and nothing panics.
+    /// Entries that end too early have an unknown form, unless they end behind one, and nothing
+    /// panics.
     #[test]
     fn damaged_tables_are_no_tables() {
         let whole = table();

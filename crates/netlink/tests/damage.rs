@@ -22,10 +22,18 @@ fn errors_say_where_and_what() {
     let bad_group = attribute(2, &[0; 12]);
     let cases = [
         (vec![0; 7], 0, Malformed::MessageHeader { available: 7 }),
-        (message(28, 0, &neighbour[..8], &[]), 16, Malformed::Body { kind: 28, expected: 12, actual: 8 }),
+        (
+            message(28, 0, &neighbour[..8], &[]),
+            16,
+            Malformed::Body { kind: 28, expected: 12, actual: 8 },
+        ),
         (message(28, 0, &neighbour, &[]), 16, Malformed::Missing { kind: 28, attribute: 1 }),
         (message(28, 0, &fdb, &[]), 16, Malformed::Missing { kind: 28, attribute: 2 }),
-        (message(28, 0, &neighbour, &[vec![1, 2]]), 28, Malformed::AttributeHeader { available: 2 }),
+        (
+            message(28, 0, &neighbour, &[vec![1, 2]]),
+            28,
+            Malformed::AttributeHeader { available: 2 },
+        ),
         (
             message(28, 0, &neighbour, &[long]),
             28,
@@ -36,7 +44,11 @@ fn errors_say_where_and_what() {
             32,
             Malformed::AttributeTooShort { attribute: 1, expected: 4, actual: 3 },
         ),
-        (message(24, 0, &route_body(2, 24, 0), &[]), 16, Malformed::Missing { kind: 24, attribute: 1 }),
+        (
+            message(24, 0, &route_body(2, 24, 0), &[]),
+            16,
+            Malformed::Missing { kind: 24, attribute: 1 },
+        ),
         (
             message(24, 0, &route_body(2, 33, 0), &[attribute(1, &[10, 0, 0, 12])]),
             16,
@@ -66,9 +78,12 @@ fn errors_say_where_and_what() {
         let error = error(&behind);
         let shifted = DecodeError { offset: offset + after.len(), what };
         assert_eq!(error, shifted);
-        assert!(error.to_string().starts_with(&format!("malformed netlink at byte {}", shifted.offset)));
+        assert!(
+            error.to_string().starts_with(&format!("malformed netlink at byte {}", shifted.offset))
+        );
     }
-    // A message whose content is malformed does not take the next one along; one whose length is does.
+    // A message whose content is malformed does not take the next one along; one whose length is
+    // does.
     let content = message(28, 0, &neighbour, &[]);
     let results: Vec<_> =
         Messages::new(&[&content[..], &after].concat()).map(|message| message.is_ok()).collect();
@@ -94,7 +109,12 @@ fn samples() -> Vec<Vec<u8>> {
             &route_body(2, 32, 0),
             &[attribute(1, &[10, 0, 0, 12]), attribute(9, &entry), number(30, 7)],
         ),
-        message(28, 0, &fdb, &[attribute(2, &[2; 6]), attribute(1, &[10, 0, 0, 12]), number(11, 10010)]),
+        message(
+            28,
+            0,
+            &fdb,
+            &[attribute(2, &[2; 6]), attribute(1, &[10, 0, 0, 12]), number(11, 10010)],
+        ),
         message(104, 0, &[0; 8], &[number(1, 26), attribute(2, &members)]),
     ]
 }
@@ -106,8 +126,12 @@ fn cut_at_every_byte() {
         for cut in 1..sample.len() {
             // nlmsg_len leads beyond the end now.
             let messages: Vec<_> = decode(&sample[..cut]).collect();
-            assert!(matches!(&messages[..], [Err(error)] if error.offset == 0), "{cut}: {messages:?}");
-            // The same with a length that agrees: an error somewhere inside, or a message without its last attributes.
+            assert!(
+                matches!(&messages[..], [Err(error)] if error.offset == 0),
+                "{cut}: {messages:?}"
+            );
+            // The same with a length that agrees: an error somewhere inside, or a message without
+            // its last attributes.
             let mut shorter = sample[..cut].to_vec();
             if let Some(length) = shorter.first_chunk_mut::<4>() {
                 *length = u32::try_from(cut).unwrap().to_ne_bytes();
@@ -121,7 +145,8 @@ fn cut_at_every_byte() {
     }
 }
 
-/// Shortens the payload of every attribute on the first level to nothing: a type with a fixed size says so.
+/// Shortens the payload of every attribute on the first level to nothing: a type with a fixed size
+/// says so.
 #[test]
 fn attributes_that_are_too_short() {
     let cases: [(u16, usize, &[u16]); 5] = [

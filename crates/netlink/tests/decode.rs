@@ -4,10 +4,12 @@
 
 mod bytes;
 
-use bytes::{all_of_vxlan, attribute, ip, link_body, message, number, one, route_body, vxlan_message};
+use bytes::{
+    all_of_vxlan, attribute, ip, link_body, message, number, one, route_body, vxlan_message,
+};
 use netlink::{
-    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Mdb, Message, Neighbour, NextHop, NextHopKind,
-    Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
+    Address, Bridge, BridgePort, FdbEntry, Link, LinkKind, Mdb, Message, Neighbour, NextHop,
+    NextHopKind, Operation, Qdisc, Route, RouteNextHop, RouteTarget, Vxlan,
 };
 use wire::MacAddr;
 
@@ -112,8 +114,18 @@ fn a_bridge_port() {
     };
     let attributes = |family: u8| {
         let info = [attribute(5, &options), attribute(4, b"bridge\0"), attribute(1, b"veth\0")];
-        let way = if family == 7 { attribute(12 | 0x8000, &options) } else { attribute(18, &info.concat()) };
-        [attribute(3, b"hp1\0"), attribute(1, &[2, 0, 0, 0, 1, 1]), number(10, 4), number(4, 9500), way]
+        let way = if family == 7 {
+            attribute(12 | 0x8000, &options)
+        } else {
+            attribute(18, &info.concat())
+        };
+        [
+            attribute(3, b"hp1\0"),
+            attribute(1, &[2, 0, 0, 0, 1, 1]),
+            number(10, 4),
+            number(4, 9500),
+            way,
+        ]
     };
     for family in [0, 7] {
         let bytes = message(16, 0, &link_body(family, 6, 0x1_1043), &attributes(family));
@@ -136,7 +148,9 @@ fn a_bridge_port() {
 
 #[test]
 fn other_links() {
-    let info = |kind: &[u8], data: &[u8]| attribute(18, &[attribute(2, data), attribute(1, kind)].concat());
+    let info = |kind: &[u8], data: &[u8]| {
+        attribute(18, &[attribute(2, data), attribute(1, kind)].concat())
+    };
     let kinds = [
         (
             info(b"bridge\0", &attribute(7, &[1])),
@@ -154,8 +168,14 @@ fn other_links() {
     ];
     for (info, kind) in kinds {
         let xdp = attribute(43, &attribute(2, &[2]));
-        let attributes =
-            [attribute(33, &[1]), attribute(16, &[6]), number(5, 3), attribute(6, b"fq\0"), xdp, info];
+        let attributes = [
+            attribute(33, &[1]),
+            attribute(16, &[6]),
+            number(5, 3),
+            attribute(6, b"fq\0"),
+            xdp,
+            info,
+        ];
         let expected = Link {
             ifindex: 9,
             hardware_type: 1,
@@ -177,11 +197,13 @@ fn other_links() {
     assert!(matches!(infiniband, Message::Link(_, Link { mac: None, .. })));
 }
 
-/// Entries of a multicast database; what lists only ports with multicast routers, or nothing, has none.
+/// Entries of a multicast database; what lists only ports with multicast routers, or nothing, has
+/// none.
 #[test]
 fn multicast_databases_are_counted() {
-    let mdb =
-        |kind: u16, attributes: &[Vec<u8>]| one(&message(kind, 0, &[7, 0, 0, 0, 9, 0, 0, 0], attributes));
+    let mdb = |kind: u16, attributes: &[Vec<u8>]| {
+        one(&message(kind, 0, &[7, 0, 0, 0, 9, 0, 0, 0], attributes))
+    };
     let entry = attribute(1, &attribute(1, &[0; 28]));
     let two = attribute(1 | 0x8000, &[entry.clone(), entry].concat());
     let expected = Mdb { ifindex: 9, entries: 2 };
@@ -195,7 +217,8 @@ fn multicast_databases_are_counted() {
 
 #[test]
 fn root_queueing_disciplines() {
-    let body = |parent: u32| [[0; 4], 9u32.to_ne_bytes(), [0; 4], parent.to_ne_bytes(), [0; 4]].concat();
+    let body =
+        |parent: u32| [[0; 4], 9u32.to_ne_bytes(), [0; 4], parent.to_ne_bytes(), [0; 4]].concat();
     let netem = [attribute(1, b"netem\0")];
     let expected = Qdisc { ifindex: 9, kind: "netem".into() };
     let root = |kind| one(&message(kind, 0, &body(u32::MAX), &netem));
@@ -274,8 +297,14 @@ fn neighbours() {
         flags: 0x10,
     };
     let unresolved = Neighbour { mac: None, ..neighbour.clone() };
-    assert_eq!(one(&message(28, 0, &body, &attributes)), Message::Neighbour(Operation::New, neighbour));
-    assert_eq!(one(&message(28, 0, &body, &attributes[..1])), Message::Neighbour(Operation::New, unresolved));
+    assert_eq!(
+        one(&message(28, 0, &body, &attributes)),
+        Message::Neighbour(Operation::New, neighbour)
+    );
+    assert_eq!(
+        one(&message(28, 0, &body, &attributes[..1])),
+        Message::Neighbour(Operation::New, unresolved)
+    );
 }
 
 fn expected_route(via: RouteTarget) -> Route {
@@ -299,7 +328,12 @@ fn expected_route(via: RouteTarget) -> Route {
 #[test]
 fn routes() {
     let common = || {
-        vec![attribute(1, &[10, 0, 0, 12]), number(6, 20), number(15, 1000), attribute(8, &number(2, 1400))]
+        vec![
+            attribute(1, &[10, 0, 0, 12]),
+            number(6, 20),
+            number(15, 1000),
+            attribute(8, &number(2, 1400)),
+        ]
     };
     let with = |more: Vec<Vec<u8>>, flags| {
         let attributes = [common(), more].concat();
@@ -330,7 +364,8 @@ fn routes() {
         expected_route(RouteTarget::NextHops(vec![hop6.clone()]))
     );
 
-    // FRR's VNI, whichever of type and content comes first; other encapsulations have other contents.
+    // FRR's VNI, whichever of type and content comes first; other encapsulations have other
+    // contents.
     let kind = |kind: u16| attribute(21, &kind.to_ne_bytes());
     let vni = attribute(22, &number(0, 5000));
     for order in [vec![kind(100), vni.clone()], vec![vni.clone(), kind(100)]] {

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use leaf::{Namespace, leaf};
 use netlink::{
-    Dump, FdbEntry, Kernel, Link, LinkKind, Message, NextHopKind, Operation, RouteNextHop, RouteTarget,
+    Dump, FdbEntry, Kernel, Link, LinkKind, Message, NextHopKind, Operation, RouteNextHop,
+    RouteTarget,
 };
 use serde_json::Value;
 
@@ -48,11 +49,19 @@ fn compare_links(namespace: &Namespace, links: &[&Link]) {
         if link.hardware_type == 1 {
             assert_eq!(their["address"], link.mac.unwrap().to_string(), "{name}");
         }
-        assert_eq!(their.get("master").map(text), link.master.map(|index| names[&index].as_str()), "{name}");
+        assert_eq!(
+            their.get("master").map(text),
+            link.master.map(|index| names[&index].as_str()),
+            "{name}"
+        );
         let flags: Vec<&str> = their["flags"].as_array().unwrap().iter().map(text).collect();
         assert_eq!(flags.contains(&"UP"), link.flags & 1 != 0, "{name}");
         assert_eq!(flags.contains(&"LOWER_UP"), link.flags & 0x1_0000 != 0, "{name}");
-        assert_eq!(flags.contains(&"UP") && flags.contains(&"LOWER_UP"), link.is_operational(), "{name}");
+        assert_eq!(
+            flags.contains(&"UP") && flags.contains(&"LOWER_UP"),
+            link.is_operational(),
+            "{name}"
+        );
         assert_eq!(their["operstate"] == "UP", link.operstate == 6, "{name}");
         assert!(!link.bridge_port_only && !link.xdp, "{name}");
         let info = &their["linkinfo"];
@@ -61,7 +70,11 @@ fn compare_links(namespace: &Namespace, links: &[&Link]) {
             LinkKind::Veth => assert_eq!(info["info_kind"], "veth", "{name}"),
             LinkKind::Bridge(netlink::Bridge { vlan_filtering, .. }) => {
                 assert_eq!(info["info_kind"], "bridge", "{name}");
-                assert_eq!(info["info_data"]["vlan_filtering"], u8::from(*vlan_filtering), "{name}");
+                assert_eq!(
+                    info["info_data"]["vlan_filtering"],
+                    u8::from(*vlan_filtering),
+                    "{name}"
+                );
             }
             LinkKind::Vxlan(vxlan) => {
                 let data = &info["info_data"];
@@ -98,7 +111,11 @@ fn compare_links(namespace: &Namespace, links: &[&Link]) {
                     data.get("limit").map_or(0, |limit| limit.as_u64().unwrap()),
                     u64::from(vxlan.limit)
                 );
-                assert_eq!(data.get("learning") != Some(&Value::Bool(false)), vxlan.learning, "{name}");
+                assert_eq!(
+                    data.get("learning") != Some(&Value::Bool(false)),
+                    vxlan.learning,
+                    "{name}"
+                );
                 assert_eq!(data.get("df").is_some_and(|df| df == "set"), vxlan.df == 1, "{name}");
                 assert_eq!(on("udp_csum"), vxlan.udp_checksum, "{name}");
                 assert_eq!(on("external"), vxlan.external, "{name}");
@@ -182,18 +199,31 @@ fn compare_routes(namespace: &Namespace, names: &BTreeMap<u32, String>, messages
         };
         let (object, hops) = match &route.via {
             RouteTarget::Object(id) => (Some(*id), vec![]),
-            RouteTarget::NextHops(hops) => (None, hops.iter().map(|hop| hop_row(names, hop)).collect()),
+            RouteTarget::NextHops(hops) => {
+                (None, hops.iter().map(|hop| hop_row(names, hop)).collect())
+            }
         };
-        ours.push((route.table, prefix, route.priority, route.route_type, route.protocol, object, hops));
+        ours.push((
+            route.table,
+            prefix,
+            route.priority,
+            route.route_type,
+            route.protocol,
+            object,
+            hops,
+        ));
     }
     let mut theirs: Vec<RouteRow> = Vec::new();
     for their in namespace.json("route show table all").iter() {
-        let integer = |key: &str| their.get(key).map_or(0, |value| text(value).parse::<u32>().unwrap());
+        let integer =
+            |key: &str| their.get(key).map_or(0, |value| text(value).parse::<u32>().unwrap());
         let object = their.get("nhid").map(|id| u32::try_from(id.as_u64().unwrap()).unwrap());
         let hop = |hop: &Value| {
-            let gateway = hop.get("gateway").or(hop.get("via").map(|via| &via["host"])).map(address);
-            let weight =
-                hop.get("weight").map_or(1, |weight| u16::try_from(weight.as_u64().unwrap()).unwrap());
+            let gateway =
+                hop.get("gateway").or(hop.get("via").map(|via| &via["host"])).map(address);
+            let weight = hop
+                .get("weight")
+                .map_or(1, |weight| u16::try_from(weight.as_u64().unwrap()).unwrap());
             (gateway, text(&hop["dev"]).to_owned(), weight)
         };
         let hops = match (object, their.get("nexthops"), their.get("dev")) {
@@ -204,7 +234,9 @@ fn compare_routes(namespace: &Namespace, names: &BTreeMap<u32, String>, messages
         theirs.push((
             integer("table"),
             text(&their["dst"]).to_owned(),
-            their.get("metric").map_or(0, |metric| u32::try_from(metric.as_u64().unwrap()).unwrap()),
+            their
+                .get("metric")
+                .map_or(0, |metric| u32::try_from(metric.as_u64().unwrap()).unwrap()),
             u8::try_from(integer("type")).unwrap(),
             u8::try_from(integer("protocol")).unwrap(),
             object,
@@ -232,7 +264,8 @@ fn compare_next_hops(namespace: &Namespace, names: &BTreeMap<u32, String>, messa
                 );
             }
             NextHopKind::Group(members) => {
-                let member = |(id, weight): &(u32, u16)| serde_json::json!({ "id": id, "weight": weight });
+                let member =
+                    |(id, weight): &(u32, u16)| serde_json::json!({ "id": id, "weight": weight });
                 assert_eq!(their["group"], members.iter().map(member).collect::<Value>());
             }
             NextHopKind::Blackhole => assert!(their.get("blackhole").is_some()),
@@ -253,7 +286,9 @@ fn compare_addresses(namespace: &Namespace, messages: &[Message]) {
         }
     }
     let ours = messages.iter().map(|message| match message {
-        Message::Address(Operation::New, a) => (u64::from(a.ifindex), a.address, u64::from(a.prefix_length)),
+        Message::Address(Operation::New, a) => {
+            (u64::from(a.ifindex), a.address, u64::from(a.prefix_length))
+        }
         other => panic!("{other:?}"),
     });
     let mut ours: Vec<_> = ours.collect();
@@ -262,7 +297,8 @@ fn compare_addresses(namespace: &Namespace, messages: &[Message]) {
     assert_eq!(ours, theirs);
 }
 
-/// What iproute2 says, and a dump that it says the same before and after: the leaf's own stack may be about to speak to somebody.
+/// What iproute2 says, and a dump that it says the same before and after: the leaf's own stack may
+/// be about to speak to somebody.
 async fn dump_neighbours(namespace: &Namespace, kernel: &Kernel) -> (Vec<Value>, Vec<Message>) {
     loop {
         let before = namespace.json("neigh show nud all");
@@ -288,7 +324,12 @@ fn compare_neighbours(theirs: &[Value], names: &BTreeMap<u32, String>, messages:
         .iter()
         .map(|their| {
             let mac = their.get("lladdr").map(|mac| text(mac).to_owned());
-            (text(&their["dev"]).to_owned(), address(&their["dst"]), mac, their.get("extern_learn").is_some())
+            (
+                text(&their["dev"]).to_owned(),
+                address(&their["dst"]),
+                mac,
+                their.get("extern_learn").is_some(),
+            )
         })
         .collect();
     ours.sort();
@@ -308,7 +349,11 @@ fn dumps_agree_with_iproute2() {
         let names = names(&links);
         let port = links.iter().find(|link| link.name == "vx10").unwrap().bridge_port.unwrap();
         assert!(
-            port.isolated && port.neighbour_suppression && !port.learning && !port.locked && port.state == 3
+            port.isolated
+                && port.neighbour_suppression
+                && !port.learning
+                && !port.locked
+                && port.state == 3
         );
         compare_addresses(&namespace, &kernel.dump(Dump::Addresses).await.unwrap());
         compare_next_hops(&namespace, &names, &kernel.dump(Dump::NextHops).await.unwrap());
@@ -328,7 +373,8 @@ fn dumps_agree_with_iproute2() {
             flags: 0x02,
             ..FdbEntry::default()
         };
-        let same = |message: &&Message| matches!(message, Message::Fdb(_, entry) if entry.mac == full.mac);
+        let same =
+            |message: &&Message| matches!(message, Message::Fdb(_, entry) if entry.mac == full.mac);
         let found: Vec<_> = fdb.iter().filter(same).collect();
         assert_eq!(found, [&Message::Fdb(Operation::New, full.clone())]);
     });

@@ -31,7 +31,8 @@ fn every_change_is_an_event_equal_to_what_a_dump_says() {
         // What does not change on its own: the events contain what dumps say, word for word.
         for what in [Dump::NextHops, Dump::Fdb] {
             for dumped in kernel.dump(what).await.unwrap() {
-                // Each netdev's list of multicast addresses is in the dump, but changes to it are no events.
+                // Each netdev's list of multicast addresses is in the dump, but changes to it are
+                // no events.
                 if matches!(&dumped, Message::Fdb(_, entry) if entry.mac.is_group()) {
                     continue;
                 }
@@ -101,9 +102,12 @@ fn root_queueing_disciplines_come_and_go() {
         let mut seen = Vec::new();
         until(&mut kernel, &mut seen, |m| matches!(m, Message::Qdisc(Operation::Delete, _))).await;
         seen.retain(|message| matches!(message, Message::Qdisc(..)));
-        let pfifo =
-            Qdisc { ifindex: nix::net::if_::if_nametoindex("up1").unwrap(), kind: "pfifo".to_owned() };
-        let expected = [Operation::New, Operation::Delete].map(|op| Message::Qdisc(op, pfifo.clone()));
+        let pfifo = Qdisc {
+            ifindex: nix::net::if_::if_nametoindex("up1").unwrap(),
+            kind: "pfifo".to_owned(),
+        };
+        let expected =
+            [Operation::New, Operation::Delete].map(|op| Message::Qdisc(op, pfifo.clone()));
         assert_eq!(seen, expected);
         tc("qdisc add dev up1 root pfifo");
         let links = kernel.dump(Dump::Links).await.unwrap();
@@ -115,7 +119,8 @@ fn root_queueing_disciplines_come_and_go() {
     });
 }
 
-/// What the module says of silent changes: if a kernel comes to report them, this fails and the re-reading may go.
+/// What the module says of silent changes: if a kernel comes to report them, this fails and the
+/// re-reading may go.
 #[test]
 fn a_link_that_goes_down_takes_ipv4_routes_and_next_hops_along_in_silence() {
     let namespace = Namespace::new("silent");
@@ -154,21 +159,23 @@ fn a_link_that_goes_down_takes_ipv4_routes_and_next_hops_along_in_silence() {
     });
 }
 
-/// More events than fit: the overrun is reported, what was queued before it is gone, the dump has everything, and
-/// events go on from there.
+/// More events than fit: the overrun is reported, what was queued before it is gone, the dump has
+/// everything, and events go on from there.
 #[test]
 fn q18_overrun_is_reported_and_a_dump_has_it_all() {
     let namespace = Namespace::new("overrun");
     namespace.ip("link add name vx10 type vxlan id 10010 local 10.0.0.11 dstport 4789");
     let batch = std::env::temp_dir().join(format!("{}.batch", namespace.0));
     let add = |high: u8| {
-        let line =
-            |low: u8| format!("fdb append 02:00:00:00:{high:02x}:{low:02x} dev vx10 dst 10.0.0.12 self\n");
+        let line = |low: u8| {
+            format!("fdb append 02:00:00:00:{high:02x}:{low:02x} dev vx10 dst 10.0.0.12 self\n")
+        };
         (0..=255).map(line).collect::<String>()
     };
     namespace.block_on(async {
         let mut kernel = Kernel::with_receive_buffer(4096).unwrap();
-        // A delete in front of the queue, whose add will be among the lost: applied after the dump it would be wrong.
+        // A delete in front of the queue, whose add will be among the lost: applied after the dump
+        // it would be wrong.
         std::fs::write(&batch, add(0)).unwrap();
         namespace.bridge("fdb append 02:00:00:00:00:07 dev vx10 dst 10.0.0.12 self");
         namespace.bridge("fdb del 02:00:00:00:00:07 dev vx10 dst 10.0.0.12 self");
@@ -210,7 +217,11 @@ fn large_dumps_and_dropped_futures_lose_nothing() {
     namespace.ip("link add name vx10 type vxlan id 10010 local 10.0.0.11 dstport 4789");
     let lines: String = (0..5000u32)
         .map(|n| {
-            format!("fdb append 02:00:00:{:02x}:{:02x}:01 dev vx10 dst 10.0.0.12 self\n", n >> 8, n & 255)
+            format!(
+                "fdb append 02:00:00:{:02x}:{:02x}:01 dev vx10 dst 10.0.0.12 self\n",
+                n >> 8,
+                n & 255
+            )
         })
         .collect();
     let batch = std::env::temp_dir().join(format!("{}.batch", namespace.0));

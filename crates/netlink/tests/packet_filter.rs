@@ -27,14 +27,19 @@ fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Changes nftables in one batch, as `nft` does: message, flags beside `NLM_F_REQUEST`, family, attributes.
+/// Changes nftables in one batch, as `nft` does: message, flags beside `NLM_F_REQUEST`, family,
+/// attributes.
 fn change(messages: &[(u16, u16, u8, Vec<u8>)]) {
     let mut socket = Socket::new(NETLINK_NETFILTER).unwrap();
     socket.bind_auto().unwrap();
     let nftables = [0, 0, 0, 10];
     let mut batch = message(0x10, 1, &nftables);
     for (kind, flags, family, attributes) in messages {
-        batch.extend(message(0xa00 | kind, 1 | flags, &[&[*family, 0, 0, 0][..], attributes].concat()));
+        batch.extend(message(
+            0xa00 | kind,
+            1 | flags,
+            &[&[*family, 0, 0, 0][..], attributes].concat(),
+        ));
     }
     // Acknowledged: then it is done.
     batch.extend(message(0x11, 1, &nftables));
@@ -52,7 +57,8 @@ const CHAIN: &[u8] = b"c\0";
 
 /// A table with a base chain at this hook; of family `netdev`, on the loopback interface.
 fn add_chain(family: u8, hook: u32, policy: u32) {
-    let device = if family == 5 || (family, hook) == (1, 5) { attribute(3, b"lo\0") } else { Vec::new() };
+    let device =
+        if family == 5 || (family, hook) == (1, 5) { attribute(3, b"lo\0") } else { Vec::new() };
     let place = [attribute(1, &hook.to_be_bytes()), attribute(2, &[0; 4]), device].concat();
     let chain = [
         attribute(1, TABLE),

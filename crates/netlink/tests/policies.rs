@@ -1,4 +1,5 @@
-//! Rules of policy routing and IPsec policies, as this machine's kernel says them; namespaces of links.
+//! Rules of policy routing and IPsec policies, as this machine's kernel says them; namespaces of
+//! links.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -9,7 +10,9 @@ use std::net::Ipv4Addr;
 
 use bytes::{attribute, link_body, message, number, one};
 use leaf::{Namespace, until};
-use netlink::{Dump, IpsecDirection, IpsecPolicy, Kernel, Link, LinkKind, Message, Operation, Rule};
+use netlink::{
+    Dump, IpsecDirection, IpsecPolicy, Kernel, Link, LinkKind, Message, Operation, Rule,
+};
 
 async fn rules(kernel: &Kernel) -> Vec<Rule> {
     let rule = |message| match message {
@@ -37,7 +40,12 @@ fn rules_are_dumped_and_watched() {
         add("pref 1000 l3mdev protocol kernel");
         let plain = |priority| Rule { priority, ..Rule::default() };
         let expected = [
-            Rule { from: (v4("10.0.0.1"), 32), to: (v4("10.0.0.0"), 24), table: 1000, ..plain(100) },
+            Rule {
+                from: (v4("10.0.0.1"), 32),
+                to: (v4("10.0.0.0"), 24),
+                table: 1000,
+                ..plain(100)
+            },
             Rule {
                 input: Some("lo".into()),
                 protocol: Some(17),
@@ -69,7 +77,10 @@ fn rules_are_dumped_and_watched() {
         let gone = Message::Rule(Operation::Delete, expected[0].clone());
         until(&mut kernel, &mut seen, |message| *message == gone).await;
         for rule in expected {
-            assert!(seen.contains(&Message::Rule(Operation::New, rule.clone())), "{rule:?} was no event");
+            assert!(
+                seen.contains(&Message::Rule(Operation::New, rule.clone())),
+                "{rule:?} was no event"
+            );
         }
     });
 }
@@ -89,7 +100,9 @@ fn ipsec_policies_are_dumped_and_watched() {
         assert_eq!(kernel.dump(Dump::IpsecPolicies).await.unwrap(), std::slice::from_ref(&accepts));
         let add = |policy: &str| namespace.ip(&format!("xfrm policy add {policy}"));
         let template = "tmpl src 10.0.0.1 dst 10.0.0.2 proto esp mode transport";
-        add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 proto udp dport 4789 dir out priority 1 {template}"));
+        add(&format!(
+            "src 10.0.0.1/32 dst 10.0.0.0/24 proto udp dport 4789 dir out priority 1 {template}"
+        ));
         add("src 10.0.0.2/32 dst 10.0.0.1/32 dir in action block priority 2");
         add("src 10.0.0.2/32 dst 10.0.0.9/32 dir in priority 3");
         // None of these concerns VXLAN packets of this host.
@@ -118,11 +131,15 @@ fn ipsec_policies_are_dumped_and_watched() {
             block: true,
             transforms: false,
         };
-        let bypass = IpsecPolicy { destination: (v4("10.0.0.9"), 32), block: false, ..block.clone() };
+        let bypass =
+            IpsecPolicy { destination: (v4("10.0.0.9"), 32), block: false, ..block.clone() };
         let mut dumped = kernel.dump(Dump::IpsecPolicies).await.unwrap();
         dumped.retain(|message| !matches!(message, Message::Other(_)));
         for policy in [out, block, bypass] {
-            assert!(dumped.contains(&Message::IpsecPolicy(policy.clone())), "{policy:?}: {dumped:?}");
+            assert!(
+                dumped.contains(&Message::IpsecPolicy(policy.clone())),
+                "{policy:?}: {dumped:?}"
+            );
         }
         assert_eq!(dumped.len(), 4, "{dumped:?}");
         namespace.ip("xfrm policy flush");
@@ -147,7 +164,9 @@ fn a_link_says_that_its_lower_device_is_elsewhere() {
             links
                 .into_iter()
                 .find_map(|message| match message {
-                    Message::Link(_, link) if link.name == name => Some(link.link_namespace.is_some()),
+                    Message::Link(_, link) if link.name == name => {
+                        Some(link.link_namespace.is_some())
+                    }
                     _ => None,
                 })
                 .unwrap()
@@ -162,7 +181,12 @@ fn a_link_says_that_its_lower_device_is_elsewhere() {
 
 #[test]
 fn hop_limits_and_encapsulations() {
-    let route = |attributes: &[Vec<u8>]| match one(&message(24, 0, &bytes::route_body(2, 0, 0), attributes)) {
+    let route = |attributes: &[Vec<u8>]| match one(&message(
+        24,
+        0,
+        &bytes::route_body(2, 0, 0),
+        attributes,
+    )) {
         Message::Route(_, route) => route,
         other => panic!("{other:?}"),
     };
@@ -173,11 +197,18 @@ fn hop_limits_and_encapsulations() {
     // NHA_OIF and NHA_ENCAP_TYPE (SRv6).
     let object = [number(1, 22), attribute(7, &5u16.to_ne_bytes()), number(5, 3)];
     let object = one(&message(104, 0, &[2, 0, 11, 0, 0, 0, 0, 0], &object));
-    let Message::NextHop(_, netlink::NextHop { kind: netlink::NextHopKind::Single(hop), .. }) = object else {
+    let Message::NextHop(_, netlink::NextHop { kind: netlink::NextHopKind::Single(hop), .. }) =
+        object
+    else {
         panic!("{object:?}")
     };
     assert_eq!(hop.encapsulation, Some(5));
-    let link = one(&message(16, 0, &link_body(0, 9, 0), &[number(5, 3), attribute(37, &0i32.to_ne_bytes())]));
+    let link = one(&message(
+        16,
+        0,
+        &link_body(0, 9, 0),
+        &[number(5, 3), attribute(37, &0i32.to_ne_bytes())],
+    ));
     let Message::Link(_, Link { link_namespace, kind: LinkKind::Plain, .. }) = link else {
         panic!("{link:?}")
     };

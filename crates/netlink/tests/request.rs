@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 
 use leaf::{Namespace, until};
 use netlink::{
-    Dump, Error, FdbChange, FdbWrite, Kernel, LinkChange, LinkKind, Message, Operation, Requests, Veth,
-    VethEnd,
+    Dump, Error, FdbChange, FdbWrite, Kernel, LinkChange, LinkKind, Message, Operation, Requests,
+    Veth, VethEnd,
 };
 use serde_json::Value;
 use wire::MacAddr;
@@ -29,8 +29,12 @@ fn a_punt_into_another_namespace() {
         requests.create_veth(&veth).unwrap();
         let link = requests.link("far0").unwrap().unwrap();
         assert_eq!((link.kind, link.mtu, link.flags & 1), (LinkKind::Veth, 65535, 0));
-        let change =
-            LinkChange { up: Some(true), arp: Some(false), ipv6_address_generation: Some(1), mtu: None };
+        let change = LinkChange {
+            up: Some(true),
+            arp: Some(false),
+            ipv6_address_generation: Some(1),
+            mtu: None,
+        };
         requests.set_link(link.ifindex, &change).unwrap();
 
         // A second one of that name is refused, in the kernel's words where it has any.
@@ -49,13 +53,23 @@ fn a_punt_into_another_namespace() {
         requests.set_link(link.ifindex, &down).unwrap();
         assert_eq!(requests.link("punt0").unwrap().unwrap().flags & 1, 0);
         requests.set_link(link.ifindex, &change).unwrap();
-        requests.set_link(link.ifindex, &LinkChange { mtu: Some(9000), ..LinkChange::default() }).unwrap();
-        requests.set_link(link.ifindex, &LinkChange { arp: Some(false), ..LinkChange::default() }).unwrap();
+        requests
+            .set_link(link.ifindex, &LinkChange { mtu: Some(9000), ..LinkChange::default() })
+            .unwrap();
+        requests
+            .set_link(link.ifindex, &LinkChange { arp: Some(false), ..LinkChange::default() })
+            .unwrap();
     });
     let near = &leaf.json("link show dev punt0")[0];
     let far = &hidden.json("link show dev far0")[0];
-    assert_eq!((&near["mtu"], &near["txqlen"], &near["num_tx_queues"]), (&9000.into(), &7.into(), &1.into()));
-    assert_eq!((&far["mtu"], &far["txqlen"], &far["num_rx_queues"]), (&65535.into(), &7.into(), &1.into()));
+    assert_eq!(
+        (&near["mtu"], &near["txqlen"], &near["num_tx_queues"]),
+        (&9000.into(), &7.into(), &1.into())
+    );
+    assert_eq!(
+        (&far["mtu"], &far["txqlen"], &far["num_rx_queues"]),
+        (&65535.into(), &7.into(), &1.into())
+    );
     assert_eq!(far["inet6_addr_gen_mode"], "none");
     for end in [near, far] {
         let flags = end["flags"].as_array().unwrap();
@@ -83,8 +97,9 @@ fn refusals_carry_the_kernels_words() {
     namespace.inside(|| {
         let mut requests = Requests::open().unwrap();
         let ifindex = requests.link("up1").unwrap().unwrap().ifindex;
-        let error =
-            requests.set_link(ifindex, &LinkChange { mtu: Some(10), ..LinkChange::default() }).unwrap_err();
+        let error = requests
+            .set_link(ifindex, &LinkChange { mtu: Some(10), ..LinkChange::default() })
+            .unwrap_err();
         let Error::Refused { operation, source, explanation } = &error else { panic!("{error}") };
         assert_eq!(operation, &format!("change link {ifindex}"));
         assert_eq!(source.raw_os_error(), Some(nix::libc::EINVAL));
@@ -95,7 +110,8 @@ fn refusals_carry_the_kernels_words() {
     });
 }
 
-/// The kernel asks for a neighbour when told to, again after it has failed, and the answer is an event.
+/// The kernel asks for a neighbour when told to, again after it has failed, and the answer is an
+/// event.
 #[test]
 fn resolving_a_neighbour() {
     let namespace = Namespace::new("resolve");
@@ -110,7 +126,8 @@ fn resolving_a_neighbour() {
         let mut kernel = Kernel::open().unwrap();
         for address in ["10.1.1.0", "2001:db8::"] {
             let address: IpAddr = address.parse().unwrap();
-            let ifindex = kernel.request(|requests| requests.link("up1")).await.unwrap().unwrap().ifindex;
+            let ifindex =
+                kernel.request(|requests| requests.link("up1")).await.unwrap().unwrap().ifindex;
             let mut seen = Vec::new();
             kernel.request(move |requests| requests.resolve(ifindex, address)).await.unwrap();
             until(&mut kernel, &mut seen, |message| match message {
@@ -121,18 +138,23 @@ fn resolving_a_neighbour() {
             })
             .await;
         }
-        let ifindex = kernel.request(|requests| requests.link("lo")).await.unwrap().unwrap().ifindex + 1000;
+        let ifindex =
+            kernel.request(|requests| requests.link("lo")).await.unwrap().unwrap().ifindex + 1000;
         let address: IpAddr = "10.1.1.0".parse().unwrap();
-        let error = kernel.request(move |requests| requests.resolve(ifindex, address)).await.unwrap_err();
+        let error =
+            kernel.request(move |requests| requests.resolve(ifindex, address)).await.unwrap_err();
         assert_eq!(error.refusal(), Some(nix::libc::ENODEV));
     });
 }
 
-/// Entries that are written as the kernel writes what it learns: it ages them by when they were last said to be in use.
+/// Entries that are written as the kernel writes what it learns: it ages them by when they were
+/// last said to be in use.
 #[test]
 fn learned_entries_are_the_kernels_own_to_age() {
     let namespace = Namespace::new("learned");
-    namespace.ip("link add name vx1 type vxlan id 1 local 10.0.0.1 dstport 4789 ageing 60 maxaddress 100");
+    namespace.ip(
+        "link add name vx1 type vxlan id 1 local 10.0.0.1 dstport 4789 ageing 60 maxaddress 100",
+    );
     namespace.ip("link set vx1 up");
     let entries = || {
         let shown = namespace.bridge("-s fdb show dev vx1");
@@ -145,24 +167,31 @@ fn learned_entries_are_the_kernels_own_to_age() {
         entry.split_once("used ").unwrap().1.split(['/', ' ']).nth(1).unwrap().parse().unwrap()
     };
     let write = |last: u8, vtep: u8, change, flags| FdbWrite {
-        ifindex: namespace.inside(|| Requests::open().unwrap().link("vx1").unwrap().unwrap().ifindex),
+        ifindex: namespace
+            .inside(|| Requests::open().unwrap().link("vx1").unwrap().unwrap().ifindex),
         mac: MacAddr([2, 0, 0, 0, 0, last]),
         vtep: [10, 0, 0, vtep].into(),
         change,
         flags,
     };
-    let put = |writes: &[FdbWrite]| namespace.inside(|| Requests::open().unwrap().write_fdb(writes).unwrap());
+    let put = |writes: &[FdbWrite]| {
+        namespace.inside(|| Requests::open().unwrap().write_fdb(writes).unwrap())
+    };
     let new = |last| write(last, 2, FdbChange::New, 0);
 
     assert!(put(&[]).is_empty());
     assert_eq!(put(&[new(1), new(2), new(1)]), [0, 0, nix::libc::EEXIST]);
     let [one, two] = entries().try_into().unwrap();
     for (entry, last) in [(one, 1), (two, 2)] {
-        assert!(entry.starts_with(&format!("02:00:00:00:00:0{last} dst 10.0.0.2 used ")), "{entry}");
+        assert!(
+            entry.starts_with(&format!("02:00:00:00:00:0{last} dst 10.0.0.2 used ")),
+            "{entry}"
+        );
         assert!(entry.ends_with(" self"), "neither permanent nor static: {entry}");
     }
     // What moves or is refreshed is young again, and keeps what others said of it.
-    namespace.bridge("fdb add 02:00:00:00:00:03 dev vx1 dst 10.0.0.2 self dynamic extern_learn sticky");
+    namespace
+        .bridge("fdb add 02:00:00:00:00:03 dev vx1 dst 10.0.0.2 self dynamic extern_learn sticky");
     while entries().iter().any(|entry| age(entry) == 0) {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
@@ -175,7 +204,10 @@ fn learned_entries_are_the_kernels_own_to_age() {
     assert_eq!(put(&[&gone[..], &moved].concat()), [nix::libc::ENOENT, nix::libc::ENOENT, 0, 0, 0]);
     let now = entries();
     let [one, two, three] = now.as_slice() else { panic!("{now:?}") };
-    assert!(one.contains(":01 dst 10.0.0.3 used") && two.contains(":02 dst 10.0.0.2 used"), "{now:?}");
+    assert!(
+        one.contains(":01 dst 10.0.0.3 used") && two.contains(":02 dst 10.0.0.2 used"),
+        "{now:?}"
+    );
     assert!(
         three.contains(":03 dst 10.0.0.3 used") && three.ends_with("self extern_learn sticky"),
         "{now:?}"
@@ -199,14 +231,18 @@ fn a_bridge_is_asked_for_single_entries() {
         namespace.ip(&format!("link {command}"));
     }
     let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-    let index =
-        |name: &str| namespace.inside(|| Requests::open().unwrap().link(name).unwrap().unwrap().ifindex);
+    let index = |name: &str| {
+        namespace.inside(|| Requests::open().unwrap().link(name).unwrap().unwrap().ifindex)
+    };
     let (bridge, port) = (index("br1"), index("p1"));
     let ask = |bridge| namespace.inside(|| Requests::open().unwrap().bridge_entry(bridge, mac));
     assert_eq!(ask(bridge).unwrap(), None);
     namespace.bridge(&format!("fdb add {mac} dev p1 master static"));
     let entry = ask(bridge).unwrap().unwrap();
-    assert_eq!((entry.ifindex, entry.master, entry.mac, entry.state), (port, Some(bridge), mac, 0x40));
+    assert_eq!(
+        (entry.ifindex, entry.master, entry.mac, entry.state),
+        (port, Some(bridge), mac, 0x40)
+    );
     namespace.bridge(&format!("fdb del {mac} dev p1 master"));
     assert_eq!(ask(bridge).unwrap(), None);
     assert!(ask(bridge + 1000).unwrap_err().refusal().is_some());

@@ -1,9 +1,12 @@
-//! Frames that leave together: encapsulated ones of one outer flow and one size as a UDP super-frame, which the kernel carries as one and cuts
-//! where somebody wants it cut (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`), and segments of one TCP stream for a host as the TCP super-frame
-//! that they were cut from; and decapsulated frames in bundles ([`crate::bundle`]).
+//! Frames that leave together: encapsulated ones of one outer flow and one size as a UDP
+//! super-frame, which the kernel carries as one and cuts where somebody wants it cut
+//! (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`), and segments of one TCP stream for a host as
+//! the TCP super-frame that they were cut from; and decapsulated frames in bundles
+//! ([`crate::bundle`]).
 //!
-//! Frames of one flow keep their order. A super-frame's segments are all of one size, but for the last, which may be smaller: so
-//! a flow's next frame joins the open super-frame of that flow (of its stations, in a bundle), or ends it. Super-frames leave in the order of their first frames.
+//! Frames of one flow keep their order. A super-frame's segments are all of one size, but for the
+//! last, which may be smaller: so a flow's next frame joins the open super-frame of that flow (of
+//! its stations, in a bundle), or ends it. Super-frames leave in the order of their first frames.
 
 use crate::batch::{Batch, Destination, Payload, TxFrame};
 use crate::bundle;
@@ -56,13 +59,15 @@ pub struct Aggregator {
     trains: Vec<GsoGroup>,
     /// Of each frame, the next one in its train.
     next: Vec<u32>,
-    /// The last train of each flow: twice as many places as frames, so that all flows have one, however many there are.
+    /// The last train of each flow: twice as many places as frames, so that all flows have one,
+    /// however many there are.
     places: Vec<Place>,
     /// The trains before this number take no more.
     ended: usize,
 }
 
-/// A place that a flow takes with its first frame, the next free one from where its hash says, and keeps.
+/// A place that a flow takes with its first frame, the next free one from where its hash says, and
+/// keeps.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     hash: u32,
@@ -71,8 +76,9 @@ struct Place {
 }
 
 impl Aggregator {
-    /// Deals frames over trains; `together` or each in its own. Of frames that go to the interface which a socket is `bound` to, and others, it
-    /// takes the one or the other ([`Destination::is_bound`]).
+    /// Deals frames over trains; `together` or each in its own. Of frames that go to the interface
+    /// which a socket is `bound` to, and others, it takes the one or the other
+    /// ([`Destination::is_bound`]).
     pub fn assemble(
         &mut self,
         batch: &Batch<'_>,
@@ -82,7 +88,8 @@ impl Aggregator {
     ) -> &[GsoGroup] {
         self.trains.clear();
         self.next.clear();
-        let frames_of_ours = frames.iter().zip(0u32..).filter(|(frame, _)| frame.to.is_bound() == bound);
+        let frames_of_ours =
+            frames.iter().zip(0u32..).filter(|(frame, _)| frame.to.is_bound() == bound);
         if !together {
             self.trains.extend(frames_of_ours.map(|(frame, index)| GsoGroup::of(frame, index)));
             return &self.trains;
@@ -157,7 +164,13 @@ impl Aggregator {
             let alone = GsoGroup::of(frame, index);
             let (alone, hash, may_go_on) = match part(frame, batch) {
                 Part::Data(Segment { hash, layout, payload, push }) => (
-                    GsoGroup { segment: payload, payload, kind: Kind::Stream(layout), push, ..alone },
+                    GsoGroup {
+                        segment: payload,
+                        payload,
+                        kind: Kind::Stream(layout),
+                        push,
+                        ..alone
+                    },
                     hash,
                     !push,
                 ),
@@ -184,9 +197,16 @@ impl Aggregator {
         self.trains.push(alone);
     }
 
-    /// A frame joins the last train of its flow, if that takes it, or begins one, which others may join if it may go on.
+    /// A frame joins the last train of its flow, if that takes it, or begins one, which others may
+    /// join if it may go on.
     #[inline(always)]
-    fn add(&mut self, alone: GsoGroup, hash: u32, may_go_on: bool, takes: impl FnOnce(&GsoGroup) -> bool) {
+    fn add(
+        &mut self,
+        alone: GsoGroup,
+        hash: u32,
+        may_go_on: bool,
+        takes: impl FnOnce(&GsoGroup) -> bool,
+    ) {
         let Some(place) = place(&mut self.places, hash) else { return };
         let number = (place.train as usize).checked_sub(1).filter(|number| *number >= self.ended);
         if let Some(train) = number.and_then(|number| self.trains.get_mut(number))
@@ -246,12 +266,14 @@ impl GsoGroup {
         }
     }
 
-    /// Whether a frame, a segment of such a stream, may follow what this one has, whose first frame is the first.
+    /// Whether a frame, a segment of such a stream, may follow what this one has, whose first frame
+    /// is the first.
     fn takes(&self, (first, frame): (&TxFrame, &TxFrame), kind: Kind, batch: &Batch<'_>) -> bool {
         let Kind::Stream(layout) = self.kind else { return false };
         kind == self.kind
             && first.to == frame.to
-            && layout.is_followed((first.body(batch), frame.body(batch)), (self.frames, self.payload))
+            && layout
+                .is_followed((first.body(batch), frame.body(batch)), (self.frames, self.payload))
     }
 
     /// Number of frames, 1 to 64.
@@ -279,7 +301,8 @@ impl GsoGroup {
             && (self.frames > 1 || matches!(first.to, Destination::BundledHost(_)))
     }
 
-    /// Whether the punt pair cuts it: where that loses a piece the kernel says that it took none, and the others have arrived all the same.
+    /// Whether the punt pair cuts it: where that loses a piece the kernel says that it took none,
+    /// and the others have arrived all the same.
     #[must_use]
     pub const fn may_arrive_in_part(&self) -> bool {
         matches!(self.kind, Kind::Bundle) && self.frames > 1
@@ -301,7 +324,8 @@ impl GsoGroup {
         }
     }
 
-    /// Has the first frame's headers speak for the whole train, and says what the kernel is to do with it.
+    /// Has the first frame's headers speak for the whole train, and says what the kernel is to do
+    /// with it.
     pub fn couple(&self, first: &mut TxFrame, batch: &Batch<'_>) -> Offload {
         if self.frames == 1 {
             return first.offload;
@@ -310,7 +334,8 @@ impl GsoGroup {
             Kind::Stream(stream) => self.couple_stream(stream, first, batch).unwrap_or_default(),
             Kind::Bundle => self.cut(),
             Kind::Flow => {
-                let headers = first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
+                let headers =
+                    first.head_mut().get_mut(ETHERNET..).and_then(<[u8]>::first_chunk_mut);
                 let Some(headers) = headers else { return Offload::default() };
                 speak_for(headers, self.payload as u16);
                 self.cut()
@@ -327,10 +352,16 @@ impl GsoGroup {
     }
 
     /// The headers move from the body to the head, where they can be written.
-    fn couple_stream(&self, stream: Layout, first: &mut TxFrame, batch: &Batch<'_>) -> Option<Offload> {
+    fn couple_stream(
+        &self,
+        stream: Layout,
+        first: &mut TxFrame,
+        batch: &Batch<'_>,
+    ) -> Option<Offload> {
         let Payload::Received { frame, range } = &first.body else { return None };
         let start = range.start + u32::from(stream.headers);
-        let headers = batch.frame(*frame as usize)?.data.get(range.start as usize..start as usize)?;
+        let headers =
+            batch.frame(*frame as usize)?.data.get(range.start as usize..start as usize)?;
         let body = Payload::Received { frame: *frame, range: start..range.end };
         if !first.extend_head(headers) {
             return None;
@@ -351,8 +382,9 @@ fn part(frame: &TxFrame, batch: &Batch<'_>) -> Part {
     }
 }
 
-/// Has an IPv4 header (without options) and a UDP header speak for a UDP payload of so many bytes, at most 65,507. The UDP checksum is the
-/// pseudo header's sum: the rest is left to whoever cuts the super-frame.
+/// Has an IPv4 header (without options) and a UDP header speak for a UDP payload of so many bytes,
+/// at most 65,507. The UDP checksum is the pseudo header's sum: the rest is left to whoever cuts
+/// the super-frame.
 pub fn speak_for(headers: &mut [u8; SHARED - ETHERNET], payload: u16) {
     let length = payload + 8;
     let [a, b] = (length + 20).to_be_bytes();
@@ -370,10 +402,13 @@ fn may_join(frame: &TxFrame) -> bool {
         frame.offload,
         Offload { checksum: Checksum::AsIs | Checksum::Partial { start: 34, .. }, gso: None }
     );
-    plain && matches!(frame.to, Destination::Uplink { impaired: false, .. }) && frame.head().len() >= OVERHEAD
+    plain
+        && matches!(frame.to, Destination::Uplink { impaired: false, .. })
+        && frame.head().len() >= OVERHEAD
 }
 
-/// The place of a flow with such a hash, or the one that it is to take. Two flows of one hash, as hardly any are, end each other's trains.
+/// The place of a flow with such a hash, or the one that it is to take. Two flows of one hash, as
+/// hardly any are, end each other's trains.
 #[inline(always)]
 fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
     let mask = places.len().wrapping_sub(1);
@@ -405,15 +440,20 @@ fn stations_hash(&[d5, d4, d3, d2, d1, d0, s5, s4, s3, s2, s1, s0, _, _]: &[u8; 
     mixed(destination.rotate_left(24) ^ u64::from_be_bytes([0, 0, s5, s4, s3, s2, s1, s0]))
 }
 
-/// By a multiplication, whose upper bits depend on all of the key's (Knuth, The Art of Computer Programming, 6.4).
+/// By a multiplication, whose upper bits depend on all of the key's (Knuth, The Art of Computer
+/// Programming, 6.4).
 pub(crate) const fn mixed(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
-/// Whether all that a super-frame's segments share is the same: everything up to the UDP header's end but lengths, checksums and
-/// the identification.
+/// Whether all that a super-frame's segments share is the same: everything up to the UDP header's
+/// end but lengths, checksums and the identification.
 fn same_flow(first: &TxFrame, other: &TxFrame) -> bool {
     let (a, b) = (first.head(), other.head());
     let same = |range: core::ops::Range<usize>| a.get(range.clone()) == b.get(range);
-    first.to == other.to && first.offload == other.offload && same(0..16) && same(20..24) && same(26..38)
+    first.to == other.to
+        && first.offload == other.offload
+        && same(0..16)
+        && same(20..24)
+        && same(26..38)
 }

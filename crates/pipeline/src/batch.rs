@@ -7,7 +7,8 @@ use tables::{NextHop, VtepIndex};
 
 use crate::frame::{Frame, Offload};
 
-/// Bytes that one received frame may have: an IPv4 packet of 65,535 bytes behind an Ethernet header and two tags.
+/// Bytes that one received frame may have: an IPv4 packet of 65,535 bytes behind an Ethernet header
+/// and two tags.
 pub const FRAME_CAPACITY: usize = 65_535 + 14 + 8;
 
 /// Received frames, whose bytes stay where the port has them.
@@ -79,8 +80,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Where the work on a batch goes on. One that is flooded to many VTEPs is sent in parts, so that memory and the time
-/// between two looks at the clock stay bounded: see [`crate::PART`].
+/// Where the work on a batch goes on. One that is flooded to many VTEPs is sent in parts, so that
+/// memory and the time between two looks at the clock stay bounded: see [`crate::PART`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Index of the next frame in the batch.
@@ -178,7 +179,8 @@ impl Payload {
     }
 }
 
-/// One frame to be sent: head, then body. In this order all of it that most frames need, outer headers included, is two cache lines.
+/// One frame to be sent: head, then body. In this order all of it that most frames need, outer
+/// headers included, is two cache lines.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct TxFrame {
@@ -202,7 +204,16 @@ impl TxFrame {
     /// A frame with an empty head.
     #[must_use]
     pub const fn new(to: Destination, slot: u16, body: Payload, offload: Offload) -> Self {
-        Self { to, slot, vtep: None, offload, body, segments: 1, head_length: 0, head: [0; HEAD_CAPACITY] }
+        Self {
+            to,
+            slot,
+            vtep: None,
+            offload,
+            body,
+            segments: 1,
+            head_length: 0,
+            head: [0; HEAD_CAPACITY],
+        }
     }
 
     /// Becomes a frame with an empty head; the bytes of the one before stay behind it.

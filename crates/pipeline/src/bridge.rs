@@ -1,8 +1,10 @@
-//! A bridge of our own, for VNIs without a kernel bridge: access ports, and stations that are learned and forgotten.
+//! A bridge of our own, for VNIs without a kernel bridge: access ports, and stations that are
+//! learned and forgotten.
 //!
-//! It goes by IEEE 802.1Q-2022 clause 8.7 and 8.8, without VLANs: a frame's source address is where it came from, a frame for a
-//! known address goes there, anything else to every other port and to all remote VTEPs. What came from a VTEP never
-//! goes to a VTEP (split horizon), for those are a full mesh (RFC 7348 section 4.2).
+//! It goes by IEEE 802.1Q-2022 clause 8.7 and 8.8, without VLANs: a frame's source address is where
+//! it came from, a frame for a known address goes there, anything else to every other port and to
+//! all remote VTEPs. What came from a VTEP never goes to a VTEP (split horizon), for those are a
+//! full mesh (RFC 7348 section 4.2).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +27,8 @@ use crate::frame::{Checksum, Frame, Offload};
 use crate::lookup::Decision;
 use crate::tx_batch::TxBatch;
 
-/// Aged stations are removed at most this often, and only to make room: until then nobody goes by them.
+/// Aged stations are removed at most this often, and only to make room: until then nobody goes by
+/// them.
 const SWEEP: Duration = Duration::from_secs(1);
 /// What moves of a station are counted over.
 const SECOND: u64 = 1000;
@@ -131,7 +134,13 @@ impl Bridge {
             let place = segments.iter().position(|segment| segment.vni == terms.vni);
             let place = place.unwrap_or_else(|| {
                 let AccessTerms { vni, stations: limit, ageing, .. } = *terms;
-                segments.push(Segment { vni, ports: Vec::new(), limit, ageing, stations: HashMap::new() });
+                segments.push(Segment {
+                    vni,
+                    ports: Vec::new(),
+                    limit,
+                    ageing,
+                    stations: HashMap::new(),
+                });
                 segments.len() - 1
             });
             if let Some(segment) = segments.get_mut(place) {
@@ -141,7 +150,8 @@ impl Bridge {
         Self { ports, segments, limits, all: Arc::default(), start: None, now: 0, swept: 0 }
     }
 
-    /// Shares the limit of all VNIs' stations with other bridges, before anything is learned: `all` counts those of all of them.
+    /// Shares the limit of all VNIs' stations with other bridges, before anything is learned: `all`
+    /// counts those of all of them.
     #[must_use]
     pub fn sharing(self, all: &Arc<AtomicUsize>) -> Self {
         Self { all: Arc::clone(all), ..self }
@@ -152,7 +162,10 @@ impl Bridge {
         self.set_time(now);
         let now = self.now;
         self.segments.iter().flat_map(move |segment| {
-            let alive = segment.stations.iter().filter(move |(_, heard)| !heard.is_aged(now, segment.ageing));
+            let alive = segment
+                .stations
+                .iter()
+                .filter(move |(_, heard)| !heard.is_aged(now, segment.ageing));
             alive.map(move |(mac, heard)| Station {
                 vni: segment.vni,
                 mac: *mac,
@@ -164,12 +177,16 @@ impl Bridge {
 
     pub(crate) fn set_time(&mut self, now: Instant) {
         let start = *self.start.get_or_insert(now);
-        self.now = u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX);
+        self.now =
+            u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX);
     }
 
     /// The numbers of a VNI's ports.
     pub(crate) fn ports_of(&self, vni: Vni) -> &[u16] {
-        self.segments.iter().find(|segment| segment.vni == vni).map_or(&[], |segment| &segment.ports)
+        self.segments
+            .iter()
+            .find(|segment| segment.vni == vni)
+            .map_or(&[], |segment| &segment.ports)
     }
 
     /// A frame from this address came from there.
@@ -192,7 +209,9 @@ impl Bridge {
         }
         let (now, limits) = (self.now, self.limits);
         let full = self.all.load(Ordering::Relaxed) >= limits.total;
-        let Some(segment) = self.segments.iter_mut().find(|segment| segment.vni == table.tunnel.vni) else {
+        let Some(segment) =
+            self.segments.iter_mut().find(|segment| segment.vni == table.tunnel.vni)
+        else {
             return Ok(());
         };
         let full = full || segment.stations.len() >= segment.limit;
@@ -248,13 +267,16 @@ impl Bridge {
 
     /// Where a frame for this address goes.
     pub(crate) fn way(&self, table: &VniTable, to: MacAddr, snapshot: &Snapshot) -> Way {
-        let fixed = table.fdb.get(&to).and_then(|index| Some((*index, snapshot.vtep(*index)?.address)));
+        let fixed =
+            table.fdb.get(&to).and_then(|index| Some((*index, snapshot.vtep(*index)?.address)));
         if let Some((index, address)) = fixed {
             return Way::To(Place::Vtep(index, address));
         }
         let segment = self.segments.iter().find(|segment| segment.vni == table.tunnel.vni);
         let heard = segment.and_then(|segment| Some((segment.stations.get(&to)?, segment.ageing)));
-        match heard.filter(|(heard, ageing)| !heard.is_aged(self.now, *ageing)).map(|(heard, _)| heard.place)
+        match heard
+            .filter(|(heard, ageing)| !heard.is_aged(self.now, *ageing))
+            .map(|(heard, _)| heard.place)
         {
             Some(Place::Vtep(index, address))
                 if snapshot.vtep(index).is_none_or(|vtep| vtep.address != address) =>
@@ -285,8 +307,9 @@ impl Pipeline {
         self.bridge.as_mut().map(|bridge| bridge.stations(now).collect()).unwrap_or_default()
     }
 
-    /// Forwards a whole batch that came from the access port with this number; what is to be sent is appended to `out`, which
-    /// has no bound: see [`Self::switch_part`]. Tags must be in the frames' bytes.
+    /// Forwards a whole batch that came from the access port with this number; what is to be sent
+    /// is appended to `out`, which has no bound: see [`Self::switch_part`]. Tags must be in the
+    /// frames' bytes.
     pub fn switch(
         &mut self,
         batch: &Batch<'_>,
@@ -301,9 +324,9 @@ impl Pipeline {
         }
     }
 
-    /// Forwards a batch that came from the access port with this number, from a place on, until `out` has
-    /// [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the same batch once they are sent;
-    /// `None` when it is done. Tags must be in the frames' bytes.
+    /// Forwards a batch that came from the access port with this number, from a place on, until
+    /// `out` has [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the
+    /// same batch once they are sent; `None` when it is done. Tags must be in the frames' bytes.
     pub fn switch_part(
         &mut self,
         (batch, from): (&Batch<'_>, Cursor),
@@ -406,16 +429,19 @@ fn local(
     (port, slot): (u16, u16),
 ) -> Result<TxFrame, DropReason> {
     let length = frame.data.len();
-    let body = |start: usize| Payload::Received { frame: index, range: start as u32..length as u32 };
+    let body =
+        |start: usize| Payload::Received { frame: index, range: start as u32..length as u32 };
     let to = Destination::Port(port);
     if let Checksum::Partial { start, offset } = frame.offload.checksum
         && is_sctp(dissection, start.into(), offset.into())
     {
         // A virtio-net header cannot say that this is no Internet checksum.
-        let checksum = Completed::of(frame.data, dissection, start, offset).ok_or(DropReason::BadOffload)?;
+        let checksum =
+            Completed::of(frame.data, dissection, start, offset).ok_or(DropReason::BadOffload)?;
         let mut transmit = TxFrame::new(to, slot, body(checksum.end()), Offload::default());
         let headers = frame.data.get(..checksum.end()).ok_or(DropReason::BadOffload)?;
-        let written = transmit.extend_head(headers) && checksum.write(transmit.head_mut()).is_some();
+        let written =
+            transmit.extend_head(headers) && checksum.write(transmit.head_mut()).is_some();
         return if written { Ok(transmit) } else { Err(DropReason::TooBig) };
     }
     let mut transmit = TxFrame::new(to, slot, body(0), frame.offload);

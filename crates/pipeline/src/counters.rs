@@ -1,7 +1,7 @@
 //! What was done, counted by each worker for itself and read by anybody.
 //!
-//! For every worker and at any time when no batch is under way:
-//! `received + copies = sent + Σ dropped + held`, where `copies` counts what replication and segmentation added.
+//! For every worker and at any time when no batch is under way: `received + copies = sent + Σ
+//! dropped + held`, where `copies` counts what replication and segmentation added.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::net::Ipv4Addr;
@@ -87,7 +87,8 @@ pub struct PeerCounters {
 }
 
 impl PeerCounters {
-    /// These counters, from zero if they were another VTEP's. Only the thread that owns them may call this.
+    /// These counters, from zero if they were another VTEP's. Only the thread that owns them may
+    /// call this.
     pub(crate) fn of(&self, vtep: Ipv4Addr) -> &Self {
         if self.address.load(Ordering::Relaxed) != vtep.to_bits() {
             let both = [&self.sent, &self.received].into_iter().flat_map(|t| [&t.frames, &t.bytes]);
@@ -133,7 +134,8 @@ pub struct Counters {
     pub in_super_frames: Counter,
     /// Frames, each segment, that went to hosts past the bridge.
     pub past_bridge: Counter,
-    /// Frames sent, each copy and segment, to VTEPs that nothing better than a default route leads to.
+    /// Frames sent, each copy and segment, to VTEPs that nothing better than a default route leads
+    /// to.
     pub by_default: Counter,
     /// Frames that wait for their next hop now.
     pub held: Counter,
@@ -183,7 +185,8 @@ impl Counters {
         }
     }
 
-    /// What several workers count, in all, as of now; of VTEPs, of these: their indices and addresses.
+    /// What several workers count, in all, as of now; of VTEPs, of these: their indices and
+    /// addresses.
     #[must_use]
     pub fn sum<'a>(
         workers: impl Iterator<Item = &'a Self> + Clone,
@@ -226,7 +229,14 @@ impl Counters {
             stations: StationCounters { new, moved, too_many, flapping },
         } = self;
         for (all, one) in vnis.iter().zip(&other.vnis) {
-            let VniCounters { encapsulated, decapsulated, switched, flooded, unknown_vtep, dropped } = all;
+            let VniCounters {
+                encapsulated,
+                decapsulated,
+                switched,
+                flooded,
+                unknown_vtep,
+                dropped,
+            } = all;
             encapsulated.add_all(&one.encapsulated);
             decapsulated.add_all(&one.decapsulated);
             switched.add_all(&one.switched);
@@ -274,7 +284,8 @@ impl Counters {
         self.peers.get(index as usize)
     }
 
-    /// A remote VTEP's counters, by its index; none until it has sent or been sent something, and none beyond [`PEERS`].
+    /// A remote VTEP's counters, by its index; none until it has sent or been sent something, and
+    /// none beyond [`PEERS`].
     #[must_use]
     pub fn peer(&self, index: u32, vtep: Ipv4Addr) -> Option<&PeerCounters> {
         self.peer_at(index).filter(|peer| peer.address.load(Ordering::Acquire) == vtep.to_bits())
@@ -309,7 +320,8 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// What one worker and the other count is added, VTEP by VTEP, where an index is another's in one of them.
+    /// What one worker and the other count is added, VTEP by VTEP, where an index is another's in
+    /// one of them.
     #[test]
     fn several_workers_count_together() {
         let workers = [Counters::new(), Counters::new()];

@@ -1,5 +1,5 @@
-//! Checksums that a sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`), and the room in which inner headers
-//! are rewritten.
+//! Checksums that a sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`), and the room
+//! in which inner headers are rewritten.
 
 use wire::Dissection;
 use wire::checksum::Sum;
@@ -38,7 +38,8 @@ impl InnerHead {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// Starts from these headers; they can be changed in what is returned. `None`, and empty, if they do not fit.
+    /// Starts from these headers; they can be changed in what is returned. `None`, and empty, if
+    /// they do not fit.
     pub fn start(&mut self, headers: &[u8]) -> Option<&mut [u8]> {
         self.length = 0;
         let room = self.bytes.get_mut(..headers.len())?;
@@ -58,8 +59,9 @@ pub enum Completed {
 }
 
 impl Completed {
-    /// Completes the checksum that covers `frame` from `start` on and goes to `offset` behind it, as `skb_checksum_help()` and
-    /// `skb_crc32c_csum_help()` do (`net/core/dev.c`). `None` if it does not lie within the frame.
+    /// Completes the checksum that covers `frame` from `start` on and goes to `offset` behind it,
+    /// as `skb_checksum_help()` and `skb_crc32c_csum_help()` do (`net/core/dev.c`). `None` if it
+    /// does not lie within the frame.
     pub fn of(frame: &[u8], dissection: &Dissection, start: u16, offset: u16) -> Option<Self> {
         let (start, offset) = (usize::from(start), usize::from(offset));
         let at = start + offset;
@@ -72,7 +74,8 @@ impl Completed {
             return Some(Self::Sctp { at, value: (!register).to_le_bytes() });
         }
         covered.get(offset..)?.first_chunk::<2>()?;
-        // Zero would say "no checksum" in UDP; in TCP both forms of zero are right (CSUM_MANGLED_0).
+        // Zero would say "no checksum" in UDP; in TCP both forms of zero are right
+        // (CSUM_MANGLED_0).
         let value = Sum::new().bytes(covered).checksum_not_zero().to_be_bytes();
         Some(Self::Internet { at, value })
     }

@@ -1,5 +1,6 @@
-//! Who sends to which VNI, remembered: the same few VTEPs send to the same few VNIs all the time, and of almost all of their frames nothing is
-//! changed. Such a frame passes after a comparison; all others go the long way, [`Pipeline::decapsulate`](crate::Pipeline)'s.
+//! Who sends to which VNI, remembered: the same few VTEPs send to the same few VNIs all the time,
+//! and of almost all of their frames nothing is changed. Such a frame passes after a comparison;
+//! all others go the long way, [`Pipeline::decapsulate`](crate::Pipeline)'s.
 
 use std::net::Ipv4Addr;
 
@@ -66,8 +67,9 @@ fn place(source: Ipv4Addr, vni: u32) -> usize {
 }
 
 impl DecapCache {
-    /// Hands the inner frame of a VXLAN packet, whose bytes end at `end` of the received frame, to the bridge punt pair or a host's port, if its sender is known and
-    /// nothing of it is to be changed or left to anybody. Returns whether it did.
+    /// Hands the inner frame of a VXLAN packet, whose bytes end at `end` of the received frame, to
+    /// the bridge punt pair or a host's port, if its sender is known and nothing of it is to be
+    /// changed or left to anybody. Returns whether it did.
     #[inline(always)]
     pub(crate) fn pass(
         &self,
@@ -111,13 +113,17 @@ impl DecapCache {
                 ([0x86, 0xdd], 0x60..=0x6f) => first << 4 | second >> 4,
                 _ => return false,
             };
-            if !matches!(wire::ecn::decapsulate(outer.tos, inner), Egress::Keep | Egress::KeepSuspicious) {
+            if !matches!(
+                wire::ecn::decapsulate(outer.tos, inner),
+                Egress::Keep | Egress::KeepSuspicious
+            ) {
                 return false;
             }
         }
         let behind_vxlan = end - packet.len() + 8;
-        if let Some(to) =
-            packet.get(8..).and_then(|inner| hosts.way(inner, known.slot, snapshot, Offload::default()))
+        if let Some(to) = packet
+            .get(8..)
+            .and_then(|inner| hosts.way(inner, known.slot, snapshot, Offload::default()))
         {
             let body = Payload::Received { frame: index, range: behind_vxlan as u32..end as u32 };
             let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
@@ -128,7 +134,8 @@ impl DecapCache {
         }
         let start = behind_vxlan + ETHERNET;
         let body = Payload::Received { frame: index, range: start as u32..end as u32 };
-        let Some(transmit) = out.append(Destination::Bridge, known.slot, body, Offload::default()) else {
+        let Some(transmit) = out.append(Destination::Bridge, known.slot, body, Offload::default())
+        else {
             return false;
         };
         transmit.vtep = Some((known.vtep, outer.source));
@@ -143,7 +150,12 @@ impl DecapCache {
     }
 
     /// Remembers what the tables say of a frame's sender.
-    pub(crate) fn remember(&mut self, outer: &Outer, (table, vtep): (&VniTable, VtepIndex), of: &Snapshot) {
+    pub(crate) fn remember(
+        &mut self,
+        outer: &Outer,
+        (table, vtep): (&VniTable, VtepIndex),
+        of: &Snapshot,
+    ) {
         let Outer { source, destination, port, .. } = *outer;
         let (vni, slot): (Vni, u16) = (table.tunnel.vni, table.slot.get());
         let own = table.mac.map_or(u64::MAX, |mac| number(mac.0));

@@ -1,4 +1,5 @@
-//! From the underlay to the bridge: checks, ECN, and the tag that tells the punt pair which vxlan netdev it is for.
+//! From the underlay to the bridge: checks, ECN, and the tag that tells the punt pair which vxlan
+//! netdev it is for.
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
@@ -24,9 +25,9 @@ use crate::tx_batch::TxBatch;
 pub const TAG_LENGTH: usize = 4;
 const VXLAN_AT: usize = UDP_AT + 8;
 
-/// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without counting it
-/// (`skb_vlan_untag`): so the punt pair carries nothing shorter than this. The steering program leaves such
-/// packets to kernel VXLAN, which delivers them.
+/// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without
+/// counting it (`skb_vlan_untag`): so the punt pair carries nothing shorter than this. The steering
+/// program leaves such packets to kernel VXLAN, which delivers them.
 pub(crate) const SHORTEST: usize = 14 + 2;
 
 /// The outer headers of one packet.
@@ -47,17 +48,24 @@ struct Pieces {
 }
 
 impl Pipeline {
-    /// Decapsulates a whole batch that came from the underlay punt pair; what is to be sent is appended to `out`, which has no
-    /// bound: see [`Self::decapsulate_part`].
-    pub fn decapsulate(&mut self, batch: &Batch<'_>, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
+    /// Decapsulates a whole batch that came from the underlay punt pair; what is to be sent is
+    /// appended to `out`, which has no bound: see [`Self::decapsulate_part`].
+    pub fn decapsulate(
+        &mut self,
+        batch: &Batch<'_>,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut TxBatch,
+    ) {
         let mut next = self.decapsulate_part(batch, Cursor::default(), snapshot, now, out);
         while let Some(from) = next {
             next = self.decapsulate_part(batch, from, snapshot, now, out);
         }
     }
 
-    /// Decapsulates a batch that came from the underlay punt pair, until `out` has [`PART`](crate::PART) frames to be sent or
-    /// more. Returns where to go on with the same batch once they are sent; `None` when it is done.
+    /// Decapsulates a batch that came from the underlay punt pair, until `out` has
+    /// [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the same batch
+    /// once they are sent; `None` when it is done.
     pub fn decapsulate_part(
         &mut self,
         batch: &Batch<'_>,
@@ -124,7 +132,12 @@ impl Pipeline {
                 next = piece.end;
                 if plain
                     && let Some(packet) = frame.data.get(piece.clone())
-                    && self.senders.pass((index, piece.end, packet), &outer, snapshot, (&mut self.hosts, out))
+                    && self.senders.pass(
+                        (index, piece.end, packet),
+                        &outer,
+                        snapshot,
+                        (&mut self.hosts, out),
+                    )
                 {
                     continue;
                 }
@@ -150,8 +163,9 @@ impl Pipeline {
     ) -> Result<(), (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
         let (vni, inner) = vxlan(data).map_err(|reason| (reason, 0))?;
-        let table =
-            snapshot.terminate(outer.destination, outer.port, vni).ok_or((DropReason::UnknownVni, 0))?;
+        let table = snapshot
+            .terminate(outer.destination, outer.port, vni)
+            .ok_or((DropReason::UnknownVni, 0))?;
         let slot = table.slot.get();
         let vtep = sender(outer, table, snapshot);
         if matches!(vtep, Ok(None) | Err(DropReason::UnknownVtep)) {
@@ -179,7 +193,9 @@ impl Pipeline {
             return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
         };
         if let Some((index, address)) = vtep {
-            bridge.learn(table, source, Place::Vtep(index, address), &self.counters).map_err(whole)?;
+            bridge
+                .learn(table, source, Place::Vtep(index, address), &self.counters)
+                .map_err(whole)?;
         }
         let destination = inner.first_chunk().map(|address| MacAddr(*address)).unwrap_or_default();
         let ports: &[u16] = match &bridge.way(table, destination, snapshot) {
@@ -206,12 +222,14 @@ pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
     if flags != 0x08 || (r0 | r1 | r2 | r3) != 0 {
         return Err(DropReason::NotVxlan);
     }
-    let vni = Vni::try_from(u32::from_be_bytes([0, v0, v1, v2])).map_err(|_| DropReason::UnknownVni)?;
+    let vni =
+        Vni::try_from(u32::from_be_bytes([0, v0, v1, v2])).map_err(|_| DropReason::UnknownVni)?;
     Ok((vni, inner))
 }
 
-/// The VTEP that a frame came from; `None` if no table names it, which may be a reason to drop it. So is an address that no
-/// VTEP can have (`ip_route_input_slow()` and `fib_validate_source()` of the kernel).
+/// The VTEP that a frame came from; `None` if no table names it, which may be a reason to drop it.
+/// So is an address that no VTEP can have (`ip_route_input_slow()` and `fib_validate_source()` of
+/// the kernel).
 pub(crate) fn sender(
     outer: &Outer,
     table: &VniTable,
@@ -224,9 +242,11 @@ pub(crate) fn sender(
     if vtep.is_none() && table.strict_vtep { Err(DropReason::UnknownVtep) } else { Ok(vtep) }
 }
 
-/// The inner source address, if it may be a station's: `vxlan_set_mac()` of `drivers/net/vxlan/vxlan_core.c`.
+/// The inner source address, if it may be a station's: `vxlan_set_mac()` of
+/// `drivers/net/vxlan/vxlan_core.c`.
 pub(crate) fn station(inner: &[u8], table: &VniTable) -> Result<MacAddr, DropReason> {
-    let address = inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
+    let address =
+        inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
     let mac = MacAddr(*address.ok_or(DropReason::InnerTruncated)?);
     if mac.is_group() || mac == MacAddr::ZERO || Some(mac) == table.mac {
         return Err(DropReason::InvalidSource);
@@ -242,14 +262,18 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
     match (ecn, inner.get(MACS..ETHERNET), version) {
         (Egress::Drop, ..) => Err(DropReason::EcnNotCapable),
         // A header of another version than the EtherType says is not written to.
-        (Egress::Set(_), Some([0x08, 0x00]), version) if version != Some(4) => Ok(Some(Egress::Keep)),
-        (Egress::Set(_), Some([0x86, 0xdd]), version) if version != Some(6) => Ok(Some(Egress::Keep)),
+        (Egress::Set(_), Some([0x08, 0x00]), version) if version != Some(4) => {
+            Ok(Some(Egress::Keep))
+        }
+        (Egress::Set(_), Some([0x86, 0xdd]), version) if version != Some(6) => {
+            Ok(Some(Egress::Keep))
+        }
         _ => Ok(Some(ecn)),
     }
 }
 
-/// Builds the frame for the bridge punt pair, with its tag, or for a host's or an access port. `index`, `end`, `vtep`: the received frame, where
-/// the inner one ends in it, and whom it is from.
+/// Builds the frame for the bridge punt pair, with its tag, or for a host's or an access port.
+/// `index`, `end`, `vtep`: the received frame, where the inner one ends in it, and whom it is from.
 fn inside(
     inner: &[u8],
     (index, end, vtep): (u32, usize, Option<(VtepIndex, Ipv4Addr)>),
@@ -261,7 +285,8 @@ fn inside(
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
-    // Inner headers are copied to the head up to the last byte that changes, or to where the tag goes.
+    // Inner headers are copied to the head up to the last byte that changes, or to where the tag
+    // goes.
     let (mut copied, codepoint) = match congestion(outer_tos, inner)? {
         Some(Egress::Set(codepoint)) => match dissection.network {
             Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
@@ -307,7 +332,8 @@ fn inside(
     Ok(())
 }
 
-/// What is left to whoever is below the frame with its tag, and a checksum that it could not complete.
+/// What is left to whoever is below the frame with its tag, and a checksum that it could not
+/// complete.
 fn inner_offload(
     inner: &[u8],
     dissection: &Dissection,
@@ -320,7 +346,8 @@ fn inner_offload(
     }
     if is_sctp(dissection, start.into(), offset.into()) {
         // A virtio-net header cannot say that this is no Internet checksum.
-        let checksum = Completed::of(inner, dissection, start, offset).ok_or(DropReason::BadOffload)?;
+        let checksum =
+            Completed::of(inner, dissection, start, offset).ok_or(DropReason::BadOffload)?;
         return Ok((Offload::default(), Some(checksum)));
     }
     let start = start.checked_add(tag as u16).ok_or(DropReason::BadOffload)?;
@@ -331,26 +358,31 @@ fn inner_offload(
 pub(crate) fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Result<u16, DropReason> {
     let headers = dissection.gso_header_length(inner).ok_or(DropReason::BadOffload)?;
     let payload = inner.len() - headers;
-    u16::try_from(payload.div_ceil(usize::from(gso.size.max(1))).max(1)).map_err(|_| DropReason::BadOffload)
+    u16::try_from(payload.div_ceil(usize::from(gso.size.max(1))).max(1))
+        .map_err(|_| DropReason::BadOffload)
 }
 
 impl Outer {
-    /// Checks Ethernet, IPv4 and UDP as the steering program does: the frame may have changed hands since.
+    /// Checks Ethernet, IPv4 and UDP as the steering program does: the frame may have changed hands
+    /// since.
     pub(crate) fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
         let data = frame.data;
         if data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);
         }
         let headers = data.first_chunk::<OVERHEAD>().ok_or(DropReason::Truncated)?;
-        let (ethernet, rest) = headers.split_first_chunk::<ETHERNET>().ok_or(DropReason::Truncated)?;
+        let (ethernet, rest) =
+            headers.split_first_chunk::<ETHERNET>().ok_or(DropReason::Truncated)?;
         let (ip, rest) = rest.split_first_chunk::<20>().ok_or(DropReason::Truncated)?;
         let (udp, _) = rest.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
         let [.., e0, e1] = *ethernet;
-        let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
+        let [version, tos, l0, l1, _, _, f0, f1, _, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
+            *ip;
         let [_, _, p0, p1, u0, u1, _, _] = *udp;
         let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
         // Steering passes only IPv4 headers without options, and nothing that is tagged.
-        let plain = [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
+        let plain =
+            [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
         if !plain || protocol != PROTOCOL_UDP {
             return Err(DropReason::NotVxlan);
         }
@@ -374,7 +406,8 @@ impl Outer {
         let [.., k0, k1] = *udp.first_chunk::<8>().ok_or(DropReason::Truncated)?;
         if [k0, k1] != [0, 0] && frame.offload.checksum == Checksum::AsIs {
             let length = (self.end - UDP_AT) as u16;
-            let pseudo = Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
+            let pseudo =
+                Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
             if !pseudo.bytes(udp).is_intact() {
                 return Err(DropReason::OuterUdpChecksum);
             }
@@ -382,10 +415,12 @@ impl Outer {
         Ok(())
     }
 
-    /// Whether the UDP checksum is the pseudo header's sum alone: what a capture shows of a frame whose sender left the rest to
-    /// its link, as veth's do. On receiving, the kernel says so beside the frame; the bytes do not.
+    /// Whether the UDP checksum is the pseudo header's sum alone: what a capture shows of a frame
+    /// whose sender left the rest to its link, as veth's do. On receiving, the kernel says so
+    /// beside the frame; the bytes do not.
     pub(crate) fn is_unfinished(&self, frame: &Frame<'_>) -> bool {
-        let field = frame.data.get(UDP_AT + usize::from(UDP_CHECKSUM)..).and_then(<[u8]>::first_chunk::<2>);
+        let field =
+            frame.data.get(UDP_AT + usize::from(UDP_CHECKSUM)..).and_then(<[u8]>::first_chunk::<2>);
         let length = (self.end - UDP_AT) as u16;
         let pseudo = Sum::new().pseudo_ipv4(self.source, self.destination, PROTOCOL_UDP, length);
         field.is_some_and(|field| u16::from_be_bytes(*field) == !pseudo.checksum())
@@ -398,9 +433,10 @@ impl Outer {
 }
 
 impl Pieces {
-    /// A super-frame is either one VXLAN packet whose *inner* frame is to be segmented (a kernel peer encapsulated it, the
-    /// checksum offset lies behind the outer headers) and goes on whole, or many VXLAN packets of one flow coalesced by their
-    /// outer UDP header (another vtepd sent it), which are taken apart here.
+    /// A super-frame is either one VXLAN packet whose *inner* frame is to be segmented (a kernel
+    /// peer encapsulated it, the checksum offset lies behind the outer headers) and goes on whole,
+    /// or many VXLAN packets of one flow coalesced by their outer UDP header (another vtepd sent
+    /// it), which are taken apart here.
     fn of(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
         let whole = outer.end - VXLAN_AT;
         let Checksum::Partial { start, offset } = offload.checksum else {

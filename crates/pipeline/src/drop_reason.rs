@@ -1,4 +1,5 @@
-//! Why a frame went no further: one exhaustive list, the metric's label, the log's word and the tests' assertion.
+//! Why a frame went no further: one exhaustive list, the metric's label, the log's word and the
+//! tests' assertion.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident => $label:literal,)+) => {
@@ -29,11 +30,12 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The frame is too short for the headers it claims.
+    /// The frame is shorter than its headers say.
     Truncated => "truncated",
-    /// The frame came from the bridge without the tag that numbers its VNI, or with one that is no longer in use.
+    /// The frame came from the bridge without the tag of a VNI, or with a tag that is no longer in
+    /// use.
     UnknownSlot => "unknown_slot",
-    /// The outer headers are no whole VXLAN packet over IPv4 that this leaf accepts.
+    /// The packet is not a complete VXLAN packet over IPv4 that this leaf accepts.
     NotVxlan => "not_vxlan",
     /// The outer IPv4 header's checksum is wrong.
     OuterHeaderChecksum => "outer_header_checksum",
@@ -41,23 +43,25 @@ drop_reasons! {
     OuterUdpChecksum => "outer_udp_checksum",
     /// The VNI, address and port are not, or no longer, taken over.
     UnknownVni => "unknown_vni",
-    /// The sender is in no table of this leaf, and strict-vtep is set.
+    /// The sending VTEP is in no table, and `strict-vtep` is set.
     UnknownVtep => "unknown_vtep",
-    /// The outer source address is one that no other host can have: 0.0.0.0, loopback, multicast, broadcast, class E or the leaf's own.
+    /// The outer source is 0.0.0.0, loopback, multicast, broadcast, class E or an address of this
+    /// leaf.
     MartianSource => "martian_source",
-    /// The inner frame is shorter than an Ethernet header and two bytes, the least that the punt pair can carry.
+    /// The inner frame is shorter than 16 bytes, the shortest that a punt pair can carry.
     InnerTruncated => "inner_truncated",
-    /// The inner source address is no station's, or the vxlan netdev's own: a loop.
+    /// The inner source address is not unicast, or is the vxlan netdev's own (a loop).
     InvalidSource => "invalid_source",
-    /// The inner source address has a static FDB entry for another VTEP than the frame came from.
+    /// The inner source address has a static FDB entry with another VTEP.
     StaticSource => "static_source",
-    /// The outer packet says congestion was experienced, the inner one cannot carry that (RFC 6040 section 4.2).
+    /// The outer packet has ECN mark CE, and the inner packet is not ECN-capable (RFC 6040 section
+    /// 4.2).
     EcnNotCapable => "ecn_not_capable",
     /// No VTEP is known for the destination and the flood list is empty.
     NoRemote => "no_remote",
-    /// The destination is where the frame came from: behind the same access port, or behind a VTEP for a frame from a VTEP.
+    /// The destination is behind the port or the tunnel that the frame came from.
     SamePort => "same_port",
-    /// The destination is an address that no bridge forwards to (01:80:c2:00:00:00 to 0f).
+    /// The destination is link-local (01:80:c2:00:00:00 to 0f), which bridges do not forward.
     ReservedGroup => "reserved_group",
     /// There is no live route to the VTEP.
     NoRoute => "no_route",
@@ -65,21 +69,22 @@ drop_reasons! {
     NextHopUnresolved => "next_hop_unresolved",
     /// Too many frames wait for the same next hop.
     HoldQueueFull => "hold_queue_full",
-    /// The frame is larger than the MTU of the uplink, or of the host's port, or its inner headers are too long to build.
+    /// The frame is larger than the MTU of the uplink or of the host port, or its headers are too
+    /// long.
     TooBig => "too_big",
-    /// A super-frame whose headers do not fit what it is to be cut into.
+    /// The headers of a super-frame contradict its segmentation.
     BadOffload => "bad_offload",
-    /// The interface it was to leave by is down or gone.
+    /// The interface is down or gone.
     LinkDown => "link_down",
     /// The interface's queue or the socket's buffer stayed full.
     TransmitBusy => "transmit_busy",
     /// The kernel refused the frame for another reason.
     TransmitError => "transmit_error",
-    /// The worker's receive ring was full, or the queue beside it for frames that are longer than a slot.
+    /// The receive ring of the worker was full, or the queue for frames longer than a slot.
     ReceiveOverrun => "receive_overrun",
-    /// The kernel could not describe the frame's offloads, or it is longer than any frame.
+    /// The kernel could not describe the offloads of the frame, or it is too long.
     ReceiveUnreadable => "receive_unreadable",
-    /// The frame had waited for a worker that hung; the kernel has forwarded later ones meanwhile.
+    /// The frame waited for a worker that hung, and the kernel forwarded later frames meanwhile.
     WaitedTooLong => "waited_too_long",
     /// vtepd stopped before the frame's next hop was resolved.
     Shutdown => "shutdown",
@@ -91,7 +96,8 @@ mod tests {
 
     #[test]
     fn labels_are_unique_and_sentences_are_sentences() {
-        let labels: std::collections::BTreeSet<_> = DropReason::ALL.iter().map(|r| r.label()).collect();
+        let labels: std::collections::BTreeSet<_> =
+            DropReason::ALL.iter().map(|r| r.label()).collect();
         assert_eq!(labels.len(), DropReason::ALL.len());
         for reason in DropReason::ALL {
             let sentence = reason.sentence().trim();

@@ -1,9 +1,12 @@
-//! What was decided about RoCE flows, remembered: the next frame of a flow whose decision is known costs a comparison and five
-//! patched words of the flow's own outer headers, a sixth of the instructions of deciding again.
+//! What was decided about RoCE flows, remembered: the next frame of a flow whose decision is known
+//! costs a comparison and five patched words of the flow's own outer headers, a sixth of the
+//! instructions of deciding again.
 //!
-//! A flow is all that decides: VNI, MAC addresses, IPv4 header but for length, identification and checksum, UDP ports, queue pair; and the
-//! snapshot. Who is not exactly so goes the long way, [`Pipeline::encapsulate`](crate::Pipeline)'s, whose result is what is remembered.
-//! Only frames whose way there does nothing but send one frame are: to one known VTEP, by a next hop that is resolved.
+//! A flow is all that decides: VNI, MAC addresses, IPv4 header but for length, identification and
+//! checksum, UDP ports, queue pair; and the snapshot. Who is not exactly so goes the long way,
+//! [`Pipeline::encapsulate`](crate::Pipeline)'s, whose result is what is remembered. Only frames
+//! whose way there does nothing but send one frame are: to one known VTEP, by a next hop that is
+//! resolved.
 
 use std::net::Ipv4Addr;
 
@@ -61,11 +64,15 @@ pub(crate) struct EncapCache {
 }
 
 fn word(headers: &[u8; HEADERS], at: usize) -> u64 {
-    u64::from_le_bytes(headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default())
+    u64::from_le_bytes(
+        headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default(),
+    )
 }
 
 fn half(headers: &[u8; HEADERS], at: usize) -> u32 {
-    u32::from_le_bytes(headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default())
+    u32::from_le_bytes(
+        headers.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default(),
+    )
 }
 
 fn length(headers: &[u8; HEADERS], at: usize) -> usize {
@@ -74,11 +81,12 @@ fn length(headers: &[u8; HEADERS], at: usize) -> usize {
 }
 
 impl Key {
-    /// The key of a frame, if its lengths are those of a RoCE frame over IPv4. Whether it is one, the words say: see [`Self::is_of`].
+    /// The key of a frame, if its lengths are those of a RoCE frame over IPv4. Whether it is one,
+    /// the words say: see [`Self::is_of`].
     #[inline(always)]
     pub(crate) fn of(frame: &Frame<'_>, snapshot: &Snapshot) -> Option<Self> {
-        let finished =
-            frame.offload.gso.is_none() && !matches!(frame.offload.checksum, Checksum::Partial { .. });
+        let finished = frame.offload.gso.is_none()
+            && !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let tag = frame.vlan.filter(|tag| tag.tpid == TPID && finished)?;
         let headers = frame.data.first_chunk::<HEADERS>()?;
         let (ip, udp) = (length(headers, 16), length(headers, 38));
@@ -95,7 +103,8 @@ impl Key {
         Some(Self { words, snapshot: snapshot.identity() })
     }
 
-    /// Whether this is the key of a frame that was dissected so: whole RoCE, behind headers without tags and options.
+    /// Whether this is the key of a frame that was dissected so: whole RoCE, behind headers without
+    /// tags and options.
     fn is_of(dissection: &Dissection) -> bool {
         let plain = matches!(&dissection.network, Network::Ipv4(ip) if ip.header_length == 20);
         plain && dissection.vlan_tags == 0 && dissection.roce.is_some()
@@ -108,7 +117,8 @@ impl Key {
         (last >> 32) as u16
     }
 
-    /// Not by what `==` is on arrays: that wants the words in memory, and waits until they are there.
+    /// Not by what `==` is on arrays: that wants the words in memory, and waits until they are
+    /// there.
     #[inline(always)]
     fn is(&self, other: &Self) -> bool {
         let ([a, b, c, d, e], [f, g, h, i, j]) = (self.words, other.words);
@@ -141,20 +151,38 @@ impl Flow {
 
     /// What a frame's way says of its flow; `None` if it says nothing.
     fn of(key: Key, sent: &TxFrame) -> Option<Self> {
-        let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else { return None };
+        let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
+            return None;
+        };
         let (vtep, remote) = sent.vtep?;
-        let outer = *sent.head().first_chunk::<OVERHEAD>().filter(|_| sent.head().len() == OVERHEAD)?;
+        let outer =
+            *sent.head().first_chunk::<OVERHEAD>().filter(|_| sent.head().len() == OVERHEAD)?;
         let ip = outer.get(14..UDP_AT)?;
         let [version, tos, l0, l1, _, _, flags, offset, ttl, protocol, _, _, addresses @ ..] =
             ip.first_chunk::<20>()?;
         let word = |high: &u8, low: &u8| u16::from_be_bytes([*high, *low]);
         let addresses = Sum::new().bytes(addresses);
-        let header =
-            addresses.word(word(version, tos)).word(word(flags, offset)).word(word(ttl, protocol)).fold();
+        let header = addresses
+            .word(word(version, tos))
+            .word(word(flags, offset))
+            .word(word(ttl, protocol))
+            .fold();
         let checksum = matches!(sent.offload.checksum, Checksum::Partial { .. });
         let pseudo = checksum.then(|| addresses.word(u16::from(*protocol)).fold());
         let longest = word(l0, l1);
-        Some(Self { key, ifindex, vtep, remote, path, longest, header, pseudo, by_default, impaired, outer })
+        Some(Self {
+            key,
+            ifindex,
+            vtep,
+            remote,
+            path,
+            longest,
+            header,
+            pseudo,
+            by_default,
+            impaired,
+            outer,
+        })
     }
 }
 
@@ -183,7 +211,9 @@ impl EncapCache {
         let Flow { ifindex, path, by_default, impaired, .. } = *flow;
         let to = Destination::Uplink { ifindex, path, by_default, impaired };
         let body = Payload::Received { frame: index, range: 0..inner as u32 };
-        let Some(transmit) = out.append(to, flow.key.slot(), body, Offload::default()) else { return false };
+        let Some(transmit) = out.append(to, flow.key.slot(), body, Offload::default()) else {
+            return false;
+        };
         transmit.vtep = Some((flow.vtep, flow.remote));
         let Some(outer) = transmit.append_head::<OVERHEAD>() else { return false };
         *identification = identification.wrapping_add(1);
@@ -197,7 +227,8 @@ impl EncapCache {
         [outer[38], outer[39]] = udp_length.to_be_bytes();
         if let Some(pseudo) = flow.pseudo {
             [outer[40], outer[41]] = Sum::of_partial(pseudo).word(udp_length).fold().to_be_bytes();
-            transmit.offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
+            transmit.offload.checksum =
+                Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
         true
     }
@@ -216,7 +247,8 @@ impl EncapCache {
         let free = |known: &Flow| known.key.snapshot != key.snapshot || known.key.is(&key);
         let place = match set.iter().position(free) {
             Some(place) => place,
-            // Others go on as well, so not for each frame: where flows are too many, writing them down takes longer than it saves.
+            // Others go on as well, so not for each frame: where flows are too many, writing them
+            // down takes longer than it saves.
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };

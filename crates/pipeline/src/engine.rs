@@ -68,8 +68,8 @@ impl Pipeline {
         !self.hold.is_empty()
     }
 
-    /// Sends what waited and can go now, gives up what waited too long. To be called after each new snapshot, before
-    /// the next batch, so that held frames stay ahead of those that follow them.
+    /// Sends what waited and can go now, gives up what waited too long. To be called after each new
+    /// snapshot, before the next batch, so that held frames stay ahead of those that follow them.
     pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let counters = &self.counters;
         self.hold.release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
@@ -86,7 +86,8 @@ impl Pipeline {
         self.hosts.open(ports);
     }
 
-    /// TCP super-frames may leave whole over these uplinks (interface indices), where a program tells the kernel of the tunnel around them.
+    /// TCP super-frames may leave whole over these uplinks (interface indices), where a program
+    /// tells the kernel of the tunnel around them.
     pub fn tunnel_uplinks(&mut self, uplinks: &[u32]) {
         uplinks.clone_into(&mut self.tunnel_uplinks);
     }
@@ -101,7 +102,8 @@ impl Pipeline {
         self.hosts.others_sent(now);
     }
 
-    /// Whether frames have just gone by the bridge only because others for the same host had: after [`Self::settle`] they will not.
+    /// Whether frames have just gone by the bridge only because others for the same host had: after
+    /// [`Self::settle`] they will not.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         self.hosts.is_unsettled()
@@ -143,13 +145,16 @@ impl Pipeline {
         if let Err(reason) = outcome {
             return self.account_dropped(transmit, reason);
         }
-        let peer = transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index.0)?.of(vtep)));
+        let peer =
+            transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index.0)?.of(vtep)));
         match transmit.to {
             Destination::Uplink { path, by_default, .. } => {
                 self.counters.sent.add(segments);
                 self.counters.path(path).inspect(|path| path.add(segments, bytes));
                 let inner = bytes.saturating_sub(OVERHEAD as u64);
-                self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(segments, inner));
+                self.counters
+                    .vni(transmit.slot)
+                    .inspect(|vni| vni.encapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.sent.add(segments, inner));
                 if by_default {
                     self.counters.by_default.add(segments);
@@ -173,7 +178,9 @@ impl Pipeline {
                 }
                 let tag = if transmit.to == Destination::Bridge { TAG_LENGTH as u64 } else { 0 };
                 let inner = bytes.saturating_sub(tag);
-                self.counters.vni(transmit.slot).inspect(|vni| vni.decapsulated.add(segments, inner));
+                self.counters
+                    .vni(transmit.slot)
+                    .inspect(|vni| vni.decapsulated.add(segments, inner));
                 peer.inspect(|peer| peer.received.add(segments, inner));
             }
         }
@@ -193,7 +200,8 @@ impl Pipeline {
 
     #[cold]
     fn account_dropped(&self, transmit: &TxFrame, reason: DropReason) {
-        // A super-frame that would have been cut here counts as if it had been; one that came as one frame is one.
+        // A super-frame that would have been cut here counts as if it had been; one that came as
+        // one frame is one.
         let uplink = matches!(transmit.to, Destination::Uplink { .. });
         let frames = if uplink { u64::from(transmit.segments) } else { 1 };
         self.counters.drop_frames(reason, transmit.slot, frames);

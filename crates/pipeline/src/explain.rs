@@ -73,7 +73,8 @@ pub struct Route {
     pub hash: u64,
     /// Next hops there were to choose from, at least one.
     pub choices: usize,
-    /// The bucket that the hash names ([`tables::paths::BUCKETS`]); `None` where there is a single next hop.
+    /// The bucket that the hash names ([`tables::paths::BUCKETS`]); `None` where there is a single
+    /// next hop.
     pub bucket: Option<usize>,
     /// Weight of the next hop, and of all together.
     pub weights: (u32, u32),

@@ -48,7 +48,8 @@ pub enum Fate {
     Kernel(DropReason),
     /// The worker drops it.
     Dropped(DropReason),
-    /// It goes to the netdev's bridge; with what becomes of the inner packet's ECN field, if it has one.
+    /// It goes to the netdev's bridge; with what becomes of the inner packet's ECN field, if it has
+    /// one.
     Bridge(Option<Egress>),
 }
 
@@ -73,8 +74,11 @@ impl Reception {
     fn follow(&mut self, frame: &Frame<'_>, snapshot: &Snapshot) -> Result<Fate, Fate> {
         // As far as here the steering program looks as well.
         let outer = Outer::parse(frame).map_err(Fate::Kernel)?;
-        self.outer =
-            Some(Addresses { source: outer.source, destination: outer.destination, port: outer.port });
+        self.outer = Some(Addresses {
+            source: outer.source,
+            destination: outer.destination,
+            port: outer.port,
+        });
         let (vni, inner) = outer.payload(frame).and_then(vxlan).map_err(Fate::Kernel)?;
         self.vni = Some(vni);
         let table = snapshot

@@ -1,5 +1,6 @@
-//! Cutting a super-frame into the frames that would have been on the wire: what `tcp_gso_segment`, `__udp_gso_segment`,
-//! `inet_gso_segment` and `skb_udp_tunnel_segment` do in the kernel (`net/ipv4/{tcp_offload,udp_offload,af_inet}.c`).
+//! Cutting a super-frame into the frames that would have been on the wire: what `tcp_gso_segment`,
+//! `__udp_gso_segment`, `inet_gso_segment` and `skb_udp_tunnel_segment` do in the kernel
+//! (`net/ipv4/{tcp_offload,udp_offload,af_inet}.c`).
 
 use core::ops::Range;
 
@@ -16,7 +17,8 @@ use crate::outer::OVERHEAD;
 const UDP_LENGTH: usize = 4;
 const UDP_CHECKSUM: usize = 6;
 
-/// A network header and where the transport header behind it starts. Offsets from the frame's first byte.
+/// A network header and where the transport header behind it starts. Offsets from the frame's first
+/// byte.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layer {
     pub(crate) l3: usize,
@@ -26,7 +28,8 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// The layer that a dissection found, whose frame starts at `base`; `None` for fragments and without a transport.
+    /// The layer that a dissection found, whose frame starts at `base`; `None` for fragments and
+    /// without a transport.
     fn of(dissection: &Dissection, base: usize) -> Option<Self> {
         let transport = dissection.transport?;
         let (ipv6, fragment) = match &dissection.network {
@@ -34,17 +37,20 @@ impl Layer {
             Network::Ipv6(ip) => (true, ip.fragment),
             Network::Other => return None,
         };
-        let (l3, l4) = (base + usize::from(dissection.l3_offset), base + usize::from(transport.offset));
+        let (l3, l4) =
+            (base + usize::from(dissection.l3_offset), base + usize::from(transport.offset));
         (fragment == Fragment::Whole).then_some(Self { l3, l4, ipv6, protocol: transport.protocol })
     }
 
     /// The pseudo header's sum, without the length.
     pub(crate) fn pseudo(&self, frame: &[u8]) -> Option<Sum> {
-        let addresses = if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
+        let addresses =
+            if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
         Some(Sum::new().bytes(frame.get(addresses)?).word(u16::from(self.protocol)))
     }
 
-    /// Patches the network header of segment `index`, whose transport header and payload are so long.
+    /// Patches the network header of segment `index`, whose transport header and payload are so
+    /// long.
     pub(crate) fn patch(&self, headers: &mut [u8], index: usize, l4_length: usize) -> Option<()> {
         let length = self.l4 - self.l3 + l4_length;
         if self.ipv6 {
@@ -64,7 +70,8 @@ impl Layer {
 pub struct Segmenter<'a> {
     frame: &'a [u8],
     gso: Gso,
-    /// The UDP tunnel around what is cut, where hosts have one of their own (VXLAN or Geneve between containers).
+    /// The UDP tunnel around what is cut, where hosts have one of their own (VXLAN or Geneve
+    /// between containers).
     tunnel: Option<Layer>,
     layer: Layer,
     header_length: usize,
@@ -76,18 +83,29 @@ impl<'a> Segmenter<'a> {
     /// Checks that the frame's headers are those of the segmentation asked for.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if they are not, [`DropReason::TooBig`] if they are too long to be repeated.
+    /// [`DropReason::BadOffload`] if they are not, [`DropReason::TooBig`] if they are too long to
+    /// be repeated.
     pub fn new(
         frame: &'a [u8],
         dissection: &Dissection,
         gso: Gso,
         checksum: Checksum,
     ) -> Result<Self, DropReason> {
-        let segmenter = Self::build(frame, dissection, gso, checksum).ok_or(DropReason::BadOffload)?;
-        if segmenter.header_length > INNER_CAPACITY { Err(DropReason::TooBig) } else { Ok(segmenter) }
+        let segmenter =
+            Self::build(frame, dissection, gso, checksum).ok_or(DropReason::BadOffload)?;
+        if segmenter.header_length > INNER_CAPACITY {
+            Err(DropReason::TooBig)
+        } else {
+            Ok(segmenter)
+        }
     }
 
-    fn build(frame: &'a [u8], dissection: &Dissection, gso: Gso, checksum: Checksum) -> Option<Self> {
+    fn build(
+        frame: &'a [u8],
+        dissection: &Dissection,
+        gso: Gso,
+        checksum: Checksum,
+    ) -> Option<Self> {
         let first = Layer::of(dissection, 0)?;
         let partial = match checksum {
             Checksum::Partial { start, offset } => Some((usize::from(start), usize::from(offset))),
@@ -113,7 +131,8 @@ impl<'a> Segmenter<'a> {
             return None;
         }
         let pseudo = match partial {
-            // The sender's own sum is right behind a routing header too, where the addresses in sight are not those summed.
+            // The sender's own sum is right behind a routing header too, where the addresses in
+            // sight are not those summed.
             Some((_, at)) if at == offset => {
                 let sum = u16::from_be_bytes(*frame.get(layer.l4 + offset..)?.first_chunk()?);
                 Sum::of_partial(sum).word(!u16::try_from(frame.len() - layer.l4).ok()?)
@@ -124,13 +143,16 @@ impl<'a> Segmenter<'a> {
         Some(Self { frame, gso, tunnel, layer, header_length, pseudo })
     }
 
-    /// Headers and payload of its longest segment in bytes, and the checksum that the kernel needs to be told of, if the kernel can cut this
-    /// super-frame inside a tunnel: plain TCP over IP, behind an Ethernet header without tags.
+    /// Headers and payload of its longest segment in bytes, and the checksum that the kernel needs
+    /// to be told of, if the kernel can cut this super-frame inside a tunnel: plain TCP over IP,
+    /// behind an Ethernet header without tags.
     pub(crate) fn in_a_tunnel(&self) -> Option<(usize, Checksum)> {
         let Layer { l3, l4, ipv6, protocol } = self.layer;
         let fixed = if ipv6 { 40 } else { 20 };
-        let plain = self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
-        // A bit of Accurate ECN's counter (see `patch_tcp`), of which there is no telling the kernel.
+        let plain =
+            self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
+        // A bit of Accurate ECN's counter (see `patch_tcp`), of which there is no telling the
+        // kernel.
         let (tcp, _) = Tcp::parse(self.frame.get(l4..)?).ok()?;
         let plain = plain && (self.gso.ecn || tcp.flags() & Tcp::CWR == 0);
         let longest = (self.header_length + usize::from(self.gso.size)).min(self.frame.len());
@@ -160,15 +182,21 @@ impl<'a> Segmenter<'a> {
         Ok([head.as_slice(), self.frame.get(payload).unwrap_or_default()].concat())
     }
 
-    /// Writes the headers of segment `index` to `head`, and returns the payload's place in the frame.
+    /// Writes the headers of segment `index` to `head`, and returns the payload's place in the
+    /// frame.
     ///
     /// # Errors
     /// [`DropReason::BadOffload`] if the headers turn out inconsistent.
-    pub(crate) fn segment(&self, index: usize, head: &mut InnerHead) -> Result<Range<usize>, DropReason> {
+    pub(crate) fn segment(
+        &self,
+        index: usize,
+        head: &mut InnerHead,
+    ) -> Result<Range<usize>, DropReason> {
         self.cut(index, head).ok_or(DropReason::BadOffload)
     }
 
-    /// The RoCE header of the segment with this payload: a UDP super-frame may hold packets of several queue pairs.
+    /// The RoCE header of the segment with this payload: a UDP super-frame may hold packets of
+    /// several queue pairs.
     pub(crate) fn roce(&self, dissection: &Dissection, payload: Range<usize>) -> Option<Roce> {
         if self.tunnel.is_some() || self.gso.kind != GsoKind::Udp {
             return dissection.roce;
@@ -217,8 +245,8 @@ impl<'a> Segmenter<'a> {
         Some(start..end)
     }
 
-    /// Sequence number and flags. CWR speaks of the first segment only where the sender said so; elsewhere it is a bit of Accurate
-    /// ECN's counter (RFC 9768), which all segments repeat.
+    /// Sequence number and flags. CWR speaks of the first segment only where the sender said so;
+    /// elsewhere it is a bit of Accurate ECN's counter (RFC 9768), which all segments repeat.
     fn patch_tcp(&self, tcp: &mut [u8], index: usize, last: bool) -> Option<()> {
         let (mut tcp, _) = Tcp::parse_mut(tcp).ok()?;
         let advance = (index * usize::from(self.gso.size)) as u32;
@@ -235,12 +263,14 @@ impl<'a> Segmenter<'a> {
     }
 }
 
-/// The Ethernet frame inside a UDP tunnel whose transport header starts at `start`, and the length of all headers.
+/// The Ethernet frame inside a UDP tunnel whose transport header starts at `start`, and the length
+/// of all headers.
 fn tunnelled(frame: &[u8], tunnel: Layer, start: usize) -> Option<(Layer, usize)> {
     if tunnel.protocol != PROTOCOL_UDP {
         return None;
     }
-    // An IPv4 or an IPv6 header without options stands before it, and an Ethernet header before that.
+    // An IPv4 or an IPv6 header without options stands before it, and an Ethernet header before
+    // that.
     [14 + 20, 14 + 40].into_iter().find_map(|headers| {
         let base = start.checked_sub(headers).filter(|&base| base >= tunnel.l4 + 8)?;
         let inner = frame.get(base..)?;
@@ -250,11 +280,16 @@ fn tunnelled(frame: &[u8], tunnel: Layer, start: usize) -> Option<(Layer, usize)
     })
 }
 
-/// Sums the transport header at `l4`, which is as long as a multiple of two, and the payload behind it.
+/// Sums the transport header at `l4`, which is as long as a multiple of two, and the payload behind
+/// it.
 fn finish(headers: &mut [u8], l4: usize, offset: usize, pseudo: Sum, payload: &[u8]) -> Option<()> {
     put(headers, l4 + offset, 0)?;
     let sum = pseudo.bytes(headers.get(l4..)?).bytes(payload);
-    put(headers, l4 + offset, if offset == UDP_CHECKSUM { sum.checksum_not_zero() } else { sum.checksum() })
+    put(
+        headers,
+        l4 + offset,
+        if offset == UDP_CHECKSUM { sum.checksum_not_zero() } else { sum.checksum() },
+    )
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {

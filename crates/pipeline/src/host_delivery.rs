@@ -1,7 +1,8 @@
 //! Which frames skip the bridge on their way to a host, and when the first of them may.
 //!
-//! The way by the bridge is longer: a frame on it waits in the kernel's backlog three times, one that skips it once, or twice in a bundle. So what is for an
-//! address goes on by the bridge until nothing for that address has gone there for [`PAUSE`], or the worker has made such a pause
+//! The way by the bridge is longer: a frame on it waits in the kernel's backlog three times, one
+//! that skips it once, or twice in a bundle. So what is for an address goes on by the bridge until
+//! nothing for that address has gone there for [`PAUSE`], or the worker has made such a pause
 //! ([`HostDelivery::settle`]). The other way round needs no care: who comes later takes longer.
 
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
 use crate::batch::Destination;
 use crate::frame::{ETHERNET, MACS, Offload};
 
-/// After this long, what was sent to the bridge is taken to have left it: the kernel does not say when it has.
+/// After this long, what was sent to the bridge is taken to have left it: the kernel does not say
+/// when it has.
 pub const PAUSE: Duration = Duration::from_millis(5);
 
 /// For so many milliseconds after a frame that cannot be in a bundle, an address gets none.
@@ -32,7 +34,8 @@ struct Known {
     port: u32,
     /// Longest frame that the port takes, in bytes with its header.
     frame_limit: u32,
-    /// When a frame for an address of this place last went by the bridge, in milliseconds as [`HostDelivery::now`].
+    /// When a frame for an address of this place last went by the bridge, in milliseconds as
+    /// [`HostDelivery::now`].
     bridged: u64,
     /// The same in a bundle, and of UDP that cannot be in one; 0 for never.
     bundled: u64,
@@ -41,8 +44,15 @@ struct Known {
 
 impl Known {
     /// Of a snapshot that none is.
-    const NONE: Self =
-        Self { snapshot: u64::MAX, address: 0, port: 0, frame_limit: 0, bridged: 0, bundled: 0, apart: 0 };
+    const NONE: Self = Self {
+        snapshot: u64::MAX,
+        address: 0,
+        port: 0,
+        frame_limit: 0,
+        bridged: 0,
+        bundled: 0,
+        apart: 0,
+    };
 }
 
 /// See the module's description.
@@ -51,7 +61,8 @@ pub(crate) struct HostDelivery {
     places: Box<[Known; PLACES]>,
     /// Ports that may be sent to.
     open: Vec<OpenPort>,
-    /// The beginning of the time that is counted, which stands still while a batch is sent: what was sent is as old as the time since.
+    /// The beginning of the time that is counted, which stands still while a batch is sent: what
+    /// was sent is as old as the time since.
     start: Option<Instant>,
     /// Milliseconds of it, counted from a pause on.
     now: u64,
@@ -66,26 +77,39 @@ pub(crate) struct HostDelivery {
 impl Default for HostDelivery {
     fn default() -> Self {
         let places = Box::new([Known::NONE; PLACES]);
-        Self { places, open: Vec::new(), start: None, now: 0, settled: 0, unsettled: None, bundles: false }
+        Self {
+            places,
+            open: Vec::new(),
+            start: None,
+            now: 0,
+            settled: 0,
+            unsettled: None,
+            bundles: false,
+        }
     }
 }
 
-/// Whether the bridge does nothing with such a frame but to forward it: IPv4; TCP, UDP and fragments over IPv6. It may answer ARP and neighbour
-/// discovery, and what is behind other extension headers is not looked for.
+/// Whether the bridge does nothing with such a frame but to forward it: IPv4; TCP, UDP and
+/// fragments over IPv6. It may answer ARP and neighbour discovery, and what is behind other
+/// extension headers is not looked for.
 fn is_plain(inner: &[u8]) -> bool {
     let kind = inner.get(MACS..).and_then(<[u8]>::first_chunk);
     match kind {
         Some([0x08, 0x00]) => true,
         Some([0x86, 0xdd]) => {
-            matches!(inner.get(ETHERNET + 6), Some(&(PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_FRAGMENT)))
+            matches!(
+                inner.get(ETHERNET + 6),
+                Some(&(PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_FRAGMENT))
+            )
         }
         _ => false,
     }
 }
 
-/// Whether the packet's header is right and the packet fills the frame. Where br_netfilter is in use the bridge drops
-/// packets with a wrong version, length or checksum, and cuts off what is behind a packet (`br_validate_ipv4()` and
-/// `br_validate_ipv6()` in `net/bridge/`). Packets with IPv4 options do not count as right.
+/// Whether the packet's header is right and the packet fills the frame. Where br_netfilter is in
+/// use the bridge drops packets with a wrong version, length or checksum, and cuts off what is
+/// behind a packet (`br_validate_ipv4()` and `br_validate_ipv6()` in `net/bridge/`). Packets with
+/// IPv4 options do not count as right.
 fn is_well_formed(inner: &[u8]) -> bool {
     let length = inner.len();
     let packet = inner.get(ETHERNET..).unwrap_or_default();
@@ -101,7 +125,10 @@ fn is_well_formed(inner: &[u8]) -> bool {
 
 /// Whether it is UDP over IPv4, or a fragment of that.
 fn is_udp(inner: &[u8]) -> bool {
-    matches!(inner.get(MACS..ETHERNET + 20), Some([0x08, 0x00, _, _, _, _, _, _, _, _, _, PROTOCOL_UDP, ..]))
+    matches!(
+        inner.get(MACS..ETHERNET + 20),
+        Some([0x08, 0x00, _, _, _, _, _, _, _, _, _, PROTOCOL_UDP, ..])
+    )
 }
 
 fn place(address: u64) -> usize {
@@ -172,7 +199,8 @@ impl HostDelivery {
         if !bundles {
             return Some(Destination::Host(port));
         }
-        // A flow takes one way. One of which something is left to the kernel now and then takes the straight one, which is the shorter.
+        // A flow takes one way. One of which something is left to the kernel now and then takes the
+        // straight one, which is the shorter.
         if offload != Offload::default() {
             known.apart = now;
         }
@@ -207,7 +235,8 @@ impl HostDelivery {
         if known.snapshot != snapshot.identity() || known.address != address {
             let hosts = snapshot.vni(slot).map(|table| &table.hosts);
             let port = hosts.and_then(|hosts| hosts.get(&MacAddr([a, b, c, d, e, f])));
-            let found = port.and_then(|port| self.open.binary_search_by_key(port, |open| open.ifindex).ok());
+            let found = port
+                .and_then(|port| self.open.binary_search_by_key(port, |open| open.ifindex).ok());
             let open = found.and_then(|found| self.open.get(found));
             (known.snapshot, known.address) = (snapshot.identity(), address);
             known.port = open.map_or(0, |open| open.ifindex);
@@ -216,7 +245,8 @@ impl HostDelivery {
         let since = self.now.saturating_sub(known.bridged);
         let recent = known.bridged >= self.settled && since < PAUSE.as_millis() as u64;
         if known.port != 0 {
-            // The bridge fragments what is too long for the port where br_netfilter is in use, else it drops it.
+            // The bridge fragments what is too long for the port where br_netfilter is in use, else
+            // it drops it.
             let fits = is_super_frame || inner.len() <= known.frame_limit as usize;
             let well_formed = fits && is_well_formed(inner);
             if well_formed && !recent {

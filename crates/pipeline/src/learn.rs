@@ -1,10 +1,11 @@
 //! Data-plane learning (RFC 7348 section 4.1), by the rules of `vxlan_snoop()` in the kernel's
 //! `drivers/net/vxlan/vxlan_core.c`: behind which VTEP a source address is.
 //!
-//! Nothing is forwarded by what is heard here. What the tables do not say yet is reported; control writes it into the
-//! kernel's FDB, from where it comes back with the next snapshot. What they say already is reported a few times in an
-//! ageing time, so that the kernel does not forget who still sends. A cache of fixed size remembers what was reported
-//! lately: in between, a frame costs one look into it.
+//! Nothing is forwarded by what is heard here. What the tables do not say yet is reported; control
+//! writes it into the kernel's FDB, from where it comes back with the next snapshot. What they say
+//! already is reported a few times in an ageing time, so that the kernel does not forget who still
+//! sends. A cache of fixed size remembers what was reported lately: in between, a frame costs one
+//! look into it.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -17,9 +18,11 @@ use crate::drop_reason::DropReason;
 
 /// What was reported and is not in the tables after this time was lost, and is reported again.
 pub const AGAIN: Duration = Duration::from_millis(50);
-/// Reports about an address that the tables have, in an ageing time: so often may the kernel miss one.
+/// Reports about an address that the tables have, in an ageing time: so often may the kernel miss
+/// one.
 pub const REFRESHES: u32 = 4;
-/// Reports of either kind (new and moved addresses, and refreshed ones) that are made in a millisecond, in the long run.
+/// Reports of either kind (new and moved addresses, and refreshed ones) that are made in a
+/// millisecond, in the long run.
 pub const PER_MILLISECOND: u64 = 4;
 /// Reports of either kind that are made at once.
 pub const BURST: u64 = 512;
@@ -28,7 +31,8 @@ pub const BURST: u64 = 512;
 const CACHED: usize = SETS * WAYS;
 const SETS: usize = 4096;
 const WAYS: usize = 8;
-/// When an address that is never to be refreshed is looked up again, so that its place in the cache comes free.
+/// When an address that is never to be refreshed is looked up again, so that its place in the cache
+/// comes free.
 const IDLE: u64 = 60_000;
 
 /// An address in the cache. Times are in milliseconds since the first frame.
@@ -125,7 +129,8 @@ impl Learner {
         self.reports.drain(..)
     }
 
-    /// A frame came from `vtep` with this source address. `limited` counts what would have been reported.
+    /// A frame came from `vtep` with this source address. `limited` counts what would have been
+    /// reported.
     ///
     /// # Errors
     /// [`DropReason::StaticSource`].
@@ -143,7 +148,8 @@ impl Learner {
         }
         let key = key(mac, table.slot.get());
         let Some(set) = self.cache.get_mut(set_of(key)) else { return Ok(()) };
-        // What is due soonest is missed least: what was known for long is not pushed out by what is new.
+        // What is due soonest is missed least: what was known for long is not pushed out by what is
+        // new.
         let place = match set.iter_mut().find(|seen| seen.key == key) {
             Some(place) => Some(place),
             None => set.iter_mut().min_by_key(|seen| seen.due),

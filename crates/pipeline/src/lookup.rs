@@ -1,5 +1,5 @@
-//! Where a frame goes. Asked by [`crate::encapsulate`] to send it and by [`crate::explain`] to tell about it, so that both say
-//! the same.
+//! Where a frame goes. Asked by [`crate::encapsulate`] to send it and by [`crate::explain`] to tell
+//! about it, so that both say the same.
 
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,8 @@ use crate::outer::{Inner, OVERHEAD};
 /// Outer headers that count against the underlay's MTU.
 pub const L3_OVERHEAD: usize = OVERHEAD - 14;
 
-/// What becomes of a frame from the bridge: to whom, and in how many pieces. Borrows rather than holds: it is made for every frame.
+/// What becomes of a frame from the bridge: to whom, and in how many pieces. Borrows rather than
+/// holds: it is made for every frame.
 #[derive(Clone, Copy)]
 pub struct Decision<'a> {
     pub vni: &'a VniTable,
@@ -73,7 +74,8 @@ impl<'a> Decision<'a> {
     /// Whether its sender left nothing of the frame to somebody below.
     #[inline]
     pub const fn is_finished(&self) -> bool {
-        self.frame.offload.gso.is_none() && !matches!(self.frame.offload.checksum, Checksum::Partial { .. })
+        self.frame.offload.gso.is_none()
+            && !matches!(self.frame.offload.checksum, Checksum::Partial { .. })
     }
 
     /// All of the frame's bytes.
@@ -92,10 +94,12 @@ impl<'a> Decision<'a> {
         Segmenter::new(self.frame.data, self.dissection, gso, self.frame.offload.checksum).map(Some)
     }
 
-    /// Length in bytes of the longest segment of a super-frame that the kernel can cut inside a tunnel, and what it is to be told of it
-    /// behind the outer headers.
+    /// Length in bytes of the longest segment of a super-frame that the kernel can cut inside a
+    /// tunnel, and what it is to be told of it behind the outer headers.
     pub fn in_a_tunnel(&self, segmenter: &Segmenter<'_>) -> Option<(usize, Offload)> {
-        let Offload { checksum: Checksum::Partial { .. }, gso } = self.frame.offload else { return None };
+        let Offload { checksum: Checksum::Partial { .. }, gso } = self.frame.offload else {
+            return None;
+        };
         let (longest, checksum) = segmenter.in_a_tunnel()?;
         Some((longest, Offload { checksum, gso }))
     }
@@ -103,8 +107,8 @@ impl<'a> Decision<'a> {
     /// Prepares one piece: writes those headers to `inner` that differ from the frame's.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if the sender's description does not fit the frame, [`DropReason::TooBig`] if the headers are
-    /// too long to be rewritten.
+    /// [`DropReason::BadOffload`] if the sender's description does not fit the frame,
+    /// [`DropReason::TooBig`] if the headers are too long to be rewritten.
     #[inline]
     pub fn piece(
         &self,
@@ -126,9 +130,15 @@ impl<'a> Decision<'a> {
     }
 
     /// Completes the frame's checksum; returns which bytes follow it.
-    fn complete(&self, start: u16, offset: u16, inner: &mut InnerHead) -> Result<Range<usize>, DropReason> {
+    fn complete(
+        &self,
+        start: u16,
+        offset: u16,
+        inner: &mut InnerHead,
+    ) -> Result<Range<usize>, DropReason> {
         let frame = self.frame.data;
-        let checksum = Completed::of(frame, self.dissection, start, offset).ok_or(DropReason::BadOffload)?;
+        let checksum =
+            Completed::of(frame, self.dissection, start, offset).ok_or(DropReason::BadOffload)?;
         let headers = frame.get(..checksum.end()).ok_or(DropReason::BadOffload)?;
         let headers = inner.start(headers).ok_or(DropReason::TooBig)?;
         checksum.write(headers).ok_or(DropReason::BadOffload)?;
@@ -140,7 +150,9 @@ impl<'a> Decision<'a> {
     pub fn source_port(&self, piece: Option<&Piece>) -> u16 {
         match piece.and_then(|piece| piece.roce) {
             None => self.vni.entropy.decide(self.dissection).source_port,
-            Some(roce) => self.vni.entropy.decide(&Dissection { roce, ..*self.dissection }).source_port,
+            Some(roce) => {
+                self.vni.entropy.decide(&Dissection { roce, ..*self.dissection }).source_port
+            }
         }
     }
 
@@ -167,7 +179,8 @@ pub struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Chooses the next hop: by a hash of the outer addresses and ports alone, so that a source port is a path.
+    /// Chooses the next hop: by a hash of the outer addresses and ports alone, so that a source
+    /// port is a path.
     ///
     /// # Errors
     /// Why this copy goes no further.
@@ -188,7 +201,8 @@ impl<'a> Path<'a> {
             vni.tunnel.destination_port,
         );
         let hop = vtep.paths.choose(hash).ok_or(DropReason::NoRoute)?;
-        let l3_length = u16::try_from(inner_length + L3_OVERHEAD).map_err(|_| DropReason::TooBig)?;
+        let l3_length =
+            u16::try_from(inner_length + L3_OVERHEAD).map_err(|_| DropReason::TooBig)?;
         if u32::from(l3_length) > hop.mtu {
             return Err(DropReason::TooBig);
         }

@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 use tables::{DontFragment, NextHop, Tos, Ttl, Tunnel};
 use wire::checksum::Sum;
 use wire::ecn::Ingress;
-use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, PROTOCOL_UDP};
+use wire::number::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, PROTOCOL_UDP,
+};
 
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MACS};
@@ -17,18 +19,20 @@ pub const UDP_AT: usize = 14 + 20;
 /// Where UDP has its checksum.
 pub const UDP_CHECKSUM: u16 = 6;
 
-/// How many tags the kernel follows (`VLAN_MAX_DEPTH` less one, `__vlan_get_protocol()` in `include/linux/if_vlan.h`).
+/// How many tags the kernel follows (`VLAN_MAX_DEPTH` less one, `__vlan_get_protocol()` in
+/// `include/linux/if_vlan.h`).
 const MAX_TAGS: usize = 7;
 
-/// What the kernel's tunnels read of the inner packet, by its EtherType alone: its version and checksum do not matter.
-/// They look behind tags of 802.1Q and 802.1ad, and behind no others.
+/// What the kernel's tunnels read of the inner packet, by its EtherType alone: its version and
+/// checksum do not matter. They look behind tags of 802.1Q and 802.1ad, and behind no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Inner {
     /// Type of service or traffic class, of IP.
     pub tos: Option<u8>,
     /// Time to live or hop limit, of IP.
     pub ttl: Option<u8>,
-    /// The don't-fragment bit, which IPv6 always has. `vxlan_xmit_one()` does not look behind tags for it.
+    /// The don't-fragment bit, which IPv6 always has. `vxlan_xmit_one()` does not look behind tags
+    /// for it.
     pub dont_fragment: bool,
 }
 
@@ -36,8 +40,8 @@ impl Inner {
     /// Reads a frame.
     ///
     /// # Errors
-    /// [`DropReason::InnerTruncated`] where the frame ends inside the IP header: the kernel drops it
-    /// (`skb_vlan_inet_prepare()` in `include/net/ip_tunnels.h`).
+    /// [`DropReason::InnerTruncated`] where the frame ends inside the IP header: the kernel drops
+    /// it (`skb_vlan_inet_prepare()` in `include/net/ip_tunnels.h`).
     #[inline]
     pub fn of(frame: &[u8]) -> Result<Self, DropReason> {
         let mut at = MACS;
@@ -57,7 +61,11 @@ impl Inner {
                     let &[first, second, _, _, _, _, _, limit, ..] =
                         header.ok_or(DropReason::InnerTruncated)?;
                     let class = first << 4 | second >> 4;
-                    return Ok(Self { tos: Some(class), ttl: Some(limit), dont_fragment: at == MACS });
+                    return Ok(Self {
+                        tos: Some(class),
+                        ttl: Some(limit),
+                        dont_fragment: at == MACS,
+                    });
                 }
                 _ => break,
             }
@@ -123,20 +131,29 @@ pub struct Outer<'a> {
 }
 
 impl Outer<'_> {
-    /// Writes the headers. A next hop that is not resolved gets the MAC address 00:00:00:00:00:00, for now.
+    /// Writes the headers. A next hop that is not resolved gets the MAC address 00:00:00:00:00:00,
+    /// for now.
     ///
-    /// Word by word, and where they stay: byte by byte, as one array, it took half as long as all of the rest.
+    /// Word by word, and where they stay: byte by byte, as one array, it took half as long as all
+    /// of the rest.
     #[inline]
     pub fn write(&self, headers: &mut [u8; OVERHEAD]) {
-        let Self { tunnel, hop, remote, inherited: Inherited { tos, ttl, dont_fragment }, .. } = *self;
+        let Self { tunnel, hop, remote, inherited: Inherited { tos, ttl, dont_fragment }, .. } =
+            *self;
         let flags = if dont_fragment { 0x4000 } else { 0 };
         let udp_length = self.l3_length.saturating_sub(20);
         let first = u16::from_be_bytes([0x45, tos]);
         let time = u16::from_be_bytes([ttl, PROTOCOL_UDP]);
         let addresses = Sum::new().long(tunnel.local.to_bits()).long(remote.to_bits());
-        let sum = addresses.word(first).word(self.l3_length).word(self.identification).word(flags).word(time);
+        let sum = addresses
+            .word(first)
+            .word(self.l3_length)
+            .word(self.identification)
+            .word(flags)
+            .word(time);
         let udp_checksum = if tunnel.udp_checksum {
-            // What CHECKSUM_PARTIAL expects in the field: the pseudo header's sum, not complemented.
+            // What CHECKSUM_PARTIAL expects in the field: the pseudo header's sum, not
+            // complemented.
             addresses.word(PROTOCOL_UDP.into()).word(udp_length).fold()
         } else {
             0
@@ -144,7 +161,9 @@ impl Outer<'_> {
         let pair = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be_bytes();
         let mut rest = headers.as_mut_slice();
         let mut put = |bytes: &[u8]| {
-            if let Some((place, behind)) = std::mem::take(&mut rest).split_at_mut_checked(bytes.len()) {
+            if let Some((place, behind)) =
+                std::mem::take(&mut rest).split_at_mut_checked(bytes.len())
+            {
                 place.copy_from_slice(bytes);
                 rest = behind;
             }
@@ -209,7 +228,13 @@ mod tests {
     fn received_frames_are_read_without_tags_only() {
         let tagged = frame(&[TAG], [8, 0], &IPV4);
         assert_eq!(Inner::of_received(&tagged), Ok(Inner::default()));
-        assert_eq!(Inner::of_received(&frame(&[], [8, 0], &IPV4)).map(|inner| inner.tos), Ok(Some(0x49)));
-        assert_eq!(Inner::of_received(&frame(&[], [8, 0], &IPV4[..19])), Err(DropReason::InnerTruncated));
+        assert_eq!(
+            Inner::of_received(&frame(&[], [8, 0], &IPV4)).map(|inner| inner.tos),
+            Ok(Some(0x49))
+        );
+        assert_eq!(
+            Inner::of_received(&frame(&[], [8, 0], &IPV4[..19])),
+            Err(DropReason::InnerTruncated)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Segments of a TCP stream, as far as they can leave together for a host: what the kernel's GRO asks of them (`tcp_gro_receive()`,
-//! `net/ipv4/tcp_offload.c`), so that the receiver cannot tell.
+//! Segments of a TCP stream, as far as they can leave together for a host: what the kernel's GRO
+//! asks of them (`tcp_gro_receive()`, `net/ipv4/tcp_offload.c`), so that the receiver cannot tell.
 
 use wire::Tcp;
 use wire::checksum::Sum;
@@ -17,7 +17,8 @@ const FRAGMENT: u16 = 0x3fff;
 /// What a frame is to its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Data, with nothing else to say than the segments before it: it may follow them in the same frame.
+    /// Data, with nothing else to say than the segments before it: it may follow them in the same
+    /// frame.
     Data(Segment),
     /// Of a stream with this hash, but not to be joined.
     Other(u32),
@@ -58,9 +59,11 @@ impl Part {
                 }
                 (*protocol, ETHERNET + IPV4, ETHERNET + usize::from(u16::from_be_bytes([*l0, *l1])))
             }
-            Some([0x86, 0xdd, 0x60..=0x6f, _, _, _, l0, l1, protocol, ..]) => {
-                (*protocol, ETHERNET + IPV6, ETHERNET + IPV6 + usize::from(u16::from_be_bytes([*l0, *l1])))
-            }
+            Some([0x86, 0xdd, 0x60..=0x6f, _, _, _, l0, l1, protocol, ..]) => (
+                *protocol,
+                ETHERNET + IPV6,
+                ETHERNET + IPV6 + usize::from(u16::from_be_bytes([*l0, *l1])),
+            ),
             _ => return Self::Unknown,
         };
         if protocol != PROTOCOL_TCP {
@@ -102,8 +105,13 @@ const fn layer(l4: usize) -> Layer {
 }
 
 impl Layout {
-    /// Whether all headers of `other`, the segment so many places and bytes behind this one, are as they would be if both were cut from one frame.
-    pub(crate) fn is_followed(self, (this, other): (&[u8], &[u8]), (places, bytes): (u32, u32)) -> bool {
+    /// Whether all headers of `other`, the segment so many places and bytes behind this one, are as
+    /// they would be if both were cut from one frame.
+    pub(crate) fn is_followed(
+        self,
+        (this, other): (&[u8], &[u8]),
+        (places, bytes): (u32, u32),
+    ) -> bool {
         let (Layer { l4, ipv6, .. }, headers) = (layer(self.l4.into()), usize::from(self.headers));
         let same = |range: core::ops::Range<usize>| this.get(range.clone()) == other.get(range);
         let network = if ipv6 {
@@ -116,7 +124,10 @@ impl Layout {
             same(0..16) && same(20..24) && same(26..l4) && counted
         };
         let sequence = |frame: &[u8]| {
-            frame.get(l4 + 4..).and_then(<[u8]>::first_chunk).map(|number| u32::from_be_bytes(*number))
+            frame
+                .get(l4 + 4..)
+                .and_then(<[u8]>::first_chunk)
+                .map(|number| u32::from_be_bytes(*number))
         };
         network
             && sequence(this).map(|number| number.wrapping_add(bytes)) == sequence(other)
@@ -127,7 +138,8 @@ impl Layout {
             && same(l4 + 18..headers)
     }
 
-    /// Has the first segment's headers speak for so many bytes of payload; `push`: as the last of them does. Says what is left to the kernel.
+    /// Has the first segment's headers speak for so many bytes of payload; `push`: as the last of
+    /// them does. Says what is left to the kernel.
     pub(crate) fn speak_for(
         self,
         headers: &mut [u8],
@@ -146,7 +158,10 @@ impl Layout {
         }
         tcp.set_checksum(pseudo);
         Some(Offload {
-            checksum: Checksum::Partial { start: self.l4.into(), offset: Tcp::CHECKSUM_OFFSET as u16 },
+            checksum: Checksum::Partial {
+                start: self.l4.into(),
+                offset: Tcp::CHECKSUM_OFFSET as u16,
+            },
             gso: Some(Gso { kind, size: u16::try_from(size).ok()?, ecn: false }),
         })
     }

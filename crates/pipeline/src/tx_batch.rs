@@ -5,13 +5,14 @@ use core::ops::{Deref, DerefMut};
 use crate::batch::{Destination, Payload, TxFrame};
 use crate::frame::Offload;
 
-/// Frames to be sent after which the rest of a batch waits for its next part. A frame's copies for one flood list are
-/// never separated, so a part may be longer by those.
+/// Frames to be sent after which the rest of a batch waits for its next part. A frame's copies for
+/// one flood list are never separated, so a part may be longer by those.
 pub const PART: usize = 2048;
 
 /// Frames to be sent, in order.
 ///
-/// Not a vector: to clear the 256 bytes of a new head takes as long as to encapsulate a frame. So what was sent is written over.
+/// Not a vector: to clear the 256 bytes of a new head takes as long as to encapsulate a frame. So
+/// what was sent is written over.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     /// Those to be sent, then those that were.
@@ -140,8 +141,11 @@ mod tests {
         for round in 0..3 {
             out.clear();
             for length in 1..4 {
-                let transmit = out.append(Destination::Port(1), 7, body(length), Offload::default()).unwrap();
-                assert!(transmit.head().is_empty() && transmit.vtep.is_none() && transmit.segments == 1);
+                let transmit =
+                    out.append(Destination::Port(1), 7, body(length), Offload::default()).unwrap();
+                assert!(
+                    transmit.head().is_empty() && transmit.vtep.is_none() && transmit.segments == 1
+                );
                 assert!(transmit.extend_head(&[round; 10]));
                 transmit.vtep = Some((tables::VtepIndex(1), [1, 2, 3, 4].into()));
                 transmit.segments = 9;
@@ -150,7 +154,12 @@ mod tests {
             assert!(out.iter().all(|transmit| transmit.head() == [round; 10]));
         }
         assert_eq!(out.pop().map(|transmit| transmit.len()), Some(13));
-        out.push(TxFrame::new(Destination::Bridge, 1, Payload::Owned([0; 99].into()), Offload::default()));
+        out.push(TxFrame::new(
+            Destination::Bridge,
+            1,
+            Payload::Owned([0; 99].into()),
+            Offload::default(),
+        ));
         assert_eq!(lengths(&out), [11, 12, 99]);
         out.clear();
         assert!(out.is_empty() && out.frames.is_empty(), "bytes that frames own are freed");

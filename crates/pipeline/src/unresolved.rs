@@ -1,5 +1,5 @@
-//! Frames whose next hop has no MAC address yet: a small queue for each, as the kernel's neighbours have
-//! (`net.ipv4.neigh.*.unres_qlen`), bounded in number and in time.
+//! Frames whose next hop has no MAC address yet: a small queue for each, as the kernel's neighbours
+//! have (`net.ipv4.neigh.*.unres_qlen`), bounded in number and in time.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,8 @@ use crate::drop_reason::DropReason;
 use crate::lookup::Path;
 use crate::tx_batch::TxBatch;
 
-/// Frames that may wait for one next hop: about what the kernel's default of 212,992 bytes holds of full frames.
+/// Frames that may wait for one next hop: about what the kernel's default of 212,992 bytes holds of
+/// full frames.
 pub const PER_NEXT_HOP: usize = 128;
 /// How long a frame waits: the kernel gives up after three probes one second apart.
 pub const PATIENCE: Duration = Duration::from_secs(3);
@@ -50,7 +51,9 @@ impl Held {
         }
         let hop = vtep.and_then(|vtep| vtep.paths.choose(self.hash));
         match hop {
-            Some(hop) if self.transmit.len() > hop.mtu as usize + 14 => Fate::GiveUp(DropReason::TooBig),
+            Some(hop) if self.transmit.len() > hop.mtu as usize + 14 => {
+                Fate::GiveUp(DropReason::TooBig)
+            }
             Some(hop) if hop.destination_mac.is_some() => Fate::Send(hop),
             _ if now.duration_since(self.since) < PATIENCE => Fate::Wait(hop),
             Some(_) => Fate::GiveUp(DropReason::NextHopUnresolved),
@@ -68,8 +71,8 @@ struct Queue {
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Hold {
-    /// In the order of arrival, whatever they wait for: so each flow's frames leave in order, also when they were put to wait
-    /// for different next hops.
+    /// In the order of arrival, whatever they wait for: so each flow's frames leave in order, also
+    /// when they were put to wait for different next hops.
     frames: VecDeque<Held>,
     queues: HashMap<Adjacency, Queue>,
     requests: Vec<Adjacency>,
@@ -112,7 +115,8 @@ impl Hold {
         Ok(())
     }
 
-    /// Moves every frame whose next hop is known by now to `out`, gives those up that waited too long.
+    /// Moves every frame whose next hop is known by now to `out`, gives those up that waited too
+    /// long.
     pub(crate) fn release(
         &mut self,
         snapshot: &Snapshot,
@@ -127,8 +131,12 @@ impl Hold {
             let Some(mut held) = self.frames.pop_front() else { break };
             match held.fate(snapshot, now) {
                 Fate::Send(hop) => {
-                    let addresses =
-                        hop.destination_mac.unwrap_or_default().0.into_iter().chain(hop.source_mac.0);
+                    let addresses = hop
+                        .destination_mac
+                        .unwrap_or_default()
+                        .0
+                        .into_iter()
+                        .chain(hop.source_mac.0);
                     for (to, from) in held.transmit.head_mut().iter_mut().zip(addresses) {
                         *to = from;
                     }

@@ -24,11 +24,12 @@ fn offload() -> impl Strategy<Value = Offload> {
         (place(200), place(40)).prop_map(|(start, offset)| Checksum::Partial { start, offset }),
     ];
     let kind = prop::sample::select(vec![GsoKind::TcpV4, GsoKind::TcpV6, GsoKind::Udp]);
-    let gso = prop::option::of((kind, place(300), any::<bool>()).prop_map(|(kind, size, ecn)| Gso {
-        kind,
-        size,
-        ecn,
-    }));
+    let gso =
+        prop::option::of((kind, place(300), any::<bool>()).prop_map(|(kind, size, ecn)| Gso {
+            kind,
+            size,
+            ecn,
+        }));
     (checksum, gso).prop_map(|(checksum, gso)| Offload { checksum, gso })
 }
 
@@ -40,7 +41,11 @@ fn frame() -> impl Strategy<Value = Owned> {
     };
     let good = prop_oneof![
         (0..4u32).prop_map(|qp| roce(qp, 1)),
-        (any::<bool>(), any::<u8>(), 0..2_000usize).prop_map(|(v6, flags, n)| tcp(v6, flags, &vec![1; n])),
+        (any::<bool>(), any::<u8>(), 0..2_000usize).prop_map(|(v6, flags, n)| tcp(
+            v6,
+            flags,
+            &vec![1; n]
+        )),
         prop::collection::vec(any::<u8>(), 0..200).prop_map(|payload| udp4(3, 1, 4791, &payload)),
         prop::collection::vec(any::<u8>(), 0..200),
         Just(common::sctp().0),
@@ -54,26 +59,30 @@ fn frame() -> impl Strategy<Value = Owned> {
         1 => (any::<u16>(), any::<u16>()).prop_map(|(tpid, tci)| Some(VlanTag { tpid, tci })),
     ];
     let to = prop::sample::select(vec![HOST, [0xff; 6], [2, 0, 0, 0, 0, 9]]);
-    (good, change, length, tag, offload(), to).prop_map(|(mut data, change, length, vlan, offload, to)| {
-        if data.len() > 6 && vlan.is_some() {
-            data[..6].copy_from_slice(&to);
-        }
-        for (at, value) in change {
-            if !data.is_empty() {
-                let at = at.index(data.len());
-                data[at] = value;
+    (good, change, length, tag, offload(), to).prop_map(
+        |(mut data, change, length, vlan, offload, to)| {
+            if data.len() > 6 && vlan.is_some() {
+                data[..6].copy_from_slice(&to);
             }
-        }
-        if let Some(length) = length {
-            data.truncate(length.index(data.len() + 1));
-        }
-        Owned { data, vlan, offload }
-    })
+            for (at, value) in change {
+                if !data.is_empty() {
+                    let at = at.index(data.len());
+                    data[at] = value;
+                }
+            }
+            if let Some(length) = length {
+                data.truncate(length.index(data.len() + 1));
+            }
+            Owned { data, vlan, offload }
+        },
+    )
 }
 
 fn leaf() -> impl Strategy<Value = Leaf> {
-    let hops =
-        prop::collection::vec((3..6u32, any::<bool>(), prop_oneof![Just(9_500u32), 60..2_000u32]), 0..3);
+    let hops = prop::collection::vec(
+        (3..6u32, any::<bool>(), prop_oneof![Just(9_500u32), 60..2_000u32]),
+        0..3,
+    );
     let vteps = prop::collection::vec(hops, 1..4);
     let flood = prop::collection::vec(0..5u32, 0..4);
     (vteps, flood, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
@@ -177,7 +186,9 @@ fn numbered(sequence: u32) -> Owned {
 }
 
 fn sequences(sent: &[Vec<u8>]) -> Vec<u32> {
-    sent.iter().map(|frame| u32::from_be_bytes(frame[OUTER + 50..OUTER + 54].try_into().unwrap())).collect()
+    sent.iter()
+        .map(|frame| u32::from_be_bytes(frame[OUTER + 50..OUTER + 54].try_into().unwrap()))
+        .collect()
 }
 
 #[test]
@@ -349,7 +360,8 @@ fn frames_by_a_default_route_are_counted() {
     let mut worker = Worker::new();
     for by_default in [true, false] {
         leaf.vteps[0].1.iter_mut().for_each(|hop| hop.by_default = by_default);
-        worker.encapsulate(&[Owned::tagged(roce(1, 1)), Owned::tagged(roce(1, 2))], &leaf.snapshot());
+        worker
+            .encapsulate(&[Owned::tagged(roce(1, 1)), Owned::tagged(roce(1, 2))], &leaf.snapshot());
         worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
         let counters = worker.pipeline.counters();
         let peer = counters.peer(0, LEAF_2).unwrap();
@@ -358,7 +370,8 @@ fn frames_by_a_default_route_are_counted() {
     assert_eq!(worker.pipeline.counters().peer(0, LEAF_2).unwrap().sent.frames.get(), 4);
 }
 
-/// What goes to a VTEP and comes from it is counted as its own, in inner frames and bytes; who gets its index starts at zero.
+/// What goes to a VTEP and comes from it is counted as its own, in inner frames and bytes; who gets
+/// its index starts at zero.
 #[test]
 fn each_peer_has_its_counters() {
     let (one, two) = (Leaf::one().snapshot(), Leaf::two().snapshot());
@@ -367,13 +380,15 @@ fn each_peer_has_its_counters() {
     flooded[..6].fill(0xff);
     let bytes = flooded.len() as u64;
     let mut worker = Worker::new();
-    let account = |worker: &Worker| worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
+    let account =
+        |worker: &Worker| worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
     let counted = |worker: &Worker, index, vtep| {
         let peer = worker.pipeline.counters().peer(index, vtep)?;
         let of = |traffic: &Traffic| (traffic.frames.get(), traffic.bytes.get());
         Some((of(&peer.sent), of(&peer.received)))
     };
-    let sent = worker.encapsulate(&[Owned::tagged(flooded.clone()), Owned::tagged(roce(1, 2))], &one);
+    let sent =
+        worker.encapsulate(&[Owned::tagged(flooded.clone()), Owned::tagged(roce(1, 2))], &one);
     account(&worker);
     assert_eq!(counted(&worker, 0, leaf_2), Some(((2, 2 * bytes), (0, 0))));
     assert_eq!(counted(&worker, 1, leaf_3), Some(((1, bytes), (0, 0))));

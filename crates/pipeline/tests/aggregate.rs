@@ -1,4 +1,5 @@
-//! Frames that leave together: nothing is lost, doubled or overtaken, and what the kernel cuts are the frames that went in.
+//! Frames that leave together: nothing is lost, doubled or overtaken, and what the kernel cuts are
+//! the frames that went in.
 
 #![allow(
     clippy::expect_used,
@@ -30,14 +31,23 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
     if partial {
         offload.checksum = Checksum::Partial { start: 34, offset: 6 };
     }
-    let to = Destination::Uplink { ifindex: uplink, path: uplink as u16, by_default: false, impaired: false };
+    let to = Destination::Uplink {
+        ifindex: uplink,
+        path: uplink as u16,
+        by_default: false,
+        impaired: false,
+    };
     let mut transmit = TxFrame::new(to, 1, Payload::Owned(vec![mark; length].into()), offload);
     assert!(transmit.extend_head(&head));
     transmit
 }
 
 /// What is handed to the kernel for a train, as one piece.
-fn coupled(aggregator: &Aggregator, train: &GsoGroup, frames: &mut [TxFrame]) -> (Vec<u8>, Offload) {
+fn coupled(
+    aggregator: &Aggregator,
+    train: &GsoGroup,
+    frames: &mut [TxFrame],
+) -> (Vec<u8>, Offload) {
     let batch = Batch::new(1);
     let offload = train.couple(&mut frames[train.first()], &batch);
     let mut whole = Vec::new();
@@ -48,7 +58,8 @@ fn coupled(aggregator: &Aggregator, train: &GsoGroup, frames: &mut [TxFrame]) ->
     (whole, offload)
 }
 
-/// As `__udp_gso_segment()` and `inet_gso_segment()` cut it: the payloads, for all headers but lengths and sums are alike.
+/// As `__udp_gso_segment()` and `inet_gso_segment()` cut it: the payloads, for all headers but
+/// lengths and sums are alike.
 fn cut(whole: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let (head, payload) = whole.split_at(GsoGroup::SHARED);
     let size = offload.gso.map_or(payload.len(), |gso| usize::from(gso.size));
@@ -74,7 +85,8 @@ fn assembled(frames: &[TxFrame], together: bool) -> Vec<Vec<usize>> {
 fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
     let flow = |port| (3, port, 64);
     let of = |port, length| frame(flow(port), length, 0, false);
-    let frames = [of(1, 100), of(2, 100), of(1, 100), of(1, 60), of(1, 100), of(2, 100), of(1, 120)];
+    let frames =
+        [of(1, 100), of(2, 100), of(1, 100), of(1, 60), of(1, 100), of(2, 100), of(1, 120)];
     assert_eq!(assembled(&frames, true), [vec![0, 2, 3], vec![1, 5], vec![4], vec![6]]);
     assert_eq!(assembled(&frames, false).len(), 7);
     let other = [of(1, 100), frame((4, 1, 64), 100, 0, false), frame((3, 1, 63), 100, 0, false)];
@@ -82,7 +94,11 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
     let many: Vec<_> = (0..130).map(|_| of(1, 100)).collect();
     assert_eq!(assembled(&many, true).iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 2]);
     let large: Vec<_> = (0..10).map(|_| of(1, 9000)).collect();
-    assert_eq!(assembled(&large, true).iter().map(Vec::len).collect::<Vec<_>>(), [7, 3], "65,000 bytes");
+    assert_eq!(
+        assembled(&large, true).iter().map(Vec::len).collect::<Vec<_>>(),
+        [7, 3],
+        "65,000 bytes"
+    );
 }
 
 /// However many there are, none ends another's train.
@@ -90,7 +106,8 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
 fn each_of_many_flows_that_take_turns_leaves_in_one() {
     const FLOWS: usize = 200;
     let port = |flow: usize| 49_152 + (flow * 0x9e37 % 16_384) as u16;
-    let frames: Vec<_> = (0..1000).map(|n| frame((3, port(n % FLOWS), 64), 100, 0, false)).collect();
+    let frames: Vec<_> =
+        (0..1000).map(|n| frame((3, port(n % FLOWS), 64), 100, 0, false)).collect();
     let of = |flow| (flow..1000).step_by(FLOWS).collect::<Vec<_>>();
     assert_eq!(assembled(&frames, true), (0..FLOWS).map(of).collect::<Vec<_>>());
 }

@@ -70,7 +70,8 @@ fn q19_no_allocation_per_frame() {
     }
 }
 
-/// Nor where addresses are learned: known ones are refreshed, one moves to and fro, new ones come with every frame.
+/// Nor where addresses are learned: known ones are refreshed, one moves to and fro, new ones come
+/// with every frame.
 #[test]
 fn q19_no_allocation_per_frame_with_learning() {
     const AGEING: Duration = Duration::from_secs(4);
@@ -169,7 +170,8 @@ fn coupled(aggregator: &Aggregator, out: &mut [TxFrame], batch: &Batch<'_>) -> V
     aggregator.trains().iter().map(couple).collect()
 }
 
-/// Nor with many flows of all sizes, both ways, in super-frames or not, with tables that change: `VTEPD_FRAMES` of them.
+/// Nor with many flows of all sizes, both ways, in super-frames or not, with tables that change:
+/// `VTEPD_FRAMES` of them.
 #[test]
 fn q19_no_allocation_with_many_flows_and_sizes() {
     const PORT: u32 = 8;
@@ -182,10 +184,12 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     };
     let here = [1, 2].map(|generation| leaf(Leaf::one(), generation));
     let hosts = vec![(HOST, PORT)];
-    let there = [1, 2].map(|generation| leaf(Leaf { hosts: hosts.clone(), ..Leaf::two() }, generation));
+    let there =
+        [1, 2].map(|generation| leaf(Leaf { hosts: hosts.clone(), ..Leaf::two() }, generation));
     let from_hosts = batches(&from_hosts());
     // What a peer makes of it: segments, and those of one flow together.
-    let (mut peer, mut aggregator, mut carried) = (Worker::new(), Aggregator::default(), Vec::new());
+    let (mut peer, mut aggregator, mut carried) =
+        (Worker::new(), Aggregator::default(), Vec::new());
     for batch in &from_hosts {
         peer.out.clear();
         peer.pipeline.encapsulate(batch, &here[0], Instant::now(), &mut peer.out);

@@ -1,13 +1,18 @@
-//! The bridge of our own: where frames go, what is learned and forgotten, and that nothing is lost uncounted.
+//! The bridge of our own: where frames go, what is learned and forgotten, and that nothing is lost
+//! uncounted.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp};
+use common::{
+    HOST, LEAF_1, LEAF_2, Leaf, Owned, UDP_AT, VNI, Worker, leaked, leave_to_card, open, tcp,
+};
 use etherparse::PacketBuilder;
-use pipeline::{AccessTerms, Bridge, BridgeLimits, Destination, DropReason, GsoKind, Place, TxFrame};
+use pipeline::{
+    AccessTerms, Bridge, BridgeLimits, Destination, DropReason, GsoKind, Place, TxFrame,
+};
 use proptest::prelude::*;
 use tables::{Snapshot, VtepIndex};
 use wire::{MacAddr, Vni};
@@ -63,7 +68,8 @@ impl Switch {
         Self::with(&Leaf { fdb: Vec::new(), strict: true, ..Leaf::one() }, 50, 5)
     }
 
-    /// What becomes of frames from a port: the ports that get them, and the last numbers of the VTEPs.
+    /// What becomes of frames from a port: the ports that get them, and the last numbers of the
+    /// VTEPs.
     fn port_sends(&mut self, port: u16, frames: &[Owned]) -> (Vec<u16>, Vec<u8>) {
         self.worker.batch.clear();
         self.worker.out.clear();
@@ -233,8 +239,8 @@ fn a_super_frame_is_whole_for_ports_and_cut_for_vteps() {
 }
 
 proptest! {
-    /// Whatever comes from wherever, to whomever: no frame goes where it came from, or is lost uncounted, and no more is learned than
-    /// there is room for.
+    /// Whatever comes from wherever, to whomever: no frame goes where it came from, or is lost
+    /// uncounted, and no more is learned than there is room for.
     #[test]
     fn the_accounts_are_even(steps in prop::collection::vec((0u16..4, 0u8..8, 0u8..8, 0u64..4000), 1..60)) {
         let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 4, 3);

@@ -1,4 +1,5 @@
-//! Bundles for the punt pair: cut and unwrapped, they are the frames that went in, each between two stations in its order.
+//! Bundles for the punt pair: cut and unwrapped, they are the frames that went in, each between two
+//! stations in its order.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
 
 mod common;
@@ -14,7 +15,8 @@ use proptest::prelude::*;
 
 const PORT: u32 = 8;
 
-/// A message for the punt pair: how many frames it has, and each as it comes from there, with the way on.
+/// A message for the punt pair: how many frames it has, and each as it comes from there, with the
+/// way on.
 type Message = (usize, Vec<(Destination, Vec<u8>)>);
 
 fn worker(open: bool) -> Worker {
@@ -103,7 +105,11 @@ fn frames_between_two_stations_leave_in_bundles_of_one_size() {
         let of = |length: usize| udp4(0, 1, 2, &vec![7; length]);
         let many: Vec<_> = (0..100).map(|number| roce(number % 7, number)).collect();
         assert_eq!(received(&many), [64, 36], "whatever their queue pairs");
-        assert_eq!(received(&[of(100), of(100), of(50), of(100)]), [3, 1], "a shorter one is the last");
+        assert_eq!(
+            received(&[of(100), of(100), of(50), of(100)]),
+            [3, 1],
+            "a shorter one is the last"
+        );
         assert_eq!(received(&[of(100), of(101), of(100)]), [1, 2], "a longer one begins anew");
         assert_eq!(received(&vec![of(4000); 33]), [16, 16, 1], "65,000 bytes");
         // Between others: a place of their own.
@@ -122,13 +128,16 @@ fn frames_between_two_stations_leave_in_bundles_of_one_size() {
 #[test]
 fn tcp_for_a_host_is_another_sockets() {
     let mut worker = worker(true);
-    worker.decapsulate(&carried(&[tcp(false, 0x10, b"x"), roce(1, 1), roce(1, 2)], 0), &leaf().snapshot());
+    worker.decapsulate(
+        &carried(&[tcp(false, 0x10, b"x"), roce(1, 1), roce(1, 2)], 0),
+        &leaf().snapshot(),
+    );
     assert_eq!(worker.out[0].to, Destination::Host(PORT));
     assert_eq!(sizes(&mut worker), [2]);
 }
 
-/// What is left to the kernel of a UDP packet cannot be behind a wrapper: so such flows go straight to the port, and nobody is overtaken when
-/// that begins or ends.
+/// What is left to the kernel of a UDP packet cannot be behind a wrapper: so such flows go straight
+/// to the port, and nobody is overtaken when that begins or ends.
 #[test]
 fn a_flow_that_cannot_always_be_in_a_bundle_is_in_none() {
     let (mut worker, leaf, start) = (worker(true), leaf().snapshot(), Instant::now());

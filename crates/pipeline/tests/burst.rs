@@ -1,4 +1,5 @@
-//! Frames that are flooded to many VTEPs are sent in parts: the copies of one part and the memory for them are bounded.
+//! Frames that are flooded to many VTEPs are sent in parts: the copies of one part and the memory
+//! for them are bounded.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
 
 mod common;
@@ -6,7 +7,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LEAF_1, Leaf, Owned, VNI, Worker, hop, leaked, roce, tcp};
-use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, PART, TxBatch};
+use pipeline::{
+    AccessTerms, Batch, Bridge, BridgeLimits, Cursor, DropReason, GsoKind, PART, TxBatch,
+};
 use tables::Snapshot;
 use wire::Vni;
 
@@ -32,7 +35,8 @@ fn batch(frames: &[Owned]) -> Batch<'static> {
     batch
 }
 
-/// Sends what `part` makes of a batch, part by part. Returns the frames as they are sent, and how many parts there were.
+/// Sends what `part` makes of a batch, part by part. Returns the frames as they are sent, and how
+/// many parts there were.
 fn in_parts(
     worker: &mut Worker,
     batch: &Batch<'_>,
@@ -56,7 +60,8 @@ fn in_parts(
     (sent, parts)
 }
 
-/// A whole turn of one host's broadcast frames, among them frames of another flow, which keep their places.
+/// A whole turn of one host's broadcast frames, among them frames of another flow, which keep their
+/// places.
 #[test]
 fn a_burst_of_broadcast_frames_is_sent_in_bounded_parts() {
     let (snapshot, now) = (leaf().snapshot(), Instant::now());
@@ -79,7 +84,10 @@ fn a_burst_of_broadcast_frames_is_sent_in_bounded_parts() {
     );
     let (mut whole, mut out) = (Worker::new(), TxBatch::new());
     whole.pipeline.encapsulate(&batch, &snapshot, now, &mut out);
-    assert!(out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent), "the same frames in the same order");
+    assert!(
+        out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent),
+        "the same frames in the same order"
+    );
     out.clear();
     assert!(out.capacity() <= 2 * PART, "memory for {} frames is kept", out.capacity());
 }
@@ -98,7 +106,10 @@ fn a_flooded_super_frame_is_sent_in_bounded_parts() {
     assert_eq!(worker.pipeline.counters().vni(common::SLOT).unwrap().flooded.get(), 2);
     let mut out = TxBatch::new();
     Worker::new().pipeline.encapsulate(&batch, &snapshot, now, &mut out);
-    assert!(out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent), "the same frames in the same order");
+    assert!(
+        out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent),
+        "the same frames in the same order"
+    );
 }
 
 /// The VNI goes away in the middle of a frame: what is left of it is one dropped frame.
@@ -149,7 +160,10 @@ fn a_burst_from_an_access_port_is_sent_in_bounded_parts() {
     assert!(parts >= 10, "{parts}");
     let mut out = TxBatch::new();
     switch().pipeline.switch(&batch, 0, &snapshot, now, &mut out);
-    assert!(out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent), "the same frames in the same order");
+    assert!(
+        out.iter().map(|transmit| transmit.to_vec(&batch)).eq(sent),
+        "the same frames in the same order"
+    );
 }
 
 /// And so do a VTEP's, to all ports.
@@ -159,8 +173,9 @@ fn a_burst_from_a_vtep_is_sent_in_bounded_parts() {
     let mut peer = Leaf::two();
     peer.tunnel.local = [10, 1, 0, 0].into();
     (peer.vteps[0].0, peer.flood) = (LEAF_1, vec![0]);
-    let tunnelled =
-        Worker::new().encapsulate(&[Owned::tagged(broadcast(roce(1, 1)))], &peer.snapshot()).remove(0);
+    let tunnelled = Worker::new()
+        .encapsulate(&[Owned::tagged(broadcast(roce(1, 1)))], &peer.snapshot())
+        .remove(0);
     let frames = vec![Owned::plain(tunnelled); 500];
     let (batch, mut worker) = (batch(&frames), switch());
     let (sent, parts) = in_parts(&mut worker, &batch, |worker, from, out| {

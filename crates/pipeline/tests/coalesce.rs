@@ -1,4 +1,5 @@
-//! Segments of TCP streams for a host that leave together: cut again, they are the segments that went in, in their order.
+//! Segments of TCP streams for a host that leave together: cut again, they are the segments that
+//! went in, in their order.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
 
 mod common;
@@ -30,7 +31,8 @@ fn segment(ipv6: bool, stream: u16, sequence: u32, id: u16, flags: u8, payload: 
     frame
 }
 
-/// The frames that the kernel is handed for these, each cut again; by the frames that they were made of.
+/// The frames that the kernel is handed for these, each cut again; by the frames that they were
+/// made of.
 fn together(frames: &[Vec<u8>]) -> Vec<(Vec<usize>, Vec<Vec<u8>>)> {
     let mut batch = Batch::new(frames.len());
     let mut out = Vec::new();
@@ -45,7 +47,11 @@ fn together(frames: &[Vec<u8>]) -> Vec<(Vec<usize>, Vec<Vec<u8>>)> {
     for train in aggregator.trains() {
         let lengths: usize = out.iter().map(TxFrame::len).sum();
         let offload = train.couple(&mut out[train.first()], &batch);
-        assert_eq!(lengths, out.iter().map(TxFrame::len).sum::<usize>(), "what is accounted for stays");
+        assert_eq!(
+            lengths,
+            out.iter().map(TxFrame::len).sum::<usize>(),
+            "what is accounted for stays"
+        );
         let members: Vec<usize> = aggregator.members(train).collect();
         let mut whole = out[members[0]].to_vec(&batch);
         let (head, body) = train.spoken_for();
@@ -98,7 +104,11 @@ fn segments_of_a_stream_leave_together_until_it_pauses() {
         assert_eq!(members(&[data(0), of(1, 0x10, 0), data(1)]).len(), 3, "an acknowledgment");
         let mut damaged = data(1);
         *damaged.last_mut().unwrap() ^= 1;
-        assert_eq!(members(&[data(0), damaged, data(2)]).len(), 3, "whose checksum the host is to see");
+        assert_eq!(
+            members(&[data(0), damaged, data(2)]).len(),
+            3,
+            "whose checksum the host is to see"
+        );
         let mut padded = data(1);
         padded.push(0);
         assert_eq!(members(&[data(0), padded]).len(), 2, "bytes behind the packet");

@@ -15,7 +15,8 @@ fn outer(tos: u8, inner: &[u8]) -> Vec<u8> {
     let payload = [&[8, 0, 0, 0, 0, 0x27, 0x1a, 0][..], inner].concat();
     let mut frame = Vec::new();
     let mut ip =
-        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 0, 0, 1], [10, 0, 0, 2]).unwrap();
+        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 0, 0, 1], [10, 0, 0, 2])
+            .unwrap();
     ip.dscp = etherparse::IpDscp::try_new(tos >> 2).unwrap();
     ip.ecn = etherparse::IpEcn::try_new(tos & 3).unwrap();
     PacketBuilder::ethernet2([1; 6], [2; 6])
@@ -62,7 +63,8 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
 
 #[test]
 fn v1_decap_exact_inner_frame_and_i_flag() {
-    let inner = [roce(1, 2), udp6(0xb9, b"hello"), tcp(false, 0, &[1; 99]), vec![6; 16], vec![0xfe; 61]];
+    let inner =
+        [roce(1, 2), udp6(0xb9, b"hello"), tcp(false, 0, &[1; 99]), vec![6; 16], vec![0xfe; 61]];
     for inner in inner {
         assert_eq!(fate(Owned::plain(outer(0, &inner))), Ok(inner.clone()));
         let mut without_flag = outer(0, &inner);
@@ -133,7 +135,8 @@ fn only_whole_packets_for_us_are_accepted() {
     assert_eq!(fate(Owned::plain(broken)), Err(DropReason::OuterHeaderChecksum));
     for length in 0..good.len() {
         let reason = fate(Owned::plain(good[..length].to_vec())).unwrap_err();
-        let expected = if length == 0 { DropReason::ReceiveUnreadable } else { DropReason::Truncated };
+        let expected =
+            if length == 0 { DropReason::ReceiveUnreadable } else { DropReason::Truncated };
         assert_eq!(reason, expected, "{length} bytes");
     }
     for length in 0..14 {
@@ -165,7 +168,8 @@ fn the_outer_udp_checksum_is_checked_where_it_is_there() {
 #[test]
 fn a_checksum_that_was_never_completed_is_told_from_a_wrong_one() {
     let snapshot = Leaf::two().snapshot();
-    let told = |frame: &[u8]| explain_received(&Owned::plain(frame.to_vec()).frame(), &snapshot).fate;
+    let told =
+        |frame: &[u8]| explain_received(&Owned::plain(frame.to_vec()).frame(), &snapshot).fate;
     let mut frame = outer(0, &roce(1, 1));
     let length = u16::try_from(frame.len() - UDP_AT).unwrap();
     let pseudo = [&frame[26..34], &[0, 17], &length.to_be_bytes()].concat();
@@ -221,7 +225,11 @@ fn l7_ecn_decap() {
             }
             let frame = udp6(0xb8 | inner, b"x");
             let wanted = expected.map(|codepoint| udp6(0xb8 | codepoint, b"x"));
-            assert_eq!(fate(Owned::plain(outer(from, &frame))).ok(), wanted, "inner {inner} outer {from}");
+            assert_eq!(
+                fate(Owned::plain(outer(from, &frame))).ok(),
+                wanted,
+                "inner {inner} outer {from}"
+            );
         }
     }
     // What is not IP has no code point.
@@ -256,7 +264,8 @@ fn kernel_super_frames_go_on_whole() {
         assert_eq!((traffic.frames.get(), traffic.bytes.get()), (4, inner.len() as u64));
         worker.assert_balance(0);
     }
-    // A host's UDP_SEGMENT, as kernel VXLAN sends it: of our own kind by its type, inner by its offset.
+    // A host's UDP_SEGMENT, as kernel VXLAN sends it: of our own kind by its type, inner by its
+    // offset.
     let inner = udp4(0, 1, 2, &[9; 3_000]);
     let frame = Owned::plain(outer(0, &inner)).partial(84, 6).gso(GsoKind::Udp, 1_000);
     let mut worker = Worker::new();
@@ -305,7 +314,10 @@ fn our_own_super_frames_are_cut_into_their_packets() {
     set_header_checksum(&mut broken.data);
     let sent = worker.decapsulate(&[broken], &Leaf::two().snapshot());
     assert_eq!(sent.len(), 2);
-    assert_eq!((worker.dropped(DropReason::NotVxlan), worker.dropped(DropReason::Truncated)), (1, 1));
+    assert_eq!(
+        (worker.dropped(DropReason::NotVxlan), worker.dropped(DropReason::Truncated)),
+        (1, 1)
+    );
 }
 
 #[test]
@@ -313,7 +325,8 @@ fn partial_checksums_of_inner_frames_are_passed_on() {
     let mut inner = tcp(false, 0, &[5; 333]);
     common::leave_to_card(&mut inner, 34, 16);
     let mut worker = Worker::new();
-    let sent = worker.decapsulate(&[Owned::plain(outer(0, &inner)).partial(84, 16)], &Leaf::two().snapshot());
+    let sent = worker
+        .decapsulate(&[Owned::plain(outer(0, &inner)).partial(84, 16)], &Leaf::two().snapshot());
     assert_eq!(untagged(&sent[0]), inner);
     assert_eq!(worker.out[0].offload.checksum, Checksum::Partial { start: 38, offset: 16 });
 }

@@ -24,7 +24,8 @@ fn q1_one_queue_pair_one_outer_port() {
             let frames: Vec<_> = (0..64)
                 .map(|i| {
                     let sequence = batch * 64 + i;
-                    let mut frame = udp4(0, 49_152 + (sequence % 100) as u16, 4791, &bth(0x17, sequence, 64));
+                    let mut frame =
+                        udp4(0, 49_152 + (sequence % 100) as u16, 4791, &bth(0x17, sequence, 64));
                     frame[42] = sequence as u8; // Any opcode.
                     Owned::tagged(frame)
                 })
@@ -47,9 +48,12 @@ fn q1_queue_pairs_within_one_super_frame_have_ports_of_their_own() {
     let size = packets[0].len() as u16;
     let frame = udp4(0, 49_152, 4791, &packets.concat());
     let whole = Owned::tagged(frame).gso(GsoKind::Udp, size);
-    let single: Vec<_> = packets.iter().map(|packet| Owned::tagged(udp4(0, 49_152, 4791, packet))).collect();
+    let single: Vec<_> =
+        packets.iter().map(|packet| Owned::tagged(udp4(0, 49_152, 4791, packet))).collect();
     let (snapshot, mut worker) = (Leaf::one().snapshot(), Worker::new());
-    let ports = |frames: Vec<Vec<u8>>| -> Vec<_> { frames.iter().map(|f| open(f).udp.source_port).collect() };
+    let ports = |frames: Vec<Vec<u8>>| -> Vec<_> {
+        frames.iter().map(|f| open(f).udp.source_port).collect()
+    };
     let cut = ports(worker.encapsulate(&[whole], &snapshot));
     assert_eq!(cut, ports(worker.encapsulate(&single, &snapshot)));
     assert_eq!(cut.iter().collect::<BTreeSet<_>>().len(), 3);
@@ -63,9 +67,11 @@ fn v2_encap_fields() {
         frame
     };
     let inner = [roce(1, 2), udp6(0, b"hello"), mpls, tcp(false, 0, &[1; 700])];
-    for (policy, checksum, port) in
-        [(Policy::QpHash, false, 4789), (Policy::FiveTuple, true, 1111), (Policy::QpBins, true, 4789)]
-    {
+    for (policy, checksum, port) in [
+        (Policy::QpHash, false, 4789),
+        (Policy::FiveTuple, true, 1111),
+        (Policy::QpBins, true, 4789),
+    ] {
         let mut leaf = Leaf::one();
         leaf.settings.policy = policy;
         leaf.tunnel.udp_checksum = checksum;
@@ -81,7 +87,9 @@ fn v2_encap_fields() {
             assert_eq!(opened.ip.destination, [10, 0, 0, 2]);
             assert_eq!((opened.ip.time_to_live, opened.ip.dont_fragment), (64, false));
             assert_eq!(opened.udp.destination_port, port);
-            let Destination::Uplink { ifindex, path, .. } = transmit.to else { panic!("{:?}", transmit.to) };
+            let Destination::Uplink { ifindex, path, .. } = transmit.to else {
+                panic!("{:?}", transmit.to)
+            };
             assert_eq!(u32::from(path), ifindex);
             let hop = hop(ifindex);
             assert_eq!(sent[..12], [hop.destination_mac.unwrap().0, hop.source_mac.0].concat());
@@ -90,7 +98,10 @@ fn v2_encap_fields() {
             assert_eq!(&opened.inner, inner);
             let mut finished = sent.clone();
             if checksum {
-                assert_eq!(transmit.offload.checksum, pipeline::Checksum::Partial { start: 34, offset: 6 });
+                assert_eq!(
+                    transmit.offload.checksum,
+                    pipeline::Checksum::Partial { start: 34, offset: 6 }
+                );
                 wire::checksum::complete(&mut finished, 34, 6).unwrap();
                 let value = u16::from_be_bytes([finished[40], finished[41]]);
                 assert_eq!(value, common::transport_checksum(&finished, 34));
@@ -123,7 +134,8 @@ fn v2_ten_flows_use_at_least_nine_source_ports() {
                             frame
                         }
                         _ => {
-                            let mut frame = [&common::HOST[..], &common::SOURCE, &[0x88, 0x47]].concat();
+                            let mut frame =
+                                [&common::HOST[..], &common::SOURCE, &[0x88, 0x47]].concat();
                             frame[11] = flow;
                             frame
                         }
@@ -152,7 +164,10 @@ fn v4_one_copy_per_vtep() {
         assert!(sent.iter().all(|frame| frame[OUTER..] == inner));
         worker.assert_balance(usize::from(remotes));
         assert_eq!(worker.dropped(DropReason::NoRemote), u64::from(remotes == 0));
-        assert_eq!(worker.pipeline.counters().vni(SLOT).unwrap().flooded.get(), u64::from(remotes > 0));
+        assert_eq!(
+            worker.pipeline.counters().vni(SLOT).unwrap().flooded.get(),
+            u64::from(remotes > 0)
+        );
     }
 }
 
@@ -203,7 +218,8 @@ fn l3_known_unicast_goes_to_one_place() {
         })
         .to_vec();
     let sent = Worker::new().encapsulate(&frames, &leaf.snapshot());
-    let to: Vec<_> = sent.iter().map(|frame| (frame[OUTER + 5], open(frame).ip.destination[3])).collect();
+    let to: Vec<_> =
+        sent.iter().map(|frame| (frame[OUTER + 5], open(frame).ip.destination[3])).collect();
     assert_eq!(to, [(0x22, 2), (0x33, 3), (0x44, 2), (0x44, 3)]);
 }
 
@@ -231,7 +247,8 @@ fn l6_ecn_encap() {
             for (fixed, dscp) in [(Tos::Inherit, 0xb8), (Tos::Fixed(0x20), 0x20)] {
                 let mut leaf = Leaf::one();
                 leaf.tunnel.tos = fixed;
-                let frame = if ipv6 { udp6(0xb8 | inner, b"x") } else { udp4(0xb8 | inner, 1, 2, b"x") };
+                let frame =
+                    if ipv6 { udp6(0xb8 | inner, b"x") } else { udp4(0xb8 | inner, 1, 2, b"x") };
                 assert_eq!(tos(&leaf, frame), dscp | outer, "inner {inner}");
             }
         }
@@ -263,8 +280,8 @@ fn l4_ttl_and_df_follow_the_netdev() {
         leaf.tunnel.df = df;
         let mut fragile = udp4(0, 1, 2, b"x");
         fragile[20] |= 0x40;
-        let got =
-            [udp4(0, 1, 2, b"x"), fragile, udp6(0, b"x")].map(|inner| outer(&leaf, inner).dont_fragment);
+        let got = [udp4(0, 1, 2, b"x"), fragile, udp6(0, b"x")]
+            .map(|inner| outer(&leaf, inner).dont_fragment);
         assert_eq!(got, expected, "{df:?}");
     }
 }
@@ -277,8 +294,14 @@ fn the_underlays_mtu_is_kept() {
     }
     let (snapshot, mut worker) = (leaf.snapshot(), Worker::new());
     // 14 + 20 + 8 + 1,472 inner, 36 outer: 1,550.
-    assert_eq!(worker.encapsulate(&[Owned::tagged(udp4(0, 1, 2, &[0; 1_472]))], &snapshot).len(), 1);
-    assert_eq!(worker.encapsulate(&[Owned::tagged(udp4(0, 1, 2, &[0; 1_473]))], &snapshot).len(), 0);
+    assert_eq!(
+        worker.encapsulate(&[Owned::tagged(udp4(0, 1, 2, &[0; 1_472]))], &snapshot).len(),
+        1
+    );
+    assert_eq!(
+        worker.encapsulate(&[Owned::tagged(udp4(0, 1, 2, &[0; 1_473]))], &snapshot).len(),
+        0
+    );
     assert_eq!(worker.dropped(DropReason::TooBig), 1);
 }
 

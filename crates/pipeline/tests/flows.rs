@@ -32,7 +32,9 @@ fn leaves() -> Vec<Leaf> {
     vec![
         one.clone(),
         change(&|leaf| leaf.settings = Settings { policy: Policy::FiveTuple, ..leaf.settings }),
-        change(&|leaf| leaf.settings = Settings { policy: Policy::QpBins, seed: 9, ..leaf.settings }),
+        change(&|leaf| {
+            leaf.settings = Settings { policy: Policy::QpBins, seed: 9, ..leaf.settings }
+        }),
         change(&|leaf| leaf.tunnel.udp_checksum = true),
         change(&|leaf| {
             leaf.tunnel.ttl = Ttl::Inherit { default: 33 };
@@ -103,7 +105,8 @@ fn rest(sent: &TxFrame) -> impl PartialEq + std::fmt::Debug + use<> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A pipeline that remembers does what one does that never sees the same snapshot twice, over changes to and fro.
+    /// A pipeline that remembers does what one does that never sees the same snapshot twice, over
+    /// changes to and fro.
     #[test]
     fn with_memory_as_without(
         steps in prop::collection::vec((0..leaves().len(), prop::collection::vec(frame(), 1..16)), 1..12)
@@ -183,7 +186,9 @@ fn received() -> impl Strategy<Value = Owned> {
             7 => data[30..34].copy_from_slice(&[10, 0, 0, 8 | byte & 3]),
             8 => *data.get_mut(at)? ^= 1 << (byte & 7),
             9 => data[42 + at % 8] ^= byte,
-            10 => data[56..62].copy_from_slice(if byte & 1 == 0 { &common::NETDEV } else { &[0; 6] }),
+            10 => {
+                data[56..62].copy_from_slice(if byte & 1 == 0 { &common::NETDEV } else { &[0; 6] })
+            }
             11 => data[56] |= 1,
             12 => data.truncate(50 + at),
             13 => drop(data.splice(62..62, [0x81, 0, 0, 5])),
@@ -256,15 +261,19 @@ proptest! {
 /// Some of so many have the place of the one that is known.
 #[test]
 fn strangers_are_not_taken_for_a_vtep_that_is_remembered() {
-    let known =
-        Worker::new().encapsulate(&[Owned::tagged(common::roce(1, 1))], &Leaf::one().snapshot()).remove(0);
+    let known = Worker::new()
+        .encapsulate(&[Owned::tagged(common::roce(1, 1))], &Leaf::one().snapshot())
+        .remove(0);
     let (snapshot, mut worker) = (Leaf::two().snapshot(), Worker::new());
     for number in 0u32..2_000 {
         let mut stranger = known.clone();
         stranger[26..30].copy_from_slice(&(0x0a63_0000 + number).to_be_bytes());
         fit(&mut stranger);
         worker.decapsulate(&[Owned::plain(known.clone()), Owned::plain(stranger)], &snapshot);
-        assert_eq!(worker.out.iter().map(|sent| sent.vtep.is_some()).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(
+            worker.out.iter().map(|sent| sent.vtep.is_some()).collect::<Vec<_>>(),
+            [true, false]
+        );
     }
     assert_eq!(worker.pipeline.counters().vni(common::SLOT).unwrap().unknown_vtep.get(), 2_000);
 }

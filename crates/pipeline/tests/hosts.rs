@@ -85,7 +85,8 @@ fn what_only_the_bridge_can_do_goes_there() {
     let mut hidden = udp6(0, b"not UDP");
     hidden[20] = 0;
     let tagged = [&roce(1, 1)[..12], &[0x81, 0, 0, 5], &roce(1, 1)[12..]].concat();
-    let elsewhere = [STRANGER, [0xff; 6], [1, 0, 0x5e, 0, 0, 1], NETDEV].map(|mac| to(roce(1, 1), mac));
+    let elsewhere =
+        [STRANGER, [0xff; 6], [1, 0, 0x5e, 0, 0, 1], NETDEV].map(|mac| to(roce(1, 1), mac));
     let inner = [&[arp, echo, hidden, tagged][..], &elsewhere].concat();
     let (mut with, snapshot) = (worker(), leaf().snapshot());
     assert_eq!(with.decapsulate(&carried(&inner, 0), &snapshot).len(), inner.len());
@@ -116,7 +117,10 @@ fn what_is_too_long_for_the_port_goes_by_the_bridge_and_what_follows_stays_behin
     let mtu = (fits.len() - 14) as u32;
     worker.pipeline.open_ports(&[tables::OpenPort { ifindex: PORT, mtu }]);
     worker.decapsulate(&carried(&[fits.clone(), longer, fits.clone()], 0), &snapshot);
-    assert_eq!(destinations(&worker), [Destination::Host(PORT), Destination::Bridge, Destination::Bridge]);
+    assert_eq!(
+        destinations(&worker),
+        [Destination::Host(PORT), Destination::Bridge, Destination::Bridge]
+    );
     worker.pipeline.settle();
     worker.decapsulate(&carried(&[fits], 0), &snapshot);
     assert_eq!(destinations(&worker), [Destination::Host(PORT)]);
@@ -163,7 +167,8 @@ fn malformed_packets_go_by_the_bridge_and_what_follows_stays_behind_them() {
     }
 }
 
-/// Each frame a millisecond after the one before; when the host is on the port, and when the worker made a pause.
+/// Each frame a millisecond after the one before; when the host is on the port, and when the worker
+/// made a pause.
 #[test]
 fn the_first_frame_past_the_bridge_leaves_after_those_by_it_have() {
     let frame = carried(&[roce(1, 1)], 0);
@@ -219,14 +224,16 @@ fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
     assert!(at(&mut worker, 110, &known));
     // One who is served does not hide that another waits for a pause.
     let other = carried(&[to(roce(1, 1), [2, 0, 0, 0, 1, 1])], 0);
-    let both = Leaf { hosts: vec![(HOST, PORT), ([2, 0, 0, 0, 1, 1], PORT)], ..Leaf::two() }.snapshot();
+    let both =
+        Leaf { hosts: vec![(HOST, PORT), ([2, 0, 0, 0, 1, 1], PORT)], ..Leaf::two() }.snapshot();
     worker.decapsulate_at(&other, &known, start + Duration::from_millis(111));
     worker.decapsulate_at(&other, &both, start + Duration::from_millis(112));
     assert!(at(&mut worker, 113, &both) && worker.pipeline.is_unsettled());
 }
 
 proptest! {
-    /// However addresses come and go: what skips the bridge does not follow closely on what went by it.
+    /// However addresses come and go: what skips the bridge does not follow closely on what went by
+    /// it.
     #[test]
     fn no_frame_overtakes_another(
         steps in prop::collection::vec((0u64..8, any::<bool>(), 0u8..40, prop::bool::weighted(0.05)), 1..200)

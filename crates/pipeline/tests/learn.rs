@@ -146,7 +146,11 @@ fn who_is_no_station_is_dropped_and_not_reported() {
     assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 4);
     hearing.leaf.learning = None;
     hearing.hear(&sources.map(|source| from(LEAF_1, source)));
-    assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 8, "whether the netdev learns or not");
+    assert_eq!(
+        hearing.worker.dropped(DropReason::InvalidSource),
+        8,
+        "whether the netdev learns or not"
+    );
 }
 
 #[test]
@@ -160,7 +164,8 @@ fn what_is_static_is_heard_from_its_vtep_alone() {
     }
     assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 3);
     assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 0);
-    // The bridge has it on a port of its own, so that it is in no table: the kernel drops the frame all the same.
+    // The bridge has it on a port of its own, so that it is in no table: the kernel drops the frame
+    // all the same.
     hearing.publish(&[]);
     assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), []);
     assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 4);
@@ -177,8 +182,8 @@ fn a_netdev_that_does_not_learn_reports_nothing() {
     assert_eq!(hearing.worker.out.len(), 1);
 }
 
-/// A million made-up addresses in a second: few are reported, all frames are delivered, and whoever is known is still
-/// reported in time.
+/// A million made-up addresses in a second: few are reported, all frames are delivered, and whoever
+/// is known is still reported in time.
 #[test]
 fn made_up_addresses_are_limited_and_hide_nobody() {
     let mut hearing = Hearing::new(learner());
@@ -200,7 +205,10 @@ fn made_up_addresses_are_limited_and_hide_nobody() {
         }
     }
     let allowed = BURST + PER_MILLISECOND * u64::from(rounds) * 2;
-    assert!((allowed - PER_MILLISECOND * 2..=allowed).contains(&reported), "{reported} of {allowed}");
+    assert!(
+        (allowed - PER_MILLISECOND * 2..=allowed).contains(&reported),
+        "{reported} of {allowed}"
+    );
     assert_eq!(reported + hearing.limited(), u64::from(rounds * each));
     assert_eq!(refreshed.len(), 100, "everybody known");
     assert!(refreshed.values().all(|&n| n == 1), "once in an ageing time's quarter: {refreshed:?}");
@@ -217,7 +225,8 @@ struct Station {
 
 fn station() -> impl Strategy<Value = Station> {
     let moves = prop::collection::btree_map(0..20_000u64, 0..2u32, 0..4);
-    (1..6_000u64, moves).prop_map(|(every, moves)| Station { every, moves: moves.into_iter().collect() })
+    (1..6_000u64, moves)
+        .prop_map(|(every, moves)| Station { every, moves: moves.into_iter().collect() })
 }
 
 proptest! {
@@ -274,8 +283,8 @@ proptest! {
                 *reports.entry(report.mac).or_default() += 1;
                 waiting.push((now + delay, report));
             }
-            // Who has sent lately is known, and where it was last: unless a report was lost, and then it is made again with
-            // the next frame after a while.
+            // Who has sent lately is known, and where it was last: unless a report was lost, and
+            // then it is made again with the next frame after a while.
             for (mac, (vtep, said)) in &last {
                 let number = u32::from_be_bytes(mac.0[2..].try_into().unwrap());
                 let station = &stations[number as usize];

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{HOST, Leaf, OUTER, Owned, SOURCE, Worker, bth, open, roce, tcp, udp4, udp6, untagged};
+use common::{
+    HOST, Leaf, OUTER, Owned, SOURCE, Worker, bth, open, roce, tcp, udp4, udp6, untagged,
+};
 use etherparse::PacketBuilder;
 use pipeline::{Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
 use proptest::prelude::*;
@@ -23,7 +25,8 @@ fn inner_frames(frame: Owned) -> Vec<Vec<u8>> {
     sent.iter().map(|frame| open(frame).inner).collect()
 }
 
-/// How the segments of a TCP super-frame of `payload` must look, written down apart from the code that cuts.
+/// How the segments of a TCP super-frame of `payload` must look, written down apart from the code
+/// that cuts.
 fn expected_tcp(whole: &[u8], l3: usize, l4: usize, size: usize, ecn: bool) -> Vec<Vec<u8>> {
     let header = l4 + usize::from(whole[l4 + 12] >> 4) * 4;
     let ipv6 = whole[l3] >> 4 == 6;
@@ -44,7 +47,8 @@ fn expected_tcp(whole: &[u8], l3: usize, l4: usize, size: usize, ecn: bool) -> V
                 frame[l3 + 10..l3 + 12].copy_from_slice(&ip.calc_header_checksum().to_be_bytes());
             }
             let sequence = u32::from_be_bytes(whole[l4 + 4..l4 + 8].try_into().unwrap());
-            frame[l4 + 4..l4 + 8].copy_from_slice(&sequence.wrapping_add((i * size) as u32).to_be_bytes());
+            frame[l4 + 4..l4 + 8]
+                .copy_from_slice(&sequence.wrapping_add((i * size) as u32).to_be_bytes());
             if i + 1 < count {
                 frame[l4 + 13] &= !(FIN | PSH);
             }
@@ -103,7 +107,10 @@ fn q16_gso_behind_tags_and_options() {
         for (frame, i) in cut.iter().zip(0u32..) {
             let packet = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
             let Some(etherparse::NetSlice::Ipv4(ip)) = packet.net else { panic!() };
-            assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
+            assert_eq!(
+                ip.header().header_checksum(),
+                ip.header().to_header().calc_header_checksum()
+            );
             assert_eq!(usize::from(ip.header().total_len()), frame.len() - l3);
             let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else { panic!() };
             assert_eq!(
@@ -152,7 +159,10 @@ fn q16_gso_behind_ipv6_extension_headers() {
             let packet = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
             assert!(matches!(packet.transport, Some(etherparse::TransportSlice::Tcp(_))));
             assert_eq!(u16::from_be_bytes([frame[18], frame[19]]) as usize, frame.len() - 54);
-            assert_eq!(u16::from_be_bytes([frame[l4 + 16], frame[l4 + 17]]), sum(frame, destination));
+            assert_eq!(
+                u16::from_be_bytes([frame[l4 + 16], frame[l4 + 17]]),
+                sum(frame, destination)
+            );
         }
     }
 }
@@ -165,7 +175,8 @@ fn q16_gso_of_udp() {
             [(3_000, 1_000), (3_001, 1_000), (2_999, 1_001), (5, 1_000), (0, 9), (40_000, 1_472)]
         {
             let payload: Vec<_> = (0..length as u32).map(|i| (i * 29) as u8).collect();
-            let build = |payload: &[u8]| if ipv6 { udp6(1, payload) } else { udp4(1, 7, 8, payload) };
+            let build =
+                |payload: &[u8]| if ipv6 { udp6(1, payload) } else { udp4(1, 7, 8, payload) };
             let mut whole = build(&payload);
             common::leave_to_card(&mut whole, l4, 6);
             let frame = Owned::tagged(whole).partial(l4, 6).gso(GsoKind::Udp, size);
@@ -202,7 +213,8 @@ fn q16_a_udp_checksum_of_zero_is_sent_as_ones() {
     assert_eq!((cut.len(), &cut[0][40..42]), (4, &[0xff, 0xff][..]));
 }
 
-/// HostDelivery that run a VXLAN of their own (containers) leave the innermost TCP to be cut, inside their tunnel.
+/// HostDelivery that run a VXLAN of their own (containers) leave the innermost TCP to be cut,
+/// inside their tunnel.
 #[test]
 fn q16_gso_inside_the_hosts_own_tunnel() {
     for (ipv6, tunnel_checksum) in [(false, false), (true, false), (false, true)] {
@@ -222,7 +234,8 @@ fn q16_gso_inside_the_hosts_own_tunnel() {
         let mut left = innermost;
         common::leave_to_card(&mut left, inner_l4, 16);
         let frame = Owned::tagged(tunnel(&left, 0)).partial(50 + inner_l4, 16).gso(kind, 1_000);
-        let wanted: Vec<_> = expected.iter().zip(0..).map(|(frame, id)| tunnel(frame, id)).collect();
+        let wanted: Vec<_> =
+            expected.iter().zip(0..).map(|(frame, id)| tunnel(frame, id)).collect();
         assert_eq!(inner_frames(frame), wanted);
     }
 }
@@ -248,7 +261,10 @@ fn q16_partial_checksums() {
     let mut left = whole.clone();
     common::leave_to_card(&mut left, 34, 16);
     let sent = Worker::new().encapsulate(&[Owned::tagged(left).partial(34, 16)], &leaf.snapshot());
-    assert_eq!(sent.iter().map(|frame| frame[OUTER..].to_vec()).collect::<Vec<_>>(), [whole.clone(), whole]);
+    assert_eq!(
+        sent.iter().map(|frame| frame[OUTER..].to_vec()).collect::<Vec<_>>(),
+        [whole.clone(), whole]
+    );
 }
 
 #[test]
@@ -291,7 +307,8 @@ fn offloads_that_contradict_the_frame_are_dropped() {
     worker.assert_balance(0);
 }
 
-/// A super-frame longer than its IP header can say: some segments fit, one does not. All are accounted for.
+/// A super-frame longer than its IP header can say: some segments fit, one does not. All are
+/// accounted for.
 #[test]
 fn segmentation_that_fails_midway_is_accounted_for() {
     let mut frame = udp4(0, 1, 2, &[7; 1_000]);
@@ -313,7 +330,10 @@ fn segmentation_that_fails_midway_is_accounted_for() {
 fn through(frames: &[Owned], there: &Snapshot, here: &Snapshot) -> Vec<Vec<u8>> {
     let (mut one, mut two) = (Worker::new(), Worker::new());
     let sent: Vec<_> = one.encapsulate(frames, here).into_iter().map(Owned::plain).collect();
-    sent.chunks(64).flat_map(|sent| two.decapsulate(sent, there)).map(|frame| untagged(&frame)).collect()
+    sent.chunks(64)
+        .flat_map(|sent| two.decapsulate(sent, there))
+        .map(|frame| untagged(&frame))
+        .collect()
 }
 
 #[test]
@@ -325,7 +345,8 @@ fn q11_inner_bytes_identical_roce_in_super_frames_too() {
     assert_eq!(got, packets);
     assert!(got.iter().all(|frame| wire::icrc::is_right(&frame[14..]) == Ok(true)));
 
-    // The same as one UDP_SEGMENT of the host: each packet's ICRC was computed over the header that it will have.
+    // The same as one UDP_SEGMENT of the host: each packet's ICRC was computed over the header that
+    // it will have.
     let mut datagrams = Vec::new();
     for (packet, i) in packets.iter().zip(0..) {
         let mut packet = packet.clone();
@@ -462,11 +483,16 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let gso = Some(Gso { kind, size: 1_000, ecn: false });
         let checksum = Checksum::Partial { start: (OUTER + l4) as u16, offset: 16 };
         assert_eq!(transmit.offload, Offload { checksum, gso });
-        assert_eq!(bytes[12..14], if ipv6 { [0x86, 0xdd] } else { [8, 0] }, "what the kernel asks for");
+        assert_eq!(
+            bytes[12..14],
+            if ipv6 { [0x86, 0xdd] } else { [8, 0] },
+            "what the kernel asks for"
+        );
         bytes[12..14].copy_from_slice(&[8, 0]);
         let opened = open(&bytes);
         assert_eq!((opened.udp.checksum, opened.inner), (0, frame.data.clone()));
-        let (counters, dissection) = (worker.pipeline.counters(), wire::dissect(&frame.data).unwrap());
+        let (counters, dissection) =
+            (worker.pipeline.counters(), wire::dissect(&frame.data).unwrap());
         assert_eq!((counters.sent.get(), counters.copies.get()), (3, 2));
         // As if it had been cut.
         let (_, _, _, other) = sent(&leaf, &frame, &[]);

@@ -1,4 +1,5 @@
-//! Generates `docs/reference/drop-reasons.md`: `VTEPD_UPDATE_DOCS=1 cargo test -p pipeline reference` writes it.
+//! Generates `docs/reference/drop-reasons.md`: `VTEPD_UPDATE_DOCS=1 cargo test -p pipeline
+//! reference` writes it.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 

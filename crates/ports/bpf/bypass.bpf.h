@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// The bypass: a host's frame for a known remote MAC address goes from its port straight to the worker, without the bridge.
-// Included by steering.bpf.c.
+// The bypass: a host's frame for a known remote MAC address goes from its port straight to the
+// worker, without the bridge. Included by steering.bpf.c.
 
 #define IPPROTO_ICMPV6 58
 
@@ -34,7 +34,8 @@ struct {
 	TYPE(value, struct port_counts);
 } port_counts SEC(".maps");
 
-// Where a MAC address is: behind a port (scope: its ifindex), or behind a remote VTEP (scope: the VNI's slot).
+// Where a MAC address is: behind a port (scope: its ifindex), or behind a remote VTEP (scope: the
+// VNI's slot).
 enum { PLACE_PORT = 0, PLACE_REMOTE = 1 };
 
 struct place {
@@ -43,8 +44,9 @@ struct place {
 	__u8 mac[6];
 };
 
-// For addresses behind ports, when the bridge last saw a frame; for those behind a VTEP, when one of their frames last came in on a port
-// here, which says that they are not there any more (CLOCK_MONOTONIC_COARSE).
+// For addresses behind ports, when the bridge last saw a frame; for those behind a VTEP, when one
+// of their frames last came in on a port here, which says that they are not there any more
+// (CLOCK_MONOTONIC_COARSE).
 #define MOVED_HERE 1000000000LL // nanoseconds in which that is heard of otherwise, if it is so
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
@@ -54,9 +56,9 @@ struct {
 	TYPE(value, __u64);
 } places SEC(".maps");
 
-// IPv4 without options whose header is right and which fills the frame. Where br_netfilter is in use the bridge drops
-// packets with a wrong version, length or checksum, and cuts off what is behind a packet (br_validate_ipv4() in
-// net/bridge/br_netfilter_hooks.c).
+// IPv4 without options whose header is right and which fills the frame. Where br_netfilter is in
+// use the bridge drops packets with a wrong version, length or checksum, and cuts off what is
+// behind a packet (br_validate_ipv4() in net/bridge/br_netfilter_hooks.c).
 static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 {
 	union {
@@ -78,8 +80,9 @@ static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 	return (sum & 0xffff) + (sum >> 16) == 0xffff;
 }
 
-// Such IPv4, or IPv6 of the right length (br_validate_ipv6()) that is no neighbour discovery (RFC 4861: ICMPv6 types 133
-// to 137). Extension headers may hide that, so they and what is not known go by the bridge.
+// Such IPv4, or IPv6 of the right length (br_validate_ipv6()) that is no neighbour discovery (RFC
+// 4861: ICMPv6 types 133 to 137). Extension headers may hide that, so they and what is not known go
+// by the bridge.
 static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 {
 	struct {
@@ -103,9 +106,10 @@ static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);
 }
 
-// Host port ingress: an untagged IP frame from an address that the bridge has on this very port to one that it has behind the
-// vxlan netdev. Now and then such a frame goes by the bridge, which thereby keeps the host's entry: the way is longer, so what
-// follows takes the same backlog until it has arrived.
+// Host port ingress: an untagged IP frame from an address that the bridge has on this very port to
+// one that it has behind the vxlan netdev. Now and then such a frame goes by the bridge, which
+// thereby keeps the host's entry: the way is longer, so what follows takes the same backlog until
+// it has arrived.
 SEC("classifier") int steer_port(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
@@ -153,7 +157,8 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return by_backlog(skb, worker, passage);
 	return at_once(skb, near_end(bridge_punts, worker));
 pass:
-	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the bridge from now on, not from when that has been heard of.
+	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the
+	// bridge from now on, not from when that has been heard of.
 	source.kind = PLACE_REMOTE;
 	source.scope = port->slot;
 	heard = bpf_map_lookup_elem(&places, &source);

@@ -114,7 +114,8 @@ static ALWAYS_INLINE enum fragment fragment_of(int offset, int more)
 	return offset ? LATER_FRAGMENT : more ? FIRST_FRAGMENT : WHOLE_DATAGRAM;
 }
 
-// The last word of a flow's key (crates/entropy/src/key.rs): of a queue pair, a five-tuple, or addresses.
+// The last word of a flow's key (crates/entropy/src/key.rs): of a queue pair, a five-tuple, or
+// addresses.
 static ALWAYS_INLINE __u64 queue_pair_word(__u32 queue_pair)
 {
 	return 1ULL << 48 | queue_pair;
@@ -125,7 +126,8 @@ static ALWAYS_INLINE __u64 addresses_word(__u8 protocol)
 	return 3ULL << 48 | protocol;
 }
 
-// Of a datagram whose transport header begins at `offset` and has `length` bytes left. Says whether that is RoCE.
+// Of a datagram whose transport header begins at `offset` and has `length` bytes left. Says whether
+// that is RoCE.
 static ALWAYS_INLINE int transport_word(struct __sk_buff *skb, __u32 offset, __u32 length, __u8 protocol,
 					enum fragment fragment, __u64 *word)
 {
@@ -284,7 +286,8 @@ static ALWAYS_INLINE __u32 hash_for(__u32 port, const struct port_choice *choice
 	return scaled ^ scaled << 16;
 }
 
-// The vxlan netdev's egress, for frames that kernel VXLAN encapsulates. Frames that are not IP keep the kernel's own hash.
+// The vxlan netdev's egress, for frames that kernel VXLAN encapsulates. Frames that are not IP keep
+// the kernel's own hash.
 SEC("classifier") int choose_port(struct __sk_buff *skb)
 {
 	struct port_key key = {.ifindex = skb->ifindex};
@@ -300,7 +303,8 @@ SEC("classifier") int choose_port(struct __sk_buff *skb)
 		if (own)
 			choice = own;
 	}
-	// A mark keeps kernel VXLAN from its per-CPU route cache, so that the route is looked up for each frame, by its port.
+	// A mark keeps kernel VXLAN from its per-CPU route cache, so that the route is looked up for each
+	// frame, by its port.
 	if (choice->mark && !skb->mark)
 		skb->mark = choice->mark;
 	if (!choice->ports)

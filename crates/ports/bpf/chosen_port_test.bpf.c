@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests alone: the source port of a frame as the return value of a program, for BPF_PROG_TEST_RUN, which does not
-// show skb->hash. The lower half is the port; the upper half is the port that kernel VXLAN computes from the hash.
+// For tests alone: the source port of a frame as the return value of a program, for
+// BPF_PROG_TEST_RUN, which does not show skb->hash. The lower half is the port; the upper half is
+// the port that kernel VXLAN computes from the hash.
 #include "steering.bpf.c"
 
 struct {

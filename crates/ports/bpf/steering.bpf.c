@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// The steering programs: which frames vtepd's worker gets. A frame is decided about once: what is redirected here is
-// vtepd's, what is passed is the kernel's.
+// The steering programs: which frames vtepd's worker gets. A frame is decided about once: what is
+// redirected here is vtepd's, what is passed is the kernel's.
 //
-// Only the entry programs are attached. Each tail-calls through `kill_switch`: filling it attaches all hooks together,
-// emptying it detaches them, and the kernel empties it when the last file descriptor of it closes
-// (kernel/bpf/arraymap.c, bpf_fd_array_map_clear on map_release_uref), which is when vtepd dies.
+// Only the entry programs are attached. Each tail-calls through `kill_switch`: filling it attaches
+// all hooks together, emptying it detaches them, and the kernel empties it when the last file
+// descriptor of it closes (kernel/bpf/arraymap.c, bpf_fd_array_map_clear on map_release_uref),
+// which is when vtepd dies.
 #include <linux/bpf.h>
 
 #define SEC(name) __attribute__((section(name), used))
@@ -34,7 +35,8 @@ static long (*bpf_check_mtu)(void *skb, __u32 ifindex, __u32 *mtu_len, __s32 len
 static long (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
-// include/uapi/linux/pkt_cls.h. "Unspecified" lets the next filter, and then the kernel, go on (TCX_NEXT is the same).
+// include/uapi/linux/pkt_cls.h. "Unspecified" lets the next filter, and then the kernel, go on
+// (TCX_NEXT is the same).
 #define PASS (-1)
 #define DROP 2
 
@@ -56,8 +58,9 @@ struct {
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
 
-// A tunnel end that vtepd terminates, and the number of the worker that gets what is for it; beyond all workers where flows are dealt over them.
-// Address and port in network order, VNI in host order.
+// A tunnel end that vtepd terminates, and the number of the worker that gets what is for it; beyond
+// all workers where flows are dealt over them. Address and port in network order, VNI in host
+// order.
 struct tunnel_end {
 	__u32 local;
 	__u32 vni;
@@ -72,8 +75,8 @@ struct {
 	TYPE(value, __u32);
 } taken_tunnels SEC(".maps");
 
-// Uplinks with a reverse path filter (source 0), and the sources whose packets certainly pass it there, in network
-// order. All others are left to the kernel, which knows.
+// Uplinks with a reverse path filter (source 0), and the sources whose packets certainly pass it
+// there, in network order. All others are left to the kernel, which knows.
 struct arrival {
 	__u32 ifindex;
 	__u32 source;
@@ -143,12 +146,14 @@ struct {
 
 #include "workers.bpf.h"
 
-// Whether frames from uplinks pass the punt pair's transmit queue, which cuts super-frames that the worker's socket could not read
-// (Linux before 6.2: UDP); set before loading. All of them, or those that need no cutting would overtake the others.
+// Whether frames from uplinks pass the punt pair's transmit queue, which cuts super-frames that the
+// worker's socket could not read (Linux before 6.2: UDP); set before loading. All of them, or those
+// that need no cutting would overtake the others.
 const volatile __u32 through_queue = 0;
 
-// Since when frames wait in a punt pair (key: which of its worker's, in that worker's line of the cache): nanoseconds of CLOCK_MONOTONIC_COARSE; 0
-// where the worker has looked since. The worker writes it too, by mmap(2). The lowest bit says that the worker was called.
+// Since when frames wait in a punt pair (key: which of its worker's, in that worker's line of the
+// cache): nanoseconds of CLOCK_MONOTONIC_COARSE; 0 where the worker has looked since. The worker
+// writes it too, by mmap(2). The lowest bit says that the worker was called.
 enum { UNDERLAY = 0, BRIDGE = 1 };
 #define WORDS 8
 #define CALLED 1ULL
@@ -167,11 +172,13 @@ struct {
 	UINT(max_entries, 4096);
 } calls SEC(".maps");
 
-// How long frames may wait before the kernel forwards what follows, in nanoseconds; set before loading.
+// How long frames may wait before the kernel forwards what follows, in nanoseconds; set before
+// loading.
 const volatile __u64 stall_limit = 200000000;
 
-// Whether a worker has left frames in this punt pair alone for too long: it hangs, or the process was stopped. An idle worker
-// has nothing to do for this. Should the frames have been lost on their way, it does not know of them: so it is called, once.
+// Whether a worker has left frames in this punt pair alone for too long: it hangs, or the process
+// was stopped. An idle worker has nothing to do for this. Should the frames have been lost on their
+// way, it does not know of them: so it is called, once.
 static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 {
 	__u32 punt = WORDS * worker + which;
@@ -202,9 +209,10 @@ static ALWAYS_INLINE void count(__u32 what)
 		*n += 1;
 }
 
-// A tail call whose index the verifier cannot know. With a known one the JIT writes a direct jump, and emptying the kill switch
-// then patches one jump after the other, each with a grace period (arch/x86/net/bpf_jit_comp.c, bpf_arch_poke_desc_update):
-// the second hook follows the first 16 ms later, measured. Read from the map at run time, all hooks let go together.
+// A tail call whose index the verifier cannot know. With a known one the JIT writes a direct jump,
+// and emptying the kill switch then patches one jump after the other, each with a grace period
+// (arch/x86/net/bpf_jit_comp.c, bpf_arch_poke_desc_update): the second hook follows the first 16 ms
+// later, measured. Read from the map at run time, all hooks let go together.
 static ALWAYS_INLINE void steer(struct __sk_buff *skb, __u32 hook)
 {
 	bpf_tail_call(skb, &kill_switch, hook + (skb->len >> 31));
@@ -234,16 +242,19 @@ SEC("classifier") int vtepd_access(struct __sk_buff *skb)
 	return PASS;
 }
 
-// The near end of the bridge punt pair speaks to nobody but us: what is not redirected must not reach the leaf's stack.
+// The near end of the bridge punt pair speaks to nobody but us: what is not redirected must not
+// reach the leaf's stack.
 SEC("classifier") int vtepd_punt(struct __sk_buff *skb)
 {
 	steer(skb, HOOK_PUNT);
 	return DROP;
 }
 
-// Frames reach the far end of the bridge punt pair in two ways: by its transmit queue and this CPU's backlog, or at once, which spares both. Those
-// at once would overtake those in the backlog; so each of these bears a number (in tc_index, which nobody else needs there), and none goes at
-// once but where the last number of this CPU has arrived. Where the backlog lost that, the next one to go there makes up for it.
+// Frames reach the far end of the bridge punt pair in two ways: by its transmit queue and this
+// CPU's backlog, or at once, which spares both. Those at once would overtake those in the backlog;
+// so each of these bears a number (in tc_index, which nobody else needs there), and none goes at
+// once but where the last number of this CPU has arrived. Where the backlog lost that, the next one
+// to go there makes up for it.
 struct passage {
 	__u16 queued;
 	__u16 arrived;
@@ -276,14 +287,16 @@ static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct 
 	if (!passage)
 		return DROP;
 	skb->tc_index = next_number(passage);
-	// The punt pair may cut it, and the first piece does not say that the last has arrived; what comes next does.
+	// The punt pair may cut it, and the first piece does not say that the last has arrived; what comes
+	// next does.
 	if (skb->gso_size)
 		next_number(passage);
 	return bpf_redirect(near_end(bridge_punts, worker), 0);
 }
 
-// To the far end of a punt pair, past its transmit queue and the backlog. A ring notes when each frame came, and tpacket_rcv() reads the clock for
-// those that do not say so: some 35 ns, measured. Nobody looks at that time.
+// To the far end of a punt pair, past its transmit queue and the backlog. A ring notes when each
+// frame came, and tpacket_rcv() reads the clock for those that do not say so: some 35 ns, measured.
+// Nobody looks at that time.
 static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
 {
 	skb->tc_index = 0;
@@ -314,9 +327,10 @@ struct headers {
 	__u32 vni_reserved;
 } __attribute__((packed));
 
-// An Ethernet header, a tag and its EtherType. The punt pair cannot carry an inner frame of less than 16 bytes
-// (crates/pipeline/src/decapsulate.rs), and of the rest only the kernel's receive path knows which it drops: those that end
-// within a tag (skb_vlan_untag(), net/core/skbuff.c). So kernel VXLAN gets all that are shorter.
+// An Ethernet header, a tag and its EtherType. The punt pair cannot carry an inner frame of less
+// than 16 bytes (crates/pipeline/src/decapsulate.rs), and of the rest only the kernel's receive
+// path knows which it drops: those that end within a tag (skb_vlan_untag(), net/core/skbuff.c). So
+// kernel VXLAN gets all that are shorter.
 #define SHORTEST_INNER 20
 
 // Whether a packet that an uplink received passes its reverse path filter for certain.
@@ -331,7 +345,8 @@ static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
 	return source && bpf_map_lookup_elem(&checked_sources, &arrival) != 0;
 }
 
-// Uplink ingress: a whole VXLAN frame for a tunnel end of ours. Odd flags, options and fragments stay the kernel's.
+// Uplink ingress: a whole VXLAN frame for a tunnel end of ours. Odd flags, options and fragments
+// stay the kernel's.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
 	struct headers h;
@@ -370,7 +385,8 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	return bpf_redirect(ifindex, 0);
 }
 
-// Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not understood.
+// Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not
+// understood.
 static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
 {
 	__u32 offset;
@@ -410,14 +426,15 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 
 	if (skb->vlan_present)
 		length += 4;
-	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the kernel's.
+	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the
+	// kernel's.
 	return length <= frame_limit && !(skb->gso_size && length == 0) && skb->len <= 65549;
 }
 
 #include "chosen_port.bpf.h"
 
-// vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay. Frames that the kernel
-// encapsulates get a source port of ours.
+// vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay.
+// Frames that the kernel encapsulates get a source port of ours.
 SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex, worker;
@@ -445,13 +462,15 @@ kernel:
 
 #include "bypass.bpf.h"
 
-// An access port's ingress: AF_PACKET has seen the frame before this runs; the stack is not to see it after.
+// An access port's ingress: AF_PACKET has seen the frame before this runs; the stack is not to see
+// it after.
 SEC("classifier") int steer_access(struct __sk_buff *skb)
 {
 	return DROP;
 }
 
-// The way on for what is in a bundle (crates/pipeline/src/bundle.rs): the wrapper's source address. The destination address says which.
+// The way on for what is in a bundle (crates/pipeline/src/bundle.rs): the wrapper's source address.
+// The destination address says which.
 enum { WAY_BRIDGE = 1, WAY_PORT = 2 };
 #define WRAPPER ((__s32)__builtin_offsetof(struct headers, vxlan_flags)) // Ethernet, IPv4 and UDP header
 
@@ -468,7 +487,8 @@ static ALWAYS_INLINE int to_bridge(__u32 slot)
 	return bpf_redirect(*ifindex, BPF_F_INGRESS);
 }
 
-// A piece of a bundle. What is removed is the wrapper but for its Ethernet header, and the Ethernet header of the frame, which is the same.
+// A piece of a bundle. What is removed is the wrapper but for its Ethernet header, and the Ethernet
+// header of the frame, which is the same.
 static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 {
 	struct {
@@ -514,10 +534,12 @@ SEC("classifier") int steer_punt(struct __sk_buff *skb)
 // The mark of encapsulated TCP super-frames from the worker (crates/ports/src/outbox.rs).
 #define WHOLE 0x76746570
 
-// Uplink egress: AF_PACKET has no words for a TCP super-frame inside a tunnel, so the worker sends one that is described as if there were no
-// tunnel. Here the outer headers are taken off and put on again, this time by the helper that tells the kernel what they are: it then carries
-// the super-frame whole, and whoever cuts it cuts it right (__skb_udp_tunnel_segment(), net/ipv4/udp_offload.c). Not behind the kill switch:
-// no other frame bears the mark, and such a frame must not go on as it is.
+// Uplink egress: AF_PACKET has no words for a TCP super-frame inside a tunnel, so the worker sends
+// one that is described as if there were no tunnel. Here the outer headers are taken off and put on
+// again, this time by the helper that tells the kernel what they are: it then carries the
+// super-frame whole, and whoever cuts it cuts it right (__skb_udp_tunnel_segment(),
+// net/ipv4/udp_offload.c). Not behind the kill switch: no other frame bears the mark, and such a
+// frame must not go on as it is.
 SEC("classifier") int vtepd_tunnel(struct __sk_buff *skb)
 {
 	struct {

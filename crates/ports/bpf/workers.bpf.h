@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// Which worker gets a frame, where there are several: each has punt pairs of its own, and each flow goes to one of them, so that its frames keep
-// their order. Included by steering.bpf.c.
+// Which worker gets a frame, where there are several: each has punt pairs of its own, and each flow
+// goes to one of them, so that its frames keep their order. Included by steering.bpf.c.
 
 #define WORKERS 8 // at most
 #define PORT_ROCE 4791
@@ -37,14 +37,16 @@ static ALWAYS_INLINE __u32 deal(__u32 hash)
 	return ((__u64)mix(hash, 0) * workers >> 32) & (WORKERS - 1);
 }
 
-// The near end of a worker's punt pair. Where the compiler spills the number, Linux before 5.16 has forgotten that it is small.
+// The near end of a worker's punt pair. Where the compiler spills the number, Linux before 5.16 has
+// forgotten that it is small.
 static ALWAYS_INLINE __u32 near_end(const volatile __u32 *punts, __u32 worker)
 {
 	asm volatile("" : "+r"(worker));
 	return punts[worker & (WORKERS - 1)];
 }
 
-// Offset of what is behind an Ethernet header, which begins at `start`, and up to two tags; 0 where the frame is too short.
+// Offset of what is behind an Ethernet header, which begins at `start`, and up to two tags; 0 where
+// the frame is too short.
 static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16 *ethertype)
 {
 	__u32 offset = start + 14;
@@ -62,9 +64,10 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16
 	return offset;
 }
 
-// That of a host's frame, which begins at `start`: by its addresses, and what crates/entropy/src/key.rs has beside them, a queue pair before
-// ports. What that finds behind IPv6 extension headers is not looked for, and fragments show no ports: then by addresses alone. Nor is an outer
-// source port: who sends may change that for a flow whose frames still wait here.
+// That of a host's frame, which begins at `start`: by its addresses, and what
+// crates/entropy/src/key.rs has beside them, a queue pair before ports. What that finds behind IPv6
+// extension headers is not looked for, and fragments show no ports: then by addresses alone. Nor is
+// an outer source port: who sends may change that for a flow whose frames still wait here.
 static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 {
 	struct ipv4 ip4;
@@ -101,7 +104,8 @@ static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 	}
 	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || bpf_skb_load_bytes(skb, offset, ports, sizeof(ports)))
 		return deal(hash);
-	// The destination queue pair is in bytes 5 to 7 of the base transport header (InfiniBand Architecture, volume 1, section 9.2).
+	// The destination queue pair is in bytes 5 to 7 of the base transport header (InfiniBand
+	// Architecture, volume 1, section 9.2).
 	if (protocol == IPPROTO_UDP && ports[1] == htons(PORT_ROCE) && !bpf_skb_load_bytes(skb, offset + 8 + 4, &queue_pair, 4))
 		return deal(mix(hash, ntohl(queue_pair) & 0xffffff));
 	return deal(mix(hash, (__u32)ports[0] << 16 | ports[1]));

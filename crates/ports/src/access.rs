@@ -21,7 +21,8 @@ static NOTHING: Batch<'static> = Batch::none();
 /// One access port.
 #[derive(Debug)]
 pub enum AccessPort {
-    /// An interface that is there: a veth or a network card, or the host's side of a virtual machine's TAP.
+    /// An interface that is there: a veth or a network card, or the host's side of a virtual
+    /// machine's TAP.
     Interface(PacketSocket),
     /// A TAP of vtepd's own: its interface is the station's side.
     Tap(Tap),
@@ -48,7 +49,9 @@ impl AccessPort {
     /// # Errors
     /// When there is none of that name.
     pub fn find(name: &str) -> io::Result<Link> {
-        let link = Requests::open().and_then(|mut requests| requests.link(name)).map_err(io::Error::other)?;
+        let link = Requests::open()
+            .and_then(|mut requests| requests.link(name))
+            .map_err(io::Error::other)?;
         let missing = || {
             let text = format!(
                 "there is no such interface; make it first, or have vtepd make a TAP: {{ tap = \"{name}\" }}"
@@ -75,7 +78,8 @@ impl AccessPort {
         }
     }
 
-    /// What has arrived since the last call, tags in the frames. A frame that could not be read is an empty one.
+    /// What has arrived since the last call, tags in the frames. A frame that could not be read is
+    /// an empty one.
     ///
     /// # Errors
     /// As readv(2): when somebody has deleted a TAP.
@@ -132,14 +136,15 @@ impl AccessPort {
         }
     }
 
-    /// Whether what arrives could be what the kernel cannot describe, so that [`Self::overruns`] has to be called from time to time.
+    /// Whether what arrives could be what the kernel cannot describe, so that [`Self::overruns`]
+    /// has to be called from time to time.
     #[must_use]
     pub const fn may_stick(&self) -> bool {
         matches!(self, Self::Interface(_))
     }
 
-    /// Forgets an error that the kernel has told of, such as that the interface went down: it would keep the port ready for
-    /// ever.
+    /// Forgets an error that the kernel has told of, such as that the interface went down: it would
+    /// keep the port ready for ever.
     pub fn clear_error(&self) {
         if let Self::Interface(socket) = self {
             socket.clear_error();

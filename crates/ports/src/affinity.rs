@@ -1,11 +1,14 @@
-//! A worker that changes its CPU only while nothing of what it has sent waits on the one that it leaves.
+//! A worker that changes its CPU only while nothing of what it has sent waits on the one that it
+//! leaves.
 //!
-//! What a thread sends over a veth waits in the backlog of the CPU that it ran on, at each hop (`enqueue_to_backlog()`,
-//! `net/core/dev.c`). So a thread that the scheduler moves between two sends overtakes its own frames when they still wait:
-//! rare (some forty moves in ten seconds of full load, and one of ten such runs reordered), but nobody's to accept. A worker
-//! that has something to do is therefore held where it is. It is let go again and again, so that it comes to where there is room
-//! for it, but only with an empty backlog, which is when all of its frames have arrived. (What a network card's queue or another CPU, by
-//! receive packet steering, has of them does not count: there, order is the scheduler's and the card's as for any sender.)
+//! What a thread sends over a veth waits in the backlog of the CPU that it ran on, at each hop
+//! (`enqueue_to_backlog()`, `net/core/dev.c`). So a thread that the scheduler moves between two
+//! sends overtakes its own frames when they still wait: rare (some forty moves in ten seconds of
+//! full load, and one of ten such runs reordered), but nobody's to accept. A worker that has
+//! something to do is therefore held where it is. It is let go again and again, so that it comes to
+//! where there is room for it, but only with an empty backlog, which is when all of its frames have
+//! arrived. (What a network card's queue or another CPU, by receive packet steering, has of them
+//! does not count: there, order is the scheduler's and the card's as for any sender.)
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -16,15 +19,17 @@ use nix::unistd::{Pid, getpid};
 
 /// For how long it is held at least.
 const HELD: Duration = Duration::from_millis(100);
-/// How soon the backlog is looked at again after it was not empty, for the first time; then after twice as long each time.
+/// How soon the backlog is looked at again after it was not empty, for the first time; then after
+/// twice as long each time.
 const AGAIN: Duration = Duration::from_millis(1);
 /// The calling thread, for the kernel.
 const THIS: Pid = Pid::from_raw(0);
 
 /// See the module's description. Belongs to the thread that it was made in.
 ///
-/// Whoever says where the process runs (taskset(1) with `-a`, control groups) says it to the main thread as well, and what is new there is
-/// what the worker goes by when it is let go: its own mask says nothing new where somebody has put it on the CPU that it was held on.
+/// Whoever says where the process runs (taskset(1) with `-a`, control groups) says it to the main
+/// thread as well, and what is new there is what the worker goes by when it is let go: its own mask
+/// says nothing new where somebody has put it on the CPU that it was held on.
 #[derive(Debug)]
 pub struct Affinity {
     /// Where it may run. `None` for one CPU, which needs no care, and where nothing can be changed.
@@ -110,8 +115,9 @@ impl Affinity {
 
     /// Where the thread may run from now on.
     fn allow(&mut self, cpus: Option<CpuSet>) {
-        self.allowed =
-            cpus.filter(|cpus| (0..CpuSet::count()).filter(|cpu| cpus.is_set(*cpu) == Ok(true)).count() > 1);
+        self.allowed = cpus.filter(|cpus| {
+            (0..CpuSet::count()).filter(|cpu| cpus.is_set(*cpu) == Ok(true)).count() > 1
+        });
     }
 
     /// Frames in the backlog of a CPU. `None` if the kernel does not say (before Linux 5.10).
@@ -124,7 +130,8 @@ impl Affinity {
     }
 }
 
-/// One line a CPU, whose number is its 13th word and its backlog the 12th (`softnet_seq_show()`, `net/core/net-procfs.c`).
+/// One line a CPU, whose number is its 13th word and its backlog the 12th (`softnet_seq_show()`,
+/// `net/core/net-procfs.c`).
 fn backlog(said: &str, cpu: usize) -> Option<u32> {
     let words = said.lines().map(|line| line.split_ascii_whitespace().skip(11));
     words.into_iter().find_map(|mut words| {
@@ -185,7 +192,8 @@ mod tests {
 
         // Somebody puts this thread elsewhere meanwhile.
         affinity.hold();
-        let others: Vec<usize> = (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
+        let others: Vec<usize> =
+            (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
         let other = *others.iter().find(|cpu| affinity.held != Some(**cpu)).unwrap();
         sched_setaffinity(THIS, &only(other)).unwrap();
         assert!(let_go(&mut affinity));
@@ -210,7 +218,8 @@ mod tests {
             }
         }
 
-        // Somebody puts the process where this thread is held, this thread included: it stays there.
+        // Somebody puts the process where this thread is held, this thread included: it stays
+        // there.
         let cpu = affinity.held.unwrap();
         let main = sched_getaffinity(getpid()).unwrap();
         sched_setaffinity(getpid(), &only(cpu)).unwrap();

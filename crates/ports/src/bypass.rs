@@ -1,7 +1,8 @@
 //! The bypass's ports and places (`bpf/bypass.bpf.h`): attached, and told what takes it.
 //!
-//! An address leaves its place before workers get the snapshot in which it has moved, and comes to a new one after: in between its
-//! frames go by the bridge, which knows best. Addresses that find no room go by the bridge too.
+//! An address leaves its place before workers get the snapshot in which it has moved, and comes to
+//! a new one after: in between its frames go by the bridge, which knows best. Addresses that find
+//! no room go by the bridge too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -77,7 +78,9 @@ impl Attached {
             slot: port.slot.get(),
             number: *number,
         };
-        ports(ebpf)?.insert(port.ifindex, entry, 0).map_err(|e| SteeringError::Map("bypass_ports", e))
+        ports(ebpf)?
+            .insert(port.ifindex, entry, 0)
+            .map_err(|e| SteeringError::Map("bypass_ports", e))
     }
 }
 
@@ -86,9 +89,11 @@ impl Attached {
 pub(crate) struct Bypass {
     ports: BTreeMap<u32, Attached>,
     numbers: Numbers,
-    /// Ports that stay with the bridge, and why: programs of others, which would not see what takes the bypass; or no number is left.
+    /// Ports that stay with the bridge, and why: programs of others, which would not see what takes
+    /// the bypass; or no number is left.
     refused: BTreeMap<u32, (BypassPort, String)>,
-    /// Ports that have left everything to the bridge since control was last heard of, and those that have for longer.
+    /// Ports that have left everything to the bridge since control was last heard of, and those
+    /// that have for longer.
     paused: BTreeSet<u32>,
     due: BTreeSet<u32>,
     /// When ports were last paused.
@@ -106,7 +111,8 @@ pub(crate) struct Bypass {
 pub struct BypassState {
     /// The ports that have it, by interface index, and what became of their frames since they have.
     pub ports: BTreeMap<u32, PortCounts>,
-    /// Ports that could have it, by interface index, but for what is said here (the end of a sentence).
+    /// Ports that could have it, by interface index, but for what is said here (the end of a
+    /// sentence).
     pub refused: BTreeMap<u32, String>,
     /// Addresses known.
     pub places: usize,
@@ -120,8 +126,13 @@ pub struct BypassState {
 
 impl Bypass {
     /// Takes the bypass from ports that are not to have it, or otherwise.
-    pub(crate) fn shrink(&mut self, ebpf: &mut Ebpf, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        let stays = |old: &BypassPort| plan.ports.get(&old.ifindex).is_some_and(|new| new.slot == old.slot);
+    pub(crate) fn shrink(
+        &mut self,
+        ebpf: &mut Ebpf,
+        plan: &SteeringPlan,
+    ) -> Result<(), SteeringError> {
+        let stays =
+            |old: &BypassPort| plan.ports.get(&old.ifindex).is_some_and(|new| new.slot == old.slot);
         self.refused.retain(|ifindex, (old, _)| plan.ports.get(ifindex) == Some(old));
         let gone = self.ports.values().map(|attached| &attached.port).filter(|old| !stays(old));
         let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
@@ -139,7 +150,9 @@ impl Bypass {
     fn take(&mut self, ebpf: &mut Ebpf, gone: &[u32]) -> Result<(), SteeringError> {
         let mut map = ports(ebpf)?;
         for ifindex in gone {
-            map.remove(ifindex).or_else(absent).map_err(|e| SteeringError::Map("bypass_ports", e))?;
+            map.remove(ifindex)
+                .or_else(absent)
+                .map_err(|e| SteeringError::Map("bypass_ports", e))?;
         }
         let _haste = ExpeditedRcu::for_ports(gone.len());
         for attached in gone.iter().filter_map(|ifindex| self.ports.remove(ifindex)) {
@@ -148,7 +161,8 @@ impl Bypass {
         Ok(())
     }
 
-    /// Gives the bypass to ports that are to have it; the first error, after all that could be done.
+    /// Gives the bypass to ports that are to have it; the first error, after all that could be
+    /// done.
     pub(crate) fn grow(
         &mut self,
         ebpf: &mut Ebpf,
@@ -156,9 +170,12 @@ impl Bypass {
         entry: Entry,
         plan: &SteeringPlan,
     ) -> Result<(), SteeringError> {
-        let has = |port: &BypassPort| self.ports.get(&port.ifindex).is_some_and(|had| had.port == *port);
-        let wanted =
-            plan.ports.values().filter(|port| !has(port) && !self.refused.contains_key(&port.ifindex));
+        let has =
+            |port: &BypassPort| self.ports.get(&port.ifindex).is_some_and(|had| had.port == *port);
+        let wanted = plan
+            .ports
+            .values()
+            .filter(|port| !has(port) && !self.refused.contains_key(&port.ifindex));
         let wanted: Vec<BypassPort> = wanted.cloned().collect();
         self.give(ebpf, hook, entry, wanted)
     }
@@ -173,8 +190,9 @@ impl Bypass {
     ) -> Result<(), SteeringError> {
         let new = || wanted.iter().filter(|port| !self.ports.contains_key(&port.ifindex));
         let _haste = ExpeditedRcu::for_ports(new().count());
-        // While a hook is attached nobody here hears of a host that comes to its port, but the bridge does: until control has heard, too, it
-        // has all frames. It takes milliseconds, so ports are to listen before they forward.
+        // While a hook is attached nobody here hears of a host that comes to its port, but the
+        // bridge does: until control has heard, too, it has all frames. It takes milliseconds, so
+        // ports are to listen before they forward.
         let slots: BTreeSet<Slot> = new().map(|port| port.slot).collect();
         let others = self.ports.values().filter(|attached| slots.contains(&attached.port.slot));
         let others: Vec<u32> = others.map(|attached| attached.port.ifindex).collect();
@@ -194,7 +212,8 @@ impl Bypass {
         first
     }
 
-    /// Control has heard what was said before the call before this one: ports that were paused by then go on.
+    /// Control has heard what was said before the call before this one: ports that were paused by
+    /// then go on.
     fn resume(&mut self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
         let paused = std::mem::take(&mut self.paused);
         let due = std::mem::replace(&mut self.due, paused);
@@ -244,19 +263,24 @@ impl Bypass {
 
     /// All ports that may have the bypass, whether programs of others are in the way or not.
     fn candidates(&self) -> impl Iterator<Item = &BypassPort> {
-        self.ports.values().map(|attached| &attached.port).chain(self.refused.values().map(|(port, _)| port))
+        self.ports
+            .values()
+            .map(|attached| &attached.port)
+            .chain(self.refused.values().map(|(port, _)| port))
     }
 
     /// The ports at these interfaces, which are their own or their vxlan netdev's.
     pub(crate) fn at(&self, interfaces: &BTreeSet<u32>) -> Vec<BypassPort> {
-        let concerns =
-            |port: &&BypassPort| interfaces.contains(&port.ifindex) || interfaces.contains(&port.netdev);
+        let concerns = |port: &&BypassPort| {
+            interfaces.contains(&port.ifindex) || interfaces.contains(&port.netdev)
+        };
         self.candidates().filter(concerns).cloned().collect()
     }
 
     /// The ports whose turn it is to be looked at again.
     pub(crate) fn next(&mut self) -> Vec<BypassPort> {
-        let all: BTreeMap<u32, &BypassPort> = self.candidates().map(|port| (port.ifindex, port)).collect();
+        let all: BTreeMap<u32, &BypassPort> =
+            self.candidates().map(|port| (port.ifindex, port)).collect();
         let after = all.range((Bound::Excluded(self.reviewed), Bound::Unbounded));
         let turn = after.chain(all.range(..=self.reviewed)).take(AT_ONCE);
         let turn: Vec<BypassPort> = turn.map(|(_, port)| (*port).clone()).collect();
@@ -264,7 +288,8 @@ impl Bypass {
         turn
     }
 
-    /// Goes by what [`bypass_obstacle`] has said of ports. What is not as it was then is left alone.
+    /// Goes by what [`bypass_obstacle`] has said of ports. What is not as it was then is left
+    /// alone.
     pub(crate) fn review(
         &mut self,
         ebpf: &mut Ebpf,
@@ -274,7 +299,8 @@ impl Bypass {
     ) -> Result<(), SteeringError> {
         let (mut refused, mut again) = (BTreeMap::new(), Vec::new());
         for (port, obstacle) in found {
-            let attached = self.ports.get(&port.ifindex).is_some_and(|attached| attached.port == port);
+            let attached =
+                self.ports.get(&port.ifindex).is_some_and(|attached| attached.port == port);
             let waits = self.refused.get(&port.ifindex).is_some_and(|(waits, _)| *waits == port);
             match obstacle {
                 Some(reason) if attached || waits => {
@@ -288,7 +314,8 @@ impl Bypass {
             }
         }
         let gone: Vec<u32> = refused.keys().copied().collect();
-        // Who looks at ports does not know what control has heard, but control does not take so long.
+        // Who looks at ports does not know what control has heard, but control does not take so
+        // long.
         let heard = self.paused_at.is_none_or(|at| at.elapsed() >= DEAF);
         let resumed = if heard { self.resume(ebpf) } else { Ok(()) };
         let taken = self.take(ebpf, &gone).and(resumed);
@@ -297,25 +324,38 @@ impl Bypass {
     }
 
     /// Forgets the addresses that have left their places.
-    pub(crate) fn forget(&mut self, ebpf: &mut Ebpf, changes: &[PlaceChange]) -> Result<(), SteeringError> {
+    pub(crate) fn forget(
+        &mut self,
+        ebpf: &mut Ebpf,
+        changes: &[PlaceChange],
+    ) -> Result<(), SteeringError> {
         let (mut places, mut first) = (places(ebpf)?, Ok(()));
         for change in changes.iter().filter(|change| !change.there) {
             let key = change.place.into();
-            // It may be known all the same: where it left and came back at once, and there was no room then.
+            // It may be known all the same: where it left and came back at once, and there was no
+            // room then.
             self.waiting.remove(&key);
             match places.remove(&key) {
                 Ok(()) => self.known = self.known.saturating_sub(1),
-                Err(error) => first = first.and(absent(error).map_err(|e| SteeringError::Map("places", e))),
+                Err(error) => {
+                    first = first.and(absent(error).map_err(|e| SteeringError::Map("places", e)))
+                }
             }
         }
         first
     }
 
     /// Remembers the addresses that are at new places, as many as there is room for.
-    pub(crate) fn remember(&mut self, ebpf: &mut Ebpf, changes: &[PlaceChange]) -> Result<(), SteeringError> {
+    pub(crate) fn remember(
+        &mut self,
+        ebpf: &mut Ebpf,
+        changes: &[PlaceChange],
+    ) -> Result<(), SteeringError> {
         self.resume(ebpf)?;
         let mut places = places(ebpf)?;
-        let new = || changes.iter().filter(|change| change.there).map(|change| PlaceKey::from(change.place));
+        let new = || {
+            changes.iter().filter(|change| change.there).map(|change| PlaceKey::from(change.place))
+        };
         self.waiting.extend(new());
         while let Some(key) = self.waiting.pop_first() {
             match places.insert(key, 0, NO_EXIST) {
@@ -346,7 +386,11 @@ impl Bypass {
         let ports = self.ports.iter().filter(|(_, attached)| attached.port.sends);
         Ok(BypassState {
             ports: ports.map(counted).collect::<Result<_, SteeringError>>()?,
-            refused: self.refused.iter().map(|(ifindex, (_, why))| (*ifindex, why.clone())).collect(),
+            refused: self
+                .refused
+                .iter()
+                .map(|(ifindex, (_, why))| (*ifindex, why.clone()))
+                .collect(),
             places: self.known,
             capacity: capacity(ebpf)?,
             waiting: self.waiting.len(),
@@ -377,8 +421,8 @@ impl Bypass {
     }
 }
 
-/// Why a port has no bypass although the bridge would allow it: a program of somebody else looks at what the port receives, or at what
-/// the vxlan netdev sends or receives.
+/// Why a port has no bypass although the bridge would allow it: a program of somebody else looks at
+/// what the port receives, or at what the vxlan netdev sends or receives.
 #[must_use]
 pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
     let places = [
@@ -386,8 +430,10 @@ pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
         (port.netdev, Direction::Egress),
         (port.netdev, Direction::Ingress),
     ];
-    let program =
-        places.into_iter().flat_map(|(at, direction)| foreign_programs::find(at, direction)).next()?;
+    let program = places
+        .into_iter()
+        .flat_map(|(at, direction)| foreign_programs::find(at, direction))
+        .next()?;
     Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 
@@ -417,7 +463,9 @@ fn places(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, PlaceKey, u64>, Steer
 
 /// How many places there may be.
 fn capacity(ebpf: &Ebpf) -> Result<usize, SteeringError> {
-    let Some(Map::HashMap(data)) = ebpf.map("places") else { return Err(SteeringError::Missing("places")) };
+    let Some(Map::HashMap(data)) = ebpf.map("places") else {
+        return Err(SteeringError::Missing("places"));
+    };
     let information = data.info().map_err(|error| SteeringError::Map("places", error))?;
     Ok(usize::try_from(information.max_entries()).unwrap_or(usize::MAX))
 }

@@ -1,8 +1,9 @@
-//! What vtepd gives up after its start: capabilities, privileges of programs that it could run, system calls that it does
-//! not make, and changes of files.
+//! What vtepd gives up after its start: capabilities, privileges of programs that it could run,
+//! system calls that it does not make, and changes of files.
 //!
-//! Capabilities and file rules belong to the thread that gives them up and to those that it starts later; so each thread
-//! that is older calls [`capabilities`] itself. The filter of system calls is for all threads.
+//! Capabilities and file rules belong to the thread that gives them up and to those that it starts
+//! later; so each thread that is older calls [`capabilities`] itself. The filter of system calls is
+//! for all threads.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -61,8 +62,9 @@ fn permitted() -> io::Result<u64> {
     Ok(u64::from(low.permitted) | u64::from(high.permitted) << 32)
 }
 
-/// Gives up all capabilities of the calling thread but those that are needed after the start, and has no program that it
-/// runs ever get more. Where the thread has no CAP_BPF, it keeps CAP_SYS_ADMIN, which includes it.
+/// Gives up all capabilities of the calling thread but those that are needed after the start, and
+/// has no program that it runs ever get more. Where the thread has no CAP_BPF, it keeps
+/// CAP_SYS_ADMIN, which includes it.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -74,8 +76,8 @@ pub fn capabilities() -> io::Result<()> {
         kept |= bit(SYS_ADMIN) & permitted;
     }
     for capability in 0..=LAST {
-        // Of capabilities that the kernel has. It takes CAP_SETPCAP, and changes what programs get that are run later; there
-        // are none.
+        // Of capabilities that the kernel has. It takes CAP_SETPCAP, and changes what programs get
+        // that are run later; there are none.
         let is_bounded = prctl(libc::PR_CAPBSET_READ, capability.into()).is_ok_and(|set| set == 1);
         if is_bounded && kept & bit(capability) == 0 {
             let _ = prctl(libc::PR_CAPBSET_DROP, capability.into());
@@ -125,8 +127,8 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Has all system calls of the process fail with EPERM but those that vtepd makes. The kernel logs others, where
-/// `kernel.seccomp.actions_logged` has `errno`.
+/// Has all system calls of the process fail with EPERM but those that vtepd makes. The kernel logs
+/// others, where `kernel.seccomp.actions_logged` has `errno`.
 ///
 /// # Errors
 /// Where the kernel has no such filters.
@@ -139,13 +141,15 @@ pub fn system_calls() -> io::Result<()> {
         | libc::SECCOMP_FILTER_FLAG_LOG
         | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     // SAFETY: the kernel reads the program, which lives until the call returns.
-    let set =
-        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) };
+    let set = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter)
+    };
     // A number above 0 is a thread that could not follow.
     if check(set)? == 0 { Ok(()) } else { Err(io::Error::other("a thread keeps its own filter")) }
 }
 
-/// `LANDLOCK_ACCESS_FS_*` (`include/uapi/linux/landlock.h`) of the first version: all that changes files, and execution.
+/// `LANDLOCK_ACCESS_FS_*` (`include/uapi/linux/landlock.h`) of the first version: all that changes
+/// files, and execution.
 const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const REMOVE_FILE: u64 = 1 << 5;
@@ -165,8 +169,8 @@ struct PathBeneath {
     parent_fd: i32,
 }
 
-/// Forbids the calling thread, and those that it starts later, to change or run files. Left are the switch of short grace
-/// periods and, for a socket at a path, its folder.
+/// Forbids the calling thread, and those that it starts later, to change or run files. Left are the
+/// switch of short grace periods and, for a socket at a path, its folder.
 ///
 /// # Errors
 /// Where the kernel has no such rules.
@@ -180,19 +184,27 @@ pub fn files(socket: Option<&Path>) -> io::Result<()> {
         OwnedFd::from_raw_fd(i32::try_from(ruleset).map_err(io::Error::other)?)
     };
     let folder = socket.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
-    let rules =
-        [(Some(Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE), (folder, MAKE_SOCK | REMOVE_FILE)];
+    let rules = [
+        (Some(Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE),
+        (folder, MAKE_SOCK | REMOVE_FILE),
+    ];
     for (path, allowed_access) in rules {
         // What is not there cannot be allowed, and need not be.
         let Some(place) = path.and_then(|path| {
-            OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()
+            OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
+                .open(path)
+                .ok()
         }) else {
             continue;
         };
         let rule = PathBeneath { allowed_access, parent_fd: place.as_raw_fd() };
         let call = libc::SYS_landlock_add_rule;
         // SAFETY: the kernel reads the rule; both descriptors are open.
-        check(unsafe { libc::syscall(call, ruleset.as_raw_fd(), PATH_BENEATH, &raw const rule, 0u32) })?;
+        check(unsafe {
+            libc::syscall(call, ruleset.as_raw_fd(), PATH_BENEATH, &raw const rule, 0u32)
+        })?;
     }
     // SAFETY: a descriptor and a number.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) })?;
@@ -211,7 +223,9 @@ mod tests {
             at += 1;
             match step.code {
                 LOAD => accumulator = if step.k == NUMBER { number } else { architecture },
-                JUMP_EQUAL => at += usize::from(if accumulator == step.k { step.jt } else { step.jf }),
+                JUMP_EQUAL => {
+                    at += usize::from(if accumulator == step.k { step.jt } else { step.jf })
+                }
                 RETURN => return step.k,
                 other => panic!("{other}"),
             }
@@ -227,8 +241,13 @@ mod tests {
             assert_eq!(verdict(&program, OURS, call as u32), allow, "{call}");
             assert_eq!(verdict(&program, OURS ^ 1, call as u32), refuse, "{call}");
         }
-        for call in [libc::SYS_execve, libc::SYS_setns, libc::SYS_mount, libc::SYS_ptrace, libc::SYS_unshare]
-        {
+        for call in [
+            libc::SYS_execve,
+            libc::SYS_setns,
+            libc::SYS_mount,
+            libc::SYS_ptrace,
+            libc::SYS_unshare,
+        ] {
             assert_eq!(verdict(&program, OURS, call as u32), refuse, "{call}");
         }
         assert!(program.len() < 4096, "the kernel takes no longer ones");
@@ -254,7 +273,10 @@ mod tests {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             u64::from_str_radix(line.trim(), 16).unwrap()
         };
-        assert_eq!((set("CapEff:"), set("CapPrm:"), set("CapInh:"), set("CapAmb:")), (kept, kept, 0, 0));
+        assert_eq!(
+            (set("CapEff:"), set("CapPrm:"), set("CapInh:"), set("CapAmb:")),
+            (kept, kept, 0, 0)
+        );
         assert_eq!(set("CapBnd:") & !kept, 0);
         assert!(status.contains("NoNewPrivs:\t1"), "{status}");
         // Where the kernel has landlock.

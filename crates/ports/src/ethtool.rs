@@ -1,5 +1,6 @@
-//! Which super-frames an interface takes whole: what is off here, the kernel cuts into frames before it transmits them
-//! (`validate_xmit_skb()` in net/core/dev.c). As `ethtool -K` (`include/uapi/linux/ethtool.h`).
+//! Which super-frames an interface takes whole: what is off here, the kernel cuts into frames
+//! before it transmits them (`validate_xmit_skb()` in net/core/dev.c). As `ethtool -K`
+//! (`include/uapi/linux/ethtool.h`).
 
 use std::ffi::CStr;
 use std::mem::zeroed;
@@ -34,14 +35,18 @@ struct SetFeatures {
     wanted: [[u32; 2]; NAMES / 32],
 }
 
-/// Switches off features of an interface of the calling thread's namespace, by the names that `ethtool -k` shows. Those that the kernel
-/// does not know are off.
+/// Switches off features of an interface of the calling thread's namespace, by the names that
+/// `ethtool -k` shows. Those that the kernel does not know are off.
 ///
 /// # Errors
 /// When the kernel refuses, or does not do it.
 pub(crate) fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
-    let mut strings =
-        Box::new(Strings { command: GET_STRINGS, set: FEATURE_NAMES, count: 0, names: [[0; 32]; NAMES] });
+    let mut strings = Box::new(Strings {
+        command: GET_STRINGS,
+        set: FEATURE_NAMES,
+        count: 0,
+        names: [[0; 32]; NAMES],
+    });
     ethtool(interface, ptr::from_mut(&mut *strings).cast())?;
     let count = strings.count as usize;
     let words = count.div_ceil(32) as u32;
@@ -60,7 +65,8 @@ pub(crate) fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
     }
 }
 
-/// Makes the request that `command` points at, which the kernel may write to as far as the request says.
+/// Makes the request that `command` points at, which the kernel may write to as far as the request
+/// says.
 fn ethtool(interface: &str, command: *mut libc::c_char) -> io::Result<libc::c_int> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: ifreq is plain data for which zero bytes are a valid value.
@@ -71,8 +77,9 @@ fn ethtool(interface: &str, command: *mut libc::c_char) -> io::Result<libc::c_in
         *octet = letter as libc::c_char;
     }
     request.ifr_ifru.ifru_data = command;
-    // SAFETY: the request is whole. Both callers' structures outlive the call and are larger than what the kernel reads or writes:
-    // as many names, and words of features, as it has, which is less than `NAMES`.
+    // SAFETY: the request is whole. Both callers' structures outlive the call and are larger than
+    // what the kernel reads or writes: as many names, and words of features, as it has, which is
+    // less than `NAMES`.
     match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
         result if result < 0 => Err(io::Error::last_os_error()),
         result => Ok(result),

@@ -1,4 +1,5 @@
-//! What the running kernel can do, found out by trying: distributions carry features to other versions than those that brought them.
+//! What the running kernel can do, found out by trying: distributions carry features to other
+//! versions than those that brought them.
 
 use std::io;
 use std::net::UdpSocket;
@@ -21,10 +22,12 @@ use crate::ring::RingSize;
 pub struct Features {
     /// tcx links (Linux 6.6).
     pub tcx: bool,
-    /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Where it does not, they are lost to whoever reads
-    /// with `PACKET_VNET_HDR` (`virtio_net_hdr_from_skb()` in `include/linux/virtio_net.h`).
+    /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Where it does
+    /// not, they are lost to whoever reads with `PACKET_VNET_HDR` (`virtio_net_hdr_from_skb()` in
+    /// `include/linux/virtio_net.h`).
     pub udp_super_frames: bool,
-    /// A worker is woken once for many frames ([`crate::poller`]; io_uring of Linux 6.15, if this process may have it).
+    /// A worker is woken once for many frames ([`crate::poller`]; io_uring of Linux 6.15, if this
+    /// process may have it).
     pub one_shot_poll: bool,
 }
 
@@ -35,7 +38,8 @@ impl Features {
     /// Tries everything, in namespaces of its own.
     ///
     /// # Errors
-    /// Where that cannot be found out for want of privileges (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
+    /// Where that cannot be found out for want of privileges (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW,
+    /// CAP_SYS_ADMIN).
     pub fn probe() -> io::Result<Self> {
         Ok(Self {
             tcx: has_tcx()?,
@@ -77,7 +81,8 @@ fn describes_udp_super_frames() -> io::Result<bool> {
     const SEGMENT: i32 = 100;
     PrivateNamespace::create()?.enter(|| {
         let mut requests = Requests::open().map_err(io::Error::other)?;
-        let loopback = requests.link("lo").map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?.ifindex;
+        let loopback =
+            requests.link("lo").map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?.ifindex;
         let up = LinkChange { up: Some(true), ..LinkChange::default() };
         requests.set_link(loopback, &up).map_err(io::Error::other)?;
         let mut tap = PacketSocket::open(loopback, RingSize::LITTLE)?;

@@ -1,9 +1,11 @@
 //! Programs of others on the hooks that steering uses: found, so that the user hears of them.
 //!
-//! The order is fixed. A foreign XDP program sees a received frame first, then tcx programs, vtepd's own last, then clsact filters
-//! by their priority, vtepd's own last. What those before vtepd drop, redirect or accept for good does not reach vtepd and, if
-//! accepted, is the kernel's; what they pass on is steered. The kernel runs all programs of tcx before all filters of clsact. So
-//! where somebody else has clsact filters, vtepd's own program is attached by clsact, too, for as long as they are there.
+//! The order is fixed. A foreign XDP program sees a received frame first, then tcx programs,
+//! vtepd's own last, then clsact filters by their priority, vtepd's own last. What those before
+//! vtepd drop, redirect or accept for good does not reach vtepd and, if accepted, is the kernel's;
+//! what they pass on is steered. The kernel runs all programs of tcx before all filters of clsact.
+//! So where somebody else has clsact filters, vtepd's own program is attached by clsact, too, for
+//! as long as they are there.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -85,14 +87,16 @@ fn tcx_programs(ifindex: u32, direction: Direction) -> Vec<u32> {
         prog_cnt: MOST as u32,
         ..Query::default()
     };
-    // SAFETY: the kernel reads and writes the structure, whose size is given, and writes at most `prog_cnt` numbers.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) };
+    // SAFETY: the kernel reads and writes the structure, whose size is given, and writes at most
+    // `prog_cnt` numbers.
+    let done =
+        unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) };
     ids.truncate(if done == 0 { query.prog_cnt as usize } else { 0 });
     ids
 }
 
-/// Programs of others on an interface's ingress or egress, and how they stand to vtepd's. Where they cannot be read (no tcx, no
-/// clsact) there are none.
+/// Programs of others on an interface's ingress or egress, and how they stand to vtepd's. Where
+/// they cannot be read (no tcx, no clsact) there are none.
 #[must_use]
 pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     let Ok(name) = nix::net::if_::if_indextoname(ifindex) else { return Vec::new() };
@@ -103,7 +107,8 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     };
     let mut found = Vec::new();
     if let Ok((_, programs)) = SchedClassifier::query_tcx(&interface, attach_type) {
-        let names = programs.iter().map(|p| p.name_as_str().unwrap_or("a nameless program").to_owned());
+        let names =
+            programs.iter().map(|p| p.name_as_str().unwrap_or("a nameless program").to_owned());
         found.extend(names.filter(|name| !is_own(name)).map(|program| Foreign {
             interface: interface.clone(),
             hook: tcx,
@@ -112,7 +117,8 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
         }));
     } else {
         // Without CAP_SYS_ADMIN, the kernel tells no names.
-        let foreign = tcx_programs(ifindex, direction).into_iter().filter(|id| !own_ids().contains(id));
+        let foreign =
+            tcx_programs(ifindex, direction).into_iter().filter(|id| !own_ids().contains(id));
         found.extend(foreign.map(|id| Foreign {
             interface: interface.clone(),
             hook: tcx,
@@ -137,7 +143,8 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     found
 }
 
-/// How vtepd's own program is to be attached there, so that filters of others come first: by clsact where they are on clsact.
+/// How vtepd's own program is to be attached there, so that filters of others come first: by clsact
+/// where they are on clsact.
 #[must_use]
 pub fn hook_behind(ifindex: u32, direction: Direction, own: Hook) -> Hook {
     if own == Hook::Clsact {

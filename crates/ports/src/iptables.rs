@@ -1,6 +1,8 @@
-//! Tables of legacy iptables, read without creating any (`include/uapi/linux/netfilter_ipv4/ip_tables.h`).
+//! Tables of legacy iptables, read without creating any
+//! (`include/uapi/linux/netfilter_ipv4/ip_tables.h`).
 //!
-//! The kernel creates a table when somebody asks for it by name, so only those that are there already are asked for.
+//! The kernel creates a table when somebody asks for it by name, so only those that are there
+//! already are asked for.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +15,8 @@ const GET_INFO: libc::c_int = 64;
 const GET_ENTRIES: libc::c_int = 65;
 /// Bytes of a table's name.
 const NAME: usize = 32;
-/// Bytes of `struct ipt_getinfo`: name, hooks that are valid, start and policy of each, number and size of entries.
+/// Bytes of `struct ipt_getinfo`: name, hooks that are valid, start and policy of each, number and
+/// size of entries.
 const INFO: usize = 84;
 /// Bytes of `struct ipt_get_entries` before the entries: name, size and padding.
 const HEADER: usize = 40;
@@ -44,7 +47,9 @@ fn read(socket: &OwnedFd, name: &str) -> io::Result<LegacyTable> {
         get(socket, GET_INFO, &mut info)?;
         let word = |index: usize| {
             let start = NAME.saturating_add(index.saturating_mul(4));
-            info.get(start..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+            info.get(start..)
+                .and_then(<[u8]>::first_chunk)
+                .map_or(0, |bytes| u32::from_ne_bytes(*bytes))
         };
         let (valid, size) = (word(0), word(12));
         let hook = |number: usize| {
@@ -76,7 +81,8 @@ fn put_name(buffer: &mut [u8], name: &str) {
 
 fn get(socket: &OwnedFd, option: libc::c_int, buffer: &mut [u8]) -> io::Result<()> {
     let mut length = libc::socklen_t::try_from(buffer.len()).map_err(io::Error::other)?;
-    // SAFETY: The kernel writes at most `length` bytes into the buffer, which is that long and outlives the call.
+    // SAFETY: The kernel writes at most `length` bytes into the buffer, which is that long and
+    // outlives the call.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,7 +1,7 @@
 //! The kill switch: the map of programs without which nothing is redirected.
 //!
-//! A dying process's map is emptied by the kernel, as soon as its last descriptor is closed. So the map has exactly one
-//! descriptor, which the threads of this process share.
+//! A dying process's map is emptied by the kernel, as soon as its last descriptor is closed. So the
+//! map has exactly one descriptor, which the threads of this process share.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -48,7 +48,9 @@ impl std::fmt::Debug for Inner {
 impl Inner {
     fn fill(&mut self) -> Result<(), SteeringError> {
         for (place, program) in &self.programs {
-            self.map.set(*place, program, 0).map_err(|error| SteeringError::Map("kill_switch", error))?;
+            self.map
+                .set(*place, program, 0)
+                .map_err(|error| SteeringError::Map("kill_switch", error))?;
         }
         self.state = State::Engaged;
         Ok(())
@@ -101,12 +103,12 @@ impl KillSwitch {
         self.inner().state == State::Suspended
     }
 
-    /// Empties it until [`Self::resume`], from whatever thread, without waiting for one that hangs. Says whether it was
-    /// filled.
+    /// Empties it until [`Self::resume`], from whatever thread, without waiting for one that hangs.
+    /// Says whether it was filled.
     ///
     /// # Errors
-    /// When the kernel refuses, or when another thread has hung while it filled or emptied the map. Then only the end of
-    /// the process hands everything back.
+    /// When the kernel refuses, or when another thread has hung while it filled or emptied the map.
+    /// Then only the end of the process hands everything back.
     pub fn suspend(&self) -> Result<bool, SteeringError> {
         let until = Instant::now() + BUSY;
         let mut inner = loop {

@@ -13,12 +13,16 @@
 //! - `haste`: short grace periods while there are many hooks to change
 //! - [`poller`]: sleeping until there is something to read
 //! - [`scheduling`], [`affinity`]: a worker that is run at once, and does not overtake itself
-//! - `bypass`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of each port's
+//! - `bypass`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of
+//!   each port's
 //! - `kill_switch`: the map without which nothing is redirected
 //! - [`confine`]: what is given up after the start
 //! - [`steering`]: the programs that redirect frames into the punt pairs
 
-#![allow(unsafe_code, reason = "raw system calls and their memory; every block says why it is sound")]
+#![allow(
+    unsafe_code,
+    reason = "raw system calls and their memory; every block says why it is sound"
+)]
 
 pub mod access;
 pub mod affinity;

@@ -1,4 +1,5 @@
-//! AF_PACKET sockets with `PACKET_VNET_HDR`, batched both ways (packet(7), `net/packet/af_packet.c`).
+//! AF_PACKET sockets with `PACKET_VNET_HDR`, batched both ways (packet(7),
+//! `net/packet/af_packet.c`).
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -9,7 +10,8 @@ use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
 use crate::ring::{Ring, RingSize};
 use crate::tx::{SuperFrames, TxQueue};
 
-/// Frames of a batch at most, super-frames by their segments: of sixty-four flows that take turns, sixteen each leave together.
+/// Frames of a batch at most, super-frames by their segments: of sixty-four flows that take turns,
+/// sixteen each leave together.
 pub const BATCH: usize = 1024;
 
 /// `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte order.
@@ -86,11 +88,12 @@ impl AsFd for PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket that receives every frame that arrives on an interface of the calling thread's namespace, and sends there.
-    /// What the namespace itself sends is not received.
+    /// A socket that receives every frame that arrives on an interface of the calling thread's
+    /// namespace, and sends there. What the namespace itself sends is not received.
     ///
     /// # Errors
-    /// As socket(2), bind(2) and setsockopt(2): without CAP_NET_RAW, or when the interface does not exist.
+    /// As socket(2), bind(2) and setsockopt(2): without CAP_NET_RAW, or when the interface does not
+    /// exist.
     pub fn open(ifindex: u32, room: RingSize) -> io::Result<Self> {
         // Protocol 0 first: no frame may be queued before the options hold.
         let mut socket = Self::with_protocol(ifindex)?;
@@ -121,8 +124,9 @@ impl PacketSocket {
         set_option(&self.fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// A socket that sends to interfaces of the calling thread's namespace and receives nothing. With `super_frames`, encapsulated
-    /// frames of one outer flow leave together ([`pipeline::aggregate`]).
+    /// A socket that sends to interfaces of the calling thread's namespace and receives nothing.
+    /// With `super_frames`, encapsulated frames of one outer flow leave together
+    /// ([`pipeline::aggregate`]).
     ///
     /// # Errors
     /// As socket(2) and setsockopt(2): without CAP_NET_RAW.
@@ -139,7 +143,8 @@ impl PacketSocket {
         self
     }
 
-    /// Has frames that go to the interface that the socket is bound to leave in bundles ([`pipeline::bundle`]).
+    /// Has frames that go to the interface that the socket is bound to leave in bundles
+    /// ([`pipeline::bundle`]).
     pub const fn set_bundles(&mut self, bundles: bool) {
         self.outbox.together = bundles;
     }
@@ -152,7 +157,8 @@ impl PacketSocket {
 
     fn with_protocol(ifindex: u32) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody
+        // else owns.
         let fd = unsafe {
             let fd = libc::socket(libc::AF_PACKET, kind, 0);
             if fd < 0 {
@@ -182,7 +188,8 @@ impl PacketSocket {
         self.ifindex
     }
 
-    /// Frames that the kernel could not put into the ring since the last call (`PACKET_STATISTICS`).
+    /// Frames that the kernel could not put into the ring since the last call
+    /// (`PACKET_STATISTICS`).
     ///
     /// # Errors
     /// As getsockopt(2), or when a ring that was stuck could not be made anew.
@@ -211,14 +218,15 @@ impl PacketSocket {
         Ok(dropped)
     }
 
-    /// Whether frames are known to be lost that [`Self::overruns`] has not returned yet. No system call: of a ring that
-    /// was full it does not know.
+    /// Whether frames are known to be lost that [`Self::overruns`] has not returned yet. No system
+    /// call: of a ring that was full it does not know.
     #[must_use]
     pub fn has_overruns(&self) -> bool {
         self.ring.as_ref().is_some_and(Ring::has_cut)
     }
 
-    /// What has arrived since the last call; does not wait. A frame that could not be read is an empty one.
+    /// What has arrived since the last call; does not wait. A frame that could not be read is an
+    /// empty one.
     pub fn receive(&mut self) -> &Batch<'_> {
         let socket = self.fd.as_fd();
         self.ring.as_mut().map_or(&NOTHING, |ring| ring.receive(socket))
@@ -237,19 +245,28 @@ impl PacketSocket {
         }
     }
 
-    /// Forgets what the kernel has to say of the interface (that it went down), which would keep the socket ready for ever.
+    /// Forgets what the kernel has to say of the interface (that it went down), which would keep
+    /// the socket ready for ever.
     pub fn clear_error(&self) {
-        let (mut error, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        let (mut error, mut length): (libc::c_int, _) =
+            (0, size_of::<libc::c_int>() as libc::socklen_t);
         // SAFETY: pointer and length describe `error`.
         let _ = unsafe {
             let (level, name) = (libc::SOL_SOCKET, libc::SO_ERROR);
-            libc::getsockopt(self.fd.as_raw_fd(), level, name, (&raw mut error).cast(), &raw mut length)
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                name,
+                (&raw mut error).cast(),
+                &raw mut length,
+            )
         };
     }
 
-    /// Sends frames, each to its own destination: a socket that is bound to an interface those that go there
-    /// ([`pipeline::Destination::is_bound`]), and another one the others; the rest is left to another socket. `outcome` is told what became of
-    /// each. The frames of one outer flow keep their order. Returns what of them left together.
+    /// Sends frames, each to its own destination: a socket that is bound to an interface those that
+    /// go there ([`pipeline::Destination::is_bound`]), and another one the others; the rest is left
+    /// to another socket. `outcome` is told what became of each. The frames of one outer flow keep
+    /// their order. Returns what of them left together.
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,

@@ -1,8 +1,9 @@
 //! Sleeping until there is something to read, and being woken for it once.
 //!
-//! Who sleeps in poll(2) or epoll(7) stays in each socket's queue of waiters until it is run. Until then every further frame wakes it again,
-//! a tenth of a microsecond for nothing, and on a core that it shares with the sender a thousand come before its turn. A poll of io_uring(7) leaves that queue
-//! with the first of them (`io_poll_wake()`, `io_uring/poll.c`).
+//! Who sleeps in poll(2) or epoll(7) stays in each socket's queue of waiters until it is run. Until
+//! then every further frame wakes it again, a tenth of a microsecond for nothing, and on a core
+//! that it shares with the sender a thousand come before its turn. A poll of io_uring(7) leaves
+//! that queue with the first of them (`io_poll_wake()`, `io_uring/poll.c`).
 
 use std::io;
 use std::marker::PhantomData;
@@ -12,8 +13,8 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, types};
 use nix::sys::time::TimeSpec;
 
-/// Flags of io_uring_enter(2) (`include/uapi/linux/io_uring.h`). Without the last, a CPU whose worker sleeps would be shown as one that waits
-/// for a disk; it is as old as Linux 6.15.
+/// Flags of io_uring_enter(2) (`include/uapi/linux/io_uring.h`). Without the last, a CPU whose
+/// worker sleeps would be shown as one that waits for a disk; it is as old as Linux 6.15.
 const GETEVENTS: u32 = 1 << 0;
 const EXT_ARG: u32 = 1 << 3;
 const NO_IOWAIT: u32 = 1 << 7;
@@ -36,7 +37,8 @@ pub struct Ready {
     pub failed: bool,
 }
 
-/// See the module's description. It waits for the same descriptors every time, and belongs to the thread that it was made in.
+/// See the module's description. It waits for the same descriptors every time, and belongs to the
+/// thread that it was made in.
 pub struct Poller {
     way: Way,
     ready: Vec<Ready>,
@@ -53,7 +55,8 @@ enum Way {
 }
 
 impl Poller {
-    /// For so many descriptors: woken once for each where the kernel can and may, and as by [`Self::poll`] elsewhere.
+    /// For so many descriptors: woken once for each where the kernel can and may, and as by
+    /// [`Self::poll`] elsewhere.
     #[must_use]
     pub fn once(descriptors: usize) -> Self {
         let Ok(ring) = one_shot(descriptors) else { return Self::poll(descriptors) };
@@ -70,8 +73,8 @@ impl Poller {
         Self { way, ready: Vec::with_capacity(descriptors), of_this_thread: PhantomData }
     }
 
-    /// Sleeps until one of the descriptors that it was made for, or of the first of them, is readable or has failed, a signal comes, or the time is over. Nothing is
-    /// allocated.
+    /// Sleeps until one of the descriptors that it was made for, or of the first of them, is
+    /// readable or has failed, a signal comes, or the time is over. Nothing is allocated.
     ///
     /// # Errors
     /// As poll(2) and io_uring_enter(2).
@@ -82,11 +85,15 @@ impl Poller {
     ) -> io::Result<&[Ready]> {
         self.ready.clear();
         let waited = match &mut self.way {
-            Way::Once { ring, waits } => wait_once(ring, waits, descriptors, timeout, &mut self.ready),
+            Way::Once { ring, waits } => {
+                wait_once(ring, waits, descriptors, timeout, &mut self.ready)
+            }
             Way::Poll(polls) => wait_by_poll(polls, descriptors, timeout, &mut self.ready),
         };
         match waited {
-            Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => Err(error),
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {
+                Err(error)
+            }
             _ => Ok(&self.ready),
         }
     }
@@ -97,7 +104,8 @@ pub(crate) fn has_one_shot() -> bool {
     one_shot(1).is_ok()
 }
 
-/// A ring whose completions are made where its thread waits for them, which spares those whose frames wake it that (Linux 6.1).
+/// A ring whose completions are made where its thread waits for them, which spares those whose
+/// frames wake it that (Linux 6.1).
 fn one_shot(descriptors: usize) -> io::Result<IoUring> {
     let entries = u32::try_from(descriptors).unwrap_or(u32::MAX).max(1).next_power_of_two();
     let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries)?;
@@ -133,7 +141,8 @@ fn wait_once<'a>(
         timeout: timeout.as_ref().map_or(0, |timeout| std::ptr::from_ref(timeout) as u64),
     };
     // SAFETY: `terms`, and the time that it points at, outlive the call.
-    let waited = unsafe { ring.submitter().enter(added, 1, GETEVENTS | EXT_ARG | NO_IOWAIT, Some(&terms)) };
+    let waited =
+        unsafe { ring.submitter().enter(added, 1, GETEVENTS | EXT_ARG | NO_IOWAIT, Some(&terms)) };
     for done in ring.completion() {
         let number = done.user_data() as usize;
         if let Some(waits) = waits.get_mut(number) {
@@ -161,15 +170,19 @@ fn wait_by_poll<'a>(
     polls.clear();
     polls.extend(descriptors.map(poll));
     let timeout = timeout.map(TimeSpec::from);
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), |timeout| std::ptr::from_ref(timeout.as_ref()));
+    let timeout =
+        timeout.as_ref().map_or(std::ptr::null(), |timeout| std::ptr::from_ref(timeout.as_ref()));
     // SAFETY: pointer and length describe `polls`, and the time outlives the call.
-    let waited =
-        unsafe { libc::ppoll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout, std::ptr::null()) };
+    let waited = unsafe {
+        libc::ppoll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout, std::ptr::null())
+    };
     if waited < 0 {
         return Err(io::Error::last_os_error());
     }
     let told = polls.iter().enumerate().filter(|(_, poll)| poll.revents != 0);
-    ready.extend(told.map(|(number, poll)| Ready { number, failed: poll.revents & libc::POLLERR != 0 }));
+    ready.extend(
+        told.map(|(number, poll)| Ready { number, failed: poll.revents & libc::POLLERR != 0 }),
+    );
     Ok(())
 }
 
@@ -204,8 +217,9 @@ mod tests {
     fn what_is_readable_is_told_until_it_is_read() {
         for mut readiness in both() {
             let (one, other) = (event(), event());
-            let mut wait =
-                |timeout| readiness.wait([one.as_fd(), other.as_fd()].into_iter(), timeout).unwrap().to_vec();
+            let mut wait = |timeout| {
+                readiness.wait([one.as_fd(), other.as_fd()].into_iter(), timeout).unwrap().to_vec()
+            };
             let ready = |number| Ready { number, failed: false };
             assert_eq!(wait(AT_ONCE), []);
             other.write(1).unwrap();

@@ -1,6 +1,7 @@
 //! Numbers of ports with the bypass, and what the programs count under each (`struct port_counts`).
 //!
-//! Nobody resets what is counted: a number that is given to another port goes on from where it was, so that the sum of all only grows.
+//! Nobody resets what is counted: a number that is given to another port goes on from where it was,
+//! so that the sum of all only grows.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,9 @@ impl Numbers {
 
     /// A number that nobody has, if there is one.
     pub(crate) fn take(&mut self, ebpf: &Ebpf) -> Result<Option<u16>, SteeringError> {
-        let Some(number) = self.free.last().copied().or((self.ever < Self::MOST).then_some(self.ever)) else {
+        let Some(number) =
+            self.free.last().copied().or((self.ever < Self::MOST).then_some(self.ever))
+        else {
             return Ok(None);
         };
         self.taken.insert(number, counted(ebpf, number)?);
@@ -86,7 +89,8 @@ impl Numbers {
 fn counted(ebpf: &Ebpf, number: u16) -> Result<PortCounts, SteeringError> {
     let name = "port_counts";
     let map = ebpf.map(name).ok_or(SteeringError::Missing(name))?;
-    let map: PerCpuArray<_, PortCounts> = map.try_into().map_err(|e| SteeringError::Map(name, e))?;
+    let map: PerCpuArray<_, PortCounts> =
+        map.try_into().map_err(|e| SteeringError::Map(name, e))?;
     let values = map.get(&number.into(), 0).map_err(|e| SteeringError::Map(name, e))?;
     Ok(values.iter().fold(PortCounts::default(), |sum, value| sum.with(*value, u64::wrapping_add)))
 }

@@ -1,5 +1,6 @@
-//! Punt pairs: veth pairs whose near end lies in the leaf's namespace, where steering redirects to it, and whose far end lies in a
-//! private one, where the worker's AF_PACKET socket is the only thing that sees it.
+//! Punt pairs: veth pairs whose near end lies in the leaf's namespace, where steering redirects to
+//! it, and whose far end lies in a private one, where the worker's AF_PACKET socket is the only
+//! thing that sees it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,12 +16,15 @@ use crate::ring::RingSize;
 
 /// MTU of both ends in bytes: whatever the kernel hands over fits.
 const MTU: u32 = 65_535;
-/// Frames that the ring has room for in which they wait for the worker. A kernel that is not preemptible does nothing else while it makes a
-/// ring: on a small virtual machine 32 MB took up to 126 ms, in which another vtepd's worker was not run.
+/// Frames that the ring has room for in which they wait for the worker. A kernel that is not
+/// preemptible does nothing else while it makes a ring: on a small virtual machine 32 MB took up to
+/// 126 ms, in which another vtepd's worker was not run.
 const FRAMES: usize = 3584;
-/// What a frame that a vxlan netdev sends or receives has beside what its MTU is about: an Ethernet header and a tag, and the outer headers.
+/// What a frame that a vxlan netdev sends or receives has beside what its MTU is about: an Ethernet
+/// header and a tag, and the outer headers.
 const AROUND: usize = 14 + 4 + 50;
-/// Super-frames that a virtio-net header cannot describe on any kernel: they would be lost on the far end's socket.
+/// Super-frames that a virtio-net header cannot describe on any kernel: they would be lost on the
+/// far end's socket.
 const INDESCRIBABLE: [&str; 2] = ["tx-sctp-segmentation", "tx-gso-list"];
 /// And what it cannot describe on some.
 const UDP: &str = "tx-udp-segmentation";
@@ -43,7 +47,8 @@ pub struct PuntPairs {
 }
 
 impl PuntPairs {
-    /// Makes those of the worker with this number: `vtepd-underlay` and `vtepd-bridge`, with the number behind it but for the first.
+    /// Makes those of the worker with this number: `vtepd-underlay` and `vtepd-bridge`, with the
+    /// number behind it but for the first.
     ///
     /// # Errors
     /// As [`PuntPair::create`].
@@ -85,12 +90,13 @@ pub struct PuntError {
 }
 
 impl PuntPair {
-    /// Makes a punt pair between the calling thread's namespace and a private one; its ends have the same name in both. Both are down
-    /// until [`Self::up`], so that steering can be attached before a frame passes. A link of that name is taken away first: the
-    /// kernel takes its time with the namespaces of processes that were killed, and with the links into them.
+    /// Makes a punt pair between the calling thread's namespace and a private one; its ends have
+    /// the same name in both. Both are down until [`Self::up`], so that steering can be attached
+    /// before a frame passes. A link of that name is taken away first: the kernel takes its time
+    /// with the namespaces of processes that were killed, and with the links into them.
     ///
-    /// What the worker's socket could not read as a super-frame, the near end does not transmit as one. Frames of more than `longest` bytes
-    /// pass as well, but cost the worker more.
+    /// What the worker's socket could not read as a super-frame, the near end does not transmit as
+    /// one. Frames of more than `longest` bytes pass as well, but cost the worker more.
     ///
     /// # Errors
     /// When a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
@@ -101,7 +107,8 @@ impl PuntPair {
         longest: usize,
     ) -> Result<Self, PuntError> {
         let failed = |step| move |source| PuntError { name: name.to_owned(), step, source };
-        let mut requests = Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
+        let mut requests =
+            Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
         if let Ok(Some(leftover)) = requests.link(name) {
             // It may have gone by itself meanwhile.
             let _ = requests.delete_link(leftover.ifindex);
@@ -109,7 +116,10 @@ impl PuntPair {
         let near_end = VethEnd { name, namespace: None, mac: None };
         let far_end = VethEnd { name, namespace: Some(private.as_fd()), mac: None };
         let veth = Veth { near: near_end, far: far_end, mtu: MTU, transmit_queue_length: 1000 };
-        requests.create_veth(&veth).map_err(io::Error::other).map_err(failed("create the veth pair"))?;
+        requests
+            .create_veth(&veth)
+            .map_err(io::Error::other)
+            .map_err(failed("create the veth pair"))?;
         let near = quiet(&mut requests, name).map_err(failed("set up the near end"))?;
         let udp = (!features.udp_super_frames).then_some(UDP);
         let off: Vec<&str> = INDESCRIBABLE.into_iter().chain(udp).collect();
@@ -120,16 +130,20 @@ impl PuntPair {
                 let mut requests = Requests::open().map_err(io::Error::other)?;
                 // Bundles are cut here.
                 ethtool::switch_off(name, &[UDP])?;
-                PacketSocket::open(quiet(&mut requests, name)?, RingSize { frames: FRAMES, longest })
+                PacketSocket::open(
+                    quiet(&mut requests, name)?,
+                    RingSize { frames: FRAMES, longest },
+                )
             })
             .map_err(failed("set up the far end"))?;
         punt.socket = Some(socket);
         Ok(punt)
     }
 
-    /// Brings both ends up, and waits until both can transmit. The end that comes first has no carrier at that moment, so the kernel
-    /// activates its transmit queue later, from a work queue, and until then drops in silence what it is given (`noop_qdisc`;
-    /// `linkwatch_do_dev()` in net/core/link_watch.c sets the operational state together with that).
+    /// Brings both ends up, and waits until both can transmit. The end that comes first has no
+    /// carrier at that moment, so the kernel activates its transmit queue later, from a work queue,
+    /// and until then drops in silence what it is given (`noop_qdisc`; `linkwatch_do_dev()` in
+    /// net/core/link_watch.c sets the operational state together with that).
     ///
     /// # Errors
     /// When an end has vanished, or cannot transmit within a second.
@@ -220,13 +234,17 @@ pub fn of_worker(name: &str, worker: usize) -> String {
     if worker == 0 { name.to_owned() } else { format!("{name}{worker}") }
 }
 
-/// Bytes of the longest frame that the vxlan netdevs of the calling thread's namespace send or receive, outer headers and all, by their
-/// MTUs; of any where there are none, or where the kernel does not tell.
+/// Bytes of the longest frame that the vxlan netdevs of the calling thread's namespace send or
+/// receive, outer headers and all, by their MTUs; of any where there are none, or where the kernel
+/// does not tell.
 #[must_use]
 pub fn longest_frame() -> usize {
-    let links = Requests::open().and_then(|mut requests| requests.dump(Dump::Links)).unwrap_or_default();
+    let links =
+        Requests::open().and_then(|mut requests| requests.dump(Dump::Links)).unwrap_or_default();
     let mtus = links.into_iter().filter_map(|message| match message {
-        Message::Link(Operation::New, Link { kind: LinkKind::Vxlan(_), mtu, .. }) => Some(mtu as usize),
+        Message::Link(Operation::New, Link { kind: LinkKind::Vxlan(_), mtu, .. }) => {
+            Some(mtu as usize)
+        }
         _ => None,
     });
     mtus.max().map_or(RingSize::LONGEST, |mtu| mtu.saturating_add(AROUND))
@@ -236,8 +254,11 @@ pub fn longest_frame() -> usize {
 fn quiet(requests: &mut Requests, name: &str) -> io::Result<u32> {
     let link = requests.link(name).map_err(io::Error::other)?;
     let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
-    let change =
-        LinkChange { arp: Some(false), ipv6_address_generation: Some(NO_ADDRESS), ..LinkChange::default() };
+    let change = LinkChange {
+        arp: Some(false),
+        ipv6_address_generation: Some(NO_ADDRESS),
+        ..LinkChange::default()
+    };
     requests.set_link(ifindex, &change).map_err(io::Error::other)?;
     // Read-only in unprivileged containers, and then the lack of an address has to do.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");

@@ -1,11 +1,13 @@
 //! Short grace periods while many hooks are attached or detached.
 //!
-//! A tcx link waits for an RCU grace period under the RTNL, both when it is attached and when it is detached
-//! (`tcx_entry_sync()`, `include/net/tcx.h`): 7 to 31 ms each, strictly one after the other, more than a minute for 4,000
-//! VNIs. Threads do not help, the lock is one. The kernel has a switch for exactly this: `rcu_expedited` has it interrupt
-//! the other CPUs instead of waiting until they pass by, and a hook takes less than 1 ms. The switch is the whole machine's, so it
-//! is set for a few seconds only, and only where there are many or nothing is to wait for them (host ports). Any value but 0 is "on" to the kernel: this one says whose it is, so
-//! that what a killed vtepd has left on the next one switches off.
+//! A tcx link waits for an RCU grace period under the RTNL, both when it is attached and when it is
+//! detached (`tcx_entry_sync()`, `include/net/tcx.h`): 7 to 31 ms each, strictly one after the
+//! other, more than a minute for 4,000 VNIs. Threads do not help, the lock is one. The kernel has a
+//! switch for exactly this: `rcu_expedited` has it interrupt the other CPUs instead of waiting
+//! until they pass by, and a hook takes less than 1 ms. The switch is the whole machine's, so it is
+//! set for a few seconds only, and only where there are many or nothing is to wait for them (host
+//! ports). Any value but 0 is "on" to the kernel: this one says whose it is, so that what a killed
+//! vtepd has left on the next one switches off.
 
 use std::fs;
 use std::io;
@@ -15,7 +17,8 @@ use std::path::Path;
 pub(crate) const SWITCH: &str = "/sys/kernel/rcu_expedited";
 /// Hooks that are worth it: fewer take less than half a second.
 const MANY: usize = 16;
-/// What vtepd writes, above the number of its process, which has 22 bits at most (`PID_MAX_LIMIT`, `include/linux/threads.h`).
+/// What vtepd writes, above the number of its process, which has 22 bits at most (`PID_MAX_LIMIT`,
+/// `include/linux/threads.h`).
 const MARK: u32 = 0x76 << 24;
 
 /// While this lives, grace periods are short, if the kernel allowed it.
@@ -23,8 +26,8 @@ const MARK: u32 = 0x76 << 24;
 pub(crate) struct ExpeditedRcu(&'static str);
 
 impl ExpeditedRcu {
-    /// For so many hooks. `None` if those are few, somebody else has hurried the kernel already, or it does not let itself be hurried
-    /// (in a container, `/sys` may be read-only).
+    /// For so many hooks. `None` if those are few, somebody else has hurried the kernel already, or
+    /// it does not let itself be hurried (in a container, `/sys` may be read-only).
     pub(crate) fn for_hooks(hooks: usize) -> Option<Self> {
         if hooks < MANY {
             return None;
@@ -32,8 +35,8 @@ impl ExpeditedRcu {
         Self::begin(SWITCH).ok().flatten()
     }
 
-    /// For so many hooks on host ports, whose addresses are not followed meanwhile: a host that has just come here is to be known here.
-    /// `None` if there are none, and as [`Self::for_hooks`].
+    /// For so many hooks on host ports, whose addresses are not followed meanwhile: a host that has
+    /// just come here is to be known here. `None` if there are none, and as [`Self::for_hooks`].
     pub(crate) fn for_ports(hooks: usize) -> Option<Self> {
         if hooks == 0 {
             return None;
@@ -53,7 +56,8 @@ impl ExpeditedRcu {
 
 impl Drop for ExpeditedRcu {
     fn drop(&mut self) {
-        // It could be written before. If it stays on, grace periods are short for everybody, which harms nothing but idle CPUs.
+        // It could be written before. If it stays on, grace periods are short for everybody, which
+        // harms nothing but idle CPUs.
         let _ = fs::write(self.0, "0");
     }
 }
@@ -66,7 +70,8 @@ pub(crate) fn clean() -> Option<&'static str> {
 fn end_of_the_dead(switch: &str) -> io::Result<bool> {
     let value = read(switch)?;
     // One in another PID namespace is taken for dead: then it ends later, no more.
-    let dead = value & (0xff << 24) == MARK && !Path::new(&format!("/proc/{}", value & !MARK)).exists();
+    let dead =
+        value & (0xff << 24) == MARK && !Path::new(&format!("/proc/{}", value & !MARK)).exists();
     if dead {
         fs::write(switch, "0")?;
     }
@@ -105,7 +110,9 @@ mod tests {
             assert_eq!(reads(), 0);
         }
         fs::write(switch, "1").unwrap();
-        assert!(!end_of_the_dead(switch).unwrap() && ExpeditedRcu::begin(switch).unwrap().is_none());
+        assert!(
+            !end_of_the_dead(switch).unwrap() && ExpeditedRcu::begin(switch).unwrap().is_none()
+        );
         assert_eq!(reads(), 1);
         fs::remove_file(switch).unwrap();
         assert!(ExpeditedRcu::begin(switch).is_err(), "a kernel without it");

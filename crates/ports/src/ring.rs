@@ -1,9 +1,12 @@
-//! What an AF_PACKET socket receives, in memory shared with the kernel: frames are read where they were written, without a system
-//! call (`TPACKET_V2`, `tpacket_rcv()` in `net/packet/af_packet.c`, Documentation/networking/packet_mmap.rst).
+//! What an AF_PACKET socket receives, in memory shared with the kernel: frames are read where they
+//! were written, without a system call (`TPACKET_V2`, `tpacket_rcv()` in `net/packet/af_packet.c`,
+//! Documentation/networking/packet_mmap.rst).
 //!
-//! `TPACKET_V3` would pack frames of all lengths, but tells of them a millisecond late where there are few; `TPACKET_V2` tells of each.
-//! Its slots are of one size, which holds what the links carry; a longer frame (a super-frame) waits in the socket's queue in whole, and its
-//! slot says so. The smaller the slots, the more of the ring is in the caches, and in those of the page tables.
+//! `TPACKET_V3` would pack frames of all lengths, but tells of them a millisecond late where there
+//! are few; `TPACKET_V2` tells of each. Its slots are of one size, which holds what the links
+//! carry; a longer frame (a super-frame) waits in the socket's queue in whole, and its slot says
+//! so. The smaller the slots, the more of the ring is in the caches, and in those of the page
+//! tables.
 
 use core::ops::Range;
 use std::io;
@@ -21,26 +24,28 @@ use crate::packet::{BATCH, VnetHeader, offload, set_option};
 pub struct RingSize {
     /// Frames.
     pub frames: usize,
-    /// Bytes of the longest, behind the tags that the kernel takes out; longer ones cost a system call each. As many bytes of those may wait
-    /// as if all were [`Self::LONGEST`].
+    /// Bytes of the longest, behind the tags that the kernel takes out; longer ones cost a system
+    /// call each. As many bytes of those may wait as if all were [`Self::LONGEST`].
     pub longest: usize,
 }
 
 impl RingSize {
-    /// A frame that carries RoCE's longest packet (4,096 bytes of payload), and the headers of a tunnel. For longer ones there are no slots.
+    /// A frame that carries RoCE's longest packet (4,096 bytes of payload), and the headers of a
+    /// tunnel. For longer ones there are no slots.
     pub const LONGEST: usize = 4500;
     /// For few frames, of any length.
     pub const LITTLE: Self = Self { frames: 224, longest: Self::LONGEST };
 
-    /// Bytes of a slot: whole lines of the cache, an odd number of them, so that those of a block begin in different sets.
+    /// Bytes of a slot: whole lines of the cache, an odd number of them, so that those of a block
+    /// begin in different sets.
     const fn slot(self) -> usize {
         let longest = if self.longest < Self::LONGEST { self.longest } else { Self::LONGEST };
         ((BEFORE + longest).div_ceil(LINE) | 1) * LINE
     }
 }
 
-/// Bytes of a slot before its frame: the kernel's header and address, virtio-net's header, and room for a tag
-/// (`TPACKET2_HDRLEN` and what `tpacket_rcv()` adds to it).
+/// Bytes of a slot before its frame: the kernel's header and address, virtio-net's header, and room
+/// for a tag (`TPACKET2_HDRLEN` and what `tpacket_rcv()` adds to it).
 const BEFORE: usize = 96;
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
@@ -86,7 +91,8 @@ impl Ring {
         let on: libc::c_int = 1;
         // Whatever is not 0 has long frames wait whole, as long as the receive buffer has room.
         set_option(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &on)?;
-        let buffer = libc::c_int::try_from(room.frames * RingSize::LONGEST).unwrap_or(libc::c_int::MAX);
+        let buffer =
+            libc::c_int::try_from(room.frames * RingSize::LONGEST).unwrap_or(libc::c_int::MAX);
         set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &buffer)?;
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as u32,
@@ -96,15 +102,24 @@ impl Ring {
         };
         set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping of the ring that was just made, of its very size; it is unmapped when dropped. The kernel maps all
-        // its pages at once, so there are no faults later, and they cannot be swapped.
+        // SAFETY: a fresh mapping of the ring that was just made, of its very size; it is unmapped
+        // when dropped. The kernel maps all its pages at once, so there are no faults later, and
+        // they cannot be swapped.
         let memory = unsafe {
-            libc::mmap(std::ptr::null_mut(), layout.bytes(), access, libc::MAP_SHARED, socket.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                layout.bytes(),
+                access,
+                libc::MAP_SHARED,
+                socket.as_raw_fd(),
+                0,
+            )
         };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let memory = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let memory =
+            NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         let long = vec![0; LONG * FRAME_CAPACITY].into();
         let batch = Batch::new(BATCH);
         Ok(Self {
@@ -121,9 +136,11 @@ impl Ring {
         })
     }
 
-    /// Looks after a ring that the kernel could not put so many frames into since it was last looked after. One that is empty, and got
-    /// none, is stuck, and made anew: when the kernel cannot describe what is left to do with a frame (SCTP super-frames, and UDP ones
-    /// before Linux 6.2), it never lets go of the slot (`rx_owner_map`), and all frames after that are lost.
+    /// Looks after a ring that the kernel could not put so many frames into since it was last
+    /// looked after. One that is empty, and got none, is stuck, and made anew: when the kernel
+    /// cannot describe what is left to do with a frame (SCTP super-frames, and UDP ones before
+    /// Linux 6.2), it never lets go of the slot (`rx_owner_map`), and all frames after that are
+    /// lost.
     pub(crate) fn check(mut self, socket: &OwnedFd, lost: u64) -> io::Result<Self> {
         // SAFETY: as in `receive`.
         let next = unsafe { status(self.next.of(self.memory)) }.load(Ordering::Acquire);
@@ -162,25 +179,31 @@ impl Ring {
         let Self { memory, layout, next, taken, long, tagged, used, cut, batch, .. } = self;
         let mut place = *next;
         let mut long = long.chunks_exact_mut(FRAME_CAPACITY);
-        // Super-frames weigh as much as they are work: who looks again too late is taken for one that hangs.
+        // Super-frames weigh as much as they are work: who looks again too late is taken for one
+        // that hangs.
         let mut segments = 0;
         while *taken < layout.slots() && segments < BATCH {
             let slot = place.of(*memory);
-            // SAFETY: the slot lies in the ring's memory, and its first word is only touched by atomic operations.
+            // SAFETY: the slot lies in the ring's memory, and its first word is only touched by
+            // atomic operations.
             let status = unsafe { status(slot) }.load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
                 break;
             }
-            // SAFETY: the slot is ours until its status is written, which only `release` does. The kernel has written the header, and
-            // what it tells of lies in the slot.
+            // SAFETY: the slot is ours until its status is written, which only `release` does. The
+            // kernel has written the header, and what it tells of lies in the slot.
             let (header, bytes) = unsafe {
                 let header: libc::tpacket2_hdr = slot.cast().read();
                 (header, std::slice::from_raw_parts_mut(slot.as_ptr(), layout.slot))
             };
             let start = usize::from(header.tp_mac);
             let end = start + header.tp_snaplen as usize;
-            let vnet = start.checked_sub(size_of::<VnetHeader>()).and_then(|before| bytes.get(before..start));
-            let vnet = vnet.and_then(|bytes| bytes.first_chunk()).map(|bytes| VnetHeader::from_bytes(*bytes));
+            let vnet = start
+                .checked_sub(size_of::<VnetHeader>())
+                .and_then(|before| bytes.get(before..start));
+            let vnet = vnet
+                .and_then(|bytes| bytes.first_chunk())
+                .map(|bytes| VnetHeader::from_bytes(*bytes));
             let mut tag = vlan(&header, status);
             let mut about = vnet.and_then(|header| offload(&header));
             let waits = status & libc::TP_STATUS_COPY != 0;
@@ -193,15 +216,15 @@ impl Ring {
             *used = true;
             let data = if let Some(room) = room {
                 // RingSize for the tag, before the frame.
-                room.split_at_mut_checked(TAG).and_then(|(_, frame)| receive_long(socket, frame)).and_then(
-                    |length| {
+                room.split_at_mut_checked(TAG)
+                    .and_then(|(_, frame)| receive_long(socket, frame))
+                    .and_then(|length| {
                         let end = TAG + length;
                         match tag.filter(|_| *tagged) {
                             Some(tag) => put_back(room, TAG..end, tag),
                             None => room.get(TAG..end),
                         }
-                    },
-                )
+                    })
             } else if header.tp_snaplen < header.tp_len {
                 // There was no room for the rest.
                 *cut += 1;
@@ -218,11 +241,13 @@ impl Ring {
             {
                 *start = start.saturating_add(TAG as u16);
             }
-            // A frame that cannot be used is counted by the pipeline as unreadable, for it is empty.
+            // A frame that cannot be used is counted by the pipeline as unreadable, for it is
+            // empty.
             let (data, offload) = data.zip(about).unwrap_or_default();
-            segments += offload.gso.map_or(1, |gso| data.len().div_ceil(usize::from(gso.size.max(1))));
-            // SAFETY: the batch is only lent for as long as the ring is, and forgets its frames before their slots go back to the kernel
-            // and before `long` is written again.
+            segments +=
+                offload.gso.map_or(1, |gso| data.len().div_ceil(usize::from(gso.size.max(1))));
+            // SAFETY: the batch is only lent for as long as the ring is, and forgets its frames
+            // before their slots go back to the kernel and before `long` is written again.
             let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) };
             batch.push(Frame { data, vlan: tag, offload });
         }
@@ -323,12 +348,16 @@ fn receive_long(socket: BorrowedFd<'_>, room: &mut [u8]) -> Option<usize> {
             libc::iovec { iov_base: (&raw mut header).cast(), iov_len: size_of::<VnetHeader>() },
             libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() },
         ];
-        // SAFETY: a message header is plain data for which zero bytes are a valid value; it points at memory that outlives the call.
+        // SAFETY: a message header is plain data for which zero bytes are a valid value; it points
+        // at memory that outlives the call.
         let (length, flags) = unsafe {
             let mut message: libc::msghdr = zeroed();
             message.msg_iov = vectors.as_mut_ptr();
             message.msg_iovlen = vectors.len();
-            (libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT), message.msg_flags)
+            (
+                libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT),
+                message.msg_flags,
+            )
         };
         if let Some(length) =
             usize::try_from(length).ok().and_then(|all| all.checked_sub(size_of::<VnetHeader>()))
@@ -339,7 +368,8 @@ fn receive_long(socket: BorrowedFd<'_>, room: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Puts a tag back between a frame's addresses and the rest: the addresses move, into the four bytes before them.
+/// Puts a tag back between a frame's addresses and the rest: the addresses move, into the four
+/// bytes before them.
 fn put_back(memory: &mut [u8], frame: Range<usize>, tag: VlanTag) -> Option<&[u8]> {
     let start = frame.start.checked_sub(TAG)?;
     if frame.len() < MACS || frame.end > memory.len() {
@@ -357,7 +387,8 @@ fn put_back(memory: &mut [u8], frame: Range<usize>, tag: VlanTag) -> Option<&[u8
 
 /// The tag that the kernel took out of the frame.
 fn vlan(header: &libc::tpacket2_hdr, status: u32) -> Option<VlanTag> {
-    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { header.tp_vlan_tpid } else { 0x8100 };
+    let tpid =
+        if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { header.tp_vlan_tpid } else { 0x8100 };
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(VlanTag { tpid, tci: header.tp_vlan_tci })
 }
 
@@ -372,8 +403,8 @@ mod tests {
         {
             let layout = Layout::of(RingSize { frames: 3584, longest });
             assert_eq!(layout.slot, slot, "{longest}");
-            // A frame begins behind 76 bytes (`tpacket_rcv()`: 52 of headers and 16 more, aligned to 16, and virtio-net's 10, less an
-            // Ethernet header's 14).
+            // A frame begins behind 76 bytes (`tpacket_rcv()`: 52 of headers and 16 more, aligned
+            // to 16, and virtio-net's 10, less an Ethernet header's 14).
             assert!(slot >= 76 + longest.min(RingSize::LONGEST));
             assert!(layout.slots() >= 3584);
             // As `packet_lookup_frame()` finds them.

@@ -1,13 +1,16 @@
 //! A worker that is run at once while it has little to do, and in its turn while it has much.
 //!
-//! Kernel VXLAN forwards in softirqs, which run before every thread; a worker that is scheduled like any thread waits for others
-//! instead: up to a tick (4 ms) behind the daemon's own control thread, 10 ms and more on a busy machine. So a worker that
-//! sleeps often is scheduled as `SCHED_FIFO`, before all ordinary threads. One that has been awake for [`LONGEST`], or is woken more
-//! than [`WAKES`] times or for more than [`FRAMES`] frames a millisecond, is `SCHED_BATCH` until that has passed: the first could
-//! starve the machine (the kernel hands softirqs to ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the
-//! second would interrupt whoever sends for a few frames each time, where more at once are cheaper for all: more of them
-//! leave together. So is one that was busy for more than half of that time ([`DUTY`]), or is about to send more than
-//! [`LARGE`] frames: the copies of a flooded frame take as long as so many frames. A batch thread is run when the CPU is free or another thread's time is up.
+//! Kernel VXLAN forwards in softirqs, which run before every thread; a worker that is scheduled
+//! like any thread waits for others instead: up to a tick (4 ms) behind the daemon's own control
+//! thread, 10 ms and more on a busy machine. So a worker that sleeps often is scheduled as
+//! `SCHED_FIFO`, before all ordinary threads. One that has been awake for [`LONGEST`], or is woken
+//! more than [`WAKES`] times or for more than [`FRAMES`] frames a millisecond, is `SCHED_BATCH`
+//! until that has passed: the first could starve the machine (the kernel hands softirqs to
+//! ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the second would
+//! interrupt whoever sends for a few frames each time, where more at once are cheaper for all: more
+//! of them leave together. So is one that was busy for more than half of that time ([`DUTY`]), or
+//! is about to send more than [`LARGE`] frames: the copies of a flooded frame take as long as so
+//! many frames. A batch thread is run when the CPU is free or another thread's time is up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -20,8 +23,8 @@ const WINDOW: Duration = Duration::from_millis(1);
 const WAKES: u32 = 20;
 /// And frames.
 const FRAMES: usize = 50;
-/// Share of the time in which a worker may run before all others. Few frames can be much work: a super-frame is cut into 45
-/// segments.
+/// Share of the time in which a worker may run before all others. Few frames can be much work: a
+/// super-frame is cut into 45 segments.
 const DUTY: f64 = 0.5;
 /// Frames to be sent in one turn that are many: they take some 0.5 ms.
 const LARGE: usize = 512;
@@ -69,7 +72,8 @@ impl Scheduling {
     /// Has the calling thread run at once from here on.
     ///
     /// # Errors
-    /// When the kernel refuses it (`EPERM`: without CAP_SYS_NICE, or in a control group without real-time share).
+    /// When the kernel refuses it (`EPERM`: without CAP_SYS_NICE, or in a control group without
+    /// real-time share).
     pub fn prompt() -> io::Result<Self> {
         set(Policy::Prompt)?;
         Ok(Self { policy: Policy::Prompt, allowed: true, ..Self::fair() })

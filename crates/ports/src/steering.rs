@@ -37,9 +37,10 @@ use placed::Placed;
 pub enum Hook {
     /// tcx links (Linux 6.6): they go with the process.
     Tcx,
-    /// Filters of a clsact qdisc: they stay when the process is killed, but empty, and are removed at the next start. A qdisc that
-    /// was added stays for good: adding and deleting one stops the interface for a moment (`qdisc_graft()` in
-    /// net/sched/sch_api.c), and an empty one costs nothing.
+    /// Filters of a clsact qdisc: they stay when the process is killed, but empty, and are removed
+    /// at the next start. A qdisc that was added stays for good: adding and deleting one stops the
+    /// interface for a moment (`qdisc_graft()` in net/sched/sch_api.c), and an empty one costs
+    /// nothing.
     Clsact,
 }
 
@@ -149,9 +150,11 @@ pub struct Steering {
     /// Workers that get all frames of a VNI, by their numbers.
     served: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
-    /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell the kernel of a tunnel (5.13), too.
+    /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell
+    /// the kernel of a tunnel (5.13), too.
     tunnels: bool,
-    /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there is one, that of its egress.
+    /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there
+    /// is one, that of its egress.
     uplinks: BTreeMap<u32, (Placed, Option<SchedClassifierLink>)>,
     /// Those at the egress of what was an uplink until then.
     leaving: Vec<(Instant, SchedClassifierLink)>,
@@ -162,7 +165,10 @@ pub struct Steering {
 
 impl std::fmt::Debug for Steering {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Steering").field("hook", &self.hook).field("plan", &self.plan).finish_non_exhaustive()
+        f.debug_struct("Steering")
+            .field("hook", &self.hook)
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
     }
 }
 
@@ -186,7 +192,8 @@ const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS]
 /// Flows of the VNI are dealt over the workers.
 const DEALT: u32 = u32::MAX;
 
-/// For how long the program at an uplink's egress stays when it is none any more: a worker's batch takes some milliseconds.
+/// For how long the program at an uplink's egress stays when it is none any more: a worker's batch
+/// takes some milliseconds.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Programs behind the kill switch, by their place in it.
@@ -200,12 +207,15 @@ const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
 const STEERS: [(u32, &str); 6] =
     [STEER_PUNT, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
-/// The places that are emptied, in this order. What is under way through the punt pairs may still come back.
-const EMPTIED: [u32; 5] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
+/// The places that are emptied, in this order. What is under way through the punt pairs may still
+/// come back.
+const EMPTIED: [u32; 5] =
+    [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
 
 impl Steering {
-    /// Loads the programs, for workers with these punt pairs, [`MOST_WORKERS`] at most. Nothing is attached or redirected yet. `stall_limit` is how
-    /// long frames may wait for their worker before the kernel forwards what follows. Where `features` lack UDP super-frames, frames from
+    /// Loads the programs, for workers with these punt pairs, [`MOST_WORKERS`] at most. Nothing is
+    /// attached or redirected yet. `stall_limit` is how long frames may wait for their worker
+    /// before the kernel forwards what follows. Where `features` lack UDP super-frames, frames from
     /// uplinks take the way by which the punt pair cuts them, too.
     ///
     /// # Errors
@@ -233,7 +243,9 @@ impl Steering {
             .override_global("stall_limit", &limit, true)
             .override_global("through_queue", &through_queue, true)
             .load(object)?;
-        for program in ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program)) {
+        for program in
+            ENTRIES.map(|e| e.program).into_iter().chain(STEERS.map(|(_, program)| program))
+        {
             let classifier = classifier(&mut ebpf, program)?;
             classifier.load().map_err(|error| SteeringError::Program(program, error))?;
             crate::foreign_programs::remember_own(classifier);
@@ -275,7 +287,8 @@ impl Steering {
         self.watch.take()
     }
 
-    /// Has the worker with this number get all frames of a VNI from then on when it is taken. Flows of others are dealt over all workers.
+    /// Has the worker with this number get all frames of a VNI from then on when it is taken. Flows
+    /// of others are dealt over all workers.
     pub fn serve(&mut self, vni: Vni, worker: usize) {
         self.served.insert(vni, worker as u32);
     }
@@ -286,7 +299,8 @@ impl Steering {
         &self.plan
     }
 
-    /// Closes a worker's punt pairs to the stacks at their ends, before they are brought up: what no program redirects is dropped.
+    /// Closes a worker's punt pairs to the stacks at their ends, before they are brought up: what
+    /// no program redirects is dropped.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -308,8 +322,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Keeps what arrives on an access port from the namespace's stack, while the kill switch is filled: who reads the port has it
-    /// already.
+    /// Keeps what arrives on an access port from the namespace's stack, while the kill switch is
+    /// filled: who reads the port has it already.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -333,8 +347,8 @@ impl Steering {
         self.kill_switch.clone()
     }
 
-    /// Empties the kill switch: the kernel forwards everything from now on. Frames that the worker has already may still be
-    /// handed to the bridge.
+    /// Empties the kill switch: the kernel forwards everything from now on. Frames that the worker
+    /// has already may still be handed to the bridge.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -342,14 +356,15 @@ impl Steering {
         self.kill_switch.release()
     }
 
-    /// Stops redirecting what the new plan does not have, or has otherwise. To be called before the snapshot that goes with the
-    /// plan is published.
+    /// Stops redirecting what the new plan does not have, or has otherwise. To be called before the
+    /// snapshot that goes with the plan is published.
     ///
     /// # Errors
     /// When the kernel refuses; what was done before stays done.
     pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         self.bypass.shrink(&mut self.ebpf, plan)?;
-        // Before a netdev is let go: the kernel forwards its next frame, by the port that is chosen here.
+        // Before a netdev is let go: the kernel forwards its next frame, by the port that is chosen
+        // here.
         for choice in plan.choices.values() {
             if self.netdevs.contains_key(&choice.ifindex) {
                 self.choose(choice)?;
@@ -379,8 +394,13 @@ impl Steering {
                 self.netdevs.remove(&vni.ifindex);
             }
         }
-        let gone: Vec<u32> =
-            self.plan.choices.keys().copied().filter(|index| !plan.choices.contains_key(index)).collect();
+        let gone: Vec<u32> = self
+            .plan
+            .choices
+            .keys()
+            .copied()
+            .filter(|index| !plan.choices.contains_key(index))
+            .collect();
         for ifindex in gone {
             if let Some(choice) = self.plan.choices.remove(&ifindex) {
                 chosen_port::remove(&mut self.ebpf, &choice)?;
@@ -402,16 +422,18 @@ impl Steering {
         Ok(())
     }
 
-    /// Redirects what the plan has, after [`Self::shrink`] with the same plan, and after the snapshot is published.
+    /// Redirects what the plan has, after [`Self::shrink`] with the same plan, and after the
+    /// snapshot is published.
     ///
     /// # Errors
-    /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried out all the same, and the
-    /// first error is returned.
+    /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried
+    /// out all the same, and the first error is returned.
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
         let _haste = ExpeditedRcu::for_hooks(missing);
         // Before the uplinks are attached.
-        let mut first = sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
+        let mut first =
+            sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
         if first.is_ok() {
             self.plan.checked_sources.clone_from(&plan.checked_sources);
         }
@@ -445,7 +467,8 @@ impl Steering {
         first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, plan))
     }
 
-    /// Forgets the addresses that have left their places. To be called with [`Self::shrink`], before the snapshot is published.
+    /// Forgets the addresses that have left their places. To be called with [`Self::shrink`],
+    /// before the snapshot is published.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -453,8 +476,8 @@ impl Steering {
         self.bypass.forget(&mut self.ebpf, changes)
     }
 
-    /// Remembers the addresses that came to new places, as many as there is room for. To be called with [`Self::grow`], after the
-    /// snapshot is published.
+    /// Remembers the addresses that came to new places, as many as there is room for. To be called
+    /// with [`Self::grow`], after the snapshot is published.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -462,14 +485,15 @@ impl Steering {
         self.bypass.remember(&mut self.ebpf, changes)
     }
 
-    /// The ports that may have the bypass at these interfaces, which are their own or their vxlan netdev's: for
-    /// [`crate::bypass_obstacle`], which waits for the kernel.
+    /// The ports that may have the bypass at these interfaces, which are their own or their vxlan
+    /// netdev's: for [`crate::bypass_obstacle`], which waits for the kernel.
     #[must_use]
     pub fn bypass_ports_at(&self, interfaces: &BTreeSet<u32>) -> Vec<BypassPort> {
         self.bypass.at(interfaces)
     }
 
-    /// Some of the ports that may have the bypass, others each time. To be called now and then: what was left behind goes, too.
+    /// Some of the ports that may have the bypass, others each time. To be called now and then:
+    /// what was left behind goes, too.
     pub fn next_bypass_ports(&mut self) -> Vec<BypassPort> {
         self.detach_leaving();
         self.bypass.next()
@@ -479,11 +503,15 @@ impl Steering {
     ///
     /// # Errors
     /// When the kernel refuses; the rest is done all the same.
-    pub fn review(&mut self, found: Vec<(BypassPort, Option<String>)>) -> Result<(), SteeringError> {
+    pub fn review(
+        &mut self,
+        found: Vec<(BypassPort, Option<String>)>,
+    ) -> Result<(), SteeringError> {
         self.bypass.review(&mut self.ebpf, self.hook, PORT, found)
     }
 
-    /// Interface indices of the ports that have the bypass and whose hosts' frames may skip the bridge.
+    /// Interface indices of the ports that have the bypass and whose hosts' frames may skip the
+    /// bridge.
     #[must_use]
     pub fn delivering_ports(&self) -> Vec<OpenPort> {
         self.bypass.delivering().collect()
@@ -492,7 +520,11 @@ impl Steering {
     /// Interface indices of the uplinks over which TCP super-frames may leave whole.
     #[must_use]
     pub fn tunnel_uplinks(&self) -> Vec<u32> {
-        self.uplinks.iter().filter(|(_, (_, egress))| egress.is_some()).map(|(ifindex, _)| *ifindex).collect()
+        self.uplinks
+            .iter()
+            .filter(|(_, (_, egress))| egress.is_some())
+            .map(|(ifindex, _)| *ifindex)
+            .collect()
     }
 
     fn detach_leaving(&mut self) {
@@ -505,7 +537,8 @@ impl Steering {
     ) -> Result<(Placed, Option<SchedClassifierLink>), SteeringError> {
         let ingress = self.attach_behind(ifindex, UPLINK, None)?;
         // Without it they are cut: no reason not to steer.
-        let egress = self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
+        let egress =
+            self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
         Ok((ingress, egress.flatten()))
     }
 
@@ -522,7 +555,9 @@ impl Steering {
         let slot = u32::from(vni.slot.get());
         if !is_virtual {
             self.hook_netdev(vni.ifindex)?;
-            self.slots_map()?.set(slot, vni.ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
+            self.slots_map()?
+                .set(slot, vni.ifindex, 0)
+                .map_err(|e| SteeringError::Map("slots", e))?;
         }
         let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
         self.tunnels_map()?
@@ -532,7 +567,9 @@ impl Steering {
             return Ok(());
         }
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
-        self.netdevs_map()?.insert(vni.ifindex, netdev, 0).map_err(|e| SteeringError::Map("taken_netdevs", e))
+        self.netdevs_map()?
+            .insert(vni.ifindex, netdev, 0)
+            .map_err(|e| SteeringError::Map("taken_netdevs", e))
     }
 
     /// Attaches the program at a vxlan netdev's egress, if it is not there.
@@ -589,7 +626,9 @@ fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
 pub(crate) fn absent(error: MapError) -> Result<(), MapError> {
     match error {
         MapError::KeyNotFound | MapError::ElementNotFound => Ok(()),
-        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::ENOENT) => {
+            Ok(())
+        }
         error => Err(error),
     }
 }
@@ -602,7 +641,10 @@ where
     map.try_into().map_err(|error| SteeringError::Map(name, error))
 }
 
-fn classifier<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, SteeringError> {
+fn classifier<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut SchedClassifier, SteeringError> {
     let program = ebpf.program_mut(name).ok_or(SteeringError::Missing(name))?;
     program.try_into().map_err(|error| SteeringError::Program(name, error))
 }
@@ -613,7 +655,9 @@ fn watch(
     limit: Duration,
 ) -> Result<(Vec<Watchdog>, Wakeups), SteeringError> {
     let (notes, calls) = ("waiting_since", "calls");
-    let Some(Map::Array(notes)) = ebpf.take_map(notes) else { return Err(SteeringError::Missing(notes)) };
+    let Some(Map::Array(notes)) = ebpf.take_map(notes) else {
+        return Err(SteeringError::Missing(notes));
+    };
     let ring = ebpf.take_map(calls).ok_or(SteeringError::Missing(calls))?;
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
     let patience = Watchdog::share(&notes, workers, limit).map_err(SteeringError::Watchdog)?;
@@ -626,7 +670,8 @@ pub(crate) fn attach_by_index(
     ifindex: u32,
     entry: Entry,
 ) -> Result<SchedClassifierLink, SteeringError> {
-    let name = nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
+    let name =
+        nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
     attach(ebpf, hook, &name.to_string_lossy(), entry)
 }
 
@@ -643,7 +688,9 @@ fn attach(
         source,
     };
     let options = match hook {
-        Hook::Tcx if entry.program == TUNNEL.program => TcAttachOptions::TcxOrder(LinkOrder::first()),
+        Hook::Tcx if entry.program == TUNNEL.program => {
+            TcAttachOptions::TcxOrder(LinkOrder::first())
+        }
         Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
         Hook::Clsact => {
             add_clsact(interface)?;
@@ -671,7 +718,8 @@ fn add_clsact(interface: &str) -> Result<(), SteeringError> {
 fn already_there(error: &TcError) -> bool {
     let mut source: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = source {
-        if error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EEXIST) {
+        if error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EEXIST)
+        {
             return true;
         }
         source = error.source();

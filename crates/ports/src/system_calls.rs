@@ -1,4 +1,5 @@
-//! The system calls that vtepd and its libraries make after the start, on the architectures that it is built for.
+//! The system calls that vtepd and its libraries make after the start, on the architectures that it
+//! is built for.
 
 use libc::*;
 

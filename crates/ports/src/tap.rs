@@ -51,15 +51,23 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes the interface in the calling thread's namespace, or opens a persistent one of that name, and brings it up.
+    /// Makes the interface in the calling thread's namespace, or opens a persistent one of that
+    /// name, and brings it up.
     ///
     /// # Errors
-    /// When `/dev/net/tun` cannot be opened, somebody has the TAP open, or a privilege is missing (CAP_NET_ADMIN).
+    /// When `/dev/net/tun` cannot be opened, somebody has the TAP open, or a privilege is missing
+    /// (CAP_NET_ADMIN).
     pub fn open(terms: &TapTerms) -> io::Result<Self> {
-        let queues: io::Result<Vec<File>> = (0..terms.queues.max(1)).map(|_| queue(terms)).collect();
+        let queues: io::Result<Vec<File>> =
+            (0..terms.queues.max(1)).map(|_| queue(terms)).collect();
         let memory = vec![0; BATCH * FRAME_CAPACITY].into();
-        let tap =
-            Self { name: terms.name.clone(), queues: queues?, turn: 0, memory, batch: Batch::new(BATCH) };
+        let tap = Self {
+            name: terms.name.clone(),
+            queues: queues?,
+            turn: 0,
+            memory,
+            batch: Batch::new(BATCH),
+        };
         if let Some(file) = tap.queues.first() {
             if let Some(owner) = terms.owner {
                 control(file, libc::TUNSETOWNER, owner.into())?;
@@ -79,7 +87,8 @@ impl Tap {
         self.queues.iter().map(AsFd::as_fd)
     }
 
-    /// What the interface has sent since the last call; does not wait. Queues take turns in being first.
+    /// What the interface has sent since the last call; does not wait. Queues take turns in being
+    /// first.
     ///
     /// # Errors
     /// As readv(2): when somebody has deleted the interface.
@@ -95,15 +104,16 @@ impl Tap {
                 match read(current, room) {
                     Ok(Some((length, offload))) => {
                         let data = room.get(..length).unwrap_or_default();
-                        // SAFETY: the batch is only lent for as long as the TAP is, and forgets its frames before their memory is written
-                        // again.
+                        // SAFETY: the batch is only lent for as long as the TAP is, and forgets its
+                        // frames before their memory is written again.
                         let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) };
                         self.batch.push(Frame { data, vlan: None, offload });
                         break;
                     }
                     Ok(None) => queue = queues.next(),
                     Err(error) => {
-                        let text = format!("the TAP {} cannot be read any more ({error})", self.name);
+                        let text =
+                            format!("the TAP {} cannot be read any more ({error})", self.name);
                         return Err(io::Error::new(error.kind(), text));
                     }
                 }
@@ -145,14 +155,20 @@ fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<(usize, Offload)>> {
     };
     // A frame that cannot be used is an empty one, which the pipeline counts as unreadable.
     Ok(Some(
-        offload(&VnetHeader::from_bytes(header)).map_or_else(Default::default, |offload| (length, offload)),
+        offload(&VnetHeader::from_bytes(header))
+            .map_or_else(Default::default, |offload| (length, offload)),
     ))
 }
 
 /// One queue of the interface, which is made with the first.
 fn queue(terms: &TapTerms) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
-    let file = file.map_err(|error| io::Error::new(error.kind(), format!("/dev/net/tun: {error}")))?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun");
+    let file =
+        file.map_err(|error| io::Error::new(error.kind(), format!("/dev/net/tun: {error}")))?;
     let many = if terms.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | many;
     // SAFETY: ifreq is plain data for which zero bytes are a valid value.
@@ -164,7 +180,8 @@ fn queue(terms: &TapTerms) -> io::Result<File> {
     }
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     let mut size = size_of::<VnetHeader>() as libc::c_int;
-    // SAFETY: both requests read or write what the pointers point at, an ifreq and an int, which outlive the calls.
+    // SAFETY: both requests read or write what the pointers point at, an ifreq and an int, which
+    // outlive the calls.
     let done = unsafe {
         match libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) {
             0 => libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw mut size),
@@ -222,7 +239,8 @@ mod tests {
     use crate::packet::PacketSocket;
     use crate::ring::RingSize;
 
-    /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that is to be cut into fragments.
+    /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that is to be cut into
+    /// fragments.
     const GSO_UDP: u8 = 3;
 
     /// The kernel takes this from a TAP, and cannot tell a packet socket of it.
@@ -243,7 +261,13 @@ mod tests {
         let leaf = Namespace::create(format!("vtp-stuck-{}", std::process::id())).unwrap();
         let receive = || {
             let name = "tap0".to_owned();
-            let terms = TapTerms { name: name.clone(), owner: None, persistent: false, queues: 1, mtu: 1500 };
+            let terms = TapTerms {
+                name: name.clone(),
+                owner: None,
+                persistent: false,
+                queues: 1,
+                mtu: 1500,
+            };
             let mut tap = Tap::open(&terms).unwrap();
             let ifindex = Requests::open().unwrap().link(&name).unwrap().unwrap().ifindex;
             let mut socket = PacketSocket::open(ifindex, RingSize::LITTLE).unwrap();
@@ -251,7 +275,10 @@ mod tests {
             file.write_all(&indescribable()).unwrap();
             let plain = [&VnetHeader::default().bytes()[..], &[0x42; 60]].concat();
             file.write_all(&plain).unwrap();
-            assert!(socket.receive().is_empty(), "the ring does not get stuck, so nothing is tested");
+            assert!(
+                socket.receive().is_empty(),
+                "the ring does not get stuck, so nothing is tested"
+            );
             assert_eq!(socket.overruns().unwrap(), 2);
             file.write_all(&plain).unwrap();
             let start = Instant::now();

@@ -1,4 +1,5 @@
-//! Frames on their way into an AF_PACKET socket: many in one system call, those of one flow as one super-frame.
+//! Frames on their way into an AF_PACKET socket: many in one system call, those of one flow as one
+//! super-frame.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -14,7 +15,8 @@ use crate::packet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetH
 
 /// Frames that one system call takes at most.
 const MOST: usize = 1024;
-/// How often room in the send buffer is waited for, 2 ms at most each time, before a frame is dropped.
+/// How often room in the send buffer is waited for, 2 ms at most each time, before a frame is
+/// dropped.
 const PATIENCE: u32 = 4;
 
 /// Memory for one system call, kept for the next.
@@ -56,8 +58,8 @@ impl SuperFrames {
     }
 }
 
-// SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the kernel reads them, and
-// never read between calls; nothing refers to the thread that made them.
+// SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the
+// kernel reads them, and never read between calls; nothing refers to the thread that made them.
 unsafe impl Send for TxQueue {}
 
 impl TxQueue {
@@ -103,13 +105,14 @@ impl TxQueue {
             // What a host's port does not take is not waited for.
             let to_host = |frame: &TxFrame| matches!(frame.to, Destination::BundledHost(_));
             while sent < trains {
-                // The kernel tells of what became of a call's first message alone. What may have arrived in part must not be sent again, so
-                // it comes first.
+                // The kernel tells of what became of a call's first message alone. What may have
+                // arrived in part must not be sent again, so it comes first.
                 let behind = aggregator.trains().iter().skip(sent + 1);
                 let whole = |train: &GsoGroup| frames.get(train.first()).is_some_and(is_whole);
                 let in_part = |train: &GsoGroup| train.may_arrive_in_part() || whole(train);
                 let call = 1 + behind.take_while(|train| !in_part(train)).count();
-                // SAFETY: messages `sent..sent + call` point at memory of `self`, `batch` and `frames` that outlives the call.
+                // SAFETY: messages `sent..sent + call` point at memory of `self`, `batch` and
+                // `frames` that outlives the call.
                 let done = unsafe {
                     let first = self.messages.as_mut_ptr().add(sent);
                     libc::sendmmsg(socket.as_raw_fd(), first, call as u32, libc::MSG_DONTWAIT)
@@ -121,7 +124,8 @@ impl TxQueue {
                 }
                 match io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR) => continue,
-                    // It may be over: what the socket was told when its interface went down, it tells once.
+                    // It may be over: what the socket was told when its interface went down, it
+                    // tells once.
                     Some(libc::ENETDOWN) if !told => {
                         told = true;
                         continue;
@@ -151,14 +155,18 @@ impl TxQueue {
         let mut used = 0;
         let places = self.messages.iter_mut().zip(&mut self.headers).zip(&mut self.addresses);
         let places = places.zip(&mut self.wrappers);
-        for (train, (((message, header), address), wrapper)) in aggregator.trains().iter().zip(places) {
+        for (train, (((message, header), address), wrapper)) in
+            aggregator.trains().iter().zip(places)
+        {
             let Some(first) = frames.get_mut(train.first()) else { continue };
             *header = vnet_header(&train.couple(first, batch));
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_halen = 6;
             address.sll_ifindex = match first.to {
                 Destination::Uplink { ifindex, .. } | Destination::Host(ifindex) => ifindex as i32,
-                Destination::Bridge | Destination::BundledHost(_) | Destination::Port(_) => bridge as i32,
+                Destination::Bridge | Destination::BundledHost(_) | Destination::Port(_) => {
+                    bridge as i32
+                }
             };
             let marked = is_whole(first);
             let from = used;
@@ -173,7 +181,9 @@ impl TxQueue {
                 bundle::wrap(wrapper, first, batch, train.payload());
                 piece(wrapper.as_ptr(), WRAPPER);
                 for frame in aggregator.members(train).filter_map(|index| frames.get(index)) {
-                    for part in bundle::pieces(frame, batch).into_iter().filter(|part| !part.is_empty()) {
+                    for part in
+                        bundle::pieces(frame, batch).into_iter().filter(|part| !part.is_empty())
+                    {
                         piece(part.as_ptr(), part.len());
                     }
                 }
@@ -210,7 +220,8 @@ struct Mark {
     value: u32,
 }
 
-/// Of TCP super-frames, which an uplink's program finishes (`WHOLE`, `vtepd_tunnel` in `bpf/steering.bpf.c`).
+/// Of TCP super-frames, which an uplink's program finishes (`WHOLE`, `vtepd_tunnel` in
+/// `bpf/steering.bpf.c`).
 static MARK: Mark = Mark {
     header: libc::cmsghdr {
         cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),

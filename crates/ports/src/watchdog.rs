@@ -1,8 +1,10 @@
-//! A worker that hangs is noticed by the frames that wait for it: the steering programs note since when they do, the worker
-//! takes the note away whenever it looks, and where the note grows too old, the programs leave what follows to the kernel.
+//! A worker that hangs is noticed by the frames that wait for it: the steering programs note since
+//! when they do, the worker takes the note away whenever it looks, and where the note grows too
+//! old, the programs leave what follows to the kernel.
 //!
-//! Nobody wakes up for this by the clock. A frame that was lost on its way to an idle worker would leave a note that nobody takes
-//! away; so the programs call the worker once before they give it up ([`Wakeups`]).
+//! Nobody wakes up for this by the clock. A frame that was lost on its way to an idle worker would
+//! leave a note that nobody takes away; so the programs call the worker once before they give it up
+//! ([`Wakeups`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -21,7 +23,8 @@ const PAGE: usize = 4096;
 /// Workers that there may be, each with two punt pairs (`WORKERS` in `bpf/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
-/// Words of the map for each worker, as the programs have them (`WORDS` in `bpf/steering.bpf.c`): a line of the cache, which no other writes.
+/// Words of the map for each worker, as the programs have them (`WORDS` in `bpf/steering.bpf.c`): a
+/// line of the cache, which no other writes.
 const WORDS: usize = 8;
 const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);
 
@@ -47,7 +50,8 @@ pub struct Watchdog {
 #[derive(Debug)]
 struct Notes(NonNull<AtomicU64>);
 
-// SAFETY: the page is shared memory that is only touched by atomic operations, from whatever thread.
+// SAFETY: the page is shared memory that is only touched by atomic operations, from whatever
+// thread.
 unsafe impl Send for Notes {}
 // SAFETY: as above.
 unsafe impl Sync for Notes {}
@@ -64,19 +68,22 @@ impl Watchdog {
     pub(crate) fn share(notes: &MapData, workers: usize, limit: Duration) -> io::Result<Vec<Self>> {
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let fd = notes.fd().as_fd().as_raw_fd();
-        // SAFETY: a fresh mapping of a page that the map has; it is unmapped when dropped, and keeps the map for as long.
+        // SAFETY: a fresh mapping of a page that the map has; it is unmapped when dropped, and
+        // keeps the map for as long.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, access, shared, fd, 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let page = NonNull::new(page.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let page =
+            NonNull::new(page.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         let notes = Arc::new(Notes(page));
         let of = |worker| Self { notes: Arc::clone(&notes), worker, limit };
         Ok((0..workers.min(MOST_WORKERS)).map(of).collect())
     }
 
-    /// To be called before the worker looks into a punt pair: takes the note away. Where it had grown too old, it stays, the time that
-    /// frames have waited is returned, and the kernel forwards what follows until [`Self::forgive`].
+    /// To be called before the worker looks into a punt pair: takes the note away. Where it had
+    /// grown too old, it stays, the time that frames have waited is returned, and the kernel
+    /// forwards what follows until [`Self::forgive`].
     #[must_use]
     pub fn look(&self, punt: PuntSide) -> Option<Duration> {
         let note = self.note(punt);
@@ -104,7 +111,8 @@ impl Watchdog {
     }
 
     fn note(&self, punt: PuntSide) -> &AtomicU64 {
-        // SAFETY: the page holds `WORDS` for each of `MOST_WORKERS` workers, of which this is one; the mapping lives as long as `notes`.
+        // SAFETY: the page holds `WORDS` for each of `MOST_WORKERS` workers, of which this is one;
+        // the mapping lives as long as `notes`.
         unsafe { self.notes.0.add(WORDS * self.worker + punt as usize).as_ref() }
     }
 }
@@ -150,6 +158,7 @@ impl AsFd for Wakeups {
 
 /// The programs' clock (`bpf_ktime_get_coarse_ns`): nanoseconds, a tick's worth exact.
 fn now() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map(Duration::from).unwrap_or_default();
+    let now =
+        clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map(Duration::from).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

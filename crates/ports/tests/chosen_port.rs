@@ -1,4 +1,5 @@
-//! The source port that the `kernel` datapath chooses in BPF is the one of `entropy`, bit for bit. Needs root.
+//! The source port that the `kernel` datapath chooses in BPF is the one of `entropy`, bit for bit.
+//! Needs root.
 //!
 //! `VTEPD_FRAMES` says how many frames are compared (1,000,000 if unset).
 
@@ -178,7 +179,8 @@ fn chosen_ports_are_those_of_entropy() {
         println!("SKIPPED chosen_ports_are_those_of_entropy: needs root");
         return;
     }
-    let frames: u64 = std::env::var("VTEPD_FRAMES").map_or(1_000_000, |frames| frames.parse().unwrap());
+    let frames: u64 =
+        std::env::var("VTEPD_FRAMES").map_or(1_000_000, |frames| frames.parse().unwrap());
     let mut ebpf = load();
     let mut random = Random(0x5eed);
     let policies = policies();
@@ -195,7 +197,8 @@ fn chosen_ports_are_those_of_entropy() {
             external: 0,
         };
         Array::try_from(ebpf.map_mut("tested_choice").unwrap()).unwrap().set(0, choice, 0).unwrap();
-        let program: &mut SchedClassifier = ebpf.program_mut("test_port").unwrap().try_into().unwrap();
+        let program: &mut SchedClassifier =
+            ebpf.program_mut("test_port").unwrap().try_into().unwrap();
         for _ in 0..frames / policies.len() as u64 {
             let frame = random.frame();
             let options = TestRunOptions { data_in: Some(&frame), ..TestRunOptions::default() };
@@ -218,5 +221,8 @@ fn chosen_ports_are_those_of_entropy() {
         }
     }
     // The generator makes what is compared.
-    assert!(ip > frames / 3 && roce > frames / 50, "{ip} IP frames, {roce} of them RoCE, of {frames}");
+    assert!(
+        ip > frames / 3 && roce > frames / 50,
+        "{ip} IP frames, {roce} of them RoCE, of {frames}"
+    );
 }

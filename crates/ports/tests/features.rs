@@ -1,4 +1,5 @@
-//! What the kernel lacks is made up for: what the punt pair's socket could not read whole comes cut. Needs root.
+//! What the kernel lacks is made up for: what the punt pair's socket could not read whole comes
+//! cut. Needs root.
 
 #![allow(
     clippy::expect_used,
@@ -22,7 +23,8 @@ fn super_frame() -> Vec<u8> {
     let udp_length = u8::try_from(8 + SEGMENT).unwrap();
     let total = u16::try_from(28 + SEGMENTS * SEGMENT).unwrap().to_be_bytes();
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0];
-    let mut ip = vec![0x45, 0, total[0], total[1], 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let mut ip =
+        vec![0x45, 0, total[0], total[1], 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
     let sum = wire::checksum::checksum(&ip).to_be_bytes();
     ip[10..12].copy_from_slice(&sum);
     frame.extend(ip);
@@ -36,7 +38,8 @@ fn received(features: Features, tag: &str) -> Vec<usize> {
     let leaf = Namespace::create(format!("vtp-{tag}-{}", std::process::id())).unwrap();
     let receive = || {
         let private = PrivateNamespace::create().unwrap();
-        let mut punt = PuntPair::create("vtepd-test", &private, features, RingSize::LONGEST).unwrap();
+        let mut punt =
+            PuntPair::create("vtepd-test", &private, features, RingSize::LONGEST).unwrap();
         punt.up(&private).unwrap();
         let mut far = punt.take_socket().unwrap();
         let mut near = PacketSocket::open(punt.near().0, RingSize::LITTLE).unwrap();
@@ -66,7 +69,8 @@ fn udp_super_frames_come_whole_or_cut() {
     println!("{features:?}");
     assert_eq!(features.lacks().is_empty(), features == Features::ALL);
     if !features.udp_super_frames {
-        // Such a kernel does not take them from a packet socket either, so there is nothing to send; `any_kernel.rs` does it.
+        // Such a kernel does not take them from a packet socket either, so there is nothing to
+        // send; `any_kernel.rs` does it.
         return;
     }
     assert_eq!(received(features, "whole"), [42 + SEGMENTS * SEGMENT]);

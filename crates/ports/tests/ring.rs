@@ -28,18 +28,22 @@ fn open(namespace: &Namespace, room: RingSize) -> PacketSocket {
 }
 
 fn send(sender: &mut PacketSocket, frame: &[u8]) {
-    let transmit = TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
+    let transmit =
+        TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
     sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
 /// Whose frames are a test's.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// Frames that the slots are for, and longer ones, tagged and not, arrive whole and in order: around a ring of one block, several times.
+/// Frames that the slots are for, and longer ones, tagged and not, arrive whole and in order:
+/// around a ring of one block, several times.
 #[test]
 fn frames_of_all_lengths_arrive_whole_and_in_order() {
     if !nix::unistd::geteuid().is_root() {
-        println!("SKIPPED frames_of_all_lengths_arrive_whole_and_in_order: network namespaces need root");
+        println!(
+            "SKIPPED frames_of_all_lengths_arrive_whole_and_in_order: network namespaces need root"
+        );
         return;
     }
     let [near, far] = ends("ring");
@@ -61,7 +65,11 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
         let start = Instant::now();
         while expected < first + 10 && start.elapsed() < Duration::from_secs(2) {
             for seen in socket.receive().frames().filter(|seen| seen.data.starts_with(&OURS)) {
-                assert!(seen.data == frame(expected), "frame {expected}: {:02x?}", &seen.data[..18]);
+                assert!(
+                    seen.data == frame(expected),
+                    "frame {expected}: {:02x?}",
+                    &seen.data[..18]
+                );
                 expected += 1;
             }
         }
@@ -70,8 +78,8 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
     assert_eq!(socket.overruns().unwrap(), 0);
 }
 
-/// What is too long for a slot and finds no room in the queue beside the ring either is counted, as what finds no slot is; all else arrives, and
-/// the ring goes on.
+/// What is too long for a slot and finds no room in the queue beside the ring either is counted, as
+/// what finds no slot is; all else arrives, and the ring goes on.
 #[test]
 fn long_frames_without_room_are_counted() {
     if !nix::unistd::geteuid().is_root() {

@@ -1,5 +1,6 @@
-//! The steering programs in a real namespace: what is redirected reaches the punt pair's socket and nobody else; what is
-//! not, and everything once the kill switch is empty, is the kernel's. Needs root.
+//! The steering programs in a real namespace: what is redirected reaches the punt pair's socket and
+//! nobody else; what is not, and everything once the kill switch is empty, is the kernel's. Needs
+//! root.
 
 #![allow(
     clippy::expect_used,
@@ -19,7 +20,8 @@ use netlink::Direction;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::Batch;
 use ports::{
-    Features, Hook, PacketSocket, PrivateNamespace, PuntPairs, PuntSide, RingSize, Steering, Wakeups,
+    Features, Hook, PacketSocket, PrivateNamespace, PuntPairs, PuntSide, RingSize, Steering,
+    Wakeups,
 };
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
@@ -41,7 +43,8 @@ struct Leaf {
     host: Namespace,
 }
 
-/// A namespace whose own stack does not speak of itself: its frames would be counted among the test's.
+/// A namespace whose own stack does not speak of itself: its frames would be counted among the
+/// test's.
 fn silent(name: String) -> Namespace {
     let namespace = Namespace::create(name).unwrap();
     namespace.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
@@ -98,7 +101,8 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
 fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0]);
-    let mut ip = vec![0x45, 0, 0, 20 + 8 + 8 + 60, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let mut ip =
+        vec![0x45, 0, 0, 20 + 8 + 8 + 60, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
     let sum = wire::checksum::checksum(&ip).to_be_bytes();
     ip[10..12].copy_from_slice(&sum);
     frame.extend(ip);
@@ -112,7 +116,8 @@ fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
 
 fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let index = ifindex(namespace, interface);
-    let mut socket = namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
+    let mut socket =
+        namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
     let to = pipeline::Destination::Bridge;
     let body = pipeline::Payload::Owned(frame.into());
     let transmit = pipeline::TxFrame::new(to, 0, body, pipeline::Offload::default());
@@ -182,13 +187,15 @@ fn ipv4_frame(length: usize, mark: u8) -> Vec<u8> {
     let mut frame = vec![mark; length];
     frame[..14].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 8, 0]);
     let [a, b] = (length as u16 - 14).to_be_bytes();
-    frame[14..34].copy_from_slice(&[0x45, 0, a, b, 0, mark, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+    frame[14..34]
+        .copy_from_slice(&[0x45, 0, a, b, 0, mark, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
     let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
     frame[24..26].copy_from_slice(&sum);
     frame
 }
 
-/// What leaves in a bundle, by the bridge or past it, arrives as the frames that it was, in their order; what cannot be delivered is counted.
+/// What leaves in a bundle, by the bridge or past it, arrives as the frames that it was, in their
+/// order; what cannot be delivered is counted.
 fn bundles_arrive_as_frames(
     leaf: &Namespace,
     bridge: &mut PacketSocket,
@@ -222,14 +229,16 @@ fn bundles_arrive_as_frames(
         let (start, mut seen) = (Instant::now(), Vec::new());
         while seen.len() < frames.len() && start.elapsed() < SOON {
             let batch = eth0.receive();
-            let ours = batch.frames().filter(|frame| frame.data.get(6..12) == Some(&[2, 0, 0, 0, 9, 8]));
+            let ours =
+                batch.frames().filter(|frame| frame.data.get(6..12) == Some(&[2, 0, 0, 0, 9, 8]));
             seen.extend(ours.map(|frame| (frame.data.to_vec(), frame.offload)));
         }
         let expected: Vec<_> =
             frames.iter().map(|frame| (frame.clone(), pipeline::Offload::default())).collect();
         assert_eq!(seen, expected);
     };
-    let sizes = [[60, 60, 60, 60], [1400, 1400, 1400, 41], [1514, 1514, 1514, 1514], [34, 35, 36, 37]];
+    let sizes =
+        [[60, 60, 60, 60], [1400, 1400, 1400, 41], [1514, 1514, 1514, 1514], [34, 35, 36, 37]];
     for sizes in sizes {
         let frames: Vec<_> =
             sizes.into_iter().zip(1u8..).map(|(length, mark)| ipv4_frame(length, mark)).collect();
@@ -269,7 +278,11 @@ fn redirects_what_is_taken(hook: Hook) {
 
     // Attached, but the kill switch is empty: the kernel's.
     send(&spine, "leaf", &vxlan);
-    assert_eq!(receive(&mut eth0, SOON, marker), 1, "kernel VXLAN forwards before the kill switch is filled");
+    assert_eq!(
+        receive(&mut eth0, SOON, marker),
+        1,
+        "kernel VXLAN forwards before the kill switch is filled"
+    );
     assert_eq!(receive(&mut underlay, NEVER, marker), 0);
 
     leaf.enter(|| steering.engage().unwrap()).unwrap();
@@ -297,13 +310,17 @@ fn redirects_what_is_taken(hook: Hook) {
     assert_eq!(receive(&mut bridge, SOON, tagged), 1);
 
     // What the worker hands to the bridge arrives at the host; without a known tag it goes nowhere.
-    let mut inner = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
+    let mut inner =
+        vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
     inner.extend([0xab; 46]);
     let body = pipeline::Payload::Owned(inner.clone().into());
     let to = pipeline::Destination::Bridge;
     let transmit = pipeline::TxFrame::new(to, 9, body, pipeline::Offload::default());
     bridge.transmit(&Batch::new(1), &mut [transmit], |_, outcome| outcome.unwrap());
-    assert_eq!(receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4), 1);
+    assert_eq!(
+        receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4),
+        1
+    );
 
     bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
 
@@ -323,7 +340,11 @@ fn redirects_what_is_taken(hook: Hook) {
     // Released: the kernel's again, at once.
     leaf.enter(|| steering.release().unwrap()).unwrap();
     send(&spine, "leaf", &vxlan);
-    assert_eq!(receive(&mut eth0, SOON, marker), 1, "kernel VXLAN forwards once the kill switch is empty");
+    assert_eq!(
+        receive(&mut eth0, SOON, marker),
+        1,
+        "kernel VXLAN forwards once the kill switch is empty"
+    );
     leaf.enter(|| drop(steering)).unwrap();
     leaf.enter(|| drop(punts)).unwrap();
     drop(private);
@@ -346,8 +367,9 @@ fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
     frame
 }
 
-/// The punt pair to the bridge carries no inner frame of 14 or 15 bytes, and the kernel drops frames that end within a
-/// tag, so shorter inner frames stay with the kernel. Found by the fuzz target `encapsulate` and by differential runs.
+/// The punt pair to the bridge carries no inner frame of 14 or 15 bytes, and the kernel drops
+/// frames that end within a tag, so shorter inner frames stay with the kernel. Found by the fuzz
+/// target `encapsulate` and by differential runs.
 #[test]
 fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
     let Leaf { leaf, spine, host } = leaf("short");
@@ -359,7 +381,11 @@ fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
     for length in [14, 15, 16, 19] {
         let packet = vxlan_packet_with(length);
         send(&spine, "leaf", &packet);
-        assert_eq!(receive(&mut eth0, SOON, |frame| frame.data == &packet[50..]), 1, "{length} bytes");
+        assert_eq!(
+            receive(&mut eth0, SOON, |frame| frame.data == &packet[50..]),
+            1,
+            "{length} bytes"
+        );
     }
     let packet = vxlan_packet_with(20);
     send(&spine, "leaf", &packet);
@@ -379,7 +405,8 @@ fn redirects_what_is_taken_with_clsact_filters() {
     redirects_what_is_taken(Hook::Clsact);
 }
 
-/// Frames that nobody looks after for too long make the programs pass what follows; looked after again, they redirect again.
+/// Frames that nobody looks after for too long make the programs pass what follows; looked after
+/// again, they redirect again.
 #[test]
 fn a_punt_that_nobody_looks_into_is_given_up() {
     const LIMIT: Duration = Duration::from_millis(200);

@@ -21,7 +21,8 @@ pub const UPLINK: MacAddr = MacAddr([2, 0xaa, 0, 0, 0, 1]);
 pub const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 /// MAC address of the host behind the peer.
 pub const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-/// Addresses that frames are sent to on either side, and that nobody has: so frames end where they arrive.
+/// Addresses that frames are sent to on either side, and that nobody has: so frames end where they
+/// arrive.
 pub const STATIONS: u8 = 8;
 /// MTU of the hosts and of all that their frames pass before they are encapsulated, in bytes.
 pub const MTU: u32 = 1500;
@@ -82,8 +83,8 @@ impl Bed {
         let bed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
         for namespace in [&bed.host, &bed.leaf, &bed.peer, &bed.far] {
             // A kernel without IPv6 is as quiet.
-            let _ =
-                namespace.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))?;
+            let _ = namespace
+                .enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))?;
         }
         let overlay = |local: &str, host: &Namespace| {
             format!(
@@ -115,7 +116,9 @@ impl Bed {
             "ip",
             "route add 10.0.0.2/32 via 10.255.1.2 dev up1\nroute add 10.0.0.3/32 via 10.255.1.3 dev up1\n",
         )?;
-        for (host, own, address, other, at) in [(&bed.host, HOST, 1, FAR, 2), (&bed.far, FAR, 2, HOST, 1)] {
+        for (host, own, address, other, at) in
+            [(&bed.host, HOST, 1, FAR, 2), (&bed.far, FAR, 2, HOST, 1)]
+        {
             let lines = format!(
                 "link set eth0 address {own}\nlink set eth0 up\naddr add 10.1.0.{address}/24 dev eth0\n\
                  neigh replace 10.1.0.{at} lladdr {other} dev eth0 nud permanent\n"
@@ -147,18 +150,23 @@ impl Bed {
     /// # Errors
     /// None in practice.
     pub fn set_bridged(&self, yes: bool) -> Result<(), Error> {
-        batch(&self.leaf, "ip", if yes { "link set hp master br0\n" } else { "link set hp nomaster\n" })?;
+        batch(
+            &self.leaf,
+            "ip",
+            if yes { "link set hp master br0\n" } else { "link set hp nomaster\n" },
+        )?;
         if yes {
             // Those went with the port.
-            let entries: String =
-                (0..STATIONS).map(|n| format!("fdb replace {} dev hp master static\n", local(n))).collect();
+            let entries: String = (0..STATIONS)
+                .map(|n| format!("fdb replace {} dev hp master static\n", local(n)))
+                .collect();
             batch(&self.leaf, "bridge", &entries)?;
         }
         Ok(())
     }
 
-    /// Whether the leaf's bridge asks iptables about every frame (`bridge-nf-call-iptables`, on by default where `br_netfilter` is
-    /// loaded). Returns whether this kernel has that switch.
+    /// Whether the leaf's bridge asks iptables about every frame (`bridge-nf-call-iptables`, on by
+    /// default where `br_netfilter` is loaded). Returns whether this kernel has that switch.
     ///
     /// # Errors
     /// None in practice.
@@ -167,7 +175,8 @@ impl Bed {
         Ok(self.leaf.enter(|| std::fs::write(path, if on { "1" } else { "0" }))?.is_ok())
     }
 
-    /// Another MTU than [`MTU`], up to [`JUMBO`]. A vtepd that was started before is not prepared for longer frames.
+    /// Another MTU than [`MTU`], up to [`JUMBO`]. A vtepd that was started before is not prepared
+    /// for longer frames.
     ///
     /// # Errors
     /// None in practice.
@@ -215,7 +224,13 @@ impl Bed {
 /// # Errors
 /// Without ethtool.
 pub(crate) fn udp_segmentation(namespace: &Namespace, link: &str, on: bool) -> Result<(), Error> {
-    namespace.run(&["ethtool", "-K", link, "tx-udp-segmentation", if on { "on" } else { "off" }])?;
+    namespace.run(&[
+        "ethtool",
+        "-K",
+        link,
+        "tx-udp-segmentation",
+        if on { "on" } else { "off" },
+    ])?;
     Ok(())
 }
 

@@ -62,8 +62,11 @@ impl Daemon {
     /// # Errors
     /// When it ends before.
     pub fn until_taken(&mut self, vnis: u32) -> Result<Duration, Error> {
-        let stderr =
-            self.process.child_mut().and_then(|child| child.stderr.take()).ok_or("vtepd has no log")?;
+        let stderr = self
+            .process
+            .child_mut()
+            .and_then(|child| child.stderr.take())
+            .ok_or("vtepd has no log")?;
         let mut lines = BufReader::new(stderr).lines();
         let (word, mut last) = (format!("taken={vnis} "), String::new());
         for line in lines.by_ref() {
@@ -102,7 +105,8 @@ impl Daemon {
     /// When it cannot be told to, or does not.
     pub fn stop(self) -> Result<Duration, Error> {
         let start = Instant::now();
-        let ended = if self.base.is_some() { self.process.kill() } else { self.process.stop(GRACE) };
+        let ended =
+            if self.base.is_some() { self.process.kill() } else { self.process.stop(GRACE) };
         ended.map_err(lab::netns::NetnsError::from)?;
         Ok(start.elapsed())
     }

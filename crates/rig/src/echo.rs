@@ -25,12 +25,18 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// One datagram after the other, for so long. One thread has both hosts' sockets, so nobody waits for a thread but vtepd's: the
-    /// kernel has delivered when sending returns. All is on one core, or vtepd on another.
+    /// One datagram after the other, for so long. One thread has both hosts' sockets, so nobody
+    /// waits for a thread but vtepd's: the kernel has delivered when sending returns. All is on one
+    /// core, or vtepd on another.
     ///
     /// # Errors
     /// When none comes back.
-    pub fn take(bed: &Bed, time: Duration, cores: usize, daemon: Option<&Daemon>) -> Result<Self, Error> {
+    pub fn take(
+        bed: &Bed,
+        time: Duration,
+        cores: usize,
+        daemon: Option<&Daemon>,
+    ) -> Result<Self, Error> {
         let _pinned = Pinned::to(0)?;
         if let Some(daemon) = daemon {
             cpu::pin_process(daemon.id(), &[cores - 1])?;
@@ -55,15 +61,18 @@ impl Echo {
                 Err(error) => return Err(error.into()),
             }
             if echo.lost > 10 {
-                return Err(
-                    format!("datagrams from {} to {FAR} are lost", address(near.local_addr()?)).into()
-                );
+                return Err(format!(
+                    "datagrams from {} to {FAR} are lost",
+                    address(near.local_addr()?)
+                )
+                .into());
             }
         }
         // The first ones find caches cold and tables empty.
         took.drain(..took.len() / 10);
         took.sort_by(f64::total_cmp);
-        let at = |hundredth: usize| took.get(took.len() * hundredth / 100).copied().unwrap_or(f64::NAN);
+        let at =
+            |hundredth: usize| took.get(took.len() * hundredth / 100).copied().unwrap_or(f64::NAN);
         (echo.p50, echo.p99) = (at(50), at(99));
         Ok(echo)
     }

@@ -1,7 +1,8 @@
-//! What vtepd is compared with beside the kernel, where it is installed: Open vSwitch's userspace datapath, and DPDK's testpmd, which
-//! forwards frames as they are.
+//! What vtepd is compared with beside the kernel, where it is installed: Open vSwitch's userspace
+//! datapath, and DPDK's testpmd, which forwards frames as they are.
 //!
-//! Either runs as a child in the leaf, with its files in a folder of its own: what the machine itself may run of it is not touched.
+//! Either runs as a child in the leaf, with its files in a folder of its own: what the machine
+//! itself may run of it is not touched.
 //!
 //! ```text
 //!  hp ─ br-int ─ vxlan1 ┄ br-phy ─ up1      Open vSwitch: br-phy has the VTEP's address
@@ -21,8 +22,10 @@ use crate::sender::Input;
 use crate::{Bed, Daemon, Error, Sender, Traffic};
 
 /// Debian's package of Open vSwitch, and what is run of it.
-pub(crate) const OPEN_VSWITCH: (&str, &[&str]) =
-    ("openvswitch-switch", &["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"]);
+pub(crate) const OPEN_VSWITCH: (&str, &[&str]) = (
+    "openvswitch-switch",
+    &["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"],
+);
 /// Debian's package of testpmd.
 pub(crate) const TESTPMD: (&str, &[&str]) = ("dpdk-dev", &["dpdk-testpmd"]);
 
@@ -35,7 +38,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const VTEP: &str = "10.0.0.3";
 const GATEWAY: &str = "02:ee:00:00:00:01";
 
-/// Makes a bed one for these: its links take no longer frames than AF_XDP does, and its leaf has no kernel VXLAN.
+/// Makes a bed one for these: its links take no longer frames than AF_XDP does, and its leaf has no
+/// kernel VXLAN.
 ///
 /// # Errors
 /// None in practice.
@@ -58,7 +62,8 @@ pub(crate) struct Base {
 /// Takes what an earlier one has left: they are killed, for one that is busy may take long to end.
 fn tidy(bed: &Bed) -> Result<(), Error> {
     let links = counters::read(&bed.leaf)?;
-    let left = ["br-int", "br-phy", "ovs-netdev"].into_iter().filter(|name| links.contains_key(*name));
+    let left =
+        ["br-int", "br-phy", "ovs-netdev"].into_iter().filter(|name| links.contains_key(*name));
     let mut lines: String = left.map(|name| format!("link del {name}\n")).collect();
     for port in ["hp", "up1"] {
         lines += &format!("link set {port} xdp off\nlink set {port} promisc off\n");
@@ -75,7 +80,8 @@ pub(crate) fn open_vswitch(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
     let folder = Folder::new(bed)?;
     folder.run("ovsdb-tool", &["create", "conf.db"])?;
     let quiet = ["-vconsole:off", "-vsyslog:off"];
-    let mut server = folder.command("ovsdb-server", &["conf.db", "--remote=punix:db", "--unixctl=db.ctl"]);
+    let mut server =
+        folder.command("ovsdb-server", &["conf.db", "--remote=punix:db", "--unixctl=db.ctl"]);
     let database = bed.leaf.spawn(server.args(quiet))?;
     let mut switch = folder.command("ovs-vswitchd", &["unix:db", "--unixctl=switch.ctl"]);
     let mut process = bed.leaf.spawn(switch.args(quiet).stderr(Stdio::piped()))?;
@@ -115,7 +121,8 @@ pub(crate) fn testpmd(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
     let driver = if xdp { "net_af_xdp" } else { "net_af_packet" };
     let system = "--no-huge -m 256 --no-shconf --no-pci --no-telemetry -l 0,1";
     let forwarding = "-- --forward-mode=io --auto-start --no-mlockall --total-num-mbufs=8192";
-    let words = format!("{system} --vdev={driver}0,iface=hp --vdev={driver}1,iface=up1 {forwarding}");
+    let words =
+        format!("{system} --vdev={driver}0,iface=hp --vdev={driver}1,iface=up1 {forwarding}");
     let mut command = folder.command("dpdk-testpmd", &words.split(' ').collect::<Vec<_>>());
     // It ends with its input.
     let mut process = bed.leaf.spawn(command.stdin(Stdio::piped()).stderr(Stdio::piped()))?;
@@ -172,7 +179,9 @@ impl Folder {
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.0);
-        for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY"] {
+        for variable in
+            ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY"]
+        {
             command.env(variable, &self.0);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -195,14 +204,20 @@ impl Folder {
         let words = words.split_ascii_whitespace();
         self.run(
             "ovs-vsctl",
-            &["--db=unix:db", "--retry", "--timeout=10"].into_iter().chain(words).collect::<Vec<_>>(),
+            &["--db=unix:db", "--retry", "--timeout=10"]
+                .into_iter()
+                .chain(words)
+                .collect::<Vec<_>>(),
         )
     }
 
     fn appctl(&self, arguments: &[&str]) -> Result<String, Error> {
         // A name with a slash is a socket's.
         let socket = self.0.join("switch.ctl");
-        self.run("ovs-appctl", &[&["-t", &*socket.to_string_lossy(), "--timeout=10"], arguments].concat())
+        self.run(
+            "ovs-appctl",
+            &[&["-t", &*socket.to_string_lossy(), "--timeout=10"], arguments].concat(),
+        )
     }
 }
 

@@ -162,8 +162,10 @@ impl Report {
 #[must_use]
 pub fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, name)| name);
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map(|(_, name)| name);
     // The machine's, not those that this thread was left.
     let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = nix::sys::utsname::uname();
@@ -182,7 +184,10 @@ mod tests {
         assert!(Figure::of([]).median.is_nan());
         let row = Row::beside("b", "c".into(), "u", figure, Some(Figure::of([6.0])), Better::Lower);
         assert_eq!((row.vtepd, row.range), (3.0, Some([1.0, 9.0])));
-        assert_eq!((row.kernel, row.kernel_range, row.ratio), (Some(6.0), Some([6.0, 6.0]), Some(0.5)));
+        assert_eq!(
+            (row.kernel, row.kernel_range, row.ratio),
+            (Some(6.0), Some([6.0, 6.0]), Some(0.5))
+        );
     }
 
     fn row(vtepd: f64, ratio: Option<f64>, better: Better) -> Row {
@@ -201,7 +206,8 @@ mod tests {
 
     #[test]
     fn the_form_of_a_row() {
-        let report = Report { machine: "m".into(), commit: None, rows: vec![row(7.5, None, Better::Lower)] };
+        let report =
+            Report { machine: "m".into(), commit: None, rows: vec![row(7.5, None, Better::Lower)] };
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
             r#"{"machine":"m","rows":[{"bench":"encapsulate","case":"64 B","unit":"ns/frame","vtepd":7.5,"kernel":null,"ratio":null,"target":8.0,"better":"lower"}]}"#

@@ -1,4 +1,5 @@
-//! RoCE frames of several queue pairs, in super-frames that a link cuts: so the sender costs less than what is measured.
+//! RoCE frames of several queue pairs, in super-frames that a link cuts: so the sender costs less
+//! than what is measured.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::{Bed, Error};
 
 /// Frames that the sender hands over as one.
 const HANDED_OVER: usize = 32;
-/// Fewer, where there are so many queue pairs in bursts that the sender's memory would not fit its caches.
+/// Fewer, where there are so many queue pairs in bursts that the sender's memory would not fit its
+/// caches.
 const MANY: usize = 8;
 /// Bytes of a super-frame at most.
 const LARGEST: usize = 60_000;
@@ -61,7 +63,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// At its place in the bed. What is not to be `forwarded` and comes from the peer is addressed to nobody there.
+    /// At its place in the bed. What is not to be `forwarded` and comes from the peer is addressed
+    /// to nobody there.
     ///
     /// # Errors
     /// Without CAP_NET_RAW or ethtool, or if the length is too small.
@@ -81,7 +84,12 @@ impl Sender {
     ///
     /// # Errors
     /// As [`Sender::new`].
-    pub fn at(namespace: &Namespace, link: &str, traffic: Traffic, uplink: MacAddr) -> Result<Self, Error> {
+    pub fn at(
+        namespace: &Namespace,
+        link: &str,
+        traffic: Traffic,
+        uplink: MacAddr,
+    ) -> Result<Self, Error> {
         let open = || -> Result<_, Error> {
             Ok((nix::net::if_::if_nametoindex(link)?, ports::PacketSocket::open_sender(false)?))
         };
@@ -124,14 +132,16 @@ impl Sender {
         (sent, start.elapsed())
     }
 
-    /// Sends some super-frames, from the one with this number on, counted around. Returns the frames in them.
+    /// Sends some super-frames, from the one with this number on, counted around. Returns the
+    /// frames in them.
     pub fn some(&mut self, index: usize) -> u64 {
         let index = index % self.super_frames.len().max(1);
         let end = (index + BETWEEN_LOOKS).min(self.super_frames.len());
         let Some(frames) = self.super_frames.get_mut(index..end) else { return 0 };
         let mut taken = 0;
-        self.socket
-            .transmit(&pipeline::Batch::new(0), frames, |_, outcome| taken += u64::from(outcome.is_ok()));
+        self.socket.transmit(&pipeline::Batch::new(0), frames, |_, outcome| {
+            taken += u64::from(outcome.is_ok())
+        });
         taken * self.frames
     }
 }
@@ -155,7 +165,13 @@ fn frame(traffic: Traffic, uplink: MacAddr, pair: u32, sequence: u32) -> Result<
     Ok(frame)
 }
 
-fn inner(to: MacAddr, from: MacAddr, length: usize, pair: u32, sequence: u32) -> Result<Vec<u8>, Error> {
+fn inner(
+    to: MacAddr,
+    from: MacAddr,
+    length: usize,
+    pair: u32,
+    sequence: u32,
+) -> Result<Vec<u8>, Error> {
     let mut frame = vec![0; length];
     let payload = length.saturating_sub(HEADERS);
     let rest = Ethernet::new(to, from, ETHERTYPE_IPV4).write(&mut frame)?;
@@ -172,7 +188,8 @@ fn inner(to: MacAddr, from: MacAddr, length: usize, pair: u32, sequence: u32) ->
 fn joined(mut whole: Vec<u8>, length: usize, ifindex: u32) -> Result<TxFrame, Error> {
     let too_long = |_| Error::from("a super-frame is too long");
     let payload = u16::try_from(whole.len() - HEADERS).map_err(too_long)?;
-    let headers = whole.get_mut(14..).and_then(<[u8]>::first_chunk_mut).ok_or("a frame without headers")?;
+    let headers =
+        whole.get_mut(14..).and_then(<[u8]>::first_chunk_mut).ok_or("a frame without headers")?;
     speak_for(headers, payload);
     let size = u16::try_from(length - HEADERS).map_err(too_long)?;
     let offload = Offload {

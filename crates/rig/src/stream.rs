@@ -21,7 +21,8 @@ pub enum Towards {
     Host,
 }
 
-/// Gigabits a second that arrive of one TCP stream, with MTU 1500, measured for so long after half of that. Threads run where they will.
+/// Gigabits a second that arrive of one TCP stream, with MTU 1500, measured for so long after half
+/// of that. Threads run where they will.
 ///
 /// # Errors
 /// When there is no connection, or it breaks.
@@ -40,7 +41,10 @@ pub fn throughput(
         // Bound to nothing: the host has one address, HOST.
         TcpStream::connect_timeout(&(FAR, port).into(), PATIENCE)
     };
-    let near = bed.host.enter(connect)?.map_err(|error| format!("no TCP from {HOST} to {FAR}: {error}"))?;
+    let near = bed
+        .host
+        .enter(connect)?
+        .map_err(|error| format!("no TCP from {HOST} to {FAR}: {error}"))?;
     let (far, _) = listener.accept()?;
     let (mut from, mut to) = if towards == Towards::Far { (near, far) } else { (far, near) };
     to.set_read_timeout(Some(PATIENCE))?;
@@ -63,7 +67,10 @@ pub fn throughput(
                 match from.write(&bytes) {
                     Ok(_) => {}
                     Err(error)
-                        if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+                        ) =>
                     {
                         return Ok(());
                     }
@@ -79,7 +86,9 @@ pub fn throughput(
         stop.shutdown(Shutdown::Both)?;
         for thread in [receiving, sending] {
             match thread.join() {
-                Ok(Err(error)) if error.kind() != ErrorKind::ConnectionReset => return Err(error.into()),
+                Ok(Err(error)) if error.kind() != ErrorKind::ConnectionReset => {
+                    return Err(error.into());
+                }
                 _ => {}
             }
         }

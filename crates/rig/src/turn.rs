@@ -19,7 +19,8 @@ const NEARLY_ALL: f64 = 0.9;
 pub struct Case {
     /// What is sent.
     pub traffic: Traffic,
-    /// Cores that all share: everything on one, or the sender (with the kernel's part that its frames cause) and vtepd on one each.
+    /// Cores that all share: everything on one, or the sender (with the kernel's part that its
+    /// frames cause) and vtepd on one each.
     pub cores: usize,
     /// Whether something else needs all it gets of the worker's core.
     pub busy: bool,
@@ -42,7 +43,8 @@ impl Turn {
     /// Measures for so long, after half of that has been sent for nothing.
     ///
     /// # Errors
-    /// When there is no such core, or when what arrived has not gone the way that it should: figures of another way are worse than none.
+    /// When there is no such core, or when what arrived has not gone the way that it should:
+    /// figures of another way are worse than none.
     pub fn take(
         bed: &Bed,
         case: Case,
@@ -62,11 +64,13 @@ impl Turn {
             Input::Singles | Input::SuperFrames => bed.arrived(length),
         };
         let mut sender = Sender::new(bed, case.traffic, way != Way::Nobody)?;
-        // Tables know the sender before it counts: a host that the bridge does not know yet has no bypass.
+        // Tables know the sender before it counts: a host that the bridge does not know yet has no
+        // bypass.
         sender.some(0);
         std::thread::sleep(ACQUAINTANCE);
         let (witness, first) = (Witness::ask(case, way, daemon)?, passed()?);
-        // Queues are as full then as they are later, so what arrives is what is forwarded meanwhile.
+        // Queues are as full then as they are later, so what arrives is what is forwarded
+        // meanwhile.
         sender.send(time / 2);
         let (before, cpu_before) = (passed()?, cpu_of(daemon)?);
         let (sent, elapsed) = sender.send(time);
@@ -110,9 +114,10 @@ struct Witness {
 impl Witness {
     fn ask(case: Case, way: Way, daemon: Option<&Daemon>) -> Result<Self, Error> {
         let (Way::Vtepd { .. }, Some(daemon)) = (way, daemon) else { return Ok(Self::default()) };
-        let direction = if case.traffic.input == Input::Host { "encapsulated" } else { "decapsulated" };
-        let forwarded =
-            daemon.counted(&format!("vtepd_vni_frames_total{{vni=\"1\",direction=\"{direction}\"}}"))?;
+        let direction =
+            if case.traffic.input == Input::Host { "encapsulated" } else { "decapsulated" };
+        let forwarded = daemon
+            .counted(&format!("vtepd_vni_frames_total{{vni=\"1\",direction=\"{direction}\"}}"))?;
         let past_the_bridge = match way {
             Way::Vtepd { bypass: true, .. } => {
                 daemon.counted("vtepd_port_frames_total{port=\"hp\",way=\"bypass\"}")?

@@ -25,11 +25,12 @@ pub enum Way {
     },
     /// Open vSwitch's userspace datapath.
     OpenVswitch {
-        /// Whether its ports are AF_XDP sockets, which a thread of their own polls all the time; else AF_PACKET ones, which its main
-        /// thread sleeps on.
+        /// Whether its ports are AF_XDP sockets, which a thread of their own polls all the time;
+        /// else AF_PACKET ones, which its main thread sleeps on.
         xdp: bool,
     },
-    /// DPDK's testpmd, which polls all the time, and does not encapsulate: what only input and output cost.
+    /// DPDK's testpmd, which polls all the time, and does not encapsulate: what only input and
+    /// output cost.
     Testpmd {
         /// Whether its ports are AF_XDP sockets; else AF_PACKET rings.
         xdp: bool,
@@ -55,7 +56,8 @@ impl Way {
     /// By AF_XDP.
     pub const TESTPMD_XDP: Self = Self::Testpmd { xdp: true };
 
-    /// Whether it is neither vtepd's nor the kernel's, and in a bed that is [`prepare`](reference::prepare)d.
+    /// Whether it is neither vtepd's nor the kernel's, and in a bed that is
+    /// [`prepare`](reference::prepare)d.
     #[must_use]
     pub const fn is_reference(self) -> bool {
         matches!(self, Self::OpenVswitch { .. } | Self::Testpmd { .. })
@@ -67,7 +69,9 @@ impl Way {
         let (package, programs) = match self {
             Self::OpenVswitch { .. } => reference::OPEN_VSWITCH,
             Self::Testpmd { .. } => reference::TESTPMD,
-            Self::Nobody | Self::Kernel | Self::KernelWithoutNf | Self::Vtepd { .. } => return None,
+            Self::Nobody | Self::Kernel | Self::KernelWithoutNf | Self::Vtepd { .. } => {
+                return None;
+            }
         };
         (!programs.iter().all(|program| is_there(program))).then_some(package)
     }

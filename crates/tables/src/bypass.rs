@@ -1,4 +1,5 @@
-//! The bypass: frames that go straight from hosts' bridge ports to the worker, and from there to hosts.
+//! The bypass: frames that go straight from hosts' bridge ports to the worker, and from there to
+//! hosts.
 
 use std::time::Duration;
 
@@ -17,17 +18,22 @@ pub struct BypassPort {
     pub netdev: u32,
     /// The slot of its bridge's VNI.
     pub slot: Slot,
-    /// Longest Ethernet frame, in bytes with header, that both the vxlan netdev and the underlay let through.
+    /// Longest Ethernet frame, in bytes with header, that both the vxlan netdev and the underlay
+    /// let through.
     pub frame_limit: u32,
-    /// Whether frames of its hosts may skip the bridge. If not, its hook only listens: who speaks there has come, for all that is known, and
-    /// must not be sought behind a VTEP by the other ports any more.
+    /// Whether frames of its hosts may skip the bridge. If not, its hook only listens: who speaks
+    /// there has come, for all that is known, and must not be sought behind a VTEP by the other
+    /// ports any more.
     pub sends: bool,
-    /// Whether frames for its hosts may skip the bridge, too, if it sends: not where the bridge learns from what the VNI's frames bring, nor where
-    /// a queueing discipline of the port does something to single packets.
+    /// Whether frames for its hosts may skip the bridge, too, if it sends: not where the bridge
+    /// learns from what the VNI's frames bring, nor where a queueing discipline of the port does
+    /// something to single packets.
     pub delivers: bool,
-    /// The port's MTU in bytes. Longer packets for its hosts go by the bridge, which may fragment them.
+    /// The port's MTU in bytes. Longer packets for its hosts go by the bridge, which may fragment
+    /// them.
     pub mtu: u32,
-    /// How often the bridge has to see a frame of each host that is talking: well within its ageing time.
+    /// How often the bridge has to see a frame of each host that is talking: well within its ageing
+    /// time.
     pub refresh: Duration,
 }
 

@@ -1,9 +1,12 @@
-//! MAC addresses of one VNI, and what each is behind: remote ones a VTEP, hosts a port of the bridge.
+//! MAC addresses of one VNI, and what each is behind: remote ones a VTEP, hosts a port of the
+//! bridge.
 //!
-//! A hash table in chunks, each copied when it is first changed after the table was cloned: a snapshot of 100,000
-//! addresses costs a pointer, and the change of one of them a chunk and the list of chunks. Chunks are added one at a time
-//! (linear hashing; W. Litwin, VLDB 1980), so that no change pays for the whole table either. A chunk is an ordinary hash
-//! map, because its groups are searched without a branch for each entry: linear probing was half as fast at 100,000 addresses.
+//! A hash table in chunks, each copied when it is first changed after the table was cloned: a
+//! snapshot of 100,000 addresses costs a pointer, and the change of one of them a chunk and the
+//! list of chunks. Chunks are added one at a time (linear hashing; W. Litwin, VLDB 1980), so that
+//! no change pays for the whole table either. A chunk is an ordinary hash map, because its groups
+//! are searched without a branch for each entry: linear probing was half as fast at 100,000
+//! addresses.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -32,8 +35,8 @@ impl<T> Default for Fdb<T> {
     }
 }
 
-/// The upper half of the hash that chunks use: they spend its low bits on the place, and its highest seven on telling entries
-/// apart.
+/// The upper half of the hash that chunks use: they spend its low bits on the place, and its
+/// highest seven on telling entries apart.
 #[inline]
 fn hash(mac: &MacAddr) -> u64 {
     let mut hasher = TableHasher::default();
@@ -41,7 +44,8 @@ fn hash(mac: &MacAddr) -> u64 {
     hasher.finish() >> 32
 }
 
-/// Which of `count` chunks a hash belongs to: its low bits, as many as the chunks that are there allow.
+/// Which of `count` chunks a hash belongs to: its low bits, as many as the chunks that are there
+/// allow.
 const fn chunk_of(hash: u64, count: usize) -> usize {
     let wide = count.next_power_of_two();
     let place = hash as usize & (wide - 1);
@@ -134,7 +138,8 @@ impl<T: Copy + PartialEq> Fdb<T> {
 
 impl<T: Copy + PartialEq> PartialEq for Fdb<T> {
     fn eq(&self, other: &Self) -> bool {
-        self.length == other.length && self.iter().all(|(mac, behind)| other.get(&mac) == Some(&behind))
+        self.length == other.length
+            && self.iter().all(|(mac, behind)| other.get(&mac) == Some(&behind))
     }
 }
 
@@ -181,12 +186,19 @@ mod tests {
         let before: Fdb = (0..10_000).map(|n| (mac(n), VtepIndex(1))).collect();
         let mut after = before.clone();
         assert_eq!(after.insert(mac(77), VtepIndex(2)), Some(VtepIndex(1)));
-        let shared = before.chunks.iter().zip(after.chunks.iter()).filter(|(a, b)| Arc::ptr_eq(a, b));
+        let shared =
+            before.chunks.iter().zip(after.chunks.iter()).filter(|(a, b)| Arc::ptr_eq(a, b));
         assert_eq!(shared.count(), before.chunks.len() - 1);
-        assert_eq!((before.get(&mac(77)), after.get(&mac(77))), (Some(&VtepIndex(1)), Some(&VtepIndex(2))));
+        assert_eq!(
+            (before.get(&mac(77)), after.get(&mac(77))),
+            (Some(&VtepIndex(1)), Some(&VtepIndex(2)))
+        );
         let unchanged = after.clone();
         after.insert(mac(77), VtepIndex(2));
-        assert!(Arc::ptr_eq(&unchanged.chunks, &after.chunks), "what changes nothing copies nothing");
+        assert!(
+            Arc::ptr_eq(&unchanged.chunks, &after.chunks),
+            "what changes nothing copies nothing"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The hasher of all tables here: a multiply-and-fold of each word.
 //!
-//! Keys are MAC addresses, IPv4 addresses and VNIs, already held by an operator's control plane, so collision
-//! attacks are no concern that would justify SipHash's price on every frame.
+//! Keys are MAC addresses, IPv4 addresses and VNIs, already held by an operator's control plane, so
+//! collision attacks are no concern that would justify SipHash's price on every frame.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,7 +20,8 @@ impl TableHasher {
     #[inline]
     fn mix(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word ^ MULTIPLIER) * u128::from(MULTIPLIER);
-        // Folding the halves lets high input bits reach the low output bits that a table indexes by.
+        // Folding the halves lets high input bits reach the low output bits that a table indexes
+        // by.
         self.0 = (product as u64) ^ ((product >> 64) as u64);
     }
 }

@@ -28,7 +28,8 @@ impl<T: Clone> Pages<T> {
         self.0.iter().flat_map(|page| page.iter().flatten())
     }
 
-    /// Whether nothing was set since one was cloned from the other. What was set to what it was counts as changed.
+    /// Whether nothing was set since one was cloned from the other. What was set to what it was
+    /// counts as changed.
     pub(crate) fn is_unchanged(&self, other: &Self) -> bool {
         self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| Arc::ptr_eq(a, b))
     }

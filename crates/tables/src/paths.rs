@@ -1,10 +1,11 @@
 //! The live next hops towards a VTEP, and the choice among them.
 //!
-//! As in Linux's resilient next-hop groups (`net/ipv4/nexthop.c`), a flow's hash names one of a fixed number of
-//! buckets, and each bucket belongs to a next hop. Which one is a function of the next hops alone, see [`crate::placement`]:
-//! when a next hop is lost, its buckets are dealt to the others, and no other flow moves; when it comes back, each
-//! flow is where it was at first. The kernel waits until a bucket is idle; here it moves at once, because flows of
-//! RoCE queue pairs are long, and the worker keeps no clock per bucket.
+//! As in Linux's resilient next-hop groups (`net/ipv4/nexthop.c`), a flow's hash names one of a
+//! fixed number of buckets, and each bucket belongs to a next hop. Which one is a function of the
+//! next hops alone, see [`crate::placement`]: when a next hop is lost, its buckets are dealt to the
+//! others, and no other flow moves; when it comes back, each flow is where it was at first. The
+//! kernel waits until a bucket is idle; here it moves at once, because flows of RoCE queue pairs
+//! are long, and the worker keeps no clock per bucket.
 
 use std::net::IpAddr;
 
@@ -12,7 +13,8 @@ use wire::MacAddr;
 
 use crate::placement::{Member, deal, is_part_of, next_identity, reduced, shares};
 
-/// Buckets of every group. A next hop's share is its weight's to one bucket; with 16 equal ones each has 64.
+/// Buckets of every group. A next hop's share is its weight's to one bucket; with 16 equal ones
+/// each has 64.
 pub const BUCKETS: usize = 1024;
 
 /// One adjacency on an uplink.
@@ -22,7 +24,8 @@ pub struct NextHop {
     pub ifindex: u32,
     /// The gateway, or the VTEP itself where it is on-link.
     pub gateway: IpAddr,
-    /// What tells it from the others of its group, and decides which flows it gets: [`crate::placement::identity`].
+    /// What tells it from the others of its group, and decides which flows it gets:
+    /// [`crate::placement::identity`].
     pub identity: u64,
     /// The uplink's own MAC address.
     pub source_mac: MacAddr,
@@ -34,21 +37,23 @@ pub struct NextHop {
     pub weight: u16,
     /// Index of this adjacency's counters, stable while the adjacency lives.
     pub path: u16,
-    /// Whether nothing better than a default route (`0.0.0.0/0`) leads here: what leaves by it is counted.
+    /// Whether nothing better than a default route (`0.0.0.0/0`) leads here: what leaves by it is
+    /// counted.
     pub by_default: bool,
-    /// Whether the uplink has a queueing discipline that does something to single packets (netem, tbf): frames leave one by one.
+    /// Whether the uplink has a queueing discipline that does something to single packets (netem,
+    /// tbf): frames leave one by one.
     pub impaired: bool,
 }
 
 /// Whether buckets move although their next hop lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rebalance {
-    /// As many as bring every next hop its share. Which ones depends on the next hops alone, so when all are back, every
-    /// flow is where it was.
+    /// As many as bring every next hop its share. Which ones depends on the next hops alone, so
+    /// when all are back, every flow is where it was.
     #[default]
     On,
-    /// None: a next hop that is new or came back gets nothing until another one is lost. Here the past decides, as asked
-    /// for, until the daemon starts again.
+    /// None: a next hop that is new or came back gets nothing until another one is lost. Here the
+    /// past decides, as asked for, until the daemon starts again.
     Off,
 }
 
@@ -58,9 +63,11 @@ pub struct Paths {
     next_hops: Vec<NextHop>,
     /// [`BUCKETS`] indices into `next_hops`; none without next hops.
     buckets: Box<[u16]>,
-    /// The complete group, sorted: the live next hops, and those that were lost since it last was complete.
+    /// The complete group, sorted: the live next hops, and those that were lost since it last was
+    /// complete.
     group: Box<[Member]>,
-    /// Whether buckets are elsewhere than `group` and the live next hops ask for, by [`Rebalance::Off`].
+    /// Whether buckets are elsewhere than `group` and the live next hops ask for, by
+    /// [`Rebalance::Off`].
     kept: bool,
 }
 
@@ -81,8 +88,10 @@ fn members(next_hops: &[NextHop]) -> (Vec<Member>, Vec<u16>) {
     }
     places.sort_unstable();
     let weight = |place: u16| next_hops.get(usize::from(place)).map_or(1, |hop| hop.weight);
-    let member =
-        |(identity, _, place): &(u64, IpAddr, u16)| Member { identity: *identity, weight: weight(*place) };
+    let member = |(identity, _, place): &(u64, IpAddr, u16)| Member {
+        identity: *identity,
+        weight: weight(*place),
+    };
     (places.iter().map(member).collect(), places.iter().map(|(.., place)| *place).collect())
 }
 
@@ -97,8 +106,11 @@ impl Paths {
     #[must_use]
     pub fn follow(&self, next_hops: Vec<NextHop>, rebalance: Rebalance) -> Self {
         let (alive, places) = members(&next_hops);
-        let group =
-            if is_part_of(&alive, &self.group) { self.group.clone() } else { alive.as_slice().into() };
+        let group = if is_part_of(&alive, &self.group) {
+            self.group.clone()
+        } else {
+            alive.as_slice().into()
+        };
         if alive.is_empty() {
             return Self { next_hops, buckets: Box::default(), group, kept: false };
         }
@@ -108,18 +120,20 @@ impl Paths {
             _ => due.clone(),
         };
         let kept = owners != due;
-        let buckets = owners.iter().filter_map(|owner| places.get(usize::from(*owner)).copied()).collect();
+        let buckets =
+            owners.iter().filter_map(|owner| places.get(usize::from(*owner)).copied()).collect();
         Self { next_hops, buckets, group, kept }
     }
 
-    /// The owner of each bucket if none moves whose next hop lives. Of the others, those go where `due` wants them whose owner
-    /// there has less than its share.
+    /// The owner of each bucket if none moves whose next hop lives. Of the others, those go where
+    /// `due` wants them whose owner there has less than its share.
     fn keep(&self, alive: &[Member], due: &[u16]) -> Vec<u16> {
         let place = |identity: u64| {
             let place = alive.binary_search_by_key(&identity, |member| member.identity).ok()?;
             u16::try_from(place).ok()
         };
-        let mut owners: Vec<Option<u16>> = self.owners().into_iter().map(|owner| place(owner?)).collect();
+        let mut owners: Vec<Option<u16>> =
+            self.owners().into_iter().map(|owner| place(owner?)).collect();
         let mut missing = shares(alive);
         for owner in owners.iter().flatten() {
             if let Some(missing) = missing.get_mut(usize::from(*owner)) {
@@ -127,7 +141,9 @@ impl Paths {
             }
         }
         for (owner, due) in owners.iter_mut().zip(due).filter(|(owner, _)| owner.is_none()) {
-            if let Some(missing) = missing.get_mut(usize::from(*due)).filter(|missing| **missing > 0) {
+            if let Some(missing) =
+                missing.get_mut(usize::from(*due)).filter(|missing| **missing > 0)
+            {
                 *owner = Some(*due);
                 *missing -= 1;
             }
@@ -229,8 +245,9 @@ mod tests {
     /// Hashes of 20,000 flows that differ in their source port and address alone.
     fn hashes() -> impl Iterator<Item = u64> {
         let local = IpAddr::from([10, 0, 0, 11]);
-        (0..20_000u16)
-            .map(move |n| entropy::path_hash(1, local, IpAddr::from([10, 0, 0, 12]), 40_000 + n, 4789))
+        (0..20_000u16).map(move |n| {
+            entropy::path_hash(1, local, IpAddr::from([10, 0, 0, 12]), 40_000 + n, 4789)
+        })
     }
 
     #[test]
@@ -244,8 +261,9 @@ mod tests {
     #[test]
     fn flows_are_dealt_by_weight() {
         let weights = [1u16, 3, 12];
-        let paths =
-            Paths::new(weights.iter().zip(0..).map(|(weight, ifindex)| hop(ifindex, *weight)).collect());
+        let paths = Paths::new(
+            weights.iter().zip(0..).map(|(weight, ifindex)| hop(ifindex, *weight)).collect(),
+        );
         let mut dealt = [0u32; 3];
         for hash in hashes() {
             dealt[paths.choose(hash).unwrap().ifindex as usize] += 1;
@@ -264,9 +282,13 @@ mod tests {
 
     #[test]
     fn equal_paths_choose_equally_and_a_weight_of_nothing_counts_as_one() {
-        let (a, b) = (Paths::new(vec![hop(1, 1), hop(2, 1)]), Paths::new(vec![hop(1, 0), hop(2, 0)]));
+        let (a, b) =
+            (Paths::new(vec![hop(1, 1), hop(2, 1)]), Paths::new(vec![hop(1, 0), hop(2, 0)]));
         for hash in hashes() {
-            assert_eq!(a.choose(hash).map(|hop| hop.ifindex), b.choose(hash).map(|hop| hop.ifindex));
+            assert_eq!(
+                a.choose(hash).map(|hop| hop.ifindex),
+                b.choose(hash).map(|hop| hop.ifindex)
+            );
         }
     }
 
@@ -278,7 +300,11 @@ mod tests {
             assert!(before == after || (before == 5 && after != 5), "{before} to {after}");
         }
         for ifindex in (0..16).filter(|n| *n != 5) {
-            assert!((68..=69).contains(&count(&after, ifindex)), "{ifindex}: {}", count(&after, ifindex));
+            assert!(
+                (68..=69).contains(&count(&after, ifindex)),
+                "{ifindex}: {}",
+                count(&after, ifindex)
+            );
         }
     }
 
@@ -310,13 +336,17 @@ mod tests {
         assert!(owners(&back) == owners(&lost));
         // What another one loses, the returned one gets, its own buckets first.
         let next = back.follow(hops([1, 2, 3]), Rebalance::Off);
-        for ((home, back), next) in owners(&before).into_iter().zip(owners(&back)).zip(owners(&next)) {
+        for ((home, back), next) in
+            owners(&before).into_iter().zip(owners(&back)).zip(owners(&next))
+        {
             assert!(next == back || back == 0, "{back} to {next}");
             assert!(home != 1 || back != 0 || next == 1, "its own");
         }
         assert!(next.follow(hops(0..4), Rebalance::On) == before, "turned on later");
         // After all were lost, nothing is left to keep but the memory.
-        assert!(before.follow(Vec::new(), Rebalance::Off).follow(hops(0..4), Rebalance::Off) == before);
+        assert!(
+            before.follow(Vec::new(), Rebalance::Off).follow(hops(0..4), Rebalance::Off) == before
+        );
     }
 
     #[test]
@@ -344,29 +374,41 @@ mod tests {
     #[test]
     fn the_order_the_index_and_a_link_local_gateway_change_nothing() {
         let before = Paths::new(hops(0..5));
-        let renamed =
-            |hop: NextHop| NextHop { gateway: "fe80::1".parse().unwrap(), ifindex: hop.ifindex + 100, ..hop };
-        let after = before.follow(hops((0..5).rev()).into_iter().map(renamed).collect(), Rebalance::On);
+        let renamed = |hop: NextHop| NextHop {
+            gateway: "fe80::1".parse().unwrap(),
+            ifindex: hop.ifindex + 100,
+            ..hop
+        };
+        let after =
+            before.follow(hops((0..5).rev()).into_iter().map(renamed).collect(), Rebalance::On);
         assert_eq!(after.moved_since(&before), 0);
-        let renumbered: Vec<u32> = owners(&after).into_iter().map(|ifindex| ifindex - 100).collect();
+        let renumbered: Vec<u32> =
+            owners(&after).into_iter().map(|ifindex| ifindex - 100).collect();
         assert!(renumbered == owners(&before));
     }
 
     #[test]
     fn two_next_hops_of_one_identity_have_a_share_each() {
         let gateways = |order: [u8; 3]| {
-            let hop =
-                |last| NextHop { gateway: IpAddr::from([10, 0, 0, last]), ifindex: last.into(), ..hop(7, 1) };
+            let hop = |last| NextHop {
+                gateway: IpAddr::from([10, 0, 0, last]),
+                ifindex: last.into(),
+                ..hop(7, 1)
+            };
             Paths::new(order.map(hop).into())
         };
         let paths = gateways([1, 2, 3]);
-        assert!([1, 2, 3].iter().all(|n| (341..=342).contains(&count(&paths, *n))), "{:?}", owners(&paths));
+        assert!(
+            [1, 2, 3].iter().all(|n| (341..=342).contains(&count(&paths, *n))),
+            "{:?}",
+            owners(&paths)
+        );
         assert!(owners(&gateways([3, 1, 2])) == owners(&paths));
     }
 
     proptest! {
-        /// Whatever came and went: once a set of next hops is there that is no part of the one before, or all of a set
-        /// is there again, the map is what a new start makes of it.
+        /// Whatever came and went: once a set of next hops is there that is no part of the one
+        /// before, or all of a set is there again, the map is what a new start makes of it.
         #[test]
         fn history_does_not_matter(groups in prop::collection::vec(
             prop::collection::btree_map(0u32..12, 1u16..=256, 0..12), 1..6)

@@ -1,20 +1,23 @@
 //! Which bucket belongs to which next hop, as a function of the next hops alone.
 //!
-//! [`whole`] is the assignment of a complete group, [`reduced`] that of a group of which some members are lost. Both
-//! depend on the members' identities and weights only: not on the order in which a source names the next hops, not on
-//! interface indices, and not on what was there before. So a group that is complete again after any number of
-//! flaps has the assignment that it had at first, and so has a vtepd that was started in the meantime.
+//! [`whole`] is the assignment of a complete group, [`reduced`] that of a group of which some
+//! members are lost. Both depend on the members' identities and weights only: not on the order in
+//! which a source names the next hops, not on interface indices, and not on what was there before.
+//! So a group that is complete again after any number of flaps has the assignment that it had at
+//! first, and so has a vtepd that was started in the meantime.
 //!
-//! Each pair of a bucket and a member has a score, a hash of both (rendezvous hashing). Pairs are taken in the
-//! order of their scores: a bucket goes to the member of its best pair that has not got its share yet. Rendezvous
-//! hashing alone would give each member its share only on average; the limit makes shares exact. It costs a
-//! few more moves when a *complete* group changes, that is when a member is added or gets another weight: some buckets move
-//! between members that were there before. The test `adding_a_member_moves_few_buckets_beside_its_own` bounds them.
+//! Each pair of a bucket and a member has a score, a hash of both (rendezvous hashing). Pairs are
+//! taken in the order of their scores: a bucket goes to the member of its best pair that has not
+//! got its share yet. Rendezvous hashing alone would give each member its share only on average;
+//! the limit makes shares exact. It costs a few more moves when a *complete* group changes, that is
+//! when a member is added or gets another weight: some buckets move between members that were there
+//! before. The test `adding_a_member_moves_few_buckets_beside_its_own` bounds them.
 //!
-//! The loss of a member moves no other bucket than its own: [`reduced`] keeps the complete group's assignment and
-//! deals out the lost member's buckets only. A vtepd that starts while a member is lost cannot know the complete group; it
-//! takes the smaller one for complete. With two uplinks that is the same; with more it places some flows otherwise until
-//! the member is back (`a_start_while_a_member_is_lost_differs_little` bounds them).
+//! The loss of a member moves no other bucket than its own: [`reduced`] keeps the complete group's
+//! assignment and deals out the lost member's buckets only. A vtepd that starts while a member is
+//! lost cannot know the complete group; it takes the smaller one for complete. With two uplinks
+//! that is the same; with more it places some flows otherwise until the member is back
+//! (`a_start_while_a_member_is_lost_differs_little` bounds them).
 
 use entropy::hash::hash;
 
@@ -25,10 +28,11 @@ const SCORE: u64 = 0x706c_6163_6500_0001;
 /// Sets identities apart from other hashes.
 const IDENTITY: u64 = 0x706c_6163_6500_0002;
 
-/// What stands for a next hop in the choice among several: the name of its interface, and the gateway where it takes one to
-/// tell next hops of one interface apart.
+/// What stands for a next hop in the choice among several: the name of its interface, and the
+/// gateway where it takes one to tell next hops of one interface apart.
 ///
-/// Interface indices differ each time that interfaces are made, and so do link-local gateways, which come from MAC addresses.
+/// Interface indices differ each time that interfaces are made, and so do link-local gateways,
+/// which come from MAC addresses.
 #[must_use]
 pub fn identity(interface: &str, gateway: u128) -> u64 {
     let name = interface.bytes().fold(0, |state, byte| hash(IDENTITY, [state, u64::from(byte)]));
@@ -79,14 +83,16 @@ pub(crate) fn is_part_of(part: &[Member], group: &[Member]) -> bool {
     })
 }
 
-/// The owner of each bucket in a complete group, as a place in `members`, which are sorted; empty without members.
+/// The owner of each bucket in a complete group, as a place in `members`, which are sorted; empty
+/// without members.
 pub(crate) fn whole(members: &[Member]) -> Vec<u16> {
     let mut owners = vec![None; BUCKETS];
     deal(&mut owners, members);
     owners.into_iter().flatten().collect()
 }
 
-/// The owner of each bucket, as a place in `alive`, while of `group` only those are there. Both are sorted.
+/// The owner of each bucket, as a place in `alive`, while of `group` only those are there. Both are
+/// sorted.
 pub(crate) fn reduced(group: &[Member], alive: &[Member]) -> Vec<u16> {
     let place = |owner: u16| {
         let identity = group.get(usize::from(owner))?.identity;
@@ -98,7 +104,8 @@ pub(crate) fn reduced(group: &[Member], alive: &[Member]) -> Vec<u16> {
     owners.into_iter().flatten().collect()
 }
 
-/// Deals the buckets that nobody has to the members that have less than their share, best scores first.
+/// Deals the buckets that nobody has to the members that have less than their share, best scores
+/// first.
 pub(crate) fn deal(owners: &mut [Option<u16>], members: &[Member]) {
     if members.len() == 1 {
         return owners.fill(Some(0));
@@ -109,7 +116,9 @@ pub(crate) fn deal(owners: &mut [Option<u16>], members: &[Member]) {
             *due = due.saturating_sub(1);
         }
     }
-    let free = || (0u16..).zip(owners.iter()).filter(|(_, owner)| owner.is_none()).map(|(bucket, _)| bucket);
+    let free = || {
+        (0u16..).zip(owners.iter()).filter(|(_, owner)| owner.is_none()).map(|(bucket, _)| bucket)
+    };
     let mut pairs = Vec::with_capacity(free().count() * members.len());
     for (place, member) in (0u16..).zip(members) {
         let score = |bucket| (hash(SCORE, [member.identity, u64::from(bucket)]), bucket, place);
@@ -138,7 +147,8 @@ mod tests {
     }
 
     fn sorted(of: impl IntoIterator<Item = (u32, u16)>) -> Vec<Member> {
-        let member = |(number, weight)| Member { identity: identity(&format!("up{number}"), 0), weight };
+        let member =
+            |(number, weight)| Member { identity: identity(&format!("up{number}"), 0), weight };
         let mut members: Vec<Member> = of.into_iter().map(member).collect();
         members.sort_unstable();
         members
@@ -163,7 +173,8 @@ mod tests {
     fn an_identity_is_the_name_and_the_gateway() {
         let all = [identity("up1", 0), identity("up2", 0), identity("up1", 1), identity("up11", 0)];
         assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
-        // The same in every release and on every machine: another value would move everybody's flows.
+        // The same in every release and on every machine: another value would move everybody's
+        // flows.
         assert_eq!(identity("up1", 0), 82_722_809_212_278_125);
     }
 
@@ -205,7 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Shares are exact; a loss moves the lost members' buckets only, and it does not matter in how many steps.
+        /// Shares are exact; a loss moves the lost members' buckets only, and it does not matter in
+        /// how many steps.
         #[test]
         fn shares_are_exact_and_a_loss_moves_only_the_lost(
             group in prop::collection::btree_map(0u32..24, (1u16..=256, any::<bool>()), 1..16),
@@ -227,7 +239,8 @@ mod tests {
             } else {
                 prop_assert_eq!(left.len(), BUCKETS);
                 for (count, share) in counts(&left, &alive).into_iter().zip(shares(&alive)) {
-                    // Rounding may ask for one bucket less than before; a flow does not move for that.
+                    // Rounding may ask for one bucket less than before; a flow does not move for
+                    // that.
                     prop_assert!(count.abs_diff(share) <= alive.len(), "{} of {}", count, share);
                 }
                 for (from, to) in moved(&identities(&owners, &all), &identities(&left, &alive)) {

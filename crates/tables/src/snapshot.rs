@@ -1,4 +1,5 @@
-//! One consistent view of everything a worker forwards by. Published whole, never changed afterwards.
+//! One consistent view of everything a worker forwards by. Published whole, never changed
+//! afterwards.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -64,7 +65,8 @@ pub struct VniTable {
     pub entropy: Entropy,
     /// Remote MAC → VTEP.
     pub fdb: Fdb,
-    /// Local MAC → interface index of the bridge port that frames for it may be sent to past the bridge: the bypass of this direction.
+    /// Local MAC → interface index of the bridge port that frames for it may be sent to past the
+    /// bridge: the bypass of this direction.
     pub hosts: Fdb<u32>,
     /// Where broadcast, unknown unicast and multicast go (RFC 7432 inclusive multicast routes).
     pub flood: Vec<VtepIndex>,
@@ -74,7 +76,8 @@ pub struct VniTable {
     pub learning: Option<Learning>,
 }
 
-/// See the module's description. Cloning one costs a few pointers: whatever the next one does not change is shared.
+/// See the module's description. Cloning one costs a few pointers: whatever the next one does not
+/// change is shared.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     generation: u64,
@@ -87,8 +90,9 @@ pub struct Snapshot {
     own: Arc<BTreeSet<Ipv4Addr>>,
 }
 
-/// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC 1122 section 3.2.1.3,
-/// RFC 1112 section 4). The kernel takes the rest of 0.0.0.0/8 for ordinary addresses (`ipv4_is_zeronet()`).
+/// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC
+/// 1122 section 3.2.1.3, RFC 1112 section 4). The kernel takes the rest of 0.0.0.0/8 for ordinary
+/// addresses (`ipv4_is_zeronet()`).
 #[must_use]
 pub const fn is_martian(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
@@ -96,8 +100,9 @@ pub const fn is_martian(address: Ipv4Addr) -> bool {
 }
 
 impl Snapshot {
-    /// Whether the kernel would drop a packet with this source address as a martian, or nobody sends by it: no host can have
-    /// it, or this leaf has it itself. An address of class E is none where a table names a VTEP by it, for the kernel takes it.
+    /// Whether the kernel would drop a packet with this source address as a martian, or nobody
+    /// sends by it: no host can have it, or this leaf has it itself. An address of class E is none
+    /// where a table names a VTEP by it, for the kernel takes it.
     #[must_use]
     pub fn is_martian_source(&self, source: Ipv4Addr) -> bool {
         let class_e = source.octets() >= [240, 0, 0, 0] && !source.is_broadcast();
@@ -113,8 +118,9 @@ impl Snapshot {
         self.generation
     }
 
-    /// A number that in this process only this snapshot and its clones have: who remembers what followed from it asks by this, for two
-    /// sources may count alike. 0 for the empty snapshot and what is being built.
+    /// A number that in this process only this snapshot and its clones have: who remembers what
+    /// followed from it asks by this, for two sources may count alike. 0 for the empty snapshot and
+    /// what is being built.
     #[must_use]
     pub const fn identity(&self) -> u64 {
         self.identity
@@ -133,7 +139,12 @@ impl Snapshot {
 
     /// The VNI that listens on this address and UDP port.
     #[must_use]
-    pub fn terminate(&self, local: Ipv4Addr, destination_port: u16, vni: Vni) -> Option<&Arc<VniTable>> {
+    pub fn terminate(
+        &self,
+        local: Ipv4Addr,
+        destination_port: u16,
+        vni: Vni,
+    ) -> Option<&Arc<VniTable>> {
         self.vni(self.slots.get(&(local, destination_port, vni))?.get())
     }
 
@@ -148,7 +159,8 @@ impl Snapshot {
         self.vteps.iter()
     }
 
-    /// Whether nothing was said of VTEPs between that snapshot and this one, as far as is quickly seen.
+    /// Whether nothing was said of VTEPs between that snapshot and this one, as far as is quickly
+    /// seen.
     #[must_use]
     pub fn has_vteps_of(&self, other: &Self) -> bool {
         self.vteps.is_unchanged(&other.vteps)
@@ -306,7 +318,10 @@ mod tests {
 
     #[test]
     fn a_slot_is_a_vlan_identifier_that_is_not_reserved() {
-        assert_eq!([0, 1, 4094, 4095].map(|number| Slot::new(number).is_some()), [false, true, true, false]);
+        assert_eq!(
+            [0, 1, 4094, 4095].map(|number| Slot::new(number).is_some()),
+            [false, true, true, false]
+        );
     }
 
     #[test]
@@ -324,7 +339,10 @@ mod tests {
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4789, vni(30))), None);
         assert_eq!(netdev(snapshot.terminate(LOCAL, 4790, vni(20))), None);
         assert_eq!(netdev(snapshot.terminate(Ipv4Addr::LOCALHOST, 4789, vni(20))), None);
-        assert_eq!(snapshot.vnis().map(|table| table.netdev.as_str()).collect::<Vec<_>>(), ["vx20", "vx10"]);
+        assert_eq!(
+            snapshot.vnis().map(|table| table.netdev.as_str()).collect::<Vec<_>>(),
+            ["vx20", "vx10"]
+        );
     }
 
     #[test]
@@ -382,7 +400,10 @@ mod tests {
         builder.vni(table(3, 10));
         builder.remove_vni(Slot::new(2).unwrap());
         let vni = Vni::try_from(10).unwrap();
-        assert_eq!(builder.build().terminate(LOCAL, 4789, vni).map(|table| table.slot.get()), Some(3));
+        assert_eq!(
+            builder.build().terminate(LOCAL, 4789, vni).map(|table| table.slot.get()),
+            Some(3)
+        );
         let mut builder = SnapshotBuilder::new(1);
         builder.vtep(VtepIndex(1), vtep(12));
         builder.vtep(VtepIndex(2), vtep(12));

@@ -1,4 +1,5 @@
-//! Which frames the steering programs redirect to the worker: the control room's wish, applied by `ports`.
+//! Which frames the steering programs redirect to the worker: the control room's wish, applied by
+//! `ports`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -9,7 +10,8 @@ use wire::Vni;
 use crate::bypass::BypassPort;
 use crate::snapshot::Slot;
 
-/// Interface indices from here on are no interface's (the kernel's are positive `int`s): those of VNIs without netdev.
+/// Interface indices from here on are no interface's (the kernel's are positive `int`s): those of
+/// VNIs without netdev.
 pub const FIRST_VIRTUAL: u32 = 1 << 31;
 
 /// An Ethernet interface outside the bridges that a route to a VTEP uses.
@@ -36,8 +38,8 @@ pub struct TakenVni {
     pub local: Ipv4Addr,
     /// The UDP port it is listened to on.
     pub destination_port: u16,
-    /// Longest Ethernet frame, in bytes with header and inner tags, that fits the underlay once encapsulated;
-    /// longer ones stay the kernel's, which fragments or answers them.
+    /// Longest Ethernet frame, in bytes with header and inner tags, that fits the underlay once
+    /// encapsulated; longer ones stay the kernel's, which fragments or answers them.
     pub frame_limit: u32,
 }
 
@@ -65,14 +67,15 @@ pub struct PortChoice {
 pub struct SteeringPlan {
     /// Interfaces whose ingress is steered.
     pub uplinks: BTreeSet<Uplink>,
-    /// Uplinks with a reverse path filter, by interface index, and the sources whose packets are redirected there: the
-    /// others are the kernel's.
+    /// Uplinks with a reverse path filter, by interface index, and the sources whose packets are
+    /// redirected there: the others are the kernel's.
     pub checked_sources: BTreeMap<u32, BTreeSet<Ipv4Addr>>,
     /// VNIs taken over, by the interface index of their vxlan netdev.
     pub vnis: BTreeMap<u32, TakenVni>,
     /// Ports of bridges that have the bypass, or only listen for it, by interface index.
     pub ports: BTreeMap<u32, BypassPort>,
-    /// How source ports are chosen for what the kernel encapsulates, by the interface index of the vxlan netdev.
+    /// How source ports are chosen for what the kernel encapsulates, by the interface index of the
+    /// vxlan netdev.
     pub choices: BTreeMap<u32, PortChoice>,
 }
 

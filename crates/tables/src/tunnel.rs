@@ -9,7 +9,8 @@ use wire::Vni;
 pub enum Ttl {
     /// This value, 1 to 255. (A netdev's 0 stands for the namespace's `net.ipv4.ip_default_ttl`.)
     Fixed(u8),
-    /// The inner packet's; for frames without an IP header this default, as `ip4_dst_hoplimit` gives it.
+    /// The inner packet's; for frames without an IP header this default, as `ip4_dst_hoplimit`
+    /// gives it.
     Inherit {
         /// The namespace's `net.ipv4.ip_default_ttl`.
         default: u8,
@@ -32,7 +33,8 @@ pub enum DontFragment {
     Unset,
     /// Always.
     Set,
-    /// The inner IPv4 packet's; set for inner IPv6 (`drivers/net/vxlan/vxlan_core.c`, `VXLAN_DF_INHERIT`).
+    /// The inner IPv4 packet's; set for inner IPv6 (`drivers/net/vxlan/vxlan_core.c`,
+    /// `VXLAN_DF_INHERIT`).
     Inherit,
 }
 

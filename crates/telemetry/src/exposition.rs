@@ -18,7 +18,10 @@ use crate::view::{PortFrames, View};
 /// Formatting into a string does not fail in practice.
 pub fn render(counters: &std::sync::Arc<Counters>, view: View) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Everything { counters: std::sync::Arc::clone(counters), view }));
+    registry.register_collector(Box::new(Everything {
+        counters: std::sync::Arc::clone(counters),
+        view,
+    }));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
@@ -71,8 +74,9 @@ fn gauges(
     help: &str,
     rows: impl IntoIterator<Item = Row>,
 ) -> fmt::Result {
-    let rows =
-        rows.into_iter().map(|(labels, n)| (labels, ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX))));
+    let rows = rows
+        .into_iter()
+        .map(|(labels, n)| (labels, ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX))));
     family(encoder, (name, help, MetricType::Gauge), rows)
 }
 
@@ -91,42 +95,53 @@ impl Collector for Everything {
 impl Everything {
     fn daemon(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let view = &self.view;
-        gauge(encoder, "vtepd_ready", "1 while the steering programs are engaged", u64::from(view.ready))?;
+        gauge(
+            encoder,
+            "vtepd_ready",
+            "1 while frames are redirected to workers",
+            u64::from(view.ready),
+        )?;
         gauge(
             encoder,
             "vtepd_snapshot_generation",
-            "Publications of the forwarding tables",
+            "How often the forwarding tables were published",
             view.generation,
         )?;
-        gauge(encoder, "vtepd_configuration_generation", "Configurations taken over", view.configuration)?;
-        let sources = view
-            .sources
-            .iter()
-            .map(|source| (vec![("source", source.name.to_owned()), ("state", source.state.clone())], 1));
+        gauge(
+            encoder,
+            "vtepd_configuration_generation",
+            "How often a configuration was read",
+            view.configuration,
+        )?;
+        let sources = view.sources.iter().map(|source| {
+            (vec![("source", source.name.to_owned()), ("state", source.state.clone())], 1)
+        });
         gauges(
             encoder,
             "vtepd_source_state",
-            "Where facts come from, and the state of each source",
+            "State of each source of routes and addresses; always 1",
             sources,
         )?;
-        let swept =
-            view.sources.iter().map(|source| (vec![("source", source.name.to_owned())], source.swept));
+        let swept = view
+            .sources
+            .iter()
+            .map(|source| (vec![("source", source.name.to_owned())], source.swept));
         counters(
             encoder,
             "vtepd_swept_entries",
-            "Entries that a source had told and did not confirm in a dump or a replay, or in time",
+            "Entries removed because a source did not confirm them in a dump or replay",
             swept,
         )?;
         counter(
             encoder,
             "vtepd_netlink_overruns",
-            "How often events of the kernel's were lost, and everything was read again",
+            "How often netlink messages were lost, so that everything was dumped again",
             view.overruns,
         )?;
         counter(
             encoder,
             "vtepd_control_stalls",
-            "How often the control task hung, so that the kernel forwarded until it worked again",
+            "How often the control task hung, so that the kernel forwarded",
             view.control_stalls,
         )?;
         counter(
@@ -138,7 +153,7 @@ impl Everything {
         counter(
             encoder,
             "vtepd_log_lines_lost",
-            "Log lines that were lost because the log was not read in time",
+            "Log lines lost because nobody read the log",
             view.log_lines_lost,
         )?;
         let left = view.left.iter().map(|left| {
@@ -153,7 +168,7 @@ impl Everything {
         gauges(
             encoder,
             "vtepd_left_to_kernel",
-            "vxlan netdevs that kernel VXLAN still forwards, and why",
+            "vxlan netdevs that stay with the kernel, and why; always 1",
             left,
         )
     }
@@ -162,7 +177,11 @@ impl Everything {
         let vnis = &self.view.vnis;
         let label = |vni: wire::Vni| ("vni", vni.to_string());
         let datapaths = vnis.iter().map(|v| (v.vni.to_string(), &v.netdev, &v.policy, "userspace"));
-        let left = self.view.left.iter().map(|left| (left.vni.clone(), &left.netdev, &left.policy, "kernel"));
+        let left = self
+            .view
+            .left
+            .iter()
+            .map(|left| (left.vni.clone(), &left.netdev, &left.policy, "kernel"));
         let datapath = |(vni, netdev, policy, datapath): (_, &String, &String, &str)| {
             let labels = vec![
                 ("vni", vni),
@@ -175,60 +194,67 @@ impl Everything {
         gauges(
             encoder,
             "vtepd_vni_datapath",
-            "Who forwards each VNI (userspace: a worker; kernel: kernel VXLAN), and the policy of its source ports",
+            "Who forwards each VNI, and its source port policy; always 1",
             datapaths.chain(left).map(datapath),
         )?;
-        let information = vnis
-            .iter()
-            .map(|v| (vec![label(v.vni), ("netdev", v.netdev.clone()), ("policy", v.policy.clone())], 1));
+        let information = vnis.iter().map(|v| {
+            (vec![label(v.vni), ("netdev", v.netdev.clone()), ("policy", v.policy.clone())], 1)
+        });
         gauges(
             encoder,
             "vtepd_vni_info",
-            "VNIs taken over, with their netdev and entropy policy",
+            "VNIs taken over, with netdev and policy; always 1",
             information,
         )?;
         let macs = vnis.iter().map(|v| (vec![label(v.vni)], v.remote_macs as u64));
         gauges(encoder, "vtepd_vni_remote_macs", "MAC addresses known behind remote VTEPs", macs)?;
         let flood = vnis.iter().map(|v| (vec![label(v.vni)], v.flood_vteps as u64));
-        gauges(
-            encoder,
-            "vtepd_vni_flood_vteps",
-            "VTEPs that broadcast, unknown unicast and multicast go to",
-            flood,
-        )?;
+        gauges(encoder, "vtepd_vni_flood_vteps", "VTEPs in the flood list", flood)?;
         let each = |read: fn(&pipeline::counters::VniCounters) -> [u64; 2]| {
-            vnis.iter().filter_map(move |v| Some((v.vni, read(self.counters.vni(v.slot)?)))).flat_map(
-                move |(vni, [encapsulated, decapsulated])| {
-                    [("encapsulated", encapsulated), ("decapsulated", decapsulated)]
-                        .map(|(direction, n)| (vec![label(vni), ("direction", direction.to_owned())], n))
-                },
-            )
+            vnis.iter()
+                .filter_map(move |v| Some((v.vni, read(self.counters.vni(v.slot)?))))
+                .flat_map(move |(vni, [encapsulated, decapsulated])| {
+                    [("encapsulated", encapsulated), ("decapsulated", decapsulated)].map(
+                        |(direction, n)| (vec![label(vni), ("direction", direction.to_owned())], n),
+                    )
+                })
         };
         let frames = each(|c| [c.encapsulated.frames.get(), c.decapsulated.frames.get()]);
-        counters(encoder, "vtepd_vni_frames", "Inner frames forwarded, each copy and segment", frames)?;
+        counters(
+            encoder,
+            "vtepd_vni_frames",
+            "Inner frames forwarded; each copy and segment counts",
+            frames,
+        )?;
         let bytes = each(|c| [c.encapsulated.bytes.get(), c.decapsulated.bytes.get()]);
         counters(encoder, "vtepd_vni_bytes", "Bytes of the inner frames forwarded", bytes)?;
         let one = |read: fn(&pipeline::counters::VniCounters) -> u64| {
-            vnis.iter().filter_map(move |v| Some((vec![label(v.vni)], read(self.counters.vni(v.slot)?))))
+            vnis.iter()
+                .filter_map(move |v| Some((vec![label(v.vni)], read(self.counters.vni(v.slot)?))))
         };
         counters(
             encoder,
             "vtepd_vni_switched_frames",
-            "Frames handed from access port to access port",
+            "Frames switched between access ports (standalone)",
             one(|c| c.switched.frames.get()),
         )?;
         counters(
             encoder,
             "vtepd_vni_flooded_frames",
-            "Frames replicated to the flood list",
+            "Frames sent to the flood list",
             one(|c| c.flooded.get()),
         )?;
         let unknown = one(|c| c.unknown_vtep.get());
-        counters(encoder, "vtepd_vni_unknown_vtep_frames", "Frames from VTEPs that no table names", unknown)?;
+        counters(
+            encoder,
+            "vtepd_vni_unknown_vtep_frames",
+            "Frames from VTEPs that are in no table",
+            unknown,
+        )?;
         counters(
             encoder,
             "vtepd_vni_dropped_frames",
-            "Frames of the VNI dropped, for any reason",
+            "Frames dropped, for any reason",
             one(|c| c.dropped.get()),
         )
     }
@@ -236,7 +262,8 @@ impl Everything {
     fn paths(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
             self.view.paths.iter().filter_map(move |path| {
-                let labels = vec![("uplink", path.uplink.clone()), ("gateway", path.gateway.to_string())];
+                let labels =
+                    vec![("uplink", path.uplink.clone()), ("gateway", path.gateway.to_string())];
                 Some((labels, read(self.counters.path(path.path)?)))
             })
         };
@@ -258,9 +285,11 @@ impl Everything {
         let each = |read: fn(&pipeline::counters::Traffic) -> u64| {
             self.view.peers.iter().flat_map(move |&(index, vtep)| {
                 let counted = self.counters.peer(index, vtep);
-                let traffic = counted.map(|peer| [("sent", &peer.sent), ("received", &peer.received)]);
+                let traffic =
+                    counted.map(|peer| [("sent", &peer.sent), ("received", &peer.received)]);
                 traffic.into_iter().flatten().map(move |(direction, traffic)| {
-                    let labels = vec![("vtep", vtep.to_string()), ("direction", direction.to_owned())];
+                    let labels =
+                        vec![("vtep", vtep.to_string()), ("direction", direction.to_owned())];
                     (labels, read(traffic))
                 })
             })
@@ -271,23 +300,29 @@ impl Everything {
             "Inner frames sent to each VTEP and received from it",
             each(|t| t.frames.get()),
         )?;
-        counters(encoder, "vtepd_peer_bytes", "Bytes of those inner frames", each(|t| t.bytes.get()))?;
+        counters(
+            encoder,
+            "vtepd_peer_bytes",
+            "Bytes of the inner frames sent to each VTEP and received from it",
+            each(|t| t.bytes.get()),
+        )?;
         gauge(
             encoder,
             "vtepd_default_route_vteps",
-            "VTEPs that nothing better than a default route leads to",
+            "VTEPs that only the default route leads to",
             self.view.by_default as u64,
         )?;
         counter(
             encoder,
             "vtepd_default_route_frames",
-            "Inner frames sent to such VTEPs",
+            "Inner frames sent to VTEPs that only the default route leads to",
             self.counters.by_default.get(),
         )
     }
 
     fn learning(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let row = |name| move |(label, n): &(&'static str, u64)| (vec![(name, (*label).to_owned())], *n);
+        let row =
+            |name| move |(label, n): &(&'static str, u64)| (vec![(name, (*label).to_owned())], *n);
         counters(
             encoder,
             "vtepd_learned_addresses",
@@ -297,20 +332,20 @@ impl Everything {
         counters(
             encoder,
             "vtepd_mac_moves",
-            "Moves of MAC addresses from VTEP to VTEP, followed or over before they could be",
+            "Moves of MAC addresses between VTEPs, followed or already superseded",
             self.view.moves.iter().map(row("moves")),
         )?;
         counter(
             encoder,
             "vtepd_flapping_addresses",
-            "How often a MAC address began to move too often",
+            "How often a MAC address started to move too often",
             self.view.flapping,
         )?;
         let limited = ("rate", self.counters.learn_limited.get());
         counters(
             encoder,
             "vtepd_not_learned_addresses",
-            "MAC addresses heard of and not written into the kernel's FDB, each time",
+            "Reports of MAC addresses that were not written into the kernel's FDB",
             self.view.not_learned.iter().chain(std::iter::once(&limited)).map(row("reason")),
         )
     }
@@ -327,55 +362,61 @@ impl Everything {
         gauges(
             encoder,
             "vtepd_port_bypass",
-            "1 for bridge ports whose known unicast skips the bridge, 0 with the reason for others",
+            "1 for bridge ports with the bridge bypass; 0 for others, with the reason",
             ports,
         )?;
         let [known, waiting] = self.view.bypass_addresses;
         let rows = [("known", known), ("no_room", waiting)]
             .map(|(state, n)| (vec![("state", state.to_owned())], n as u64));
-        gauges(encoder, "vtepd_bypass_addresses", "MAC addresses that the bypass goes by", rows)?;
+        gauges(
+            encoder,
+            "vtepd_bypass_addresses",
+            "MAC addresses in the map of the bridge bypass",
+            rows,
+        )?;
         counter(
             encoder,
             "vtepd_bypass_no_room",
-            "MAC addresses that found no room in the bypass's map",
+            "MAC addresses that did not fit into the map of the bridge bypass",
             self.view.bypass_no_room,
         )?;
         let frames = self.view.ports.iter().filter_map(|port| Some((port, port.frames?)));
         let frames = frames.flat_map(|(port, frames)| {
             let PortFrames { bypass, refreshed, passed, stalled } = frames;
-            [("bypass", bypass), ("refreshed", refreshed), ("passed", passed), ("stalled", stalled)].map(
-                |(way, n)| {
+            [("bypass", bypass), ("refreshed", refreshed), ("passed", passed), ("stalled", stalled)]
+                .map(|(way, n)| {
                     let labels = [("port", port.port.as_str()), ("way", way)];
                     (labels.map(|(name, value)| (name, value.to_owned())).to_vec(), n)
-                },
-            )
+                })
         });
         counters(
             encoder,
             "vtepd_port_frames",
-            "Frames from hosts on ports with the bypass, by their way",
+            "Frames from hosts on ports with the bridge bypass, by their path",
             frames,
         )
     }
 
     fn frames(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let c = &self.counters;
-        let received = [("underlay", c.underlay_received.get()), ("bridge", c.bridge_received.get())]
-            .map(|(from, n)| (vec![("from", from.to_owned())], n));
+        let received =
+            [("underlay", c.underlay_received.get()), ("bridge", c.bridge_received.get())]
+                .map(|(from, n)| (vec![("from", from.to_owned())], n));
         counters(
             encoder,
             "vtepd_received_frames",
-            "Frames that reached a worker (a super-frame is one)",
+            "Frames that workers received (a super-frame is one)",
             received,
         )?;
         let workers = self.view.workers.iter().zip(0u16..).flat_map(|(received, worker)| {
-            let labels = |from: &str| vec![("worker", worker.to_string()), ("from", from.to_owned())];
+            let labels =
+                |from: &str| vec![("worker", worker.to_string()), ("from", from.to_owned())];
             ["underlay", "bridge"].map(labels).into_iter().zip(*received)
         });
         counters(
             encoder,
             "vtepd_worker_received_frames",
-            "Frames that reached each worker (a super-frame is one)",
+            "Frames that each worker received (a super-frame is one)",
             workers,
         )?;
         counter(
@@ -384,28 +425,23 @@ impl Everything {
             "Frames added by replication and segmentation",
             c.copies.get(),
         )?;
-        counter(
-            encoder,
-            "vtepd_sent_frames",
-            "Frames that a port took (a super-frame is one)",
-            c.sent.get(),
-        )?;
+        counter(encoder, "vtepd_sent_frames", "Frames sent (a super-frame is one)", c.sent.get())?;
         counter(
             encoder,
             "vtepd_sent_super_frames",
-            "UDP super-frames that uplinks took, each of several frames",
+            "UDP super-frames sent to uplinks",
             c.super_frames.get(),
         )?;
         counter(
             encoder,
             "vtepd_sent_in_super_frames",
-            "Frames that left in UDP super-frames",
+            "Frames sent inside UDP super-frames",
             c.in_super_frames.get(),
         )?;
         counter(
             encoder,
             "vtepd_bypass_delivered_frames",
-            "Decapsulated frames sent to hosts' ports past the bridge",
+            "Decapsulated frames sent to host ports by the bridge bypass",
             c.past_bridge.get(),
         )?;
         gauge(
@@ -417,19 +453,19 @@ impl Everything {
         counter(
             encoder,
             "vtepd_worker_stalls",
-            "How often the worker was away for so long that the kernel took over",
+            "How often a worker hung, so that the kernel forwarded",
             c.stalls.get(),
         )?;
         let drops = DropReason::ALL
             .iter()
             .map(|&reason| (vec![("reason", reason.label().to_owned())], c.dropped(reason)));
-        counters(encoder, "vtepd_dropped_frames", "Frames that went no further, by reason", drops)?;
+        counters(encoder, "vtepd_dropped_frames", "Frames dropped, by reason", drops)?;
         let steering = self.view.steering.iter();
         let steering = steering.map(|&(decision, n)| (vec![("decision", decision.to_owned())], n));
         counters(
             encoder,
             "vtepd_steering_frames",
-            "Decisions of the steering programs (a super-frame is one)",
+            "Frames by decision of the BPF programs (a super-frame is one)",
             steering,
         )
     }
@@ -455,7 +491,8 @@ mod tests {
             remote_macs: 1,
             flood_vteps: 2,
         };
-        let text = render(&counters, View { vnis: vec![vni], ready: true, ..View::default() }).unwrap();
+        let text =
+            render(&counters, View { vnis: vec![vni], ready: true, ..View::default() }).unwrap();
         for line in [
             "vtepd_ready 1",
             "vtepd_vni_info{vni=\"10010\",netdev=\"vx10010\",policy=\"qp-hash\"} 1",

@@ -1,7 +1,9 @@
-//! `GET /metrics`, on a thread of its own: whoever asks takes neither time nor descriptors from forwarding.
+//! `GET /metrics`, on a thread of its own: whoever asks takes neither time nor descriptors from
+//! forwarding.
 //!
-//! Connections are bounded in number, and each has a time limit. The oldest one makes room for a new one, so connections
-//! that say nothing do not keep others from being answered. A connection serves one request.
+//! Connections are bounded in number, and each has a time limit. The oldest one makes room for a
+//! new one, so connections that say nothing do not keep others from being answered. A connection
+//! serves one request.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,7 +34,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The metrics endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("metrics cannot be served on {address}: {source}; choose another address with --metrics-listen")]
+#[error(
+    "metrics cannot be served on {address}: {source}; choose another address with --metrics-listen"
+)]
 pub struct ServeError {
     address: SocketAddr,
     source: io::Error,
@@ -67,8 +71,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Starts the thread, in the calling thread's namespace; `text` makes the answer. Without a listener, the address is
-    /// tried again and again, and `served` is called once it is had.
+    /// Starts the thread, in the calling thread's namespace; `text` makes the answer. Without a
+    /// listener, the address is tried again and again, and `served` is called once it is had.
     ///
     /// # Errors
     /// When the system gives no thread.

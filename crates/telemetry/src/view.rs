@@ -1,4 +1,5 @@
-//! What is shown beside the worker's counters: who the slots and path indexes are, and how the daemon is.
+//! What is shown beside the worker's counters: who the slots and path indexes are, and how the
+//! daemon is.
 
 use std::net::{IpAddr, Ipv4Addr};
 

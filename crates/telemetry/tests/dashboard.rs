@@ -28,7 +28,8 @@ fn names(text: &str) -> BTreeSet<String> {
 #[test]
 fn every_metric_that_the_dashboard_asks_for_exists() {
     let text = render(&Arc::default(), View::default()).unwrap();
-    let help = text.lines().filter(|line| line.starts_with("# HELP ")).collect::<Vec<_>>().join("\n");
+    let help =
+        text.lines().filter(|line| line.starts_with("# HELP ")).collect::<Vec<_>>().join("\n");
     let existing = names(&help);
     assert!(existing.contains("vtepd_path_frames"), "{existing:?}");
     let asked = names(include_str!("../../../deploy/monitoring/grafana-vtepd.json"));

@@ -1,4 +1,5 @@
-//! Generates `docs/reference/metrics.md`: `VTEPD_UPDATE_DOCS=1 cargo test -p telemetry reference` writes it.
+//! Generates `docs/reference/metrics.md`: `VTEPD_UPDATE_DOCS=1 cargo test -p telemetry reference`
+//! writes it.
 
 #![allow(
     clippy::expect_used,
@@ -40,7 +41,14 @@ fn one_of_each() -> View {
     let text = || "x".to_owned();
     View {
         workers: vec![[0, 0]],
-        vnis: vec![VniView { slot: 1, vni, netdev: text(), policy: text(), remote_macs: 0, flood_vteps: 0 }],
+        vnis: vec![VniView {
+            slot: 1,
+            vni,
+            netdev: text(),
+            policy: text(),
+            remote_macs: 0,
+            flood_vteps: 0,
+        }],
         paths: vec![PathView { path: 0, uplink: text(), gateway: IpAddr::V4(Ipv4Addr::LOCALHOST) }],
         // Counters of a VTEP that has sent nothing belong to 0.0.0.0.
         peers: vec![(0, Ipv4Addr::UNSPECIFIED)],
@@ -75,7 +83,9 @@ fn the_reference_of_metrics_is_up_to_date() {
     let mut types = BTreeMap::new();
     let mut samples: BTreeMap<&str, &str> = BTreeMap::new();
     for line in text.lines() {
-        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+        if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
             types.insert(name, kind);
         } else if !line.starts_with('#') {
             let name = &line[..line.find(['{', ' ']).unwrap()];
@@ -83,13 +93,16 @@ fn the_reference_of_metrics_is_up_to_date() {
         }
     }
     let mut page = HEAD.to_owned();
-    for (name, help) in
-        text.lines().filter_map(|line| line.strip_prefix("# HELP ")).filter_map(|l| l.split_once(' '))
+    for (name, help) in text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "))
+        .filter_map(|l| l.split_once(' '))
     {
         let kind = types[name];
         let suffix = if kind == "counter" { "_total" } else { "" };
         let labels = samples.get(name).and_then(|sample| labels(sample)).unwrap_or_default();
-        writeln!(page, "| `{name}{suffix}` | {kind} | {labels} | {} |", help.trim_end_matches('.')).unwrap();
+        writeln!(page, "| `{name}{suffix}` | {kind} | {labels} | {} |", help.trim_end_matches('.'))
+            .unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {

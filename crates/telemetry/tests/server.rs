@@ -48,8 +48,14 @@ fn descriptors() -> usize {
 fn requests_are_answered() {
     let (metrics, address) = start();
     let answer = ask(address, GET);
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\ntext\n"), "{answer}");
-    assert!(answer.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\ntext\n"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("Content-Type: application/openmetrics-text; version=1.0.0"),
+        "{answer}"
+    );
     assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
     let head = ask(address, "HEAD /metrics HTTP/1.0\r\n\r\n");
@@ -91,7 +97,8 @@ fn an_address_that_another_process_has_is_tried_again() {
     assert!(error.is_taken() && error.to_string().contains("--metrics-listen"), "{error}");
     let (told, served) = mpsc::channel();
     let _metrics =
-        Metrics::serve(address, None, move || told.send(()).unwrap(), || Ok("text\n".to_owned())).unwrap();
+        Metrics::serve(address, None, move || told.send(()).unwrap(), || Ok("text\n".to_owned()))
+            .unwrap();
     drop(other);
     served.recv_timeout(PATIENCE).unwrap();
     assert!(ask(address, GET).ends_with("text\n"));

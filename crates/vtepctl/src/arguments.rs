@@ -11,14 +11,14 @@ use crate::bench::Bench;
 
 const EXAMPLES: &str = "\
 Examples:
-  vtepctl status                             how it is, what is taken over, what is not and why
+  vtepctl status                             state, VNIs taken over, VNIs with the kernel and why
   ip netns exec leaf1 vtepctl fdb --vni 10   in a leaf's network namespace: that leaf's vtepd
   vtepctl -o json route | jq '.[] | select(.state != \"reachable\")'
 
 It speaks with the vtepd of the network namespace that it runs in, as root or as the user that vtepd
 runs as. docs/reference/api.md describes the JSON.";
 
-/// Asks a running vtepd what it forwards by.
+/// Shows and changes what a running vtepd does.
 #[derive(Debug, Parser)]
 #[command(name = "vtepctl", version, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -45,13 +45,13 @@ pub enum Output {
 /// What can be asked.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// How the daemon is: sources, VNIs taken over, VNIs left to the kernel and why, warnings
+    /// State: sources, VNIs taken over, VNIs that stay with the kernel and why, warnings
     #[command(after_help = "Example: vtepctl status")]
     Status,
-    /// Every vxlan netdev, taken over or left to the kernel
+    /// Every vxlan netdev: taken over, or with the kernel
     #[command(after_help = "Example: vtepctl vni --vni 10010")]
     Vni(OfVni),
-    /// Remote MAC addresses and the VTEPs that they are behind, as workers forward by them
+    /// Remote MAC addresses and their VTEPs, as workers use them
     #[command(after_help = "Example: vtepctl fdb --vni 10010 --mac 02:00:00:00:00:01")]
     Fdb {
         /// Which VNI
@@ -61,53 +61,55 @@ pub enum Command {
         #[arg(long)]
         mac: Option<MacAddr>,
     },
-    /// VTEPs that get broadcast, unknown unicast and multicast
+    /// Flood lists: VTEPs that receive broadcast, unknown unicast and multicast
     #[command(after_help = "Example: vtepctl flood --vni 10010")]
     Flood(OfVni),
-    /// Next hops and their MAC addresses, and hosts whose MAC and IP addresses the kernel knows together
+    /// Neighbours: MAC addresses of next hops and of hosts
     #[command(after_help = "Example: vtepctl neigh")]
     Neigh,
-    /// The way to each VTEP: next hops, weights and state, as workers have them
+    /// Routes to each VTEP: next hops, weights and state, as workers use them
     #[command(after_help = "Example: vtepctl route --vtep 10.0.0.2")]
     Route {
-        /// Only the way to this VTEP
+        /// Only this VTEP
         #[arg(long, value_name = "ADDRESS")]
         vtep: Option<Ipv4Addr>,
     },
-    /// Each remote VTEP, what is behind it, and what it sent and was sent
+    /// Remote VTEPs, with their MAC addresses and traffic
     #[command(after_help = "Example: vtepctl peer")]
     Peer,
-    /// The ports of bridges: whose hosts' frames skip the bridge, how many, and why the others do not
+    /// Bridge ports: which have the bridge bypass, and why the others do not
     #[command(after_help = "Example: vtepctl port --vni 10010")]
     Port(OfVni),
-    /// Why frames were dropped, and how many for each reason
+    /// Dropped frames by reason
     #[command(after_help = DROPS)]
     Drops {
-        /// Reasons that no frame was dropped for, too; JSON always has them
+        /// Also reasons that no frame was dropped for; JSON always has them
         #[arg(long)]
         all: bool,
     },
-    /// Everything that is counted
+    /// All counters
     #[command(after_help = "Example: vtepctl counters")]
     Counters {
-        /// Counters that are 0, too; JSON always has them
+        /// Also counters that are 0; JSON always has them
         #[arg(long)]
         all: bool,
     },
     /// What happened: VNIs, MAC addresses, next hops, sources, warnings
-    #[command(after_help = "Example: vtepctl events -f -o json | jq 'select(.kind == \"mac-moved\")'")]
+    #[command(
+        after_help = "Example: vtepctl events -f -o json | jq 'select(.kind == \"mac-moved\")'"
+    )]
     Events {
-        /// Go on with what happens from now on
+        /// Wait for further events
         #[arg(short, long)]
         follow: bool,
-        /// Leave out what happened before; needs --follow
+        /// Only events from now on; needs --follow
         #[arg(long, requires = "follow", conflicts_with = "after")]
         new: bool,
         /// Only events after the one of this number
         #[arg(long, value_name = "SEQUENCE", default_value_t = 0, hide_default_value = true)]
         after: u64,
     },
-    /// Shows or changes who picks the outer source port in a VNI
+    /// Shows or changes the source port policy of a VNI
     #[command(subcommand, after_help = POLICY)]
     Policy(PolicyCommand),
     /// Takes a VNI over, until the configuration is read again
@@ -116,16 +118,17 @@ pub enum Command {
         /// The VNI
         vni: u32,
     },
-    /// Gives a VNI back to the kernel, or a standalone one to nobody, until it is attached
+    /// Gives a VNI back to the kernel until it is attached; a standalone VNI is then forwarded by
+    /// nobody
     #[command(after_help = "Example: vtepctl detach 10010")]
     Detach {
         /// The VNI
         vni: u32,
     },
-    /// What would become of a frame: its outer source port, its next hop, and why
+    /// Shows where a flow or a captured frame would go, and why
     #[command(after_help = EXPLAIN)]
     Explain(Explain),
-    /// Measures on this machine, in namespaces of its own: vtepd in memory, and beside kernel VXLAN over veth links (as root)
+    /// Measures vtepd in memory and beside kernel VXLAN, in namespaces of its own (as root)
     #[command(after_help = BENCH)]
     Bench(Bench),
     /// Write vtepctl's man pages and shell completions into a folder
@@ -178,7 +181,7 @@ pub enum PolicyCommand {
     Set {
         /// The VNI
         vni: u32,
-        /// five-tuple, qp-hash or qp-bins; as it is, if absent
+        /// five-tuple, qp-hash or qp-bins; unchanged if absent
         policy: Option<String>,
         /// Number of source ports that qp-bins deals queue pairs over
         #[arg(long)]
@@ -206,7 +209,8 @@ pub struct Explain {
     /// A frame of a capture file (pcap, Ethernet)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dst_mac", "src", "dst", "qp"])]
     pub pcap: Option<PathBuf>,
-    /// It came from the underlay: what becomes of it here, if an uplink gets it for its own MAC address
+    /// It came from the underlay: what becomes of it here, if an uplink gets it for its own MAC
+    /// address
     #[arg(long, requires = "pcap", conflicts_with = "vni")]
     pub received: bool,
     /// Which one, from 1
@@ -263,7 +267,9 @@ fn protocol(text: &str) -> Result<u8, String> {
         "tcp" => Ok(wire::number::PROTOCOL_TCP),
         "udp" => Ok(wire::number::PROTOCOL_UDP),
         "icmp6" => Ok(wire::number::PROTOCOL_ICMPV6),
-        _ => text.parse().map_err(|_| format!("'{text}' is no protocol (tcp, udp, icmp, icmp6 or a number)")),
+        _ => text
+            .parse()
+            .map_err(|_| format!("'{text}' is no protocol (tcp, udp, icmp, icmp6 or a number)")),
     }
 }
 
@@ -280,7 +286,11 @@ mod tests {
         command.clone().debug_assert();
         for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
             let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(&format!("vtepctl {}", sub.get_name())), "{}: {help}", sub.get_name());
+            assert!(
+                help.contains(&format!("vtepctl {}", sub.get_name())),
+                "{}: {help}",
+                sub.get_name()
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! `vtepctl bench`: what vtepd costs on this machine, in memory and over veth links beside kernel VXLAN.
+//! `vtepctl bench`: what vtepd costs on this machine, in memory and over veth links beside kernel
+//! VXLAN.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ const QUEUE_PAIRS: u32 = 64;
 /// Batches whose frames are in no cache when their turn comes.
 const COLD: usize = 64;
 const SAMPLES: usize = 20;
-/// Rounds where nobody says how many: as many as are over in this time, but not fewer or more than these.
+/// Rounds where nobody says how many: as many as are over in this time, but not fewer or more than
+/// these.
 const PATIENCE: Duration = Duration::from_secs(50);
 const LEAST_ROUNDS: u8 = 2;
 const MOST_ROUNDS: u8 = 9;
@@ -38,7 +40,8 @@ pub struct Bench {
     /// vtepd's program [default: beside vtepctl, else in $PATH]
     #[arg(long, value_name = "PATH")]
     vtepd: Option<PathBuf>,
-    /// How often each is measured, in turns; the median counts [default: as often as there is time for in less than a minute]
+    /// How often each is measured, in turns; the median counts [default: as often as there is time
+    /// for in less than a minute]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
     rounds: Option<u8>,
     /// Milliseconds that each is measured for
@@ -46,10 +49,12 @@ pub struct Bench {
     time: u64,
 }
 
-/// Measures, and prints what came out. Interrupted, it ends after the turn that it is at, and leaves nothing behind.
+/// Measures, and prints what came out. Interrupted, it ends after the turn that it is at, and
+/// leaves nothing behind.
 ///
 /// # Errors
-/// Without root, `ip`, `bridge`, `ethtool` or vtepd, when it is interrupted, and when nothing could be measured.
+/// Without root, `ip`, `bridge`, `ethtool` or vtepd, when it is interrupted, and when nothing could
+/// be measured.
 pub async fn run(bench: Bench, output: Output, out: &mut impl Write) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -82,7 +87,8 @@ fn measure(bench: &Bench, stop: &AtomicBool) -> Result<Compared, Failure> {
 
 /// Where vtepd is.
 fn program(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    let missing = |text: String| Failure::Input(format!("{text}; say where it is with --vtepd PATH"));
+    let missing =
+        |text: String| Failure::Input(format!("{text}; say where it is with --vtepd PATH"));
     if let Some(path) = named {
         return path
             .is_file()
@@ -109,8 +115,14 @@ fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
             let cold = cold.frames(&mut run, 1 + COLD, SAMPLES / 4);
             for (heat, figure) in [("in the cache", hot), ("in no cache", cold)] {
                 let case = format!("{} {length} B, {heat}", stage.name());
-                let row =
-                    Row::beside("in memory", case, "ns/frame", Figure::of([figure]), None, Better::Lower);
+                let row = Row::beside(
+                    "in memory",
+                    case,
+                    "ns/frame",
+                    Figure::of([figure]),
+                    None,
+                    Better::Lower,
+                );
                 // It is the figure of all samples together.
                 rows.push(Row { range: None, ..row });
             }
@@ -178,7 +190,8 @@ fn one_way(
             for cores in 1..=cores {
                 let traffic = Traffic { input, length, queue_pairs: QUEUE_PAIRS, bursts: false };
                 figures.take(stop, way, [What::Frames { input, length, cores }], || {
-                    let turn = Turn::take(bed, Case { traffic, cores, busy: false }, time, way, daemon)?;
+                    let turn =
+                        Turn::take(bed, Case { traffic, cores, busy: false }, time, way, daemon)?;
                     Ok([if way == Way::Nobody { turn.offered } else { turn.rate }])
                 })?;
             }

@@ -1,4 +1,5 @@
-//! What `vtepctl bench` has measured, vtepd's figures beside the kernel's, and what is to be said of them.
+//! What `vtepctl bench` has measured, vtepd's figures beside the kernel's, and what is to be said
+//! of them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,7 +13,8 @@ use serde::Serialize;
 use crate::output::{Failure, Table};
 
 /// As most run it, and what it is without the bypass.
-pub const VTEPD: [(Way, &str); 2] = [(Way::BYPASS, "vtepd"), (Way::PUNT, "vtepd --no-bridge-bypass")];
+pub const VTEPD: [(Way, &str); 2] =
+    [(Way::BYPASS, "vtepd"), (Way::PUNT, "vtepd --no-bridge-bypass")];
 /// Within so much of the kernel's figure vtepd is neither better nor worse: turns differ by more.
 const ALIKE: f64 = 0.1;
 /// How often a figure is tried to be had in its turn.
@@ -75,7 +77,8 @@ pub fn going(stop: &AtomicBool) -> Result<(), rig::Error> {
 #[derive(Debug, Default)]
 pub struct Figures {
     taken: BTreeMap<(Way, What), Vec<f64>>,
-    /// In how many rounds there is no figure, and why in the last of them; without a `What`, there is none at all.
+    /// In how many rounds there is no figure, and why in the last of them; without a `What`, there
+    /// is none at all.
     missing: BTreeMap<(Way, Option<What>), (u8, String)>,
 }
 
@@ -134,7 +137,8 @@ impl Figures {
         for (way, name) in VTEPD {
             for &(_, what) in self.taken.keys().filter(|(one, _)| *one == way) {
                 let mut push = |case, unit, of: &dyn Fn(Way) -> Option<Figure>, better| {
-                    let beside = |figure| Row::beside(name, case, unit, figure, of(Way::Kernel), better);
+                    let beside =
+                        |figure| Row::beside(name, case, unit, figure, of(Way::Kernel), better);
                     rows.extend(of(way).map(beside));
                 };
                 if let What::Frames { cores: 1, .. } = what {
@@ -153,12 +157,13 @@ impl Figures {
             Way::Nobody => "the sender alone",
             _ => VTEPD.iter().find(|(one, _)| *one == way).map_or("vtepd", |(_, name)| name),
         };
-        let left_out = |(&(way, what), (rounds, reason)): (&(Way, Option<What>), &(u8, String))| LeftOut {
-            bench: name(way).to_owned(),
-            case: what.map_or_else(|| "everything".to_owned(), What::name),
-            rounds: *rounds,
-            reason: reason.clone(),
-        };
+        let left_out =
+            |(&(way, what), (rounds, reason)): (&(Way, Option<What>), &(u8, String))| LeftOut {
+                bench: name(way).to_owned(),
+                case: what.map_or_else(|| "everything".to_owned(), What::name),
+                rounds: *rounds,
+                reason: reason.clone(),
+            };
         self.missing.iter().map(left_out).collect()
     }
 }
@@ -209,13 +214,21 @@ impl Compared {
     ///
     /// # Errors
     /// With the reason, where no figure of vtepd is there to compare with the kernel's.
-    pub fn of(machine: String, rounds: u8, in_memory: Vec<Row>, figures: Figures) -> Result<Self, Failure> {
+    pub fn of(
+        machine: String,
+        rounds: u8,
+        in_memory: Vec<Row>,
+        figures: Figures,
+    ) -> Result<Self, Failure> {
         let (mut rows, left_out) = (in_memory, figures.left_out());
         rows.extend(figures.rows());
         if !rows.iter().any(|row| row.ratio.is_some()) {
-            let why =
-                left_out.first().map_or_else(String::new, |one| format!(": {}: {}", one.bench, one.reason));
-            return Err(Failure::Input(format!("nothing could be measured beside kernel VXLAN{why}")));
+            let why = left_out
+                .first()
+                .map_or_else(String::new, |one| format!(": {}: {}", one.bench, one.reason));
+            return Err(Failure::Input(format!(
+                "nothing could be measured beside kernel VXLAN{why}"
+            )));
         }
         let verdict = VTEPD.iter().filter_map(|(_, name)| verdict(&rows, name)).collect();
         Ok(Self { machine, rounds, alike: ALIKE, rows, left_out, verdict })
@@ -239,7 +252,10 @@ impl Compared {
         for LeftOut { bench, case, rounds: missing, reason } in &self.left_out {
             writeln!(out, "Left out in {missing} of {rounds} rounds: {bench}, {case}: {reason}")?;
         }
-        writeln!(out, "Better and worse is what differs from the kernel's figure by more than {percent} %:")?;
+        writeln!(
+            out,
+            "Better and worse is what differs from the kernel's figure by more than {percent} %:"
+        )?;
         for Verdict { bench, better, alike, worse, least_good } in &self.verdict {
             let LeastGood { case, ratio, better: direction } = least_good;
             let all = better + alike + worse;
@@ -266,10 +282,13 @@ fn table(rows: &[Row]) -> Table<9> {
         ["WHO", "WHAT", "FIGURE", "MIN-MAX", "KERNEL", "MIN-MAX", "UNIT", "BETTER", "TIMES KERNEL"];
     let mut table = Table::new(headings);
     for row in rows {
-        let figure =
-            |figure: f64| if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") };
+        let figure = |figure: f64| {
+            if figure < 1000.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
+        };
         let range = |range: Option<[f64; 2]>| {
-            range.map(|[least, most]| format!("{}-{}", figure(least), figure(most))).unwrap_or_default()
+            range
+                .map(|[least, most]| format!("{}-{}", figure(least), figure(most)))
+                .unwrap_or_default()
         };
         table.row([
             row.bench.clone(),
@@ -349,7 +368,11 @@ mod tests {
 
     #[test]
     fn net_cpu_is_what_the_sender_does_not_need() {
-        let all = [(Way::Nobody, ONE_CORE, 1e7), (Way::Kernel, ONE_CORE, 1e6), (Way::BYPASS, ONE_CORE, 2e6)];
+        let all = [
+            (Way::Nobody, ONE_CORE, 1e7),
+            (Way::Kernel, ONE_CORE, 1e6),
+            (Way::BYPASS, ONE_CORE, 2e6),
+        ];
         let rows = figures(&all).rows();
         let [net, arrived] = rows.as_slice() else { panic!("{rows:?}") };
         assert_eq!(net.case, "encapsulate 64 B, 1 core, net CPU");
@@ -361,12 +384,17 @@ mod tests {
     #[test]
     fn what_fails_is_tried_again_and_then_left_out() {
         let going = AtomicBool::new(false);
-        let mut figures = figures(&[(Way::Kernel, What::Sent, 1.0), (Way::BYPASS, What::Sent, 1.0)]);
+        let mut figures =
+            figures(&[(Way::Kernel, What::Sent, 1.0), (Way::BYPASS, What::Sent, 1.0)]);
         for wrong in [1, 2, 9] {
             let mut calls = 0;
             let measure = || {
                 calls += 1;
-                if calls <= wrong { Err(format!("attempt {calls} failed").into()) } else { Ok([3.0]) }
+                if calls <= wrong {
+                    Err(format!("attempt {calls} failed").into())
+                } else {
+                    Ok([3.0])
+                }
             };
             figures.take(&going, Way::BYPASS, [What::Received], measure).unwrap();
             assert_eq!(calls, 2, "one that fails is tried twice, not more");
@@ -397,6 +425,9 @@ mod tests {
         let mut figures = figures(&[(Way::Kernel, What::Sent, 1.0)]);
         figures.leave_out(Way::BYPASS, None, &"vtepd ended before".into());
         let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err().to_string();
-        assert_eq!(error, "nothing could be measured beside kernel VXLAN: vtepd: vtepd ended before");
+        assert_eq!(
+            error,
+            "nothing could be measured beside kernel VXLAN: vtepd: vtepd ended before"
+        );
     }
 }

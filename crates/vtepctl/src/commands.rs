@@ -59,7 +59,8 @@ impl<W: Write> Asking<'_, W> {
                 self.print(&rows, |out| flood(&rows).write(out, ""))
             }
             Command::Neigh => {
-                let rows = all(self.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
+                let rows =
+                    all(self.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
                 self.print(&rows, |out| neighbours(&rows).write(out, ""))
             }
             Command::Route { vtep } => {
@@ -76,11 +77,13 @@ impl<W: Write> Asking<'_, W> {
                 self.print(&rows, |out| ports(&rows).write(out, ""))
             }
             Command::Drops { all } => {
-                let drops = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
+                let drops =
+                    self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner().drops;
                 self.print(&drops, |out| drops_so_far(out, &drops, all))
             }
             Command::Counters { all } => {
-                let answer = self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
+                let answer =
+                    self.client.get_counters(v1::GetCountersRequest {}).await?.into_inner();
                 self.print(&answer, |out| counters(out, &answer, all))
             }
             Command::Events { follow, new, after } => {
@@ -88,7 +91,8 @@ impl<W: Write> Asking<'_, W> {
                 events::print(&mut self, request).await
             }
             Command::Policy(PolicyCommand::Show(OfVni { vni })) => {
-                let mut rows = all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
+                let mut rows =
+                    all(self.client.list_vnis(v1::ListVnisRequest { vni }).await?).await?;
                 rows.retain(|row| row.taken.is_some() || row.chosen_port.is_some());
                 self.print(&rows, |out| policies(&rows).write(out, ""))
             }
@@ -100,7 +104,9 @@ impl<W: Write> Asking<'_, W> {
             Command::Attach { vni } => {
                 let row = self.client.attach_vni(v1::AttachVniRequest { vni }).await?.into_inner();
                 self.print(&row, |out| match row.standalone {
-                    true => writeln!(out, "VNI {vni} is forwarded between its ports and remote VTEPs"),
+                    true => {
+                        writeln!(out, "VNI {vni} is forwarded between its ports and remote VTEPs")
+                    }
                     false => writeln!(out, "VNI {vni} ({}) is taken over", row.netdev),
                 })
             }
@@ -200,7 +206,8 @@ pub fn vni_cells(row: &v1::Vni) -> VniCells {
 /// The tables of `vtepctl vni`: those taken over within 80 columns, and the reasons of the others.
 fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     let (taken, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.left.is_none());
-    let headings = ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "ageing"];
+    let headings =
+        ["vni", "netdev", "local", "port", "policy", "source ports", "macs", "flood", "ageing"];
     let mut table = Table::new(headings);
     for row in &taken {
         let VniCells { vni, netdev, local, port, policy, source_ports, macs, flood, learning } =
@@ -325,7 +332,8 @@ fn routes(rows: &[v1::Route]) -> Table<7> {
 
 /// What goes to and fro, and what is behind each in each VNI.
 fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
-    let headings = ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes", "by default route"];
+    let headings =
+        ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes", "by default route"];
     let mut traffic = Table::new(headings);
     let mut behind = Table::new(["vtep", "vni", "macs", "flood"]);
     for row in rows {
@@ -344,7 +352,12 @@ fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
         ]);
         for vni in &row.vnis {
             let flood = if vni.flood { "yes" } else { "no" };
-            behind.row([row.vtep.clone(), vni.vni.to_string(), vni.macs.to_string(), flood.to_owned()]);
+            behind.row([
+                row.vtep.clone(),
+                vni.vni.to_string(),
+                vni.macs.to_string(),
+                flood.to_owned(),
+            ]);
         }
     }
     traffic.write(out, "")?;
@@ -353,8 +366,16 @@ fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
 }
 
 fn ports(rows: &[v1::Port]) -> Table<8> {
-    let mut table =
-        Table::new(["vni", "bridge", "port", "bypass", "by bypass", "to refresh", "by bridge", "why not"]);
+    let mut table = Table::new([
+        "vni",
+        "bridge",
+        "port",
+        "bypass",
+        "by bypass",
+        "to refresh",
+        "by bridge",
+        "why not",
+    ]);
     for row in rows {
         let frames = row.frames.unwrap_or_default();
         let count = |n: u64| if row.bypass { n.to_string() } else { String::new() };
@@ -391,7 +412,8 @@ fn dropped(rows: &[v1::Drop]) -> Table<3> {
 
 fn addresses(counters: &v1::Counters, all: bool) -> Table<2> {
     let mut table = Table::new(["remote MAC addresses", "count"]);
-    let (moves, learning) = (counters.moves.unwrap_or_default(), counters.learning.unwrap_or_default());
+    let (moves, learning) =
+        (counters.moves.unwrap_or_default(), counters.learning.unwrap_or_default());
     for (name, count) in [
         ("moves followed", moves.followed),
         ("moves that were over at once", moves.coalesced),
@@ -455,10 +477,12 @@ fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Res
     }
     writeln!(out)?;
     if counters.workers.len() > 1 {
-        let mut workers = Table::new(["worker", "received from the underlay", "received from bridges"]);
+        let mut workers =
+            Table::new(["worker", "received from the underlay", "received from bridges"]);
         for (number, worker) in counters.workers.iter().enumerate() {
             workers.row(
-                [number as u64, worker.received_underlay, worker.received_bridge].map(|n| n.to_string()),
+                [number as u64, worker.received_underlay, worker.received_bridge]
+                    .map(|n| n.to_string()),
             );
         }
         workers.write(out, "")?;
@@ -499,11 +523,17 @@ fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Res
     writeln!(out)?;
     let mut paths = Table::new(["uplink", "gateway", "frames", "bytes"]);
     for row in &counters.paths {
-        paths.row([row.uplink.clone(), row.gateway.clone(), row.frames.to_string(), row.bytes.to_string()]);
+        paths.row([
+            row.uplink.clone(),
+            row.gateway.clone(),
+            row.frames.to_string(),
+            row.bytes.to_string(),
+        ]);
     }
     paths.write(out, "")?;
     writeln!(out)?;
-    let some: Vec<v1::Drop> = counters.drops.iter().filter(|drop| drop.frames > 0).cloned().collect();
+    let some: Vec<v1::Drop> =
+        counters.drops.iter().filter(|drop| drop.frames > 0).cloned().collect();
     dropped(&some).write(out, "")
 }
 
@@ -513,8 +543,11 @@ mod tests {
 
     #[test]
     fn reasons_that_nothing_was_dropped_for_are_shown_if_wanted() {
-        let drop =
-            |reason: &str, frames| v1::Drop { reason: reason.to_owned(), frames, ..v1::Drop::default() };
+        let drop = |reason: &str, frames| v1::Drop {
+            reason: reason.to_owned(),
+            frames,
+            ..v1::Drop::default()
+        };
         let said = |rows: &[v1::Drop], all| {
             let mut text = Vec::new();
             drops_so_far(&mut text, rows, all).unwrap();
@@ -522,7 +555,11 @@ mod tests {
         };
         let rows = [drop("no_route", 0), drop("too_big", 3)];
         let lines = |all| said(&rows, all).lines().map(str::to_owned).collect::<Vec<_>>();
-        assert!(lines(false).len() == 2 && lines(false)[1].contains("too_big"), "{:?}", lines(false));
+        assert!(
+            lines(false).len() == 2 && lines(false)[1].contains("too_big"),
+            "{:?}",
+            lines(false)
+        );
         assert_eq!(lines(true).len(), 3);
         assert!(said(&rows[..1], false).starts_with("No frame has been dropped"));
         assert!(said(&rows[..1], true).contains("no_route"));

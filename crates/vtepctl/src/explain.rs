@@ -63,7 +63,8 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
     Ok(())
 }
 
-/// The destination MAC address: as said, or the one that the kernel knows for the address in this VNI.
+/// The destination MAC address: as said, or the one that the kernel knows for the address in this
+/// VNI.
 async fn destination<W: Write>(
     asking: &mut Asking<'_, W>,
     vni: u32,
@@ -116,8 +117,8 @@ fn decapsulate(frame: &[u8]) -> Option<Packet> {
     // In a super-frame, VXLAN headers and frames of one length follow each other.
     let length = frame_length(inner).unwrap_or(inner.len());
     let (first, rest) = inner.split_at_checked(length).unwrap_or((inner, &[]));
-    let is_whole =
-        rest.is_empty() || Vxlan::parse(rest).is_ok_and(|(next, _)| next.as_bytes() == vxlan.as_bytes());
+    let is_whole = rest.is_empty()
+        || Vxlan::parse(rest).is_ok_and(|(next, _)| next.as_bytes() == vxlan.as_bytes());
     let inner = if is_whole { first } else { inner };
     Some(Packet {
         pieces: udp.payload.len().div_ceil(Vxlan::LENGTH + inner.len()),
@@ -137,8 +138,10 @@ mod tests {
     /// VXLAN packets to port 4789, one after the other in one datagram.
     fn packet(frames: &[Vec<u8>]) -> Vec<u8> {
         let vxlan = Vxlan::new(10.try_into().unwrap());
-        let payload: Vec<u8> =
-            frames.iter().flat_map(|frame| [&vxlan.as_bytes()[..], frame.as_slice()].concat()).collect();
+        let payload: Vec<u8> = frames
+            .iter()
+            .flat_map(|frame| [&vxlan.as_bytes()[..], frame.as_slice()].concat())
+            .collect();
         let udp = Udp::new(50_000, PORT_VXLAN, payload.len()).unwrap();
         ipv4(PROTOCOL_UDP, &[&udp.as_bytes()[..], payload.as_slice()].concat())
     }
@@ -153,8 +156,9 @@ mod tests {
     #[test]
     fn a_captured_super_frame_is_many_frames() {
         let (frame, short) = (ipv4(PROTOCOL_TCP, &[7; 100]), ipv4(PROTOCOL_TCP, &[7; 60]));
-        let seen =
-            |frames: &[Vec<u8>]| decapsulate(&packet(frames)).map(|seen| (seen.inner, seen.pieces)).unwrap();
+        let seen = |frames: &[Vec<u8>]| {
+            decapsulate(&packet(frames)).map(|seen| (seen.inner, seen.pieces)).unwrap()
+        };
         assert_eq!(seen(std::slice::from_ref(&frame)), (frame.clone(), 1));
         assert_eq!(seen(&[frame.clone(), frame.clone(), short]), (frame.clone(), 3));
         // Bytes behind a frame are not frames.

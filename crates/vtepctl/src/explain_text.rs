@@ -12,7 +12,8 @@ pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<
     if explanation.datapath == "kernel" {
         return by_kernel(out, explanation);
     }
-    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies, ports, .. } = explanation;
+    let v1::Explanation { vni, netdev, dropped, destination, flooded, copies, ports, .. } =
+        explanation;
     write!(out, "VNI {vni} ({netdev}): ")?;
     if let Some(drop) = dropped {
         return write_drop(out, drop);
@@ -48,10 +49,14 @@ pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<
     Ok(())
 }
 
-/// Of a VNI in the kernel datapath: kernel VXLAN knows where the frame goes; what is known here is the source port.
+/// Of a VNI in the kernel datapath: kernel VXLAN knows where the frame goes; what is known here is
+/// the source port.
 fn by_kernel(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
     let v1::Explanation { vni, netdev, destination, copies, .. } = explanation;
-    writeln!(out, "VNI {vni} ({netdev}), datapath kernel: kernel VXLAN forwards the frame to {destination}")?;
+    writeln!(
+        out,
+        "VNI {vni} ({netdev}), datapath kernel: kernel VXLAN forwards the frame to {destination}"
+    )?;
     let [copy] = copies.as_slice() else {
         return writeln!(out, "The kernel's own hash gives the outer source port");
     };
@@ -74,7 +79,11 @@ fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
         choices => {
             write!(out, "one of {choices} next hops by path hash {}", route.path_hash)?;
             if let Some(bucket) = route.bucket {
-                write!(out, " (bucket {bucket} of 1024; weight {} of {})", route.weight, route.weights)?;
+                write!(
+                    out,
+                    " (bucket {bucket} of 1024; weight {} of {})",
+                    route.weight, route.weights
+                )?;
             }
             writeln!(out)?;
         }
@@ -101,7 +110,8 @@ fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
 /// # Errors
 /// When nobody reads any more.
 pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Result<()> {
-    if let (Some(vtep), Some(local), Some(port)) = (&told.vtep, &told.local, told.destination_port) {
+    if let (Some(vtep), Some(local), Some(port)) = (&told.vtep, &told.local, told.destination_port)
+    {
         write!(out, "From VTEP {vtep} ")?;
         if told.netdev.is_some() && !told.known_vtep {
             write!(out, "(which no table names) ")?;

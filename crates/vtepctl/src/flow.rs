@@ -1,4 +1,5 @@
-//! A frame from a flow's description. What decides is in its headers; checksums and payload are zero.
+//! A frame from a flow's description. What decides is in its headers; checksums and payload are
+//! zero.
 
 use std::net::IpAddr;
 
@@ -48,7 +49,9 @@ fn transport(flow: &Flow, payload: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let bth = Bth::new(opcode::RC_SEND_ONLY, queue_pair, 0);
         let datagram = Bth::LENGTH + payload.len() + wire::icrc::LENGTH;
         let udp = Udp::new(flow.sport, PORT_ROCE, datagram).map_err(wrong)?;
-        return Ok([&udp.as_bytes()[..], bth.as_bytes(), &payload, &[0; wire::icrc::LENGTH]].concat());
+        return Ok(
+            [&udp.as_bytes()[..], bth.as_bytes(), &payload, &[0; wire::icrc::LENGTH]].concat()
+        );
     }
     match flow.proto {
         PROTOCOL_UDP => {
@@ -75,8 +78,11 @@ mod tests {
     use crate::arguments::{Arguments, Command};
 
     fn dissect(line: &str) -> wire::Dissection {
-        let words = "vtepctl explain --vni 10 --dst-mac 02:00:00:00:00:02".split(' ').chain(line.split(' '));
-        let Command::Explain(explain) = Arguments::parse_from(words.filter(|word| !word.is_empty())).command
+        let words = "vtepctl explain --vni 10 --dst-mac 02:00:00:00:00:02"
+            .split(' ')
+            .chain(line.split(' '));
+        let Command::Explain(explain) =
+            Arguments::parse_from(words.filter(|word| !word.is_empty())).command
         else {
             panic!("another command");
         };
@@ -95,8 +101,9 @@ mod tests {
     #[test]
     fn ports_are_those_of_tcp_and_udp() {
         for (name, protocol) in [("tcp", 6), ("udp", 17)] {
-            let found =
-                dissect(&format!("--src 10.1.0.1 --dst 10.1.0.2 --proto {name} --sport 7 --dport 80"));
+            let found = dissect(&format!(
+                "--src 10.1.0.1 --dst 10.1.0.2 --proto {name} --sport 7 --dport 80"
+            ));
             let transport = found.transport.unwrap();
             assert_eq!((transport.protocol, transport.ports), (protocol, Some((7, 80))));
         }

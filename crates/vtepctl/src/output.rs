@@ -38,7 +38,10 @@ fn said(status: &tonic::Status) -> String {
             format!("vtepd does not answer ({}): look at its log", status.message())
         }
         tonic::Code::Unavailable | tonic::Code::Unknown => {
-            format!("the connection to vtepd is gone ({}): it was stopped, or it is being", status.message())
+            format!(
+                "the connection to vtepd is gone ({}): it was stopped, or it is being",
+                status.message()
+            )
         }
         _ => status.message().to_owned(),
     }
@@ -84,7 +87,11 @@ impl<const N: usize> Table<N> {
         for row in std::iter::once(&headings).chain(&self.rows) {
             let mut line = indent.to_owned();
             for ((cell, width), numeric) in row.iter().zip(widths).zip(numeric) {
-                line += &if numeric { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+                line += &if numeric {
+                    format!("{cell:>width$}  ")
+                } else {
+                    format!("{cell:<width$}  ")
+                };
             }
             writeln!(out, "{}", line.trim_end())?;
         }
@@ -112,7 +119,8 @@ mod tests {
         table.row(["10010".to_owned(), "v".to_owned(), "02:00:00:00:00:01".to_owned()]);
         let mut text = Vec::new();
         table.write(&mut text, " ").unwrap();
-        let expected = "   vni  netdev  mac\n    10  vx10    -\n 10010  v       02:00:00:00:00:01\n";
+        let expected =
+            "   vni  netdev  mac\n    10  vx10    -\n 10010  v       02:00:00:00:00:01\n";
         assert_eq!(String::from_utf8(text).unwrap(), expected);
         let mut nothing = Vec::new();
         Table::new(["vni", "mac"]).write(&mut nothing, "").unwrap();

@@ -18,7 +18,8 @@ const AGAIN: &str =
 /// The frame of this number, from 1.
 ///
 /// # Errors
-/// When the file cannot be read, is something else, or has fewer frames: what is wrong, and what to do.
+/// When the file cannot be read, is something else, or has fewer frames: what is wrong, and what to
+/// do.
 pub fn frame(path: &Path, number: usize) -> Result<Vec<u8>, Failure> {
     let wrong = |why: String| Failure::Input(format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| match error.kind() {
@@ -37,14 +38,18 @@ fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
     let header: [u8; 24] = match next(file, 24)?.as_slice() {
         [] => return Err(format!("the file is empty: tcpdump has not written to it yet; {AGAIN}")),
         // Whatever is so short may as well be something else.
-        bytes => bytes.try_into().map_err(|_| "this is no pcap file, or one that is cut short".to_owned())?,
+        bytes => bytes
+            .try_into()
+            .map_err(|_| "this is no pcap file, or one that is cut short".to_owned())?,
     };
     let [magic, _, _, _, _, link_type] = words(header);
     // Times in microseconds or nanoseconds, in the writer's byte order.
     let swapped = match magic {
         0xa1b2_c3d4 | 0xa1b2_3c4d => false,
         0xd4c3_b2a1 | 0x4d3c_b2a1 => true,
-        0x0a0d_0d0a => return Err("this is pcapng; make it a pcap: tcpdump -r FILE -w NEW".to_owned()),
+        0x0a0d_0d0a => {
+            return Err("this is pcapng; make it a pcap: tcpdump -r FILE -w NEW".to_owned());
+        }
         _ => return Err("this is no pcap file: `tcpdump -w FILE` writes one".to_owned()),
     };
     let order = |word: u32| if swapped { word.swap_bytes() } else { word };
@@ -58,7 +63,9 @@ fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
     for at in 1.. {
         let cut = || match at - 1 {
             0 => format!("the capture is cut short in its first frame; {AGAIN}"),
-            whole => format!("the capture is cut short: of its frames, 1 to {whole} are whole; {AGAIN}"),
+            whole => {
+                format!("the capture is cut short: of its frames, 1 to {whole} are whole; {AGAIN}")
+            }
         };
         let record: [u8; 16] = match (next(file, 16)?.as_slice(), at - 1) {
             ([], 0) => return Err(format!("no frame was captured; {AGAIN}")),
@@ -109,8 +116,10 @@ mod tests {
 
     fn capture(swapped: bool, link_type: u32, frames: &[&[u8]]) -> Vec<u8> {
         let word = |word: u32| if swapped { word.to_le_bytes() } else { word.to_be_bytes() };
-        let mut bytes: Vec<u8> =
-            [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, link_type].into_iter().flat_map(word).collect();
+        let mut bytes: Vec<u8> = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, link_type]
+            .into_iter()
+            .flat_map(word)
+            .collect();
         for frame in frames {
             let length = frame.len() as u32;
             bytes.extend([1, 2, length, length].into_iter().flat_map(word));
@@ -124,7 +133,10 @@ mod tests {
         for swapped in [false, true] {
             let file = capture(swapped, ETHERNET, &[b"first", b"second"]);
             assert_eq!(read(&mut &file[..], 2).as_deref(), Ok(&b"second"[..]));
-            assert_eq!(read(&mut &file[..], 3), Err("it has only 2 frames: --frame 1 to 2".to_owned()));
+            assert_eq!(
+                read(&mut &file[..], 3),
+                Err("it has only 2 frames: --frame 1 to 2".to_owned())
+            );
             assert_eq!(read(&mut &file[..], 0), Err("frames are counted from 1".to_owned()));
             for end in 0..file.len() {
                 assert!(read(&mut &file[..end], 2).is_err(), "cut at {end}");
@@ -136,7 +148,9 @@ mod tests {
     fn what_is_no_ethernet_capture_is_named() {
         let any = capture(true, 276, &[b"first"]);
         assert!(read(&mut &any[..], 1).unwrap_err().contains("link type is 276"));
-        assert!(read(&mut &[0x0a, 0x0d, 0x0d, 0x0a].repeat(6)[..], 1).unwrap_err().contains("pcapng"));
+        assert!(
+            read(&mut &[0x0a, 0x0d, 0x0d, 0x0a].repeat(6)[..], 1).unwrap_err().contains("pcapng")
+        );
         let mut short = capture(false, ETHERNET, &[b"first"]);
         short[24 + 15] = 200;
         assert!(read(&mut &short[..], 1).unwrap_err().contains("of which 5 were captured"));
@@ -159,7 +173,9 @@ mod tests {
             assert!(said.contains(words), "{length}: {said}");
         }
         let said = |path: &str| frame(Path::new(path), 1).unwrap_err().to_string();
-        assert!(said("/no/such.pcap").contains("/no/such.pcap: there is no such file; `tcpdump -i"));
+        assert!(
+            said("/no/such.pcap").contains("/no/such.pcap: there is no such file; `tcpdump -i")
+        );
         assert!(said("/").contains("cannot be read: Is a directory"), "{}", said("/"));
     }
 }

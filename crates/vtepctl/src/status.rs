@@ -20,7 +20,8 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     }
     write_vnis(out, status)?;
     let steering = status.steering.clone().unwrap_or_default();
-    let uplinks = if steering.uplinks.is_empty() { "none".to_owned() } else { steering.uplinks.join(" ") };
+    let uplinks =
+        if steering.uplinks.is_empty() { "none".to_owned() } else { steering.uplinks.join(" ") };
     writeln!(out, "Steering by {}; uplinks: {uplinks}", steering.hook)?;
     for lack in &steering.lacks {
         writeln!(out, "  this kernel: {lack}")?;
@@ -30,7 +31,9 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
         write!(out, "Source {}: {}", source.name, source.state)?;
         match (source.name.as_str(), source.state.as_str()) {
             ("fpm", "off") => write!(out, " (zebra is not expected)")?,
-            ("fpm", "disconnected") => write!(out, " (zebra has not connected: rtnetlink alone is heard)")?,
+            ("fpm", "disconnected") => {
+                write!(out, " (zebra has not connected: rtnetlink alone is heard)")?
+            }
             _ => {}
         }
         if let Some(seconds) = source.stale_seconds {
@@ -47,11 +50,19 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     }
     write_addresses(out, status)?;
     if status.worker_stalls > 0 {
-        writeln!(out, "The worker hung {} times, and the kernel forwarded meanwhile", status.worker_stalls)?;
+        writeln!(
+            out,
+            "The worker hung {} times, and the kernel forwarded meanwhile",
+            status.worker_stalls
+        )?;
     }
     if let Some(bypass) = &status.bypass {
         let v1::Bypass { ports, other_ports, addresses, capacity, no_room, no_room_total } = bypass;
-        write!(out, "Bypass: {ports} of {} ports, {addresses} of {capacity} addresses", ports + other_ports)?;
+        write!(
+            out,
+            "Bypass: {ports} of {} ports, {addresses} of {capacity} addresses",
+            ports + other_ports
+        )?;
         if *no_room_total > 0 {
             write!(out, ", no room for {no_room} now, for {no_room_total} so far")?;
         }
@@ -180,9 +191,11 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         assert_eq!(written(&v1::Status::default()), "");
-        let learning = v1::LearningCounters { new: 3, moved: 2, rate: 4, flapping: 5, ..Default::default() };
+        let learning =
+            v1::LearningCounters { new: 3, moved: 2, rate: 4, flapping: 5, ..Default::default() };
         let moves = v1::MoveCounters { followed: 7, coalesced: 8, flapping: 1 };
-        let status = v1::Status { learning: Some(learning), moves: Some(moves), ..v1::Status::default() };
+        let status =
+            v1::Status { learning: Some(learning), moves: Some(moves), ..v1::Status::default() };
         assert_eq!(
             written(&status),
             "Learned: 3 new addresses, 2 moved, 9 times not (`vtepctl counters` says why)\n\
@@ -195,14 +208,18 @@ mod tests {
         let written = |word: &str, impaired: &[&str]| {
             let mut out = Vec::new();
             let impaired_uplinks = impaired.iter().map(|&uplink| uplink.to_owned()).collect();
-            let status =
-                v1::Status { super_frames: word.to_owned(), impaired_uplinks, ..v1::Status::default() };
+            let status = v1::Status {
+                super_frames: word.to_owned(),
+                impaired_uplinks,
+                ..v1::Status::default()
+            };
             write_together(&mut out, &status).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(written("on", &[]), "Frames leave together (super-frames): on\n");
         assert!(
-            written("on", &["up1", "up2"]).contains("\n  one by one over up1 up2, whose queueing discipline")
+            written("on", &["up1", "up2"])
+                .contains("\n  one by one over up1 up2, whose queueing discipline")
         );
         assert!(written("off", &[]).contains("off (`--no-gso`"));
         assert!(written("unsupported", &[]).contains("not possible on this kernel"));
@@ -211,8 +228,16 @@ mod tests {
     #[test]
     fn durations_have_two_units_at_most() {
         let texts = [0, 59, 60, 3599, 3600, 86_399, 86_400, 90_000].map(duration);
-        let expected =
-            ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 0 min", "23 h 59 min", "1 d 0 h", "1 d 1 h"];
+        let expected = [
+            "0 s",
+            "59 s",
+            "1 min 0 s",
+            "59 min 59 s",
+            "1 h 0 min",
+            "23 h 59 min",
+            "1 d 0 h",
+            "1 d 1 h",
+        ];
         assert_eq!(texts, expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Access ports whose interfaces go and come: a port without its interface forwards nothing, and one of its name that comes
-//! later is the port again.
+//! Access ports whose interfaces go and come: a port without its interface forwards nothing, and
+//! one of its name that comes later is the port again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 struct Known {
     /// The interface that it has been opened on.
     ifindex: Option<u32>,
-    /// The interface that could not be opened: it is not tried again before something changes there.
+    /// The interface that could not be opened: it is not tried again before something changes
+    /// there.
     refused: Option<u32>,
 }
 
@@ -80,7 +81,9 @@ fn look(
     if known.ifindex.take().is_some() {
         shown.set_port_gone(number, true);
         if now.is_none() {
-            tell(format!("the access port {name} is gone: its interface was deleted, renamed or moved"));
+            tell(format!(
+                "the access port {name} is gone: its interface was deleted, renamed or moved"
+            ));
         }
     }
     if now.is_none() {

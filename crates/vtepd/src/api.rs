@@ -25,8 +25,8 @@ use crate::handle::Handle;
 use crate::listeners::{self, Opened};
 use service::Service;
 
-/// Answers requests until the future is dropped; without an address there are none. The health service says SERVING once frames
-/// are redirected.
+/// Answers requests until the future is dropped; without an address there are none. The health
+/// service says SERVING once frames are redirected.
 ///
 /// # Errors
 /// When the server fails for good.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use api::Address;
 use clap::{Parser, ValueEnum};
-use control::{Datapath, FpmListener, LearnLimits, RoutePerFrame, Settings, StaleTime, VniSettings};
+use control::{
+    Datapath, FpmListener, LearnLimits, RoutePerFrame, Settings, StaleTime, VniSettings,
+};
 use entropy::{Bins, Policy, SourcePortRange};
 use ports::MOST_WORKERS;
 use serde::Deserialize;
@@ -23,15 +25,17 @@ const EXAMPLES: &str = "\
 Examples:
   vtepd                                take over every VNI of this network namespace
   vtepd --dry-run                      show what would be taken over, and why the rest would not
-  vtepd --vni 10010 --policy qp-bins   take over one VNI, with queue pairs dealt over four source ports
+  vtepd --vni 10010 --policy qp-bins   take over one VNI, with four source ports
   ip netns exec leaf1 vtepd --config leaf1.toml
-  vtepd --config alone.toml            standalone, where the file has [[standalone]] tables: VNIs with ports of their own
+  vtepd --config alone.toml            standalone, if the file has [[standalone]] tables
 
-Signals: SIGHUP reads the configuration file again, SIGTERM or SIGINT gives everything back to the kernel and ends.";
+Signals: SIGHUP reads the configuration file again. SIGTERM and SIGINT give everything back to the
+kernel and end.";
 
-/// Takes the VXLAN dataplane of a running FRR leaf out of the kernel's hands: run it in the leaf's network namespace.
+/// Takes over the VXLAN forwarding of a running FRR leaf. Run it in the leaf's network namespace.
 ///
-/// A flag wins over the configuration file, the file over the default; of two such as --gso and --no-gso, the last one.
+/// A flag wins over the configuration file, the file over the default. Of --gso and --no-gso, the
+/// last counts.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "vtepd", version, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -44,74 +48,76 @@ pub struct Arguments {
     /// Leave this VNI to the kernel; may be repeated [default: none]
     #[arg(long = "exclude", value_name = "VNI", value_parser = vni)]
     pub exclude: Vec<Vni>,
-    /// Who picks the outer UDP source port: five-tuple, qp-hash or qp-bins [default: qp-hash]
+    /// How the outer UDP source port is chosen: five-tuple, qp-hash or qp-bins [default: qp-hash]
     #[arg(long)]
     pub policy: Option<Policy>,
-    /// Number of source ports that qp-bins deals queue pairs over [default: 4]
+    /// Number of source ports of qp-bins [default: 4]
     #[arg(long)]
     pub bins: Option<Bins>,
-    /// Seed of the hashes; leaves with different seeds place the same flow differently [default: 0]
+    /// Seed of the hashes [default: 0]
     #[arg(long)]
     pub seed: Option<u64>,
     /// Outer source ports of qp-hash and qp-bins [default: 49152-65535]
     #[arg(long, value_name = "MIN-MAX")]
     pub source_ports: Option<SourcePortRange>,
-    /// Who encapsulates: a worker, or kernel VXLAN with source ports that vtepd chooses [default: userspace]
+    /// Who forwards: a worker, or kernel VXLAN with source ports that vtepd chooses [default:
+    /// userspace]
     #[arg(long, value_enum)]
     pub datapath: Option<DatapathChoice>,
-    /// Drop frames from VTEPs that no table names; the kernel accepts them
+    /// Drop frames from VTEPs that are in no table; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
-    /// Let known unicast of hosts and for them skip the kernel bridge where it can [default: on]
+    /// Let known unicast skip the kernel bridge, in both directions [default: on]
     #[arg(long, overrides_with_all = ["bridge_bypass", "no_bridge_bypass"])]
     pub bridge_bypass: bool,
-    /// Send every frame of a host and for one through the kernel bridge
+    /// Send every frame through the kernel bridge
     #[arg(long, overrides_with_all = ["bridge_bypass", "no_bridge_bypass"])]
     pub no_bridge_bypass: bool,
-    /// Send frames of one queue pair together as UDP super-frames (one packet, which the link or the receiver cuts), but not over impaired
-    /// uplinks (with netem or another queueing discipline that does something to single packets) [default: on]
+    /// Send frames of one queue pair together as UDP super-frames, but not over uplinks with netem
+    /// or another shaping queueing discipline [default: on]
     #[arg(long, overrides_with_all = ["gso", "no_gso"])]
     pub gso: bool,
-    /// Send every frame by itself: where a router further on impairs its links (netem), it should see each
+    /// Send each frame as one packet, for routers that impair their links (netem)
     #[arg(long, overrides_with_all = ["gso", "no_gso"])]
     pub no_gso: bool,
-    /// Never sleep: quicker by a wake-up, for a worker that has a core of its own, which it keeps busy, as an ordinary thread
+    /// Workers never sleep; each keeps a core busy
     #[arg(long)]
     pub busy_poll: bool,
-    /// Threads that forward, 1 to 8; queue pairs and other flows are dealt over them, standalone VNIs as a whole [default: 1]
+    /// Threads that forward, 1 to 8; each flow and each standalone VNI belongs to one of them
+    /// [default: 1]
     #[arg(long, value_name = "NUMBER")]
     pub workers: Option<usize>,
-    /// How the steering programs are attached [default: auto]
+    /// How BPF programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
-    /// Where zebra's FPM client is expected [default: 127.0.0.1:2620]
+    /// Address where zebra's FPM client connects [default: 127.0.0.1:2620]
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "no_fpm")]
     pub fpm_listen: Option<SocketAddr>,
-    /// Do without FPM: rtnetlink alone
+    /// Do not listen for FPM; use rtnetlink only
     #[arg(long)]
     pub no_fpm: bool,
     /// Listen for FPM even where an old zebra might crash on it
     #[arg(long)]
     pub fpm_unsafe: bool,
-    /// Where Prometheus metrics are served [default: 127.0.0.1:9472]
+    /// Address of the metrics for Prometheus [default: 127.0.0.1:9472]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
-    /// Where vtepctl finds this vtepd: @NAME or a path [default: @vtepd-api]
+    /// Socket for vtepctl: @NAME or a path [default: @vtepd-api]
     #[arg(long, value_name = "SOCKET", conflicts_with = "no_api")]
     pub api_listen: Option<Address>,
-    /// Do without the API: no vtepctl
+    /// No API; vtepctl does not work
     #[arg(long)]
     pub no_api: bool,
-    /// Take over from the vtepd that runs in this namespace: it is asked to end, and loses nothing
+    /// Take over from the vtepd that runs in this namespace, without losing a frame
     #[arg(long)]
     pub replace: bool,
-    /// Print what would be taken over, and end
+    /// Print what would be taken over, change nothing, and end
     #[arg(long)]
     pub dry_run: bool,
     /// Output of --dry-run
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
-    /// Log more: once for what happens, twice for every change. RUST_LOG, where set, wins
+    /// Log more: -v events, -vv every change. RUST_LOG wins if it is set
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Log lines as JSON
@@ -163,7 +169,7 @@ impl From<RoutePerFrameChoice> for RoutePerFrame {
     }
 }
 
-/// How the steering programs are attached.
+/// How BPF programs are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -180,9 +186,9 @@ pub enum HookChoice {
 /// Form of what is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people
+    /// A table
     Table,
-    /// For programs
+    /// JSON
     Json,
 }
 
@@ -328,8 +334,8 @@ struct FpmSection {
     accept_hazard: bool,
     /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
     stale_time: Option<u64>,
-    /// Users whose zebra may connect, by name or number, beside root; `"anybody"`: all users and hosts. Default: `frr`
-    /// and the users of services (numbers 1 to 999).
+    /// Users whose zebra may connect, by name or number, beside root; `"anybody"`: all users and
+    /// hosts. Default: `frr` and the users of services (numbers 1 to 999).
     users: Option<Vec<standalone::Owner>>,
 }
 
@@ -406,14 +412,16 @@ pub enum ConfigurationError {
 pub const METRICS_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9472);
 
-/// How long frames may wait for a worker that hangs, unless told otherwise; and what may be told. A busy machine keeps a thread
-/// waiting for tens of milliseconds.
+/// How long frames may wait for a worker that hangs, unless told otherwise; and what may be told. A
+/// busy machine keeps a thread waiting for tens of milliseconds.
 pub const STALL_LIMIT: Duration = Duration::from_millis(200);
 /// Without netdevs, there is no kernel forwarding to fall back to.
 const NOBODY_ELSE: Duration = Duration::from_secs(1 << 32);
-const STALL_LIMITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(10);
+const STALL_LIMITS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(20)..=Duration::from_secs(10);
 
-/// How long what zebra said over a lost FPM connection may be kept, in seconds: what FRR allows for its own restart.
+/// How long what zebra said over a lost FPM connection may be kept, in seconds: what FRR allows for
+/// its own restart.
 const STALE_TIMES: std::ops::RangeInclusive<u64> = 0..=3600;
 
 impl Configuration {
@@ -435,16 +443,18 @@ impl Configuration {
         default.datapath = file.takeover.datapath.map_or(default.datapath, Datapath::from);
         default.strict_vtep = file.takeover.strict_vtep || arguments.strict_vtep;
         let learning = learning(&file)?;
-        default.addresses = limit(&file, "learning.addresses", file.learning.addresses, default.addresses)?;
+        default.addresses =
+            limit(&file, "learning.addresses", file.learning.addresses, default.addresses)?;
         override_by_flags(&mut default, arguments);
         let mut vnis = BTreeMap::new();
         for (number, section) in &file.vni {
             let key = format!("vni.{number}");
             let place = file.place(&key);
-            let vni =
-                vni(number).map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
+            let vni = vni(number)
+                .map_err(|problem| ConfigurationError::Value { place: place.clone(), problem })?;
             let mut settings = default.clone();
-            let VniSection { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } = section;
+            let VniSection { datapath, policy, bins, source_ports, ttl, strict_vtep, addresses } =
+                section;
             apply(&mut settings, &place, policy.as_deref(), *bins, source_ports.as_deref())?;
             if *ttl == Some(0) {
                 return Err(ConfigurationError::Value {
@@ -455,7 +465,8 @@ impl Configuration {
             settings.ttl = *ttl;
             settings.datapath = datapath.map_or(settings.datapath, Datapath::from);
             settings.strict_vtep = strict_vtep.unwrap_or(settings.strict_vtep);
-            settings.addresses = limit(&file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
+            settings.addresses =
+                limit(&file, &format!("{key}.addresses"), *addresses, settings.addresses)?;
             override_by_flags(&mut settings, arguments);
             check(&file, &key, &settings, arguments)?;
             if vnis.insert(vni, settings).is_some() {
@@ -480,16 +491,17 @@ impl Configuration {
             });
         }
         let seed = arguments.seed.or(file.entropy.seed).unwrap_or(0);
-        let api_enabled =
-            !arguments.no_api && (file.api.enabled.unwrap_or(true) || arguments.api_listen.is_some());
+        let api_enabled = !arguments.no_api
+            && (file.api.enabled.unwrap_or(true) || arguments.api_listen.is_some());
         let rebalance = match file.underlay.rebalance {
             Some(false) => Rebalance::Off,
             Some(true) | None => Rebalance::On,
         };
         let bypass = arguments.bridge_bypass
             || (file.takeover.bridge_bypass.unwrap_or(true) && !arguments.no_bridge_bypass);
-        let standalone = Standalone::parse(&file.standalone)
-            .map_err(|(key, problem)| ConfigurationError::Value { place: file.place(&key), problem })?;
+        let standalone = Standalone::parse(&file.standalone).map_err(|(key, problem)| {
+            ConfigurationError::Value { place: file.place(&key), problem }
+        })?;
         // Without netdevs, zebra has nothing to say.
         let fpm_enabled = standalone.is_empty()
             && !arguments.no_fpm
@@ -519,14 +531,16 @@ impl Configuration {
                 busy_poll: arguments.busy_poll || file.takeover.busy_poll,
             },
             fpm: FpmListener {
-                address: fpm_enabled
-                    .then(|| arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)),
+                address: fpm_enabled.then(|| {
+                    arguments.fpm_listen.or(file.fpm.listen).unwrap_or(fpm::DEFAULT_ADDRESS)
+                }),
                 accept_hazard: arguments.fpm_unsafe || file.fpm.accept_hazard,
                 users: fpm_users(&file)?,
                 ..FpmListener::default()
             },
             metrics: arguments.metrics_listen.or(file.metrics.listen).unwrap_or(METRICS_DEFAULT),
-            api: api_enabled.then(|| arguments.api_listen.clone().or(file.api.listen).unwrap_or_default()),
+            api: api_enabled
+                .then(|| arguments.api_listen.clone().or(file.api.listen).unwrap_or_default()),
         })
     }
 }
@@ -534,15 +548,19 @@ impl Configuration {
 fn read(path: &Path) -> Result<File, ConfigurationError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigurationError::Read { path: path.to_owned(), source })?;
-    let file: File = toml::from_str(&text)
-        .map_err(|source| ConfigurationError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+    let file: File = toml::from_str(&text).map_err(|source| ConfigurationError::Parse {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
     Ok(File { path: Some(path.to_owned()), ..file })
 }
 
 impl File {
     /// A key of it, with its name.
     fn place(&self, key: &str) -> String {
-        self.path.as_ref().map_or_else(|| key.to_owned(), |path| format!("{}: {key}", path.display()))
+        self.path
+            .as_ref()
+            .map_or_else(|| key.to_owned(), |path| format!("{}: {key}", path.display()))
     }
 }
 
@@ -554,7 +572,10 @@ fn workers(arguments: &Arguments, file: &File) -> Result<usize, ConfigurationErr
     if (1..=MOST_WORKERS).contains(&told) {
         return Ok(told);
     }
-    Err(ConfigurationError::Value { place, problem: format!("there may be 1 to {MOST_WORKERS} workers") })
+    Err(ConfigurationError::Value {
+        place,
+        problem: format!("there may be 1 to {MOST_WORKERS} workers"),
+    })
 }
 
 fn stall_limit(file: &File) -> Result<Duration, ConfigurationError> {
@@ -582,7 +603,8 @@ const FRR: &str = "frr";
 /// Stands for all users, and for other hosts.
 const ANYBODY: &str = "anybody";
 
-/// Who may connect by FPM: root, FRR's user and the users of services; or root and those that the file names.
+/// Who may connect by FPM: root, FRR's user and the users of services; or root and those that the
+/// file names.
 fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
     let mut users = fpm::Users::default();
     let Some(named) = &file.fpm.users else {
@@ -603,7 +625,12 @@ fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
 }
 
 /// A number of addresses or VTEPs that may be learned.
-fn limit(file: &File, key: &str, told: Option<usize>, default: usize) -> Result<usize, ConfigurationError> {
+fn limit(
+    file: &File,
+    key: &str,
+    told: Option<usize>,
+    default: usize,
+) -> Result<usize, ConfigurationError> {
     let limit = told.unwrap_or(default);
     if limit <= LearnLimits::MAX {
         return Ok(limit);
@@ -644,18 +671,22 @@ fn apply(
     bins: Option<u16>,
     source_ports: Option<&str>,
 ) -> Result<(), ConfigurationError> {
-    let wrong =
-        |name: &str, problem: String| ConfigurationError::Value { place: format!("{place}.{name}"), problem };
+    let wrong = |name: &str, problem: String| ConfigurationError::Value {
+        place: format!("{place}.{name}"),
+        problem,
+    };
     if let Some(policy) = policy {
-        settings.policy =
-            policy.parse().map_err(|error: entropy::UnknownPolicy| wrong("policy", error.to_string()))?;
+        settings.policy = policy
+            .parse()
+            .map_err(|error: entropy::UnknownPolicy| wrong("policy", error.to_string()))?;
     }
     if let Some(bins) = bins {
         settings.bins = Bins::try_from(bins).map_err(|error| wrong("bins", error.to_string()))?;
     }
     if let Some(ports) = source_ports {
-        settings.source_ports =
-            ports.parse().map_err(|error: entropy::RangeError| wrong("source-ports", error.to_string()))?;
+        settings.source_ports = ports
+            .parse()
+            .map_err(|error: entropy::RangeError| wrong("source-ports", error.to_string()))?;
     }
     Ok(())
 }
@@ -676,14 +707,16 @@ fn check(
     arguments: &Arguments,
 ) -> Result<(), ConfigurationError> {
     let VniSettings { policy, bins, source_ports, .. } = *settings;
-    let together = entropy::Settings { policy, bins, range: source_ports, ..entropy::Settings::default() };
+    let together =
+        entropy::Settings { policy, bins, range: source_ports, ..entropy::Settings::default() };
     let Err(error) = entropy::Entropy::new(together) else { return Ok(()) };
     let flags = [
         ("--policy", arguments.policy.is_some()),
         ("--bins", arguments.bins.is_some()),
         ("--source-ports", arguments.source_ports.is_some()),
     ];
-    let given: Vec<&str> = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
+    let given: Vec<&str> =
+        flags.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
     let key = file.place(&format!("{section}.bins"));
     let place = match (given.is_empty(), &file.path) {
         (true, _) => key,

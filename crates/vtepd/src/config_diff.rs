@@ -30,9 +30,11 @@ impl fmt::Display for Change {
     }
 }
 
-/// The settings that differ, by key. A VNI counts with what holds for it, whether its own section says so or not.
+/// The settings that differ, by key. A VNI counts with what holds for it, whether its own section
+/// says so or not.
 pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
-    let vnis: BTreeSet<Vni> = old.settings.vnis.keys().chain(new.settings.vnis.keys()).copied().collect();
+    let vnis: BTreeSet<Vni> =
+        old.settings.vnis.keys().chain(new.settings.vnis.keys()).copied().collect();
     let (old, new) = (values(old, &vnis), values(new, &vnis));
     let differing = new.into_iter().zip(old).filter(|((_, new), (_, old))| new != old);
     differing
@@ -62,8 +64,10 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
 
 /// All values by key; the same keys for the same VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
-    let Configuration { settings, standalone, hook, stall_limit, worker, fpm, metrics, api } = configuration;
-    let list = |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
+    let Configuration { settings, standalone, hook, stall_limit, worker, fpm, metrics, api } =
+        configuration;
+    let list =
+        |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
     let mut values = BTreeMap::from(
         [
@@ -126,7 +130,10 @@ mod tests {
     use crate::config::tests::load;
 
     fn changes(old: &str, new: &str) -> Vec<String> {
-        between(&load(old, &[]).unwrap(), &load(new, &[]).unwrap()).iter().map(ToString::to_string).collect()
+        between(&load(old, &[]).unwrap(), &load(new, &[]).unwrap())
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -154,7 +161,11 @@ mod tests {
         );
         assert_eq!(
             changes("[vni.5]\n", "[learning]\naddresses = 7\nmoves = 1\n"),
-            ["learning.addresses: 16384 → 7", "learning.moves: 5 → 1", "vni.5.addresses: 16384 → 7"]
+            [
+                "learning.addresses: 16384 → 7",
+                "learning.moves: 5 → 1",
+                "vni.5.addresses: 16384 → 7"
+            ]
         );
         assert_eq!(
             changes("[vni.5]\nbins = 2\n", "[entropy]\npolicy = \"qp-bins\"\n[vni.5]\nbins = 2\n"),

@@ -6,7 +6,9 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use ::api::Address;
-use control::{ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update};
+use control::{
+    ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update,
+};
 use netlink::{Direction, Kernel};
 use ports::foreign_programs::{self, Foreign};
 use ports::{Features, Hook};
@@ -33,7 +35,8 @@ const REQUESTS: usize = 1024;
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When something is missing at the start, or breaks later. What was taken over is given back in any case.
+/// When something is missing at the start, or breaks later. What was taken over is given back in
+/// any case.
 pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut successor = None;
     let ended = run_until_replaced(arguments, &mut successor).await;
@@ -84,7 +87,8 @@ async fn run_until_replaced(
             closed.extend(closed_listeners(&configuration));
         }
         let would_not_start = obstacles.len();
-        let obstacles = obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
+        let obstacles =
+            obstacles.into_iter().map(|obstacle| format!("it would not start: {obstacle}"));
         let missing = update.missing.iter().map(|vni| NoNetdev(*vni).to_string());
         let foreign = foreign(&update.plan);
         let by_default = ByDefault::of(&update.by_default).map(|warning| warning.to_string());
@@ -92,7 +96,9 @@ async fn run_until_replaced(
             .into_iter()
             .chain(untried)
             .chain(obstacles)
-            .chain(closed.into_iter().map(|reason| format!("it would forward all the same: {reason}")))
+            .chain(
+                closed.into_iter().map(|reason| format!("it would forward all the same: {reason}")),
+            )
             .chain(missing)
             .chain(by_default)
             .chain(lacks(features))
@@ -106,7 +112,8 @@ async fn run_until_replaced(
     lacks(features).for_each(|lack| tracing::warn!("{lack}"));
     let guarded = Arc::new(Guarded::default());
     let mut told_to_stop = guard::answer_signals(Arc::clone(&guarded))?;
-    let instance = if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
+    let instance =
+        if arguments.replace { Instance::replace().await? } else { Instance::lock().await? };
     let metrics_address = configuration.metrics;
     let metrics = listeners::metrics(metrics_address);
     let api_socket = configuration.api.as_ref().map(listeners::api);
@@ -116,7 +123,8 @@ async fn run_until_replaced(
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let Configuration { stall_limit, mut worker, .. } = configuration;
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
-    let (workers, cpus) = (access.shares.len(), std::thread::available_parallelism().map_or(1, usize::from));
+    let (workers, cpus) =
+        (access.shares.len(), std::thread::available_parallelism().map_or(1, usize::from));
     if workers > cpus {
         tracing::warn!(
             "{workers} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads"
@@ -140,8 +148,15 @@ async fn run_until_replaced(
         },
     )?;
     let (status, seen) = watch::channel(Status::default());
-    let shown =
-        Arc::new(Handle::new(takeover, ports, hook, features, worker.gso, seen, Arc::clone(&guarded)));
+    let shown = Arc::new(Handle::new(
+        takeover,
+        ports,
+        hook,
+        features,
+        worker.gso,
+        seen,
+        Arc::clone(&guarded),
+    ));
 
     let (events, kill_switch) = (kernel.waiting()?, shown.kill_switch());
 
@@ -202,7 +217,8 @@ async fn run_until_replaced(
                 }
             }
             if let Err(error) = applied {
-                // Later troubles concern single interfaces, which the kernel keeps; the first one concerns everything.
+                // Later troubles concern single interfaces, which the kernel keeps; the first one
+                // concerns everything.
                 let text = format!("{error}; what is not steered stays with the kernel");
                 tracing::error!("{text}");
                 journal.write(Event::Warning(text));
@@ -215,7 +231,8 @@ async fn run_until_replaced(
     // Its address is free again when the successor is told.
     let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
     let api_address = configuration.api.clone();
-    let api = api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
+    let api =
+        api::serve(api_address, api_socket, Arc::clone(&shown), requests.clone(), journal.clone());
     let onlookers = filter_watch::watch(Arc::clone(&shown), requests.clone(), rules);
     let calls = shown.pass_on_calls();
     let own_links = own_links::watch(Arc::clone(&shown), journal.clone());
@@ -291,7 +308,8 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
     let metrics = listeners::metrics(configuration.metrics).err();
     let api = configuration.api.as_ref().map(listeners::api).and_then(Result::err);
     let fpm = configuration.fpm.address;
-    let fpm = fpm.map(|address| fpm::Server::bind(address, fpm::Users::default())).and_then(Result::err);
+    let fpm =
+        fpm.map(|address| fpm::Server::bind(address, fpm::Users::default())).and_then(Result::err);
     [metrics, api, fpm.map(|error| error.to_string())].into_iter().flatten().collect()
 }
 
@@ -309,7 +327,8 @@ fn tell(states: &[NotifyState]) {
     }
 }
 
-/// Prints to standard output. A reader that has gone (`vtepd --dry-run | head -1`) has read enough, which is no error.
+/// Prints to standard output. A reader that has gone (`vtepd --dry-run | head -1`) has read enough,
+/// which is no error.
 fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -343,9 +362,8 @@ fn lacks(features: Features) -> impl Iterator<Item = String> {
 fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings, String> {
     let read = match &arguments.config {
         Some(path) => format!("{} was read again", path.display()),
-        None => {
-            "there is no configuration file to read again (vtepd was started without --config)".to_owned()
-        }
+        None => "there is no configuration file to read again (vtepd was started without --config)"
+            .to_owned(),
     };
     match Configuration::load(arguments) {
         Ok(configuration) => {
@@ -367,10 +385,16 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
 
 /// Programs of others where the plan attaches ours.
 fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
-    let uplinks =
-        plan.uplinks.iter().flat_map(|uplink| foreign_programs::find(uplink.ifindex, Direction::Ingress));
+    let uplinks = plan
+        .uplinks
+        .iter()
+        .flat_map(|uplink| foreign_programs::find(uplink.ifindex, Direction::Ingress));
     uplinks
-        .chain(plan.vnis.keys().flat_map(|&ifindex| foreign_programs::find(ifindex, Direction::Egress)))
+        .chain(
+            plan.vnis
+                .keys()
+                .flat_map(|&ifindex| foreign_programs::find(ifindex, Direction::Egress)),
+        )
         .collect()
 }
 

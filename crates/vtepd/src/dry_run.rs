@@ -108,7 +108,8 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
 
 fn table(report: &Report) -> String {
     let mut text = String::new();
-    let uplinks = if report.uplinks.is_empty() { "none yet".to_owned() } else { report.uplinks.join(" ") };
+    let uplinks =
+        if report.uplinks.is_empty() { "none yet".to_owned() } else { report.uplinks.join(" ") };
     // Writing to a string does not fail.
     let _ = writeln!(text, "Steering by {}; uplinks: {uplinks}\n", report.hook);
     let _ = writeln!(text, "Would be taken over: {}", report.taken.len());

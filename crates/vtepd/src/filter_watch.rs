@@ -1,8 +1,9 @@
-//! Who else looks at hosts' frames and at VXLAN packets: packet filters and programs of others that come and go while
-//! vtepd runs.
+//! Who else looks at hosts' frames and at VXLAN packets: packet filters and programs of others that
+//! come and go while vtepd runs.
 //!
-//! The kernel tells of nftables' rules and of filters of traffic control, and they take the bypass away at once. It does not tell of
-//! legacy tables, of `bridge-nf-call-iptables` and of programs on tcx: those are looked for once a second.
+//! The kernel tells of nftables' rules and of filters of traffic control, and they take the bypass
+//! away at once. It does not tell of legacy tables, of `bridge-nf-call-iptables` and of programs on
+//! tcx: those are looked for once a second.
 
 use std::collections::BTreeSet;
 use std::future;
@@ -26,7 +27,9 @@ const PACE: Duration = Duration::from_millis(2);
 /// Watches for as long as it is polled. `rules` are the packet filters that are known already.
 pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
     let mut monitor = FilterMonitor::open()
-        .inspect_err(|error| tracing::warn!("filters of others are looked for once a second only: {error}"))
+        .inspect_err(|error| {
+            tracing::warn!("filters of others are looked for once a second only: {error}")
+        })
         .ok();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -44,7 +47,8 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
         let said = changes.as_ref().is_some_and(|changes| changes.rules);
         let start = Instant::now();
         if said || (used && changes.is_none()) {
-            // The kernel answers under a lock that others may hold for long. It fails only where the runtime ends.
+            // The kernel answers under a lock that others may hold for long. It fails only where
+            // the runtime ends.
             let Ok(filters) = spawn_blocking(Filters::read).await else { continue };
             if known.replace(filters) != Some(filters) {
                 // If nobody takes it, all is about to end.
@@ -57,7 +61,9 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
                 || rules.is_unread()
                 || !monitor.as_ref().is_some_and(FilterMonitor::hears_rules);
             let before = rules.clone();
-            let Ok(now) = spawn_blocking(move || before.read_again(nftables)).await else { continue };
+            let Ok(now) = spawn_blocking(move || before.read_again(nftables)).await else {
+                continue;
+            };
             read_all = false;
             if now != rules {
                 let _ = requests.send(Request::PacketFilters(now.filters())).await;

@@ -1,14 +1,17 @@
 //! Two threads that do not depend on the control task.
 //!
-//! One answers SIGTERM and SIGINT. It asks the control task to stop, and ends the process itself when the task does not.
+//! One answers SIGTERM and SIGINT. It asks the control task to stop, and ends the process itself
+//! when the task does not.
 //!
-//! The other one looks whether the control task does its work. A control task that hangs leaves workers with tables that
-//! are out of date, so everything is handed to the kernel until the task works again. Work that is not done within the
-//! stall limit is a hang when the runtime's thread does not answer and uses no CPU time. A thread that computes, or a
-//! task that waits for a long dump, has [`PATIENCE`].
+//! The other one looks whether the control task does its work. A control task that hangs leaves
+//! workers with tables that are out of date, so everything is handed to the kernel until the task
+//! works again. Work that is not done within the stall limit is a hang when the runtime's thread
+//! does not answer and uses no CPU time. A thread that computes, or a task that waits for a long
+//! dump, has [`PATIENCE`].
 //!
-//! A control task without work has nothing to be late with. So the guard does not wake an idle control task to ask it; it
-//! sleeps until the kernel sends an event, and looks at the queue of requests once a second.
+//! A control task without work has nothing to be late with. So the guard does not wake an idle
+//! control task to ask it; it sleeps until the kernel sends an event, and looks at the queue of
+//! requests once a second.
 
 use std::fs;
 use std::io;
@@ -75,7 +78,8 @@ fn ending() -> SigSet {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().collect()
 }
 
-/// Keeps these signals for the thread of [`answer_signals`]. To be called before any thread is started.
+/// Keeps these signals for the thread of [`answer_signals`]. To be called before any thread is
+/// started.
 ///
 /// # Errors
 /// As pthread_sigmask(3).
@@ -83,8 +87,9 @@ pub fn block_signals() -> io::Result<()> {
     Ok(ending().thread_block()?)
 }
 
-/// Starts the thread for SIGTERM and SIGINT. The first signal sends to the channel, which the control task's runtime listens
-/// to. When that does not stop the daemon, and on a second signal, the thread ends the process.
+/// Starts the thread for SIGTERM and SIGINT. The first signal sends to the channel, which the
+/// control task's runtime listens to. When that does not stop the daemon, and on a second signal,
+/// the thread ends the process.
 ///
 /// # Errors
 /// When the system gives no thread.
@@ -144,7 +149,8 @@ pub struct Watched {
     pub journal: Journal,
 }
 
-/// Starts the thread that watches the control task. It must be called from the thread of the control task.
+/// Starts the thread that watches the control task. It must be called from the thread of the
+/// control task.
 ///
 /// # Errors
 /// When the system gives no thread.
@@ -229,15 +235,19 @@ impl Guard {
         turned
     }
 
-    /// CPU time that the control task's thread has used, in nanoseconds, and whether it runs or waits for a CPU.
+    /// CPU time that the control task's thread has used, in nanoseconds, and whether it runs or
+    /// waits for a CPU.
     fn cpu(&self) -> (u64, bool) {
-        let read = |name: &str| fs::read_to_string(format!("{}{name}", self.statistics)).unwrap_or_default();
+        let read = |name: &str| {
+            fs::read_to_string(format!("{}{name}", self.statistics)).unwrap_or_default()
+        };
         let used = read("schedstat").split(' ').next().and_then(|text| text.parse().ok());
         let runs = read("stat").rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
         (used.unwrap_or(0), runs)
     }
 
-    /// Waits for a turn of the control task while there is work. Returns for how long it has made none when that is a hang.
+    /// Waits for a turn of the control task while there is work. Returns for how long it has made
+    /// none when that is a hang.
     fn wait_for_turn(&mut self) -> Option<Duration> {
         self.has_turned();
         let start = Instant::now();
@@ -312,7 +322,8 @@ impl Guard {
         }
     }
 
-    /// Waits for two turns, of which the second has read everything that waited when the first one ended.
+    /// Waits for two turns, of which the second has read everything that waited when the first one
+    /// ended.
     fn wait_until_caught_up(&self) {
         let before = self.turns();
         while !self.is_stopped() {
@@ -332,6 +343,8 @@ impl Guard {
 
 impl std::fmt::Debug for Guard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("events", &self.watched.events.as_raw_fd()).finish_non_exhaustive()
+        f.debug_struct("Guard")
+            .field("events", &self.watched.events.as_raw_fd())
+            .finish_non_exhaustive()
     }
 }

@@ -93,7 +93,8 @@ impl Handle {
     /// # Errors
     /// As [`Takeover::apply`].
     pub fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::clone(&update.snapshot);
         match self.takeover().as_mut() {
             Some(takeover) => takeover.apply(update),
             None => Ok(()),
@@ -105,7 +106,8 @@ impl Handle {
     /// # Errors
     /// As [`Takeover::publish`].
     pub fn publish(&self, update: &Update) -> Result<(), TakeoverError> {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&update.snapshot);
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::clone(&update.snapshot);
         match self.takeover().as_mut() {
             Some(takeover) => takeover.publish(update),
             None => Ok(()),
@@ -145,7 +147,9 @@ impl Handle {
         )]
         let calls = calls.map(AsyncFd::new).transpose();
         let calls = calls.unwrap_or_else(|error| {
-            tracing::warn!("a worker whose frames get lost on their way to it is not called: {error}");
+            tracing::warn!(
+                "a worker whose frames get lost on their way to it is not called: {error}"
+            );
             None
         });
         let Some(mut calls) = calls else { return std::future::pending().await };
@@ -169,7 +173,9 @@ impl Handle {
         let mut stations = Stations::new();
         for answer in answers.into_iter().flatten() {
             // It fails where the worker ends or hangs, or somebody else has asked meanwhile.
-            stations.extend(timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default());
+            stations.extend(
+                timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default(),
+            );
         }
         stations
     }
@@ -191,7 +197,11 @@ impl Handle {
     ///
     /// # Errors
     /// As there.
-    pub fn replace_port(&self, number: u16, port: ports::AccessPort) -> Result<(), ports::SteeringError> {
+    pub fn replace_port(
+        &self,
+        number: u16,
+        port: ports::AccessPort,
+    ) -> Result<(), ports::SteeringError> {
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.replace_port(number, port))
     }
 
@@ -220,7 +230,8 @@ impl Handle {
         self.takeover().as_ref().map(Takeover::kill_switch)
     }
 
-    /// Gives everything back to the kernel, and tells the guard once nothing is redirected any more.
+    /// Gives everything back to the kernel, and tells the guard once nothing is redirected any
+    /// more.
     ///
     /// # Errors
     /// As [`Takeover::stop`].
@@ -241,14 +252,15 @@ impl Handle {
         state.unwrap_or_default()
     }
 
-    /// Looks again whether programs of others are in the way of the bypass: at these interfaces, or without any at some,
-    /// others each time. The kernel answers under a lock that others may hold for long, so a thread of its own asks, and
-    /// nothing waits for it.
+    /// Looks again whether programs of others are in the way of the bypass: at these interfaces, or
+    /// without any at some, others each time. The kernel answers under a lock that others may hold
+    /// for long, so a thread of its own asks, and nothing waits for it.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub async fn review(&self, interfaces: Option<BTreeSet<u32>>) -> Result<(), SteeringError> {
-        let ports = self.takeover().as_mut().map(|takeover| takeover.bypass_ports(interfaces.as_ref()));
+        let ports =
+            self.takeover().as_mut().map(|takeover| takeover.bypass_ports(interfaces.as_ref()));
         let ports = ports.unwrap_or_default();
         if ports.is_empty() {
             return Ok(());
@@ -263,7 +275,8 @@ impl Handle {
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.review(found))
     }
 
-    /// Filters of others have come to these interfaces or left them: vtepd's own programs stay behind them.
+    /// Filters of others have come to these interfaces or left them: vtepd's own programs stay
+    /// behind them.
     ///
     /// # Errors
     /// When the kernel refuses.

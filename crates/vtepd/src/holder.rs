@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt::PeerCredentials,
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket,
+    sockopt::PeerCredentials,
 };
 use nix::unistd::geteuid;
 
-/// How long a socket whose queue is full gets to accept a connection. One that works accepts at once.
+/// How long a socket whose queue is full gets to accept a connection. One that works accepts at
+/// once.
 const FULL: Duration = Duration::from_secs(1);
 /// How often it is tried.
 const STEP: Duration = Duration::from_millis(10);
@@ -19,7 +21,8 @@ const STEP: Duration = Duration::from_millis(10);
 /// The process that listens on a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process id, as this process's PID namespace numbers it; 0 where it cannot be seen from here.
+    /// Its process id, as this process's PID namespace numbers it; 0 where it cannot be seen from
+    /// here.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
@@ -38,7 +41,9 @@ impl Holder {
         loop {
             match connect(socket.as_raw_fd(), &address) {
                 Ok(()) => break,
-                Err(Errno::EAGAIN | Errno::EINTR) if start.elapsed() < FULL => std::thread::sleep(STEP),
+                Err(Errno::EAGAIN | Errno::EINTR) if start.elapsed() < FULL => {
+                    std::thread::sleep(STEP)
+                }
                 Err(error) => return Err(error.into()),
             }
         }

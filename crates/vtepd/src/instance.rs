@@ -1,8 +1,10 @@
-//! One vtepd per network namespace: an abstract Unix socket is the lock. It belongs to the namespace and goes with the
-//! process. By it a newer vtepd asks the running one to end (`--replace`), from whatever PID namespace.
+//! One vtepd per network namespace: an abstract Unix socket is the lock. It belongs to the
+//! namespace and goes with the process. By it a newer vtepd asks the running one to end
+//! (`--replace`), from whatever PID namespace.
 //!
-//! Any user may bind any abstract name. A name of a user who is neither root nor this process's own is no lock: where
-//! such a user has the usual name, vtepd takes one with a random ending, and everybody looks for those, too.
+//! Any user may bind any abstract name. A name of a user who is neither root nor this process's own
+//! is no lock: where such a user has the usual name, vtepd takes one with a random ending, and
+//! everybody looks for those, too.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -44,7 +46,8 @@ pub enum InstanceError {
          another namespace", process(*.pid)
     )]
     Running {
-        /// Process id, as this process's PID namespace numbers it; 0 where it cannot be seen from here.
+        /// Process id, as this process's PID namespace numbers it; 0 where it cannot be seen from
+        /// here.
         pid: i32,
     },
     /// The one that was to be replaced stays.
@@ -64,8 +67,9 @@ pub fn process(pid: i32) -> String {
 }
 
 impl Instance {
-    /// Takes the lock of the calling thread's network namespace. One that was killed a moment ago may still have it: the kernel
-    /// takes its time with the sockets of the dead, which are waited for.
+    /// Takes the lock of the calling thread's network namespace. One that was killed a moment ago
+    /// may still have it: the kernel takes its time with the sockets of the dead, which are waited
+    /// for.
     ///
     /// # Errors
     /// When another vtepd has it.
@@ -73,7 +77,9 @@ impl Instance {
         let start = Instant::now();
         loop {
             match Self::try_lock() {
-                Err(InstanceError::Running { pid }) if is_ending(pid) && start.elapsed() < RELEASE => {
+                Err(InstanceError::Running { pid })
+                    if is_ending(pid) && start.elapsed() < RELEASE =>
+                {
                     sleep(Duration::from_millis(5)).await;
                 }
                 other => return other,
@@ -97,8 +103,10 @@ impl Instance {
             // It came this moment.
             return Err(InstanceError::Running { pid: holder.pid });
         }
-        let name = format!("{NAME}{RANDOM}{:016x}", RandomState::new().hash_one(std::process::id()));
-        let who = holder.map_or_else(|error| format!("who does not answer ({error})"), |who| who.to_string());
+        let name =
+            format!("{NAME}{RANDOM}{:016x}", RandomState::new().hash_one(std::process::id()));
+        let who = holder
+            .map_or_else(|error| format!("who does not answer ({error})"), |who| who.to_string());
         tracing::warn!("the abstract socket @{NAME} is held by {who}: this vtepd's is @{name}");
         let bound = Self::bind(&name)?;
         // Of two that come at once, at most one stays.
@@ -139,7 +147,8 @@ impl Instance {
         }
     }
 
-    /// Waits for a successor that may ask this process to end. It takes the end of the connection for the end of this process.
+    /// Waits for a successor that may ask this process to end. It takes the end of the connection
+    /// for the end of this process.
     pub async fn successor(&self) -> UnixStream {
         loop {
             let Ok((mut stream, _)) = self.0.accept().await else {
@@ -166,7 +175,8 @@ impl Instance {
     }
 }
 
-/// The process that has the lock of the calling thread's network namespace, as [`InstanceError::Running`] has it.
+/// The process that has the lock of the calling thread's network namespace, as
+/// [`InstanceError::Running`] has it.
 pub fn running() -> Option<i32> {
     running_one().map(|(_, holder)| holder.pid)
 }
@@ -183,7 +193,8 @@ fn running_ones() -> impl Iterator<Item = (String, Holder)> {
         let rest = name.strip_prefix(NAME)?;
         (rest.is_empty() || rest.starts_with(RANDOM)).then(|| name.to_owned())
     };
-    let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let names =
+        sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let mut names: Vec<String> = names.filter_map(is_lock).collect();
     // Connections have the name of their listener.
     names.sort_unstable();

@@ -68,7 +68,9 @@ pub async fn await_api(
     opened: Option<Opened<Listener>>,
     shown: &Handle,
 ) -> Listener {
-    let (Some(address), Some(opened)) = (address, opened) else { return std::future::pending().await };
+    let (Some(address), Some(opened)) = (address, opened) else {
+        return std::future::pending().await;
+    };
     if let Some(listener) = shown.note(API, opened) {
         return listener;
     }

@@ -1,7 +1,8 @@
 //! The log: lines go through a bounded queue to a thread that writes them to standard error.
 //!
-//! A write to a terminal or pipe that nobody reads blocks for as long as nobody reads. Only the log's own thread may block
-//! there. Lines that find the queue full are lost; they are counted, and the log says so once it is read again.
+//! A write to a terminal or pipe that nobody reads blocks for as long as nobody reads. Only the
+//! log's own thread may block there. Lines that find the queue full are lost; they are counted, and
+//! the log says so once it is read again.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -107,7 +108,8 @@ fn write_all(queue: &Receiver<Entry>) {
         let lost = lost();
         if lost > reported {
             let lines = lost - reported;
-            let text = format!("vtepd: {lines} log line(s) were lost: the log was not read in time\n");
+            let text =
+                format!("vtepd: {lines} log line(s) were lost: the log was not read in time\n");
             let _ = io::stderr().write_all(text.as_bytes());
             reported = lost;
         }

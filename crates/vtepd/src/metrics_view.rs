@@ -10,7 +10,8 @@ use ports::{BypassState, PortCounts, SteeringCounts};
 use tables::Snapshot;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
 
-/// The ports of bridges: what the control room says of them, and what steering could not do or has counted.
+/// The ports of bridges: what the control room says of them, and what steering could not do or has
+/// counted.
 pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
     let view = |port: &PortDecision| {
         let refused = || bypass.refused.get(&port.ifindex).cloned();
@@ -63,14 +64,14 @@ pub fn view(
         netdev: left.name.clone(),
         vni: left.vni_text(),
         reason: left.reason.slug(),
-        policy: status
-            .plan
-            .choices
-            .get(&left.ifindex)
-            .map_or_else(|| Policy::FiveTuple.to_string(), |choice| choice.entropy.policy().to_string()),
+        policy: status.plan.choices.get(&left.ifindex).map_or_else(
+            || Policy::FiveTuple.to_string(),
+            |choice| choice.entropy.policy().to_string(),
+        ),
     });
     let learning = status.learning;
-    let source = |name, state: SourceState, swept| SourceView { name, state: state.to_string(), swept };
+    let source =
+        |name, state: SourceState, swept| SourceView { name, state: state.to_string(), swept };
     View {
         generation: snapshot.generation(),
         vnis: vnis.collect(),

@@ -1,5 +1,6 @@
-//! The interfaces of vtepd's own that lie in the leaf's namespace, watched: without them frames that the steering programs
-//! redirect are lost. One that is set down is set up again. When one is deleted, the kernel gets everything back at once.
+//! The interfaces of vtepd's own that lie in the leaf's namespace, watched: without them frames
+//! that the steering programs redirect are lost. One that is set down is set up again. When one is
+//! deleted, the kernel gets everything back at once.
 
 use std::io;
 use std::sync::Arc;
@@ -62,10 +63,16 @@ pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
                 None => break sleep(INTERVAL).await,
             };
             match changes {
-                Ok(changes) if changes.any || names.iter().any(|name| changes.names.contains(name)) => break,
+                Ok(changes)
+                    if changes.any || names.iter().any(|name| changes.names.contains(name)) =>
+                {
+                    break;
+                }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!("vtepd's own interfaces are looked at ten times a second: {error}");
+                    tracing::warn!(
+                        "vtepd's own interfaces are looked at ten times a second: {error}"
+                    );
                     monitor = None;
                 }
             }

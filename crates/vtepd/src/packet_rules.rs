@@ -42,7 +42,8 @@ impl PacketRules {
 }
 
 fn nftables() -> Rules {
-    netlink::packet_rules().map_err(|error| format!("the rules of nftables cannot be read ({error})"))
+    netlink::packet_rules()
+        .map_err(|error| format!("the rules of nftables cannot be read ({error})"))
 }
 
 fn legacy() -> Rules {

@@ -1,5 +1,5 @@
-//! Whether another process may change what vtepd does: it needs CAP_NET_ADMIN, as for `ip link`. User 0 alone, as in a
-//! container without capabilities, is not enough.
+//! Whether another process may change what vtepd does: it needs CAP_NET_ADMIN, as for `ip link`.
+//! User 0 alone, as in a container without capabilities, is not enough.
 
 use std::fs;
 
@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn the_capability_is_read_from_the_status_file() {
-        let text = |set: &str| format!("Name:\tvtepctl\nCapPrm:\t000001ffffffffff\nCapEff:\t{set}\n");
+        let text =
+            |set: &str| format!("Name:\tvtepctl\nCapPrm:\t000001ffffffffff\nCapEff:\t{set}\n");
         assert_eq!(effective(&text("0000000000001000")), Some(1 << NET_ADMIN));
         assert_eq!(effective("Name:\tvtepctl\n"), None);
         assert!(check(Some(0)).is_err() && check(None).is_err() && check(Some(i32::MAX)).is_err());

@@ -10,7 +10,9 @@ use control::{Settings, StandaloneVni};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::User;
-use pipeline::{AccessTerms, Batch, Bridge, BridgeLimits, Pipeline, Place, Station, TxBatch, TxFrame};
+use pipeline::{
+    AccessTerms, Batch, Bridge, BridgeLimits, Pipeline, Place, Station, TxBatch, TxFrame,
+};
 use ports::{AccessPort, PacketSocket, TapTerms};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -18,7 +20,8 @@ use wire::{MacAddr, Vni};
 
 /// The UDP port of VXLAN (RFC 7348 section 5).
 const UDP_PORT: u16 = 4789;
-/// How long a silent station is remembered unless told otherwise: IEEE 802.1Q-2022 table 8-6, and the kernel's bridge.
+/// How long a silent station is remembered unless told otherwise: IEEE 802.1Q-2022 table 8-6, and
+/// the kernel's bridge.
 const AGEING: Duration = Duration::from_secs(300);
 /// MTU of a TAP unless told otherwise: what fits an underlay of 1500 bytes.
 const TAP_MTU: u32 = 1450;
@@ -152,7 +155,8 @@ impl Standalone {
         for (section, index) in sections.iter().zip(1..) {
             let vni = Vni::try_from(section.vni)
                 .map_err(|error| (format!("standalone {index}: vni"), error.to_string()))?;
-            let wrong = |key: &str, problem: String| (format!("standalone VNI {vni}: {key}"), problem);
+            let wrong =
+                |key: &str, problem: String| (format!("standalone VNI {vni}: {key}"), problem);
             if standalone.vnis.iter().any(|other| other.vni == vni) {
                 return Err(wrong("vni", "another table has it already".to_owned()));
             }
@@ -163,13 +167,16 @@ impl Standalone {
                 return Err(wrong("udp-port", "a UDP port is 1 to 65535".to_owned()));
             }
             let targets = section.remotes.iter().chain(section.macs.values());
-            if let Some(remote) = targets.into_iter().find(|ip| !is_station(**ip) || **ip == section.local) {
+            if let Some(remote) =
+                targets.into_iter().find(|ip| !is_station(**ip) || **ip == section.local)
+            {
                 return Err(wrong("remotes", format!("{remote} is no remote VTEP's address")));
             }
             let mut macs = BTreeMap::new();
             for (text, remote) in &section.macs {
-                let mac: MacAddr =
-                    text.parse().map_err(|_| wrong("macs", format!("'{text}' is no MAC address")))?;
+                let mac: MacAddr = text
+                    .parse()
+                    .map_err(|_| wrong("macs", format!("'{text}' is no MAC address")))?;
                 if mac.is_group() || mac == MacAddr::ZERO {
                     return Err(wrong("macs", format!("{mac} is no station's address")));
                 }
@@ -205,8 +212,11 @@ impl Standalone {
 
     /// The ports as they are shown, by their numbers.
     pub fn shown(&self) -> Vec<ShownPort> {
-        let shown =
-            |port: &Port| ShownPort { vni: port.vni, ageing: port.ageing, name: port.kind.name().to_owned() };
+        let shown = |port: &Port| ShownPort {
+            vni: port.vni,
+            ageing: port.ageing,
+            name: port.kind.name().to_owned(),
+        };
         self.ports.iter().map(shown).collect()
     }
 
@@ -220,17 +230,20 @@ impl Standalone {
 
     /// Each tunnel end's UDP port, as it is tried.
     fn claims(&self) -> impl Iterator<Item = Result<UdpSocket, AccessError>> {
-        let ends: BTreeSet<_> = self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
+        let ends: BTreeSet<_> =
+            self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
         ends.into_iter().map(|(local, port)| claim(local, port))
     }
 
-    /// What of it could not be had now: addresses, UDP ports and interfaces. Nothing is kept, and TAPs are not tried.
+    /// What of it could not be had now: addresses, UDP ports and interfaces. Nothing is kept, and
+    /// TAPs are not tried.
     pub fn obstacles(&self) -> Vec<AccessError> {
         let claims = self.claims().filter_map(Result::err);
         let ports = self.ports.iter().filter_map(|port| match &port.kind {
             PortKind::Interface(name) => {
                 let found = AccessPort::find(name).and_then(|_| vacant(name));
-                let failed = |source| AccessError::Port { vni: port.vni, name: name.clone(), source };
+                let failed =
+                    |source| AccessError::Port { vni: port.vni, name: name.clone(), source };
                 found.map_err(failed).err()
             }
             PortKind::Tap(_) => None,
@@ -238,16 +251,19 @@ impl Standalone {
         claims.chain(ports).collect()
     }
 
-    /// Opens the ports and claims the UDP ports, in the calling thread's namespace, for so many workers: VNIs are dealt over them, so that there
-    /// are never more workers than VNIs. Without VNIs, each has nothing.
+    /// Opens the ports and claims the UDP ports, in the calling thread's namespace, for so many
+    /// workers: VNIs are dealt over them, so that there are never more workers than VNIs. Without
+    /// VNIs, each has nothing.
     ///
     /// # Errors
-    /// When an interface or an address is not there, somebody else has it, or a privilege is missing.
+    /// When an interface or an address is not there, somebody else has it, or a privilege is
+    /// missing.
     pub fn open(&self, settings: &Settings, workers: usize) -> Result<Access, AccessError> {
         let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
         let claims = self.claims().collect::<Result<_, _>>()?;
         let mut shares: Vec<_> = (0..workers).map(|_| WorkerPorts::default()).collect();
-        let limits = BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
+        let limits =
+            BridgeLimits { total: settings.learning.total, moves: settings.learning.moves };
         let stations = Arc::default();
         for (place, vni) in self.vnis.iter().enumerate() {
             let Some(share) = shares.get_mut(place % workers.max(1)) else { break };
@@ -256,7 +272,8 @@ impl Standalone {
         for share in &mut shares {
             let mut terms = Vec::new();
             for (port, number) in self.ports.iter().zip(0u16..) {
-                let Some(of) = self.vnis.iter().find(|of| of.vni == port.vni && share.vnis.contains(&of.vni))
+                let Some(of) =
+                    self.vnis.iter().find(|of| of.vni == port.vni && share.vnis.contains(&of.vni))
                 else {
                     continue;
                 };
@@ -270,7 +287,8 @@ impl Standalone {
                     ageing: port.ageing,
                 });
             }
-            share.bridge = (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
+            share.bridge =
+                (!terms.is_empty()).then(|| Bridge::new(terms, limits).sharing(&stations));
         }
         Ok(Access { claims, shares })
     }
@@ -282,7 +300,8 @@ impl Port {
             PortKind::Interface(name) => vacant(name).and_then(|()| AccessPort::interface(name)),
             PortKind::Tap(terms) => AccessPort::tap(terms),
         };
-        let failed = |source| AccessError::Port { vni: self.vni, name: self.kind.name().to_owned(), source };
+        let failed =
+            |source| AccessError::Port { vni: self.vni, name: self.kind.name().to_owned(), source };
         opened.map_err(failed)
     }
 }
@@ -313,12 +332,18 @@ impl PortSection {
         let Self { interface, tap, owner, persistent, queues, mtu } = self;
         let fits = |name: &String| {
             let good = !name.is_empty() && name.len() < NAME && !name.contains(['/', ' ', '%']);
-            if good { Ok(name.clone()) } else { Err(format!("'{name}' is no name of an interface")) }
+            if good {
+                Ok(name.clone())
+            } else {
+                Err(format!("'{name}' is no name of an interface"))
+            }
         };
         match (interface, tap) {
             (Some(name), None) => {
                 if owner.is_some() || persistent.is_some() || queues.is_some() || mtu.is_some() {
-                    return Err(format!("{name}: only a tap has an owner, persistent, queues or an mtu"));
+                    return Err(format!(
+                        "{name}: only a tap has an owner, persistent, queues or an mtu"
+                    ));
                 }
                 Ok(PortKind::Interface(fits(name)?))
             }
@@ -384,8 +409,9 @@ pub enum AccessError {
     },
 }
 
-/// Takes a UDP port that vtepd's steering programs receive from. The socket gets only what they do not want, and nobody reads it: without it
-/// the kernel would answer that with "port unreachable", and a vxlan netdev could have the port as well.
+/// Takes a UDP port that vtepd's steering programs receive from. The socket gets only what they do
+/// not want, and nobody reads it: without it the kernel would answer that with "port unreachable",
+/// and a vxlan netdev could have the port as well.
 fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
     let failed = |error: io::Error| {
         AccessError::Claim {
@@ -407,7 +433,8 @@ fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
     Ok(socket)
 }
 
-/// What arrives on an access port goes to the overlay alone: an interface that somebody is reached by must not become one.
+/// What arrives on an access port goes to the overlay alone: an interface that somebody is reached
+/// by must not become one.
 fn vacant(name: &str) -> io::Result<()> {
     let addresses = getifaddrs()?;
     let of = |found: nix::ifaddrs::InterfaceAddress| {
@@ -464,7 +491,8 @@ impl crate::worker::Engine {
         }
     }
 
-    /// One batch of each access port, or a part of one that has many copies. Returns how many frames there were.
+    /// One batch of each access port, or a part of one that has many copies. Returns how many
+    /// frames there were.
     pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> usize {
         let mut moved = 0;
         self.take_new_ports();
@@ -485,7 +513,8 @@ impl crate::worker::Engine {
             if !batch.is_empty() {
                 moved += if from.is_none() { batch.len() } else { 1 };
                 let part = (batch, from.unwrap_or_default());
-                let rest = self.pipeline.switch_part(part, number as u16, snapshot, now, &mut self.out);
+                let rest =
+                    self.pipeline.switch_part(part, number as u16, snapshot, now, &mut self.out);
                 self.scheduling.begin(self.out.len());
                 let uplinks = &mut self.sockets.uplinks;
                 deliver((before, behind), uplinks, batch, &mut self.out, &self.pipeline);
@@ -509,8 +538,9 @@ impl crate::worker::Engine {
     }
 }
 
-/// Sends what the pipeline has made: each run of frames for the same port, or for uplinks, at once. The ports are those before the one that the
-/// frames came from, and those behind it: none goes back there.
+/// Sends what the pipeline has made: each run of frames for the same port, or for uplinks, at once.
+/// The ports are those before the one that the frames came from, and those behind it: none goes
+/// back there.
 pub(crate) fn deliver(
     (before, behind): (&mut [AccessPort], &mut [AccessPort]),
     uplinks: &mut PacketSocket,
@@ -522,7 +552,9 @@ pub(crate) fn deliver(
 
     use crate::worker::send;
 
-    let number = |frame: &TxFrame| if let Port(number) = frame.to { Some(usize::from(number)) } else { None };
+    let number = |frame: &TxFrame| {
+        if let Port(number) = frame.to { Some(usize::from(number)) } else { None }
+    };
     for run in out.chunk_by_mut(|one, next| number(one) == number(next)) {
         match run.first().and_then(number) {
             Some(number) => {
@@ -543,7 +575,8 @@ mod tests {
     use super::*;
     use crate::config::tests::load;
 
-    const PORTS: &str = "ports = [{ interface = \"eth1\" }, { tap = \"tap0\", owner = 7, queues = 2 }]\n";
+    const PORTS: &str =
+        "ports = [{ interface = \"eth1\" }, { tap = \"tap0\", owner = 7, queues = 2 }]\n";
 
     fn table(more: &str) -> String {
         format!("[[standalone]]\nvni = 10\nlocal = \"10.0.0.1\"\n{more}")
@@ -554,15 +587,25 @@ mod tests {
         let macs = "macs = { \"02:00:00:00:00:07\" = \"10.0.0.3\" }\n";
         let text = table(&format!("remotes = [\"10.0.0.2\"]\nageing = 0\n{macs}{PORTS}"));
         let configuration = load(&text, &[]).unwrap();
-        let [vni] = configuration.settings.standalone.as_slice() else { panic!("{configuration:?}") };
+        let [vni] = configuration.settings.standalone.as_slice() else {
+            panic!("{configuration:?}")
+        };
         assert_eq!((vni.vni.get(), vni.destination_port), (10, 4789));
         assert_eq!(vni.remotes, BTreeSet::from([Ipv4Addr::new(10, 0, 0, 2)]));
-        assert_eq!(vni.macs, BTreeMap::from([(MacAddr([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(10, 0, 0, 3))]));
+        assert_eq!(
+            vni.macs,
+            BTreeMap::from([(MacAddr([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(10, 0, 0, 3))])
+        );
         assert_eq!(configuration.fpm.address, None, "nobody has anything to say of netdevs");
         let Standalone { ports, .. } = &configuration.standalone;
         assert!(ports.iter().all(|port| port.ageing.is_none()), "0 is never");
-        let terms =
-            TapTerms { name: "tap0".to_owned(), owner: Some(7), persistent: false, queues: 2, mtu: TAP_MTU };
+        let terms = TapTerms {
+            name: "tap0".to_owned(),
+            owner: Some(7),
+            persistent: false,
+            queues: 2,
+            mtu: TAP_MTU,
+        };
         assert_eq!(ports[1].kind, PortKind::Tap(terms));
         assert_eq!(load(&table(PORTS), &[]).unwrap().standalone.ports[0].ageing, Some(AGEING));
     }
@@ -593,7 +636,10 @@ mod tests {
             ),
             (table("ports = [{ tap = \"a\" }, { interface = \"a\" }]\n"), "a is a port already"),
             (table(&format!("remotes = [\"10.0.0.1\"]\n{PORTS}")), "10.0.0.1 is no remote VTEP's"),
-            (table(&format!("macs = {{ \"x\" = \"10.0.0.2\" }}\n{PORTS}")), "'x' is no MAC address"),
+            (
+                table(&format!("macs = {{ \"x\" = \"10.0.0.2\" }}\n{PORTS}")),
+                "'x' is no MAC address",
+            ),
             (table(PORTS).replace("vni = 10", "vni = 0"), "standalone 1: vni"),
             (table(PORTS).replace("10.0.0.1", "239.1.1.1"), "239.1.1.1 is no address of a VTEP"),
             (twice, "another table has it"),

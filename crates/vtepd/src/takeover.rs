@@ -1,4 +1,5 @@
-//! The takeover of one namespace: punt pairs, steering programs and the worker, put together and taken apart in the right order.
+//! The takeover of one namespace: punt pairs, steering programs and the worker, put together and
+//! taken apart in the right order.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,8 +11,8 @@ use control::{Request, Update};
 use netlink::Direction;
 use pipeline::Counters;
 use ports::{
-    AccessPort, BypassState, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, PuntError, PuntPair,
-    PuntPairs, RingSize, Steering, SteeringCounts, SteeringError, Wakeups, stale_filters,
+    AccessPort, BypassState, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, PuntError,
+    PuntPair, PuntPairs, RingSize, Steering, SteeringCounts, SteeringError, Wakeups, stale_filters,
 };
 use tables::BypassPort;
 use tokio::sync::{mpsc, oneshot};
@@ -57,8 +58,9 @@ pub enum TakeoverError {
 }
 
 impl Takeover {
-    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the first [`Self::apply`]. `confine` is called when
-    /// everything that needs many privileges is done, `stopped` when a worker ends.
+    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the
+    /// first [`Self::apply`]. `confine` is called when everything that needs many privileges is
+    /// done, `stopped` when a worker ends.
     ///
     /// # Errors
     /// When a privilege or a kernel feature is missing; what was made is taken away again.
@@ -76,7 +78,9 @@ impl Takeover {
             Ok(interfaces) => {
                 tracing::info!("removed what a killed vtepd had left on {}", interfaces.join(", "));
             }
-            Err(error) => tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}"),
+            Err(error) => {
+                tracing::warn!("what a killed vtepd may have left cannot be looked for: {error}")
+            }
         }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         // Access ports have no netdevs.
@@ -91,13 +95,16 @@ impl Takeover {
         for punts in &punts {
             punts.up(&private)?;
         }
-        // What follows needs less, as does everything later. Workers have no more than the thread that starts them.
+        // What follows needs less, as does everything later. Workers have no more than the thread
+        // that starts them.
         confine();
         let taken = || TakeoverError::Socket(io::Error::other("the punt's socket is gone"));
         let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
         let mut workers = Vec::new();
-        for (number, ((punts, patience), share)) in punts.iter_mut().zip(patience).zip(shares).enumerate() {
+        for (number, ((punts, patience), share)) in
+            punts.iter_mut().zip(patience).zip(shares).enumerate()
+        {
             let mut to_bridge = punts.bridge.take_socket().ok_or_else(taken)?;
             to_bridge.set_bundles(super_frames);
             let sockets = Sockets {
@@ -128,8 +135,9 @@ impl Takeover {
         })
     }
 
-    /// Forwards by this snapshot and redirects what the plan has: what is no longer wanted is given back first, what is new is
-    /// redirected once the worker knows it. The kill switch is filled when this is called for the first time.
+    /// Forwards by this snapshot and redirects what the plan has: what is no longer wanted is given
+    /// back first, what is new is redirected once the worker knows it. The kill switch is filled
+    /// when this is called for the first time.
     ///
     /// # Errors
     /// The first thing that steering could not do; the rest is done all the same.
@@ -174,8 +182,8 @@ impl Takeover {
         Ok(())
     }
 
-    /// Gives everything back to the kernel: first no more is redirected, then what the workers have is forwarded, then the hooks,
-    /// the punt pairs and the namespace go.
+    /// Gives everything back to the kernel: first no more is redirected, then what the workers have
+    /// is forwarded, then the hooks, the punt pairs and the namespace go.
     ///
     /// # Errors
     /// When a worker ended with an error.
@@ -197,12 +205,14 @@ impl Takeover {
         self.punts.iter().flat_map(|punts| [&punts.underlay, &punts.bridge])
     }
 
-    /// Sets those up again that somebody has set down, while the kernel forwards everything. Returns their names.
+    /// Sets those up again that somebody has set down, while the kernel forwards everything.
+    /// Returns their names.
     ///
     /// # Errors
     /// When one is gone or cannot be set up: the kernel forwards everything from now on.
     pub fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
-        let states: Vec<_> = self.own().map(|punt| (punt.near().1.to_owned(), punt.is_up())).collect();
+        let states: Vec<_> =
+            self.own().map(|punt| (punt.near().1.to_owned(), punt.is_up())).collect();
         if states.iter().all(|(_, up)| matches!(up, Ok(true))) {
             return Ok(Vec::new());
         }
@@ -216,7 +226,8 @@ impl Takeover {
             let name = || punt.near().1.to_owned();
             punt.set_up_again().map_err(|source| OwnLinkError::Down { name: name(), source })?;
         }
-        let down = states.into_iter().filter(|(_, up)| matches!(up, Ok(false))).map(|(name, _)| name);
+        let down =
+            states.into_iter().filter(|(_, up)| matches!(up, Ok(false))).map(|(name, _)| name);
         let down: Vec<String> = down.collect();
         if self.engaged {
             let refused = |error| OwnLinkError::Down {
@@ -246,7 +257,8 @@ impl Takeover {
         self.steering.kill_switch()
     }
 
-    /// The ports that may have the bypass at these interfaces; without any, some, and others each time.
+    /// The ports that may have the bypass at these interfaces; without any, some, and others each
+    /// time.
     pub fn bypass_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<BypassPort> {
         match interfaces {
             Some(interfaces) => self.steering.bypass_ports_at(interfaces),
@@ -258,7 +270,10 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn review(&mut self, found: Vec<(BypassPort, Option<String>)>) -> Result<(), SteeringError> {
+    pub fn review(
+        &mut self,
+        found: Vec<(BypassPort, Option<String>)>,
+    ) -> Result<(), SteeringError> {
         let reviewed = self.steering.review(found);
         self.open();
         reviewed
@@ -304,7 +319,10 @@ impl Takeover {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn place_behind(&mut self, found: Vec<(u32, Direction, Hook)>) -> Result<(), SteeringError> {
+    pub fn place_behind(
+        &mut self,
+        found: Vec<(u32, Direction, Hook)>,
+    ) -> Result<(), SteeringError> {
         self.steering.place_behind(found)
     }
 

@@ -1,4 +1,5 @@
-//! The worker: one thread that moves frames from the punt pairs through the pipeline to the ports, run to completion.
+//! The worker: one thread that moves frames from the punt pairs through the pipeline to the ports,
+//! run to completion.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,8 +20,9 @@ use crate::standalone::{Stations, WorkerPorts, deliver};
 
 /// How often a worker counts what found no room.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
-/// A worker that is about to sleep counts them if it has moved so many frames since. After fewer, no ring was full; long
-/// frames that found no room in a socket's queue are known without a system call (`has_overruns`).
+/// A worker that is about to sleep counts them if it has moved so many frames since. After fewer,
+/// no ring was full; long frames that found no room in a socket's queue are known without a system
+/// call (`has_overruns`).
 const FEW: usize = 64;
 /// How often a worker looks after ports whose ring could be stuck, which does not wake it.
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,12 +30,13 @@ const STUCK_INTERVAL: Duration = Duration::from_secs(1);
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
 /// Whoever sleeps is given a CPU when it wakes.
 const SHORTEST: Duration = Duration::from_nanos(1);
-/// For how long hosts' frames go by the bridge only because they follow each other closely; then the worker makes a pause.
+/// For how long hosts' frames go by the bridge only because they follow each other closely; then
+/// the worker makes a pause.
 const RESTLESS: Duration = Duration::from_millis(100);
 /// The same, where such pauses do not help.
 const MOST_RESTLESS: Duration = Duration::from_secs(30);
-/// When stopping: nothing may arrive for this long before the worker is done. Frames that were redirected just before the kill
-/// switch was emptied pass the kernel's backlog in far less.
+/// When stopping: nothing may arrive for this long before the worker is done. Frames that were
+/// redirected just before the kill switch was emptied pass the kernel's backlog in far less.
 const QUIET: Duration = Duration::from_millis(20);
 /// But not for longer than this: stations on its own access ports may speak all the time.
 const LAST: Duration = Duration::from_millis(100);
@@ -47,7 +50,8 @@ pub struct Sockets {
     pub bridge: PacketSocket,
     /// Sends to the uplinks.
     pub uplinks: PacketSocket,
-    /// Sends to hosts past the bridge: what a host's port does not take must not hold up the uplinks.
+    /// Sends to hosts past the bridge: what a host's port does not take must not hold up the
+    /// uplinks.
     pub hosts: PacketSocket,
     /// By which the steering programs know that this worker is alive.
     pub patience: Watchdog,
@@ -64,7 +68,8 @@ pub struct WorkerOptions {
     pub realtime: bool,
     /// Whether frames may leave together, where the kernel can.
     pub gso: bool,
-    /// Whether it never sleeps. Then it runs as an ordinary thread: another would keep everybody else from its core.
+    /// Whether it never sleeps. Then it runs as an ordinary thread: another would keep everybody
+    /// else from its core.
     pub busy_poll: bool,
 }
 
@@ -97,7 +102,9 @@ pub(crate) struct Shared {
 impl Shared {
     /// The access ports that were opened anew since the last call.
     pub(crate) fn take_new_ports(&self) -> Vec<(u16, AccessPort)> {
-        if !self.has_new_ports.load(Ordering::Relaxed) || !self.has_new_ports.swap(false, Ordering::Acquire) {
+        if !self.has_new_ports.load(Ordering::Relaxed)
+            || !self.has_new_ports.swap(false, Ordering::Acquire)
+        {
             return Vec::new();
         }
         std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
@@ -120,8 +127,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread of the worker with this number. `requests` gets next hops that frames wait for, and learned addresses;
-    /// `stopped` is called when the thread ends.
+    /// Starts the thread of the worker with this number. `requests` gets next hops that frames wait
+    /// for, and learned addresses; `stopped` is called when the thread ends.
     ///
     /// # Errors
     /// When the thread or its wake-up descriptor cannot be made.
@@ -166,11 +173,12 @@ impl Worker {
             engine.pipeline.bundle();
         }
         bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
-        let thread =
-            std::thread::Builder::new().name(ports::of_worker("worker", number)).spawn(move || {
+        let thread = std::thread::Builder::new().name(ports::of_worker("worker", number)).spawn(
+            move || {
                 let _told = AtTheEnd(Some(stopped));
                 engine.run()
-            })?;
+            },
+        )?;
         Ok(Self { shared, numbers: own, thread })
     }
 
@@ -180,7 +188,8 @@ impl Worker {
         Arc::clone(&self.shared.counters)
     }
 
-    /// The stations that the worker's own bridge has learned, as soon as it is asked; none without such a bridge.
+    /// The stations that the worker's own bridge has learned, as soon as it is asked; none without
+    /// such a bridge.
     pub fn stations(&self) -> oneshot::Receiver<Stations> {
         let (asker, answer) = oneshot::channel();
         *self.shared.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(asker);
@@ -189,7 +198,8 @@ impl Worker {
         answer
     }
 
-    /// Has the worker use an access port that was opened anew, if the port of that number is its own.
+    /// Has the worker use an access port that was opened anew, if the port of that number is its
+    /// own.
     pub fn replace_port(&self, number: u16, port: AccessPort) {
         self.shared.new_ports.lock().unwrap_or_else(PoisonError::into_inner).push((number, port));
         self.shared.has_new_ports.store(true, Ordering::Release);
@@ -205,8 +215,8 @@ impl Worker {
     /// Lets the worker forward by this snapshot from its next batch on.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
         let before = self.shared.snapshot.swap(snapshot);
-        // An idle worker sleeps on; one with frames on hold may be able to send them now, and one that had none to forward by has let its
-        // own ports wait.
+        // An idle worker sleeps on; one with frames on hold may be able to send them now, and one
+        // that had none to forward by has let its own ports wait.
         if self.shared.counters.held.get() > 0 || before.generation() == 0 {
             self.wake();
         }
@@ -277,7 +287,8 @@ pub(crate) struct Engine {
     pub(crate) scheduling: Scheduling,
 }
 
-/// Batches that are sent in several turns, because each of their frames has many copies: where the next turn goes on.
+/// Batches that are sent in several turns, because each of their frames has many copies: where the
+/// next turn goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     underlay: Option<Cursor>,
@@ -315,7 +326,8 @@ impl Engine {
             let moved = self.turn(now)?;
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
-            // A ring that is stuck is made anew, but not while a part of its batch is still to be sent.
+            // A ring that is stuck is made anew, but not while a part of its batch is still to be
+            // sent.
             if ((falls_asleep && (uncounted >= FEW || self.has_overruns()))
                 || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL)
                 && self.pending.is_empty()
@@ -349,7 +361,9 @@ impl Engine {
                 (true, _) => Some(QUIET),
                 (false, _) if busy_poll => Some(Duration::ZERO),
                 (false, true) => Some(HOLD_INTERVAL),
-                (false, false) if self.access.iter().any(AccessPort::may_stick) => Some(STUCK_INTERVAL),
+                (false, false) if self.access.iter().any(AccessPort::may_stick) => {
+                    Some(STUCK_INTERVAL)
+                }
                 (false, false) => None,
             };
             if affinity.let_go(now) && busy_poll {
@@ -369,7 +383,8 @@ impl Engine {
         if busy_poll { Poller::poll(descriptors) } else { Poller::once(descriptors) }
     }
 
-    /// One batch each way, or a part of one that has many copies. Returns how many frames there were.
+    /// One batch each way, or a part of one that has many copies. Returns how many frames there
+    /// were.
     fn turn(&mut self, now: Instant) -> io::Result<usize> {
         let snapshot = self.shared.snapshot.load();
         if self.generation != snapshot.generation() || self.pipeline.holds() {
@@ -385,14 +400,16 @@ impl Engine {
                 self.pipeline.tunnel_uplinks(&bypass_targets.uplinks);
             }
         }
-        let stalled = [PuntSide::Underlay, PuntSide::Bridge].map(|punt| self.sockets.patience.look(punt));
+        let stalled =
+            [PuntSide::Underlay, PuntSide::Bridge].map(|punt| self.sockets.patience.look(punt));
         if stalled != [None, None] {
             // Whoever still waits is next.
             return self.catch_up(stalled).map(|()| 1);
         }
         let (from, from_underlay) = next(&mut self.sockets.underlay, self.pending.underlay);
         let batch = self.sockets.underlay.batch();
-        self.pending.underlay = self.pipeline.decapsulate_part(batch, from, &snapshot, now, &mut self.out);
+        self.pending.underlay =
+            self.pipeline.decapsulate_part(batch, from, &snapshot, now, &mut self.out);
         self.scheduling.begin(self.out.len());
         if self.access.is_empty() {
             let sockets = (&mut self.sockets.bridge, &mut self.sockets.hosts);
@@ -420,7 +437,8 @@ impl Engine {
 
         let (from, from_bridge) = next(&mut self.sockets.bridge, self.pending.bridge);
         let batch = self.sockets.bridge.batch();
-        self.pending.bridge = self.pipeline.encapsulate_part(batch, from, &snapshot, now, &mut self.out);
+        self.pending.bridge =
+            self.pipeline.encapsulate_part(batch, from, &snapshot, now, &mut self.out);
         self.scheduling.begin(self.out.len());
         flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
         let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now) } else { 0 };
@@ -431,7 +449,8 @@ impl Engine {
         Ok(from_ports + from_underlay + from_bridge)
     }
 
-    /// Makes a pause where hosts' frames do not, so that those behind it can skip the bridge. Its ring takes what comes meanwhile.
+    /// Makes a pause where hosts' frames do not, so that those behind it can skip the bridge. Its
+    /// ring takes what comes meanwhile.
     fn settle(&mut self, now: Instant) {
         if !self.pipeline.is_unsettled() {
             self.restless_since = None;
@@ -445,13 +464,14 @@ impl Engine {
         self.pipeline.settle();
         self.restless_since = None;
         // Where one pause was not enough, another will hardly be.
-        let again = self.settled_at.is_some_and(|at| now.saturating_duration_since(at) < self.restless * 2);
+        let again =
+            self.settled_at.is_some_and(|at| now.saturating_duration_since(at) < self.restless * 2);
         self.restless = if again { (self.restless * 2).min(MOST_RESTLESS) } else { RESTLESS };
         self.settled_at = Some(Instant::now());
     }
 
-    /// The worker was away for so long that the kernel has taken over: what still waits is older than what the kernel has forwarded
-    /// meanwhile, and goes no further.
+    /// The worker was away for so long that the kernel has taken over: what still waits is older
+    /// than what the kernel has forwarded meanwhile, and goes no further.
     fn catch_up(&mut self, [underlay, bridge]: [Option<Duration>; 2]) -> io::Result<()> {
         let counters = &self.shared.counters;
         let mut dropped = 0;
@@ -464,7 +484,13 @@ impl Engine {
                 &counters.underlay_received,
                 underlay_rest,
             ),
-            (bridge, PuntSide::Bridge, &mut self.sockets.bridge, &counters.bridge_received, bridge_rest),
+            (
+                bridge,
+                PuntSide::Bridge,
+                &mut self.sockets.bridge,
+                &counters.bridge_received,
+                bridge_rest,
+            ),
         ] {
             if waited.is_none() {
                 continue;
@@ -528,7 +554,8 @@ impl Engine {
         let wake = self.shared.wake.as_fd();
         let sockets = [&self.sockets.underlay, &self.sockets.bridge];
         let descriptors = sockets.into_iter().map(AsFd::as_fd).chain([wake]);
-        let ports = self.access.iter().filter(|_| self.serves_ports()).flat_map(AccessPort::descriptors);
+        let ports =
+            self.access.iter().filter(|_| self.serves_ports()).flat_map(AccessPort::descriptors);
         for ready in readiness.wait(descriptors.chain(ports), timeout)? {
             match sockets.get(ready.number) {
                 Some(socket) if ready.failed => socket.clear_error(),
@@ -555,7 +582,8 @@ impl Engine {
     }
 }
 
-/// Where a punt pair's next batch begins, or its pending one goes on, and how many frames that makes.
+/// Where a punt pair's next batch begins, or its pending one goes on, and how many frames that
+/// makes.
 fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
     match pending {
         Some(from) => (from, 1),
@@ -569,8 +597,9 @@ fn flush(socket: &mut PacketSocket, batch: &Batch<'_>, out: &mut TxBatch, pipeli
     out.clear();
 }
 
-/// Sends decapsulated frames straight to hosts' ports by the one socket, and all others to the punt pair by the other, and accounts for them. In
-/// this order: within a batch a frame of a flow may follow one that has taken the shorter way, but not the other way round.
+/// Sends decapsulated frames straight to hosts' ports by the one socket, and all others to the punt
+/// pair by the other, and accounts for them. In this order: within a batch a frame of a flow may
+/// follow one that has taken the shorter way, but not the other way round.
 fn hand_in(
     (bridge, hosts): (&mut PacketSocket, &mut PacketSocket),
     batch: &Batch<'_>,
@@ -589,7 +618,8 @@ pub(crate) fn send(
     frames: &mut [TxFrame],
     pipeline: &Pipeline,
 ) {
-    let together = socket.transmit(batch, frames, |frame, outcome| pipeline.account(frame, outcome));
+    let together =
+        socket.transmit(batch, frames, |frame, outcome| pipeline.account(frame, outcome));
     pipeline.account_super_frames(together.sent, together.frames);
 }
 

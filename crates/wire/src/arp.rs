@@ -70,7 +70,8 @@ impl Arp<[u8; 28]> {
 }
 
 impl<'a> Arp<&'a [u8; 28]> {
-    /// Views the packet at the start of `bytes`, if it is one for IPv4 over Ethernet. Padding may follow.
+    /// Views the packet at the start of `bytes`, if it is one for IPv4 over Ethernet. Padding may
+    /// follow.
     ///
     /// # Errors
     /// If `bytes` is too short, or a type or length is another one.

@@ -4,11 +4,11 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::error::WireError;
 
-/// A running one's complement sum. Pieces may be added in any order; each but the last of a message must have
-/// an even length, as an odd last byte is padded with zero.
+/// A running one's complement sum. Pieces may be added in any order; each but the last of a message
+/// must have an even length, as an odd last byte is padded with zero.
 ///
-/// The sum is kept in the machine's byte order: RFC 1071 section 2(B) shows that only the result needs a
-/// swap.
+/// The sum is kept in the machine's byte order: RFC 1071 section 2(B) shows that only the result
+/// needs a swap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
@@ -19,8 +19,8 @@ impl Sum {
         Self(0)
     }
 
-    /// The sum that a checksum field stands for which holds a sum, not its complement: a pseudo header's,
-    /// as a sender leaves it that wants the rest to be completed.
+    /// The sum that a checksum field stands for which holds a sum, not its complement: a pseudo
+    /// header's, as a sender leaves it that wants the rest to be completed.
     #[must_use]
     pub const fn of_partial(field: u16) -> Self {
         Self(field.to_be() as u64)
@@ -31,8 +31,10 @@ impl Sum {
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let (words, tail) = bytes.as_chunks::<4>();
-        // The pieces are sums of 32-bit words: 2¹⁶ ≡ 1 in this arithmetic, so their halves may add up later.
-        let mut sum = self.0 + words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
+        // The pieces are sums of 32-bit words: 2¹⁶ ≡ 1 in this arithmetic, so their halves may add
+        // up later.
+        let mut sum =
+            self.0 + words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
         let mut last = [0; 4];
         for (place, byte) in last.iter_mut().zip(tail) {
             *place = *byte;
@@ -55,8 +57,8 @@ impl Sum {
         Self(self.0 + long.to_be() as u64)
     }
 
-    /// Adds the pseudo header of an IPv4 datagram (RFC 9293 section 3.1, RFC 768). `length` is that of the
-    /// transport header and its payload in bytes.
+    /// Adds the pseudo header of an IPv4 datagram (RFC 9293 section 3.1, RFC 768). `length` is that
+    /// of the transport header and its payload in bytes.
     #[inline]
     #[must_use]
     pub const fn pseudo_ipv4(
@@ -73,8 +75,17 @@ impl Sum {
     /// upper-layer header and its payload in bytes.
     #[inline]
     #[must_use]
-    pub fn pseudo_ipv6(self, source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: u32) -> Self {
-        self.bytes(&source.octets()).bytes(&destination.octets()).long(length).long(u32::from(protocol))
+    pub fn pseudo_ipv6(
+        self,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        protocol: u8,
+        length: u32,
+    ) -> Self {
+        self.bytes(&source.octets())
+            .bytes(&destination.octets())
+            .long(length)
+            .long(u32::from(protocol))
     }
 
     /// The sum itself, folded to 16 bits: 0xffff over data that includes its right checksum.
@@ -96,7 +107,8 @@ impl Sum {
         !self.fold()
     }
 
-    /// The checksum for a UDP header, where 0 would mean that there is none (RFC 768): 0xffff instead.
+    /// The checksum for a UDP header, where 0 would mean that there is none (RFC 768): 0xffff
+    /// instead.
     #[inline]
     #[must_use]
     pub const fn checksum_not_zero(self) -> u16 {
@@ -135,20 +147,24 @@ pub const fn update_long(checksum: u16, old: u32, new: u32) -> u16 {
     Sum::new().word(!checksum).long(!old).long(new).checksum()
 }
 
-/// Completes a checksum that the sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): sums
-/// `frame` from `start` to its end, where the checksum field, `offset` bytes behind `start`, holds the sum of
-/// the pseudo header, and stores the result there. Never stores 0, like `skb_checksum_help()` (Linux
-/// net/core/dev.c).
+/// Completes a checksum that the sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`):
+/// sums `frame` from `start` to its end, where the checksum field, `offset` bytes behind `start`,
+/// holds the sum of the pseudo header, and stores the result there. Never stores 0, like
+/// `skb_checksum_help()` (Linux net/core/dev.c).
 ///
 /// # Errors
 /// If the checksum field does not lie within the frame.
 pub fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), WireError> {
     let available = frame.len();
-    let truncated =
-        WireError::truncated("partial checksum", start.saturating_add(offset).saturating_add(2), available);
+    let truncated = WireError::truncated(
+        "partial checksum",
+        start.saturating_add(offset).saturating_add(2),
+        available,
+    );
     let covered = frame.get_mut(start..).ok_or(truncated)?;
     let checksum = Sum::new().bytes(covered).checksum_not_zero();
-    let field = covered.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()).ok_or(truncated)?;
+    let field =
+        covered.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()).ok_or(truncated)?;
     *field = checksum.to_be_bytes();
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! One pass over an Ethernet frame: where each header starts and what a path decision needs to know.
+//! One pass over an Ethernet frame: where each header starts and what a path decision needs to
+//! know.
 //!
-//! Nothing is copied but the fields below, nothing is allocated, and no input is an error: where a header is
-//! cut short, contradicts the frame's length or is of an unknown kind, the result is weaker, as each field
-//! says.
+//! Nothing is copied but the fields below, nothing is allocated, and no input is an error: where a
+//! header is cut short, contradicts the frame's length or is of an unknown kind, the result is
+//! weaker, as each field says.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,11 +39,11 @@ pub struct Dissection {
     pub ethertype: u16,
     /// Where the network header starts.
     pub l3_offset: u16,
-    /// The network header. [`Network::Other`] for a broken or cut IP header too: then `ethertype` still says
-    /// IP.
+    /// The network header. [`Network::Other`] for a broken or cut IP header too: then `ethertype`
+    /// still says IP.
     pub network: Network,
-    /// The transport header. `None` if the network is not IP, for later fragments, for datagrams longer than
-    /// the frame, and behind extension headers that are cut short or more than 8.
+    /// The transport header. `None` if the network is not IP, for later fragments, for datagrams
+    /// longer than the frame, and behind extension headers that are cut short or more than 8.
     pub transport: Option<Transport>,
     /// RoCEv2: whole datagrams to UDP port 4791 whose base transport header is complete.
     pub roce: Option<Roce>,
@@ -99,8 +100,9 @@ pub struct Ipv6Summary {
     pub fragment: Fragment,
     /// Payload with extension headers in bytes, as claimed; not checked against the frame.
     pub payload_length: u16,
-    /// In a fragment, the next header that its fragment header names (the same in every fragment of a
-    /// datagram); otherwise the upper-layer protocol, or the first next header that could not be followed.
+    /// In a fragment, the next header that its fragment header names (the same in every fragment of
+    /// a datagram); otherwise the upper-layer protocol, or the first next header that could not be
+    /// followed.
     pub protocol: u8,
 }
 
@@ -122,8 +124,8 @@ pub struct Transport {
     pub protocol: u8,
     /// Where the header starts.
     pub offset: u16,
-    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP. `None` if they are cut off, or if
-    /// the UDP length contradicts the IP length.
+    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP. `None` if they are cut
+    /// off, or if the UDP length contradicts the IP length.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -173,9 +175,9 @@ impl Transport {
 }
 
 impl Dissection {
-    /// Length in bytes of all headers through TCP (with options) or UDP: what each segment of a GSO frame
-    /// repeats, and where its payload starts. `frame` is the frame that was dissected. `None` if the
-    /// transport is neither, or its header is not complete in the frame.
+    /// Length in bytes of all headers through TCP (with options) or UDP: what each segment of a GSO
+    /// frame repeats, and where its payload starts. `frame` is the frame that was dissected. `None`
+    /// if the transport is neither, or its header is not complete in the frame.
     #[must_use]
     pub fn gso_header_length(&self, frame: &[u8]) -> Option<usize> {
         let transport = self.transport?;
@@ -183,23 +185,27 @@ impl Dissection {
         let header = frame.get(start..)?;
         let (length, minimum) = match transport.protocol {
             PROTOCOL_UDP => (Udp::LENGTH, Udp::LENGTH),
-            PROTOCOL_TCP => (usize::from(Tcp::parse(header).ok()?.0.data_offset()) * 4, Tcp::LENGTH),
+            PROTOCOL_TCP => {
+                (usize::from(Tcp::parse(header).ok()?.0.data_offset()) * 4, Tcp::LENGTH)
+            }
             _ => return None,
         };
         (length >= minimum && length <= header.len()).then_some(start + length)
     }
 }
 
-/// Dissects an Ethernet frame (without preamble and FCS; trailing padding is allowed). `None` if it is
-/// shorter than an Ethernet header; otherwise always a result, as complete as the frame.
+/// Dissects an Ethernet frame (without preamble and FCS; trailing padding is allowed). `None` if it
+/// is shorter than an Ethernet header; otherwise always a result, as complete as the frame.
 #[inline]
 #[must_use]
 pub fn dissect(frame: &[u8]) -> Option<Dissection> {
-    // RoCE over IPv4 is almost all there is: inlined, it costs its reader a third of the instructions of a look at everything.
+    // RoCE over IPv4 is almost all there is: inlined, it costs its reader a third of the
+    // instructions of a look at everything.
     roce_over_ipv4(frame).or_else(|| dissect_any(frame))
 }
 
-/// What [`dissect_any`] says of a whole RoCE frame over IPv4 without tags and options; `None` for all others.
+/// What [`dissect_any`] says of a whole RoCE frame over IPv4 without tags and options; `None` for
+/// all others.
 #[inline(always)]
 fn roce_over_ipv4(frame: &[u8]) -> Option<Dissection> {
     let headers = frame.first_chunk::<54>()?;
@@ -207,7 +213,8 @@ fn roce_over_ipv4(frame: &[u8]) -> Option<Dissection> {
     let (ip, rest) = rest.split_first_chunk::<20>()?;
     let (udp, bth) = rest.split_first_chunk::<8>()?;
     let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ethertype @ ..] = *ethernet;
-    let [version, tos, l0, l1, _, _, f0, f1, ttl, protocol, _, _, a0, a1, a2, a3, b0, b1, b2, b3] = *ip;
+    let [version, tos, l0, l1, _, _, f0, f1, ttl, protocol, _, _, a0, a1, a2, a3, b0, b1, b2, b3] =
+        *ip;
     let [source_port @ .., p0, p1, u0, u1, _, _] = *udp;
     let source_port: [u8; 2] = source_port;
     let [opcode, _, _, _, _, q0, q1, q2, _, n0, n1, n2] = *bth.first_chunk::<12>()?;
@@ -261,7 +268,8 @@ fn dissect_any(frame: &[u8]) -> Option<Dissection> {
         vlan_tags += 1;
     }
     let l3_offset = ETHERNET_LENGTH + 4 * u16::from(vlan_tags);
-    // Each kind of frame makes its own result, in place: a common one, filled step by step, would be copied.
+    // Each kind of frame makes its own result, in place: a common one, filled step by step, would
+    // be copied.
     let result = |network, (transport, roce)| Dissection {
         destination: ethernet.destination(),
         source: ethernet.source(),
@@ -276,9 +284,12 @@ fn dissect_any(frame: &[u8]) -> Option<Dissection> {
         && let Some((ip, payload)) = ipv4(l3)
     {
         let above = match payload {
-            Some(payload) => {
-                transport(ip.protocol, l3_offset + u16::from(ip.header_length), payload, ip.fragment)
-            }
+            Some(payload) => transport(
+                ip.protocol,
+                l3_offset + u16::from(ip.header_length),
+                payload,
+                ip.fragment,
+            ),
             None => (None, None),
         };
         return Some(result(Network::Ipv4(ip), above));
@@ -401,7 +412,11 @@ impl Roce {
     #[inline]
     fn of(datagram: &[u8]) -> Option<Self> {
         let (bth, _) = Bth::parse(datagram).ok()?;
-        Some(Self { opcode: bth.opcode(), destination: bth.destination(), sequence: bth.sequence() })
+        Some(Self {
+            opcode: bth.opcode(),
+            destination: bth.destination(),
+            sequence: bth.sequence(),
+        })
     }
 }
 
@@ -475,7 +490,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8192))]
 
-        /// The short way says what the long one does, or nothing: for RoCE frames of any length, changed anywhere.
+        /// The short way says what the long one does, or nothing: for RoCE frames of any length,
+        /// changed anywhere.
         #[test]
         fn both_ways_say_the_same(
             (length, change) in (0usize..90, prop::option::weighted(0.7, (0usize..56, any::<u8>()))),

@@ -1,4 +1,5 @@
-//! Explicit congestion notification over a tunnel (RFC 6040), as Linux does it (include/net/inet_ecn.h).
+//! Explicit congestion notification over a tunnel (RFC 6040), as Linux does it
+//! (include/net/inet_ecn.h).
 //!
 //! Everything here looks at the two low bits of an IPv4 type of service or an IPv6 traffic class.
 
@@ -59,8 +60,8 @@ impl Codepoint {
 /// Which outer code point a tunnel's ingress writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Ingress {
-    /// `INET_ECN_encapsulate()`: the inner one, but ECT(0) for CE, so that the outer header reports only
-    /// congestion of the underlay.
+    /// `INET_ECN_encapsulate()`: the inner one, but ECT(0) for CE, so that the outer header reports
+    /// only congestion of the underlay.
     #[default]
     Linux,
     /// RFC 6040 section 4.1, normal mode: the inner one.
@@ -82,18 +83,18 @@ pub const fn encapsulate(mode: Ingress, outer: u8, inner: u8) -> u8 {
 pub enum Egress {
     /// Forward it as it is.
     Keep,
-    /// Forward it as it is; kernel VXLAN logs that the outer code point should not occur over an inner
-    /// not-ECT.
+    /// Forward it as it is; kernel VXLAN logs that the outer code point should not occur over an
+    /// inner not-ECT.
     KeepSuspicious,
     /// Write this code point into the inner header.
     Set(Codepoint),
-    /// Drop the packet: congestion was experienced by a transport that does not understand it. Kernel VXLAN
-    /// logs it too and counts a receive error and a frame error.
+    /// Drop the packet: congestion was experienced by a transport that does not understand it.
+    /// Kernel VXLAN logs it too and counts a receive error and a frame error.
     Drop,
 }
 
-/// What becomes of a packet that arrives with the `outer` traffic class around the `inner` one (RFC 6040
-/// figure 4).
+/// What becomes of a packet that arrives with the `outer` traffic class around the `inner` one (RFC
+/// 6040 figure 4).
 ///
 /// ```text
 ///            outer: Not-ECT   ECT(0)          ECT(1)          CE
@@ -117,8 +118,8 @@ pub const fn decapsulate(outer: u8, inner: u8) -> Egress {
     }
 }
 
-/// Writes a code point into the IPv4 or IPv6 header at the start of `packet` and corrects the IPv4 header
-/// checksum. False, and nothing is written, if it is neither or shorter than a header.
+/// Writes a code point into the IPv4 or IPv6 header at the start of `packet` and corrects the IPv4
+/// header checksum. False, and nothing is written, if it is neither or shorter than a header.
 pub fn set(packet: &mut [u8], codepoint: Codepoint) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -151,7 +152,10 @@ mod tests {
             for dscp in [0, 0x14, 0xb8, 0xfc] {
                 for old in 0..4 {
                     assert_eq!(encapsulate(Ingress::Linux, dscp | old, 0xa8 | inner), dscp | linux);
-                    assert_eq!(encapsulate(Ingress::Normal, dscp | old, 0xa8 | inner), dscp | normal);
+                    assert_eq!(
+                        encapsulate(Ingress::Normal, dscp | old, 0xa8 | inner),
+                        dscp | normal
+                    );
                 }
             }
         }
@@ -161,7 +165,8 @@ mod tests {
     fn l7_decapsulate_figure_4() {
         use Egress::{Drop, Keep, KeepSuspicious};
         let (ect1, ce) = (Egress::Set(Codepoint::Ect1), Egress::Set(Codepoint::Ce));
-        // Rows: inner; columns: outer; both in the order of the numbers: not-ECT, ECT(1), ECT(0), CE.
+        // Rows: inner; columns: outer; both in the order of the numbers: not-ECT, ECT(1), ECT(0),
+        // CE.
         let figure = [
             [Keep, KeepSuspicious, KeepSuspicious, Drop],
             [Keep, Keep, Keep, ce],
@@ -170,14 +175,19 @@ mod tests {
         ];
         for (inner, row) in (0u8..).zip(figure) {
             for (outer, expected) in (0u8..).zip(row) {
-                assert_eq!(decapsulate(0x14 | outer, 0xb8 | inner), expected, "inner {inner} outer {outer}");
+                assert_eq!(
+                    decapsulate(0x14 | outer, 0xb8 | inner),
+                    expected,
+                    "inner {inner} outer {outer}"
+                );
             }
         }
     }
 
     #[test]
     fn set_changes_the_code_point_only_and_keeps_the_checksum_right() {
-        let mut packet = [0x45, 0xb8, 0, 20, 0x12, 0x34, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let mut packet =
+            [0x45, 0xb8, 0, 20, 0x12, 0x34, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let sum = checksum::checksum(&packet).to_be_bytes();
         packet[10..12].copy_from_slice(&sum);
         for codepoint in [Codepoint::Ce, Codepoint::Ect1, Codepoint::NotEct, Codepoint::Ect0] {

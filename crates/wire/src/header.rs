@@ -1,8 +1,8 @@
 //! How fixed-size headers are declared: a table of fields, from which views and builders follow.
 //!
-//! `Udp<&[u8; 8]>` is a view of a header in a frame, `Udp<&mut [u8; 8]>` edits one in place and `Udp<[u8;
-//! 8]>` is one on its own. The length is checked once, by `parse`; no getter or setter can fail after that. A
-//! setter of a field of fewer bits than its type takes the low bits.
+//! `Udp<&[u8; 8]>` is a view of a header in a frame, `Udp<&mut [u8; 8]>` edits one in place and
+//! `Udp<[u8; 8]>` is one on its own. The length is checked once, by `parse`; no getter or setter
+//! can fail after that. A setter of a field of fewer bits than its type takes the low bits.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,8 @@ pub(crate) trait Field: Sized {
     fn write(self, bytes: &mut [u8]);
 }
 
-/// A value that fills some bits of a header: those of a mask over the big-endian word at its offset.
+/// A value that fills some bits of a header: those of a mask over the big-endian word at its
+/// offset.
 pub(crate) trait Bits {
     fn of_word(word: u32) -> Self;
     fn to_word(self) -> u32;
@@ -158,7 +159,8 @@ macro_rules! header {
         }
 
         impl<'a> $name<&'a mut [u8; $length]> {
-            /// Views the header at the start of `bytes` for editing; also returns what is behind it.
+            /// Views the header at the start of `bytes` for editing; also returns what is behind
+            /// it.
             ///
             /// # Errors
             /// If `bytes` is too short. No field is checked.
@@ -245,14 +247,16 @@ mod tests {
     use crate::icmp::{Icmp, Icmpv6};
     use crate::nd::{LinkLayerOption, Neighbor};
     use crate::roce::{Aeth, Bth, Cnp, Deth, Reth};
-    use crate::{Arp, Ethernet, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Tcp, Udp, Vlan, Vxlan, WireError};
+    use crate::{
+        Arp, Ethernet, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Tcp, Udp, Vlan, Vxlan, WireError,
+    };
 
     macro_rules! every_header {
         ($($name:ident: $test:ident,)*) => {
             $(
                 proptest! {
-                    /// The fields together are the header, bit by bit; so each bit belongs to a field, and
-                    /// setting a field leaves the others alone.
+                    /// The fields together are the header, bit by bit; so each bit belongs to a
+                    /// field, and setting a field leaves the others alone.
                     #[test]
                     fn $test(bytes in prop::collection::vec(any::<u8>(), $name::LENGTH..$name::LENGTH + 4)) {
                         let (view, rest) = $name::parse(&bytes).unwrap();

@@ -8,7 +8,8 @@ use crate::header::header;
 use crate::number::PROTOCOL_ICMPV6;
 
 header! {
-    /// An ICMP header (RFC 792), with the next-hop MTU of "fragmentation needed" (RFC 1191 section 4).
+    /// An ICMP header (RFC 792), with the next-hop MTU of "fragmentation needed" (RFC 1191 section
+    /// 4).
     ///
     /// ```text
     ///  0                   1                   2                   3
@@ -67,7 +68,8 @@ header! {
         code, set_code: u8 = 1;
         /// Checksum over pseudo header and ICMPv6 message.
         checksum, set_checksum: u16 = 2;
-        /// MTU of the next hop in bytes in "packet too big"; identifier and sequence number of an echo.
+        /// MTU of the next hop in bytes in "packet too big"; identifier and sequence number of an
+        /// echo.
         parameter, set_parameter: u32 = 4;
     }
 }
@@ -101,14 +103,14 @@ pub enum Problem {
     },
 }
 
-/// As much of the offending packet as an ICMP error quotes: the whole message stays within 576 bytes (RFC
-/// 1812 section 4.3.2.3).
+/// As much of the offending packet as an ICMP error quotes: the whole message stays within 576
+/// bytes (RFC 1812 section 4.3.2.3).
 const QUOTE: usize = 576 - 20 - Icmp::LENGTH;
 /// The same for ICMPv6, where a message stays within the minimum MTU (RFC 4443 section 2.4 c).
 const QUOTE_V6: usize = 1280 - 40 - Icmpv6::LENGTH;
 
-/// Writes an ICMP error about `offending`, a packet that starts with its IPv4 header, to the start of `out`.
-/// Returns the message's length in bytes, at most 556.
+/// Writes an ICMP error about `offending`, a packet that starts with its IPv4 header, to the start
+/// of `out`. Returns the message's length in bytes, at most 556.
 ///
 /// # Errors
 /// If `out` is too short.
@@ -127,8 +129,9 @@ pub fn write_error(out: &mut [u8], problem: Problem, offending: &[u8]) -> Result
     write_quoting(header.write(out)?, quote).map(|quoted| Icmp::LENGTH + quoted)
 }
 
-/// Writes an ICMPv6 error about `offending`, a packet that starts with its IPv6 header, to the start of
-/// `out`, to be sent from `source` to `destination`. Returns the message's length in bytes, at most 1240.
+/// Writes an ICMPv6 error about `offending`, a packet that starts with its IPv6 header, to the
+/// start of `out`, to be sent from `source` to `destination`. Returns the message's length in
+/// bytes, at most 1240.
 ///
 /// # Errors
 /// If `out` is too short.

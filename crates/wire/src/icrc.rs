@@ -1,8 +1,9 @@
 //! The invariant CRC of RoCEv2 (InfiniBand architecture 7.8.1 and annex A17.3.3).
 //!
-//! It is Ethernet's CRC-32 over eight bytes of ones (an InfiniBand header that RoCE does not have), then the
-//! packet from its IP header to the end of the payload, with all ones in the fields that routers may change.
-//! It stands behind the payload in the byte order of Ethernet's own FCS: low byte first.
+//! It is Ethernet's CRC-32 over eight bytes of ones (an InfiniBand header that RoCE does not have),
+//! then the packet from its IP header to the end of the payload, with all ones in the fields that
+//! routers may change. It stands behind the payload in the byte order of Ethernet's own FCS: low
+//! byte first.
 
 use core::ops::Range;
 
@@ -19,7 +20,8 @@ pub const LENGTH: usize = 4;
 /// The reflected polynomial of CRC-32 (IEEE 802.3-2022 section 3.2.9).
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Entry `[k][b]`: the CRC of byte `b` followed by `k` zero bytes. Four bytes are folded in at once this way.
+/// Entry `[k][b]`: the CRC of byte `b` followed by `k` zero bytes. Four bytes are folded in at once
+/// this way.
 #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const TABLES: [[u32; 256]; 4] = {
     let mut tables = [[0; 256]; 4];
@@ -53,7 +55,8 @@ fn entry(table: &[u32; 256], byte: u8) -> u32 {
     table.get(usize::from(byte)).copied().unwrap_or_default()
 }
 
-/// Continues a CRC-32 over `bytes`. Starts from and gives the register itself, which is not complemented.
+/// Continues a CRC-32 over `bytes`. Starts from and gives the register itself, which is not
+/// complemented.
 fn crc32(register: u32, bytes: &[u8]) -> u32 {
     let [by_0, by_1, by_2, by_3] = &TABLES;
     let (words, tail) = bytes.as_chunks::<4>();
@@ -61,16 +64,17 @@ fn crc32(register: u32, bytes: &[u8]) -> u32 {
         let [a, b, c, d] = (register ^ u32::from_le_bytes(*word)).to_le_bytes();
         entry(by_3, a) ^ entry(by_2, b) ^ entry(by_1, c) ^ entry(by_0, d)
     });
-    tail.iter().fold(register, |register, byte| (register >> 8) ^ entry(by_0, register as u8 ^ byte))
+    tail.iter()
+        .fold(register, |register, byte| (register >> 8) ^ entry(by_0, register as u8 ^ byte))
 }
 
-/// Computes the ICRC of the RoCEv2 packet that starts with an IPv4 or IPv6 header at the start of `packet`.
-/// The last four bytes of its UDP datagram are the ICRC's place and are not looked at; padding may follow
-/// them.
+/// Computes the ICRC of the RoCEv2 packet that starts with an IPv4 or IPv6 header at the start of
+/// `packet`. The last four bytes of its UDP datagram are the ICRC's place and are not looked at;
+/// padding may follow them.
 ///
 /// # Errors
-/// If the IP or UDP header does not parse, UDP does not follow IP (behind options or extension headers), or
-/// the datagram is too short for a base transport header and an ICRC.
+/// If the IP or UDP header does not parse, UDP does not follow IP (behind options or extension
+/// headers), or the datagram is too short for a base transport header and an ICRC.
 pub fn compute(packet: &[u8]) -> Result<u32, WireError> {
     locate(packet).map(|(icrc, _)| icrc)
 }
@@ -99,23 +103,24 @@ pub fn fill(packet: &mut [u8]) -> Result<(), WireError> {
 /// The right ICRC of a packet, and where it belongs.
 fn locate(packet: &[u8]) -> Result<(u32, Range<usize>), WireError> {
     let lrh = crc32(u32::MAX, &[0xff; 8]);
-    let (register, headers_length, protocol, payload) = if packet.first().is_some_and(|first| first >> 4 == 6)
-    {
-        let ip = Ipv6Packet::parse(packet)?;
-        let upper = ip.upper_layer()?;
-        let mut masked = *ip.header.as_bytes();
-        masked[0] |= 0x0f;
-        [masked[1], masked[2], masked[3], masked[7]] = [0xff; 4];
-        let extensions = ip.payload.len() - upper.payload.len();
-        let register = crc32(crc32(lrh, &masked), ip.payload.get(..extensions).unwrap_or_default());
-        (register, Ipv6::LENGTH + extensions, upper.protocol, upper.payload)
-    } else {
-        let ip = Ipv4Packet::parse(packet)?;
-        let mut masked = *ip.header.as_bytes();
-        [masked[1], masked[8], masked[10], masked[11]] = [0xff; 4];
-        let register = crc32(crc32(lrh, &masked), ip.options);
-        (register, Ipv4::LENGTH + ip.options.len(), ip.header.protocol(), ip.payload)
-    };
+    let (register, headers_length, protocol, payload) =
+        if packet.first().is_some_and(|first| first >> 4 == 6) {
+            let ip = Ipv6Packet::parse(packet)?;
+            let upper = ip.upper_layer()?;
+            let mut masked = *ip.header.as_bytes();
+            masked[0] |= 0x0f;
+            [masked[1], masked[2], masked[3], masked[7]] = [0xff; 4];
+            let extensions = ip.payload.len() - upper.payload.len();
+            let register =
+                crc32(crc32(lrh, &masked), ip.payload.get(..extensions).unwrap_or_default());
+            (register, Ipv6::LENGTH + extensions, upper.protocol, upper.payload)
+        } else {
+            let ip = Ipv4Packet::parse(packet)?;
+            let mut masked = *ip.header.as_bytes();
+            [masked[1], masked[8], masked[10], masked[11]] = [0xff; 4];
+            let register = crc32(crc32(lrh, &masked), ip.options);
+            (register, Ipv4::LENGTH + ip.options.len(), ip.header.protocol(), ip.payload)
+        };
     if protocol != PROTOCOL_UDP {
         return Err(WireError::invalid("ICRC", "protocol", protocol.into()));
     }
@@ -137,10 +142,11 @@ mod tests {
 
     /// A UC send, as Scapy's tests have it (test/contrib/roce.uts); the ICRC computed by zlib.
     const UC_SEND: [u8; 64] = [
-        0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0x00, 0x00, 0xc0, 0xa8, 0x00, 0x07, 0xc0,
-        0xa8, 0x00, 0x07, 0xc0, 0x00, 0x12, 0xb7, 0x00, 0x2c, 0x00, 0x00, 0x24, 0x60, 0xff, 0xff, 0x00, 0x00,
-        0x00, 0xd3, 0x00, 0xcf, 0x17, 0x10, 0x46, 0x30, 0x81, 0x8b, 0xe2, 0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95,
-        0x50, 0x54, 0x01, 0xbe, 0x88, 0x5e, 0x50, 0x00, 0x00, 0x78, 0xf3, 0x53, 0xf3,
+        0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0x00, 0x00, 0xc0, 0xa8, 0x00,
+        0x07, 0xc0, 0xa8, 0x00, 0x07, 0xc0, 0x00, 0x12, 0xb7, 0x00, 0x2c, 0x00, 0x00, 0x24, 0x60,
+        0xff, 0xff, 0x00, 0x00, 0x00, 0xd3, 0x00, 0xcf, 0x17, 0x10, 0x46, 0x30, 0x81, 0x8b, 0xe2,
+        0x89, 0x35, 0xd9, 0x0e, 0x9a, 0x95, 0x50, 0x54, 0x01, 0xbe, 0x88, 0x5e, 0x50, 0x00, 0x00,
+        0x78, 0xf3, 0x53, 0xf3,
     ];
 
     #[test]
@@ -192,7 +198,8 @@ mod tests {
         assert_eq!(padded, [&UC_SEND[..], &[0x77; 9]].concat());
     }
 
-    /// The CRC bit by bit over a copy in which the variant fields are ones: a second way to the same number.
+    /// The CRC bit by bit over a copy in which the variant fields are ones: a second way to the
+    /// same number.
     fn by_definition(masked: &[u8]) -> u32 {
         let mut register = u32::MAX;
         for byte in [0xff; 8].iter().chain(masked) {
@@ -208,7 +215,8 @@ mod tests {
     fn ipv6_with_and_without_extension_headers() {
         for extension in [&[][..], &[17, 0, 1, 4, 0, 0, 0, 0]] {
             let datagram = &UC_SEND[20..];
-            let mut packet = vec![0x61, 0x23, 0x45, 0x67, 0, (extension.len() + datagram.len()) as u8];
+            let mut packet =
+                vec![0x61, 0x23, 0x45, 0x67, 0, (extension.len() + datagram.len()) as u8];
             packet.extend([if extension.is_empty() { 17 } else { 60 }, 64]);
             packet.extend(0..32);
             packet.extend(extension);

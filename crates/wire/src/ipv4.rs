@@ -57,8 +57,8 @@ header! {
 }
 
 impl Ipv4<[u8; 20]> {
-    /// A header without options for `payload_length` bytes, TTL 64, all else 0. The checksum is right until
-    /// something is set.
+    /// A header without options for `payload_length` bytes, TTL 64, all else 0. The checksum is
+    /// right until something is set.
     ///
     /// # Errors
     /// If header and payload are longer than 65535 bytes.
@@ -73,7 +73,12 @@ impl Ipv4<[u8; 20]> {
             WireError::invalid("Ipv4", "total length", u32::try_from(length).unwrap_or(u32::MAX))
         })?;
         let mut header = Self::zeroed();
-        header.set_version(4).set_ihl(5).set_total_length(total_length).set_ttl(64).set_protocol(protocol);
+        header
+            .set_version(4)
+            .set_ihl(5)
+            .set_total_length(total_length)
+            .set_ttl(64)
+            .set_protocol(protocol);
         header.set_source(source).set_destination(destination);
         Ok(*header.fill_checksum())
     }
@@ -97,11 +102,12 @@ pub struct Ipv4Packet<'a> {
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Views the packet at the start of `bytes`. Padding may follow it. The checksum is not looked at.
+    /// Views the packet at the start of `bytes`. Padding may follow it. The checksum is not looked
+    /// at.
     ///
     /// # Errors
-    /// If the version is not 4, the header shorter than 20 bytes, the total length shorter than the header,
-    /// or `bytes` too short.
+    /// If the version is not 4, the header shorter than 20 bytes, the total length shorter than the
+    /// header, or `bytes` too short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, rest) = Ipv4::parse(bytes)?;
         if header.version() != 4 {

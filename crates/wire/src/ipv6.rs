@@ -64,10 +64,18 @@ impl Ipv6<[u8; 40]> {
         payload_length: usize,
     ) -> Result<Self, WireError> {
         let length = u16::try_from(payload_length).map_err(|_| {
-            WireError::invalid("Ipv6", "payload length", u32::try_from(payload_length).unwrap_or(u32::MAX))
+            WireError::invalid(
+                "Ipv6",
+                "payload length",
+                u32::try_from(payload_length).unwrap_or(u32::MAX),
+            )
         })?;
         let mut header = Self::zeroed();
-        header.set_version(6).set_payload_length(length).set_next_header(next_header).set_hop_limit(64);
+        header
+            .set_version(6)
+            .set_payload_length(length)
+            .set_next_header(next_header)
+            .set_hop_limit(64);
         Ok(*header.set_source(source).set_destination(destination))
     }
 }
@@ -101,8 +109,8 @@ header! {
 }
 
 header! {
-    /// The common start of hop-by-hop options, routing and destination options headers (RFC 8200 sections
-    /// 4.3, 4.4 and 4.6) and of the authentication header (RFC 4302 section 2).
+    /// The common start of hop-by-hop options, routing and destination options headers (RFC 8200
+    /// sections 4.3, 4.4 and 4.6) and of the authentication header (RFC 4302 section 2).
     ///
     /// ```text
     ///  0                   1
@@ -114,8 +122,8 @@ header! {
     Ipv6Extension[2] {
         /// What follows this extension header.
         next_header, set_next_header: u8 = 0;
-        /// Length: in units of eight bytes without the first eight, but in units of four bytes minus two in
-        /// an authentication header.
+        /// Length: in units of eight bytes without the first eight, but in units of four bytes
+        /// minus two in an authentication header.
         length, set_length: u8 = 1;
     }
 }
@@ -132,8 +140,8 @@ pub struct Ipv6Packet<'a> {
 /// Where a chain of extension headers ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// The protocol: of the upper layer, or in a fragment that is not the first, of what the fragment header
-    /// names.
+    /// The protocol: of the upper layer, or in a fragment that is not the first, of what the
+    /// fragment header names.
     pub protocol: u8,
     /// The last fragment header of the chain.
     pub fragment: Option<Ipv6Fragment<&'a [u8; 8]>>,
@@ -152,8 +160,11 @@ impl<'a> Ipv6Packet<'a> {
             return Err(WireError::invalid("Ipv6", "version", header.version().into()));
         }
         let length = usize::from(header.payload_length());
-        let payload =
-            rest.get(..length).ok_or(WireError::truncated("Ipv6", Ipv6::LENGTH + length, bytes.len()))?;
+        let payload = rest.get(..length).ok_or(WireError::truncated(
+            "Ipv6",
+            Ipv6::LENGTH + length,
+            bytes.len(),
+        ))?;
         Ok(Self { header, payload })
     }
 
@@ -162,12 +173,18 @@ impl<'a> Ipv6Packet<'a> {
     /// # Errors
     /// If one of them is cut short, or there are more than [`MAX_EXTENSION_HEADERS`].
     pub fn upper_layer(&self) -> Result<UpperLayer<'a>, WireError> {
-        let mut at =
-            UpperLayer { protocol: self.header.next_header(), fragment: None, payload: self.payload };
+        let mut at = UpperLayer {
+            protocol: self.header.next_header(),
+            fragment: None,
+            payload: self.payload,
+        };
         for _ in 0..=MAX_EXTENSION_HEADERS {
-            let units = || Ipv6Extension::parse(at.payload).map(|(header, _)| usize::from(header.length()));
+            let units =
+                || Ipv6Extension::parse(at.payload).map(|(header, _)| usize::from(header.length()));
             let length = match at.protocol {
-                PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => (units()? + 1) * 8,
+                PROTOCOL_HOP_BY_HOP | PROTOCOL_ROUTING | PROTOCOL_DESTINATION_OPTIONS => {
+                    (units()? + 1) * 8
+                }
                 PROTOCOL_AUTHENTICATION => (units()? + 2) * 4,
                 PROTOCOL_FRAGMENT => Ipv6Fragment::LENGTH,
                 _ => return Ok(at),

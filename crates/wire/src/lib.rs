@@ -1,8 +1,10 @@
-//! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, UDP, VXLAN, RoCEv2, ICMP, checksums.
+//! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, UDP, VXLAN, RoCEv2, ICMP,
+//! checksums.
 //!
-//! [`dissect`] reads a whole frame in one pass, for the path of every frame. Everything else is one header at
-//! a time: a type over the header's bytes (`Udp<&[u8; 8]>`, `Udp<&mut [u8; 8]>`, `Udp<[u8; 8]>`), and where
-//! lengths have to be checked against the bytes around it, a type for the whole (`UdpDatagram`).
+//! [`dissect`] reads a whole frame in one pass, for the path of every frame. Everything else is one
+//! header at a time: a type over the header's bytes (`Udp<&[u8; 8]>`, `Udp<&mut [u8; 8]>`,
+//! `Udp<[u8; 8]>`), and where lengths have to be checked against the bytes around it, a type for
+//! the whole (`UdpDatagram`).
 
 pub mod checksum;
 pub mod ecn;
@@ -25,7 +27,9 @@ mod udp;
 mod vxlan;
 
 pub use arp::Arp;
-pub use dissect::{Dissection, Fragment, Ipv4Summary, Ipv6Summary, Network, Roce, Transport, dissect};
+pub use dissect::{
+    Dissection, Fragment, Ipv4Summary, Ipv6Summary, Network, Roce, Transport, dissect,
+};
 pub use error::WireError;
 pub use ethernet::{Ethernet, Vlan};
 pub use ipv4::{Ipv4, Ipv4Packet};

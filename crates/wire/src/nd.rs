@@ -9,8 +9,8 @@ use crate::number::PROTOCOL_ICMPV6;
 use crate::types::MacAddr;
 
 header! {
-    /// A neighbor solicitation or advertisement without its options (RFC 4861 sections 4.3 and 4.4). A
-    /// solicitation has no flags.
+    /// A neighbor solicitation or advertisement without its options (RFC 4861 sections 4.3 and
+    /// 4.4). A solicitation has no flags.
     ///
     /// ```text
     ///  0                   1                   2                   3
@@ -87,8 +87,8 @@ impl LinkLayerOption<[u8; 8]> {
     }
 }
 
-/// A neighbor solicitation or advertisement, checked as RFC 4861 sections 7.1.1 and 7.1.2 want it, except for
-/// what stands in the IPv6 header (hop limit 255) and the checksum.
+/// A neighbor solicitation or advertisement, checked as RFC 4861 sections 7.1.1 and 7.1.2 want it,
+/// except for what stands in the IPv6 header (hop limit 255) and the checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborMessage<'a> {
     /// The fixed part.
@@ -100,8 +100,8 @@ impl<'a> NeighborMessage<'a> {
     /// Views the message that fills `bytes`, an ICMPv6 message.
     ///
     /// # Errors
-    /// If `bytes` is too short, type or code are others, the target is a multicast address, or an option has
-    /// length 0 or is cut short.
+    /// If `bytes` is too short, type or code are others, the target is a multicast address, or an
+    /// option has length 0 or is cut short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, options) = Neighbor::parse(bytes)?;
         if !matches!(header.kind(), Neighbor::SOLICITATION | Neighbor::ADVERTISEMENT) {
@@ -111,7 +111,11 @@ impl<'a> NeighborMessage<'a> {
             return Err(WireError::invalid("Neighbor", "code", header.code().into()));
         }
         if header.target().is_multicast() {
-            return Err(WireError::invalid("Neighbor", "target", header.target().segments()[0].into()));
+            return Err(WireError::invalid(
+                "Neighbor",
+                "target",
+                header.target().segments()[0].into(),
+            ));
         }
         let message = Self { header, options };
         let mut rest = options;
@@ -121,8 +125,8 @@ impl<'a> NeighborMessage<'a> {
         Ok(message)
     }
 
-    /// The MAC address in the first link-layer address option of a type; options of other lengths than
-    /// Ethernet's are passed over.
+    /// The MAC address in the first link-layer address option of a type; options of other lengths
+    /// than Ethernet's are passed over.
     #[must_use]
     pub fn link_layer_address(&self, kind: u8) -> Option<MacAddr> {
         let mut rest = self.options;
@@ -141,7 +145,8 @@ impl<'a> NeighborMessage<'a> {
 /// The option at the start of `bytes`, and what is behind it.
 fn split_option(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     let available = bytes.len();
-    let &[_, units] = bytes.first_chunk().ok_or(WireError::truncated("Neighbor option", 2, available))?;
+    let &[_, units] =
+        bytes.first_chunk().ok_or(WireError::truncated("Neighbor option", 2, available))?;
     if units == 0 {
         return Err(WireError::invalid("Neighbor option", "length", 0));
     }
@@ -152,7 +157,8 @@ fn split_option(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
 /// Length in bytes of a message with one link-layer address option.
 pub const MESSAGE_LENGTH: usize = Neighbor::LENGTH + LinkLayerOption::LENGTH;
 
-/// A message of `neighbor` with one link-layer address option, its checksum computed for these addresses.
+/// A message of `neighbor` with one link-layer address option, its checksum computed for these
+/// addresses.
 #[must_use]
 pub fn message(
     mut neighbor: Neighbor<[u8; 24]>,

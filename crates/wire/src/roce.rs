@@ -3,8 +3,8 @@
 use crate::header::header;
 use crate::types::QueuePair;
 
-/// Opcodes (InfiniBand architecture 9.2.1 table 35, and annex A17.9.3 for the congestion notification): the
-/// upper three bits say the transport, the others the operation.
+/// Opcodes (InfiniBand architecture 9.2.1 table 35, and annex A17.9.3 for the congestion
+/// notification): the upper three bits say the transport, the others the operation.
 pub mod opcode {
     /// Reliable connection: first packet of a send.
     pub const RC_SEND_FIRST: u8 = 0x00;
@@ -85,7 +85,8 @@ header! {
 }
 
 impl Bth<[u8; 12]> {
-    /// A header with the default partition key 0xffff and M set, as hosts send it when paths do not migrate.
+    /// A header with the default partition key 0xffff and M set, as hosts send it when paths do not
+    /// migrate.
     #[must_use]
     pub fn new(opcode: u8, destination: QueuePair, sequence: u32) -> Self {
         let mut header = Self::zeroed();
@@ -105,7 +106,8 @@ header! {
     /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
     /// ```
     Aeth[4] {
-        /// Syndrome: bits 5 and 6 are 0 for an ACK, 1 for RNR NAK, 3 for NAK; the low five say more.
+        /// Syndrome: bits 5 and 6 are 0 for an ACK, 1 for RNR NAK, 3 for NAK; the low five say
+        /// more.
         syndrome, set_syndrome: u8 = 0;
         /// Message sequence number, 24 bits.
         message_sequence, set_message_sequence: u32 = 0 & 0x00ff_ffff;
@@ -161,8 +163,8 @@ header! {
 }
 
 header! {
-    /// What follows the base transport header of a congestion notification packet (InfiniBand architecture,
-    /// annex A17.9.3).
+    /// What follows the base transport header of a congestion notification packet (InfiniBand
+    /// architecture, annex A17.9.3).
     ///
     /// ```text
     ///  0                   1                   2                   3

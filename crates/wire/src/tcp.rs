@@ -90,8 +90,9 @@ impl<'a> TcpSegment<'a> {
         let Some(options_length) = length.checked_sub(Tcp::LENGTH) else {
             return Err(WireError::invalid("Tcp", "data offset", header.data_offset().into()));
         };
-        let (options, payload) =
-            rest.split_at_checked(options_length).ok_or(WireError::truncated("Tcp", length, bytes.len()))?;
+        let (options, payload) = rest
+            .split_at_checked(options_length)
+            .ok_or(WireError::truncated("Tcp", length, bytes.len()))?;
         Ok(Self { header, options, payload })
     }
 }

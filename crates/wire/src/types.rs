@@ -14,7 +14,9 @@ pub enum TypeError {
     #[error("queue pair {0:#x} is out of range (0 to 0xffffff)")]
     QueuePair(u32),
     /// A MAC address is six hexadecimal octets separated by colons.
-    #[error("'{0}' is no MAC address (expected six hexadecimal octets, for example 02:00:00:00:00:01)")]
+    #[error(
+        "'{0}' is no MAC address (expected six hexadecimal octets, for example 02:00:00:00:00:01)"
+    )]
     Mac(String),
 }
 
@@ -23,7 +25,8 @@ pub enum TypeError {
 pub struct MacAddr(pub [u8; 6]);
 
 impl Hash for MacAddr {
-    /// As one word: as bytes with their length, which is what arrays are hashed as, a lookup takes twice as many instructions.
+    /// As one word: as bytes with their length, which is what arrays are hashed as, a lookup takes
+    /// twice as many instructions.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [a, b, c, d, e, f] = self.0;

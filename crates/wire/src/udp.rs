@@ -32,12 +32,20 @@ impl Udp<[u8; 8]> {
     ///
     /// # Errors
     /// If header and payload are longer than 65535 bytes.
-    pub fn new(source_port: u16, destination_port: u16, payload_length: usize) -> Result<Self, WireError> {
+    pub fn new(
+        source_port: u16,
+        destination_port: u16,
+        payload_length: usize,
+    ) -> Result<Self, WireError> {
         let length = payload_length.saturating_add(Self::LENGTH);
-        let length = u16::try_from(length)
-            .map_err(|_| WireError::invalid("Udp", "length", u32::try_from(length).unwrap_or(u32::MAX)))?;
+        let length = u16::try_from(length).map_err(|_| {
+            WireError::invalid("Udp", "length", u32::try_from(length).unwrap_or(u32::MAX))
+        })?;
         let mut header = Self::zeroed();
-        header.set_source_port(source_port).set_destination_port(destination_port).set_length(length);
+        header
+            .set_source_port(source_port)
+            .set_destination_port(destination_port)
+            .set_length(length);
         Ok(header)
     }
 }
@@ -62,7 +70,8 @@ impl<'a> UdpDatagram<'a> {
         let Some(payload_length) = length.checked_sub(Udp::LENGTH) else {
             return Err(WireError::invalid("Udp", "length", header.length().into()));
         };
-        let payload = rest.get(..payload_length).ok_or(WireError::truncated("Udp", length, bytes.len()))?;
+        let payload =
+            rest.get(..payload_length).ok_or(WireError::truncated("Udp", length, bytes.len()))?;
         Ok(Self { header, payload })
     }
 }

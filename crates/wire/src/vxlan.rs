@@ -31,7 +31,8 @@ header! {
 impl Vxlan<[u8; 8]> {
     /// The I flag: the VNI is valid.
     pub const I_FLAG: u8 = 0x08;
-    /// All reserved bits of the header as one big-endian number: everything but the I flag and the VNI.
+    /// All reserved bits of the header as one big-endian number: everything but the I flag and the
+    /// VNI.
     pub const RESERVED: u64 = 0xf7ff_ffff_0000_00ff;
 
     /// A header for `vni`.
@@ -50,7 +51,8 @@ impl<B: core::borrow::Borrow<[u8; 8]>> Vxlan<B> {
         u64::from_be_bytes(*self.as_bytes()) & Vxlan::RESERVED
     }
 
-    /// The VNI, if the I flag is set. Reserved bits are not looked at: RFC 7348 has receivers ignore them.
+    /// The VNI, if the I flag is set. Reserved bits are not looked at: RFC 7348 has receivers
+    /// ignore them.
     ///
     /// # Errors
     /// If the I flag is not set, or the VNI is 0.
@@ -59,6 +61,7 @@ impl<B: core::borrow::Borrow<[u8; 8]>> Vxlan<B> {
         if self.flags() & Vxlan::I_FLAG == 0 {
             return Err(WireError::invalid("Vxlan", "flags", self.flags().into()));
         }
-        Vni::try_from(self.vni_number()).map_err(|_| WireError::invalid("Vxlan", "VNI", self.vni_number()))
+        Vni::try_from(self.vni_number())
+            .map_err(|_| WireError::invalid("Vxlan", "VNI", self.vni_number()))
     }
 }

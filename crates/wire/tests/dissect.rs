@@ -7,8 +7,8 @@ use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 use wire::roce::{Bth, opcode};
 use wire::{
-    Dissection, Ethernet, Fragment, Ipv4, Ipv4Summary, Ipv6, Ipv6Packet, Ipv6Summary, MacAddr, Network,
-    QueuePair, Roce, Transport, Udp, Vlan, dissect,
+    Dissection, Ethernet, Fragment, Ipv4, Ipv4Summary, Ipv6, Ipv6Packet, Ipv6Summary, MacAddr,
+    Network, QueuePair, Roce, Transport, Udp, Vlan, dissect,
 };
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -109,7 +109,9 @@ fn every_field_of_an_ipv6_roce_frame() {
 #[test]
 fn q3_up_to_four_vlan_tags_are_followed() {
     let plain = ipv4_frame(&roce_datagram(), |_| {});
-    for types in [&[0x8100u16][..], &[0x88a8, 0x8100], &[0x9100, 0x8100], &[0x88a8, 0x88a8, 0x9100, 0x8100]] {
+    for types in
+        [&[0x8100u16][..], &[0x88a8, 0x8100], &[0x9100, 0x8100], &[0x88a8, 0x88a8, 0x9100, 0x8100]]
+    {
         let mut frame = plain[..12].to_vec();
         frame.extend(types[0].to_be_bytes());
         for next in types[1..].iter().chain(&[0x0800]) {
@@ -124,7 +126,10 @@ fn q3_up_to_four_vlan_tags_are_followed() {
 
         // Cut within the last tag: it stays as the EtherType.
         let cut = of(&frame[..14 + 4 * types.len() - 1]);
-        assert_eq!((cut.vlan_tags as usize, cut.ethertype), (types.len() - 1, *types.last().unwrap()));
+        assert_eq!(
+            (cut.vlan_tags as usize, cut.ethertype),
+            (types.len() - 1, *types.last().unwrap())
+        );
         assert_eq!(cut.network, Network::Other);
     }
     let mut five = plain[..12].to_vec();
@@ -151,7 +156,10 @@ fn q4_ipv4_fragments() {
     assert_eq!(first, (Fragment::First, 17, Some(transport), None));
     assert_eq!(state(fragment(true, 3, &roce_datagram())), (Fragment::Later, 17, None, None));
     for bit in 0..13 {
-        assert_eq!(state(fragment(false, 1 << bit, &roce_datagram())), (Fragment::Later, 17, None, None));
+        assert_eq!(
+            state(fragment(false, 1 << bit, &roce_datagram())),
+            (Fragment::Later, 17, None, None)
+        );
     }
 }
 
@@ -174,10 +182,16 @@ fn q4_ipv6_fragments() {
         assert_eq!(fragment(60, 1 << bit, &chain), (Fragment::Later, 60, None, None));
     }
     // Atomic fragments, one in another too, are whole; the reserved bits 1 and 2 mean nothing.
-    assert_eq!(fragment(60, 6, &chain), (Fragment::Whole, 17, Some(transport), Some(expected_roce())));
+    assert_eq!(
+        fragment(60, 6, &chain),
+        (Fragment::Whole, 17, Some(transport), Some(expected_roce()))
+    );
     let atomic = [17, 0, 0, 0, 0, 0, 0, 9];
     let twice = [&atomic[..], &roce_datagram()].concat();
-    assert_eq!(fragment(44, 0, &twice), (Fragment::Whole, 17, Some(transport), Some(expected_roce())));
+    assert_eq!(
+        fragment(44, 0, &twice),
+        (Fragment::Whole, 17, Some(transport), Some(expected_roce()))
+    );
     // A fragment in a fragment keeps the key of the outer one.
     assert_eq!(fragment(44, 1, &twice), (Fragment::First, 44, None, None));
 }
@@ -192,8 +206,8 @@ fn lengths_that_contradict_the_frame() {
     six[14] = 0x40;
     assert!(broken(&six));
 
-    // Addresses known, transport not: total length too long, or shorter than the header; options beyond the
-    // frame.
+    // Addresses known, transport not: total length too long, or shorter than the header; options
+    // beyond the frame.
     for edit in [
         |ip: &mut Ipv4<[u8; 20]>| _ = ip.set_total_length(61),
         |ip: &mut Ipv4<[u8; 20]>| _ = ip.set_total_length(19),
@@ -223,7 +237,11 @@ fn lengths_that_contradict_the_frame() {
         datagram[5] = length;
         for dissection in [of(&ipv4_frame(&datagram, |_| {})), of(&ipv6_frame(17, &datagram))] {
             let transport = dissection.transport.unwrap();
-            assert_eq!((transport.protocol, transport.ports.is_some()), (17, ports), "UDP length {length}");
+            assert_eq!(
+                (transport.protocol, transport.ports.is_some()),
+                (17, ports),
+                "UDP length {length}"
+            );
             assert_eq!(dissection.roce.is_some(), roce, "UDP length {length}");
         }
     }
@@ -252,7 +270,9 @@ fn ends_of_an_ipv6_chain() {
     let protocol_and_transport = |next, chain: &[u8]| {
         let dissection = of(&ipv6_frame(next, chain));
         match dissection.network {
-            Network::Ipv6(ip) => (ip.protocol, dissection.transport.map(|transport| transport.offset)),
+            Network::Ipv6(ip) => {
+                (ip.protocol, dissection.transport.map(|transport| transport.offset))
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -289,7 +309,8 @@ fn gso_header_length_of_tcp_and_udp() {
     let icmp = ipv4_frame(&[8; 20], |ip| _ = ip.set_protocol(1));
     assert_eq!(of(&icmp).gso_header_length(&icmp), None);
     // A GSO frame is one datagram of up to 64 kB.
-    let big = ipv4_frame(&[Udp::new(1, 2, 65000).unwrap().as_bytes(), &[0; 65000][..]].concat(), |_| {});
+    let big =
+        ipv4_frame(&[Udp::new(1, 2, 65000).unwrap().as_bytes(), &[0; 65000][..]].concat(), |_| {});
     assert_eq!(of(&big).gso_header_length(&big), Some(42));
 }
 
@@ -312,9 +333,12 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         ),
         prop::collection::vec(any::<u8>(), 8..40).prop_map(|body| (132, body)),
     ];
-    let chain = prop::collection::vec((prop::sample::select(&[0u8, 43, 60, 51, 44][..]), any::<u16>()), 0..4);
-    (datagram, any::<bool>(), chain, prop::collection::vec(any::<[u8; 4]>(), 0..3), 0usize..10).prop_map(
-        |((protocol, datagram), v6, chain, tags, padding)| {
+    let chain = prop::collection::vec(
+        (prop::sample::select(&[0u8, 43, 60, 51, 44][..]), any::<u16>()),
+        0..4,
+    );
+    (datagram, any::<bool>(), chain, prop::collection::vec(any::<[u8; 4]>(), 0..3), 0usize..10)
+        .prop_map(|((protocol, datagram), v6, chain, tags, padding)| {
             let mut frame = if v6 {
                 let mut next = protocol;
                 let mut bytes = datagram;
@@ -339,8 +363,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             }
             frame.extend(vec![0xee; padding]);
             frame
-        },
-    )
+        })
 }
 
 /// Where a part of a frame starts.
@@ -372,7 +395,8 @@ fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
     };
     prop_assert_eq!(ours.network.addresses(), addresses);
     prop_assert_eq!(usize::from(ours.vlan_tags), theirs.link_exts.len());
-    // Of a payload of no length etherparse takes all of the frame; for us (RFC 8200 section 3) there is none.
+    // Of a payload of no length etherparse takes all of the frame; for us (RFC 8200 section 3)
+    // there is none.
     if matches!(ours.network, Network::Ipv6(ip) if ip.payload_length == 0) {
         prop_assert_eq!(ours.transport.and_then(|transport| transport.ports), None);
         return Ok(());
@@ -387,7 +411,8 @@ fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
             // The same for a datagram that is, by its length, shorter than its header (RFC 768).
             let ports = (udp.length() != 0).then(|| (udp.source_port(), udp.destination_port()));
             prop_assert_eq!(transport.ports, ports);
-            let roce = ports.is_some() && udp.destination_port() == 4791 && udp.payload().len() >= 12;
+            let roce =
+                ports.is_some() && udp.destination_port() == 4791 && udp.payload().len() >= 12;
             prop_assert_eq!(ours.roce.is_some(), roce);
         }
         Some(TransportSlice::Tcp(tcp)) => {
@@ -414,12 +439,16 @@ fn assert_sane(frame: &[u8]) -> Result<(), TestCaseError> {
         prop_assert!(usize::from(transport.offset) <= frame.len());
         if let Some((source, destination)) = transport.ports {
             let header = &frame[usize::from(transport.offset)..];
-            prop_assert_eq!([&source.to_be_bytes()[..], &destination.to_be_bytes()].concat(), &header[..4]);
+            prop_assert_eq!(
+                [&source.to_be_bytes()[..], &destination.to_be_bytes()].concat(),
+                &header[..4]
+            );
         }
     }
     if ours.roce.is_some() {
         prop_assert!(
-            ours.transport.is_some_and(|transport| transport.ports.is_some_and(|ports| ports.1 == 4791))
+            ours.transport
+                .is_some_and(|transport| transport.ports.is_some_and(|ports| ports.1 == 4791))
         );
     }
     if let Some(length) = ours.gso_header_length(frame) {
@@ -437,7 +466,9 @@ fn assert_sane(frame: &[u8]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(transport.offset, offset_in(frame, upper.payload));
             }
             // Nothing follows, or a fragment in a fragment, which `dissect` does not open.
-            None => prop_assert!(is_later || upper.protocol == 59 || ip.fragment == Fragment::First),
+            None => {
+                prop_assert!(is_later || upper.protocol == 59 || ip.fragment == Fragment::First)
+            }
         }
         prop_assert!(!is_later || ip.fragment != Fragment::Whole);
         // What is behind a later fragment's header is no header.

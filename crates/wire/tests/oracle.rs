@@ -3,17 +3,17 @@
 
 use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionSlice};
 use etherparse::{
-    ArpEthIpv4Packet, ArpPacket, Ethernet2HeaderSlice, Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type,
-    Ipv4HeaderSlice, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, SingleVlanHeaderSlice, TcpHeaderSlice,
-    UdpHeaderSlice,
+    ArpEthIpv4Packet, ArpPacket, Ethernet2HeaderSlice, Icmpv4Slice, Icmpv4Type, Icmpv6Slice,
+    Icmpv6Type, Ipv4HeaderSlice, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, SingleVlanHeaderSlice,
+    TcpHeaderSlice, UdpHeaderSlice,
 };
 use proptest::prelude::*;
 use wire::icmp::{Icmp, Icmpv6, Problem, write_error, write_error_v6};
 use wire::nd::{LinkLayerOption, Neighbor, NeighborMessage, message};
 use wire::roce::{Aeth, Bth, Cnp, Deth, Reth, opcode};
 use wire::{
-    Arp, Ethernet, Ipv4, Ipv4Packet, Ipv6, Ipv6Fragment, Ipv6Packet, MacAddr, QueuePair, Tcp, TcpSegment,
-    Udp, UdpDatagram, Vlan, Vni, Vxlan, WireError,
+    Arp, Ethernet, Ipv4, Ipv4Packet, Ipv6, Ipv6Fragment, Ipv6Packet, MacAddr, QueuePair, Tcp,
+    TcpSegment, Udp, UdpDatagram, Vlan, Vni, Vxlan, WireError,
 };
 
 proptest! {
@@ -375,7 +375,10 @@ fn vxlan_has_39_reserved_bits_and_no_vni_0() {
     vxlan.set_flags(Vxlan::I_FLAG);
     assert_eq!(vxlan.vni(), Err(WireError::Invalid { header: "Vxlan", field: "VNI", value: 0 }));
     vxlan.set_flags(0xf7).set_vni_number(5);
-    assert_eq!(vxlan.vni(), Err(WireError::Invalid { header: "Vxlan", field: "flags", value: 0xf7 }));
+    assert_eq!(
+        vxlan.vni(),
+        Err(WireError::Invalid { header: "Vxlan", field: "flags", value: 0xf7 })
+    );
 }
 
 #[test]
@@ -385,7 +388,10 @@ fn roce_headers_by_hand() {
     assert_eq!(bth.as_bytes(), &[0x0a, 0x40, 0xff, 0xff, 0, 0xab, 0xcd, 0xef, 0, 0x12, 0x34, 0x56]);
     bth.set_solicited(true).set_migrated(false).set_pad_count(3).set_transport_version(5);
     bth.set_partition_key(0x8001).set_fecn(true).set_becn(true).set_acknowledge(true);
-    assert_eq!(bth.as_bytes(), &[0x0a, 0xb5, 0x80, 0x01, 0xc0, 0xab, 0xcd, 0xef, 0x80, 0x12, 0x34, 0x56]);
+    assert_eq!(
+        bth.as_bytes(),
+        &[0x0a, 0xb5, 0x80, 0x01, 0xc0, 0xab, 0xcd, 0xef, 0x80, 0x12, 0x34, 0x56]
+    );
     assert_eq!((bth.destination(), bth.sequence()), (queue_pair, 0x12_3456));
 
     let mut aeth = Aeth::zeroed();
@@ -397,7 +403,9 @@ fn roce_headers_by_hand() {
     assert_eq!(deth.as_bytes(), &[0x80, 0x01, 0, 0, 0, 0xab, 0xcd, 0xef]);
 
     let mut reth = Reth::zeroed();
-    reth.set_virtual_address(0x0102_0304_0506_0708).set_remote_key(0x1122_3344).set_dma_length(4096);
+    reth.set_virtual_address(0x0102_0304_0506_0708)
+        .set_remote_key(0x1122_3344)
+        .set_dma_length(4096);
     assert_eq!(reth.as_bytes(), &[1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x10, 0]);
 
     let mut cnp = Bth::new(opcode::CONGESTION_NOTIFICATION, queue_pair, 0);

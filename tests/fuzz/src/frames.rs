@@ -20,8 +20,8 @@ const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
 const SLOT: u16 = 1;
 /// Length of the outer headers.
 const OUTER: usize = 50;
-/// The shortest inner frame that the punt pair carries: an Ethernet header and two bytes. The steering
-/// program leaves shorter ones to the kernel.
+/// The shortest inner frame that the punt pair carries: an Ethernet header and two bytes. The
+/// steering program leaves shorter ones to the kernel.
 const SHORTEST_INNER: usize = 16;
 
 static HERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().snapshot().unwrap());
@@ -106,7 +106,8 @@ pub(crate) fn run(frame: Frame<'_>, forward: impl FnOnce(&mut Pipeline, &Batch<'
     }
 }
 
-/// Every frame is accounted for, `explain` tells what is done, and the other end gets what was sent.
+/// Every frame is accounted for, `explain` tells what is done, and the other end gets what was
+/// sent.
 pub fn encapsulate(data: &[u8]) {
     let Some((offload, data)) = offload(data) else { return };
     if data.len() > 0xffff {
@@ -188,8 +189,8 @@ pub(crate) fn underlay_frame(to: [u8; 6], data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Every frame is accounted for, `explain_received` tells what is done, and the bridge gets the inner
-/// frame and nothing else.
+/// Every frame is accounted for, `explain_received` tells what is done, and the bridge gets the
+/// inner frame and nothing else.
 pub fn decapsulate(data: &[u8]) {
     let Some((offload, data)) = offload(data) else { return };
     if data.len() > 0xffff {
@@ -231,8 +232,8 @@ fn pseudo_header_sum(frame: &[u8]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The frame for the bridge is the packet's inner one; of it, at most the ECN field has changed, and
-/// the IPv4 header checksum with it.
+/// The frame for the bridge is the packet's inner one; of it, at most the ECN field has changed,
+/// and the IPv4 header checksum with it.
 fn same_but_for_congestion(bridged: &[u8], frame: &[u8], ecn: Option<Egress>) {
     let end = 34 + usize::from(u16::from_be_bytes([frame[38], frame[39]]));
     let mut inner = frame[OUTER..end].to_vec();

@@ -9,7 +9,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use std::os::fd::AsRawFd;
 
-/// Dump requests: links, addresses, routes, neighbours, rules, qdiscs, filters, next hops, VNI filters.
+/// Dump requests: links, addresses, routes, neighbours, rules, qdiscs, filters, next hops, VNI
+/// filters.
 const DUMPS: [u16; 9] = [18, 22, 26, 30, 34, 38, 46, 106, 118];
 /// `AF_UNSPEC`, `AF_INET`, `AF_BRIDGE`.
 const FAMILIES: [u8; 3] = [0, 2, 7];

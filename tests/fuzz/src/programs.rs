@@ -99,15 +99,15 @@ fn take_worker(ebpf: &mut Ebpf, punt: u32) -> Option<u32> {
     workers.first().copied()
 }
 
-/// The steering programs redirect exactly the frames that the worker forwards, or drops for what is in
-/// them, and each to the worker that its flow has.
+/// The steering programs redirect exactly the frames that the worker forwards, or drops for what is
+/// in them, and each to the worker that its flow has.
 pub fn steering(data: &[u8]) {
     let Some((&hook, data)) = data.split_first() else { return };
     if hook & 1 == 0 { uplink(hook, data) } else { vxlan(hook, data) }
 }
 
-/// What an uplink receives: for its own MAC address, which is the loopback's here, unless the bits of
-/// `hook` say otherwise.
+/// What an uplink receives: for its own MAC address, which is the loopback's here, unless the bits
+/// of `hook` say otherwise.
 fn uplink(hook: u8, data: &[u8]) {
     let mut frame = underlay_frame([0; 6], data);
     if let Some(to) = frame.get_mut(..6)

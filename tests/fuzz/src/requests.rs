@@ -90,7 +90,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Every request that can be decoded is answered, or refused with a sentence that is not an inner fault.
+/// Every request that can be decoded is answered, or refused with a sentence that is not an inner
+/// fault.
 pub fn api_request(data: &[u8]) {
     let Some((&kind, bytes)) = data.split_first() else { return };
     let Daemon { runtime, service, requests } = &*DAEMON;

@@ -1,5 +1,5 @@
-//! Seed corpora, made at run time: frames of every kind, FRR's recorded FPM streams, what this kernel
-//! tells of a leaf, configuration files, API requests.
+//! Seed corpora, made at run time: frames of every kind, FRR's recorded FPM streams, what this
+//! kernel tells of a leaf, configuration files, API requests.
 //!
 //! Each target writes its own: `VTEPD_FUZZ_SEEDS=FOLDER TARGET`. `tests/fuzz/run` does that.
 

@@ -44,8 +44,8 @@ pub fn fpm_stream(data: &[u8]) {
     assert!(end <= stream.len() as u64);
 }
 
-/// Decoding ends, nothing follows a message whose own length is wrong, and what a message means does not
-/// depend on the messages before it.
+/// Decoding ends, nothing follows a message whose own length is wrong, and what a message means
+/// does not depend on the messages before it.
 pub fn netlink_decode(data: &[u8]) {
     let whole: Vec<_> = netlink::decode(data).collect();
     assert!(whole.len() <= data.len() / 16 + 1);

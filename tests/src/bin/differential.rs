@@ -20,7 +20,9 @@ fn main() -> ExitCode {
             "--without" => limits.without.push(value()),
             "--plain" => limits.plain = true,
             _ => {
-                println!("usage: tests/differential [--runs N] [--seed S] [--plain] [--without PART]...");
+                println!(
+                    "usage: tests/differential [--runs N] [--seed S] [--plain] [--without PART]..."
+                );
                 return ExitCode::from(2);
             }
         }

@@ -1,8 +1,10 @@
-//! Differential fuzzing: leaves, changes and frames drawn at random, forwarded by kernel VXLAN and by vtepd.
+//! Differential fuzzing: leaves, changes and frames drawn at random, forwarded by kernel VXLAN and
+//! by vtepd.
 //!
-//! A case consists of steps: the knobs of the table are set and taken away, and frames are sent until what arrives is steady.
-//! vtepd starts before a step and ends before another. What arrives at each step is compared with what arrives with kernel
-//! VXLAN alone. A case that differs is made smaller for as long as it still differs.
+//! A case consists of steps: the knobs of the table are set and taken away, and frames are sent
+//! until what arrives is steady. vtepd starts before a step and ends before another. What arrives
+//! at each step is compared with what arrives with kernel VXLAN alone. A case that differs is made
+//! smaller for as long as it still differs.
 
 use std::fmt;
 
@@ -86,7 +88,9 @@ impl Case {
     #[must_use]
     pub fn draw(random: &mut Random, limits: &Limits) -> Self {
         let mut options = vec![random.pick(&["nolearning", "learning"])];
-        for more in [&["ttl 9", "ttl inherit"], &["tos 0x20", "tos inherit"], &["df set", "df inherit"]] {
+        for more in
+            [&["ttl 9", "ttl inherit"], &["tos 0x20", "tos inherit"], &["df set", "df inherit"]]
+        {
             if random.one_in(4) {
                 options.push(random.pick(more));
             }
@@ -154,7 +158,8 @@ impl Case {
             match step {
                 Step::Turn(knob) => {
                     set[*knob] ^= true;
-                    // Of two knobs that do not go together, one has no effect, with vtepd or without.
+                    // Of two knobs that do not go together, one has no effect, with vtepd or
+                    // without.
                     let row = all[*knob];
                     let _ = bench.leaf.run(if set[*knob] { row.set } else { row.unset });
                 }

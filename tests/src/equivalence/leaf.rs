@@ -37,9 +37,9 @@ impl Plan {
     }
 }
 
-/// What every script may call: `remake` makes the vxlan netdev anew with further options, `enslave` puts
-/// it into the bridge, `entries` writes its FDB, `underlay` writes the routes
-/// and neighbours of the uplinks, `forwarding` waits until a bridge port forwards.
+/// What every script may call: `remake` makes the vxlan netdev anew with further options, `enslave`
+/// puts it into the bridge, `entries` writes its FDB, `underlay` writes the routes and neighbours
+/// of the uplinks, `forwarding` waits until a bridge port forwards.
 pub const PRELUDE: &str = "
 entries() {
   for pair in 3:2 4:3; do
@@ -96,7 +96,8 @@ impl Leaf {
             delete_leftovers();
         }
         let create = |what: &str| {
-            let namespace = Namespace::create(format!("{PREFIX}{}-{number}-{what}", std::process::id()));
+            let namespace =
+                Namespace::create(format!("{PREFIX}{}-{number}-{what}", std::process::id()));
             let namespace = namespace.expect("create a namespace");
             for family in ["all", "default"] {
                 sysctl(&namespace, &format!("ipv6/conf/{family}/disable_ipv6"), "1");
@@ -117,13 +118,15 @@ impl Leaf {
         built.run("enslave; underlay").unwrap_or_else(|problem| panic!("{problem}"));
         for port in ["hp1", "hp2"] {
             crate::wait_for("the port to forward", || {
-                crate::lab::run(&built.leaf, &format!("bridge link show dev {port}")).contains("forwarding")
+                crate::lab::run(&built.leaf, &format!("bridge link show dev {port}"))
+                    .contains("forwarding")
             });
         }
         built
     }
 
-    /// Starts vtepd there, with the kernel's source ports, and with much patience: a busy machine is no hung worker.
+    /// Starts vtepd there, with the kernel's source ports, and with much patience: a busy machine
+    /// is no hung worker.
     #[must_use]
     pub fn vtepd(&self) -> Vtepd {
         let ports = format!("{}-{}", PORTS.start, PORTS.end - 1);
@@ -131,7 +134,8 @@ impl Leaf {
         Vtepd::start_configured(&self.leaf, configuration, &["--source-ports", &ports])
     }
 
-    /// Runs a shell script in the leaf's namespace, behind [`PRELUDE`]. `$OUT` names the other namespace.
+    /// Runs a shell script in the leaf's namespace, behind [`PRELUDE`]. `$OUT` names the other
+    /// namespace.
     ///
     /// # Errors
     /// What it wrote, if it failed.
@@ -154,7 +158,8 @@ impl Leaf {
 fn delete_leftovers() {
     for name in ::lab::netns::list(PREFIX) {
         let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-        let runs = process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
+        let runs =
+            process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
         if !runs {
             // Another run may have been quicker.
             let _ = ::lab::netns::delete(&name);
@@ -167,7 +172,8 @@ fn links(plan: &Plan, outside: &str) -> String {
     let mut text = String::from("addr add 10.0.0.1/32 dev lo\n");
     for wire in Wire::ALL {
         let mtu = if wire.is_uplink() { underlay_mtu } else { overlay_mtu };
-        let (name, end, mac, far) = (wire.in_leaf(), wire.name(), wire.leaf_mac(), wire.outside_mac());
+        let (name, end, mac, far) =
+            (wire.in_leaf(), wire.name(), wire.leaf_mac(), wire.outside_mac());
         text += &format!(
             "link add {name} mtu {mtu} address {mac} type veth peer name {end} mtu {mtu} address {far} \
              netns {outside}\n\

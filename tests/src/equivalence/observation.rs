@@ -7,7 +7,8 @@ use wire::{Ethernet, Ipv4Packet, number};
 
 use super::wires::Wire;
 
-/// Where the kernel takes source ports from, unless told otherwise (`net.ipv4.ip_local_port_range`).
+/// Where the kernel takes source ports from, unless told otherwise
+/// (`net.ipv4.ip_local_port_range`).
 pub const PORTS: std::ops::Range<u16> = 32768..60999;
 
 /// Frames that arrived, with how often.
@@ -17,7 +18,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Adds a frame. Address resolution of the leaf itself, at its uplinks, is left out: it is rate-limited.
+    /// Adds a frame. Address resolution of the leaf itself, at its uplinks, is left out: it is
+    /// rate-limited.
     pub fn add(&mut self, wire: Wire, bytes: &[u8]) {
         // ARP, and ICMPv6 with or without a hop-by-hop header.
         let resolution = match bytes.get(12..14) {
@@ -56,12 +58,19 @@ impl Observation {
     #[must_use]
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
-        for key in self.frames.keys().chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key)))
+        for key in self
+            .frames
+            .keys()
+            .chain(other.frames.keys().filter(|key| !self.frames.contains_key(*key)))
         {
             let counts = [self, other].map(|side| side.frames.get(key).copied().unwrap_or(0));
             if counts[0] != counts[1] {
                 let [kernel, vtepd] = counts;
-                lines.push(format!("    kernel {kernel}, vtepd {vtepd}: {} {}", key.0.name(), shown(&key.1)));
+                lines.push(format!(
+                    "    kernel {kernel}, vtepd {vtepd}: {} {}",
+                    key.0.name(),
+                    shown(&key.1)
+                ));
             }
         }
         lines.join("\n")
@@ -79,10 +88,13 @@ impl fmt::Display for Observation {
 
 const IP: usize = Ethernet::LENGTH;
 
-/// Of a packet at an uplink: source port, IP identification and checksums replaced by what is certain about them.
+/// Of a packet at an uplink: source port, IP identification and checksums replaced by what is
+/// certain about them.
 fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let Some(ip) = bytes.get(IP..).and_then(|packet| Ipv4Packet::parse(packet).ok()) else { return bytes };
+    let Some(ip) = bytes.get(IP..).and_then(|packet| Ipv4Packet::parse(packet).ok()) else {
+        return bytes;
+    };
     if bytes.get(12..14) != Some(&[8, 0]) {
         return bytes;
     }
@@ -117,15 +129,20 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
 
 /// A frame in a line.
 fn shown(bytes: &[u8]) -> String {
-    let Some((ethernet, rest)) = Ethernet::parse(bytes).ok() else { return format!("{bytes:02x?}") };
-    let mut text = format!("{} > {} {:04x}", ethernet.source(), ethernet.destination(), ethernet.ethertype());
+    let Some((ethernet, rest)) = Ethernet::parse(bytes).ok() else {
+        return format!("{bytes:02x?}");
+    };
+    let mut text =
+        format!("{} > {} {:04x}", ethernet.source(), ethernet.destination(), ethernet.ethertype());
     let length = bytes.len();
     let Ok(ip) = Ipv4Packet::parse(rest) else {
         return format!("{text} {length} B {}", hex(&rest[..rest.len().min(48)]));
     };
     let header = &ip.header;
-    write!(text, " {} > {} protocol {}", header.source(), header.destination(), header.protocol()).unwrap();
-    write!(text, " id {} ttl {} tos {:#x}", header.identification(), header.ttl(), header.tos()).unwrap();
+    write!(text, " {} > {} protocol {}", header.source(), header.destination(), header.protocol())
+        .unwrap();
+    write!(text, " id {} ttl {} tos {:#x}", header.identification(), header.ttl(), header.tos())
+        .unwrap();
     for (bit, name) in [(header.dont_fragment(), " DF"), (header.more_fragments(), " MF")] {
         text += if bit { name } else { "" };
     }

@@ -1,4 +1,5 @@
-//! The frames that are sent, as data: they can be printed, compared, drawn at random and made smaller.
+//! The frames that are sent, as data: they can be printed, compared, drawn at random and made
+//! smaller.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +15,8 @@ pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// The VTEP behind the second uplink.
 pub const PEER2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 
-/// A station of the overlay. 1 and 2 are behind the leaf, 3 behind [`PEER`], 4 behind [`PEER2`]; others are unknown.
+/// A station of the overlay. 1 and 2 are behind the leaf, 3 behind [`PEER`], 4 behind [`PEER2`];
+/// others are unknown.
 pub type Station = u8;
 
 /// The broadcast address as a station.
@@ -164,9 +166,13 @@ impl Inner {
     /// Its bytes. `number` tells it from others of its stimulus.
     #[must_use]
     pub fn bytes(&self, number: u16) -> Vec<u8> {
-        let pair = Pair { from: (mac(self.from), address(self.from)), to: (mac(self.to), address(self.to)) };
+        let pair = Pair {
+            from: (mac(self.from), address(self.from)),
+            to: (mac(self.to), address(self.to)),
+        };
         let ports = (1000 + number, 2000);
-        let payload: Vec<u8> = (0..self.length).map(|index| (index as u16 + number) as u8).collect();
+        let payload: Vec<u8> =
+            (0..self.length).map(|index| (index as u16 + number) as u8).collect();
         let ip = |protocol, transport: &[u8]| {
             frames::ipv4(pair, protocol, transport, |ip| {
                 ip.set_tos(self.tos).set_ttl(self.ttl).set_dont_fragment(self.dont_fragment);
@@ -176,17 +182,23 @@ impl Inner {
         let mut frame = match self.kind {
             Kind::Udp => ip(number::PROTOCOL_UDP, &frames::datagram(pair, ports, &payload)),
             Kind::Roce(queue_pair) => {
-                let roce =
-                    Roce { sequence: number.into(), payload: self.length & !3, ..Roce::to(queue_pair) };
+                let roce = Roce {
+                    sequence: number.into(),
+                    payload: self.length & !3,
+                    ..Roce::to(queue_pair)
+                };
                 let udp = Udp::new(0xc000, number::PORT_ROCE, roce.transport().len()).unwrap();
-                let mut frame = ip(number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &roce.transport()].concat());
+                let mut frame =
+                    ip(number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &roce.transport()].concat());
                 wire::icrc::fill(&mut frame[Ethernet::LENGTH..]).unwrap();
                 frame
             }
             Kind::Tcp => ip(number::PROTOCOL_TCP, &segment(pair, ports, &payload)),
             Kind::Ipv6 => Roce { sequence: number.into(), ..Roce::to(7) }.frame_v6(pair, &[]),
             Kind::Arp => frames::ethernet(pair, 0x0806, &arp_request(self.from, self.to)),
-            Kind::Other => frames::ethernet(pair, 0x88b5, &[&number.to_be_bytes()[..], &[0x5a; 44]].concat()),
+            Kind::Other => {
+                frames::ethernet(pair, 0x88b5, &[&number.to_be_bytes()[..], &[0x5a; 44]].concat())
+            }
         };
         self.damage_in(&mut frame);
         for tag in self.tags.iter().rev() {
@@ -241,7 +253,8 @@ pub enum Stimulus {
     Host(Wire, Inner),
     /// VXLAN from a VTEP, at an uplink.
     Tunnel(Tunnel, Inner),
-    /// A router behind an uplink says that VXLAN packets to a VTEP are too long (ICMP type 3, code 4).
+    /// A router behind an uplink says that VXLAN packets to a VTEP are too long (ICMP type 3, code
+    /// 4).
     TooBig {
         /// The uplink.
         wire: Wire,
@@ -301,9 +314,14 @@ impl Stimulus {
                 let payload = [&header[..], &inner.bytes(number)].concat();
                 let udp = Udp::new(50_000, tunnel.port, payload.len()).unwrap();
                 let pair = outer_pair(tunnel.wire, tunnel.source, tunnel.destination);
-                frames::ipv4(pair, number::PROTOCOL_UDP, &[&udp.as_bytes()[..], &payload].concat(), |ip| {
-                    ip.set_tos(tunnel.tos).set_identification(number + 1);
-                })
+                frames::ipv4(
+                    pair,
+                    number::PROTOCOL_UDP,
+                    &[&udp.as_bytes()[..], &payload].concat(),
+                    |ip| {
+                        ip.set_tos(tunnel.tos).set_identification(number + 1);
+                    },
+                )
             }
             Self::TooBig { wire, to, mtu } => {
                 let quoted = outer_pair(*wire, LEAF, *to);
@@ -315,7 +333,8 @@ impl Stimulus {
                     ip.set_dont_fragment(true).set_total_length(8020);
                 });
                 let [high, low] = mtu.to_be_bytes();
-                let mut icmp = [&[3, 4, 0, 0, 0, 0, high, low][..], &quoted[Ethernet::LENGTH..]].concat();
+                let mut icmp =
+                    [&[3, 4, 0, 0, 0, 0, high, low][..], &quoted[Ethernet::LENGTH..]].concat();
                 let sum = wire::checksum::checksum(&icmp);
                 icmp[2..4].copy_from_slice(&sum.to_be_bytes());
                 frames::ipv4(outer_pair(*wire, wire.router(), LEAF), 1, &icmp, |_| ())

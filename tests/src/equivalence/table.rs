@@ -78,7 +78,8 @@ impl Row {
         Self { optional: true, ..self }
     }
 
-    /// Of frames alone that kernel VXLAN delivers and vtepd drops on purpose: a documented difference.
+    /// Of frames alone that kernel VXLAN delivers and vtepd drops on purpose: a documented
+    /// difference.
     #[must_use]
     pub const fn refused(self) -> Self {
         Self { refused: true, ..self }
@@ -89,7 +90,8 @@ impl Row {
         self.also(&[])
     }
 
-    /// Whether a leaf is as before once the knob is taken away: the kernel remembers a router's word for minutes.
+    /// Whether a leaf is as before once the knob is taken away: the kernel remembers a router's
+    /// word for minutes.
     fn leaves_nothing(&self) -> bool {
         !self.also.iter().any(|stimulus| matches!(stimulus, Stimulus::TooBig { .. }))
     }
@@ -103,7 +105,8 @@ impl Row {
 const QUIET: Duration = Duration::from_millis(6);
 /// How long kernel VXLAN may take to become steady.
 const STEADY: Duration = Duration::from_secs(2);
-/// How long vtepd may take to forward as the kernel does: it looks once a second where nobody tells.
+/// How long vtepd may take to forward as the kernel does: it looks once a second where nobody
+/// tells.
 const FOLLOWS: Duration = Duration::from_secs(4);
 /// How often in a row it has to.
 const ROUNDS: usize = 3;
@@ -184,7 +187,8 @@ impl Bench {
 
     /// Whether vtepd forwards again, itself.
     fn taken_back(&mut self, vtepd: &Vtepd) -> Result<(), String> {
-        let frames = || ["encapsulated", "decapsulated"].map(|way| vtepd.metrics().vni_frames(10, way));
+        let frames =
+            || ["encapsulated", "decapsulated"].map(|way| vtepd.metrics().vni_frames(10, way));
         let start = Instant::now();
         loop {
             let before = frames();
@@ -276,7 +280,8 @@ fn try_knobs(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>
     results.collect()
 }
 
-/// Tries all rows of a group on leaves like this one. `ROW` in the environment picks those whose name contains it.
+/// Tries all rows of a group on leaves like this one. `ROW` in the environment picks those whose
+/// name contains it.
 ///
 /// # Panics
 /// Naming each row for which what arrives differs, and how.
@@ -293,15 +298,27 @@ pub fn try_all(group: &str, plan: &Plan, rows: &[Row]) {
         match result {
             Ok(differences) if differences.is_empty() => {}
             Ok(differences) => {
-                write!(report, "\nROW {group}, {}: {}\n{}", plan.vxlan, row.name, differences.concat())
-                    .unwrap();
+                write!(
+                    report,
+                    "\nROW {group}, {}: {}\n{}",
+                    plan.vxlan,
+                    row.name,
+                    differences.concat()
+                )
+                .unwrap();
             }
             Err(problem) if row.optional => println!("{group}: not here: {}: {problem}", row.name),
             Err(problem) => {
-                write!(report, "\nBAD {group}, {}: {}\n  {problem}\n", plan.vxlan, row.name).unwrap();
+                write!(report, "\nBAD {group}, {}: {}\n  {problem}\n", plan.vxlan, row.name)
+                    .unwrap();
             }
         }
     }
-    println!("{group}, {}: {} rows in {} ms", plan.vxlan, results.len(), start.elapsed().as_millis());
+    println!(
+        "{group}, {}: {} rows in {} ms",
+        plan.vxlan,
+        results.len(),
+        start.elapsed().as_millis()
+    );
     assert!(report.is_empty(), "{report}");
 }

@@ -91,7 +91,10 @@ impl Wires {
     pub fn open(outside: &Namespace) -> Self {
         let receiver = |wire: Wire| {
             let index = crate::lab::ifindex(outside, wire.name());
-            outside.enter(|| PacketSocket::open(index, RingSize::LITTLE)).unwrap().expect("a packet socket")
+            outside
+                .enter(|| PacketSocket::open(index, RingSize::LITTLE))
+                .unwrap()
+                .expect("a packet socket")
         };
         let sender = |wire: Wire| {
             let open = || Sender::sender(&Interface::find(wire.name()).unwrap()).unwrap();
@@ -125,7 +128,8 @@ impl Wires {
         count
     }
 
-    /// Collects frames until `enough` says so and nothing has come for `quiet`, or for `patience` in all.
+    /// Collects frames until `enough` says so and nothing has come for `quiet`, or for `patience`
+    /// in all.
     pub fn collect(
         &mut self,
         quiet: Duration,
@@ -143,7 +147,8 @@ impl Wires {
             if silent && (enough(&observation) || start.elapsed() >= patience) {
                 return observation;
             }
-            let mut ready = self.receivers.each_ref().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN));
+            let mut ready =
+                self.receivers.each_ref().map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN));
             let _ = poll(&mut ready, PollTimeout::from(2_u8));
         }
     }

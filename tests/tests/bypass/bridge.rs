@@ -1,4 +1,5 @@
-//! The bridge stays in the picture: it learns, ages and moves addresses, and does what only it can do with a port.
+//! The bridge stays in the picture: it learns, ages and moves addresses, and does what only it can
+//! do with a port.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use wire::MacAddr;
 
 use super::{RATE, in_fdb, port, speak, start, steering};
 
-/// A MAC address that is behind a VTEP and turns up behind a port of this leaf, and goes away again.
+/// A MAC address that is behind a VTEP and turns up behind a port of this leaf, and goes away
+/// again.
 #[test]
 fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     if !can_run("a_remote_host_that_comes_here_is_reached_here_at_once") {
@@ -26,29 +28,37 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     let vtepd = start(&lab, "tcx");
     let to_mover =
         |from: &Host| frames::udp(Pair::of(from, &lab.far).to_mac(mover), (1, 2), b"where are you");
-    let known =
-        |count| vtepd.wait_for("addresses", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == count);
+    let known = |count| {
+        vtepd.wait_for("addresses", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == count)
+    };
     let bypasses = || steering(&vtepd.wait_until_idle(), "port_bypassed");
     for round in 0..3 {
         bridge(&lab.leaf, &remote_mac(mover, VNI, PEER));
         known(5);
-        let at_peer = Capture::start(&lab.far.ns, ETH, move |frame| frame.get(..6) == Some(&mover.0[..]));
+        let at_peer =
+            Capture::start(&lab.far.ns, ETH, move |frame| frame.get(..6) == Some(&mover.0[..]));
         let before = bypasses();
         inject(&lab.host.ns, ETH, &vec![to_mover(&lab.host); 10]);
         at_peer.wait(10);
         assert!(bypasses() >= before + 9, "round {round}");
         drop(at_peer.stop());
 
-        // It speaks from the other host's port: the bridge has it there, and zebra has not said a word.
+        // It speaks from the other host's port: the bridge has it there, and zebra has not said a
+        // word.
         let here = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.next) };
         bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 master"));
-        inject(&lab.next.ns, ETH, &[frames::ethernet(here.to_mac(MacAddr::BROADCAST), 0x88b5, &[0; 50])]);
+        inject(
+            &lab.next.ns,
+            ETH,
+            &[frames::ethernet(here.to_mac(MacAddr::BROADCAST), 0x88b5, &[0; 50])],
+        );
         wait_for("the bridge to learn", || in_fdb(&lab, "hq10", mover));
         // It is an address of a port now, and no remote one.
         known(5);
         vtepd.wait_for("the move", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
         let before = bypasses();
-        let at_next = Capture::start(&lab.next.ns, ETH, move |frame| frame.get(..6) == Some(&mover.0[..]));
+        let at_next =
+            Capture::start(&lab.next.ns, ETH, move |frame| frame.get(..6) == Some(&mover.0[..]));
         inject(&lab.host.ns, ETH, &vec![to_mover(&lab.host); 10]);
         at_next.wait(10);
         quiet();
@@ -59,9 +69,10 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     }
 }
 
-/// Somebody else's word about a host that is here and talks by the bypass alone: it is behind a VTEP (as FRR says that is late), it is
-/// nowhere, or it is on another port. Its next frame after that goes by the bridge, which knows better at once: long before it would have
-/// been shown a frame in any case.
+/// Somebody else's word about a host that is here and talks by the bypass alone: it is behind a
+/// VTEP (as FRR says that is late), it is nowhere, or it is on another port. Its next frame after
+/// that goes by the bridge, which knows better at once: long before it would have been shown a
+/// frame in any case.
 #[test]
 fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
     if !can_run("the_bridge_hears_at_once_of_a_host_that_it_has_lost") {
@@ -99,8 +110,9 @@ fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
     let _ = back.finish();
 }
 
-/// A host's frames move its entry while somebody else moves it away, again and again. The kernel tells of two moves that meet in any order,
-/// and says nothing more: what vtepd goes by in the end is what the bridge has all the same.
+/// A host's frames move its entry while somebody else moves it away, again and again. The kernel
+/// tells of two moves that meet in any order, and says nothing more: what vtepd goes by in the end
+/// is what the bridge has all the same.
 #[test]
 fn moves_that_meet_end_where_the_bridge_has_the_host() {
     if !can_run("moves_that_meet_end_where_the_bridge_has_the_host") {
@@ -138,7 +150,8 @@ fn moves_that_meet_end_where_the_bridge_has_the_host() {
     vtepd.wait_for("the addresses", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == 5);
 }
 
-/// With an ageing time of three seconds: who talks by the bypass alone is remembered, who is silent is forgotten.
+/// With an ageing time of three seconds: who talks by the bypass alone is remembered, who is silent
+/// is forgotten.
 #[test]
 fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
     if !can_run("who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is") {
@@ -157,10 +170,17 @@ fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(forgotten, "the silent host is forgotten");
-    vtepd.wait_for("it to be forgotten here", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == 3);
+    vtepd.wait_for("it to be forgotten here", |m| {
+        m.get("vtepd_bypass_addresses{state=\"known\"}") == 3
+    });
     let (sent, report) = stream.finish();
     assert_eq!(report.received(), sent.frames);
-    assert_eq!((report.lost(), report.duplicated(), report.reordered()), (0, 0, 0), "of {}", sent.frames);
+    assert_eq!(
+        (report.lost(), report.duplicated(), report.reordered()),
+        (0, 0, 0),
+        "of {}",
+        sent.frames
+    );
     let metrics = vtepd.metrics();
     let refreshed = steering(&metrics, "port_refreshed");
     assert!((12..100).contains(&refreshed), "{refreshed}");
@@ -245,8 +265,8 @@ fn a_port_with_a_feature_of_the_bridge_has_no_bypass() {
     goes(true, true, "back again");
 }
 
-/// A host that has been talked to here goes to another leaf and takes its port along, as a virtual machine does, before or after
-/// FRR says so: whoever talks to it goes on there.
+/// A host that has been talked to here goes to another leaf and takes its port along, as a virtual
+/// machine does, before or after FRR says so: whoever talks to it goes on there.
 #[test]
 fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     if !can_run("a_host_that_takes_its_port_along_is_reached_behind_its_vtep") {
@@ -256,7 +276,8 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     let _vtepd = start(&lab, "tcx");
     let mover = MacAddr([2, 0, 0, 0, 0, 0x66]);
     let machine = Namespace::create(format!("{}-mv", lab.leaf.name())).unwrap();
-    let to_mover = frames::udp(Pair::of(&lab.host, &lab.far).to_mac(mover), (1, 2), b"where are you");
+    let to_mover =
+        frames::udp(Pair::of(&lab.host, &lab.far).to_mac(mover), (1, 2), b"where are you");
     let hello = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.next) };
     let hello = frames::ethernet(hello.to_mac(MacAddr::BROADCAST), 0x88b5, &[0; 50]);
     let arrivals = |ns: &Namespace, interface: &str| {
@@ -301,19 +322,27 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
         there.wait(before + 10);
         drop(there.stop());
         assert_eq!(elsewhere.stop().len(), 0, "round {round}");
-        bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 self\nfdb del {mover} dev vx10 master"));
+        bridge(
+            &lab.leaf,
+            &format!("fdb del {mover} dev vx10 self\nfdb del {mover} dev vx10 master"),
+        );
         if round % 3 != 0 {
             ip(&lab.peer, "link del mv10");
         }
     }
     late.sort_unstable();
-    println!("reached there after at most {:?}, median {:?}", late[late.len() - 1], late[late.len() / 2]);
+    println!(
+        "reached there after at most {:?}, median {:?}",
+        late[late.len() - 1],
+        late[late.len() / 2]
+    );
     assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
 }
 
-/// A far host comes to a port that is new here, while its neighbour goes on sending to it. From its first frame on it has what is sent to it, and
-/// nobody behind its old VTEP, if vtepd has listened there before the port forwarded. Of one that is put into the bridge while it talks,
-/// this says how much went astray.
+/// A far host comes to a port that is new here, while its neighbour goes on sending to it. From its
+/// first frame on it has what is sent to it, and nobody behind its old VTEP, if vtepd has listened
+/// there before the port forwarded. Of one that is put into the bridge while it talks, this says
+/// how much went astray.
 #[test]
 fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on() {
     const NUMBER: usize = 14 + 20 + 8;
@@ -330,7 +359,8 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
     let arrivals = |ns: &Namespace, interface: &str| {
         Capture::start(ns, interface, move |frame| frame.get(..6) == Some(&mover.0[..]))
     };
-    let number = |frame: &Captured| u32::from_be_bytes(frame.bytes[NUMBER..NUMBER + 4].try_into().unwrap());
+    let number =
+        |frame: &Captured| u32::from_be_bytes(frame.bytes[NUMBER..NUMBER + 4].try_into().unwrap());
     let mut astray = Vec::new();
     for round in 0..20 {
         let listens = round % 2 == 0;
@@ -338,7 +368,10 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
         netns::veth((&machine, "eth1"), (&lab.leaf, "mv10"), 1500).unwrap();
         if listens {
             ip(&lab.leaf, "link set mv10 down master br10");
-            vtepd.wait_for("the port", |m| matches!(port(m, "mv10"), Some(Err(why)) if why.contains("down")));
+            vtepd.wait_for(
+                "the port",
+                |m| matches!(port(m, "mv10"), Some(Err(why)) if why.contains("down")),
+            );
         }
         vtepd.wait_for("the address", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == 5);
         let (there, here) = (arrivals(&lab.far.ns, ETH), arrivals(&machine, "eth1"));
@@ -357,7 +390,8 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
             };
             let listen = || {
                 let patience = Duration::from_millis(10);
-                let socket = PacketSocket::receiver(&Interface::find(ETH).unwrap(), patience).unwrap();
+                let socket =
+                    PacketSocket::receiver(&Interface::find(ETH).unwrap(), patience).unwrap();
                 let said = |frame: &[u8]| {
                     heard.fetch_or(frame.get(6..12) == Some(&mover.0[..]), Ordering::Relaxed);
                 };
@@ -380,7 +414,10 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
             // Whatever fails, the other threads end.
             let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 there.wait(100);
-                ip(&lab.leaf, if listens { "link set mv10 up" } else { "link set mv10 master br10" });
+                ip(
+                    &lab.leaf,
+                    if listens { "link set mv10 up" } else { "link set mv10 master br10" },
+                );
                 here.wait(500);
             }));
             ended.store(true, Ordering::Relaxed);

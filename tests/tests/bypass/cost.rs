@@ -10,7 +10,8 @@ use vtepd_tests::lab::{ETH, ip};
 
 use super::{port, speak, start, steering};
 
-/// What a frame costs the CPU of its sender, on which everything up to the punt pair happens, in turns by the bridge and by the bypass.
+/// What a frame costs the CPU of its sender, on which everything up to the punt pair happens, in
+/// turns by the bridge and by the bypass.
 #[test]
 #[ignore = "a measurement: cargo test -p vtepd-tests --test bypass what_the_bypass_saves -- --ignored --nocapture"]
 fn what_the_bypass_saves() {

@@ -27,7 +27,8 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
         sockets::tcp_both_ways(&lab.farther, &lab.host, 3_000_000);
         let after = vtepd.wait_until_idle();
         let past = after.get(PAST) - before.get(PAST);
-        let decapsulated = after.vni_frames(VNI, "decapsulated") - before.vni_frames(VNI, "decapsulated");
+        let decapsulated =
+            after.vni_frames(VNI, "decapsulated") - before.vni_frames(VNI, "decapsulated");
         let by_bridge = steering(&after, "punt_returned") - steering(&before, "punt_returned");
         assert!(past > 20, "{}", after.0);
         assert!(decapsulated - past <= 4, "but ARP: {past} of {decapsulated}");
@@ -36,7 +37,8 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
         assert_eq!(steering(&after, "punt_delivered"), 0, "neither TCP nor ICMP");
         // UDP leaves in bundles, by way of the punt pair.
         let pair = Pair::of(&lab.far, &lab.host);
-        let datagrams: Vec<_> = (0..40).map(|number| frames::udp(pair, (1, 2), &[number; 900])).collect();
+        let datagrams: Vec<_> =
+            (0..40).map(|number| frames::udp(pair, (1, 2), &[number; 900])).collect();
         let seen = Capture::start(&lab.host.ns, ETH, {
             let datagrams = datagrams.clone();
             move |frame| datagrams.iter().any(|sent| sent == frame)
@@ -59,7 +61,8 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
             frames::udp(to([2, 0, 0, 0, 99, 99]), (1, 2), b"to whom?"),
         ];
         let source = lab.far.mac();
-        let seen = Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0[..]));
+        let seen =
+            Capture::start(&lab.host.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0[..]));
         inject(&lab.far.ns, ETH, &others);
         seen.wait(others.len());
         quiet();
@@ -74,8 +77,9 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
     }
 }
 
-/// Hosts' addresses and what the bridge may do with them come and go under streams that never pause: each time, frames go by the
-/// bridge and past it again, and none is lost, doubled or overtaken.
+/// Hosts' addresses and what the bridge may do with them come and go under streams that never
+/// pause: each time, frames go by the bridge and past it again, and none is lost, doubled or
+/// overtaken.
 #[test]
 fn the_way_to_hosts_changes_without_loss_or_reordering() {
     if !can_run("the_way_to_hosts_changes_without_loss_or_reordering") {
@@ -106,7 +110,9 @@ fn the_way_to_hosts_changes_without_loss_or_reordering() {
             ] {
                 let bridged = steering(&vtepd.metrics(), "punt_returned");
                 ip(&lab.leaf, away);
-                vtepd.wait_for("frames by the bridge", |m| steering(m, "punt_returned") > bridged + 500);
+                vtepd.wait_for("frames by the bridge", |m| {
+                    steering(m, "punt_returned") > bridged + 500
+                });
                 ip(&lab.leaf, back);
                 vtepd.wait_for("it to come", |m| port(m, "hp10") == Some(Ok(())));
                 past();
@@ -127,11 +133,13 @@ fn segments_that_come_together_reach_the_host_together() {
     if !can_run("segments_that_come_together_reach_the_host_together") {
         return;
     }
-    let lab = Lab::with("sctcp", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
+    let lab =
+        Lab::with("sctcp", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
     // It cuts what it gets from its hosts: with tcx links it would leave whole.
     let _peer = Vtepd::start(&lab.peer, &["--bridge-bypass", "--no-fpm", "--hook", "clsact"]);
     for (arguments, together) in [(&["--gso"][..], true), (&["--no-gso"], false)] {
-        let vtepd = Vtepd::start(&lab.leaf, &[&["--bridge-bypass", "--no-fpm"], arguments].concat());
+        let vtepd =
+            Vtepd::start(&lab.leaf, &[&["--bridge-bypass", "--no-fpm"], arguments].concat());
         sockets::ping(&lab.far, lab.host.ip(), 3, 56, &[]);
         let source = lab.far.mac();
         let lengths = Capture::fold(&lab.host.ns, ETH, Vec::new(), move |lengths, frame| {

@@ -1,4 +1,5 @@
-//! Rules and programs of others that come while vtepd runs take the bypass away, and see everything; when they go, it is back.
+//! Rules and programs of others that come while vtepd runs take the bypass away, and see
+//! everything; when they go, it is back.
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use vtepd_tests::frames::{self, Pair, inject};
@@ -79,7 +80,8 @@ fn rules_that_come_later_take_the_bypass_away() {
     }
 }
 
-/// Under a stream: the kernel tells of rules, so they drop frames long before anybody would have looked.
+/// Under a stream: the kernel tells of rules, so they drop frames long before anybody would have
+/// looked.
 #[test]
 fn rules_drop_at_once_what_took_the_bypass() {
     if !can_run("rules_drop_at_once_what_took_the_bypass") {
@@ -119,7 +121,8 @@ fn a_capture_on_the_bridge_sees_everything() {
     assert!(ten_frames(&lab, &vtepd, 10));
     ip(&lab.leaf, "link set br10 promisc on");
     becomes(&vtepd, Err("promiscuous"));
-    let seen = Capture::start(&lab.leaf, "br10", move |frame| frame.get(6..12) == Some(&source[..]));
+    let seen =
+        Capture::start(&lab.leaf, "br10", move |frame| frame.get(6..12) == Some(&source[..]));
     assert!(!ten_frames(&lab, &vtepd, 10));
     seen.wait(10);
     drop(seen.stop());

@@ -1,4 +1,5 @@
-//! The bypass: known unicast of hosts skips the bridge, everything else does not, and the bridge stays in the picture.
+//! The bypass: known unicast of hosts skips the bridge, everything else does not, and the bridge
+//! stays in the picture.
 
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Nothing is lost, doubled or overtaken when the bypass comes and goes, nor much lost when vtepd is killed.
+//! Nothing is lost, doubled or overtaken when the bypass comes and goes, nor much lost when vtepd
+//! is killed.
 
 use std::process::Command;
 
@@ -12,8 +13,8 @@ use super::{HOOKS, RATE, port, start, steering};
 /// One queue pair: every frame that is overtaken counts.
 const DENSE: Rate = Rate { frames: 8000, queue_pairs: 1, payload: 64 };
 
-/// Has another CPU than the sender's receive the hosts' frames, so that they are taken in batches: one that takes a shorter way within
-/// a batch would come first.
+/// Has another CPU than the sender's receive the hosts' frames, so that they are taken in batches:
+/// one that takes a shorter way within a batch would come first.
 fn in_batches(lab: &Lab) {
     for port in ["hp10", "hq10"] {
         let set = format!("echo 2 > /sys/class/net/{port}/queues/rx-0/rps_cpus");
@@ -24,7 +25,8 @@ fn in_batches(lab: &Lab) {
     }
 }
 
-/// The bridge's view is refreshed fifty times a second, each time by a frame that takes the longer way: none is overtaken.
+/// The bridge's view is refreshed fifty times a second, each time by a frame that takes the longer
+/// way: none is overtaken.
 #[test]
 fn refreshing_the_bridges_view_reorders_nothing() {
     if !can_run("refreshing_the_bridges_view_reorders_nothing") {
@@ -48,11 +50,16 @@ fn refreshing_the_bridges_view_reorders_nothing() {
         }
         let metrics = vtepd.metrics();
         assert!(steering(&metrics, "port_refreshed") > 200, "{hook}: {}", metrics.0);
-        assert!(steering(&metrics, "port_bypassed") > u64::from(DENSE.frames) * 8, "{hook}: {}", metrics.0);
+        assert!(
+            steering(&metrics, "port_bypassed") > u64::from(DENSE.frames) * 8,
+            "{hook}: {}",
+            metrics.0
+        );
     }
 }
 
-/// The bypass comes and goes under numbered frames of many queue pairs: nothing is lost, doubled or overtaken.
+/// The bypass comes and goes under numbered frames of many queue pairs: nothing is lost, doubled or
+/// overtaken.
 #[test]
 fn the_bypass_comes_and_goes_without_loss_or_reordering() {
     if !can_run("the_bypass_comes_and_goes_without_loss_or_reordering") {

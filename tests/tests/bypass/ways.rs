@@ -40,7 +40,11 @@ fn known_unicast_skips_the_bridge_and_nothing_else_does() {
         let pair = Pair::of(&lab.host, &lab.far);
         let seen = Capture::start(&lab.far.ns, ETH, |frame| frame.get(12..14) == Some(&[8, 6]));
         inject(&lab.host.ns, ETH, &[frames::ethernet(pair, 0x0806, &[0; 46])]);
-        inject(&lab.host.ns, ETH, &[frames::ethernet(pair.to_mac(MacAddr::BROADCAST), 0x0806, &[0; 46])]);
+        inject(
+            &lab.host.ns,
+            ETH,
+            &[frames::ethernet(pair.to_mac(MacAddr::BROADCAST), 0x0806, &[0; 46])],
+        );
         seen.wait(2);
         quiet();
         assert_eq!(seen.stop().len(), 2);
@@ -49,7 +53,8 @@ fn known_unicast_skips_the_bridge_and_nothing_else_does() {
     }
 }
 
-/// What far hosts see of a host's frames is what kernel VXLAN shows them, and none of these takes the bypass.
+/// What far hosts see of a host's frames is what kernel VXLAN shows them, and none of these takes
+/// the bypass.
 #[test]
 fn all_but_known_unicast_goes_by_the_bridge_as_before() {
     if !can_run("all_but_known_unicast_goes_by_the_bridge_as_before") {
@@ -96,7 +101,8 @@ fn all_but_known_unicast_goes_by_the_bridge_as_before() {
             for captured in capture.stop() {
                 let name = frames.iter().find(|(_, frame, _)| {
                     // Tags may be kept apart from the frame.
-                    frame[..12] == captured.bytes[..12] && captured.bytes.ends_with(&frame[frame.len() - 6..])
+                    frame[..12] == captured.bytes[..12]
+                        && captured.bytes.ends_with(&frame[frame.len() - 6..])
                 });
                 *seen.entry(name.map_or("another", |(name, ..)| name)).or_default() += 1;
             }
@@ -131,12 +137,14 @@ fn the_first_frame_of_a_host_goes_by_the_bridge_which_learns_it() {
     let vtepd = start(&lab, "tcx");
     let stranger = MacAddr([2, 0, 0, 0, 0, 0x77]);
     let pair = Pair { from: (stranger, lab.host.ip()), ..Pair::of(&lab.host, &lab.far) };
-    let arrived = Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&stranger.0[..]));
+    let arrived =
+        Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&stranger.0[..]));
     let before = vtepd.wait_until_idle();
     let send = |text: &[u8]| inject(&lab.host.ns, ETH, &[frames::udp(pair, (1, 2), text)]);
     send(b"first");
     arrived.wait(1);
-    let after = vtepd.wait_for("the address", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == 5);
+    let after =
+        vtepd.wait_for("the address", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == 5);
     assert!(in_fdb(&lab, "hp10", stranger));
     assert_eq!(steering(&after, "port_bypassed"), steering(&before, "port_bypassed"));
     assert_eq!(steering(&after, "port_passed"), steering(&before, "port_passed") + 1);
@@ -148,7 +156,8 @@ fn the_first_frame_of_a_host_goes_by_the_bridge_which_learns_it() {
     assert_eq!(steering(&after, "port_bypassed"), steering(&before, "port_bypassed") + 1);
 }
 
-/// With `neigh_suppress` the bridge answers ARP for hosts that it knows, although the asking host's other frames skip it.
+/// With `neigh_suppress` the bridge answers ARP for hosts that it knows, although the asking host's
+/// other frames skip it.
 #[test]
 fn the_bridge_answers_arp_beside_the_bypass() {
     if !can_run("the_bridge_answers_arp_beside_the_bypass") {
@@ -168,7 +177,9 @@ fn the_bridge_answers_arp_beside_the_bypass() {
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     for (host, suppressed) in [(&lab.far, true), (&lab.farther, false)] {
         let asked = Capture::start(&host.ns, ETH, |frame| {
-            frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]) && frame[0] == 0xff
+            frame.get(12..14) == Some(&[8, 6])
+                && frame.get(20..22) == Some(&[0, 1])
+                && frame[0] == 0xff
         });
         ip(&lab.host.ns, &format!("neigh del {} dev {ETH}", host.ip()));
         sockets::ping(&lab.host, host.ip(), 3, 56, &[]);
@@ -191,11 +202,12 @@ fn vtepctl_tells_of_each_port() {
     sockets::ping(&lab.host, lab.far.ip(), 20, 56, &[]);
     let metrics = vtepd.wait_until_idle();
     let ports = vtepd.ask(&["port"]);
-    let frames = |way: &str| metrics.get(&format!("vtepd_port_frames_total{{port=\"hp10\",way=\"{way}\"}}"));
+    let frames =
+        |way: &str| metrics.get(&format!("vtepd_port_frames_total{{port=\"hp10\",way=\"{way}\"}}"));
     assert!(frames("bypass") > 15, "{}", metrics.0);
     assert_eq!(frames("bypass"), steering(&metrics, "port_bypassed"));
-    let counted =
-        ["bypass", "refreshed", "passed", "stalled"].map(|way| (way.to_owned(), json!(frames(way))));
+    let counted = ["bypass", "refreshed", "passed", "stalled"]
+        .map(|way| (way.to_owned(), json!(frames(way))));
     let expected = json!([
         {
             "port": "hp10", "bridge": "br10", "vni": 10, "bypass": true, "reason": null,

@@ -1,4 +1,5 @@
-//! A VTEP that only the management network's default route leads to: used as by kernel VXLAN, counted, and warned of.
+//! A VTEP that only the management network's default route leads to: used as by kernel VXLAN,
+//! counted, and warned of.
 
 use serde_json::Value;
 use vtepd_tests::frames::{self, Pair, inject};
@@ -27,8 +28,9 @@ fn by_default(vtepd: &Vtepd) -> (u64, u64) {
     (metrics.get("vtepd_default_route_vteps"), metrics.get("vtepd_default_route_frames_total"))
 }
 
-/// It comes under traffic while the default route is all there is, follows the VTEP's own route when that comes and goes, and leaves
-/// under traffic: nothing is lost. The default route is no way round for a fabric without carrier.
+/// It comes under traffic while the default route is all there is, follows the VTEP's own route
+/// when that comes and goes, and leaves under traffic: nothing is lost. The default route is no way
+/// round for a fabric without carrier.
 #[test]
 fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     if !can_run("a_vtep_behind_the_default_route_is_reached_counted_and_warned_of") {
@@ -39,8 +41,10 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     ip(&lab.leaf, "route del 10.0.0.2/32");
     ip(&lab.peer, "route del 10.0.0.1/32");
     sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
-    let streams =
-        [Stream::start(&lab.host, &lab.far, RATE, 0xd1), Stream::start(&lab.far, &lab.host, RATE, 0xd2)];
+    let streams = [
+        Stream::start(&lab.host, &lab.far, RATE, 0xd1),
+        Stream::start(&lab.far, &lab.host, RATE, 0xd2),
+    ];
     let pass = || streams.iter().for_each(|stream| stream.pass(200));
     pass();
 
@@ -100,14 +104,24 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     for router in &lab.routers {
         ip(router, "link set leaf down");
     }
-    wait_for("no way to the VTEP", || row(&vtepd.ask(&["route"]), "10.0.0.2")["state"] == "unreachable");
+    wait_for("no way to the VTEP", || {
+        row(&vtepd.ask(&["route"]), "10.0.0.2")["state"] == "unreachable"
+    });
     let seen = Capture::vxlan(&management.ns, TO_LEAF, 4789);
     let pair = Pair::of(&lab.host, &lab.far);
     let no_route = vtepd.metrics().dropped("no_route");
-    inject(&lab.host.ns, ETH, &(0..50).map(|n| frames::udp(pair, (n + 1, 9), b"stay")).collect::<Vec<_>>());
+    inject(
+        &lab.host.ns,
+        ETH,
+        &(0..50).map(|n| frames::udp(pair, (n + 1, 9), b"stay")).collect::<Vec<_>>(),
+    );
     vtepd.wait_for("drops", |metrics| metrics.dropped("no_route") >= no_route + 50);
     quiet();
-    assert_eq!((seen.count(), by_default(&vtepd)), (0, (0, 0)), "the management network is no way round");
+    assert_eq!(
+        (seen.count(), by_default(&vtepd)),
+        (0, (0, 0)),
+        "the management network is no way round"
+    );
     // Then it is gone, and the default route is what the kernel has.
     ip(&lab.leaf, "route del 10.0.0.2/32");
     wait_for("the default route", || by_default(&vtepd).0 == 1);

@@ -1,4 +1,5 @@
-//! Hosts' links go and come again while vtepd runs, under the same name or another, on the same leaf or another.
+//! Hosts' links go and come again while vtepd runs, under the same name or another, on the same
+//! leaf or another.
 
 use lab::Namespace;
 use vtepd_tests::guard::can_run;
@@ -39,8 +40,12 @@ fn a_hosts_link_goes_and_comes_again_here_or_on_another_leaf() {
     let host = &lab.host;
     let ports = || {
         let rows = vtepd.ask(&["port"]);
-        let mut names: Vec<String> =
-            rows.as_array().unwrap().iter().map(|row| row["port"].as_str().unwrap().to_owned()).collect();
+        let mut names: Vec<String> = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["port"].as_str().unwrap().to_owned())
+            .collect();
         names.sort();
         names
     };
@@ -59,7 +64,8 @@ fn a_hosts_link_goes_and_comes_again_here_or_on_another_leaf() {
         assert!(!is_remote());
         port = next;
     }
-    // To the peer's leaf and back, twice; the leaf's other host and the third leaf's go on talking to it.
+    // To the peer's leaf and back, twice; the leaf's other host and the third leaf's go on talking
+    // to it.
     for _ in 0..2 {
         ip(&lab.leaf, &format!("link del {port}"));
         plug(&lab, host, &lab.peer, "gpu7");

@@ -1,4 +1,5 @@
-//! vtepd in other people's labs: it is added, everything goes on, it says what it has taken over, and it goes.
+//! vtepd in other people's labs: it is added, everything goes on, it says what it has taken over,
+//! and it goes.
 
 #![allow(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! A management network as ContainerLab makes one: a bridge with an address, outside all nodes, and each node's `eth0` on it with
-//! the only default route.
+//! A management network as ContainerLab makes one: a bridge with an address, outside all nodes, and
+//! each node's `eth0` on it with the only default route.
 
 use lab::Namespace;
 use lab::netns::veth;
@@ -22,7 +22,10 @@ impl Management {
         let ns = Namespace::create(format!("vtt-{case}-mgmt")).unwrap();
         sysctl(&ns, "ipv4/ip_forward", "1");
         sysctl(&ns, "ipv4/conf/all/rp_filter", "0");
-        ip(&ns, &format!("link add clab type bridge\naddr add {GATEWAY}/24 dev clab\nlink set clab up"));
+        ip(
+            &ns,
+            &format!("link add clab type bridge\naddr add {GATEWAY}/24 dev clab\nlink set clab up"),
+        );
         for (leaf, port, last) in [(&lab.leaf, TO_LEAF, 2), (&lab.peer, "peer", 3)] {
             veth((leaf, "eth0"), (&ns, port), lab.setup.underlay_mtu).unwrap();
             ip(
@@ -32,7 +35,10 @@ impl Management {
                     last - 1
                 ),
             );
-            ip(leaf, &format!("addr add 172.20.20.{last}/24 dev eth0\nroute add default via {GATEWAY}"));
+            ip(
+                leaf,
+                &format!("addr add 172.20.20.{last}/24 dev eth0\nroute add default via {GATEWAY}"),
+            );
         }
         Self { ns }
     }

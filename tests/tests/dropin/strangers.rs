@@ -1,5 +1,6 @@
-//! Labs without FRR, each other than the others in what strangers' labs differ in: who fills the tables, how many bridges, SVIs,
-//! tagged hosts, MTUs, a management interface. In each the same happens.
+//! Labs without FRR, each other than the others in what strangers' labs differ in: who fills the
+//! tables, how many bridges, SVIs, tagged hosts, MTUs, a management interface. In each the same
+//! happens.
 
 use std::net::Ipv4Addr;
 
@@ -17,8 +18,9 @@ const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
 /// A VLAN of the hosts' own, with a priority: the overlay carries it as it is.
 const TAG: u16 = 0x6064;
 
-/// Every two hosts of these VNIs ping each other with the largest packets that fit, without fragments, and send each other TCP; a
-/// tagged frame from each to each arrives once, as it was sent.
+/// Every two hosts of these VNIs ping each other with the largest packets that fit, without
+/// fragments, and send each other TCP; a tagged frame from each to each arrives once, as it was
+/// sent.
 fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
     let hosts = [&lab.host, &lab.next, &lab.far, &lab.farther];
     let size = lab.setup.overlay_mtu - 28;
@@ -35,25 +37,35 @@ fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
     // The tag has its place within the largest frame.
     let largest = usize::try_from(lab.setup.overlay_mtu).unwrap() - 4;
     for to in hosts {
-        let others: Vec<&Host> = hosts.into_iter().filter(|from| from.number != to.number).collect();
+        let others: Vec<&Host> =
+            hosts.into_iter().filter(|from| from.number != to.number).collect();
         let mut sent: Vec<Vec<u8>> = Vec::new();
         let arrived = Capture::start(&to.ns, ETH, is_experiment);
         for from in others {
-            let of = |length| frames::ethernet(Pair::of(from, to), EXPERIMENT, &sockets::bytes(7, length));
+            let of = |length| {
+                frames::ethernet(Pair::of(from, to), EXPERIMENT, &sockets::bytes(7, length))
+            };
             let frames = [46, largest].map(|length| frames::tagged(&of(length), 0x8100, TAG));
             inject(&from.ns, ETH, &frames);
             sent.extend(frames);
         }
         arrived.wait(sent.len());
         quiet();
-        let mut arrived: Vec<Vec<u8>> = arrived.stop().into_iter().map(|frame| frame.bytes).collect();
+        let mut arrived: Vec<Vec<u8>> =
+            arrived.stop().into_iter().map(|frame| frame.bytes).collect();
         arrived.sort();
         sent.sort();
-        assert!(arrived == sent, "{} tagged frames of {} arrived, or others", arrived.len(), sent.len());
+        assert!(
+            arrived == sent,
+            "{} tagged frames of {} arrived, or others",
+            arrived.len(),
+            sent.len()
+        );
     }
 }
 
-/// Two requests that may not be cut into pieces; far enough apart for the first answer of a busy machine.
+/// Two requests that may not be cut into pieces; far enough apart for the first answer of a busy
+/// machine.
 fn ping(from: &Host, to: Ipv4Addr, size: u32) {
     let said = sockets::try_ping(from, to, 2, size, &["-M", "do", "-i", "0.3", "-w", "10"]);
     assert!(said.contains("2 packets transmitted, 2 received, 0% packet loss"), "{said}");
@@ -62,15 +74,18 @@ fn ping(from: &Host, to: Ipv4Addr, size: u32) {
 /// vtepctl says of these VNIs, and of no other netdev, that they are taken over.
 fn is_taken(vtepd: &Vtepd, vnis: &[u32]) {
     let status = vtepd.ask(&["status"]);
-    let taken: Vec<_> = status["taken"].as_array().unwrap().iter().map(|row| row["vni"].clone()).collect();
+    let taken: Vec<_> =
+        status["taken"].as_array().unwrap().iter().map(|row| row["vni"].clone()).collect();
     assert_eq!((json!(taken), &status["left"]), (json!(vnis), &json!([])), "{status}");
 }
 
 /// vtepd comes to the leaf, to all leaves, and goes again, under a stream each way.
 fn drop_in(lab: &Lab, vnis: &[u32]) {
     all_reach_each_other(lab, vnis);
-    let streams =
-        [Stream::start(&lab.host, &lab.far, RATE, 0xa1), Stream::start(&lab.farther, &lab.next, RATE, 0xa2)];
+    let streams = [
+        Stream::start(&lab.host, &lab.far, RATE, 0xa1),
+        Stream::start(&lab.farther, &lab.next, RATE, 0xa2),
+    ];
     let pass = || streams.iter().for_each(|stream| stream.pass(100));
     pass();
     let leaf = Vtepd::start(&lab.leaf, &["--no-fpm"]);
@@ -98,13 +113,15 @@ fn drop_in(lab: &Lab, vnis: &[u32]) {
     all_reach_each_other(lab, vnis);
 }
 
-/// Static entries for every remote host, two bridges, an underlay of 1500 bytes, and a management interface.
+/// Static entries for every remote host, two bridges, an underlay of 1500 bytes, and a management
+/// interface.
 #[test]
 fn static_remotes_two_bridges_mtu_1500_and_a_management_interface() {
     if !can_run("static_remotes_two_bridges_mtu_1500_and_a_management_interface") {
         return;
     }
-    let lab = Lab::with("static", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
+    let lab =
+        Lab::with("static", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
     lab.overlay(20, "nolearning", "nolearning", "");
     let _management = Management::of(&lab, "static");
     let route = run(&lab.leaf, "ip -4 route show dev eth0");
@@ -115,8 +132,8 @@ fn static_remotes_two_bridges_mtu_1500_and_a_management_interface() {
     run(&lab.leaf, &format!("ping -n -c 1 -w 10 {GATEWAY}"));
 }
 
-/// The kernel's defaults: leaves learn from what they receive, hosts ask by ARP, nothing is programmed but who is flooded to. Jumbo
-/// frames, and a leaf that is its hosts' gateway.
+/// The kernel's defaults: leaves learn from what they receive, hosts ask by ARP, nothing is
+/// programmed but who is flooded to. Jumbo frames, and a leaf that is its hosts' gateway.
 #[test]
 fn learning_arp_svi_and_mtu_9500() {
     if !can_run("learning_arp_svi_and_mtu_9500") {

@@ -15,12 +15,14 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Prefixes with the gateways of their next hops; none where they are directly connected.
 pub type Routes = BTreeMap<String, BTreeSet<String>>;
 
-/// Is zebra's FPM client once on a leaf, in vtepd's place, and takes down its replay. Says too whether that named next-hop groups.
+/// Is zebra's FPM client once on a leaf, in vtepd's place, and takes down its replay. Says too
+/// whether that named next-hop groups.
 pub fn replayed(fabric: &ScaleAcross, leaf: &str) -> (Routes, bool) {
     let messages = fabric
         .namespace(leaf)
         .enter(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(listen())
         })
         .unwrap();
@@ -83,9 +85,12 @@ pub fn shown(fabric: &ScaleAcross, leaf: &str) -> Routes {
     let all: BTreeMap<String, Vec<Value>> = serde_json::from_str(&text).unwrap();
     let mut routes = Routes::new();
     for (prefix, candidates) in all {
-        let Some(route) = candidates.into_iter().find(|route| route["selected"] == true) else { continue };
+        let Some(route) = candidates.into_iter().find(|route| route["selected"] == true) else {
+            continue;
+        };
         let hops = route["nexthops"].as_array().cloned().unwrap_or_default();
-        let gateways = hops.iter().filter(|hop| hop["fib"] == true).filter_map(|hop| hop["ip"].as_str());
+        let gateways =
+            hops.iter().filter(|hop| hop["fib"] == true).filter_map(|hop| hop["ip"].as_str());
         routes.insert(prefix, gateways.map(str::to_owned).collect());
     }
     routes

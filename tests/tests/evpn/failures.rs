@@ -9,8 +9,8 @@ use crate::fixture::{PATIENCE, ScaleAcross, can_run};
 use crate::hosts::{host, tcp_both_ways};
 use crate::stream::Stream;
 
-/// A failure that nobody announces is found by BFD after 3 × 300 ms; the rest is BGP's way through the fabric, on a busy
-/// machine.
+/// A failure that nobody announces is found by BFD after 3 × 300 ms; the rest is BGP's way through
+/// the fabric, on a busy machine.
 const DETECTION: Duration = Duration::from_secs(5);
 
 /// FRR on a leaf, stopped in its tracks; it runs on when dropped.
@@ -32,11 +32,14 @@ impl Drop for Frozen {
     }
 }
 
-/// leaf4 dies, first silently, then with its links: leaf1, which hears FPM, and leaf2, which does not, forget its hosts and
-/// no longer flood to it. Traffic to others does not suffer. When leaf4 is back, so is everything.
+/// leaf4 dies, first silently, then with its links: leaf1, which hears FPM, and leaf2, which does
+/// not, forget its hosts and no longer flood to it. Traffic to others does not suffer. When leaf4
+/// is back, so is everything.
 fn vtep_death_and_return(fabric: &ScaleAcross) {
-    let vtepds = ["leaf1", "leaf2"].map(|leaf| (leaf, fabric.vtepd(leaf), 1 + u64::from(leaf == "leaf2")));
-    let (near, far, bystander) = (host(fabric, "host1"), host(fabric, "host4"), host(fabric, "host5"));
+    let vtepds =
+        ["leaf1", "leaf2"].map(|leaf| (leaf, fabric.vtepd(leaf), 1 + u64::from(leaf == "leaf2")));
+    let (near, far, bystander) =
+        (host(fabric, "host1"), host(fabric, "host4"), host(fabric, "host5"));
     let all_there = || {
         for (_, vtepd, stores) in &vtepds {
             vtepd.wait_for_peers(10010, 5, 5);
@@ -75,7 +78,8 @@ fn vtep_death_and_return(fabric: &ScaleAcross) {
     all_there();
 }
 
-/// spine1 falls silent, its links stay up: only BFD can tell. What was on the way to it is lost, what follows takes spine2.
+/// spine1 falls silent, its links stay up: only BFD can tell. What was on the way to it is lost,
+/// what follows takes spine2.
 fn uplink_failure_and_return(fabric: &ScaleAcross) {
     const RATE: u32 = 2000;
     let vtepd = fabric.vtepd("leaf1");
@@ -91,7 +95,8 @@ fn uplink_failure_and_return(fabric: &ScaleAcross) {
     assert!(by_one > 50 && by_two > 50, "{by_one} frames by up1, {by_two} by up2");
 
     // All is dropped that comes in, and nothing goes out.
-    for command in ["ip rule add pref 10 lookup local", "ip rule del pref 0", "ip rule add pref 0 blackhole"]
+    for command in
+        ["ip rule add pref 10 lookup local", "ip rule del pref 0", "ip rule add pref 0 blackhole"]
     {
         fabric.run("spine1", command);
     }

@@ -15,7 +15,8 @@ use vtepd_tests::daemon::{ctl_program, program};
 
 /// How long anything that has to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How long FRR may take to converge after something came back. BGP tries again every second, BFD slows down meanwhile.
+/// How long FRR may take to converge after something came back. BGP tries again every second, BFD
+/// slows down meanwhile.
 pub const CONVERGENCE: Duration = Duration::from_secs(240);
 /// A process that ends when asked does so sooner.
 const GRACE: Duration = Duration::from_secs(5);
@@ -87,7 +88,8 @@ impl ScaleAcross {
     }
 
     fn deploy(topology: Topology, name: &str, turn: MutexGuard<'static, ()>) -> Self {
-        let fabric = Fabric::up(topology, Some(name), &quiet).unwrap_or_else(|error| panic!("{error}"));
+        let fabric =
+            Fabric::up(topology, Some(name), &quiet).unwrap_or_else(|error| panic!("{error}"));
         let all = Self { fabric, _turn: turn };
         all.converge();
         all
@@ -179,7 +181,9 @@ impl Vtepd {
     }
 
     pub fn metrics(&self) -> Metrics {
-        Metrics(self.daemon.metrics().unwrap_or_else(|error| panic!("{}: {error}", self.node.name())))
+        Metrics(
+            self.daemon.metrics().unwrap_or_else(|error| panic!("{}: {error}", self.node.name())),
+        )
     }
 
     /// Waits until its metrics are as wanted; returns them, and how long that took.
@@ -190,27 +194,43 @@ impl Vtepd {
             metrics = self.metrics();
             wanted(&metrics)
         });
-        assert!(came, "{} waited in vain for {what}; its metrics:\n{}", self.node.name(), metrics.0);
+        assert!(
+            came,
+            "{} waited in vain for {what}; its metrics:\n{}",
+            self.node.name(),
+            metrics.0
+        );
         (metrics, start.elapsed())
     }
 
     /// Waits until it knows so many MACs behind remote VTEPs, and floods to so many VTEPs.
     pub fn wait_for_peers(&self, vni: u32, macs: u64, floods: u64) -> Duration {
         let wanted = (Some(macs), Some(floods));
-        self.wait_for(&format!("{macs} MACs and {floods} VTEPs of {vni}"), |m| m.peers(vni) == wanted).1
+        self.wait_for(&format!("{macs} MACs and {floods} VTEPs of {vni}"), |m| {
+            m.peers(vni) == wanted
+        })
+        .1
     }
 
     /// Waits for a line of its log that contains `text`.
     pub fn wait_for_log(&self, text: &str) {
         let came = wait_until(PATIENCE, || self.log().contains(text));
-        assert!(came, "{} waited in vain for '{text}' in the log:\n{}", self.node.name(), self.log());
+        assert!(
+            came,
+            "{} waited in vain for '{text}' in the log:\n{}",
+            self.node.name(),
+            self.log()
+        );
     }
 
     /// What vtepctl answers, as JSON.
     pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
         let program = ctl_program();
         let words = [&[program.to_str().unwrap()], arguments, &["-o", "json"]].concat();
-        let text = self.node.run(&words).unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
+        let text = self
+            .node
+            .run(&words)
+            .unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
 
@@ -219,7 +239,10 @@ impl Vtepd {
         let program = ctl_program();
         let after = after.to_string();
         let words = [program.to_str().unwrap(), "events", "--after", &after, "-o", "json"];
-        let text = self.node.run(&words).unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
+        let text = self
+            .node
+            .run(&words)
+            .unwrap_or_else(|error| panic!("{error}; its log:\n{}", self.log()));
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -231,8 +254,8 @@ impl Vtepd {
         self.daemon.identity().signal(Signal::SIGHUP).unwrap();
     }
 
-    /// Where the leaf's bridges, zebra and vtepd have addresses, and which of vtepd's counters move: for a story that failed. What cannot
-    /// be had any more is left out.
+    /// Where the leaf's bridges, zebra and vtepd have addresses, and which of vtepd's counters
+    /// move: for a story that failed. What cannot be had any more is left out.
     fn show_evidence(&self) {
         let program = ctl_program();
         let program = program.to_str().unwrap_or_default();
@@ -249,8 +272,13 @@ impl Vtepd {
         let Ok(before) = self.daemon.metrics() else { return };
         std::thread::sleep(Duration::from_millis(500));
         let Ok(after) = self.daemon.metrics() else { return };
-        let moved: Vec<&str> = after.lines().filter(|line| !before.lines().any(|old| old == *line)).collect();
-        eprintln!("--- counters that moved on {} within 0.5 s:\n{}\n---", self.node.name(), moved.join("\n"));
+        let moved: Vec<&str> =
+            after.lines().filter(|line| !before.lines().any(|old| old == *line)).collect();
+        eprintln!(
+            "--- counters that moved on {} within 0.5 s:\n{}\n---",
+            self.node.name(),
+            moved.join("\n")
+        );
     }
 
     /// Ends it by this signal.
@@ -287,8 +315,11 @@ impl Metrics {
 
     /// The sum of all series that begin so.
     pub fn sum(&self, start: &str) -> u64 {
-        let values =
-            self.0.lines().filter(|line| line.starts_with(start)).filter_map(|line| line.rsplit(' ').next());
+        let values = self
+            .0
+            .lines()
+            .filter(|line| line.starts_with(start))
+            .filter_map(|line| line.rsplit(' ').next());
         values.filter_map(|value| value.parse::<u64>().ok()).sum()
     }
 
@@ -305,7 +336,8 @@ impl Metrics {
 
     /// The state of a source, `kernel` or `fpm`.
     pub fn is_state(&self, source: &str, state: &str) -> bool {
-        self.find(&format!("vtepd_source_state{{source=\"{source}\",state=\"{state}\"}}")) == Some(1)
+        self.find(&format!("vtepd_source_state{{source=\"{source}\",state=\"{state}\"}}"))
+            == Some(1)
     }
 
     pub fn dropped(&self) -> u64 {

@@ -1,5 +1,5 @@
-//! vtepd in the place of one PE, which sees everything that BGP tells; and what it keeps and sweeps when FRR or vtepd itself
-//! restarts or dies.
+//! vtepd in the place of one PE, which sees everything that BGP tells; and what it keeps and sweeps
+//! when FRR or vtepd itself restarts or dies.
 
 use std::path::{Path, PathBuf};
 
@@ -48,9 +48,11 @@ fn fabric(name: &str) -> (Options, ScaleAcross) {
     let mut options = None;
     let fabric = ScaleAcross::up_with(name, |topology| {
         let leaf = topology.nodes.get_mut(LEAF).unwrap();
-        let bind = leaf.binds.iter_mut().find(|bind| bind.target == Path::new(DAEMONS_FILE)).unwrap();
+        let bind =
+            leaf.binds.iter_mut().find(|bind| bind.target == Path::new(DAEMONS_FILE)).unwrap();
         let path = std::env::temp_dir().join(format!("vtepd-daemons-{}", std::process::id()));
-        let own = Options { text: std::fs::read_to_string(&bind.source).unwrap(), path: path.clone() };
+        let own =
+            Options { text: std::fs::read_to_string(&bind.source).unwrap(), path: path.clone() };
         own.graceful(true);
         bind.source = path;
         options = Some(own);
@@ -88,23 +90,38 @@ fn events(vtepd: &Vtepd, after: u64) -> (Vec<(String, String)>, u64) {
     (events.iter().map(|event| (text(event, "kind"), text(event, "text"))).collect(), last)
 }
 
-/// Those of them that take something away for good. (Next hops come back one after the other with BGP's sessions.)
+/// Those of them that take something away for good. (Next hops come back one after the other with
+/// BGP's sessions.)
 fn losses(events: &[(String, String)]) -> Vec<&str> {
     let losing = ["mac-removed", "flood-removed", "detached", "left"];
-    events.iter().filter(|(kind, _)| losing.contains(&kind.as_str())).map(|(_, text)| text.as_str()).collect()
+    events
+        .iter()
+        .filter(|(kind, _)| losing.contains(&kind.as_str()))
+        .map(|(_, text)| text.as_str())
+        .collect()
 }
 
 fn of_leaf5(lines: &Lines) -> Lines {
-    lines.iter().filter(|line| line.contains("10.0.0.15") || line.starts_with("host ")).cloned().collect()
+    lines
+        .iter()
+        .filter(|line| line.contains("10.0.0.15") || line.starts_with("host "))
+        .cloned()
+        .collect()
 }
 
-/// F1: learning, type 3, type 2 with and without an IP address, and their withdrawal when a VNI goes down.
+/// F1: learning, type 3, type 2 with and without an IP address, and their withdrawal when a VNI
+/// goes down.
 fn one_pe_is_replaced(fabric: &ScaleAcross, vtepd: &Vtepd) {
     let (near, far) = (host(fabric, "host1"), host(fabric, "host5"));
     let lines = agree(fabric, LEAF, vtepd);
-    assert_eq!(lines.iter().filter(|line| line.starts_with("flood vx10010 ")).count(), 5, "{lines:#?}");
+    assert_eq!(
+        lines.iter().filter(|line| line.starts_with("flood vx10010 ")).count(),
+        5,
+        "{lines:#?}"
+    );
 
-    // Type 2 to here, and what is learned here to there, by way of the kernel's bridge that vtepd hands frames to.
+    // Type 2 to here, and what is learned here to there, by way of the kernel's bridge that vtepd
+    // hands frames to.
     for (leaf_host, name, mac) in
         [(&far, "host5", "02:00:00:00:05:77"), (&near, "host1", "02:00:00:00:01:77")]
     {
@@ -121,7 +138,10 @@ fn one_pe_is_replaced(fabric: &ScaleAcross, vtepd: &Vtepd) {
     tcp_both_ways(&near, &far, 100_000);
 
     // With an IP address.
-    fabric.run("leaf5", "ip neigh replace 192.168.10.5 lladdr 02:00:00:00:05:77 dev br10010 nud reachable");
+    fabric.run(
+        "leaf5",
+        "ip neigh replace 192.168.10.5 lladdr 02:00:00:00:05:77 dev br10010 nud reachable",
+    );
     wait_for_line(vtepd, "host br10010 192.168.10.5 02:00:00:00:05:77", true);
     let before = agree(fabric, LEAF, vtepd);
 
@@ -158,7 +178,8 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     assert_eq!(own(&vtepd), before);
 
-    // F4: all of FRR dies and comes back in time, with graceful restart. Nothing is lost, no entry and no frame.
+    // F4: all of FRR dies and comes back in time, with graceful restart. Nothing is lost, no entry
+    // and no frame.
     let (sender, receiver) = (host(&fabric, "host1"), host(&fabric, "host4"));
     let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 1000);
     let (_, start) = events(&vtepd, 0);
@@ -174,7 +195,8 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     assert_eq!(losses(&happened), [""; 0]);
     stream.finish_whole("f4, FRR dies and restarts gracefully");
 
-    // G6: it dies again, and stays away for longer than what it said is kept. leaf6 leaves meanwhile.
+    // G6: it dies again, and stays away for longer than what it said is kept. leaf6 leaves
+    // meanwhile.
     let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 1000);
     let swept = || vtepd.metrics().find("vtepd_swept_entries_total{source=\"fpm\"}").unwrap();
     let swept_before = swept();
@@ -196,9 +218,10 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     stream.goes_on(500);
     stream.finish_whole("g6, FRR dies and is away for long");
 
-    // Back without graceful restart, it purges what an earlier life of it put into the kernel, more or less: zebra 8.4.4 the route to leaf6
-    // or one of its next hops, 10.3 nothing for minutes, and neither what was in the FDB. What it leaves there is forwarded by, what it
-    // purges is gone, and the rest survives.
+    // Back without graceful restart, it purges what an earlier life of it put into the kernel, more
+    // or less: zebra 8.4.4 the route to leaf6 or one of its next hops, 10.3 nothing for minutes,
+    // and neither what was in the FDB. What it leaves there is forwarded by, what it purges is
+    // gone, and the rest survives.
     options.graceful(false);
     start_frr(&fabric);
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));

@@ -31,7 +31,9 @@ fn layer3_vni(fabric: &ScaleAcross) {
         for command in [
             "ip link add br5000 type bridge".to_owned(),
             format!("ip link set br5000 addrgenmode none address 02:00:00:00:50:0{leaf} up"),
-            format!("ip link add vx5000 type vxlan id 5000 local 10.0.0.1{leaf} dstport 4789 nolearning"),
+            format!(
+                "ip link add vx5000 type vxlan id 5000 local 10.0.0.1{leaf} dstport 4789 nolearning"
+            ),
             "ip link set vx5000 addrgenmode none master br5000 up".to_owned(),
             "ip link set vx5000 type bridge_slave learning off".to_owned(),
         ] {
@@ -57,7 +59,11 @@ fn frr_vni_and_l3vni_hazard() {
     let version = fabric.node("leaf1").run(&["vtysh", "-c", "show version"]).unwrap();
     let zebra = |leaf| {
         let processes = fabric.fabric.processes().unwrap();
-        processes.into_iter().find(|p| p.node == leaf && p.name == "zebra").expect("zebra runs").identity
+        processes
+            .into_iter()
+            .find(|p| p.node == leaf && p.name == "zebra")
+            .expect("zebra runs")
+            .identity
     };
     let (zebra1, zebra4) = (zebra("leaf1"), zebra("leaf4"));
     if !version.contains(HAZARDOUS) {
@@ -78,7 +84,8 @@ fn frr_vni_and_l3vni_hazard() {
     assert!(vtepd.metrics().is_state("fpm", "live") && !vtepd.log().contains("not listened for"));
     vtepd.stop();
 
-    // No other is let in: not again on leaf1, not for the first time on leaf4. Both know the same all the same, and say why.
+    // No other is let in: not again on leaf1, not for the first time on leaf4. Both know the same
+    // all the same, and say why.
     let again = fabric.vtepd("leaf1");
     let first = fabric.vtepd("leaf4");
     for (vtepd, leaf, router_mac) in [
@@ -95,7 +102,10 @@ fn frr_vni_and_l3vni_hazard() {
     // zebra tries meanwhile, and lives.
     assert!(!wait_until(RETRY, || !zebra1.alive() || !zebra4.alive()), "zebra has died");
     for (vtepd, leaf) in [(&again, "leaf1"), (&first, "leaf4")] {
-        assert!(vtepd.metrics().is_state("fpm", "disconnected") && !listens(&fabric, leaf), "{leaf}");
+        assert!(
+            vtepd.metrics().is_state("fpm", "disconnected") && !listens(&fabric, leaf),
+            "{leaf}"
+        );
     }
 
     // The router MAC goes, and with it the danger.
@@ -111,10 +121,14 @@ fn frr_vni_and_l3vni_hazard() {
     vtepd.wait_for_log("FPM is connected");
     assert!(!vtepd.log().contains("not listened for"), "{}", vtepd.log());
     let died = wait_until(RETRY, || !zebra4.alive());
-    println!("frr_vni_and_l3vni_hazard: let connect, zebra {}", if died { "crashed" } else { "lives" });
+    println!(
+        "frr_vni_and_l3vni_hazard: let connect, zebra {}",
+        if died { "crashed" } else { "lives" }
+    );
 }
 
-/// A zebra that has been mended: told so, vtepd has it connect again and again, and it repeats what it knows.
+/// A zebra that has been mended: told so, vtepd has it connect again and again, and it repeats what
+/// it knows.
 fn layer3_vni_does_no_harm(fabric: &ScaleAcross, zebra: Identity) {
     layer3_vni(fabric);
     for leaf in [1, 4] {

@@ -27,7 +27,8 @@ const NETWORKS: [&[(&str, Ipv4Addr)]; 2] = [
     &[("store1", Ipv4Addr::new(192, 168, 20, 1)), ("store4", Ipv4Addr::new(192, 168, 20, 4))],
 ];
 
-/// Payloads of ping: its own default, two usual ones, the largest that is one frame, and one that the host fragments.
+/// Payloads of ping: its own default, two usual ones, the largest that is one frame, and one that
+/// the host fragments.
 const PINGS: [&str; 5] = ["56", "1600", "3200", "8972", "20000"];
 /// Datagrams: tiny, usual, the largest that is one frame, and one that the host fragments.
 const DATAGRAMS: [usize; 4] = [1, 600, 8972, 20_000];
@@ -44,8 +45,8 @@ pub fn host(fabric: &ScaleAcross, name: &str) -> Host {
     Host { namespace: fabric.namespace(name), address }
 }
 
-/// All pairs of hosts of a VNI ping each other and send each other TCP and UDP, all at the same time; every byte is
-/// compared.
+/// All pairs of hosts of a VNI ping each other and send each other TCP and UDP, all at the same
+/// time; every byte is compared.
 pub fn all_reach_each_other(fabric: &ScaleAcross) {
     std::thread::scope(|scope| {
         for network in NETWORKS {
@@ -68,13 +69,19 @@ pub fn all_reach_each_other(fabric: &ScaleAcross) {
     });
 }
 
-/// Three requests, all answered, once each. Without `-w` ping waits for two round trips only, which a busy machine exceeds.
+/// Three requests, all answered, once each. Without `-w` ping waits for two round trips only, which
+/// a busy machine exceeds.
 pub fn ping(from: &Host, to: &Host, size: &str) {
     let to = to.address.to_string();
-    let output =
-        from.namespace.output(&["ping", "-n", "-c", "3", "-i", "0.2", "-w", "10", "-s", size, &to]).unwrap();
+    let output = from
+        .namespace
+        .output(&["ping", "-n", "-c", "3", "-i", "0.2", "-w", "10", "-s", size, &to])
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("3 packets transmitted, 3 received, 0% packet loss"), "{size} bytes: {said}");
+    assert!(
+        said.contains("3 packets transmitted, 3 received, 0% packet loss"),
+        "{size} bytes: {said}"
+    );
 }
 
 /// Bytes that look random, the same for the same seed.
@@ -84,7 +91,8 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
 }
 
 fn connect(client: &Host, server: &Host) -> (TcpStream, TcpStream) {
-    let listener = server.namespace.enter(|| TcpListener::bind((server.address, 0))).unwrap().unwrap();
+    let listener =
+        server.namespace.enter(|| TcpListener::bind((server.address, 0))).unwrap().unwrap();
     let address = listener.local_addr().unwrap();
     let near = client
         .namespace
@@ -174,7 +182,10 @@ impl Transfer {
             let mut chunk = vec![0; CHUNK];
             let mut number = 0;
             while (&mut &far).read_exact(&mut chunk).is_ok() {
-                assert!(chunk == bytes(number, CHUNK), "chunk {number} of a TCP transfer has other bytes");
+                assert!(
+                    chunk == bytes(number, CHUNK),
+                    "chunk {number} of a TCP transfer has other bytes"
+                );
                 number += 1;
                 counter.store(number, Ordering::Relaxed);
             }
@@ -189,7 +200,10 @@ impl Transfer {
         let more = wait_until(PATIENCE, || {
             self.received.load(Ordering::Relaxed) > before + 20 || self.receiver.is_finished()
         });
-        assert!(more && !self.receiver.is_finished(), "the TCP transfer stands still after {before} chunks");
+        assert!(
+            more && !self.receiver.is_finished(),
+            "the TCP transfer stands still after {before} chunks"
+        );
     }
 
     /// Ends it; all that was sent must have arrived.

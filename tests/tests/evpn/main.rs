@@ -1,7 +1,8 @@
-//! vtepd on the leaves of the ScaleAcross fabric, with real FRR: two data centres, six leaves, ordinary EVPN.
+//! vtepd on the leaves of the ScaleAcross fabric, with real FRR: two data centres, six leaves,
+//! ordinary EVPN.
 //!
-//! Each story brings the fabric up under a name of its own and takes it down again. leaf1, leaf4 and leaf5 offer FPM, the
-//! others do not.
+//! Each story brings the fabric up under a name of its own and takes it down again. leaf1, leaf4
+//! and leaf5 offer FPM, the others do not.
 
 #![allow(
     clippy::expect_used,

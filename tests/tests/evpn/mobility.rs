@@ -23,8 +23,9 @@ fn on(fabric: &ScaleAcross, leaf: &str, rest: &str) {
     fabric.run(leaf, &format!("ip link set vm1 {rest}"));
 }
 
-/// Puts the machine's port into the bridge. zebra 10.3 hears of ports in one thread and of addresses in another, and forgets an address
-/// on a port of which it has not heard yet, for good: so it is to know the port before anything comes in there.
+/// Puts the machine's port into the bridge. zebra 10.3 hears of ports in one thread and of
+/// addresses in another, and forgets an address on a port of which it has not heard yet, for good:
+/// so it is to know the port before anything comes in there.
 fn plug_in(fabric: &ScaleAcross, leaf: &str) {
     on(fabric, leaf, "down");
     on(fabric, leaf, "master br10010");
@@ -42,15 +43,18 @@ fn virtual_machine(fabric: &ScaleAcross) -> Host {
     let _ = netns::delete(VM);
     let namespace = Namespace::create(VM).unwrap();
     netns::veth((&namespace, "eth1"), (&fabric.namespace("leaf4"), "vm1"), 9000).unwrap();
-    for command in ["ip link set eth1 address 02:00:00:00:00:99", "ip addr add 192.168.10.99/24 dev eth1"] {
+    for command in
+        ["ip link set eth1 address 02:00:00:00:00:99", "ip addr add 192.168.10.99/24 dev eth1"]
+    {
         namespace.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
     }
     plug_in(fabric, "leaf4");
     Host { namespace, address: ADDRESS }
 }
 
-/// S2 and Q15 with FRR: remote becomes local and local becomes remote on leaf1 and leaf4; leaf2 sees one VTEP replace the
-/// other. Streams from leaf1's and leaf2's hosts follow, a TCP connection lives on.
+/// S2 and Q15 with FRR: remote becomes local and local becomes remote on leaf1 and leaf4; leaf2
+/// sees one VTEP replace the other. Streams from leaf1's and leaf2's hosts follow, a TCP connection
+/// lives on.
 #[test]
 fn s2_q15_mac_mobility_remote_to_local_and_back() {
     if !can_run("s2_q15_mac_mobility_remote_to_local_and_back") {
@@ -68,7 +72,9 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
     known([(&one, 6), (&two, 6), (&four, 5)]);
     let senders = ["host1", "host2"].map(|name| host(&fabric, name));
     let start = || {
-        senders.each_ref().map(|sender| Stream::start(&sender.namespace, (&machine.namespace, ADDRESS), RATE))
+        senders
+            .each_ref()
+            .map(|sender| Stream::start(&sender.namespace, (&machine.namespace, ADDRESS), RATE))
     };
     let connection = Transfer::start(&senders[1], &machine);
     connection.goes_on();
@@ -102,13 +108,15 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
         );
 
         // Settled, nothing is lost, and no frame takes the way to where the machine was.
-        let before = four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
+        let before =
+            four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
         let streams = start();
         streams.iter().for_each(|stream| stream.goes_on(500));
         for stream in streams {
             stream.finish_whole(&format!("s2_q15_mac_mobility, settled on {to}"));
         }
-        let after = four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
+        let after =
+            four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
         let towards_four = after - before;
         if to == "leaf4" {
             assert!(towards_four >= 1000, "{towards_four} frames reached leaf4");
@@ -129,8 +137,9 @@ fn decapsulated(vtepd: &Vtepd) -> u64 {
     vtepd.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"")
 }
 
-/// A sticky address of FRR's: leaf4 has it on a port, `sticky static`, and says so with its type-2 route. Leaf1 and leaf2 take it
-/// from nobody else: no frame of a host of theirs moves it, and the stream to it loses nothing.
+/// A sticky address of FRR's: leaf4 has it on a port, `sticky static`, and says so with its type-2
+/// route. Leaf1 and leaf2 take it from nobody else: no frame of a host of theirs moves it, and the
+/// stream to it loses nothing.
 #[test]
 fn a_sticky_mac_of_frr_is_moved_by_nobody() {
     if !can_run("a_sticky_mac_of_frr_is_moved_by_nobody") {
@@ -144,14 +153,19 @@ fn a_sticky_mac_of_frr_is_moved_by_nobody() {
     let leaves = ["leaf1", "leaf2"].map(|leaf| (leaf, fabric.vtepd(leaf)));
     let entry = |leaf: &str| {
         let shown = fabric.run(leaf, "bridge fdb show dev vx10010");
-        shown.lines().filter(|line| line.starts_with(&mac.to_string())).collect::<Vec<_>>().join("\n")
+        shown
+            .lines()
+            .filter(|line| line.starts_with(&mac.to_string()))
+            .collect::<Vec<_>>()
+            .join("\n")
     };
     let home = |vtepd: &Vtepd| vtepd.ask(&["fdb", "--mac", &mac.to_string()])[0]["vtep"].clone();
     for (leaf, vtepd) in &leaves {
         let known = || entry(leaf).contains("self sticky static") && home(vtepd).is_string();
         assert!(wait_until(PATIENCE, known), "{leaf}: {}", entry(leaf));
     }
-    let (before, homes) = (["leaf1", "leaf2"].map(entry), leaves.each_ref().map(|(_, vtepd)| home(vtepd)));
+    let (before, homes) =
+        (["leaf1", "leaf2"].map(entry), leaves.each_ref().map(|(_, vtepd)| home(vtepd)));
     assert_eq!(homes[0], homes[1]);
     let sender = host(&fabric, "host1");
     let stream = Stream::start(&sender.namespace, (&machine.namespace, ADDRESS), RATE);

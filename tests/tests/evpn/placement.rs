@@ -1,5 +1,5 @@
-//! Which uplink each queue pair has does not depend on what happened before: BGP unnumbered, where zebra and the kernel name the
-//! same next hop differently.
+//! Which uplink each queue pair has does not depend on what happened before: BGP unnumbered, where
+//! zebra and the kernel name the same next hop differently.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -44,9 +44,13 @@ fn map(fabric: &ScaleAcross) -> Map {
             for queue_pair in 0..QUEUE_PAIRS {
                 let request = v1::ExplainRequest { vni: VNI, frame: frame(queue_pair) };
                 let answer = client.explain(request).await.unwrap().into_inner();
-                let uplink = |copy: &v1::Copy| copy.route.as_ref().map(|route| route.uplink.clone());
+                let uplink =
+                    |copy: &v1::Copy| copy.route.as_ref().map(|route| route.uplink.clone());
                 map.extend(
-                    answer.copies.iter().map(|copy| (uplink(copy).unwrap_or_default(), copy.source_port)),
+                    answer
+                        .copies
+                        .iter()
+                        .map(|copy| (uplink(copy).unwrap_or_default(), copy.source_port)),
                 );
             }
             map
@@ -83,7 +87,11 @@ fn only_moved_from(uplink: &str, before: &Map, after: &Map) {
     assert_eq!((before.len(), after.len()), (QUEUE_PAIRS as usize, QUEUE_PAIRS as usize));
     for (queue_pair, (before, after)) in before.iter().zip(after).enumerate() {
         assert_eq!(before.1, after.1, "the source port of queue pair {queue_pair}");
-        assert!(before.0 == uplink || before.0 == after.0, "queue pair {queue_pair} moved from {}", before.0);
+        assert!(
+            before.0 == uplink || before.0 == after.0,
+            "queue pair {queue_pair} moved from {}",
+            before.0
+        );
         assert_ne!(after.0, uplink, "queue pair {queue_pair}");
     }
 }
@@ -91,13 +99,16 @@ fn only_moved_from(uplink: &str, before: &Map, after: &Map) {
 /// An uplink is lost and returns.
 fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
     let others: Vec<&str> = UPLINKS.into_iter().filter(|other| *other != uplink).collect();
-    let seen = vtepd.events(0).last().and_then(|event| event["sequence"].as_u64()).unwrap_or_default();
+    let seen =
+        vtepd.events(0).last().and_then(|event| event["sequence"].as_u64()).unwrap_or_default();
     fabric.run(LEAF, &format!("ip link set {uplink} down"));
     wait_for_uplinks(vtepd, &others);
     only_moved_from(uplink, before, &map(fabric));
     fabric.run(LEAF, &format!("ip link set {uplink} up"));
     // zebra may take it away once more: its session with the spine was about to time out.
-    let came = wait_until(CONVERGENCE, || next_hops(vtepd).len() == UPLINKS.len() && map(fabric) == *before);
+    let came = wait_until(CONVERGENCE, || {
+        next_hops(vtepd).len() == UPLINKS.len() && map(fabric) == *before
+    });
     assert!(came, "after a flap of {uplink}; the next hops are {:?}", next_hops(vtepd));
     let moved: Vec<_> =
         vtepd.events(seen).into_iter().filter(|event| event["kind"] == "flows-moved").collect();
@@ -107,7 +118,8 @@ fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
 
 /// The fabric `minimal`; its leaves' zebra gives the kernel next-hop objects, or not.
 fn fabric(objects: bool) -> (ScaleAcross, Vec<PathBuf>) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/minimal.clab.yml");
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/minimal.clab.yml");
     let mut files = Vec::new();
     let fabric = ScaleAcross::other_with("evpn-placement", &file, |topology| {
         for leaf in ["leaf1", "leaf2"].into_iter().filter(|_| objects) {
@@ -115,7 +127,8 @@ fn fabric(objects: bool) -> (ScaleAcross, Vec<PathBuf>) {
             let bind = binds.iter_mut().find(|bind| bind.target.ends_with("frr.conf")).unwrap();
             let text = std::fs::read_to_string(&bind.source).unwrap();
             assert!(text.contains(NO_OBJECTS), "{leaf}");
-            bind.source = std::env::temp_dir().join(format!("vtepd-{leaf}-{}.conf", std::process::id()));
+            bind.source =
+                std::env::temp_dir().join(format!("vtepd-{leaf}-{}.conf", std::process::id()));
             std::fs::write(&bind.source, text.replace(NO_OBJECTS, "")).unwrap();
             files.push(bind.source.clone());
         }
@@ -140,7 +153,9 @@ fn queue_pairs_have_the_uplinks_of_the_configuration_whatever_happened() {
     wait_for_uplinks(&vtepd, &UPLINKS);
     let (before, named) = (map(&fabric), next_hops(&vtepd));
     for uplink in UPLINKS {
-        assert!(before.iter().filter(|(used, _)| used == uplink).count() > QUEUE_PAIRS as usize / 3);
+        assert!(
+            before.iter().filter(|(used, _)| used == uplink).count() > QUEUE_PAIRS as usize / 3
+        );
     }
     for uplink in ["up1", "up2", "up1"] {
         flap(&fabric, &vtepd, uplink, &before);
@@ -164,8 +179,9 @@ fn queue_pairs_have_the_uplinks_of_the_configuration_whatever_happened() {
     assert_eq!(next_hops(&alone), named);
 }
 
-/// With next-hop objects the kernel's gateways are the neighbours' link-local addresses, and zebra's FPM messages say 169.254.0.1.
-/// FRR 8.4.4 forgets to give the kernel an uplink that has returned, so each uplink gets a fabric of its own.
+/// With next-hop objects the kernel's gateways are the neighbours' link-local addresses, and
+/// zebra's FPM messages say 169.254.0.1. FRR 8.4.4 forgets to give the kernel an uplink that has
+/// returned, so each uplink gets a fabric of its own.
 #[test]
 fn zebra_and_the_kernel_name_the_same_next_hops() {
     if !can_run("zebra_and_the_kernel_name_the_same_next_hops") {

@@ -6,8 +6,9 @@ use crate::stream::Stream;
 
 const RATE: u32 = 5000;
 
-/// Ping, TCP and UDP between all hosts against kernel VXLAN on the other leaves, with vtepd on no leaf, on one, on all;
-/// meanwhile it comes and goes under a TCP transfer each way and a stream of numbered UDP frames, of which none is lost.
+/// Ping, TCP and UDP between all hosts against kernel VXLAN on the other leaves, with vtepd on no
+/// leaf, on one, on all; meanwhile it comes and goes under a TCP transfer each way and a stream of
+/// numbered UDP frames, of which none is lost.
 #[test]
 fn o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none() {
     if !can_run("o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none") {
@@ -50,7 +51,8 @@ fn o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none() {
     for vtepd in others.iter().chain([&first]) {
         let metrics = vtepd.metrics();
         for direction in ["encapsulated", "decapsulated"] {
-            let series = format!("vtepd_vni_frames_total{{vni=\"10010\",direction=\"{direction}\"}}");
+            let series =
+                format!("vtepd_vni_frames_total{{vni=\"10010\",direction=\"{direction}\"}}");
             // Five peers, each with far more than a hundred frames.
             assert!(metrics.find(&series) > Some(500), "{}", metrics.0);
         }

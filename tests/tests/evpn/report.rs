@@ -15,8 +15,8 @@ const FABRIC: &str = "evpn-demo";
 const FRAMES: u64 = 20_000;
 const QUEUE_PAIRS: usize = 32;
 const POLICIES: [&str; 4] = ["kernel", "five-tuple", "qp-bins", "qp-hash"];
-/// Frames of BGP and BFD that four links may carry in the seconds that one policy takes: each link has two BFD
-/// sessions' packets every 300 ms.
+/// Frames of BGP and BFD that four links may carry in the seconds that one policy takes: each link
+/// has two BFD sessions' packets every 300 ms.
 const NOISE: u64 = 400;
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -37,12 +37,13 @@ fn demo_figures() {
         rate: 20_000,
         frames: FRAMES,
     };
-    let (fabric, outcome) =
-        demo::run(&settings, &|_| Ok(()), &AtomicBool::new(false)).unwrap_or_else(|error| panic!("{error}"));
+    let (fabric, outcome) = demo::run(&settings, &|_| Ok(()), &AtomicBool::new(false))
+        .unwrap_or_else(|error| panic!("{error}"));
     println!("{outcome}");
 
     // The form that is promised, and no more.
-    let json: Value = serde_json::from_slice(&serde_json::to_vec_pretty(&outcome).unwrap()).unwrap();
+    let json: Value =
+        serde_json::from_slice(&serde_json::to_vec_pretty(&outcome).unwrap()).unwrap();
     assert_eq!(keys(&json), BTreeSet::from(["setup", "policies"]));
     let setup = &json["setup"];
     let (texts, numbers): (BTreeSet<&str>, BTreeSet<&str>) =
@@ -58,16 +59,22 @@ fn demo_figures() {
         "{setup}"
     );
     for key in ["frr", "vtepd", "kernel"] {
-        assert!(setup[key].as_str().unwrap().starts_with(|c: char| c.is_ascii_digit()), "{key}: {setup}");
+        assert!(
+            setup[key].as_str().unwrap().starts_with(|c: char| c.is_ascii_digit()),
+            "{key}: {setup}"
+        );
     }
     let policies = json["policies"].as_array().unwrap();
     let names: Vec<&str> = policies.iter().map(|policy| policy["name"].as_str().unwrap()).collect();
     assert_eq!(names, POLICIES);
-    let between: Vec<String> =
-        (1..=2).flat_map(|spine| (1..=2).map(move |link| format!("spine{spine}:dci{link}"))).collect();
-    let uplinks = [1, 4].into_iter().flat_map(|leaf| (1..=2).map(move |link| format!("leaf{leaf}:up{link}")));
+    let between: Vec<String> = (1..=2)
+        .flat_map(|spine| (1..=2).map(move |link| format!("spine{spine}:dci{link}")))
+        .collect();
+    let uplinks =
+        [1, 4].into_iter().flat_map(|leaf| (1..=2).map(move |link| format!("leaf{leaf}:up{link}")));
     let links: BTreeSet<String> = between.iter().cloned().chain(uplinks).collect();
-    let known = demo::Figures::load(&topology().with_file_name("scaleacross").join("figures.json")).unwrap();
+    let known = demo::Figures::load(&topology().with_file_name("scaleacross").join("figures.json"))
+        .unwrap();
 
     let mut all: BTreeMap<&String, u64> = BTreeMap::new();
     for (policy, name) in policies.iter().zip(POLICIES) {
@@ -77,9 +84,13 @@ fn demo_figures() {
         );
         assert_eq!(policy["lost"].as_u64(), Some(0), "{name}");
         assert_eq!(policy["reordered"].as_u64(), Some(0), "{name}");
-        assert!(keys(&policy["links"]).is_superset(&links.iter().map(String::as_str).collect()), "{name}");
+        assert!(
+            keys(&policy["links"]).is_superset(&links.iter().map(String::as_str).collect()),
+            "{name}"
+        );
         if outcome.hash_seeds {
-            let spread = &outcome.policies.iter().find(|policy| policy.name == name).unwrap().spread;
+            let spread =
+                &outcome.policies.iter().find(|policy| policy.name == name).unwrap().spread;
             assert_eq!(known.differences(name, QUEUE_PAIRS, spread, &between), [""; 0]);
         }
 
@@ -91,7 +102,10 @@ fn demo_figures() {
             &["leaf4:up1".into(), "leaf4:up2".into()],
         ] {
             let sum: u64 = group.iter().map(load).sum();
-            assert!((FRAMES..=FRAMES + NOISE).contains(&sum), "{name}: {sum} frames over {group:?}");
+            assert!(
+                (FRAMES..=FRAMES + NOISE).contains(&sum),
+                "{name}: {sum} frames over {group:?}"
+            );
         }
         let loads: Vec<u64> = between.iter().map(load).collect();
         assert!((policy["mmr"].as_f64().unwrap() - mmr(&loads)).abs() < 1e-9, "{name}");
@@ -102,7 +116,8 @@ fn demo_figures() {
     }
 
     // One pair of hosts, one inner source port: one flow, one path.
-    let of = |name: &str| outcome.policies.iter().find(|policy| policy.name == name).unwrap().spread.mmr;
+    let of =
+        |name: &str| outcome.policies.iter().find(|policy| policy.name == name).unwrap().spread.mmr;
     for name in ["kernel", "five-tuple"] {
         assert!((of(name) - 4.0).abs() < 0.05, "{name}: MMR {}", of(name));
     }
@@ -118,14 +133,18 @@ fn demo_figures() {
         println!("SKIPPED demo_figures/qp-hash: routers without hash seeds of their own polarise");
     }
 
-    // The figures are the links' own counters: what they do not hold is FRR's, from before and between, and of what was measured again.
+    // The figures are the links' own counters: what they do not hold is FRR's, from before and
+    // between, and of what was measured again.
     let again: u32 = outcome.policies.iter().map(|policy| policy.attempts - 1).sum();
     let others = 2500 + u64::from(again) * FRAMES;
     for (link, figure) in all {
         let (node, interface) = link.split_once(':').unwrap();
         let counters = counters::read(&fabric.node(node).unwrap().namespace().unwrap()).unwrap();
         let counted = counters[interface].frames_sent(CARRIED);
-        assert!(counted >= figure, "{link}: {figure} frames in the figures, {counted} in the counter");
+        assert!(
+            counted >= figure,
+            "{link}: {figure} frames in the figures, {counted} in the counter"
+        );
         assert!(
             counted - figure < others,
             "{link}: {figure} frames in the figures, {counted} in the counter"
@@ -134,8 +153,8 @@ fn demo_figures() {
     nothing_is_left(fabric);
 }
 
-/// Of the fabric, there runs what should: FRR, vtepd, and the wide area's `lab wan`. Taken down, it leaves no process, no namespace
-/// and no state.
+/// Of the fabric, there runs what should: FRR, vtepd, and the wide area's `lab wan`. Taken down, it
+/// leaves no process, no namespace and no state.
 fn nothing_is_left(fabric: Fabric) {
     let processes = fabric.processes().unwrap();
     let mut running = BTreeMap::<&str, usize>::new();
@@ -145,8 +164,10 @@ fn nothing_is_left(fabric: Fabric) {
     let expected = DAEMONS.map(|daemon| (daemon, 10)).into_iter().chain([("vtepd", 6), ("lab", 1)]);
     assert_eq!(running, expected.collect());
     let prefix = format!("lab-{FABRIC}-");
-    let inside: Vec<i32> =
-        netns::list(&prefix).iter().flat_map(|name| Namespace::open(name).unwrap().pids().unwrap()).collect();
+    let inside: Vec<i32> = netns::list(&prefix)
+        .iter()
+        .flat_map(|name| Namespace::open(name).unwrap().pids().unwrap())
+        .collect();
     assert!(processes.iter().all(|process| inside.contains(&process.identity.pid)));
     fabric.down().unwrap();
     assert!(processes.iter().all(|process| !process.identity.alive()));

@@ -1,7 +1,8 @@
-//! Everything is restarted in random order, and in the end vtepd forwards by what the kernel has, entry by entry.
+//! Everything is restarted in random order, and in the end vtepd forwards by what the kernel has,
+//! entry by entry.
 //!
-//! The normal form that is compared is that of `vtepd_tests::normal_form`: MAC addresses, flood lists, next hops with their weights,
-//! bindings of MAC and IP addresses.
+//! The normal form that is compared is that of `vtepd_tests::normal_form`: MAC addresses, flood
+//! lists, next hops with their weights, bindings of MAC and IP addresses.
 
 use lab::process::wait_until;
 use lab::random::{Random, SEED};
@@ -58,13 +59,16 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
     // The leaf's own lines that make it, once more.
     let again = |links: &[&str]| {
         let lines = &fabric.fabric.topology().nodes[LEAF].exec;
-        for words in lines.iter().filter(|words| words.iter().any(|word| links.contains(&word.as_str()))) {
+        for words in
+            lines.iter().filter(|words| words.iter().any(|word| links.contains(&word.as_str())))
+        {
             fabric.run(LEAF, &words.join(" "));
         }
     };
     match what {
         Restart::Zebra(signal) => {
-            // The others follow, as watchfrr has it: without, bgpd 10.3 waits for a BFD that has lost zebra.
+            // The others follow, as watchfrr has it: without, bgpd 10.3 waits for a BFD that has
+            // lost zebra.
             fabric.node(LEAF).restart_frr("zebra", signal).unwrap();
             for daemon in ["staticd", "bfdd", "bgpd"] {
                 fabric.node(LEAF).restart_frr(daemon, Signal::SIGTERM).unwrap();
@@ -113,7 +117,8 @@ fn everything_restarts_in_random_order_and_the_tables_are_the_kernels() {
         return;
     }
     let fabric = ScaleAcross::up("evpn-restarts");
-    // Hosts whose IP addresses are known: one here, in the bridge that is never made again, two elsewhere.
+    // Hosts whose IP addresses are known: one here, in the bridge that is never made again, two
+    // elsewhere.
     for (leaf, host, netdev) in [
         ("leaf1", "192.168.10.1 lladdr 02:00:00:00:01:01", "br10010"),
         ("leaf4", "192.168.10.4 lladdr 02:00:00:00:04:01", "br10010"),

@@ -9,7 +9,8 @@ use crate::hosts::host;
 use crate::stream::Stream;
 use crate::tables::agree;
 
-/// leaf1 offers FPM, leaf2 does not. Both know the same of the fabric; leaf2 says what it lacks and how to turn it on.
+/// leaf1 offers FPM, leaf2 does not. Both know the same of the fabric; leaf2 says what it lacks and
+/// how to turn it on.
 fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     let (with, without) = (fabric.vtepd("leaf1"), fabric.vtepd("leaf2"));
     for vtepd in [&with, &without] {
@@ -32,7 +33,8 @@ fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     for (vtepd, sender) in [(&with, "host1"), (&without, "host2")] {
         let receiver = host(fabric, "host4");
         let sender = host(fabric, sender);
-        let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
+        let stream =
+            Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
         stream.goes_on(500);
         stream.finish_whole("both uplinks");
         let metrics = vtepd.metrics();
@@ -57,7 +59,9 @@ fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
 
 /// F13: what zebra replays to an FPM client is what it shows, next hop by next hop.
 fn the_replay_is_show_ip_route(fabric: &ScaleAcross) {
-    for (change, groups) in [("fpm use-next-hop-groups", true), ("no fpm use-next-hop-groups", false)] {
+    for (change, groups) in
+        [("fpm use-next-hop-groups", true), ("no fpm use-next-hop-groups", false)]
+    {
         fabric.node("leaf1").run(&["vtysh", "-c", "configure terminal", "-c", change]).unwrap();
         let (routes, objects) = replayed(fabric, "leaf1");
         assert_eq!(objects, groups, "{change}");
@@ -66,8 +70,8 @@ fn the_replay_is_show_ip_route(fabric: &ScaleAcross) {
     }
 }
 
-/// zebra tells routes with next-hop groups, and then again without: the same way for the same frames, and when an uplink
-/// goes, the other one, which zebra's groups do not say.
+/// zebra tells routes with next-hop groups, and then again without: the same way for the same
+/// frames, and when an uplink goes, the other one, which zebra's groups do not say.
 fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
     let (sender, receiver) = (host(fabric, "host1"), host(fabric, "host4"));
     let vtepd = fabric.vtepd("leaf1");
@@ -77,7 +81,11 @@ fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
         let connections = |log: &str| log.matches("FPM is connected").count();
         let before = connections(&vtepd.log());
         fabric.node("leaf1").run(&["vtysh", "-c", "configure terminal", "-c", change]).unwrap();
-        assert!(wait_until(PATIENCE, || connections(&vtepd.log()) > before), "{change}: {}", vtepd.log());
+        assert!(
+            wait_until(PATIENCE, || connections(&vtepd.log()) > before),
+            "{change}: {}",
+            vtepd.log()
+        );
         vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
 
         agree(fabric, "leaf1", &vtepd);
@@ -86,10 +94,14 @@ fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
             (metrics.sent_by("up1"), metrics.sent_by("up2"))
         };
         let before = sent();
-        let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
+        let stream =
+            Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 2000);
         stream.goes_on(500);
         let after = sent();
-        assert!(after.0 > before.0 + 50 && after.1 > before.1 + 50, "{change}: {before:?}, {after:?}");
+        assert!(
+            after.0 > before.0 + 50 && after.1 > before.1 + 50,
+            "{change}: {before:?}, {after:?}"
+        );
 
         fabric.run("leaf1", "ip link set up1 down");
         stream.goes_on(200);
@@ -97,7 +109,10 @@ fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
         stream.goes_on(500);
         assert_eq!(sent().0, alone.0, "{change}: frames by an uplink that is down");
         fabric.run("leaf1", "ip link set up1 up");
-        assert!(wait_until(2 * PATIENCE, || sent().0 > alone.0 + 50), "{change}: up1 is not used again");
+        assert!(
+            wait_until(2 * PATIENCE, || sent().0 > alone.0 + 50),
+            "{change}: up1 is not used again"
+        );
         stream.finish();
         fabric.converge();
     }

@@ -23,7 +23,8 @@ fn host(fabric: &ScaleAcross, index: usize) -> Host {
     Host { namespace: fabric.namespace(name), address: Ipv4Addr::from(address) }
 }
 
-/// Within each VNI, and routed by the leaves' SVIs from one to the other; with the largest packets, too.
+/// Within each VNI, and routed by the leaves' SVIs from one to the other; with the largest packets,
+/// too.
 fn all_reach_each_other(fabric: &ScaleAcross) {
     std::thread::scope(|scope| {
         for a in 0..HOSTS.len() {
@@ -40,13 +41,19 @@ fn all_reach_each_other(fabric: &ScaleAcross) {
 
 fn is_taken_over(vtepd: &Vtepd) {
     let status = vtepd.ask(&["status"]);
-    let taken: Vec<_> = status["taken"].as_array().unwrap().iter().map(|row| row["netdev"].clone()).collect();
-    assert_eq!((json!(taken), &status["left"]), (json!(["vni100", "vni200"]), &json!([])), "{status}");
+    let taken: Vec<_> =
+        status["taken"].as_array().unwrap().iter().map(|row| row["netdev"].clone()).collect();
+    assert_eq!(
+        (json!(taken), &status["left"]),
+        (json!(["vni100", "vni200"]), &json!([])),
+        "{status}"
+    );
     // The fabric's links, and not the management's.
     assert_eq!(status["steering"]["uplinks"], json!(["eth1", "eth2"]));
 }
 
-/// vtepd comes to one leaf, to both, and goes, under numbered frames and TCP routed between VNIs: none is lost or doubled.
+/// vtepd comes to one leaf, to both, and goes, under numbered frames and TCP routed between VNIs:
+/// none is lost or doubled.
 #[test]
 fn a_strangers_lab_goes_on_whoever_forwards() {
     if !can_run("a_strangers_lab_goes_on_whoever_forwards") {
@@ -94,11 +101,12 @@ fn a_strangers_lab_goes_on_whoever_forwards() {
     an_uplink_is_made_again(&fabric);
 }
 
-/// An uplink goes and comes again as another interface, with vtepd there: it is followed as far as FRR has the kernel use it. (8.4.4
-/// may leave it out.)
+/// An uplink goes and comes again as another interface, with vtepd there: it is followed as far as
+/// FRR has the kernel use it. (8.4.4 may leave it out.)
 fn an_uplink_is_made_again(fabric: &ScaleAcross) {
     let vtepd = fabric.vtepd("leaf2");
-    let ways = || vtepd.ask(&["route", "--vtep", "10.0.0.1"])[0]["next_hops"].as_array().unwrap().len();
+    let ways =
+        || vtepd.ask(&["route", "--vtep", "10.0.0.1"])[0]["next_hops"].as_array().unwrap().len();
     let in_kernel = || fabric.run("leaf2", "ip route show 10.0.0.1").matches("dev eth").count();
     assert_eq!((ways(), in_kernel()), (2, 2));
     let (leaf, spine) = (fabric.namespace("leaf2"), fabric.namespace("spine1"));
@@ -110,7 +118,9 @@ fn an_uplink_is_made_again(fabric: &ScaleAcross) {
     all_reach_each_other(fabric);
     let peer = format!("peer name eth3 mtu 9500 netns {}", spine.name());
     run(&leaf, &format!("ip link add eth1 mtu 9500 type veth {peer}"));
-    for (node, interface, address) in [(&leaf, "eth1", "10.2.1.1/31"), (&spine, "eth3", "10.2.1.0/31")] {
+    for (node, interface, address) in
+        [(&leaf, "eth1", "10.2.1.1/31"), (&spine, "eth3", "10.2.1.0/31")]
+    {
         run(node, &format!("ip addr add {address} dev {interface}"));
         run(node, &format!("ip link set {interface} up"));
     }

@@ -10,7 +10,9 @@ use lab::Namespace;
 use lab::netns::NetnsError;
 use lab::process::wait_until;
 use lab::random::SEED;
-use lab::roce::{self, Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections};
+use lab::roce::{
+    self, Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections,
+};
 
 use crate::fixture::PATIENCE;
 
@@ -52,7 +54,11 @@ impl Stream {
         let (tell, told) = std::sync::mpsc::channel();
         let source = from
             .thread(move || {
-                let sent = source.run(Limit::Time(Duration::from_secs(3600)), &stopped, &AtomicU64::new(0));
+                let sent = source.run(
+                    Limit::Time(Duration::from_secs(3600)),
+                    &stopped,
+                    &AtomicU64::new(0),
+                );
                 if let Ok(sent) = &sent {
                     tell.send(*sent).unwrap();
                 }
@@ -109,7 +115,11 @@ impl Stream {
     /// Ends it; nothing may have been lost.
     pub fn finish_whole(self, story: &str) {
         let (sent, report) = self.finish();
-        println!("{story}: {sent} frames sent, {} lost, {} reordered", report.lost(), report.reordered());
+        println!(
+            "{story}: {sent} frames sent, {} lost, {} reordered",
+            report.lost(),
+            report.reordered()
+        );
         assert_eq!(report.lost(), 0, "frames lost of {sent}");
     }
 }

@@ -18,8 +18,9 @@ pub fn own(vtepd: &Vtepd) -> Lines {
     of_vtepd(|words| vtepd.ask(words), &VNIS)
 }
 
-/// What a leaf has without vtepd. Routes are zebra's where it tells them by FPM and the kernel's where it has none: after an uplink has
-/// flapped, zebra 8.4.4 may use both and have only one in the kernel; and restarted, it may forget one that it had put there.
+/// What a leaf has without vtepd. Routes are zebra's where it tells them by FPM and the kernel's
+/// where it has none: after an uplink has flapped, zebra 8.4.4 may use both and have only one in
+/// the kernel; and restarted, it may forget one that it had put there.
 pub fn expected(fabric: &ScaleAcross, leaf: &str) -> Lines {
     let mut lines = of_kernel(|command| fabric.run(leaf, command), &NETDEVS);
     if FPM.contains(&leaf) {
@@ -39,12 +40,14 @@ fn zebra_route(fabric: &ScaleAcross, leaf: &str, vtep: &str) -> Vec<((String, St
         serde_json::from_str(&fabric.node(leaf).run(&["vtysh", "-c", &command]).unwrap()).unwrap();
     let routes = routes[format!("{vtep}/32")].as_array().cloned().unwrap_or_default();
     let selected = routes.into_iter().find(|route| route["selected"] == true);
-    let hops =
-        selected.map_or_else(Vec::new, |route| route["nexthops"].as_array().cloned().unwrap_or_default());
+    let hops = selected
+        .map_or_else(Vec::new, |route| route["nexthops"].as_array().cloned().unwrap_or_default());
     let text = |hop: &Value, key: &str| hop[key].as_str().unwrap_or_default().to_owned();
     let used = hops.into_iter().filter(|hop| hop["fib"] == true && hop["active"] == true);
-    used.map(|hop| ((text(&hop, "interfaceName"), text(&hop, "ip")), hop["weight"].as_u64().unwrap_or(1)))
-        .collect()
+    used.map(|hop| {
+        ((text(&hop, "interfaceName"), text(&hop, "ip")), hop["weight"].as_u64().unwrap_or(1))
+    })
+    .collect()
 }
 
 /// Waits until vtepd has what its leaf has; returns it.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use control::{KernelOnlyReason, Namespace, Settings, State, Update};
 use netlink::{
-    BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation, Route,
-    RouteNextHop, RouteTarget, Vxlan,
+    BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,
+    Route, RouteNextHop, RouteTarget, Vxlan,
 };
 use tables::{Paths, VniTable};
 use wire::{MacAddr, Vni};
@@ -105,7 +105,11 @@ pub fn vxlan_of(vni: u32) -> Vxlan {
 
 pub fn vxlan(ifindex: u32, bridge: u32, attributes: Vxlan) -> Link {
     let name = format!("vx{}", attributes.id);
-    Link { kind: LinkKind::Vxlan(Box::new(attributes)), master: Some(bridge), ..ethernet(ifindex, &name) }
+    Link {
+        kind: LinkKind::Vxlan(Box::new(attributes)),
+        master: Some(bridge),
+        ..ethernet(ifindex, &name)
+    }
 }
 
 pub fn link(link: Link) -> Message {
@@ -160,7 +164,14 @@ pub fn neighbour(ifindex: u32, address: &str, mac: MacAddr) -> Message {
 
 /// An entry of the vxlan netdev's own FDB.
 pub fn remote_of(ifindex: u32, mac: MacAddr, vtep: &str) -> FdbEntry {
-    FdbEntry { ifindex, mac, destination: Some(ip(vtep)), state: 0x40, flags: 0x12, ..FdbEntry::default() }
+    FdbEntry {
+        ifindex,
+        mac,
+        destination: Some(ip(vtep)),
+        state: 0x40,
+        flags: 0x12,
+        ..FdbEntry::default()
+    }
 }
 
 pub fn remote(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
@@ -183,8 +194,12 @@ pub fn bridged(operation: Operation, port: u32, mac: MacAddr) -> Message {
 
 /// A MAC address as zebra 10.3 tells it.
 pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
-    let entry =
-        FdbEntry { master: Some(BRIDGE), source_vni: Some(VNI), flags: 0x16, ..remote_of(VXLAN, mac, vtep) };
+    let entry = FdbEntry {
+        master: Some(BRIDGE),
+        source_vni: Some(VNI),
+        flags: 0x16,
+        ..remote_of(VXLAN, mac, vtep)
+    };
     Message::Fdb(operation, entry)
 }
 
@@ -254,7 +269,9 @@ pub fn table(update: &Update) -> Option<&VniTable> {
 /// The VTEP behind which a MAC address is.
 pub fn behind(update: &Update, mac: MacAddr) -> Option<Ipv4Addr> {
     let index = table(update).expect("the VNI is taken").fdb.get(&mac)?;
-    Some(update.snapshot.vtep(*index).expect("a VTEP that the FDB names is in the snapshot").address)
+    Some(
+        update.snapshot.vtep(*index).expect("a VTEP that the FDB names is in the snapshot").address,
+    )
 }
 
 pub fn flood_list(update: &Update) -> Vec<Ipv4Addr> {
@@ -276,7 +293,8 @@ pub fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
 
 /// Why a netdev is left to the kernel; `None` if it is taken.
 pub fn why_left(update: &Update, ifindex: u32) -> Option<KernelOnlyReason> {
-    let left = update.left.iter().find(|left| left.ifindex == ifindex).map(|left| left.reason.clone());
+    let left =
+        update.left.iter().find(|left| left.ifindex == ifindex).map(|left| left.reason.clone());
     assert_ne!(
         left.is_some(),
         update.plan.vnis.contains_key(&ifindex),

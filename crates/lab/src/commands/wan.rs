@@ -11,7 +11,9 @@ use crate::{Output, Wan};
 
 pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
     if arguments.jitter > arguments.delay {
-        return Err("--jitter is more than --delay: frames would have to leave before they came".into());
+        return Err(
+            "--jitter is more than --delay: frames would have to leave before they came".into()
+        );
     }
     let asked = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))?;

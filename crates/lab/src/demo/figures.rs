@@ -33,14 +33,16 @@ impl Figures {
     /// # Errors
     /// [`FiguresError`] if it is not there, or is something else.
     pub fn load(path: &Path) -> Result<Self, FiguresError> {
-        let error =
-            |source: Box<dyn std::error::Error + Send + Sync>| FiguresError { path: path.to_owned(), source };
+        let error = |source: Box<dyn std::error::Error + Send + Sync>| FiguresError {
+            path: path.to_owned(),
+            source,
+        };
         let text = std::fs::read(path).map_err(|cause| error(cause.into()))?;
         serde_json::from_slice(&text).map_err(|cause| error(cause.into()))
     }
 
-    /// How a policy's figures differ from these, in words; which of the links side by side (`tier`) has which share does
-    /// not matter.
+    /// How a policy's figures differ from these, in words; which of the links side by side (`tier`)
+    /// has which share does not matter.
     #[must_use]
     pub fn differences(
         &self,
@@ -51,7 +53,9 @@ impl Figures {
     ) -> Vec<String> {
         if queue_pairs != self.setup.queue_pairs {
             let own = self.setup.queue_pairs;
-            return vec![format!("the demo's figures are of {own} queue pairs, not of {queue_pairs}")];
+            return vec![format!(
+                "the demo's figures are of {own} queue pairs, not of {queue_pairs}"
+            )];
         }
         let Some(PolicyOutcome { spread: demo, .. }) =
             self.policies.iter().find(|outcome| outcome.name == policy)
@@ -60,7 +64,9 @@ impl Figures {
         };
         let differ = |a: f64, b: f64| (a - b).abs() > NOISE;
         let mut found = Vec::new();
-        for (name, own, other) in [("MMR", spread.mmr, demo.mmr), ("Jain's index", spread.jain, demo.jain)] {
+        for (name, own, other) in
+            [("MMR", spread.mmr, demo.mmr), ("Jain's index", spread.jain, demo.jain)]
+        {
             if differ(own, other) {
                 found.push(format!("{policy}: {name} {own:.2}, the demo's is {other:.2}"));
             }
@@ -68,7 +74,11 @@ impl Figures {
         let (own, other) = (shares(spread, tier), shares(demo, tier));
         if own.iter().zip(&other).any(|(own, other)| differ(*own, *other)) {
             let text = |shares: &[f64]| {
-                shares.iter().map(|share| format!("{:.0} %", share * 100.0)).collect::<Vec<_>>().join(", ")
+                shares
+                    .iter()
+                    .map(|share| format!("{:.0} %", share * 100.0))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             };
             let links = tier.join(", ");
             found.push(format!(
@@ -104,16 +114,23 @@ mod tests {
 
     #[test]
     fn the_same_but_for_noise_and_order() {
-        let file =
-            format!("{}/../../deploy/containerlab/scaleacross/figures.json", env!("CARGO_MANIFEST_DIR"));
+        let file = format!(
+            "{}/../../deploy/containerlab/scaleacross/figures.json",
+            env!("CARGO_MANIFEST_DIR")
+        );
         let mut figures = Figures::load(file.as_ref()).unwrap();
         assert_eq!(figures.setup.seed, crate::random::SEED);
-        let policies: Vec<&str> = figures.policies.iter().map(|policy| policy.name.as_str()).collect();
+        let policies: Vec<&str> =
+            figures.policies.iter().map(|policy| policy.name.as_str()).collect();
         assert_eq!(policies, ["kernel", "five-tuple", "qp-bins", "qp-hash"]);
-        figures.policies =
-            vec![PolicyOutcome { name: "x".into(), attempts: 1, spread: spread([310, 310, 90, 280]) }];
-        let of =
-            |policy, queue_pairs, loads| figures.differences(policy, queue_pairs, &spread(loads), &tier());
+        figures.policies = vec![PolicyOutcome {
+            name: "x".into(),
+            attempts: 1,
+            spread: spread([310, 310, 90, 280]),
+        }];
+        let of = |policy, queue_pairs, loads| {
+            figures.differences(policy, queue_pairs, &spread(loads), &tier())
+        };
         assert_eq!(of("x", 32, [90, 311, 309, 283]), [""; 0]);
         assert_eq!(of("x", 32, [250, 250, 250, 250]).len(), 3, "MMR, Jain's index and shares");
         assert_eq!(of("x", 32, [330, 310, 70, 280]).len(), 3);

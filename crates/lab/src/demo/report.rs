@@ -42,7 +42,8 @@ pub struct Outcome {
 pub struct PolicyOutcome {
     /// `kernel`, `five-tuple`, `qp-bins` or `qp-hash`.
     pub name: String,
-    /// How often it was measured: again where BGP changed a path meanwhile. The figures are the last's.
+    /// How often it was measured: again where BGP changed a path meanwhile. The figures are the
+    /// last's.
     #[serde(skip)]
     pub attempts: u32,
     /// Balance is over the links between the data centres.
@@ -139,14 +140,19 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nLoad of each link in the traffic's direction (counters of the links)\n")?;
         self.row(f, "", |policy| {
-            if policy.name == "kernel" { "kernel VXLAN".into() } else { format!("vtepd {}", policy.name) }
+            if policy.name == "kernel" {
+                "kernel VXLAN".into()
+            } else {
+                format!("vtepd {}", policy.name)
+            }
         })?;
         let groups = [
             ("uplinks of the sending leaf", self.on_the_way.first()),
             ("between the data centres", Some(&self.between)),
             ("uplinks of the receiving leaf", self.on_the_way.last()),
         ];
-        for (title, group) in groups.into_iter().filter_map(|(title, group)| Some((title, group?))) {
+        for (title, group) in groups.into_iter().filter_map(|(title, group)| Some((title, group?)))
+        {
             writeln!(f, "  {title}")?;
             for link in group {
                 self.row(f, &format!("  {link}"), |policy| bar(policy.spread.share(link, group)))?;
@@ -154,7 +160,9 @@ impl fmt::Display for Outcome {
         }
         writeln!(f, "  balance between the data centres")?;
         self.row(f, "  MMR (1 is even)", |policy| format!("{:.2}", policy.spread.mmr))?;
-        self.row(f, "    of a random hash", |policy| format!("{:.2}", self.expected_mmr(&policy.name)))?;
+        self.row(f, "    of a random hash", |policy| {
+            format!("{:.2}", self.expected_mmr(&policy.name))
+        })?;
         self.row(f, "  Jain's index (1 is even)", |policy| format!("{:.2}", policy.spread.jain))?;
         self.row(f, "frames reordered", |policy| policy.spread.reordered.to_string())?;
         self.row(f, "frames lost", |policy| policy.spread.lost.to_string())?;
@@ -200,8 +208,14 @@ mod tests {
 
     fn policy(name: &str, loads: [u64; 4], lost: u64) -> PolicyOutcome {
         let links = ["a", "b", "c", "d"].map(str::to_owned).into_iter().zip(loads).collect();
-        let spread =
-            Spread { mmr: mmr(&loads), jain: jain(&loads), reordered: 0, lost, duplicated: 0, links };
+        let spread = Spread {
+            mmr: mmr(&loads),
+            jain: jain(&loads),
+            reordered: 0,
+            lost,
+            duplicated: 0,
+            links,
+        };
         PolicyOutcome { name: name.into(), attempts: 1, spread }
     }
 
@@ -237,11 +251,20 @@ mod tests {
     #[test]
     fn the_verdict_tells_good_from_bad() {
         let good = outcome([300, 250, 200, 250], 0).to_string();
-        assert!(good.contains("1 of 4 paths (MMR 3.99") && good.contains("2 of 4 paths (MMR 2.00"), "{good}");
-        assert!(good.contains("MMR 1.20, as it should") && good.contains("Nothing was lost"), "{good}");
+        assert!(
+            good.contains("1 of 4 paths (MMR 3.99") && good.contains("2 of 4 paths (MMR 2.00"),
+            "{good}"
+        );
+        assert!(
+            good.contains("MMR 1.20, as it should") && good.contains("Nothing was lost"),
+            "{good}"
+        );
         assert!(!good.contains("NOT"), "{good}");
         let bad = outcome([1000, 0, 0, 0], 7).to_string();
-        assert!(bad.contains("MMR 4.00, NOT as it should") && bad.contains("7 frames were lost"), "{bad}");
+        assert!(
+            bad.contains("MMR 4.00, NOT as it should") && bad.contains("7 frames were lost"),
+            "{bad}"
+        );
         assert!(!bad.contains("was measured"), "{bad}");
         let mut disturbed = outcome([300, 250, 200, 250], 0);
         disturbed.policies[1].attempts = 2;
@@ -254,7 +277,10 @@ mod tests {
     fn json_has_the_figures_and_their_setup_and_nothing_else() {
         let json = serde_json::to_value(outcome([1, 1, 1, 1], 0)).unwrap();
         assert_eq!(json.as_object().unwrap().len(), 2);
-        assert_eq!((&json["setup"]["kernel"], &json["setup"]["seed"]), (&"6.18.0".into(), &7.into()));
+        assert_eq!(
+            (&json["setup"]["kernel"], &json["setup"]["seed"]),
+            (&"6.18.0".into(), &7.into())
+        );
         let kernel = &json["policies"][0];
         assert_eq!(kernel["name"], "kernel");
         assert_eq!(kernel["links"]["b"], 1000);

@@ -48,7 +48,9 @@ impl Setup {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
-            unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            unix_time: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |time| time.as_secs()),
             kernel: first_line("/proc/sys/kernel/osrelease"),
             cpus: std::thread::available_parallelism().map_or(0, Into::into),
             cpu_model: model.map_or_else(String::new, |(_, name)| name.trim().to_owned()),
@@ -64,9 +66,16 @@ impl Setup {
     }
 }
 
-/// The last word of the first line that a program says of its version: `zebra version 8.4.4`, `vtepd 0.1.0`.
+/// The last word of the first line that a program says of its version: `zebra version 8.4.4`,
+/// `vtepd 0.1.0`.
 fn version(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_owned()
+    let text = output
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
+    text.lines()
+        .next()
+        .and_then(|line| line.split_whitespace().last())
+        .unwrap_or_default()
+        .to_owned()
 }

@@ -50,7 +50,8 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
         }
     }
     let two = |_| expected(&format!("{place}.endpoints"), "two endpoints");
-    let [(a, mut of_a), (b, mut of_b)]: [(Endpoint, EndSettings); 2] = ends.try_into().map_err(two)?;
+    let [(a, mut of_a), (b, mut of_b)]: [(Endpoint, EndSettings); 2] =
+        ends.try_into().map_err(two)?;
     for (settings, more) in [&mut of_a, &mut of_b].into_iter().zip(addresses) {
         settings.addresses.extend(more.into_iter().filter(|address| !address.is_empty()));
     }
@@ -62,7 +63,8 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
     let mut settings = EndSettings::default();
     let (mut node, mut interface) = (None, None);
     if let Value::String(text) = value {
-        let (first, second) = text.split_once(':').ok_or_else(|| expected(place, "node:interface"))?;
+        let (first, second) =
+            text.split_once(':').ok_or_else(|| expected(place, "node:interface"))?;
         (node, interface) = (Some(first.to_owned()), Some(second.to_owned()));
     } else {
         for (key, value) in entries(place, mapping(place, value)?)? {
@@ -76,8 +78,10 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
             }
         }
     }
-    let (node, interface) = node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
-    if matches!(node.as_str(), "host" | "mgmt-net" | "macvlan" | "dummy" | "vxlan" | "vxlan-stitch") {
+    let (node, interface) =
+        node.zip(interface).ok_or_else(|| expected(place, "node and interface"))?;
+    if matches!(node.as_str(), "host" | "mgmt-net" | "macvlan" | "dummy" | "vxlan" | "vxlan-stitch")
+    {
         let why = "a link joins two nodes of the file; put a node where it would end";
         return Err(unsupported(&format!("{place}: {node}:{interface}"), why));
     }

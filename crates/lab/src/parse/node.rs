@@ -46,7 +46,10 @@ const REFUSED: [(&str, &str); 9] = [
     ("config", "there is no configuration engine; write what it would make"),
     ("license", "only nodes of kind linux and bridge are supported, and they need none"),
     ("certificate", "make it beforehand and bind it"),
-    ("ports", "nodes are reached by 'lab exec NODE -- …', not by ports of this machine; take it out"),
+    (
+        "ports",
+        "nodes are reached by 'lab exec NODE -- …', not by ports of this machine; take it out",
+    ),
     ("user", "commands are run as root"),
     ("volumes", "give them as binds, source:target"),
     ("extras", "a linux node has none"),
@@ -81,7 +84,9 @@ pub(super) fn settings(place: &str, value: &Value, directory: &Path) -> Result<S
         match key {
             "kind" => settings.kind = Some(string(&place, value)?),
             "group" => node.group = Some(string(&place, value)?),
-            "network-mode" => settings.network = Some(network_mode(&place, &string(&place, value)?)?),
+            "network-mode" => {
+                settings.network = Some(network_mode(&place, &string(&place, value)?)?)
+            }
             "entrypoint" => settings.entrypoint = Some(words(&place, &string(&place, value)?)?),
             "cmd" => settings.cmd = Some(words(&place, &string(&place, value)?)?),
             "startup-delay" => settings.startup_delay = Some(number(&place, value)?),
@@ -144,8 +149,10 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     for option in options.into_iter().flat_map(|options| options.split(',')) {
         match option {
             "ro" => read_only = true,
-            // Labels of SELinux, and who sees mounts below: there is one mount namespace for each process here.
-            "rw" | "z" | "Z" | "rshared" | "rslave" | "rprivate" | "shared" | "slave" | "private" => {}
+            // Labels of SELinux, and who sees mounts below: there is one mount namespace for each
+            // process here.
+            "rw" | "z" | "Z" | "rshared" | "rslave" | "rprivate" | "shared" | "slave"
+            | "private" => {}
             _ => return Err(expected(place, FORM)),
         }
     }
@@ -153,7 +160,10 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
         return Err(expected(place, "an absolute path behind the colon"));
     }
     if source.replace(NODE_NAME, "").contains("__clab") {
-        return Err(unsupported(&format!("{place}: {text}"), "there is no directory of the deployed lab"));
+        return Err(unsupported(
+            &format!("{place}: {text}"),
+            "there is no directory of the deployed lab",
+        ));
     }
     let source = match (source.strip_prefix("~/"), std::env::home_dir()) {
         (Some(below), Some(home)) => home.join(below),
@@ -168,17 +178,21 @@ const NODE_NAME: &str = "__clabNodeName__";
 /// The binds as they are for the node of this name.
 pub(super) fn binds_of(name: &str, binds: Vec<Bind>) -> Vec<Bind> {
     let named = |path: &Path| PathBuf::from(path.to_string_lossy().replace(NODE_NAME, name));
-    let own = |bind: Bind| Bind { source: named(&bind.source), target: named(&bind.target), ..bind };
+    let own =
+        |bind: Bind| Bind { source: named(&bind.source), target: named(&bind.target), ..bind };
     binds.into_iter().map(own).collect()
 }
 
-/// Files of lines `NAME=value`, as Docker reads them: `#` begins a comment line, quotes are part of the value.
+/// Files of lines `NAME=value`, as Docker reads them: `#` begins a comment line, quotes are part of
+/// the value.
 pub(super) fn environment(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     let mut environment = BTreeMap::new();
     for path in files {
         let text = std::fs::read_to_string(path)
             .map_err(|source| TopologyError::Read { path: path.clone(), source })?;
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in
+            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
             let (name, value) = line
                 .split_once('=')
                 .ok_or_else(|| expected(&path.display().to_string(), "lines of NAME=value"))?;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_norway::Value;
 
-use super::value::{Result, entries, expected, mapping, number, sequence, string, unsupported, words};
+use super::value::{
+    Result, entries, expected, mapping, number, sequence, string, unsupported, words,
+};
 use crate::topology::{Healthcheck, Stage, StageSettings};
 
 pub(super) fn stages(place: &str, value: &Value) -> Result<BTreeMap<Stage, StageSettings>> {
@@ -31,7 +33,8 @@ pub(super) fn stages(place: &str, value: &Value) -> Result<BTreeMap<Stage, Stage
 }
 
 fn stage(place: &str, name: &str) -> Result<Stage> {
-    Stage::named(name).ok_or_else(|| expected(place, "create, create-links, configure, healthy or exit"))
+    Stage::named(name)
+        .ok_or_else(|| expected(place, "create, create-links, configure, healthy or exit"))
 }
 
 fn wait_for(place: &str, value: &Value) -> Result<(String, Stage)> {
@@ -74,7 +77,8 @@ fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> 
                     _ => return Err(unsupported(&format!("{place}.{key}"), "")),
                 }
             }
-            let (command, phase) = command.zip(phase).ok_or_else(|| expected(place, "command and phase"))?;
+            let (command, phase) =
+                command.zip(phase).ok_or_else(|| expected(place, "command and phase"))?;
             push(place, &phase, &command)?;
         }
         return Ok(());

@@ -39,7 +39,10 @@ topology:
         target: target.into(),
         read_only,
     };
-    assert_eq!(r1.binds, [bind("v", "/etc/frr/vtysh.conf", false), bind("own", "/etc/frr/daemons", true)]);
+    assert_eq!(
+        r1.binds,
+        [bind("v", "/etc/frr/vtysh.conf", false), bind("own", "/etc/frr/daemons", true)]
+    );
     assert_eq!(
         topology.nodes["h1"],
         Node {
@@ -75,7 +78,10 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
         ("network-mode: host", "topology.nodes.r1.network-mode: not supported"),
         ("network-mode: container:r9", "topology.nodes.r1.network-mode: no node 'r9'"),
         ("binds: ['/a']", "topology.nodes.r1.binds: expected source:target"),
-        ("binds: ['__clabNodeDir__/a:/b']", "topology.nodes.r1.binds: __clabNodeDir__/a:/b: not supported"),
+        (
+            "binds: ['__clabNodeDir__/a:/b']",
+            "topology.nodes.r1.binds: __clabNodeDir__/a:/b: not supported",
+        ),
         ("exec: ['echo \"']", "topology.nodes.r1.exec: expected a command with closed quotes"),
         ("exec: echo", "topology.nodes.r1.exec: expected a list"),
     ] {
@@ -88,7 +94,11 @@ fn what_namespaces_cannot_do_is_refused_by_name() {
         parsed("{name: x, topology: {nodes: {r1: }}}").unwrap_err(),
         "topology.nodes.r1.kind: missing"
     );
-    assert!(parsed("{name: x, settings: {}, topology: {nodes: {}}}").unwrap_err().starts_with("settings:"));
+    assert!(
+        parsed("{name: x, settings: {}, topology: {nodes: {}}}")
+            .unwrap_err()
+            .starts_with("settings:")
+    );
     assert_eq!(parsed("{topology: {nodes: {}}}").unwrap_err(), "name: missing");
 }
 
@@ -102,12 +112,17 @@ fn links_that_lead_nowhere_are_refused() {
             "topology.links[0].endpoints: host:b: not supported by lab (a link joins two nodes",
         ),
         ("endpoints: ['r1:a', 'r1:a']", "topology.links[0]: interface 'r1:a' is used twice"),
-        ("endpoints: ['r1:a', 'r1:sixteencharacter']", "topology.links[0]: expected an interface name"),
+        (
+            "endpoints: ['r1:a', 'r1:sixteencharacter']",
+            "topology.links[0]: expected an interface name",
+        ),
         ("type: mgmt-net", "topology.links[0].type: mgmt-net: not supported"),
         ("mtu: 9", "topology.links[0].mtu: expected 68 to 65535"),
         ("vars: {}", "topology.links[0].vars: not supported"),
     ] {
-        let text = format!("{{name: x, topology: {{nodes: {{r1: {{kind: linux}}}}, links: [{{{link}}}]}}}}");
+        let text = format!(
+            "{{name: x, topology: {{nodes: {{r1: {{kind: linux}}}}, links: [{{{link}}}]}}}}"
+        );
         let error = parsed(&text).unwrap_err();
         assert!(error.starts_with(named), "{link}: {error}");
     }
@@ -200,7 +215,8 @@ topology:
         assert_eq!(topology.nodes["r2"].env["SITE"], "two");
         for kind in ["ovs-bridge", "host", "nokia_srlinux"] {
             let error =
-                parsed(&format!("{{name: x, topology: {{nodes: {{b: {{kind: {kind}}}}}}}}}")).unwrap_err();
+                parsed(&format!("{{name: x, topology: {{nodes: {{b: {{kind: {kind}}}}}}}}}"))
+                    .unwrap_err();
             assert!(error.starts_with("topology.nodes.b.kind: not supported"), "{error}");
         }
     }
@@ -241,11 +257,17 @@ topology:
         let leaf1 = &topology.nodes["leaf1"];
         assert_eq!((leaf1.env["SITE"].as_str(), leaf1.env["ASN"].as_str()), ("one", "65011"));
         assert_eq!(leaf1.startup_delay, 3);
-        assert_eq!(leaf1.stages[&Stage::Create].wait_for, [("controller".to_owned(), Stage::Healthy)]);
+        assert_eq!(
+            leaf1.stages[&Stage::Create].wait_for,
+            [("controller".to_owned(), Stage::Healthy)]
+        );
         assert_eq!(leaf1.stages[&Stage::Configure].on_exit, [["echo", "done now"]]);
         assert_eq!(topology.nodes["leaf2"].stages[&Stage::CreateLinks].on_exit, [["ip", "link"]]);
         let check = topology.nodes["controller"].healthcheck.as_ref().unwrap();
         assert_eq!(check.test, ["sh", "-c", "test -e /tmp/ready"]);
-        assert_eq!((check.retries, check.interval.as_secs(), check.start_period.as_secs()), (9, 1, 2));
+        assert_eq!(
+            (check.retries, check.interval.as_secs(), check.start_period.as_secs()),
+            (9, 1, 2)
+        );
     }
 }

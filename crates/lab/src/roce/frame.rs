@@ -33,8 +33,9 @@ pub struct Addresses {
 }
 
 impl FrameTemplate {
-    /// Frames with `payload` bytes (a multiple of 4, [`PAYLOAD_MIN`] to [`PAYLOAD_MAX`]) that carry `mark`, so that a sink
-    /// knows them. RC "send only", don't fragment, ToS 0, as mlx5 sends them without a traffic class.
+    /// Frames with `payload` bytes (a multiple of 4, [`PAYLOAD_MIN`] to [`PAYLOAD_MAX`]) that carry
+    /// `mark`, so that a sink knows them. RC "send only", don't fragment, ToS 0, as mlx5 sends them
+    /// without a traffic class.
     ///
     /// # Errors
     /// [`RoceError::Setting`] if the payload is out of range.
@@ -46,20 +47,23 @@ impl FrameTemplate {
         mark: u64,
     ) -> Result<Self, RoceError> {
         if !(PAYLOAD_MIN..=PAYLOAD_MAX).contains(&payload) || !payload.is_multiple_of(4) {
-            let range =
-                format!("a payload has {PAYLOAD_MIN} to {PAYLOAD_MAX} bytes, a multiple of 4, not {payload}");
+            let range = format!(
+                "a payload has {PAYLOAD_MIN} to {PAYLOAD_MAX} bytes, a multiple of 4, not {payload}"
+            );
             return Err(RoceError::Setting(range));
         }
         let setting = |error: wire::WireError| RoceError::Setting(error.to_string());
         let datagram = Bth::LENGTH + payload + icrc::LENGTH;
         let ((source_mac, source_ip), (destination_mac, destination_ip)) =
             (addresses.source, addresses.destination);
-        let mut ip = Ipv4::new(source_ip, destination_ip, number::PROTOCOL_UDP, Udp::LENGTH + datagram)
-            .map_err(setting)?;
+        let mut ip =
+            Ipv4::new(source_ip, destination_ip, number::PROTOCOL_UDP, Udp::LENGTH + datagram)
+                .map_err(setting)?;
         ip.set_dont_fragment(true).fill_checksum();
-        let udp = Udp::new(inner_port.of(connection), number::PORT_ROCE, datagram).map_err(setting)?;
-        // The number in the payload tells more than the 24 bits of the packet sequence number, which starts
-        // anywhere, as it does on real connections.
+        let udp =
+            Udp::new(inner_port.of(connection), number::PORT_ROCE, datagram).map_err(setting)?;
+        // The number in the payload tells more than the 24 bits of the packet sequence number,
+        // which starts anywhere, as it does on real connections.
         let first_sequence = connection.local.get();
         let bth = Bth::new(opcode::RC_SEND_ONLY, connection.remote, first_sequence);
 
@@ -103,8 +107,9 @@ impl FrameTemplate {
     }
 }
 
-/// The ICRC of a frame as [`FrameTemplate`] makes them, by the processor's CRC instructions: `wire::icrc` follows every kind of
-/// header and would cost a sender of 100,000 frames/s in a debug build all its time.
+/// The ICRC of a frame as [`FrameTemplate`] makes them, by the processor's CRC instructions:
+/// `wire::icrc` follows every kind of header and would cost a sender of 100,000 frames/s in a debug
+/// build all its time.
 fn fast_icrc(frame: &[u8]) -> Option<u32> {
     let mut headers = [0xff_u8; 8 + PAYLOAD - IP];
     let (_, covered) = headers.split_at_mut(8);
@@ -177,7 +182,11 @@ fn look(frame: &[u8], mark: u64) -> Option<Seen> {
     let number = u64::from_be_bytes(*number);
     let sequence = u64::from(bth.sequence());
     let offset = u32::try_from(sequence.wrapping_sub(number) & 0xff_ffff).unwrap_or_default();
-    (u64::from_be_bytes(*found_mark) == mark).then_some(Seen::Numbered { queue_pair, number, offset })
+    (u64::from_be_bytes(*found_mark) == mark).then_some(Seen::Numbered {
+        queue_pair,
+        number,
+        offset,
+    })
 }
 
 /// An ARP request for one's own address.
@@ -198,7 +207,8 @@ mod tests {
             source: (MacAddr([2, 0, 0, 0, 1, 1]), Ipv4Addr::new(192, 168, 10, 1)),
             destination: (MacAddr([2, 0, 0, 0, 4, 1]), Ipv4Addr::new(192, 168, 10, 4)),
         };
-        FrameTemplate::new(addresses, connections(1, 1)[0], InnerPort::Constant(0xc000), payload, 7).unwrap()
+        FrameTemplate::new(addresses, connections(1, 1)[0], InnerPort::Constant(0xc000), payload, 7)
+            .unwrap()
     }
 
     fn frame(payload: usize, number: u64) -> Vec<u8> {
@@ -217,7 +227,10 @@ mod tests {
             let roce = dissection.roce.expect("RoCEv2");
             let connection = connections(1, 1)[0];
             assert_eq!(roce.destination, connection.remote);
-            assert_eq!(u64::from(roce.sequence), (u64::from(connection.local.get()) + number) & 0xff_ffff);
+            assert_eq!(
+                u64::from(roce.sequence),
+                (u64::from(connection.local.get()) + number) & 0xff_ffff
+            );
             assert!(Ipv4Packet::parse(&frame[14..]).unwrap().checksum_is_right());
             // The other implementation, which knows every kind of header.
             assert_eq!(icrc::is_right(&frame[14..]), Ok(true));
@@ -228,7 +241,10 @@ mod tests {
                 destination: (MacAddr::ZERO, Ipv4Addr::LOCALHOST),
             };
             let connection = connections(1, 1)[0];
-            assert!(FrameTemplate::new(addresses, connection, InnerPort::PerQueuePair, payload, 7).is_err());
+            assert!(
+                FrameTemplate::new(addresses, connection, InnerPort::PerQueuePair, payload, 7)
+                    .is_err()
+            );
         }
     }
 
@@ -242,7 +258,8 @@ mod tests {
         for length in 0..whole.len() {
             assert!(!matches!(see(&whole[..length], 7), Seen::Numbered { .. }), "cut to {length}");
         }
-        // Whatever the path may not change is covered; what it may (ToS, TTL, checksums, ECN bits) is not.
+        // Whatever the path may not change is covered; what it may (ToS, TTL, checksums, ECN bits)
+        // is not.
         let may_change = [15, 22, 24, 25, 40, 41, 46];
         for at in 14..whole.len() {
             let mut damaged = whole.clone();
@@ -252,6 +269,9 @@ mod tests {
         }
         let mut padded = whole;
         padded.extend([0; 9]);
-        assert!(matches!(see(&padded, 7), Seen::Numbered { number: 99, .. }), "an Ethernet pad is no damage");
+        assert!(
+            matches!(see(&padded, 7), Seen::Numbered { number: 99, .. }),
+            "an Ethernet pad is no damage"
+        );
     }
 }

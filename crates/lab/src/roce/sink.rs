@@ -101,8 +101,8 @@ impl Report {
 }
 
 impl Sink {
-    /// Starts to receive on an interface of the calling thread's namespace: what arrives from now on is not missed, also
-    /// while nobody calls [`Sink::receive`], for some ten thousand frames.
+    /// Starts to receive on an interface of the calling thread's namespace: what arrives from now
+    /// on is not missed, also while nobody calls [`Sink::receive`], for some ten thousand frames.
     ///
     /// # Errors
     /// [`RoceError::Packet`] if there is no such interface, or without CAP_NET_RAW.
@@ -111,7 +111,14 @@ impl Sink {
         let socket = PacketSocket::receiver(&interface, PATIENCE)?;
         let listener = UdpSocket::bind(("0.0.0.0", wire::number::PORT_ROCE)).ok();
         let buffer = vec![0; FRAME_SIZE * BATCH];
-        Ok(Self { socket, _listener: listener, mark, buffer, queue_pairs: BTreeMap::new(), foreign: 0 })
+        Ok(Self {
+            socket,
+            _listener: listener,
+            mark,
+            buffer,
+            queue_pairs: BTreeMap::new(),
+            foreign: 0,
+        })
     }
 
     /// Receives one batch, or waits a little in vain. Returns how many frames there were.
@@ -120,10 +127,12 @@ impl Sink {
     /// [`RoceError::Packet`] if the interface goes away.
     pub fn receive(&mut self) -> Result<usize, RoceError> {
         let Self { socket, mark, buffer, queue_pairs, foreign, .. } = self;
-        Ok(socket.receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?)
+        Ok(socket
+            .receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?)
     }
 
-    /// Receives until `quiet` has passed without a frame of this stream, or all of `sent` are there. Others may go on.
+    /// Receives until `quiet` has passed without a frame of this stream, or all of `sent` are
+    /// there. Others may go on.
     ///
     /// # Errors
     /// As [`Sink::receive`].
@@ -169,7 +178,9 @@ fn count(seen: Seen, queue_pairs: &mut BTreeMap<u32, Track>, foreign: &mut u64) 
         Seen::Numbered { queue_pair, number, offset } => {
             queue_pairs.entry(queue_pair.get()).or_default().see(number, offset);
         }
-        Seen::Corrupted { queue_pair } => queue_pairs.entry(queue_pair.get()).or_default().corrupted += 1,
+        Seen::Corrupted { queue_pair } => {
+            queue_pairs.entry(queue_pair.get()).or_default().corrupted += 1
+        }
         Seen::Foreign => *foreign += 1,
     }
 }

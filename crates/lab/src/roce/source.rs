@@ -16,7 +16,8 @@ use crate::packet::{BATCH, Interface, PacketSocket};
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 /// The shortest sleep worth asking for; frames due meanwhile are sent as one burst.
 const TICK: Duration = Duration::from_micros(200);
-/// What a sender that was not scheduled still catches up on; more would be a burst that no queue is made for.
+/// What a sender that was not scheduled still catches up on; more would be a burst that no queue is
+/// made for.
 const DEBT_MAX: Duration = Duration::from_millis(5);
 
 /// A source of numbered frames.
@@ -36,8 +37,8 @@ pub struct Source {
     pub rate: u32,
     /// What the sink knows the frames by.
     pub mark: u64,
-    /// The CPU to stay on. On the way through veth links the sender's CPU does the routers' work too, and
-    /// kernel VXLAN's route cache depends on it.
+    /// The CPU to stay on. On the way through veth links the sender's CPU does the routers' work
+    /// too, and kernel VXLAN's route cache depends on it.
     pub cpu: Option<usize>,
 }
 
@@ -74,8 +75,14 @@ impl Source {
     /// Sends until `limit` or until `stop` is set. `progress` counts the frames.
     ///
     /// # Errors
-    /// [`RoceError`] if a setting is out of range, the destination does not answer or the interface fails.
-    pub fn run(&self, limit: Limit, stop: &AtomicBool, progress: &AtomicU64) -> Result<Sent, RoceError> {
+    /// [`RoceError`] if a setting is out of range, the destination does not answer or the interface
+    /// fails.
+    pub fn run(
+        &self,
+        limit: Limit,
+        stop: &AtomicBool,
+        progress: &AtomicU64,
+    ) -> Result<Sent, RoceError> {
         if self.rate == 0 || self.connections.is_empty() {
             return Err(RoceError::Setting(
                 "a rate of at least 1 frame/s and one queue pair are needed".into(),
@@ -111,7 +118,8 @@ impl Source {
         stop: &AtomicBool,
         progress: &AtomicU64,
     ) -> Result<Sent, RoceError> {
-        let mut turns = (0_u64..).flat_map(|number| templates.iter().map(move |template| (template, number)));
+        let mut turns =
+            (0_u64..).flat_map(|number| templates.iter().map(move |template| (template, number)));
         let mut frames: Vec<Vec<u8>> = vec![Vec::new(); BATCH];
         let mut sent = 0_u64;
         let start = Instant::now();
@@ -171,10 +179,12 @@ impl Pace {
 
     fn due(&mut self, now: Instant) -> u64 {
         let elapsed = now.saturating_duration_since(self.origin).as_nanos();
-        let scheduled = u64::try_from(elapsed * u128::from(self.rate) / 1_000_000_000).unwrap_or(u64::MAX);
+        let scheduled =
+            u64::try_from(elapsed * u128::from(self.rate) / 1_000_000_000).unwrap_or(u64::MAX);
         let due = (scheduled + 1).saturating_sub(self.sent);
-        let debt_max = 1 + u64::try_from(DEBT_MAX.as_nanos() * u128::from(self.rate) / 1_000_000_000)
-            .unwrap_or(u64::MAX);
+        let debt_max =
+            1 + u64::try_from(DEBT_MAX.as_nanos() * u128::from(self.rate) / 1_000_000_000)
+                .unwrap_or(u64::MAX);
         if due > debt_max {
             self.origin = now;
             self.sent = 0;

@@ -13,7 +13,8 @@ use crate::random::SEED;
 const QUIET: Duration = Duration::from_secs(1);
 /// Payload bytes of a frame: a path MTU of 1024.
 pub(crate) const PAYLOAD: usize = 1024;
-/// Bytes of UDP payload that one frame is between leaves: the VXLAN header, and the frame with its headers and ICRC.
+/// Bytes of UDP payload that one frame is between leaves: the VXLAN header, and the frame with its
+/// headers and ICRC.
 pub const CARRIED: u64 = 8 + 58 + PAYLOAD as u64;
 /// One inner source port for all queue pairs: what older NICs and many traffic generators send.
 const INNER_PORT: u16 = 49152;
@@ -54,7 +55,8 @@ impl Stream {
         Ok(Self { from: end(from)?, to: end(to)?, address: to.address, queue_pairs, rate, limit })
     }
 
-    /// Sends to the limit, or until `stop` is set, and receives. `meanwhile` is called about every 20 ms with the frames sent.
+    /// Sends to the limit, or until `stop` is set, and receives. `meanwhile` is called about every
+    /// 20 ms with the frames sent.
     pub(crate) fn run<E: From<RoceError> + From<NetnsError>>(
         &self,
         stop: &AtomicBool,
@@ -77,8 +79,8 @@ impl Stream {
         // Set also when `meanwhile` fails, or the source would go on.
         let ended = AtomicBool::new(false);
         let sent = std::thread::scope(|scope| {
-            let sending =
-                scope.spawn(|| self.from.namespace.enter(|| source.run(self.limit, &ended, &progress)));
+            let sending = scope
+                .spawn(|| self.from.namespace.enter(|| source.run(self.limit, &ended, &progress)));
             let mut result = Ok(());
             while !sending.is_finished() {
                 result = result.and_then(|()| {
@@ -87,7 +89,8 @@ impl Stream {
                 });
                 ended.fetch_or(result.is_err() || stop.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??;
+            let sent =
+                sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??;
             result.map(|()| sent)
         })?;
         sink.drain(&sent, QUIET)?;

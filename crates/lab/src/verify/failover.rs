@@ -1,4 +1,5 @@
-//! Links that fail under traffic: an uplink, which both its ends notice, and a circuit between two sites, which only BFD notices.
+//! Links that fail under traffic: an uplink, which both its ends notice, and a circuit between two
+//! sites, which only BFD notices.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +65,11 @@ impl Drop for Link<'_> {
 
 impl Traffic<'_> {
     /// Takes an uplink's far end down, and brings it up again.
-    pub(super) fn lose_uplink(&self, uplink: &Endpoint, share: f64) -> Result<Failover, VerifyError> {
+    pub(super) fn lose_uplink(
+        &self,
+        uplink: &Endpoint,
+        share: f64,
+    ) -> Result<Failover, VerifyError> {
         let far = self.deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
         let namespace = self.deployed.namespace(&far.node)?;
         let set = |whole| {
@@ -74,8 +79,9 @@ impl Traffic<'_> {
         self.lose(uplink, share, Link { set: &set, whole: true })
     }
 
-    /// Cuts the circuit that `near` sends to at its end `port`: `lab wan`, which finds it by its name, passes nothing on any more, in
-    /// either direction, while both routers keep their carrier.
+    /// Cuts the circuit that `near` sends to at its end `port`: `lab wan`, which finds it by its
+    /// name, passes nothing on any more, in either direction, while both routers keep their
+    /// carrier.
     pub(super) fn lose_circuit(
         &self,
         near: &Endpoint,
@@ -103,13 +109,22 @@ impl Traffic<'_> {
     }
 
     /// Breaks a link that `near` sends to, and mends it, under traffic.
-    fn lose(&self, near: &Endpoint, share: f64, mut link: Link<'_>) -> Result<Failover, VerifyError> {
+    fn lose(
+        &self,
+        near: &Endpoint,
+        share: f64,
+        mut link: Link<'_>,
+    ) -> Result<Failover, VerifyError> {
         let on_affected = f64::from(self.rate) * share;
         let outage = |(sent, arrived): (Sent, Report)| Outage {
             frames: sent.frames,
             lost: arrived.lost(),
             reordered: arrived.reordered(),
-            milliseconds: if on_affected > 0.0 { arrived.lost() as f64 / on_affected * 1e3 } else { 0.0 },
+            milliseconds: if on_affected > 0.0 {
+                arrived.lost() as f64 / on_affected * 1e3
+            } else {
+                0.0
+            },
         };
         let namespace = self.deployed.namespace(&near.node)?;
         let sent = || {
@@ -122,8 +137,9 @@ impl Traffic<'_> {
             frames as f64 > (f64::from(self.rate) * USED * time.as_secs_f64()).max(20.0)
         };
         let stop = AtomicBool::new(false);
-        let stop_if =
-            |done| stop.fetch_or(done || self.interrupted.load(Ordering::Relaxed), Ordering::Relaxed);
+        let stop_if = |done| {
+            stop.fetch_or(done || self.interrupted.load(Ordering::Relaxed), Ordering::Relaxed)
+        };
 
         let start = Instant::now();
         let mut quiet = (start, sent()?);
@@ -148,7 +164,10 @@ impl Traffic<'_> {
             if start.elapsed() >= BEFORE {
                 link.set(true)?;
             }
-            if link.whole && back.is_none() && in_use(sent()?.saturating_sub(begin), Duration::from_secs(1)) {
+            if link.whole
+                && back.is_none()
+                && in_use(sent()?.saturating_sub(begin), Duration::from_secs(1))
+            {
                 back = Some(start.elapsed().saturating_sub(BEFORE));
                 ended = Some(Instant::now());
             }

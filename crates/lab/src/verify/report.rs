@@ -10,7 +10,8 @@ use crate::spread::Spread;
 
 /// A lost uplink may cost this long, in milliseconds, where vtepd forwards.
 const OUTAGE_MAX: f64 = 100.0;
-/// A circuit that fails silently may: BFD notices after three times 300 ms, on a machine that does much else; BGP does the rest.
+/// A circuit that fails silently may: BFD notices after three times 300 ms, on a machine that does
+/// much else; BGP does the rest.
 const SILENT_OUTAGE_MAX: f64 = 4000.0;
 
 /// What was seen.
@@ -88,14 +89,16 @@ pub struct Balance {
     pub random_mmr_at_most: f64,
 }
 
-/// What it cost that a circuit between two sites passed nothing on any more, while the routers at both its ends kept their carrier.
+/// What it cost that a circuit between two sites passed nothing on any more, while the routers at
+/// both its ends kept their carrier.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WideAreaFailover {
     /// The interface that the circuit was cut at, `node:interface`.
     pub circuit: String,
     /// When the sending router's BFD gave its session up; `null` if it did not.
     pub detected_after_milliseconds: Option<f64>,
-    /// The rest; `uplink` is the sending router's, and what was lost is also how long it took until traffic was whole again.
+    /// The rest; `uplink` is the sending router's, and what was lost is also how long it took until
+    /// traffic was whole again.
     #[serde(flatten)]
     pub failover: Failover,
 }
@@ -251,7 +254,8 @@ impl fmt::Display for Outcome {
         writeln!(f, "\n{} (by {})", self.topology, self.runtime)?;
         writeln!(f, "  hosts     {reached} of {} pairs reach each other", self.reach.len())?;
         for Leaf { node, policies, left, says, .. } in &self.leaves {
-            let vnis: Vec<String> = policies.iter().map(|(vni, policy)| format!("{vni} {policy}")).collect();
+            let vnis: Vec<String> =
+                policies.iter().map(|(vni, policy)| format!("{vni} {policy}")).collect();
             let state = match says {
                 Some(_) => "no vtepd: kernel VXLAN".to_owned(),
                 None => format!(
@@ -292,7 +296,9 @@ impl fmt::Display for Outcome {
             )?;
             failover.write_return(f)?;
         }
-        if let Some(WideAreaFailover { circuit, detected_after_milliseconds, failover }) = &self.wide_area {
+        if let Some(WideAreaFailover { circuit, detected_after_milliseconds, failover }) =
+            &self.wide_area
+        {
             let Failover { uplink, share, lost, .. } = failover;
             let detected = detected_after_milliseconds.map_or_else(
                 || "not noticed by BFD".to_owned(),

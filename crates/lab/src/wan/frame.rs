@@ -3,8 +3,9 @@
 use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Gso, GsoKind};
 
-/// Length of `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte order: flags (8 bits), kind of
-/// segmentation (8), length of the headers, size of a segment, start and offset of the checksum (16 each).
+/// Length of `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte
+/// order: flags (8 bits), kind of segmentation (8), length of the headers, size of a segment, start
+/// and offset of the checksum (16 each).
 pub(super) const VNET_HEADER: usize = 10;
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
@@ -28,7 +29,10 @@ impl Frame {
             + match self.kind() & 0xf {
                 GSO_UDP_L4 => 8,
                 // TCP's data offset, in words of 32 bits (RFC 9293 section 3.1).
-                _ => self.0.get(VNET_HEADER + transport + 12).map_or(20, |byte| usize::from(byte >> 4) * 4),
+                _ => self
+                    .0
+                    .get(VNET_HEADER + transport + 12)
+                    .map_or(20, |byte| usize::from(byte >> 4) * 4),
             };
         let segments = length.saturating_sub(headers).div_ceil(segment).max(1);
         (length + (segments - 1) * headers) as u64
@@ -39,9 +43,9 @@ impl Frame {
         &self.0
     }
 
-    /// A super-frame inside a tunnel (VXLAN) in its segments, as the header cannot tell a kernel of tunnels, and so is one of UDP, whose
-    /// segments were frames of their own and are lost by themselves; every other frame as it is. `None` if its headers contradict each
-    /// other.
+    /// A super-frame inside a tunnel (VXLAN) in its segments, as the header cannot tell a kernel of
+    /// tunnels, and so is one of UDP, whose segments were frames of their own and are lost by
+    /// themselves; every other frame as it is. `None` if its headers contradict each other.
     pub(super) fn cut(self) -> Option<Vec<Self>> {
         let (header, frame) = self.0.split_at_checked(VNET_HEADER)?;
         let flags = header.first()?;
@@ -50,7 +54,8 @@ impl Frame {
         }
         let dissection = wire::dissect(frame)?;
         let start = self.number(6)?;
-        let tunnelled = dissection.transport.is_some_and(|transport| usize::from(transport.offset) != start);
+        let tunnelled =
+            dissection.transport.is_some_and(|transport| usize::from(transport.offset) != start);
         if !tunnelled && self.kind() & 0xf != GSO_UDP_L4 {
             return Some(vec![self]);
         }
@@ -114,7 +119,8 @@ impl Frame {
 mod tests {
     use super::*;
 
-    /// A header of these numbers (kind, header length, segment size, checksum start) and a frame of so many bytes.
+    /// A header of these numbers (kind, header length, segment size, checksum start) and a frame of
+    /// so many bytes.
     fn bytes(flags: u8, kind: u8, numbers: [u16; 3], length: usize) -> Vec<u8> {
         let mut bytes = vec![flags, kind];
         bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
@@ -138,8 +144,14 @@ mod tests {
     fn a_tag_comes_back_where_it_was() {
         let tag = Some([0x88, 0xa8, 0, 100]);
         let frame = Frame::new(&bytes(NEEDS_CSUM, 1, [66, 1448, 34], 100), tag);
-        assert_eq!(frame.0[VNET_HEADER + 10..VNET_HEADER + 18], [10, 11, 0x88, 0xa8, 0, 100, 12, 13]);
-        assert_eq!((frame.number(2), frame.number(4), frame.number(6)), (Some(70), Some(1448), Some(38)));
+        assert_eq!(
+            frame.0[VNET_HEADER + 10..VNET_HEADER + 18],
+            [10, 11, 0x88, 0xa8, 0, 100, 12, 13]
+        );
+        assert_eq!(
+            (frame.number(2), frame.number(4), frame.number(6)),
+            (Some(70), Some(1448), Some(38))
+        );
         let plain = Frame::new(&bytes(0, 0, [0; 3], 60), tag);
         assert_eq!((plain.number(2), plain.number(6), plain.wire_bytes()), (Some(0), Some(0), 64));
     }

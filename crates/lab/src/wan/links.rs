@@ -1,4 +1,5 @@
-//! The interfaces of the namespace: which there are, whether they have a carrier, and a word when that changes (rtnetlink(7)).
+//! The interfaces of the namespace: which there are, whether they have a carrier, and a word when
+//! that changes (rtnetlink(7)).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +10,8 @@ use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
+    socket,
 };
 
 use crate::packet::Interface;
@@ -28,13 +30,15 @@ pub(super) struct Link {
 pub(super) fn all() -> io::Result<BTreeMap<String, Link>> {
     let mut links = BTreeMap::new();
     for entry in getifaddrs()? {
-        let Some(link) = entry.address.as_ref().and_then(|address| address.as_link_addr()) else { continue };
+        let Some(link) = entry.address.as_ref().and_then(|address| address.as_link_addr()) else {
+            continue;
+        };
         let mac = wire::MacAddr(link.addr().unwrap_or_default());
         let name = entry.interface_name;
         let interface = Interface { name: name.clone(), mac, ipv4: None, link: *link };
         let flags = entry.flags;
-        let carrier =
-            flags.contains(InterfaceFlags::IFF_UP) && flags.bits() & libc::IFF_LOWER_UP == libc::IFF_LOWER_UP;
+        let carrier = flags.contains(InterfaceFlags::IFF_UP)
+            && flags.bits() & libc::IFF_LOWER_UP == libc::IFF_LOWER_UP;
         links.insert(name, Link { interface, up: flags.contains(InterfaceFlags::IFF_UP), carrier });
     }
     Ok(links)
@@ -80,16 +84,21 @@ pub(super) fn set(interface: &Interface, up: bool) -> io::Result<()> {
     let index = u32::try_from(interface.link.ifindex()).unwrap_or_default();
     let mask = libc::IFF_UP as u32;
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    // struct nlmsghdr and struct ifinfomsg: length, type, flags, sequence, sender; family and type, index, flags, which to change.
+    // struct nlmsghdr and struct ifinfomsg: length, type, flags, sequence, sender; family and type,
+    // index, flags, which to change.
     let mut request = 32_u32.to_ne_bytes().to_vec();
     request.extend([libc::RTM_NEWLINK.to_ne_bytes(), flags.to_ne_bytes()].concat());
-    request.extend([1_u32, 0, 0, index, if up { mask } else { 0 }, mask].map(u32::to_ne_bytes).concat());
+    request.extend(
+        [1_u32, 0, 0, index, if up { mask } else { 0 }, mask].map(u32::to_ne_bytes).concat(),
+    );
     send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
     let mut answer = [0; 256];
     let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     // struct nlmsgerr: the error number, negative, or 0.
-    let code =
-        answer.get(..length).and_then(|answer| answer.get(16..20)).and_then(|code| code.try_into().ok());
+    let code = answer
+        .get(..length)
+        .and_then(|answer| answer.get(16..20))
+        .and_then(|code| code.try_into().ok());
     match code.map(i32::from_ne_bytes) {
         Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(-code)),

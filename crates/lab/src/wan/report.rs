@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Of one direction of a circuit. `frames` are all of `sent`, `lost`, `queue_full`, `buffer_full`, `refused` and `waiting`;
-/// `unreadable` and `overruns` never became frames.
+/// Of one direction of a circuit. `frames` are all of `sent`, `lost`, `queue_full`, `buffer_full`,
+/// `refused` and `waiting`; `unreadable` and `overruns` never became frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Frames that came in; a TCP super-frame is one, but one of UDP or inside of VXLAN is cut into its segments before.
+    /// Frames that came in; a TCP super-frame is one, but one of UDP or inside of VXLAN is cut into
+    /// its segments before.
     pub frames: u64,
     /// Their bytes, as on a wire: super-frames as their segments, without preamble and FCS.
     pub bytes: u64,
@@ -25,7 +26,8 @@ pub struct Counts {
     pub refused: u64,
     /// Frames on their way.
     pub waiting: u64,
-    /// Frames that the kernel could not hand over with their offloads, or that are longer than 64 KiB.
+    /// Frames that the kernel could not hand over with their offloads, or that are longer than 64
+    /// KiB.
     pub unreadable: u64,
     /// Frames that the kernel dropped because they were not fetched in time.
     pub overruns: u64,
@@ -45,13 +47,15 @@ impl Lateness {
     }
 
     pub(super) fn see(&mut self, late: Duration) {
-        let step = usize::try_from(late.as_nanos() / STEP.as_nanos()).unwrap_or(STEPS).min(STEPS - 1);
+        let step =
+            usize::try_from(late.as_nanos() / STEP.as_nanos()).unwrap_or(STEPS).min(STEPS - 1);
         if let Some(count) = self.0.get_mut(step) {
             *count += 1;
         }
     }
 
-    /// In microseconds, rounded up to 25: what this share of the frames did not exceed. 10,000 stands for that and more.
+    /// In microseconds, rounded up to 25: what this share of the frames did not exceed. 10,000
+    /// stands for that and more.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let all: u64 = self.0.iter().sum();
         let wanted = (all as f64 * share).ceil() as u64;

@@ -4,24 +4,29 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// How far apart the delays are that are drawn, at least; and at least so many jitters, so that no frame overtakes another.
+/// How far apart the delays are that are drawn, at least; and at least so many jitters, so that no
+/// frame overtakes another.
 const PERIOD: Duration = Duration::from_millis(10);
 const PERIOD_JITTERS: u32 = 4;
 
-/// What a circuit does to each of its directions. The names and units are `containerlab tools netem`'s.
+/// What a circuit does to each of its directions. The names and units are `containerlab tools
+/// netem`'s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Impairment {
     /// How long a frame is on its way, on average.
     pub delay: Duration,
     /// How far the delay goes from that, up and down; at most `delay`.
     ///
-    /// A delay is drawn every 10 ms (or every four jitters, if that is longer), each in `delay` ± `jitter` as likely as any other,
-    /// and in between it goes from one to the next evenly. So frames that are near in time have similar delays, whatever their
-    /// rate, and none overtakes another.
+    /// A delay is drawn every 10 ms (or every four jitters, if that is longer), each in `delay` ±
+    /// `jitter` as likely as any other, and in between it goes from one to the next evenly. So
+    /// frames that are near in time have similar delays, whatever their rate, and none overtakes
+    /// another.
     pub jitter: Duration,
-    /// The probability that a frame is lost, 0 to 1, each for itself. A TCP super-frame is one frame.
+    /// The probability that a frame is lost, 0 to 1, each for itself. A TCP super-frame is one
+    /// frame.
     pub loss: f64,
-    /// Bits per second of Ethernet frames (without preamble and FCS); super-frames count as the segments that they stand for.
+    /// Bits per second of Ethernet frames (without preamble and FCS); super-frames count as the
+    /// segments that they stand for.
     pub rate: Option<u64>,
     /// Bytes that may wait for their turn where there is a rate.
     pub queue: u64,
@@ -70,7 +75,8 @@ impl Schedule {
         schedule
     }
 
-    /// What becomes of a frame of so many bytes that arrives now, or not before the frame that was asked about last.
+    /// What becomes of a frame of so many bytes that arrives now, or not before the frame that was
+    /// asked about last.
     pub(super) fn fate(&mut self, now: Duration, bytes: u64) -> Fate {
         if self.loses() {
             return Fate::Lost;
@@ -117,13 +123,15 @@ impl Schedule {
     fn draw(&mut self) -> Duration {
         let Impairment { delay, jitter, .. } = self.impairment;
         let width = u64::try_from(2 * jitter.as_nanos()).unwrap_or(u64::MAX);
-        delay.saturating_sub(jitter) + Duration::from_nanos(self.random.below(width.saturating_add(1)))
+        delay.saturating_sub(jitter)
+            + Duration::from_nanos(self.random.below(width.saturating_add(1)))
     }
 }
 
 /// Bytes that a circuit takes in that time.
 fn bytes_in(time: Duration, rate: u64) -> u64 {
-    u64::try_from(time.as_nanos().saturating_mul(u128::from(rate)) / 8_000_000_000).unwrap_or(u64::MAX)
+    u64::try_from(time.as_nanos().saturating_mul(u128::from(rate)) / 8_000_000_000)
+        .unwrap_or(u64::MAX)
 }
 
 /// How long a circuit takes for so many bytes.
@@ -138,8 +146,13 @@ mod tests {
     use crate::random::SEED;
 
     const MS: Duration = Duration::from_millis(1);
-    const WAN: Impairment =
-        Impairment { delay: Duration::from_millis(5), jitter: MS, loss: 0.0, rate: None, queue: 1 << 20 };
+    const WAN: Impairment = Impairment {
+        delay: Duration::from_millis(5),
+        jitter: MS,
+        loss: 0.0,
+        rate: None,
+        queue: 1 << 20,
+    };
 
     fn schedule(impairment: Impairment) -> Schedule {
         Schedule::new(impairment, Random::new(SEED))
@@ -166,8 +179,12 @@ mod tests {
     fn delays_are_within_the_jitter_and_around_the_delay_whatever_the_rate() {
         for apart in [Duration::from_micros(50), 3 * MS, 200 * MS] {
             let delays = delays(WAN, apart, 40_000);
-            let (least, most) = delays.iter().fold((9.0_f64, 0.0_f64), |(l, m), d| (l.min(*d), m.max(*d)));
-            assert!((4.0..4.1).contains(&least) && (5.9..=6.000_001).contains(&most), "{least} {most}");
+            let (least, most) =
+                delays.iter().fold((9.0_f64, 0.0_f64), |(l, m), d| (l.min(*d), m.max(*d)));
+            assert!(
+                (4.0..4.1).contains(&least) && (5.9..=6.000_001).contains(&most),
+                "{least} {most}"
+            );
             let mean = delays.iter().sum::<f64>() / 40_000.0;
             assert!((4.9..5.1).contains(&mean), "{apart:?}: {mean}");
         }
@@ -211,8 +228,13 @@ mod tests {
     #[test]
     fn a_rate_makes_frames_wait_and_a_full_queue_drops() {
         // 1,000 bytes take a millisecond.
-        let impairment =
-            Impairment { delay: 2 * MS, jitter: Duration::ZERO, rate: Some(8_000_000), queue: 3000, ..WAN };
+        let impairment = Impairment {
+            delay: 2 * MS,
+            jitter: Duration::ZERO,
+            rate: Some(8_000_000),
+            queue: 3000,
+            ..WAN
+        };
         let mut schedule = schedule(impairment);
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(3 * MS));
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(4 * MS));

@@ -1,5 +1,6 @@
-//! Whole frames in and out of an interface, each with what the kernel has left undone of it: checksums, and segments of
-//! super-frames (`PACKET_VNET_HDR`, packet(7)). What was received is sent in the same words.
+//! Whole frames in and out of an interface, each with what the kernel has left undone of it:
+//! checksums, and segments of super-frames (`PACKET_VNET_HDR`, packet(7)). What was received is
+//! sent in the same words.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,8 +10,9 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::sockopt::{self, GetStruct, SetBool, SetStruct};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockFlag, SockProtocol, SockType,
-    SockaddrStorage, bind, getsockname, getsockopt, recvmmsg, sendmmsg, setsockopt, socket,
+    AddressFamily, ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockFlag, SockProtocol,
+    SockType, SockaddrStorage, bind, getsockname, getsockopt, recvmmsg, sendmmsg, setsockopt,
+    socket,
 };
 
 use super::frame::{Frame, VNET_HEADER};
@@ -20,7 +22,8 @@ use crate::packet::{Interface, PacketError, io_error};
 const BATCH: usize = 32;
 /// The largest super-frame with its Ethernet header, a tag and [`VNET_HEADER`].
 const CAPACITY: usize = VNET_HEADER + 14 + 4 + (1 << 16);
-/// What the kernel may hold for a reader that is not scheduled, and for receivers that are not, in bytes.
+/// What the kernel may hold for a reader that is not scheduled, and for receivers that are not, in
+/// bytes.
 const BUFFER: usize = 32 << 20;
 /// Batches of what a new socket may have heard of others in the microseconds before it was bound.
 const STRAY: usize = 64;
@@ -33,7 +36,13 @@ struct AuxData;
 nix::setsockopt_impl!(AuxData, libc::SOL_PACKET, libc::PACKET_AUXDATA, bool, SetBool);
 #[derive(Clone, Copy)]
 struct IgnoreOutgoing;
-nix::setsockopt_impl!(IgnoreOutgoing, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, bool, SetBool);
+nix::setsockopt_impl!(
+    IgnoreOutgoing,
+    libc::SOL_PACKET,
+    libc::PACKET_IGNORE_OUTGOING,
+    bool,
+    SetBool
+);
 #[derive(Clone, Copy)]
 struct Membership;
 nix::setsockopt_impl!(
@@ -86,7 +95,8 @@ impl Socket {
     pub(super) fn open(interface: &Interface) -> Result<Self, PacketError> {
         let open = || -> nix::Result<OwnedFd> {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            let descriptor = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
+            let descriptor =
+                socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
             setsockopt(&descriptor, VnetHeader, &true)?;
             setsockopt(&descriptor, AuxData, &true)?;
             setsockopt(&descriptor, IgnoreOutgoing, &true)?;
@@ -103,9 +113,13 @@ impl Socket {
             setsockopt(&descriptor, Membership, &all)?;
             Ok(descriptor)
         };
-        let descriptor = open().map_err(|errno| io_error("open a packet socket", &interface.name, errno))?;
-        let mut socket =
-            Self { descriptor, interface: interface.name.clone(), buffer: vec![0; BATCH * CAPACITY] };
+        let descriptor =
+            open().map_err(|errno| io_error("open a packet socket", &interface.name, errno))?;
+        let mut socket = Self {
+            descriptor,
+            interface: interface.name.clone(),
+            buffer: vec![0; BATCH * CAPACITY],
+        };
         // Until it was bound it heard the other interfaces, too.
         for _ in 0..STRAY {
             if socket.receive()?.frames.is_empty() {
@@ -115,9 +129,11 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Whether this is still the interface. The kernel lets go of one that is removed, and another may come by its number.
+    /// Whether this is still the interface. The kernel lets go of one that is removed, and another
+    /// may come by its number.
     pub(super) fn is_on(&self, interface: &Interface) -> bool {
-        // Not `LinkAddr`: the kernel's answer is shorter than that, by what an Ethernet address does not fill.
+        // Not `LinkAddr`: the kernel's answer is shorter than that, by what an Ethernet address
+        // does not fill.
         let own = getsockname::<SockaddrStorage>(self.descriptor.as_raw_fd()).ok();
         let own = own.as_ref().and_then(SockaddrStorage::as_link_addr);
         own.is_some_and(|own| own.ifindex() == interface.link.ifindex())
@@ -134,14 +150,18 @@ impl Socket {
         let control = nix::cmsg_space!(libc::timespec, libc::tpacket_auxdata);
         let mut headers = MultiHeaders::<()>::preallocate(BATCH, Some(control));
         let about: Vec<About> = {
-            let mut slices: Vec<[IoSliceMut; 1]> =
-                self.buffer.chunks_exact_mut(CAPACITY).map(|chunk| [IoSliceMut::new(chunk)]).collect();
+            let mut slices: Vec<[IoSliceMut; 1]> = self
+                .buffer
+                .chunks_exact_mut(CAPACITY)
+                .map(|chunk| [IoSliceMut::new(chunk)])
+                .collect();
             let fd = self.descriptor.as_raw_fd();
             match recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
                 Ok(messages) => messages.map(|message| About::of(&message)).collect(),
                 // ENETDOWN is told once after the interface went down; it may come up again.
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => return Ok(received),
-                // The kernel could not describe the frame's offloads and has dropped it (`virtio_net_hdr_from_skb`).
+                // The kernel could not describe the frame's offloads and has dropped it
+                // (`virtio_net_hdr_from_skb`).
                 Err(Errno::EINVAL) => {
                     received.unreadable = 1;
                     return Ok(received);
@@ -151,11 +171,14 @@ impl Socket {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for (chunk, about) in self.buffer.chunks_exact(CAPACITY).zip(about) {
-            match chunk.get(..about.length).filter(|bytes| about.whole && bytes.len() > VNET_HEADER) {
+            match chunk.get(..about.length).filter(|bytes| about.whole && bytes.len() > VNET_HEADER)
+            {
                 Some(bytes) => {
                     let age = about.arrived.map_or(Duration::ZERO, |at| now.saturating_sub(at));
                     match Frame::new(bytes, about.tag).cut() {
-                        Some(frames) => received.frames.extend(frames.into_iter().map(|frame| (frame, age))),
+                        Some(frames) => {
+                            received.frames.extend(frames.into_iter().map(|frame| (frame, age)))
+                        }
                         None => received.unreadable += 1,
                     }
                 }
@@ -166,7 +189,10 @@ impl Socket {
     }
 
     /// Sends the first of these frames, as many as the kernel takes at once.
-    pub(super) fn send<'a>(&self, frames: impl Iterator<Item = &'a Frame>) -> Result<Sending, PacketError> {
+    pub(super) fn send<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Frame>,
+    ) -> Result<Sending, PacketError> {
         let slices: Vec<[IoSlice; 1]> =
             frames.take(BATCH).map(|frame| [IoSlice::new(frame.bytes())]).collect();
         let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
@@ -175,7 +201,8 @@ impl Socket {
         match sendmmsg(self.descriptor.as_raw_fd(), &mut headers, &slices, addresses, [], flags) {
             Ok(sent) => Ok(Sending::Sent(sent.count())),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Sending::Later),
-            // Down or gone, too long for the far side's MTU, or (ENOMEM) a super-frame that it cannot cut.
+            // Down or gone, too long for the far side's MTU, or (ENOMEM) a super-frame that it
+            // cannot cut.
             Err(
                 Errno::ENOMEM
                 | Errno::ENETDOWN
@@ -191,7 +218,8 @@ impl Socket {
 
     /// Frames that found the buffer full since the last call.
     pub(super) fn overruns(&self) -> u64 {
-        getsockopt(&self.descriptor, Statistics).map_or(0, |statistics| u64::from(statistics.tp_drops))
+        getsockopt(&self.descriptor, Statistics)
+            .map_or(0, |statistics| u64::from(statistics.tp_drops))
     }
 }
 
@@ -220,7 +248,9 @@ impl About {
         };
         for control in message.cmsgs().into_iter().flatten() {
             match control {
-                ControlMessageOwned::ScmTimestampns(time) => about.arrived = Some(Duration::from(time)),
+                ControlMessageOwned::ScmTimestampns(time) => {
+                    about.arrived = Some(Duration::from(time))
+                }
                 ControlMessageOwned::Unknown(unknown)
                     if unknown.cmsg_header.cmsg_level == libc::SOL_PACKET
                         && unknown.cmsg_header.cmsg_type == libc::PACKET_AUXDATA =>
@@ -234,8 +264,8 @@ impl About {
     }
 }
 
-/// The tag in a `struct tpacket_auxdata` (`include/uapi/linux/if_packet.h`): status (32 bits), two lengths (32 each), two offsets,
-/// the tag's TCI and TPID (16 each).
+/// The tag in a `struct tpacket_auxdata` (`include/uapi/linux/if_packet.h`): status (32 bits), two
+/// lengths (32 each), two offsets, the tag's TCI and TPID (16 each).
 fn tag(auxdata: &[u8]) -> Option<[u8; 4]> {
     let status = u32::from_ne_bytes(auxdata.get(..4)?.try_into().ok()?);
     if status & libc::TP_STATUS_VLAN_VALID == 0 {

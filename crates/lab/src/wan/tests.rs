@@ -22,8 +22,13 @@ fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
     }
     veth((&host, "eth1"), (&between, "a1"), 1500).unwrap();
     veth((&host, "eth2"), (&between, "b1"), 1500).unwrap();
-    let impairment =
-        Impairment { delay: Duration::ZERO, jitter: Duration::ZERO, loss: 0.0, rate: None, queue: 0 };
+    let impairment = Impairment {
+        delay: Duration::ZERO,
+        jitter: Duration::ZERO,
+        loss: 0.0,
+        rate: None,
+        queue: 0,
+    };
     let circuits = vec!["a1:b1".parse().unwrap()];
     let settings = Settings { circuits, impairment, seed: 1, carrier: false };
     let run = || {
@@ -67,9 +72,24 @@ fn an_interface_that_goes_while_it_is_opened_ends_nothing() {
         let listed = links::all().unwrap();
         host.run(&["ip", "link", "del", "eth2"]).unwrap();
         wan.ports[1].find(listed.get("b1")).unwrap();
-        assert!(wan.missing()[0].starts_with("b1 (cannot open a packet socket: "), "{:?}", wan.missing());
-        crate::netns::run(&["ip", "link", "add", "b1", "type", "veth", "peer", "eth2", "netns", host.name()])
-            .unwrap();
+        assert!(
+            wan.missing()[0].starts_with("b1 (cannot open a packet socket: "),
+            "{:?}",
+            wan.missing()
+        );
+        crate::netns::run(&[
+            "ip",
+            "link",
+            "add",
+            "b1",
+            "type",
+            "veth",
+            "peer",
+            "eth2",
+            "netns",
+            host.name(),
+        ])
+        .unwrap();
         turn_until_whole(wan);
     });
 }

@@ -1,7 +1,7 @@
 //! `struct xfrm_userpolicy_info` and `struct xfrm_userpolicy_default`: IPsec policies.
 //!
-//! The types of these messages overlap those of rtnetlink, so they have a decoder of their own. Layouts and attribute
-//! numbers: `include/uapi/linux/xfrm.h`.
+//! The types of these messages overlap those of rtnetlink, so they have a decoder of their own.
+//! Layouts and attribute numbers: `include/uapi/linux/xfrm.h`.
 
 use std::net::Ipv4Addr;
 
@@ -21,8 +21,9 @@ const TEMPLATES: u16 = 5;
 /// `XFRMA_IF_ID`.
 const INTERFACE_ID: u16 = 31;
 
-/// An answer to a request for policies or for the default policy. [`Message::Other`] for policies that cannot concern
-/// VXLAN over IPv4: those of IPv6, of forwarded packets, of single sockets and of xfrm interfaces.
+/// An answer to a request for policies or for the default policy. [`Message::Other`] for policies
+/// that cannot concern VXLAN over IPv4: those of IPv6, of forwarded packets, of single sockets and
+/// of xfrm interfaces.
 pub(crate) fn message(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
     let message = match envelope.kind {
         NEW_POLICY => policy(envelope)?.map(Message::IpsecPolicy),
@@ -36,11 +37,14 @@ pub(crate) fn message(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
 }
 
 fn policy(envelope: &Envelope<'_>) -> Result<Option<IpsecPolicy>, DecodeError> {
-    // The selector, 56 bytes; lifetimes; priority and index; direction, action, flags, share; padding.
+    // The selector, 56 bytes; lifetimes; priority and index; direction, action, flags, share;
+    // padding.
     let (body, attributes) = envelope.body::<168>()?;
     let (destination, rest) = body.split_at(16);
     let (source, rest) = rest.split_at(16);
-    let &[p0, p1, m0, m1, _, _, _, _, f0, f1, destination_length, source_length, protocol, ..] = rest else {
+    let &[p0, p1, m0, m1, _, _, _, _, f0, f1, destination_length, source_length, protocol, ..] =
+        rest
+    else {
         return Ok(None);
     };
     let &[.., direction, action, _, _, _, _, _, _] = body;

@@ -1,4 +1,5 @@
-//! `struct ifinfomsg`, `struct ifaddrmsg` and `struct tcmsg`: links, their addresses and queueing disciplines.
+//! `struct ifinfomsg`, `struct ifaddrmsg` and `struct tcmsg`: links, their addresses and queueing
+//! disciplines.
 //!
 //! Attribute numbers: `include/uapi/linux/if_link.h` of Linux 6.18, `include/uapi/linux/if_addr.h`,
 //! `include/uapi/linux/rtnetlink.h`.
@@ -7,15 +8,16 @@ use super::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope};
 use crate::attribute::Attributes;
 use crate::message::{Address, Bridge, BridgePort, Link, LinkKind, Qdisc, Vxlan};
 
-/// What the reserved bits of a VXLAN header are for a netdev without extensions: all but the I flag and the VNI
-/// (RFC 7348 section 5; `vxlan_nl2conf` in `drivers/net/vxlan/vxlan_core.c`).
+/// What the reserved bits of a VXLAN header are for a netdev without extensions: all but the I flag
+/// and the VNI (RFC 7348 section 5; `vxlan_nl2conf` in `drivers/net/vxlan/vxlan_core.c`).
 const RESERVED_BITS: [u8; 8] = [0xf7, 0xff, 0xff, 0xff, 0, 0, 0, 0xff];
 
 /// `TC_H_ROOT` (`include/uapi/linux/pkt_sched.h`).
 const TC_H_ROOT: u32 = 0xffff_ffff;
 
 pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
-    let (&[family, _, h0, h1, i0, i1, i2, i3, f0, f1, f2, f3, ..], attributes) = envelope.body::<16>()?;
+    let (&[family, _, h0, h1, i0, i1, i2, i3, f0, f1, f2, f3, ..], attributes) =
+        envelope.body::<16>()?;
     let mut link = Link {
         ifindex: u32::from_ne_bytes([i0, i1, i2, i3]),
         hardware_type: u16::from_ne_bytes([h0, h1]),
@@ -33,8 +35,11 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
             5 => link.link = Some(attribute.u32()?),
             6 => link.qdisc = attribute.string(),
             10 => link.master = Some(attribute.u32()?),
-            // IFLA_PROTINFO holds the bridge port's options only where the message is of the bridge.
-            12 if link.bridge_port_only => link.bridge_port = Some(bridge_port(attribute.nested())?),
+            // IFLA_PROTINFO holds the bridge port's options only where the message is of the
+            // bridge.
+            12 if link.bridge_port_only => {
+                link.bridge_port = Some(bridge_port(attribute.nested())?)
+            }
             16 => link.operstate = attribute.u8()?,
             18 => {
                 let (kind, port) = link_info(attribute.nested())?;
@@ -47,7 +52,8 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
             43 => {
                 for inner in attribute.nested() {
                     let inner = inner?;
-                    // IFLA_XDP_ATTACHED: 0 none, otherwise the mode (driver, generic, hardware, several).
+                    // IFLA_XDP_ATTACHED: 0 none, otherwise the mode (driver, generic, hardware,
+                    // several).
                     link.xdp |= inner.kind == 2 && inner.bool()?;
                 }
             }
@@ -144,7 +150,8 @@ fn bridge_port(attributes: Attributes<'_>) -> Result<BridgePort, DecodeError> {
 /// `IFLA_VXLAN_*`.
 fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
     let mut vxlan = Vxlan::default();
-    // What the header's reserved bits must be follows from these extensions where nothing else is said.
+    // What the header's reserved bits must be follows from these extensions where nothing else is
+    // said.
     let mut extended = false;
     let mut reserved_bits = false;
     for attribute in attributes {
@@ -200,7 +207,8 @@ fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
             32 => option("label_policy", attribute.u32()? != 0),
             33 => reserved_bits = !attribute.payload.starts_with(&RESERVED_BITS),
             34 => option("mcroute", attribute.bool()?),
-            // IFLA_VXLAN_UNSPEC, and IFLA_VXLAN_REMCSUM_NOPARTIAL, which changes nothing without `remcsumrx`.
+            // IFLA_VXLAN_UNSPEC, and IFLA_VXLAN_REMCSUM_NOPARTIAL, which changes nothing without
+            // `remcsumrx`.
             0 | 24 => {}
             unknown => vxlan.unknown.push(unknown),
         }

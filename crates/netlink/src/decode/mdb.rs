@@ -5,7 +5,8 @@
 use super::{DecodeError, Envelope};
 use crate::message::Mdb;
 
-/// `None` for messages without entries: empty databases, and those that only list the ports with multicast routers.
+/// `None` for messages without entries: empty databases, and those that only list the ports with
+/// multicast routers.
 pub(super) fn mdb(envelope: &Envelope<'_>) -> Result<Option<Mdb>, DecodeError> {
     let (&[_, _, _, _, i0, i1, i2, i3], attributes) = envelope.body::<8>()?;
     let mut entries: usize = 0;

@@ -15,7 +15,8 @@ pub(super) fn neighbour(
     envelope: &Envelope<'_>,
     operation: Operation,
 ) -> Result<Option<Message>, DecodeError> {
-    let (&[family, _, _, _, i0, i1, i2, i3, s0, s1, flags, _], attributes) = envelope.body::<12>()?;
+    let (&[family, _, _, _, i0, i1, i2, i3, s0, s1, flags, _], attributes) =
+        envelope.body::<12>()?;
     let mut entry = FdbEntry {
         ifindex: u32::from_ne_bytes([i0, i1, i2, i3]),
         state: u16::from_ne_bytes([s0, s1]),
@@ -47,7 +48,10 @@ pub(super) fn neighbour(
         AF_INET | AF_INET6 => {
             let FdbEntry { ifindex, destination, state, flags, .. } = entry;
             let address = destination.ok_or_else(|| envelope.missing(DESTINATION))?;
-            Ok(Some(Message::Neighbour(operation, Neighbour { ifindex, address, mac, state, flags })))
+            Ok(Some(Message::Neighbour(
+                operation,
+                Neighbour { ifindex, address, mac, state, flags },
+            )))
         }
         _ => Ok(None),
     }

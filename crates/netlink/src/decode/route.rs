@@ -12,7 +12,8 @@ use crate::message::{NextHop, NextHopKind, Route, RouteNextHop, RouteTarget};
 const REPLACE: u16 = 0x100;
 /// `RTM_F_CLONED`.
 const CLONED: u32 = 0x200;
-/// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`); the kernel has none.
+/// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`); the kernel
+/// has none.
 const FPM_ENCAPSULATION_VXLAN: u16 = 100;
 /// `LWTUNNEL_ENCAP_NONE`.
 const NO_ENCAPSULATION: u16 = 0;
@@ -23,8 +24,10 @@ const ID: u16 = 1;
 
 /// `None` for families other than IPv4 and IPv6, and for routes that also select by source address.
 pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeError> {
-    let (&[family, prefix_length, source, tos, table, protocol, _, route_type, f0, f1, f2, f3], attributes) =
-        envelope.body::<12>()?;
+    let (
+        &[family, prefix_length, source, tos, table, protocol, _, route_type, f0, f1, f2, f3],
+        attributes,
+    ) = envelope.body::<12>()?;
     let (unspecified, octets) = match family {
         AF_INET => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 4),
         AF_INET6 => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 16),
@@ -54,11 +57,14 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
         return Ok(None);
     }
     let whole = prefix_length == 0;
-    let destination =
-        destination.or(whole.then_some(unspecified)).ok_or_else(|| envelope.missing(DESTINATION))?;
+    let destination = destination
+        .or(whole.then_some(unspecified))
+        .ok_or_else(|| envelope.missing(DESTINATION))?;
     if destination.is_ipv4() != unspecified.is_ipv4() || usize::from(prefix_length) > octets * 8 {
-        let what =
-            Malformed::Prefix { octets: if destination.is_ipv4() { 4 } else { 16 }, length: prefix_length };
+        let what = Malformed::Prefix {
+            octets: if destination.is_ipv4() { 4 } else { 16 },
+            length: prefix_length,
+        };
         return Err(DecodeError { offset: envelope.offset, what });
     }
     let via = match (object, multipath) {
@@ -86,7 +92,8 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
 /// The MTU of a route that was looked up: an entry of the route cache, which names both addresses.
 pub(crate) fn cached_mtu(envelope: &Envelope<'_>) -> Option<u32> {
     let (_, mut attributes) = envelope.body::<12>().ok()?;
-    let metrics = attributes.find_map(|attribute| attribute.ok().filter(|attribute| attribute.kind == 8))?;
+    let metrics =
+        attributes.find_map(|attribute| attribute.ok().filter(|attribute| attribute.kind == 8))?;
     route_metrics(metrics.nested()).ok()?.mtu
 }
 
@@ -126,8 +133,14 @@ impl Hop {
     fn new(flags: u32) -> Self {
         // RTNH_F_* share the low eight bits of rtm_flags and nh_flags.
         let flags = u8::try_from(flags & 0xff).unwrap_or_default();
-        let hop =
-            RouteNextHop { ifindex: 0, gateway: None, weight: 1, flags, vni: None, encapsulation: None };
+        let hop = RouteNextHop {
+            ifindex: 0,
+            gateway: None,
+            weight: 1,
+            flags,
+            vni: None,
+            encapsulation: None,
+        };
         Self { hop, some: false, encapsulation: None, vni: None }
     }
 
@@ -155,13 +168,15 @@ impl Hop {
 
     fn finish(self) -> Option<RouteNextHop> {
         let vni = self.vni.filter(|_| self.encapsulation == Some(FPM_ENCAPSULATION_VXLAN));
-        let encapsulation =
-            self.encapsulation.filter(|kind| !matches!(*kind, NO_ENCAPSULATION | FPM_ENCAPSULATION_VXLAN));
+        let encapsulation = self
+            .encapsulation
+            .filter(|kind| !matches!(*kind, NO_ENCAPSULATION | FPM_ENCAPSULATION_VXLAN));
         self.some.then_some(RouteNextHop { vni, encapsulation, ..self.hop })
     }
 }
 
-/// Attribute 0 (`VXLAN_VNI`) of FRR's `RTA_ENCAP`. Errors count as absent: another encapsulation type has another form.
+/// Attribute 0 (`VXLAN_VNI`) of FRR's `RTA_ENCAP`. Errors count as absent: another encapsulation
+/// type has another form.
 fn fpm_vni(attributes: Attributes<'_>) -> Option<u32> {
     attributes
         .map_while(Result::ok)
@@ -169,14 +184,17 @@ fn fpm_vni(attributes: Attributes<'_>) -> Option<u32> {
         .and_then(|attribute| attribute.u32().ok())
 }
 
-/// `RTA_MULTIPATH`: a list of `struct rtnexthop` (u16 length, u8 flags, u8 weight − 1, u32 ifindex) with attributes.
+/// `RTA_MULTIPATH`: a list of `struct rtnexthop` (u16 length, u8 flags, u8 weight − 1, u32 ifindex)
+/// with attributes.
 fn multipath_hops(attribute: &Attribute<'_>) -> Result<Vec<RouteNextHop>, DecodeError> {
     let (mut rest, mut offset) = attribute.raw();
     let mut hops = Vec::new();
     while !rest.is_empty() {
         let available = rest.len();
-        let wrong = |length| DecodeError { offset, what: Malformed::NextHopLength { length, available } };
-        let Some((&[l0, l1, flags, weight, i0, i1, i2, i3], _)) = rest.split_first_chunk::<8>() else {
+        let wrong =
+            |length| DecodeError { offset, what: Malformed::NextHopLength { length, available } };
+        let Some((&[l0, l1, flags, weight, i0, i1, i2, i3], _)) = rest.split_first_chunk::<8>()
+        else {
             return Err(wrong(available));
         };
         let length = usize::from(u16::from_ne_bytes([l0, l1]));
@@ -217,7 +235,9 @@ pub(super) fn next_hop(envelope: &Envelope<'_>) -> Result<NextHop, DecodeError> 
                 hop.gateway = Some(attribute.ip()?);
                 single = true;
             }
-            7 => hop.encapsulation = Some(attribute.u16()?).filter(|kind| *kind != NO_ENCAPSULATION),
+            7 => {
+                hop.encapsulation = Some(attribute.u16()?).filter(|kind| *kind != NO_ENCAPSULATION)
+            }
             11 => fdb = true,
             _ => {}
         }
@@ -231,7 +251,8 @@ pub(super) fn next_hop(envelope: &Envelope<'_>) -> Result<NextHop, DecodeError> 
     Ok(NextHop { id, kind })
 }
 
-/// `NHA_GROUP`: `struct nexthop_grp` (u32 id, u8 weight − 1, u8 its high octet since Linux 6.12, u16 reserved).
+/// `NHA_GROUP`: `struct nexthop_grp` (u32 id, u8 weight − 1, u8 its high octet since Linux 6.12,
+/// u16 reserved).
 fn group(attribute: &Attribute<'_>) -> Result<Vec<(u32, u16)>, DecodeError> {
     let members = attribute.records::<8>()?;
     let member = |&[i0, i1, i2, i3, low, high, ..]: &[u8; 8]| {

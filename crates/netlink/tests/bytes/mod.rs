@@ -46,7 +46,12 @@ pub fn link_body(family: u8, ifindex: u32, flags: u32) -> Vec<u8> {
 
 pub fn vxlan_message(data: &[Vec<u8>]) -> Vec<u8> {
     let info = [attribute(1, b"vxlan\0"), attribute(2 | 0x8000, &data.concat())];
-    message(16, 0, &link_body(0, 5, 0x1043), &[attribute(3, b"vx10\0"), attribute(18, &info.concat())])
+    message(
+        16,
+        0,
+        &link_body(0, 5, 0x1043),
+        &[attribute(3, b"vx10\0"), attribute(18, &info.concat())],
+    )
 }
 
 /// Every `IFLA_VXLAN_*` of Linux 6.18 as the kernel writes it, and some that do not exist yet.

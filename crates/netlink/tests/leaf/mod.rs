@@ -55,8 +55,11 @@ impl Namespace {
     /// Runs asynchronous `work` in a runtime of its own inside.
     pub fn block_on<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
         self.inside(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.unwrap() })
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                tokio::time::timeout(Duration::from_secs(60), work).await.unwrap()
+            })
         })
     }
 }
@@ -78,9 +81,11 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A leaf as FRR would have it: two uplinks, a VNI with a bridge, a VLAN-aware bridge, routes of every kind.
+/// A leaf as FRR would have it: two uplinks, a VNI with a bridge, a VLAN-aware bridge, routes of
+/// every kind.
 pub fn leaf(namespace: &Namespace) {
-    // Addresses that are being checked and routers that are being looked for would change things between two looks.
+    // Addresses that are being checked and routers that are being looked for would change things
+    // between two looks.
     let quiet = "net.ipv6.conf.default.addr_gen_mode=1";
     run("ip", &["netns", "exec", &namespace.0, "sysctl", "-qw", quiet]);
     for index in 1..=2 {
@@ -92,12 +97,17 @@ pub fn leaf(namespace: &Namespace) {
     namespace.ip("addr add 10.0.0.11/32 dev lo");
     namespace.ip("link add name br10 type bridge");
     namespace.ip("link add name br20 type bridge");
-    let options = "srcport 50000 60000 df set ttl 9 tos 4 ageing 77 maxaddress 99 udpcsum nolearning";
-    namespace.ip(&format!("link add name vx10 type vxlan id 10010 local 10.0.0.11 dstport 4789 {options}"));
+    let options =
+        "srcport 50000 60000 df set ttl 9 tos 4 ageing 77 maxaddress 99 udpcsum nolearning";
+    namespace.ip(&format!(
+        "link add name vx10 type vxlan id 10010 local 10.0.0.11 dstport 4789 {options}"
+    ));
     namespace.ip(
         "link add name vx20 type vxlan id 10020 group 239.1.1.1 dev up1 dstport 4790 proxy rsc l2miss gbp",
     );
-    namespace.ip("link add name vx30 type vxlan id 10030 local 2001:db8::1 remote 2001:db8::2 dstport 4791");
+    namespace.ip(
+        "link add name vx30 type vxlan id 10030 local 2001:db8::1 remote 2001:db8::2 dstport 4791",
+    );
     namespace.ip("link add name vx40 type vxlan external dstport 4792");
     namespace.ip("link set vx10 master br10 up");
     namespace.ip("link set br10 address 02:00:00:00:00:0a up");
@@ -106,7 +116,9 @@ pub fn leaf(namespace: &Namespace) {
     namespace.bridge("fdb append 00:00:00:00:00:00 dev vx10 dst 10.0.0.13");
     namespace.bridge("fdb add 02:00:00:00:02:01 dev vx10 dst 10.0.0.12 self extern_learn");
     namespace.bridge("fdb replace 02:00:00:00:02:01 dev vx10 master extern_learn dynamic");
-    namespace.bridge("fdb add 02:00:00:00:02:02 dev vx10 dst 10.0.0.13 port 4790 vni 99 via up2 self static");
+    namespace.bridge(
+        "fdb add 02:00:00:00:02:02 dev vx10 dst 10.0.0.13 port 4790 vni 99 via up2 self static",
+    );
     namespace.bridge("fdb add 02:00:00:00:02:03 dev vx10 master static sticky");
     namespace.ip("neigh add 10.1.1.0 lladdr 02:00:00:00:01:00 dev up1 nud noarp extern_learn");
     namespace.ip("neigh add fe80::1 lladdr 02:00:00:00:01:00 dev up1 nud permanent");
@@ -122,7 +134,8 @@ pub fn leaf(namespace: &Namespace) {
     namespace.ip("route add 10.10.0.0/16 tos 0x10 via 10.9.9.9 dev br10 onlink");
     namespace.ip("route add blackhole 10.8.0.0/16 table 1000");
     namespace.ip("route add default via 10.1.1.0");
-    namespace.ip("-6 route add 2001:db8::/64 nexthop via fe80::1 dev up1 nexthop via fe80::2 dev up2");
+    namespace
+        .ip("-6 route add 2001:db8::/64 nexthop via fe80::1 dev up1 nexthop via fe80::2 dev up2");
 }
 
 /// Events until one fits.

@@ -1,4 +1,5 @@
-//! Leaves and frames. Frames are built by etherparse, so that the tests do not lean on the code they test.
+//! Leaves and frames. Frames are built by etherparse, so that the tests do not lean on the code
+//! they test.
 #![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Each test file uses its part.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,10 +8,12 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use etherparse::PacketBuilder;
-use pipeline::{Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag};
+use pipeline::{
+    Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag,
+};
 use tables::{
-    DontFragment, Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel, VniTable,
-    Vtep, VtepIndex,
+    DontFragment, Learning, NextHop, Paths, Slot, Snapshot, SnapshotBuilder, Tos, Ttl, Tunnel,
+    VniTable, Vtep, VtepIndex,
 };
 use wire::{MacAddr, Vni};
 
@@ -57,7 +60,8 @@ pub fn hop(ifindex: u32) -> NextHop {
 }
 
 impl Leaf {
-    /// Leaf 1: one VNI, one known host behind leaf 2, two uplinks, leaves 2 and 3 in the flood list.
+    /// Leaf 1: one VNI, one known host behind leaf 2, two uplinks, leaves 2 and 3 in the flood
+    /// list.
     pub fn one() -> Self {
         Self {
             tunnel: Tunnel {
@@ -70,7 +74,10 @@ impl Leaf {
                 udp_checksum: false,
             },
             settings: Settings { policy: Policy::QpHash, seed: 1, ..Settings::default() },
-            vteps: vec![(LEAF_2, vec![hop(3), hop(4)]), (Ipv4Addr::new(10, 0, 0, 3), vec![hop(3), hop(4)])],
+            vteps: vec![
+                (LEAF_2, vec![hop(3), hop(4)]),
+                (Ipv4Addr::new(10, 0, 0, 3), vec![hop(3), hop(4)]),
+            ],
             fdb: vec![(HOST, 0)],
             hosts: Vec::new(),
             flood: vec![0, 1],
@@ -172,7 +179,12 @@ impl Worker {
         }
     }
 
-    pub fn encapsulate_at(&mut self, frames: &[Owned], snapshot: &Snapshot, now: Instant) -> Vec<Vec<u8>> {
+    pub fn encapsulate_at(
+        &mut self,
+        frames: &[Owned],
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Vec<Vec<u8>> {
         self.fill(frames);
         self.pipeline.encapsulate(&self.batch, snapshot, now, &mut self.out);
         self.bytes()
@@ -182,7 +194,12 @@ impl Worker {
         self.encapsulate_at(frames, snapshot, Instant::now())
     }
 
-    pub fn decapsulate_at(&mut self, frames: &[Owned], snapshot: &Snapshot, now: Instant) -> Vec<Vec<u8>> {
+    pub fn decapsulate_at(
+        &mut self,
+        frames: &[Owned],
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Vec<Vec<u8>> {
         self.fill(frames);
         self.pipeline.decapsulate(&self.batch, snapshot, now, &mut self.out);
         self.bytes()
@@ -253,7 +270,8 @@ pub fn bth(queue_pair: u32, sequence: u32, payload: usize) -> Vec<u8> {
 
 pub fn udp4(tos: u8, source_port: u16, destination_port: u16, payload: &[u8]) -> Vec<u8> {
     let mut ip =
-        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 1, 0, 1], [10, 1, 0, 2]).unwrap();
+        etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [10, 1, 0, 1], [10, 1, 0, 2])
+            .unwrap();
     ip.dscp = etherparse::IpDscp::try_new(tos >> 2).unwrap();
     ip.ecn = etherparse::IpEcn::try_new(tos & 3).unwrap();
     ip.identification = 0x1234;
@@ -265,14 +283,19 @@ pub fn udp4(tos: u8, source_port: u16, destination_port: u16, payload: &[u8]) ->
 }
 
 pub fn udp6(traffic_class: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame =
-        write(PacketBuilder::ethernet2(SOURCE, HOST).ipv6([1; 16], [2; 16], 64).udp(49_152, 4791), payload);
+    let mut frame = write(
+        PacketBuilder::ethernet2(SOURCE, HOST).ipv6([1; 16], [2; 16], 64).udp(49_152, 4791),
+        payload,
+    );
     frame[14] |= traffic_class >> 4;
     frame[15] |= traffic_class << 4;
     frame
 }
 
-pub fn write(builder: etherparse::PacketBuilderStep<etherparse::UdpHeader>, payload: &[u8]) -> Vec<u8> {
+pub fn write(
+    builder: etherparse::PacketBuilderStep<etherparse::UdpHeader>,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut frame = Vec::new();
     builder.write(&mut frame, payload).unwrap();
     frame
@@ -315,9 +338,11 @@ pub fn checksum_tcp(frame: &mut [u8], l4: usize) {
 pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
     let ipv6 = is_ipv6(frame, l4);
     let tcp = if ipv6 { frame[l4 - 34] } else { frame[l4 - 11] } == 6;
-    let (header, payload) = frame[l4..].split_at(if tcp { usize::from(frame[l4 + 12] >> 4) * 4 } else { 8 });
+    let (header, payload) =
+        frame[l4..].split_at(if tcp { usize::from(frame[l4 + 12] >> 4) * 4 } else { 8 });
     let v4 = || (frame[l4 - 8..l4 - 4].try_into().unwrap(), frame[l4 - 4..l4].try_into().unwrap());
-    let v6 = || (frame[l4 - 32..l4 - 16].try_into().unwrap(), frame[l4 - 16..l4].try_into().unwrap());
+    let v6 =
+        || (frame[l4 - 32..l4 - 16].try_into().unwrap(), frame[l4 - 16..l4].try_into().unwrap());
     if tcp {
         let header = etherparse::TcpHeader::from_slice(header).unwrap().0;
         if ipv6 {
@@ -335,7 +360,8 @@ pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
     }
 }
 
-/// Replaces a transport checksum by the pseudo header's sum, as a sender does that leaves it to its network card.
+/// Replaces a transport checksum by the pseudo header's sum, as a sender does that leaves it to its
+/// network card.
 pub fn leave_to_card(frame: &mut [u8], l4: usize, offset: usize) {
     let at = l4 + offset;
     let length = frame.len() - l4;
@@ -357,8 +383,14 @@ fn is_ipv6(frame: &[u8], l4: usize) -> bool {
 
 /// An SCTP packet as it is before its checksum was computed, and after.
 pub fn sctp() -> (Vec<u8>, Vec<u8>) {
-    let ip = etherparse::Ipv4Header::new(28, 64, etherparse::IpNumber::SCTP, [10, 1, 0, 1], [10, 1, 0, 2])
-        .unwrap();
+    let ip = etherparse::Ipv4Header::new(
+        28,
+        64,
+        etherparse::IpNumber::SCTP,
+        [10, 1, 0, 1],
+        [10, 1, 0, 2],
+    )
+    .unwrap();
     let mut before = [&HOST[..], &SOURCE, &[8, 0], &ip.to_bytes()].concat();
     let value = ip.calc_header_checksum();
     before[24..26].copy_from_slice(&value.to_be_bytes());
@@ -380,7 +412,8 @@ pub fn sctp() -> (Vec<u8>, Vec<u8>) {
 /// What the underlay brings of these inner frames, the outer header with this ECN field.
 pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
     let carry = |inner: &Vec<u8>| {
-        let sent = Worker::new().encapsulate(&[Owned::tagged(inner.clone())], &Leaf::one().snapshot());
+        let sent =
+            Worker::new().encapsulate(&[Owned::tagged(inner.clone())], &Leaf::one().snapshot());
         let mut data = sent.into_iter().next().unwrap();
         data[15] |= ecn;
         data[24..26].fill(0);

@@ -8,8 +8,9 @@ use wire::Vni;
 
 use super::{SteeringError, absent, map};
 
-/// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus one. It differs from
-/// the mark of TCP super-frames, which a program at the uplinks' egress looks for.
+/// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus
+/// one. It differs from the mark of TCP super-frames, which a program at the uplinks' egress looks
+/// for.
 pub const ROUTE_PER_FRAME_MARK: u32 = 0x7674_6571;
 
 /// `struct port_key` of the programs.

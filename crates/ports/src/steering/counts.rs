@@ -50,7 +50,8 @@ impl Steering {
     /// When the kernel refuses.
     pub fn counts(&self) -> Result<SteeringCounts, SteeringError> {
         let map = self.ebpf.map("counts").ok_or(SteeringError::Missing("counts"))?;
-        let map: PerCpuArray<_, u64> = map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
+        let map: PerCpuArray<_, u64> =
+            map.try_into().map_err(|e| SteeringError::Map("counts", e))?;
         let sum = |index: u32| -> Result<u64, SteeringError> {
             Ok(map.get(&index, 0).map_err(|e| SteeringError::Map("counts", e))?.iter().sum())
         };

@@ -1,4 +1,5 @@
-//! Entry programs that stand behind filters of others, wherever those are (see [`crate::foreign_programs`]).
+//! Entry programs that stand behind filters of others, wherever those are (see
+//! [`crate::foreign_programs`]).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ pub(super) struct Placed {
 }
 
 impl Steering {
-    /// Attaches a program so that filters of others come first; by this hook, if it is known already.
+    /// Attaches a program so that filters of others come first; by this hook, if it is known
+    /// already.
     pub(super) fn attach_behind(
         &mut self,
         ifindex: u32,
@@ -32,8 +34,8 @@ impl Steering {
         Ok(Placed { hook, _link: attach_by_index(&mut self.ebpf, hook, ifindex, entry)? })
     }
 
-    /// Where programs are attached whose place depends on filters of others, of these interfaces: for
-    /// [`crate::foreign_programs::hook_behind`], which waits for the kernel.
+    /// Where programs are attached whose place depends on filters of others, of these interfaces:
+    /// for [`crate::foreign_programs::hook_behind`], which waits for the kernel.
     #[must_use]
     pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         let uplinks = self.uplinks.keys().map(|ifindex| (*ifindex, Direction::Ingress));
@@ -41,16 +43,22 @@ impl Steering {
         uplinks.chain(netdevs).filter(|(ifindex, _)| interfaces.contains(ifindex)).collect()
     }
 
-    /// Goes by what [`crate::foreign_programs::hook_behind`] has said. A program is attached in its new place before it leaves the
-    /// old one: the first of the two takes a frame, and the other does not see it.
+    /// Goes by what [`crate::foreign_programs::hook_behind`] has said. A program is attached in its
+    /// new place before it leaves the old one: the first of the two takes a frame, and the other
+    /// does not see it.
     ///
     /// # Errors
     /// When the kernel refuses; the rest is done all the same.
-    pub fn place_behind(&mut self, found: Vec<(u32, Direction, Hook)>) -> Result<(), SteeringError> {
+    pub fn place_behind(
+        &mut self,
+        found: Vec<(u32, Direction, Hook)>,
+    ) -> Result<(), SteeringError> {
         let mut first = Ok(());
         for (ifindex, direction, hook) in found {
             let (entry, old) = match direction {
-                Direction::Ingress => (UPLINK, self.uplinks.get(&ifindex).map(|(placed, _)| placed.hook)),
+                Direction::Ingress => {
+                    (UPLINK, self.uplinks.get(&ifindex).map(|(placed, _)| placed.hook))
+                }
                 Direction::Egress => (VXLAN, self.netdevs.get(&ifindex).map(|placed| placed.hook)),
             };
             // It may have gone meanwhile.

@@ -10,7 +10,8 @@ use super::{SteeringError, absent, map};
 
 type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 
-/// `struct arrival` of the programs: an interface and a source address in network order, 0 for the interface itself.
+/// `struct arrival` of the programs: an interface and a source address in network order, 0 for the
+/// interface itself.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Arrival {
@@ -24,8 +25,13 @@ unsafe impl Pod for Arrival {}
 const NAME: &str = "checked_sources";
 const ANY: &str = "sources_are_checked";
 
-/// Has the programs go by `after` instead of `before`. Sources that find no room are left to the kernel.
-pub(super) fn apply(ebpf: &mut Ebpf, before: &Checked, after: &Checked) -> Result<(), SteeringError> {
+/// Has the programs go by `after` instead of `before`. Sources that find no room are left to the
+/// kernel.
+pub(super) fn apply(
+    ebpf: &mut Ebpf,
+    before: &Checked,
+    after: &Checked,
+) -> Result<(), SteeringError> {
     if before == after {
         return Ok(());
     }
@@ -56,7 +62,9 @@ pub(super) fn apply(ebpf: &mut Ebpf, before: &Checked, after: &Checked) -> Resul
 
 fn full(error: MapError) -> Result<(), MapError> {
     match error {
-        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::E2BIG) => Ok(()),
+        MapError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::E2BIG) => {
+            Ok(())
+        }
         error => Err(error),
     }
 }

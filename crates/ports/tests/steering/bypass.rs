@@ -18,14 +18,24 @@ const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 7, 3]);
 /// The bridge's own.
 const SVI: MacAddr = MacAddr([2, 0, 0, 0, 7, 9]);
 
-/// An Ethernet frame with an IPv6 or IPv4 packet of this protocol, whose first byte is as given. br_netfilter looks at headers.
-fn frame(to: MacAddr, from: MacAddr, ethertype: u16, protocol: u8, first: u8, length: usize) -> Vec<u8> {
+/// An Ethernet frame with an IPv6 or IPv4 packet of this protocol, whose first byte is as given.
+/// br_netfilter looks at headers.
+fn frame(
+    to: MacAddr,
+    from: MacAddr,
+    ethertype: u16,
+    protocol: u8,
+    first: u8,
+    length: usize,
+) -> Vec<u8> {
     let mut frame = [&to.0[..], &from.0, &ethertype.to_be_bytes()].concat();
-    let packet = |header: usize| u16::try_from(length.saturating_sub(14 + header)).unwrap().to_be_bytes();
+    let packet =
+        |header: usize| u16::try_from(length.saturating_sub(14 + header)).unwrap().to_be_bytes();
     match ethertype {
         0x0800 => {
             let [high, low] = packet(0);
-            let mut ip = [0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2];
+            let mut ip =
+                [0x45, 0, high, low, 0, 1, 0, 0, 64, protocol, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2];
             let sum = wire::checksum::checksum(&ip).to_be_bytes();
             ip[10..12].copy_from_slice(&sum);
             frame.extend(ip);
@@ -69,7 +79,8 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// One port with the bypass; the host on it and one far host are known, and the bridge has just seen the host.
+    /// One port with the bypass; the host on it and one far host are known, and the bridge has just
+    /// seen the host.
     pub(super) fn new(tag: &str, hook: Hook, stall_limit: Duration) -> Self {
         let leaf = leaf(tag);
         let index = ifindex(&leaf.leaf, "hp1");
@@ -91,10 +102,12 @@ impl Port {
         let (mut steering, mut punts, private) = steer(&leaf.leaf, hook, &plan, stall_limit);
         let bridge = punts.bridge.take_socket().unwrap();
         let patience = steering.take_watch().unwrap().0.remove(0);
-        let here = [Place::Port { port: index, mac: HOST }, Place::Remote { slot: slot(), mac: FAR }];
+        let here =
+            [Place::Port { port: index, mac: HOST }, Place::Remote { slot: slot(), mac: FAR }];
         steering.remember(&here.map(known)).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
-        let mut port = Self { leaf, steering, patience, bridge, plan, index, _punts: (punts, private) };
+        let mut port =
+            Self { leaf, steering, patience, bridge, plan, index, _punts: (punts, private) };
         port.goes_by_the_bridge(&udp(FAR, HOST), "the first one, for its sake");
         assert_eq!(port.counts().port_refreshed, 1);
         port
@@ -119,7 +132,10 @@ impl Port {
             (port, obstacle)
         };
         let steering = &mut self.steering;
-        self.leaf.leaf.enter(|| steering.review(ports.into_iter().map(look).collect()).unwrap()).unwrap();
+        self.leaf
+            .leaf
+            .enter(|| steering.review(ports.into_iter().map(look).collect()).unwrap())
+            .unwrap();
     }
 
     fn bypasses(&mut self, frame: &[u8], why: &str) {
@@ -214,13 +230,23 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
         (udp(FAR, STRANGER), "a source that the bridge does not have here"),
         (udp(FAR, FARTHER), "a source that is behind a VTEP"),
         (frame(FAR, HOST, 0x0800, 17, 1, 1001), "too long for the underlay"),
-        ([&udp(FAR, HOST)[..12], &[0x81, 0, 0, 7], &udp(FAR, HOST)[12..]].concat(), "a tagged frame"),
+        (
+            [&udp(FAR, HOST)[..12], &[0x81, 0, 0, 7], &udp(FAR, HOST)[12..]].concat(),
+            "a tagged frame",
+        ),
     ] {
-        port.goes_by_the_bridge(&frame[..if why.contains("without a type") { 54 } else { frame.len() }], why);
+        port.goes_by_the_bridge(
+            &frame[..if why.contains("without a type") { 54 } else { frame.len() }],
+            why,
+        );
     }
 
-    // A far host speaks here: it has come, for all that is known. Was it a lie, that is forgotten after a second.
-    port.goes_by_the_bridge(&frame(broadcast, FARTHER, 0x0806, 0, 0, 60), "a host that has come says so");
+    // A far host speaks here: it has come, for all that is known. Was it a lie, that is forgotten
+    // after a second.
+    port.goes_by_the_bridge(
+        &frame(broadcast, FARTHER, 0x0806, 0, 0, 60),
+        "a host that has come says so",
+    );
     port.goes_by_the_bridge(&udp(FARTHER, HOST), "for the host that has come");
     std::thread::sleep(Duration::from_millis(1100));
     port.bypasses(&udp(FARTHER, HOST), "it has not come");
@@ -252,7 +278,11 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.leaf.leaf.enter(|| port.steering.shrink(&without).unwrap()).unwrap();
     let passed = port.counts();
     send(&port.leaf.host, "eth0", &udp(FAR, HOST));
-    assert_eq!(receive(&mut port.bridge, SOON, |seen| seen.data == udp(FAR, HOST)), 1, "by the bridge");
+    assert_eq!(
+        receive(&mut port.bridge, SOON, |seen| seen.data == udp(FAR, HOST)),
+        1,
+        "by the bridge"
+    );
     let counts = port.counts();
     assert_eq!(counts.port_passed, passed.port_passed, "no program looks at it");
     assert!(counts.vxlan_redirected > passed.vxlan_redirected);
@@ -270,7 +300,11 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.leaf.leaf.enter(|| port.steering.release().unwrap()).unwrap();
     let before = port.counts();
     send(&port.leaf.host, "eth0", &udp(FAR, HOST));
-    assert_eq!(receive(&mut port.bridge, NEVER, |seen| seen.data == udp(FAR, HOST)), 0, "the kernel's");
+    assert_eq!(
+        receive(&mut port.bridge, NEVER, |seen| seen.data == udp(FAR, HOST)),
+        0,
+        "the kernel's"
+    );
     assert_eq!(port.counts(), before);
 }
 
@@ -284,7 +318,8 @@ fn known_unicast_skips_the_bridge_with_clsact_filters() {
     known_unicast_skips_the_bridge(Hook::Clsact);
 }
 
-/// A far host that comes to a port is not sought behind its VTEP any more, though the port only listens, or waits for the hook of another.
+/// A far host that comes to a port is not sought behind its VTEP any more, though the port only
+/// listens, or waits for the hook of another.
 #[test]
 fn ports_that_only_listen_hear_who_comes() {
     let mut port = Port::new("sclisten", Hook::Tcx, PATIENT);
@@ -293,7 +328,9 @@ fn ports_that_only_listen_hear_who_comes() {
     port.leaf.leaf.run(&["ip", "link", "set", "hp2", "master", "br5"]).unwrap();
     let index = ifindex(&port.leaf.leaf, "hp2");
     let here = Place::Port { port: index, mac: STRANGER };
-    port.steering.remember(&[here, Place::Remote { slot: slot(), mac: FARTHER }].map(known)).unwrap();
+    port.steering
+        .remember(&[here, Place::Remote { slot: slot(), mac: FARTHER }].map(known))
+        .unwrap();
     let apply = |port: &mut Port, sends: bool| {
         let first = &port.plan.ports[&port.index];
         let name = "hp2".to_owned();
@@ -335,12 +372,17 @@ fn ports_that_only_listen_hear_who_comes() {
     for (hello, why) in [(&hello, "untagged"), (&tagged, "tagged")] {
         std::thread::sleep(Duration::from_millis(1100));
         port.bypasses(&udp(FARTHER, HOST), "it has not come");
-        assert_eq!(bridged(&mut port, &second, hello, why), 0, "{why}: what only listens counts nothing");
+        assert_eq!(
+            bridged(&mut port, &second, hello, why),
+            0,
+            "{why}: what only listens counts nothing"
+        );
         port.goes_by_the_bridge(&udp(FARTHER, HOST), why);
     }
     assert_eq!(bridged(&mut port, &second, &udp(FAR, STRANGER), "known, but it only listens"), 0);
 
-    // It needs no other hook to have it, so nobody waits for that; and it loses it before there is another snapshot.
+    // It needs no other hook to have it, so nobody waits for that; and it loses it before there is
+    // another snapshot.
     assert_eq!(apply(&mut port, true), [port.index, index]);
     assert_eq!(port.delivering(), [port.index, index]);
     port.bypasses(&udp(FAR, HOST), "nobody waits");
@@ -403,19 +445,24 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
     assert_eq!((after.places, after.waiting, after.no_room), (3, 0, state.no_room + 1));
 }
 
-/// Where somebody else looks at what a port receives, or at what the vxlan netdev sends, everything goes by the bridge; also if they
-/// come later, and until they go.
+/// Where somebody else looks at what a port receives, or at what the vxlan netdev sends, everything
+/// goes by the bridge; also if they come later, and until they go.
 #[test]
 fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
-    for (place, found) in
-        [("hp1 ingress", "u32 is on clsact ingress of hp1"), ("vx5 egress", "u32 is on clsact egress of vx5")]
-    {
+    for (place, found) in [
+        ("hp1 ingress", "u32 is on clsact ingress of hp1"),
+        ("vx5 egress", "u32 is on clsact egress of vx5"),
+    ] {
         let mut port = Port::new("scforeign", Hook::Tcx, PATIENT);
         let (interface, way) = place.split_once(' ').unwrap();
         let theirs = ifindex(&port.leaf.leaf, interface);
         let has = |port: &Port| {
             let state = port.steering.bypass().unwrap();
-            assert_eq!(state.ports.contains_key(&port.index), state.refused.is_empty(), "{state:?}");
+            assert_eq!(
+                state.ports.contains_key(&port.index),
+                state.refused.is_empty(),
+                "{state:?}"
+            );
             state.refused.get(&port.index).cloned()
         };
         let tc = |port: &Port, line: &str| {
@@ -424,14 +471,21 @@ fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
         };
         assert_eq!(has(&port), None);
         tc(&port, &format!("qdisc add dev {interface} clsact"));
-        tc(&port, &format!("filter add dev {place} protocol all prio 1 u32 match u32 0 0 flowid 1:1"));
+        tc(
+            &port,
+            &format!("filter add dev {place} protocol all prio 1 u32 match u32 0 0 flowid 1:1"),
+        );
         port.bypasses(&udp(FAR, HOST), "nobody has looked");
         port.review(theirs + 1000);
         assert_eq!(has(&port), None, "another interface");
         port.review(theirs);
         assert_eq!(has(&port).as_deref(), Some(found));
         send(&port.leaf.host, "eth0", &udp(FAR, HOST));
-        assert_eq!(receive(&mut port.bridge, SOON, |seen| seen.data == udp(FAR, HOST)), 1, "by the bridge");
+        assert_eq!(
+            receive(&mut port.bridge, SOON, |seen| seen.data == udp(FAR, HOST)),
+            1,
+            "by the bridge"
+        );
         let _ = port.patience.look(PuntSide::Bridge);
         port.review(theirs);
         assert_eq!(has(&port).as_deref(), Some(found), "it is still there");

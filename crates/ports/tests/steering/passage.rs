@@ -1,4 +1,5 @@
-//! The two ways into the bridge punt pair: at once, and by the backlog, where frames by the bridge go.
+//! The two ways into the bridge punt pair: at once, and by the backlog, where frames by the bridge
+//! go.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -23,9 +24,11 @@ const BURSTS: u32 = 2_000;
 fn burst(first: u32) -> TxFrame {
     let mut whole = [&FAR.0[..], &HOST.0, &[8, 0]].concat();
     whole.extend([
-        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2, 0xc0, 0, 0x12, 0xb7, 0, 0, 0, 0,
+        0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 9, 0, 0, 1, 9, 0, 0, 2, 0xc0, 0, 0x12, 0xb7, 0, 0,
+        0, 0,
     ]);
-    (first..first + BURST).for_each(|number| whole.extend([number.to_be_bytes(); 8].as_flattened()));
+    (first..first + BURST)
+        .for_each(|number| whole.extend([number.to_be_bytes(); 8].as_flattened()));
     speak_for(whole[14..].first_chunk_mut().unwrap(), (32 * BURST) as u16);
     let offload = Offload {
         checksum: Checksum::Partial { start: 34, offset: 6 },
@@ -42,8 +45,8 @@ fn numbers(socket: &mut PacketSocket) -> Vec<u32> {
     socket.receive().frames().filter_map(number).collect()
 }
 
-/// The host's frames go by the bridge every few milliseconds, in the middle of a burst as well, and those behind them do not overtake them. Most
-/// of them go at once.
+/// The host's frames go by the bridge every few milliseconds, in the middle of a burst as well, and
+/// those behind them do not overtake them. Most of them go at once.
 fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     if !Features::probe().unwrap().udp_super_frames {
         println!(

@@ -1,4 +1,5 @@
-//! TCP super-frames inside a tunnel: AF_PACKET cannot describe them, so a program at the uplink's egress does.
+//! TCP super-frames inside a tunnel: AF_PACKET cannot describe them, so a program at the uplink's
+//! egress does.
 
 use pipeline::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::checksum::{Sum, checksum};
@@ -28,7 +29,8 @@ fn super_frame(ipv6: bool) -> (Vec<u8>, usize) {
     }
     let l4 = frame.len();
     let addresses = if ipv6 { 22 } else { 26 };
-    let pseudo = Sum::new().bytes(&frame[addresses..l4]).word(6).word(l4_length).fold().to_be_bytes();
+    let pseudo =
+        Sum::new().bytes(&frame[addresses..l4]).word(6).word(l4_length).fold().to_be_bytes();
     frame.extend([0xc0, 0, 0x1f, 0x90, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 1, 0x50, 0x18, 1, 0]);
     frame.extend([pseudo[0], pseudo[1], 0, 0]);
     frame.extend((0..PAYLOAD).map(|i| (i * 13) as u8));
@@ -80,7 +82,9 @@ fn arrivals(spine: &mut PacketSocket, count: usize) -> Vec<(Vec<u8>, Offload)> {
 #[test]
 fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
     if !Features::probe().unwrap().tcx {
-        println!("SKIPPED tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel: no tcx links");
+        println!(
+            "SKIPPED tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel: no tcx links"
+        );
         return;
     }
     let Leaf { leaf, spine, host: _host } = leaf("tunnel");
@@ -105,8 +109,10 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
         assert_eq!(*offload, Offload { checksum, gso });
     }
 
-    // A link that takes no super-frames: the kernel cuts them where they are, and knows what is a tunnel and what is in it.
-    leaf.run(&["ethtool", "-K", "up1", "tso", "off", "gso", "off", "tx", "off", "sg", "off"]).unwrap();
+    // A link that takes no super-frames: the kernel cuts them where they are, and knows what is a
+    // tunnel and what is in it.
+    leaf.run(&["ethtool", "-K", "up1", "tso", "off", "gso", "off", "tx", "off", "sg", "off"])
+        .unwrap();
     for ipv6 in [false, true] {
         let (inner, l4) = super_frame(ipv6);
         let dissection = wire::dissect(&inner).unwrap();

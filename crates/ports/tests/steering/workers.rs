@@ -7,7 +7,9 @@ use lab::netns::Namespace;
 use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
 use ports::{Hook, PacketSocket, PuntPairs, PuntSide};
 
-use super::{Leaf, NEVER, PATIENT, RingSize, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame};
+use super::{
+    Leaf, NEVER, PATIENT, RingSize, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame,
+};
 
 const WORKERS: usize = 3;
 /// Marks frames of this test; the host's stack says something, too.
@@ -38,8 +40,15 @@ fn ipv6(host: u8, next: u8, payload: &[u8]) -> Vec<u8> {
 /// UDP, and what is in it.
 fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
     let length = (8 + payload.len() + MARK.len()) as u16;
-    [&source.to_be_bytes()[..], &destination.to_be_bytes(), &length.to_be_bytes(), &[0, 0], payload, &MARK]
-        .concat()
+    [
+        &source.to_be_bytes()[..],
+        &destination.to_be_bytes(),
+        &length.to_be_bytes(),
+        &[0, 0],
+        payload,
+        &MARK,
+    ]
+    .concat()
 }
 
 /// A base transport header to a queue pair.
@@ -68,7 +77,8 @@ impl Sender {
     }
 
     fn send(&mut self, frame: &[u8]) {
-        let transmit = TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
+        let transmit =
+            TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
         self.0.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
     }
 }
@@ -111,8 +121,10 @@ fn marked(frame: &[u8]) -> bool {
 #[test]
 fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let Leaf { leaf, spine, host } = leaf("workers");
-    let (mut steering, mut punts, private) = steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
-    let take = |socket: &mut dyn FnMut(&mut PuntPairs) -> Option<PacketSocket>, punts: &mut [PuntPairs]| {
+    let (mut steering, mut punts, private) =
+        steer_for::<WORKERS>(&leaf, Hook::Tcx, &plan(&leaf), PATIENT);
+    let take = |socket: &mut dyn FnMut(&mut PuntPairs) -> Option<PacketSocket>,
+                punts: &mut [PuntPairs]| {
         punts.iter_mut().map(|punts| socket(punts).unwrap()).collect::<Vec<_>>()
     };
     let mut bridges = take(&mut |punts| punts.bridge.take_socket(), &mut punts);
@@ -125,7 +137,11 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let mut share = BTreeMap::<usize, usize>::new();
     for queue_pair in 0..48 {
         let roce = |opcode, sequence, port| {
-            frame(0x0800, &[], &ipv4(1, 17, 0, &udp(port, 4791, &bth(opcode, queue_pair, sequence))))
+            frame(
+                0x0800,
+                &[],
+                &ipv4(1, 17, 0, &udp(port, 4791, &bth(opcode, queue_pair, sequence))),
+            )
         };
         let first = of(&roce(0, 0, 49_152));
         for (opcode, sequence, port) in [(0x0a, 1, 49_152), (0x11, 200, 1000 + queue_pair)] {
@@ -134,16 +150,23 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
         *share.entry(first).or_default() += 1;
     }
     // A third each: fewer than 6 of 48 would have been drawn once in a thousand times.
-    assert!(share.len() == WORKERS && share.values().all(|queue_pairs| *queue_pairs >= 6), "{share:?}");
+    assert!(
+        share.len() == WORKERS && share.values().all(|queue_pairs| *queue_pairs >= 6),
+        "{share:?}"
+    );
 
     // Behind a tag as without, and by IPv6.
     let roce = udp(49_152, 4791, &bth(0, 7, 0));
     let tagged = of(&frame(0x0800, &[5, 7], &ipv4(1, 17, 0, &roce)));
     assert_eq!(tagged, of(&frame(0x0800, &[], &ipv4(1, 17, 0, &roce))));
     let by = |queue_pair| frame(0x86dd, &[], &ipv6(1, 17, &udp(1, 4791, &bth(0, queue_pair, 0))));
-    assert_eq!((0..24).map(|queue_pair| of(&by(queue_pair))).collect::<BTreeSet<_>>().len(), WORKERS);
+    assert_eq!(
+        (0..24).map(|queue_pair| of(&by(queue_pair))).collect::<BTreeSet<_>>().len(),
+        WORKERS
+    );
 
-    // Fragments of a datagram, the first included, which alone has ports; flows of other ports; what is not IP.
+    // Fragments of a datagram, the first included, which alone has ports; flows of other ports;
+    // what is not IP.
     let first = of(&frame(0x0800, &[], &ipv4(9, 17, 0x2000, &roce)));
     assert_eq!(of(&frame(0x0800, &[], &ipv4(9, 17, 0x0003, &MARK))), first);
     assert_eq!(of(&frame(0x0800, &[], &ipv4(9, 47, 0, &MARK))), first, "without ports");
@@ -152,12 +175,14 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let other = frame(0x88b5, &[], &MARK);
     assert_eq!(of(&other), of(&other));
 
-    // From the underlay by the same of what is inside, whatever the outer source port: it may change.
+    // From the underlay by the same of what is inside, whatever the outer source port: it may
+    // change.
     let mut outer = |frame: &[u8], port| worker(&mut underlays, &mut spine, &from(port, frame));
     let mut got = BTreeSet::new();
     for queue_pair in 0..24 {
-        let inner =
-            |sequence| frame(0x0800, &[], &ipv4(1, 17, 0, &udp(49_152, 4791, &bth(0, queue_pair, sequence))));
+        let inner = |sequence| {
+            frame(0x0800, &[], &ipv4(1, 17, 0, &udp(49_152, 4791, &bth(0, queue_pair, sequence))))
+        };
         let first = outer(&inner(0), 49_152);
         assert_eq!(first, of(&inner(1)), "as where it comes from a host");
         assert_eq!(outer(&inner(1), 50_000 + queue_pair), first, "queue pair {queue_pair}");
@@ -181,13 +206,15 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     drop(private);
 }
 
-/// What waits for a worker that does not look is the kernel's, and that worker is called; the flows of others are still theirs.
+/// What waits for a worker that does not look is the kernel's, and that worker is called; the flows
+/// of others are still theirs.
 #[test]
 fn one_worker_that_hangs_is_given_up_alone() {
     const LIMIT: Duration = Duration::from_millis(200);
     let Leaf { leaf, spine, host: _host } = leaf("onehangs");
     let (mut steering, mut punts, private) = steer_for::<2>(&leaf, Hook::Tcx, &plan(&leaf), LIMIT);
-    let mut underlays: Vec<_> = punts.iter_mut().map(|punts| punts.underlay.take_socket().unwrap()).collect();
+    let mut underlays: Vec<_> =
+        punts.iter_mut().map(|punts| punts.underlay.take_socket().unwrap()).collect();
     let (patience, mut calls) = steering.take_watch().unwrap();
     leaf.enter(|| steering.engage().unwrap()).unwrap();
     let mut spine = Sender::on(&spine, "leaf");
@@ -214,7 +241,11 @@ fn one_worker_that_hangs_is_given_up_alone() {
     spine.send(hung);
     spine.send(well);
     assert_eq!(receive(&mut underlays[0], SOON, |frame| marked(frame.data)), 2);
-    assert_eq!(receive(&mut underlays[1], NEVER, |frame| marked(frame.data)), 1, "what came before");
+    assert_eq!(
+        receive(&mut underlays[1], NEVER, |frame| marked(frame.data)),
+        1,
+        "what came before"
+    );
     assert_eq!(steering.counts().unwrap().uplink_stalled, 1);
     assert!(calls.by_ref().any(|worker| worker == 1));
     assert!(patience[1].look(PuntSide::Underlay).is_some());

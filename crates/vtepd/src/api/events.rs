@@ -135,21 +135,31 @@ mod tests {
         );
         let here = MacChange { to: None, local: true, ..change };
         let here = told(Event::Mac { vni, netdev: "vx10".to_owned(), change: here });
-        assert_eq!((here.kind.as_str(), here.local, moved.local), ("mac-removed", Some(true), None));
+        assert_eq!(
+            (here.kind.as_str(), here.local, moved.local),
+            ("mac-removed", Some(true), None)
+        );
         assert!(
             here.text.ends_with("is behind 10.0.0.1 no more: it is on a port of the bridge"),
             "{}",
             here.text
         );
-        let flap =
-            |over| told(Event::Flapping { vni, netdev: "vx10".to_owned(), mac, vtep: Some(two), over });
-        assert_eq!((flap(None).kind.as_str(), flap(Some(9)).kind.as_str()), ("mac-flapping", "mac-settled"));
+        let flap = |over| {
+            told(Event::Flapping { vni, netdev: "vx10".to_owned(), mac, vtep: Some(two), over })
+        };
+        assert_eq!(
+            (flap(None).kind.as_str(), flap(Some(9)).kind.as_str()),
+            ("mac-flapping", "mac-settled")
+        );
         assert_eq!(
             flap(Some(9)).text,
             "02:00:00:00:00:01 in VNI 10 (vx10) has come to rest after 9 moves; it is behind 10.0.0.2"
         );
         let source = told(Event::Source { name: "fpm", state: SourceState::Live });
-        assert_eq!((source.source.as_deref(), source.state.as_deref()), (Some("fpm"), Some("live")));
+        assert_eq!(
+            (source.source.as_deref(), source.state.as_deref()),
+            (Some("fpm"), Some("live"))
+        );
         assert_eq!(message(&Read::Lost(5)).lost, Some(5));
     }
 }

@@ -19,7 +19,12 @@ use crate::api::tell;
 use crate::standalone::ShownPort;
 
 /// Explains a frame from the bridge of this VNI.
-pub fn explain(frame: &[u8], table: &VniTable, snapshot: &Snapshot, uplinks: &Uplinks) -> v1::Explanation {
+pub fn explain(
+    frame: &[u8],
+    table: &VniTable,
+    snapshot: &Snapshot,
+    uplinks: &Uplinks,
+) -> v1::Explanation {
     let frame = Frame { data: frame, vlan: None, offload: Offload::default() };
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
@@ -44,7 +49,8 @@ pub fn unknown(frame: &[u8], table: &VniTable) -> Option<MacAddr> {
     (!mac.is_group() && table.fdb.get(&mac).is_none()).then_some(mac)
 }
 
-/// What becomes of a frame for an address that the bridge has on a port of its own: it never comes to vtepd.
+/// What becomes of a frame for an address that the bridge has on a port of its own: it never comes
+/// to vtepd.
 pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
@@ -56,8 +62,9 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     }
 }
 
-/// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it: by the tables, then by the stations that it has
-/// learned. `ports` are all access ports, by their numbers.
+/// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it: by the
+/// tables, then by the stations that it has learned. `ports` are all access ports, by their
+/// numbers.
 pub fn switched(
     frame: &[u8],
     table: &VniTable,
@@ -72,7 +79,8 @@ pub fn switched(
         return by_tables();
     }
     let place = |mac: MacAddr| {
-        let found = stations.iter().find(|station| station.vni == table.tunnel.vni && station.mac == mac);
+        let found =
+            stations.iter().find(|station| station.vni == table.tunnel.vni && station.mac == mac);
         found.map(|station| station.place)
     };
     let own = place(from);
@@ -100,17 +108,21 @@ pub fn switched(
             }
         }
         _ => {
-            let others = ports
-                .iter()
-                .zip(0..)
-                .filter(|(port, number)| port.vni == table.tunnel.vni && own != Some(Place::Port(*number)));
+            let others = ports.iter().zip(0..).filter(|(port, number)| {
+                port.vni == table.tunnel.vni && own != Some(Place::Port(*number))
+            });
             let ports: Vec<String> = others.map(|(port, _)| port.name.clone()).collect();
             let mut message = by_tables();
             // Without remote VTEPs there are the other ports.
-            let alone = |drop: &v1::Drop| !ports.is_empty() && drop.reason == DropReason::NoRemote.label();
+            let alone =
+                |drop: &v1::Drop| !ports.is_empty() && drop.reason == DropReason::NoRemote.label();
             if message.dropped.as_ref().is_some_and(alone) {
-                message =
-                    v1::Explanation { dropped: None, destination: to.to_string(), flooded: true, ..message };
+                message = v1::Explanation {
+                    dropped: None,
+                    destination: to.to_string(),
+                    flooded: true,
+                    ..message
+                };
             }
             if message.dropped.is_none() {
                 message.ports = ports;
@@ -120,8 +132,8 @@ pub fn switched(
     }
 }
 
-/// Explains a frame that kernel VXLAN encapsulates for the VNI of this netdev. Without a choice, the kernel's own hash gives the
-/// source port.
+/// Explains a frame that kernel VXLAN encapsulates for the VNI of this netdev. Without a choice,
+/// the kernel's own hash gives the source port.
 ///
 /// # Errors
 /// When the frame is shorter than an Ethernet header.
@@ -163,8 +175,10 @@ pub fn encapsulated_by_kernel(
 
 /// Explains a frame from the underlay.
 pub fn received(frame: &[u8], snapshot: &Snapshot) -> v1::ReceivedExplanation {
-    let told =
-        pipeline::explain_received(&Frame { data: frame, vlan: None, offload: Offload::default() }, snapshot);
+    let told = pipeline::explain_received(
+        &Frame { data: frame, vlan: None, offload: Offload::default() },
+        snapshot,
+    );
     let (fate, reason, ecn) = match told.fate {
         Fate::Bridge(Some(Egress::Set(codepoint))) => ("bridge", None, Some(codepoint.to_string())),
         Fate::Bridge(_) => ("bridge", None, None),

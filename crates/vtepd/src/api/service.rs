@@ -40,21 +40,30 @@ fn vni(number: u32) -> Result<Vni, Status> {
 }
 
 /// A field that is text in the schema and more than text here.
-fn parse<T: FromStr<Err: std::fmt::Display>>(field: &str, text: Option<&str>) -> Result<Option<T>, Status> {
+fn parse<T: FromStr<Err: std::fmt::Display>>(
+    field: &str,
+    text: Option<&str>,
+) -> Result<Option<T>, Status> {
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|error| Status::invalid_argument(format!("{field}: {error}")))
 }
 
 /// Refuses callers who may not change anything.
 fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
-    let peer = request.extensions().get::<UdsConnectInfo>().and_then(|connection| connection.peer_cred);
-    privilege::check(peer.and_then(|peer| peer.pid()))
-        .map_err(|reason| Status::permission_denied(format!("a change needs CAP_NET_ADMIN, and {reason}")))
+    let peer =
+        request.extensions().get::<UdsConnectInfo>().and_then(|connection| connection.peer_cred);
+    privilege::check(peer.and_then(|peer| peer.pid())).map_err(|reason| {
+        Status::permission_denied(format!("a change needs CAP_NET_ADMIN, and {reason}"))
+    })
 }
 
 impl Service {
     /// Answers from what is shown and from the journal, and asks the control room for the rest.
-    pub const fn new(shown: Arc<Handle>, requests: mpsc::Sender<control::Request>, journal: Journal) -> Self {
+    pub const fn new(
+        shown: Arc<Handle>,
+        requests: mpsc::Sender<control::Request>,
+        journal: Journal,
+    ) -> Self {
         Self { shown, requests, journal }
     }
 
@@ -69,8 +78,8 @@ impl Service {
         answered.await.map_err(|_| ending())
     }
 
-    /// The netdev of a VNI; the first one taken over, or that of the configuration, where there are several.
-    /// With `many` set, also a netdev that serves many VNIs.
+    /// The netdev of a VNI; the first one taken over, or that of the configuration, where there are
+    /// several. With `many` set, also a netdev that serves many VNIs.
     async fn vni(&self, vni: u32, many: bool) -> Result<v1::Vni, Status> {
         let stations = self.shown.stations().await;
         let mut rows = tell::vnis(&self.shown, &stations);
@@ -99,8 +108,8 @@ impl Service {
         }
     }
 
-    /// The netdev of a VNI that kernel VXLAN forwards, and how source ports are chosen there: its own netdev, or one that serves
-    /// many VNIs.
+    /// The netdev of a VNI that kernel VXLAN forwards, and how source ports are chosen there: its
+    /// own netdev, or one that serves many VNIs.
     fn left(&self, vni: u32) -> Option<(LeftToKernel, Option<PortChoice>)> {
         let status = self.shown.status.borrow();
         let rows = || status.left.iter().filter(|left| !left.is_standalone());
@@ -131,7 +140,10 @@ impl Vtepd for Service {
     type ListPortsStream = Rows<v1::Port>;
     type WatchEventsStream = Rows<v1::Event>;
 
-    async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::Status>, Status> {
+    async fn get_status(
+        &self,
+        _: Request<v1::GetStatusRequest>,
+    ) -> Result<Response<v1::Status>, Status> {
         let stations = self.shown.stations().await;
         Ok(Response::new(tell::status(&self.shown, &stations)))
     }
@@ -246,7 +258,8 @@ impl Vtepd for Service {
         let uplinks = show::Uplinks::of(&self.shown.status.borrow());
         if ports.is_empty()
             && let Some(mac) = explain::unknown(&frame, table)
-            && let Some(port) = self.ask(|answer| control::Request::Port(table.slot, mac, answer)).await?
+            && let Some(port) =
+                self.ask(|answer| control::Request::Port(table.slot, mac, answer)).await?
         {
             return Ok(Response::new(explain::local(mac, port, table)));
         }
@@ -270,7 +283,10 @@ impl Vtepd for Service {
         }))
     }
 
-    async fn set_policy(&self, request: Request<v1::SetPolicyRequest>) -> Result<Response<v1::Vni>, Status> {
+    async fn set_policy(
+        &self,
+        request: Request<v1::SetPolicyRequest>,
+    ) -> Result<Response<v1::Vni>, Status> {
         privileged(&request)?;
         let v1::SetPolicyRequest { vni: number, policy, bins, source_ports } = request.into_inner();
         let vni = vni(number)?;
@@ -282,13 +298,16 @@ impl Vtepd for Service {
         let bins = bins.transpose()?;
         let source_ports = parse::<SourcePortRange>("source_ports", source_ports.as_deref())?;
         if policy.is_none() && bins.is_none() && source_ports.is_none() {
-            return Err(Status::invalid_argument("nothing to change: give a policy, bins or source ports"));
+            return Err(Status::invalid_argument(
+                "nothing to change: give a policy, bins or source ports",
+            ));
         }
         let row = self.vni(number, true).await?;
         let chosen = row.chosen_port.and_then(|chosen| chosen.policy);
         let now = row.taken.and_then(|taken| taken.policy).or(chosen).map(|policy| policy.name);
         if bins.is_some()
-            && policy.map_or(now, |policy| Some(policy.to_string())) != Some(Policy::QpBins.to_string())
+            && policy.map_or(now, |policy| Some(policy.to_string()))
+                != Some(Policy::QpBins.to_string())
         {
             return Err(Status::invalid_argument("only qp-bins has bins: name it as the policy"));
         }
@@ -304,7 +323,10 @@ impl Vtepd for Service {
         Ok(Response::new(explain::received(&frame, &self.shown.snapshot())))
     }
 
-    async fn attach_vni(&self, request: Request<v1::AttachVniRequest>) -> Result<Response<v1::Vni>, Status> {
+    async fn attach_vni(
+        &self,
+        request: Request<v1::AttachVniRequest>,
+    ) -> Result<Response<v1::Vni>, Status> {
         privileged(&request)?;
         let row = self.change(Change::Attach(vni(request.into_inner().vni)?)).await?;
         // It may be wanted and not possible.
@@ -317,7 +339,10 @@ impl Vtepd for Service {
         }
     }
 
-    async fn detach_vni(&self, request: Request<v1::DetachVniRequest>) -> Result<Response<v1::Vni>, Status> {
+    async fn detach_vni(
+        &self,
+        request: Request<v1::DetachVniRequest>,
+    ) -> Result<Response<v1::Vni>, Status> {
         privileged(&request)?;
         let row = self.change(Change::Detach(vni(request.into_inner().vni)?)).await?;
         Ok(Response::new(row))

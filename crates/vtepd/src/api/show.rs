@@ -18,7 +18,14 @@ pub struct Uplinks(BTreeMap<u32, String>);
 impl Uplinks {
     /// As they were published last.
     pub fn of(status: &Status) -> Self {
-        Self(status.plan.uplinks.iter().map(|uplink| (uplink.ifindex, uplink.name.clone())).collect())
+        Self(
+            status
+                .plan
+                .uplinks
+                .iter()
+                .map(|uplink| (uplink.ifindex, uplink.name.clone()))
+                .collect(),
+        )
     }
 
     /// An uplink's name; its index where it has none any more.
@@ -53,7 +60,8 @@ pub fn fdb(
     })
 }
 
-/// Stations of these VNIs that vtepd's own bridge has learned: all, or one. `ports` are the access ports, by their numbers.
+/// Stations of these VNIs that vtepd's own bridge has learned: all, or one. `ports` are the access
+/// ports, by their numbers.
 pub fn stations(
     stations: Vec<Station>,
     tables: &[Arc<VniTable>],
@@ -65,7 +73,9 @@ pub fn stations(
         let table = tables.iter().find(|table| table.tunnel.vni == station.vni)?;
         let (vtep, port) = match station.place {
             Place::Vtep(_, address) => (Some(address.to_string()), None),
-            Place::Port(number) => (None, ports.get(usize::from(number)).map(|port| port.name.clone())),
+            Place::Port(number) => {
+                (None, ports.get(usize::from(number)).map(|port| port.name.clone()))
+            }
         };
         Some(v1::FdbEntry {
             vni: station.vni.get(),
@@ -80,7 +90,10 @@ pub fn stations(
 }
 
 /// The flood lists of these VNIs.
-pub fn flood(snapshot: Arc<Snapshot>, tables: Vec<Arc<VniTable>>) -> impl Iterator<Item = v1::FloodEntry> {
+pub fn flood(
+    snapshot: Arc<Snapshot>,
+    tables: Vec<Arc<VniTable>>,
+) -> impl Iterator<Item = v1::FloodEntry> {
     tables.into_iter().flat_map(move |table| {
         let entry = |vtep: &VtepIndex| v1::FloodEntry {
             vni: table.tunnel.vni.get(),
@@ -94,7 +107,8 @@ pub fn flood(snapshot: Arc<Snapshot>, tables: Vec<Arc<VniTable>>) -> impl Iterat
 /// Every next hop, once.
 pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
     let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
-    let hops: BTreeMap<(u32, IpAddr), &NextHop> = hops.map(|hop| ((hop.ifindex, hop.gateway), hop)).collect();
+    let hops: BTreeMap<(u32, IpAddr), &NextHop> =
+        hops.map(|hop| ((hop.ifindex, hop.gateway), hop)).collect();
     let neighbour = |hop: &NextHop| v1::Neighbour {
         kind: "next-hop".to_owned(),
         interface: uplinks.name(hop.ifindex),
@@ -167,15 +181,19 @@ fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::Pee
     })
 }
 
-/// Every remote VTEP, what is behind it and what it was sent, by address. `stations` are those that vtepd's own bridge has learned.
+/// Every remote VTEP, what is behind it and what it was sent, by address. `stations` are those that
+/// vtepd's own bridge has learned.
 pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> Vec<v1::Peer> {
     let mut behind: BTreeMap<(Ipv4Addr, u32), v1::PeerVni> = BTreeMap::new();
     for table in snapshot.vnis() {
         let vni = table.tunnel.vni.get();
         let mut count = |index: &VtepIndex, macs: u64, flood: bool| {
             if let Some(vtep) = snapshot.vtep(*index) {
-                let row =
-                    behind.entry((vtep.address, vni)).or_insert(v1::PeerVni { vni, macs: 0, flood: false });
+                let row = behind.entry((vtep.address, vni)).or_insert(v1::PeerVni {
+                    vni,
+                    macs: 0,
+                    flood: false,
+                });
                 row.macs += macs;
                 row.flood |= flood;
             }
@@ -193,11 +211,15 @@ pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> 
         vtep: vtep.address.to_string(),
         state: state(vtep).to_owned(),
         next_hops: u32::try_from(vtep.paths.next_hops().len()).unwrap_or(u32::MAX),
-        vnis: behind.range((vtep.address, 0)..=(vtep.address, u32::MAX)).map(|(_, row)| *row).collect(),
+        vnis: behind
+            .range((vtep.address, 0)..=(vtep.address, u32::MAX))
+            .map(|(_, row)| *row)
+            .collect(),
         traffic: traffic(index, vtep, counters),
         default_route: vtep.paths.by_default(),
     };
-    let indexed = snapshot.vteps().filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?, vtep)));
+    let indexed =
+        snapshot.vteps().filter_map(|vtep| Some((snapshot.find_vtep(vtep.address)?, vtep)));
     let vteps: BTreeMap<Ipv4Addr, (VtepIndex, &Vtep)> =
         indexed.map(|(index, vtep)| (vtep.address, (index, vtep))).collect();
     vteps.into_values().map(peer).collect()

@@ -60,7 +60,8 @@ pub fn status(shown: &Handle, stations: &[Station]) -> v1::Status {
 
 /// A warning where FPM connections were refused.
 fn refused(connections: u64) -> Option<String> {
-    let text = "FPM connection(s) of users who may not connect were refused; the log names the users";
+    let text =
+        "FPM connection(s) of users who may not connect were refused; the log names the users";
     (connections > 0).then(|| format!("{connections} {text}"))
 }
 
@@ -101,11 +102,8 @@ pub fn ports(shown: &Handle) -> Vec<v1::Port> {
         vni: port.vni.get(),
         bypass: port.reason.is_none(),
         reason: port.reason,
-        frames: port.frames.map(|PortFrames { bypass, refreshed, passed, stalled }| v1::PortFrames {
-            bypass,
-            refreshed,
-            passed,
-            stalled,
+        frames: port.frames.map(|PortFrames { bypass, refreshed, passed, stalled }| {
+            v1::PortFrames { bypass, refreshed, passed, stalled }
         }),
     };
     let views = metrics_view::ports(&shown.status.borrow(), &shown.bypass());
@@ -143,20 +141,28 @@ fn sources(status: &Status) -> Vec<v1::Source> {
         swept: resync.swept as u64,
     };
     let replayed = status.fpm == SourceState::Live;
-    let replay = v1::Resync { what: "replay".to_owned(), dumped: None, swept: status.fpm_swept as u64 };
+    let replay =
+        v1::Resync { what: "replay".to_owned(), dumped: None, swept: status.fpm_swept as u64 };
     vec![
-        source("kernel", status.kernel, Some(status.overruns), status.dumps.iter().map(dump).collect()),
+        source(
+            "kernel",
+            status.kernel,
+            Some(status.overruns),
+            status.dumps.iter().map(dump).collect(),
+        ),
         source("fpm", status.fpm, None, replayed.then_some(replay).into_iter().collect()),
     ]
 }
 
-/// Every vxlan netdev, taken over or left, by VNI and name. `stations` are those that vtepd's own bridge has learned.
+/// Every vxlan netdev, taken over or left, by VNI and name. `stations` are those that vtepd's own
+/// bridge has learned.
 pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     let status = shown.status.borrow();
     let snapshot = shown.snapshot();
     let limits: BTreeMap<_, u32> =
         status.plan.vnis.values().map(|taken| (taken.slot, taken.frame_limit)).collect();
-    let taken = snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
+    let taken =
+        snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
     let taken = taken.map(|row| learning(row, &shown.access, stations));
     let left = status.left.iter().map(|row| left(row, status.plan.choices.get(&row.ifindex)));
     let mut vnis: Vec<v1::Vni> = taken.chain(left).collect();
@@ -171,7 +177,9 @@ fn learning(mut row: v1::Vni, ports: &[ShownPort], stations: &[Station]) -> v1::
     if let (Some(port), Some(taken)) = (port, &mut row.taken) {
         taken.learning = true;
         taken.ageing_seconds = port.ageing.map(|ageing| ageing.as_secs());
-        let remote = |station: &&Station| station.vni == port.vni && matches!(station.place, Place::Vtep(..));
+        let remote = |station: &&Station| {
+            station.vni == port.vni && matches!(station.place, Place::Vtep(..))
+        };
         taken.remote_macs += stations.iter().filter(remote).count() as u64;
     }
     row
@@ -187,7 +195,10 @@ fn taken(table: &VniTable, frame_limit: u32) -> v1::Vni {
         flood_vteps: table.flood.len() as u64,
         frame_limit,
         learning: table.learning.is_some(),
-        ageing_seconds: table.learning.as_ref().and_then(|learning| Some(learning.ageing?.as_secs())),
+        ageing_seconds: table
+            .learning
+            .as_ref()
+            .and_then(|learning| Some(learning.ageing?.as_secs())),
     };
     v1::Vni {
         vni: table.tunnel.vni.get(),
@@ -208,8 +219,10 @@ fn policy(entropy: &Entropy) -> v1::Policy {
 }
 
 fn chosen_port(choice: &PortChoice) -> v1::ChosenPort {
-    let own =
-        |(vni, entropy): (&Vni, &Entropy)| v1::ChosenVni { vni: vni.get(), policy: Some(policy(entropy)) };
+    let own = |(vni, entropy): (&Vni, &Entropy)| v1::ChosenVni {
+        vni: vni.get(),
+        policy: Some(policy(entropy)),
+    };
     v1::ChosenPort {
         policy: Some(policy(&choice.entropy)),
         route_per_frame: choice.route_per_frame,
@@ -233,7 +246,11 @@ fn left(left: &LeftToKernel, choice: Option<&PortChoice>) -> v1::Vni {
 
 /// A reason to drop, with its count.
 pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
-    v1::Drop { reason: reason.label().to_owned(), frames, sentence: reason.sentence().trim().to_owned() }
+    v1::Drop {
+        reason: reason.label().to_owned(),
+        frames,
+        sentence: reason.sentence().trim().to_owned(),
+    }
 }
 
 /// What was learned, and what became of moves.
@@ -298,7 +315,10 @@ pub fn counters(shown: &Handle) -> v1::Counters {
         held: counters.held.get(),
         vnis: vnis.collect(),
         paths: paths.collect(),
-        drops: DropReason::ALL.iter().map(|reason| drop(*reason, counters.dropped(*reason))).collect(),
+        drops: DropReason::ALL
+            .iter()
+            .map(|reason| drop(*reason, counters.dropped(*reason)))
+            .collect(),
         steering: Some(v1::SteeringCounters {
             uplink_redirected: steering.uplink_redirected,
             vxlan_redirected: steering.vxlan_redirected,

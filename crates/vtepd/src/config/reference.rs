@@ -42,7 +42,8 @@ listen = "127.0.0.1:9472"
 
 /// The definition that a schema refers to, or the schema itself.
 fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
-    let among = schema["anyOf"].as_array().and_then(|options| options.iter().find(|o| o["type"] != "null"));
+    let among =
+        schema["anyOf"].as_array().and_then(|options| options.iter().find(|o| o["type"] != "null"));
     let schema = among.unwrap_or(schema);
     let name = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/"));
     name.map_or(schema, |name| &root["$defs"][name])
@@ -84,7 +85,8 @@ fn kind_of_items(root: &Value, schema: &Value) -> String {
 }
 
 fn sentence(schema: &Value) -> String {
-    let text = schema["description"].as_str().unwrap_or_else(|| panic!("without a sentence: {schema}"));
+    let text =
+        schema["description"].as_str().unwrap_or_else(|| panic!("without a sentence: {schema}"));
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -106,7 +108,13 @@ fn wrap(text: &str) -> String {
     wrapped
 }
 
-fn table(page: &mut String, root: &Value, heading: &str, text: &str, properties: &Map<String, Value>) {
+fn table(
+    page: &mut String,
+    root: &Value,
+    heading: &str,
+    text: &str,
+    properties: &Map<String, Value>,
+) {
     let text = wrap(text);
     write!(page, "\n## {heading}\n\n{text}\n\n| key | value | meaning |\n|---|---|---|\n").unwrap();
     for (key, schema) in properties {

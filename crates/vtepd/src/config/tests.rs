@@ -4,7 +4,8 @@ use super::*;
 
 /// What a file of this text and these flags give.
 pub(crate) fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
-    let path = std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));
+    let path =
+        std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));
     std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
     let path_text = path.to_string_lossy().into_owned();
     let arguments = ["vtepd", "--config", &path_text].into_iter().chain(flags.iter().copied());
@@ -48,8 +49,10 @@ fn the_bypass_and_gso_are_on_unless_told_otherwise() {
         ("", &["--no-bridge-bypass", "--no-bridge-bypass"], false),
     ] {
         assert_eq!(load(text, flags).unwrap().settings.bypass, on, "{text:?} {flags:?}");
-        let named: Vec<String> = flags.iter().map(|flag| flag.replace("bridge-bypass", "gso")).collect();
-        let (text, flags) = (text.replace("bridge-bypass", "gso"), named.iter().map(String::as_str));
+        let named: Vec<String> =
+            flags.iter().map(|flag| flag.replace("bridge-bypass", "gso")).collect();
+        let (text, flags) =
+            (text.replace("bridge-bypass", "gso"), named.iter().map(String::as_str));
         let gso = load(&text, &flags.collect::<Vec<_>>()).unwrap().worker.gso;
         assert_eq!(gso, on, "{text:?} {named:?}");
     }
@@ -101,11 +104,16 @@ fn flags_and_keys_go_by_their_names() {
     let said = |text: &str, flags: &[&str]| load(text, flags).unwrap_err().to_string();
     let narrow = "[entropy]\npolicy = \"qp-bins\"\nsource-ports = \"50000-50001\"\nbins = 2\n";
     let error = said(narrow, &["--bins", "3"]);
-    assert!(error.starts_with("--bins with /") && error.contains("entropy.bins: 3 bins"), "{error}");
+    assert!(
+        error.starts_with("--bins with /") && error.contains("entropy.bins: 3 bins"),
+        "{error}"
+    );
     let flags = ["vtepd", "--policy", "qp-bins", "--source-ports", "5-6"];
     let error = Configuration::load(&Arguments::parse_from(flags)).unwrap_err().to_string();
     assert!(error.starts_with("--policy --source-ports: 4 bins"), "{error}");
-    for (flag, value) in [("--bins", "0"), ("--policy", "spray"), ("--source-ports", "9-1"), ("--vni", "0")] {
+    for (flag, value) in
+        [("--bins", "0"), ("--policy", "spray"), ("--source-ports", "9-1"), ("--vni", "0")]
+    {
         let error = Arguments::try_parse_from(["vtepd", flag, value]).unwrap_err().to_string();
         assert!(error.contains(&format!("'{value}' for '{flag} <")), "{error}");
     }
@@ -137,8 +145,7 @@ fn help_shows_the_defaults() {
 
 #[test]
 fn what_may_be_learned_is_limited_as_told() {
-    let text =
-        "[learning]\naddresses = 7\ntotal = 8\nvteps = 9\nmoves = 10\n[vni.5]\naddresses = 0\n[vni.6]\n";
+    let text = "[learning]\naddresses = 7\ntotal = 8\nvteps = 9\nmoves = 10\n[vni.5]\naddresses = 0\n[vni.6]\n";
     let settings = load(text, &[]).unwrap().settings;
     assert_eq!(settings.learning, LearnLimits { total: 8, vteps: 9, moves: 10 });
     let addresses = [4, 5, 6].map(|vni| settings.of(Vni::try_from(vni).unwrap()).addresses);
@@ -156,14 +163,18 @@ fn frames_wait_for_a_hung_worker_as_long_as_told() {
     for wrong in ["0", "19", "10001"] {
         let text = format!("[takeover]\nstall-limit-ms = {wrong}");
         let error = limit(&text).unwrap_err().to_string();
-        assert!(error.contains("takeover.stall-limit-ms: frames may wait for 20 to 10000 ms"), "{error}");
+        assert!(
+            error.contains("takeover.stall-limit-ms: frames may wait for 20 to 10000 ms"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn there_are_as_many_workers_as_told() {
-    let workers =
-        |text: &str, flags: &[&str]| load(text, flags).map(|configuration| configuration.worker.workers);
+    let workers = |text: &str, flags: &[&str]| {
+        load(text, flags).map(|configuration| configuration.worker.workers)
+    };
     assert_eq!(workers("", &[]).unwrap(), 1);
     assert_eq!(workers("[takeover]\nworkers = 8", &[]).unwrap(), 8);
     assert_eq!(workers("[takeover]\nworkers = 8", &["--workers", "2"]).unwrap(), 2);
@@ -195,8 +206,9 @@ fn fpm_can_be_turned_off_and_moved() {
 
 #[test]
 fn what_zebra_said_is_kept_as_long_as_told() {
-    let kept =
-        |text: &str| load(text, &[]).map(|configuration| configuration.settings.stale_time.0.as_secs());
+    let kept = |text: &str| {
+        load(text, &[]).map(|configuration| configuration.settings.stale_time.0.as_secs())
+    };
     assert_eq!(kept("").unwrap(), 120);
     assert_eq!(kept("[fpm]\nstale-time = 0").unwrap(), 0);
     let error = kept("[fpm]\nstale-time = 3601").unwrap_err().to_string();

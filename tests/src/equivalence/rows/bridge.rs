@@ -57,7 +57,11 @@ pub const PORT_OF_A_HOST: &[Row] = &[
     flag!("hp1", "locked", "on", "off").optional(),
     flag!("hp1", "hairpin", "on", "off"),
     Row::new("down", "ip link set hp1 down", "ip link set hp1 up; forwarding hp1"),
-    Row::new("out of the bridge", "ip link set hp1 nomaster", "ip link set hp1 master br10; forwarding hp1"),
+    Row::new(
+        "out of the bridge",
+        "ip link set hp1 nomaster",
+        "ip link set hp1 master br10; forwarding hp1",
+    ),
     Row::new("of 1,500 bytes", "ip link set hp1 mtu 1500", "ip link set hp1 mtu 8950").also(LONG),
     Row::new(
         "a station that has moved",

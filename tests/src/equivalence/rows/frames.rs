@@ -33,8 +33,8 @@ pub const SOURCES: &[Row] = &[
     row("an outer source of 127.0.0.1", &[from([127, 0, 0, 1])]),
     row("an outer source of 224.0.0.5", &[from([224, 0, 0, 5])]),
     row("an outer source of 255.255.255.255", &[from([255; 4])]),
-    // Deliberate: class E is no unicast address (RFC 1112, section 4), so vtepd drops it as it drops other martian
-    // sources. Linux lets it through where rp_filter is off.
+    // Deliberate: class E is no unicast address (RFC 1112, section 4), so vtepd drops it as it
+    // drops other martian sources. Linux lets it through where rp_filter is off.
     row("an outer source of 240.0.0.1", &[from([240, 0, 0, 1])]).refused(),
     row("the leaf's own address as outer source", &[from([10, 0, 0, 1])]),
     row("an uplink's own address as outer source", &[from([10, 1, 1, 1])]),
@@ -52,14 +52,23 @@ const PEERS: Tunnel = Tunnel::from(Wire::U1, PEER);
 
 /// See the module's description.
 pub const OUTER: &[Row] = &[
-    row("to an uplink's address", &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 1, 1, 1), ..PEERS })]),
+    row(
+        "to an uplink's address",
+        &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 1, 1, 1), ..PEERS })],
+    ),
     row(
         "to the other uplink's address",
         &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 1, 2, 1), ..PEERS })],
     ),
-    row("to somebody else's address", &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 0, 0, 9), ..PEERS })]),
+    row(
+        "to somebody else's address",
+        &[tunnel(Tunnel { destination: Ipv4Addr::new(10, 0, 0, 9), ..PEERS })],
+    ),
     row("to a broadcast address", &[tunnel(Tunnel { destination: Ipv4Addr::BROADCAST, ..PEERS })]),
-    row("to a multicast group", &[tunnel(Tunnel { destination: Ipv4Addr::new(239, 1, 1, 1), ..PEERS })]),
+    row(
+        "to a multicast group",
+        &[tunnel(Tunnel { destination: Ipv4Addr::new(239, 1, 1, 1), ..PEERS })],
+    ),
     row("to another UDP port", &[tunnel(Tunnel { port: 4790, ..PEERS })]),
     row("of another VNI", &[tunnel(Tunnel { vni: 11, ..PEERS })]),
     row("of VNI 0", &[tunnel(Tunnel { vni: 0, ..PEERS })]),
@@ -79,7 +88,10 @@ pub const TAGS: &[Row] = &[
     row("a customer's tag", &[from_host(OUT.tags(&[0x8100])), from_peer(IN.tags(&[0x8100]))]),
     row("a provider's tag", &[from_host(OUT.tags(&[0x88a8])), from_peer(IN.tags(&[0x88a8]))]),
     row("an old provider's tag", &[from_host(OUT.tags(&[0x9100])), from_peer(IN.tags(&[0x9100]))]),
-    row("two tags", &[from_host(OUT.tags(&[0x88a8, 0x8100])), from_peer(IN.tags(&[0x88a8, 0x8100]))]),
+    row(
+        "two tags",
+        &[from_host(OUT.tags(&[0x88a8, 0x8100])), from_peer(IN.tags(&[0x88a8, 0x8100]))],
+    ),
     row("three tags", &[from_host(OUT.tags(&[0x8100; 3])), from_peer(IN.tags(&[0x8100; 3]))]),
 ];
 
@@ -114,7 +126,10 @@ pub const DAMAGE: &[Row] = &[
     row("nothing behind a provider's tag", &empty_behind(&[0x88a8])),
     row("nothing behind two tags", &empty_behind(&[0x88a8, 0x8100])),
     row("a frame to itself", &[from_host(Inner::udp(1, 1)), from_peer(Inner::udp(3, 3))]),
-    row("a multicast source", &[from_host(Inner::udp(BROADCAST, 3)), from_peer(Inner::udp(BROADCAST, 1))]),
+    row(
+        "a multicast source",
+        &[from_host(Inner::udp(BROADCAST, 3)), from_peer(Inner::udp(BROADCAST, 1))],
+    ),
     row("a group's address from a VTEP", &[from_peer(Inner::udp(3, 254))]),
     row("the longest frame", &[from_host(OUT.length(8922)), from_peer(IN.length(8922))]),
     row("a frame too long for the overlay", &[from_peer(IN.length(8940))]),

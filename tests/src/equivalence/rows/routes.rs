@@ -40,8 +40,16 @@ pub const RULES: &[Row] = &[
          ip rule add to 10.0.0.2 lookup 100",
         "ip rule del to 10.0.0.2 lookup 100; ip route flush table 100; underlay",
     ),
-    Row::new("a rule that prohibits", "ip rule add to 10.0.0.2 prohibit", "ip rule del to 10.0.0.2 prohibit"),
-    Row::new("a rule that drops", "ip rule add to 10.0.0.2 blackhole", "ip rule del to 10.0.0.2 blackhole"),
+    Row::new(
+        "a rule that prohibits",
+        "ip rule add to 10.0.0.2 prohibit",
+        "ip rule del to 10.0.0.2 prohibit",
+    ),
+    Row::new(
+        "a rule that drops",
+        "ip rule add to 10.0.0.2 blackhole",
+        "ip rule del to 10.0.0.2 blackhole",
+    ),
     Row::new(
         "a rule that says unreachable",
         "ip rule add to 10.0.0.2 unreachable",
@@ -107,7 +115,11 @@ pub const ROUTES: &[Row] = &[
         "ip route replace unreachable 10.0.0.2",
         "ip route del unreachable 10.0.0.2; underlay",
     ),
-    Row::new("a throw route", "ip route replace throw 10.0.0.2", "ip route del throw 10.0.0.2; underlay"),
+    Row::new(
+        "a throw route",
+        "ip route replace throw 10.0.0.2",
+        "ip route del throw 10.0.0.2; underlay",
+    ),
     Row::new("no route", "ip route del 10.0.0.2", "underlay"),
     Row::new(
         "two next hops",
