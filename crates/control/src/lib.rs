@@ -46,6 +46,7 @@ mod policies;
 mod polled;
 mod port_choice;
 pub mod publication;
+mod publication_log;
 pub mod resolver;
 mod reverse_path;
 mod route_table;

@@ -13,16 +13,19 @@ use std::time::Instant;
 
 use tables::hash::TableHasher;
 use tables::{
-    BypassPort, Fdb, Learning, NextHop, Paths, PlaceChange, PortChoice, Slot, Snapshot,
-    SnapshotBuilder, SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep, VtepIndex,
+    BypassPort, Fdb, NextHop, Paths, PlaceChange, PortChoice, Slot, Snapshot, SnapshotBuilder,
+    SteeringPlan, TakenVni, Tunnel, Uplink, VniTable, Vtep,
 };
 use wire::Vni;
+
+mod parts;
+
+use parts::{by_default, identity, table};
 
 use crate::bypass::{self, PortDecision};
 use crate::eligibility::{Discovery, VniConfig};
 use crate::ids::{PathNumbers, Slots};
 use crate::ineligible::{KernelOnlyReason, LeftToKernel};
-use crate::overlay::Overlay;
 use crate::resolver::{Adjacency, STALE, UNRESOLVED};
 use crate::settings::Settings;
 use crate::state::State;
@@ -677,56 +680,5 @@ impl State {
                 None => Some((*adjacency, UNRESOLVED)),
             }
         })
-    }
-}
-
-/// What the choice among next hops goes by. A link-local gateway says nothing that the interface
-/// does not: it comes from a MAC address, or is zebra's stand-in for one, so it may change while
-/// the topology stays.
-fn identity(interface: &str, gateway: IpAddr) -> u64 {
-    let number = match gateway {
-        IpAddr::V4(address) if address.is_link_local() => 0,
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) if address.is_unicast_link_local() => 0,
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    tables::placement::identity(interface, number)
-}
-
-/// These VTEPs are reached by a default route no more, and then those are.
-fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
-    if news.is_empty() {
-        return;
-    }
-    let mut now = BTreeSet::clone(known);
-    for (vtep, _) in news.iter().filter(|(_, is)| !is) {
-        now.remove(vtep);
-    }
-    now.extend(news.iter().filter(|(_, is)| *is).map(|(vtep, _)| *vtep));
-    if now != **known {
-        *known = Arc::new(now);
-    }
-}
-
-fn table(
-    slot: Slot,
-    ifindex: u32,
-    terms: &VniConfig,
-    overlay: &Overlay,
-    hosts: Fdb<u32>,
-) -> VniTable {
-    let learning =
-        terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
-    VniTable {
-        slot,
-        netdev: terms.netdev.clone(),
-        mac: terms.mac,
-        tunnel: terms.tunnel.clone(),
-        entropy: terms.entropy,
-        fdb: overlay.fdb.clone(),
-        hosts,
-        flood: overlay.flooding.values().copied().collect::<Vec<VtepIndex>>(),
-        strict_vtep: terms.strict_vtep,
-        learning,
     }
 }

@@ -6,10 +6,8 @@
 //! anything is built. A lone event is published at once; in a storm there is one publication each
 //! [`PACE`], or fewer, so that they take half of the time at most.
 
-use std::collections::BTreeMap;
 use std::future;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fpm::Server;
@@ -17,20 +15,19 @@ use netlink::{Dump, FdbWrite, Kernel};
 use tables::Learned;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::bypass::{NoBypass, PortDecision};
 use crate::change::Change;
 use crate::events::{self, Event, Journal};
 use crate::hosts::Host;
-use crate::ineligible::{LeftToKernel, NoNetdev};
 use crate::listener::{self, FpmListener};
 use crate::packet_filters::PacketFilters;
 use crate::polled::Untold;
 use crate::publication::Update;
+use crate::publication_log;
 use crate::resolver::Adjacency;
 use crate::settings::{Filters, Namespace, Settings};
 use crate::source::SourceState;
 use crate::state::{FpmHazard, State};
-use crate::status::{ByDefault, Status, Warning};
+use crate::status::{Status, Warning};
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
@@ -462,7 +459,7 @@ impl<P: FnMut(&Update)> Task<P> {
         if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
             let places = self.state.take_places();
             let update = Update { places, ..self.state.published().clone() };
-            log(&self.published, &update);
+            publication_log::log(&self.published, &update);
             (self.publish)(&update);
             let before = std::mem::replace(&mut self.published, update);
             let macs = self.state.take_mac_changes(now);
@@ -653,57 +650,5 @@ const fn name(what: Dump) -> &'static str {
         Dump::IpsecPolicies => "IPsec policies",
         Dump::Mdb => "multicast databases",
         Dump::ReversePathFilters => "reverse path filters",
-    }
-}
-
-/// What is taken over and left from now on.
-fn log(before: &Update, after: &Update) {
-    for vni in after.missing.difference(&before.missing) {
-        tracing::warn!("{}", NoNetdev(*vni));
-    }
-    if !Arc::ptr_eq(&before.by_default, &after.by_default) {
-        let new = after.by_default.difference(&before.by_default).copied().collect();
-        if let Some(warning) = ByDefault::of(&new) {
-            tracing::warn!("{warning}");
-        }
-    }
-    if !Arc::ptr_eq(&before.left, &after.left) {
-        let known: BTreeMap<u32, &LeftToKernel> =
-            before.left.iter().map(|left| (left.ifindex, left)).collect();
-        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "left to the kernel");
-        }
-    }
-    if !Arc::ptr_eq(&before.ports, &after.ports) {
-        let known: BTreeMap<u32, &PortDecision> =
-            before.ports.iter().map(|port| (port.ifindex, port)).collect();
-        for port in after.ports.iter().filter(|port| known.get(&port.ifindex) != Some(port)) {
-            match port.reason {
-                Some(NoBypass::Off) => {}
-                Some(reason) => {
-                    tracing::info!(port = port.name, vni = %port.vni, %reason, "no bypass")
-                }
-                None => tracing::info!(port = port.name, vni = %port.vni, "a port with the bypass"),
-            }
-        }
-    }
-    if Arc::ptr_eq(&before.plan, &after.plan) {
-        return;
-    }
-    for (ifindex, vni) in &after.plan.vnis {
-        if !before.plan.vnis.contains_key(ifindex) {
-            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over");
-        }
-    }
-    for (ifindex, vni) in &before.plan.vnis {
-        if !after.plan.vnis.contains_key(ifindex) {
-            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over no more");
-        }
-    }
-    for uplink in after.plan.uplinks.difference(&before.plan.uplinks) {
-        tracing::info!(uplink = uplink.name, "an uplink");
-    }
-    for uplink in before.plan.uplinks.difference(&after.plan.uplinks) {
-        tracing::info!(uplink = uplink.name, "no uplink any more");
     }
 }

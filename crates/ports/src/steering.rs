@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
-use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use aya::programs::{SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfLoader, Pod};
 use tables::steering::FIRST_VIRTUAL;
 use tables::{BypassPort, OpenPort, PlaceChange, PortChoice, SteeringPlan, TakenVni};
 use wire::Vni;
@@ -24,12 +24,14 @@ use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 mod chosen_port;
 mod counts;
 mod descriptors;
+mod error;
 mod placed;
 mod sources;
 
 pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
 use descriptors::{allow_descriptors, kill_switch};
+pub use error::SteeringError;
 use placed::Placed;
 
 /// How programs are attached.
@@ -55,57 +57,6 @@ impl std::fmt::Display for Hook {
 
 /// Priority of our clsact filters: behind those of others, which have the lower numbers.
 pub(crate) const CLSACT_PRIORITY: u16 = 65_000;
-
-/// Something about the steering programs did not work.
-#[derive(Debug, thiserror::Error)]
-pub enum SteeringError {
-    /// The kernel did not take the programs.
-    #[error(
-        "the kernel did not load the steering programs: {0}; vtepd needs CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN"
-    )]
-    Load(#[from] EbpfError),
-    /// A program could not be loaded or attached.
-    #[error("steering program {program} could not be attached to {interface} by {hook}: {source}")]
-    Attach {
-        /// The program.
-        program: &'static str,
-        /// The interface.
-        interface: String,
-        /// How.
-        hook: Hook,
-        /// Why.
-        source: ProgramError,
-    },
-    /// The clsact qdisc could not be added.
-    #[error("no clsact qdisc could be added to {interface}: {source}")]
-    Clsact {
-        /// The interface.
-        interface: String,
-        /// Why.
-        source: TcError,
-    },
-    /// A program is not as it should be.
-    #[error("steering program {0} was not loaded: {1}")]
-    Program(&'static str, ProgramError),
-    /// A map could not be written or read.
-    #[error("the steering programs' map {0}: {1}")]
-    Map(&'static str, MapError),
-    /// The object file lacks something that the code asks for.
-    #[error("the steering object has no {0}")]
-    Missing(&'static str),
-    /// An interface vanished.
-    #[error("interface {0} is gone")]
-    NoInterface(u32),
-    /// The private namespace could not be entered.
-    #[error("the punts' namespace could not be entered: {0}")]
-    Namespace(io::Error),
-    /// The notes of waiting frames could not be shared.
-    #[error("the steering programs' map waiting_since could not be mapped into memory: {0}")]
-    Watchdog(io::Error),
-    /// The kill switch's descriptor could not be put above the others.
-    #[error("the kill switch's file descriptor could not be duplicated: {0}")]
-    KillSwitch(io::Error),
-}
 
 /// `struct tunnel_end` of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,8 @@
 use std::io::Write;
 
+use clap::Parser as _;
+use entropy::Policy;
+
 use super::*;
 
 /// What a file of this text and these flags give.

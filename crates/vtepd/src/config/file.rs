@@ -1,0 +1,172 @@
+//! The sections of the configuration file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use api::Address;
+use serde::Deserialize;
+
+use super::arguments::{DatapathChoice, HookChoice, RoutePerFrameChoice};
+use crate::standalone;
+
+/// The configuration file. Everything has a default; unknown keys are errors.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct File {
+    /// Where it was read from.
+    #[serde(skip)]
+    pub(super) path: Option<PathBuf>,
+    /// Which VNIs are taken over, and how frames are forwarded.
+    pub(super) takeover: TakeoverSection,
+    /// The source port policy of all VNIs.
+    pub(super) entropy: EntropySection,
+    /// Limits for what is learned from received frames.
+    pub(super) learning: LearningSection,
+    /// Next hops.
+    pub(super) underlay: UnderlaySection,
+    /// One VNI, `[vni.N]`. A key that is not set is as for all VNIs.
+    pub(super) vni: BTreeMap<String, VniSection>,
+    /// A VNI without kernel bridge and netdev, `[[standalone]]`. While there is one, vxlan netdevs
+    /// stay with the kernel, and FPM is off. Changes take effect at the next start.
+    #[serde(deserialize_with = "standalone::sections")]
+    #[cfg_attr(test, schemars(with = "Vec<standalone::Section>"))]
+    pub(super) standalone: Vec<standalone::Section>,
+    /// zebra's FPM stream.
+    pub(super) fpm: FpmSection,
+    /// OpenMetrics for Prometheus.
+    pub(super) metrics: MetricsSection,
+    /// The gRPC API, which `vtepctl` uses.
+    pub(super) api: ApiSection,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct TakeoverSection {
+    /// VNIs to take over. Default: every VNI found.
+    pub(super) vnis: Option<Vec<u32>>,
+    /// VNIs to leave to the kernel.
+    pub(super) exclude: Vec<u32>,
+    /// How BPF programs are attached. `auto`: tcx links where the kernel has them (Linux 6.6),
+    /// clsact filters elsewhere. Default: `auto`.
+    pub(super) hook: Option<HookChoice>,
+    /// Who forwards: `userspace` (a worker, where it forwards as the kernel would) or `kernel`
+    /// (kernel VXLAN, with source ports that vtepd chooses). Default: `userspace`.
+    pub(super) datapath: Option<DatapathChoice>,
+    /// Whether kernel VXLAN looks up the route for each frame, by a mark on the frame. `auto`: for
+    /// VNIs in the `kernel` datapath with several next hops to a VTEP. Default: `auto`.
+    pub(super) route_per_frame: RoutePerFrameChoice,
+    /// Drop frames from VTEPs that no table names. Default: `false`.
+    pub(super) strict_vtep: bool,
+    /// Let known unicast of hosts skip the kernel bridge, in both directions. Default: `true`.
+    pub(super) bridge_bypass: Option<bool>,
+    /// Milliseconds that frames wait for a hanging worker before the kernel forwards, 20 to 10000.
+    /// Default: 200.
+    pub(super) stall_limit_ms: Option<u64>,
+    /// Run the worker before ordinary threads while it has little to do. Default: `true`.
+    pub(super) realtime: Option<bool>,
+    /// Send frames together as super-frames; `false`: each by itself. Takes effect at the next
+    /// start. Default: `true`.
+    pub(super) gso: Option<bool>,
+    /// The worker never sleeps and keeps a core busy. Takes effect at the next start. Default:
+    /// `false`.
+    pub(super) busy_poll: bool,
+    /// Threads that forward, 1 to 8. Takes effect at the next start. Default: 1.
+    pub(super) workers: Option<usize>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct EntropySection {
+    /// How the outer UDP source port is chosen: `qp-hash`, `qp-bins` or `five-tuple`. Default:
+    /// `qp-hash`.
+    pub(super) policy: Option<String>,
+    /// Number of source ports of `qp-bins`, 1 to 65535. Default: 4.
+    pub(super) bins: Option<u16>,
+    /// Seed of the hashes. Default: 0.
+    pub(super) seed: Option<u64>,
+    /// Outer source ports, `"MIN-MAX"`. Default: `"49152-65535"`.
+    pub(super) source_ports: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct LearningSection {
+    /// MAC addresses that the FDB of one netdev may hold by learning. Default: 16384.
+    pub(super) addresses: Option<usize>,
+    /// The same for all netdevs together. Default: 65536.
+    pub(super) total: Option<usize>,
+    /// Remote VTEPs that are learned. Default: 1024.
+    pub(super) vteps: Option<usize>,
+    /// Moves of one MAC address in a second that are followed. Default: 5.
+    pub(super) moves: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct UnderlaySection {
+    /// Flows return to a next hop that returns. `false`: they stay where they are. Default: `true`.
+    pub(super) rebalance: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct VniSection {
+    /// As in `[takeover]`.
+    pub(super) datapath: Option<DatapathChoice>,
+    /// As in `[entropy]`.
+    pub(super) policy: Option<String>,
+    /// As in `[entropy]`.
+    pub(super) bins: Option<u16>,
+    /// As in `[entropy]`.
+    pub(super) source_ports: Option<String>,
+    /// Outer TTL, 1 to 255, instead of the netdev's.
+    pub(super) ttl: Option<u8>,
+    /// As in `[takeover]`.
+    pub(super) strict_vtep: Option<bool>,
+    /// As in `[learning]`.
+    pub(super) addresses: Option<usize>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct FpmSection {
+    /// Listen for zebra's FPM stream. Default: `true`.
+    pub(super) enabled: Option<bool>,
+    /// Address and port where zebra connects. Default: `"127.0.0.1:2620"`.
+    pub(super) listen: Option<SocketAddr>,
+    /// Listen even where an old zebra might crash when it connects. Default: `false`.
+    #[serde(rename = "unsafe")]
+    pub(super) accept_hazard: bool,
+    /// Seconds for which routes of a lost connection are kept, 0 to 3600. Default: 120.
+    pub(super) stale_time: Option<u64>,
+    /// Users whose zebra may connect, by name or number, beside root; `"anybody"`: all users and
+    /// hosts. Default: `frr` and the users of services (numbers 1 to 999).
+    pub(super) users: Option<Vec<standalone::Owner>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct MetricsSection {
+    /// Address and port of `/metrics`. Default: `"127.0.0.1:9472"`.
+    pub(super) listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct ApiSection {
+    /// Answer `vtepctl`. Default: `true`.
+    pub(super) enabled: Option<bool>,
+    /// `@NAME`, an abstract socket, or a path. Default: `"@vtepd-api"`.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub(super) listen: Option<Address>,
+}
