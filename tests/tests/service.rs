@@ -83,7 +83,9 @@ fn the_units_are_hardened() {
         let mut command = Command::new("systemd-analyze");
         command.args(["security", "--offline=true", "--threshold=34"]).arg(path);
         match command.output() {
-            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
+            Ok(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout))
+            }
             Err(error) => eprintln!("skipped, no systemd-analyze: {error}"),
         }
     }
