@@ -503,7 +503,8 @@ async fn q13_cut_inside_a_message() {
     for cut in [1, 3, 4, 5, 100, session.len() - 1] {
         let mut zebra = TcpStream::connect(address).await.unwrap();
         zebra.write_all(&session[..cut]).await.unwrap();
-        drop(zebra);
+        // It ends what it sends; whose socket it is must be seen.
+        zebra.shutdown().await.unwrap();
         assert!(matches!(server.next().await, Event::Connected { .. }));
         let mut framer = Framer::new();
         framer.push(&session[..cut]);
@@ -518,7 +519,7 @@ async fn q13_cut_inside_a_message() {
 
         let mut zebra = TcpStream::connect(address).await.unwrap();
         zebra.write_all(&session).await.unwrap();
-        drop(zebra);
+        zebra.shutdown().await.unwrap();
         assert!(matches!(server.next().await, Event::Connected { .. }));
         assert_eq!(collect(&mut server, whole.len()).await, whole);
         assert!(matches!(server.next().await, Event::Disconnected { reason: Disconnect::Closed }));

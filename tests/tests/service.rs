@@ -74,3 +74,19 @@ fn it_runs_with_the_units_capabilities_and_tells_systemd_when_it_is_ready() {
     drop(process);
     std::fs::remove_file(&path).unwrap();
 }
+
+/// What systemd takes away from the service before vtepd starts, by systemd's own account.
+#[test]
+fn the_units_are_hardened() {
+    for unit in ["vtepd.service", "vtepd@.service"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/debian").join(unit);
+        let mut command = Command::new("systemd-analyze");
+        command.args(["security", "--offline=true", "--threshold=34"]).arg(path);
+        match command.output() {
+            Ok(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout))
+            }
+            Err(error) => eprintln!("skipped, no systemd-analyze: {error}"),
+        }
+    }
+}
