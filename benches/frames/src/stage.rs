@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use entropy::{Entropy, Policy, Settings};
 use pipeline::aggregate::Aggregator;
-use pipeline::{Batch, Counters, Pipeline, TxBatch, TxFrame};
+use pipeline::{Batch, Checksum, Counters, Pipeline, TxBatch, TxFrame};
 
 use tables::SnapshotBuilder;
 
@@ -124,6 +124,9 @@ impl Stage {
             let mut sent: Vec<Vec<TxFrame>> =
                 out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
             if self == Self::Aggregate {
+                // As with 'udpcsum', the default: others leave one by one.
+                let checksum = Checksum::Partial { start: 34, offset: 6 };
+                sent.iter_mut().flatten().for_each(|frame| frame.offload.checksum = checksum);
                 let (mut aggregator, none) = (Aggregator::default(), Batch::none());
                 return Ok(Box::new(move |number| {
                     let Some(frames) = sent.get_mut(number % batches) else { return };

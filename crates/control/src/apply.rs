@@ -149,6 +149,7 @@ impl State {
             overlay.release(&mut self.vteps);
         }
         self.bridges.remove(&ifindex);
+        self.crowded.remove(&ifindex);
         self.multicast.remove(&ifindex);
         if let Some(bridge) = link.and_then(|link| link.master)
             && let Some(ports) = self.bridges.get_mut(&bridge)
@@ -222,6 +223,9 @@ impl State {
         if entry.vlan.is_some() {
             return;
         }
+        if operation == Operation::New && self.is_too_many(bridge, entry) {
+            return;
+        }
         let ports = self.bridges.entry(bridge).or_default();
         let elsewhere = ports.get(&entry.mac).is_some_and(|port| port.ifindex != entry.ifindex);
         let changed = match operation {
@@ -236,6 +240,9 @@ impl State {
         }
         if changed {
             self.touch(bridge, std::iter::once(entry.mac));
+        }
+        if operation == Operation::Delete && self.crowded.contains(&bridge) {
+            self.fill_room();
         }
     }
 
@@ -358,6 +365,7 @@ impl State {
             swept += gone;
         }
         self.bridges.retain(|_, ports| !ports.is_empty());
+        self.fill_room();
         let links = &self.links;
         self.overlays
             .retain(|ifindex, overlay| links.get(*ifindex).is_some() || !overlay.is_empty());

@@ -27,6 +27,7 @@
 mod apply;
 pub mod bypass;
 pub mod change;
+mod crowded;
 mod eligibility;
 mod epoch_map;
 pub mod events;

@@ -46,6 +46,8 @@ pub struct State {
     pub(crate) own: BTreeSet<IpAddr>,
     /// What each bridge knows of MAC addresses.
     pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
+    /// The bridges of which not all addresses are followed.
+    pub(crate) crowded: BTreeSet<u32>,
     /// The FDB of each vxlan netdev, and of interfaces that may yet turn out to be one.
     pub(crate) overlays: BTreeMap<u32, Overlay>,
     /// The vxlan netdevs that have multicast entries of their own, and interfaces that may yet turn
@@ -173,6 +175,7 @@ impl State {
             addresses: Swept::default(),
             own: BTreeSet::new(),
             bridges: HashMap::default(),
+            crowded: BTreeSet::new(),
             overlays: BTreeMap::new(),
             multicast: BTreeSet::new(),
             neighbours: Swept::default(),

@@ -14,7 +14,7 @@ mod world;
 use std::time::Duration;
 
 use control::{Filters, Namespace, NoBypass, Settings, State, Update};
-use netlink::{Bridge, BridgePort, FdbEntry, Link, LinkKind, Message, Qdisc};
+use netlink::{Bridge, BridgePort, Dump, FdbEntry, Link, LinkKind, Message, Qdisc};
 use tables::{Place, PlaceChange};
 use wire::MacAddr;
 use world::*;
@@ -475,4 +475,28 @@ fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
     state.build();
     state.bridge_has(20, mac(9), Some(&other(21)));
     assert!(!state.is_dirty());
+}
+
+/// Hosts can make up any number of addresses. Those that are not followed go by the bridge.
+#[test]
+fn a_bridge_has_a_limit_of_addresses_that_are_followed() {
+    const MOST: usize = 131_072;
+    let made_up = |number: usize| {
+        let [.., a, b, c] = number.to_be_bytes();
+        MacAddr([6, 0, 0, a, b, c])
+    };
+    let mut state = leaf_with_hosts();
+    state.take_doubtful();
+    tell(&mut state, (0..MOST + 10).map(|number| bridged(New, HOST, made_up(number))));
+    assert_eq!(changes(&mut state).len(), MOST);
+    // What is behind a VTEP is none of theirs.
+    tell(&mut state, [bridged(New, VXLAN, mac(3)), remote(New, mac(3), "10.0.0.12")]);
+    let update = state.build();
+    assert_eq!(changes(&mut state), [(there(&update, 3), true)]);
+    // Nor are moves of what is followed.
+    tell(&mut state, [bridged(New, VXLAN, made_up(0)), remote(New, made_up(0), "10.0.0.12")]);
+    assert_eq!(changes(&mut state).len(), 2);
+    assert!(!state.take_doubtful().contains(&Dump::Fdb));
+    tell(&mut state, (1..MOST / 2 + 10).map(|number| bridged(Delete, HOST, made_up(number))));
+    assert!(state.take_doubtful().contains(&Dump::Fdb), "there is room for the others now");
 }

@@ -397,10 +397,12 @@ pub fn speak_for(headers: &mut [u8; SHARED - ETHERNET], payload: u16) {
 }
 
 /// Whether a frame is encapsulated, and nothing of it is left to the kernel but the outer checksum.
+/// Frames without one (`noudpcsum`) leave one by one: whoever cuts a GSO frame gives each piece a
+/// checksum.
 fn may_join(frame: &TxFrame) -> bool {
     let plain = matches!(
         frame.offload,
-        Offload { checksum: Checksum::AsIs | Checksum::Partial { start: 34, .. }, gso: None }
+        Offload { checksum: Checksum::Partial { start: 34, .. }, gso: None }
     );
     plain
         && matches!(frame.to, Destination::Uplink { impaired: false, .. })

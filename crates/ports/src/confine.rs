@@ -186,6 +186,8 @@ pub fn files(socket: Option<&Path>) -> io::Result<()> {
     let folder = socket.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     let rules = [
         (Some(Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE),
+        // A TAP that has come back is opened again.
+        (Some(Path::new("/dev/net/tun")), WRITE_FILE),
         (folder, MAKE_SOCK | REMOVE_FILE),
     ];
     for (path, allowed_access) in rules {

@@ -19,6 +19,8 @@ pub const OPTIONS: &[Row] = &[
     option!("df set"),
     option!("df inherit").also(BITS),
     option!("noudpcsum"),
+    // Fragments of one packet leave the bridge together.
+    Row::new("noudpcsum and 1,000 bytes", "remake noudpcsum; ip link set vx10 mtu 1000", "remake").also(LONG),
     option!("gbp").harmless(),
     // Only the kernel knows the way to the VTEP of such an entry, so it is asked for each frame.
     Row::new(
