@@ -28,6 +28,15 @@ macro_rules! chain {
 
 /// See the module's description.
 pub const NFTABLES: &[Row] = &[
+    // First: connections that are tracked already are not translated.
+    Row::new(
+        "a source address that is translated",
+        "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=1 net.netfilter.nf_conntrack_udp_timeout_stream=1
+         nft add table ip t; nft add chain ip t c '{ type nat hook postrouting priority 100; }'
+         nft add rule ip t c udp dport 4789 ip daddr 10.0.0.2 snat to 10.1.1.1",
+        "nft delete table ip t; sleep 1.5",
+    )
+    .optional(),
     chain!("an input rule that drops", "ip", "input priority 0", "udp dport 4789 drop"),
     chain!("an input rule that drops a VTEP", "ip", "input priority 0", "ip saddr 10.0.0.2 drop"),
     Row::new(
@@ -93,14 +102,6 @@ pub const NFTABLES: &[Row] = &[
         "nft delete table ip t",
     )
     .harmless(),
-    Row::new(
-        "a source address that is translated",
-        "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=1 net.netfilter.nf_conntrack_udp_timeout_stream=1
-         nft add table ip t; nft add chain ip t c '{ type nat hook postrouting priority 100; }'
-         nft add rule ip t c udp dport 4789 ip daddr 10.0.0.2 snat to 10.1.1.1",
-        "nft delete table ip t; sleep 1.5",
-    )
-    .optional(),
 ];
 
 /// See the module's description.
