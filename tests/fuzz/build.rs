@@ -17,6 +17,9 @@ fn main() {
             .arg(out.join(format!("{name}.bpf.o")))
             .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
             .status();
-        assert!(status.is_ok_and(|status| status.success()), "{clang} could not compile {name}.bpf.c");
+        assert!(
+            status.is_ok_and(|status| status.success()),
+            "{clang} could not compile {name}.bpf.c"
+        );
     }
 }

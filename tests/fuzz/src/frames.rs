@@ -8,8 +8,8 @@ use ::frames::leaf::Leaf;
 use entropy::{Entropy, Policy, Settings};
 use pipeline::explain_received::{Fate, explain_received};
 use pipeline::{
-    Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, TxBatch, Pipeline,
-    TxFrame, VlanTag, explain,
+    Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, Pipeline,
+    TxBatch, TxFrame, VlanTag, explain,
 };
 use tables::{Slot, Snapshot};
 use wire::ecn::Egress;
@@ -43,7 +43,8 @@ pub fn dissect(data: &[u8]) {
     assert_eq!(dissection.ethertype.to_be_bytes(), ethertype);
     if let Some(transport) = dissection.transport {
         assert!(
-            (usize::from(dissection.l3_offset) + 20..=data.len()).contains(&usize::from(transport.offset))
+            (usize::from(dissection.l3_offset) + 20..=data.len())
+                .contains(&usize::from(transport.offset))
         );
     }
     if let Some(length) = dissection.gso_header_length(data) {
@@ -63,7 +64,10 @@ fn offload(data: &[u8]) -> Option<(Offload, &[u8])> {
     let checksum = match checksum % 4 {
         0 => Checksum::AsIs,
         1 => Checksum::Valid,
-        _ => Checksum::Partial { start: u16::from_be_bytes([s0, s1]), offset: u16::from_be_bytes([o0, o1]) },
+        _ => Checksum::Partial {
+            start: u16::from_be_bytes([s0, s1]),
+            offset: u16::from_be_bytes([o0, o1]),
+        },
     };
     let kind = match gso % 4 {
         0 => None,
@@ -83,7 +87,10 @@ pub(crate) struct Done {
 }
 
 /// Runs one frame through a pipeline and checks its accounts.
-pub(crate) fn run(frame: Frame<'_>, forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut TxBatch)) -> Done {
+pub(crate) fn run(
+    frame: Frame<'_>,
+    forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut TxBatch),
+) -> Done {
     let mut pipeline = Pipeline::new(Arc::new(Counters::new()));
     let (mut batch, mut out) = (Batch::new(1), TxBatch::new());
     assert!(batch.push(frame));
@@ -115,7 +122,8 @@ pub fn encapsulate(data: &[u8]) {
     }
     let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
     let frame = Frame { data, vlan, offload };
-    let done = run(frame, |pipeline, batch, out| pipeline.encapsulate(batch, &HERE, Instant::now(), out));
+    let done =
+        run(frame, |pipeline, batch, out| pipeline.encapsulate(batch, &HERE, Instant::now(), out));
     let ports: Vec<_> =
         done.sent.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
     match explain(&frame, Slot::new(SLOT).unwrap(), &HERE) {
@@ -124,9 +132,11 @@ pub fn encapsulate(data: &[u8]) {
         }
         Explanation::Forwarded(forwarded) => {
             let routes = || forwarded.copies.iter().map(|copy| &copy.route);
-            let told: Vec<_> = routes().filter_map(|route| Some(route.as_ref().ok()?.source_port)).collect();
+            let told: Vec<_> =
+                routes().filter_map(|route| Some(route.as_ref().ok()?.source_port)).collect();
             assert_eq!(ports, told);
-            let mut refused: Vec<_> = routes().filter_map(|route| route.as_ref().err().copied()).collect();
+            let mut refused: Vec<_> =
+                routes().filter_map(|route| route.as_ref().err().copied()).collect();
             refused.sort();
             assert_eq!(done.dropped, refused);
         }
@@ -142,7 +152,8 @@ pub fn encapsulate(data: &[u8]) {
 /// The other end hands on what was sent, or counts why not.
 fn arrives(bytes: &[u8]) {
     let outer = Frame { data: bytes, vlan: None, offload: Offload::default() };
-    let got = run(outer, |pipeline, batch, out| pipeline.decapsulate(batch, &THERE, Instant::now(), out));
+    let got =
+        run(outer, |pipeline, batch, out| pipeline.decapsulate(batch, &THERE, Instant::now(), out));
     let inner = &bytes[OUTER..];
     let refused = if inner.len() < SHORTEST_INNER {
         Some(DropReason::InnerTruncated)
@@ -183,7 +194,9 @@ pub(crate) fn encapsulated(to: [u8; 6], tos: u8, inner: &[u8]) -> Vec<u8> {
 /// the upper bits of that byte as ECN field; behind an odd one, the input is the frame.
 pub(crate) fn underlay_frame(to: [u8; 6], data: &[u8]) -> Vec<u8> {
     match data.split_first() {
-        Some((wild, inner)) if wild & 1 == 0 && inner.len() < 60_000 => encapsulated(to, wild >> 6, inner),
+        Some((wild, inner)) if wild & 1 == 0 && inner.len() < 60_000 => {
+            encapsulated(to, wild >> 6, inner)
+        }
         Some((_, frame)) => frame.to_vec(),
         None => Vec::new(),
     }

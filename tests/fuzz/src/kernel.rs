@@ -4,7 +4,8 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+    sockopt,
 };
 use nix::sys::time::TimeVal;
 use std::os::fd::AsRawFd;
@@ -62,9 +63,13 @@ pub fn dumps() -> Vec<Vec<u8>> {
 }
 
 fn dump(kind: u16, family: u8) -> Vec<Vec<u8>> {
-    let socket =
-        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)
-            .unwrap();
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )
+    .unwrap();
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(0, 200_000)).unwrap();
     // Request, dump; the body of a link's message is as long as that of the others, or longer.
     let mut request = 32u32.to_ne_bytes().to_vec();

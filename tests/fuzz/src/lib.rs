@@ -1,6 +1,10 @@
 //! What is asserted of any input, one function per fuzz target.
 
-#![allow(missing_docs, clippy::missing_panics_doc, reason = "a fuzz target tells what it found by a panic")]
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    reason = "a fuzz target tells what it found by a panic"
+)]
 
 mod frames;
 mod kernel;
@@ -24,12 +28,13 @@ pub use streams::{fpm_stream, netlink_decode};
 mod vtepd {
     pub mod config;
     pub mod guard;
+    pub mod handle;
     pub mod log;
+    pub mod metrics_view;
     pub mod own_links;
-    pub mod shown;
+    pub mod privilege;
     pub mod standalone;
     pub mod takeover;
-    pub mod view;
     pub mod worker;
 
     pub mod api {
@@ -41,4 +46,6 @@ mod vtepd {
     }
 }
 // By these names they know each other.
-use vtepd::{api, guard, log, own_links, shown, standalone, takeover, view, worker};
+use vtepd::{
+    api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover, worker,
+};

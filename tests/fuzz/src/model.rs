@@ -49,7 +49,8 @@ fn flow(data: &[u8]) -> Option<Vec<u32>> {
     let Some((mut key, protocol, transport)) = network else { return words(0, 3) };
     let ports = transport.filter(|_| matches!(protocol, TCP | UDP)).and_then(|at| {
         let ports = word(data, at)?;
-        let queue_pair = || data.get(at + 12..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        let queue_pair =
+            || data.get(at + 12..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let roce = protocol == UDP && half(data, at + 2) == Some(PORT_ROCE);
         // As two 16-bit words of network order, the source port first.
         let of_ports = (ports & 0xffff) << 16 | ports >> 16;

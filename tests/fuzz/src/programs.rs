@@ -50,7 +50,8 @@ unsafe impl Pod for TakenNetdev {}
 
 static STEERING: LazyLock<Mutex<Ebpf>> = LazyLock::new(|| {
     let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
-    let mut ebpf = EbpfLoader::new().override_global("workers", &WORKERS, true).load(object).unwrap();
+    let mut ebpf =
+        EbpfLoader::new().override_global("workers", &WORKERS, true).load(object).unwrap();
     for name in ["steer_uplink", "steer_vxlan"] {
         program(&mut ebpf, name).load().unwrap();
     }
@@ -82,8 +83,11 @@ fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
     // Of `struct __sk_buff`, all but the size of segments is 0.
     let mut context = [0; 192];
     context[176..180].copy_from_slice(&gso_size.to_ne_bytes());
-    let options =
-        TestRunOptions { data_in: Some(frame), ctx_in: Some(&context), ..TestRunOptions::default() };
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        ctx_in: Some(&context),
+        ..TestRunOptions::default()
+    };
     program.test_run(options).unwrap_or_else(|error| panic!("{error:?}: {frame:02x?}")).return_value
 }
 
@@ -139,7 +143,11 @@ fn uplink(hook: u8, data: &[u8]) {
         DropReason::UnknownVni,
         DropReason::ReceiveUnreadable,
     ];
-    assert!(done.dropped.iter().all(|reason| !steered_wrongly.contains(reason)), "{:?}", done.dropped);
+    assert!(
+        done.dropped.iter().all(|reason| !steered_wrongly.contains(reason)),
+        "{:?}",
+        done.dropped
+    );
 }
 
 /// What the bridge sends to a vxlan netdev; with bit 1 of `hook`, a super-frame.
@@ -151,10 +159,14 @@ fn vxlan(hook: u8, frame: &[u8]) {
     let mut ebpf = STEERING.lock().unwrap();
     let returned = test_run(program(&mut ebpf, "steer_vxlan"), frame, gso_size);
     let worker = take_worker(&mut ebpf, 1);
-    let length =
-        if gso_size == 0 { Some(frame.len() as u32) } else { model::segment_length(frame, gso_size) };
+    let length = if gso_size == 0 {
+        Some(frame.len() as u32)
+    } else {
+        model::segment_length(frame, gso_size)
+    };
     let fits = length.is_some_and(|length| length <= FRAME_LIMIT);
-    let expected = fits.then(|| (REDIRECT, Some(model::worker_of(frame, WORKERS)))).unwrap_or((PASS, None));
+    let expected =
+        fits.then(|| (REDIRECT, Some(model::worker_of(frame, WORKERS)))).unwrap_or((PASS, None));
     assert_eq!((returned, worker), expected, "{length:?} {frame:02x?}");
 }
 

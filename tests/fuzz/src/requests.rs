@@ -17,7 +17,7 @@ use tonic::{Code, Request};
 
 use crate::frames::THERE;
 use crate::vtepd::api::service::Service;
-use crate::vtepd::handle::Shown;
+use crate::vtepd::handle::Handle;
 use crate::vtepd::standalone::Standalone;
 use crate::vtepd::takeover::Takeover;
 use crate::vtepd::worker::WorkerOptions;
@@ -39,16 +39,25 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let options = WorkerOptions { workers: 1, realtime: false, gso: true, busy_poll: false };
     let access = Standalone::default().open(&Settings::default(), 1).unwrap();
     let second = Duration::from_secs(1);
-    let takeover =
-        Takeover::prepare(Hook::Tcx, Features::ALL, second, options, access, &sender, || {}).unwrap();
+    let takeover = Takeover::prepare(
+        (Hook::Tcx, Features::ALL),
+        second,
+        options,
+        access,
+        &sender,
+        || {},
+        || {},
+    )
+    .unwrap();
     let (status, seen) = watch::channel(Status::default());
-    let shown = Shown::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen, Arc::default());
+    let handle =
+        Handle::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen, Arc::default());
     // Its threads would be in the way; what is shown stays.
-    shown.stop().unwrap();
+    handle.stop().unwrap();
     let snapshot = Arc::new(THERE.clone());
-    shown.publish(&Update { snapshot, ..Update::default() }).unwrap();
+    handle.publish(&Update { snapshot, ..Update::default() }).unwrap();
     drop(status);
-    let service = Service::new(Arc::new(shown), sender, Journal::default());
+    let service = Service::new(Arc::new(handle), sender, Journal::default());
     Daemon { runtime, service, requests: Mutex::new(requests) }
 });
 
@@ -83,7 +92,8 @@ fn requests() -> Vec<Vec<u8>> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let with_kind = |(kind, request): (u8, Vec<u8>)| [&[kind], &request[..]].concat();
     let mut seeds: Vec<_> = (0..).zip(requests()).map(with_kind).collect();
-    let refused = v1::SetPolicyRequest { vni: VNI, bins: Some(0), ..v1::SetPolicyRequest::default() };
+    let refused =
+        v1::SetPolicyRequest { vni: VNI, bins: Some(0), ..v1::SetPolicyRequest::default() };
     seeds.push(with_kind((8, refused.encode_to_vec())));
     let short = v1::ExplainRequest { vni: VNI, frame: vec![2; 13] };
     seeds.push(with_kind((5, short.encode_to_vec())));
@@ -103,8 +113,10 @@ pub fn api_request(data: &[u8]) {
         }
     };
     if let Some(refused) = runtime.block_on(answer) {
-        let expected =
-            matches!(refused.code(), Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition);
+        let expected = matches!(
+            refused.code(),
+            Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition
+        );
         assert!(expected && !refused.message().is_empty(), "{refused:?}");
     }
 }

@@ -75,7 +75,8 @@ fn hosts_frames() -> Vec<Vec<u8>> {
         &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6],
         &[0x91, 0, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 0x81, 0, 0, 4],
     ];
-    let mut frames = vec![[&to_one[..], &[8, 0]].concat(), [&to_all[..], &[0x88, 0xb5, 1, 2]].concat()];
+    let mut frames =
+        vec![[&to_one[..], &[8, 0]].concat(), [&to_all[..], &[0x88, 0xb5, 1, 2]].concat()];
     let mut arp = vec![8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
     arp.extend([2, 0, 0, 0, 0, 1, 10, 1, 0, 1, 0, 0, 0, 0, 0, 0, 10, 1, 0, 2]);
     frames.push([&to_all[..], &arp].concat());
@@ -134,8 +135,10 @@ fn transports() -> Vec<(u8, Vec<u8>)> {
     let bth = [4, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4];
     let mut tcp = vec![0xc0, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
     tcp.extend([0xaa; 30]);
-    let sctp = [0xc0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0, 17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    let solicitation = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &[0xfd; 16], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
+    let sctp =
+        [0xc0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0, 17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let solicitation =
+        [&[135, 0, 0, 0, 0, 0, 0, 0][..], &[0xfd; 16], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
     vec![
         (17, udp(4791, &bth)),
         (17, udp(53, &[0x55; 40])),
@@ -159,7 +162,10 @@ fn read_all(folder: &str, suffix: &str) -> Vec<Vec<u8>> {
 }
 
 fn fpm_streams() -> Vec<Vec<u8>> {
-    read_all("tests/fixtures/fpm", ".bin").iter().map(|stream| [&[37], &stream[..]].concat()).collect()
+    read_all("tests/fixtures/fpm", ".bin")
+        .iter()
+        .map(|stream| [&[37], &stream[..]].concat())
+        .collect()
 }
 
 /// What zebra's frames carry.
@@ -189,9 +195,12 @@ fn configurations() -> Vec<Vec<u8>> {
     }
     for packaged in read_all("deploy/debian", ".toml") {
         let text = String::from_utf8(packaged).unwrap();
-        let in_force =
-            |line: &str| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned);
-        files.push(text.lines().map(|line| in_force(line).unwrap_or(line.to_owned()) + "\n").collect());
+        let in_force = |line: &str| {
+            line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned)
+        };
+        files.push(
+            text.lines().map(|line| in_force(line).unwrap_or(line.to_owned()) + "\n").collect(),
+        );
     }
     files.push(EVERY_KEY.to_owned());
     files.push(STANDALONE.to_owned());

@@ -26,7 +26,8 @@ fn load(text: &[u8]) -> Result<Configuration, ConfigurationError> {
 /// What is accepted is in its range and goes together, and what is refused is named.
 pub fn configuration(data: &[u8]) {
     // Users are looked up in files, and perhaps over the network.
-    if data.windows(5).any(|word| word == b"owner") && !data.windows(4).any(|word| word == b"root") {
+    if data.windows(5).any(|word| word == b"owner") && !data.windows(4).any(|word| word == b"root")
+    {
         return;
     }
     let configuration = match load(data) {
@@ -57,7 +58,10 @@ pub fn configuration(data: &[u8]) {
     }
     assert_eq!(settings.standalone.len(), standalone.vnis.len());
     for (index, vni) in standalone.vnis.iter().enumerate() {
-        assert!(standalone.vnis[..index].iter().all(|other| other.vni != vni.vni), "one table for a VNI");
+        assert!(
+            standalone.vnis[..index].iter().all(|other| other.vni != vni.vni),
+            "one table for a VNI"
+        );
     }
     // A key that no section has is refused, whatever is before it.
     let more = [data, b"\n[unknown-section]\n"].concat();

@@ -54,12 +54,17 @@ pub fn netlink_decode(data: &[u8]) {
             Ok(message) => _ = black_box(format!("{message:?}")),
             Err(DecodeError { offset, what }) => {
                 assert!(*offset <= data.len());
-                let ends = matches!(what, Malformed::MessageHeader { .. } | Malformed::MessageLength { .. });
+                let ends = matches!(
+                    what,
+                    Malformed::MessageHeader { .. } | Malformed::MessageLength { .. }
+                );
                 assert!(!ends || index + 1 == whole.len(), "a message behind one without an end");
             }
         }
     }
-    let Some(length) = data.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) as usize) else { return };
+    let Some(length) = data.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) as usize) else {
+        return;
+    };
     let next = length.next_multiple_of(4);
     if length < 16 || next >= data.len() {
         return;
