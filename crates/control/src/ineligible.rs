@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tables::steering::FIRST_VIRTUAL;
 use wire::{MacAddr, Vni};
 
-/// A vxlan netdev that is left to the kernel.
+/// A vxlan netdev that stays with the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftToKernel {
     /// Its interface index; one of the configuration's own has one that no interface has.
@@ -91,7 +91,7 @@ impl fmt::Display for NoNetdev {
     }
 }
 
-/// Why a VNI is left to the kernel. Each reads as the end of a sentence.
+/// Why a VNI stays with the kernel. Each reads as the end of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelOnlyReason {
     /// The configuration describes VNIs of its own.
