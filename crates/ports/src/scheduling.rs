@@ -5,17 +5,17 @@
 //! would wait for other threads, for a tick (4 ms) and longer. A worker that sleeps often is
 //! therefore scheduled as `SCHED_FIFO`, before all ordinary threads.
 //!
-//! A worker is `SCHED_BATCH`, which runs when the CPU is free or another thread's time slice is
-//! over, after any of these:
+//! A `SCHED_BATCH` thread runs when the CPU is free or the time slice of another thread is over. A
+//! worker becomes one after any of these:
 //!
 //! - It has been awake for [`LONGEST`], and could starve other threads. The kernel hands softirqs
 //!   to ksoftirqd after the same 2 ms (`MAX_SOFTIRQ_TIME`, `kernel/softirq.c`).
-//! - It was woken more than [`WAKES`] times a millisecond, or for more than [`FRAMES`] frames. It
-//!   would interrupt the sender for a few frames each time. Larger batches are cheaper.
-//! - It was busy for more than the share [`DUTY`] of that time.
+//! - It was woken more than [`WAKES`] times a millisecond, or had more than [`FRAMES`] frames in
+//!   one. It would interrupt the sender for a few frames each time. Larger batches are cheaper.
+//! - It was busy for more than [`DUTY`] of the window.
 //! - It is about to send more than [`LARGE`] frames, such as copies of a flooded frame.
 //!
-//! It becomes `SCHED_FIFO` again after a window of [`WINDOW`] or longer without these.
+//! It becomes `SCHED_FIFO` again after a window of at least [`WINDOW`] with low load.
 
 use std::io;
 use std::time::{Duration, Instant};
