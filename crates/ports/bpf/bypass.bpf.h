@@ -107,8 +107,8 @@ static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);
 }
 
-// Host port ingress: redirects an untagged IP frame if the bridge has its source address on this
-// port and its destination address behind the vxlan netdev. After each refresh interval, one frame
+// Host port ingress: redirects untagged IP frames. The bridge must have the source address on this
+// port and the destination address behind the vxlan netdev. After each refresh interval, one frame
 // of each host passes the bridge, which keeps the host's entry. That path is longer, so further
 // frames take the same backlog until it has arrived.
 SEC("classifier") int steer_port(struct __sk_buff *skb)

@@ -212,7 +212,7 @@ static ALWAYS_INLINE void count(__u32 what)
 }
 
 // A tail call with an index that the verifier does not know. With a constant index the JIT writes a
-// direct jump, and emptying the map patches one jump after another, each with an RCU grace period
+// direct jump. Emptying the map then patches one jump after another, each with an RCU grace period
 // (bpf_arch_poke_desc_update(), arch/x86/net/bpf_jit_comp.c). With a variable index the program is
 // looked up in the map at run time, and all hooks let go together. See
 // docs/adr/0004-kill-switch-index-unknown-to-the-verifier.md.
@@ -254,10 +254,10 @@ SEC("classifier") int vtepd_punt(struct __sk_buff *skb)
 }
 
 // Frames reach the far end of the bridge punt pair in two ways: through its transmit queue and this
-// CPU's backlog, or directly, which skips both. A direct frame must not overtake one in the
-// backlog. Each frame for the backlog therefore carries a sequence number in tc_index, and a direct
-// frame is only sent if the last number of this CPU has arrived. If the backlog dropped that frame,
-// the next frame through the backlog corrects the state.
+// CPU's backlog, or directly. A direct frame must not overtake one in the backlog. Each frame for
+// the backlog therefore carries a sequence number in tc_index. A direct frame is only sent if the
+// last number of this CPU has arrived. If the backlog dropped that frame, the next frame through
+// the backlog corrects the state.
 struct passage {
 	__u16 queued;
 	__u16 arrived;

@@ -38,8 +38,8 @@ static ALWAYS_INLINE __u32 deal(__u32 hash)
 	return ((__u64)mix(hash, 0) * workers >> 32) & (WORKERS - 1);
 }
 
-// The near end of a worker's punt pair. The barrier keeps the compiler from removing the mask:
-// before Linux 5.16 the verifier forgets the bounds of a number that is spilled to the stack.
+// The near end of a worker's punt pair. The barrier keeps the compiler from removing the mask.
+// Before Linux 5.16 the verifier forgets the bounds of a number that is spilled to the stack.
 static ALWAYS_INLINE __u32 near_end(const volatile __u32 *punts, __u32 worker)
 {
 	asm volatile("" : "+r"(worker));

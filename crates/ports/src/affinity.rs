@@ -4,8 +4,8 @@
 //! A frame that a thread sends over a veth link waits in the backlog of the thread's CPU, at each
 //! hop (`enqueue_to_backlog()`, `net/core/dev.c`). A thread that the scheduler moves between two
 //! sends can overtake its own frames. A worker with work is therefore held on its CPU. It is
-//! released repeatedly, so that the scheduler can move it, but only while the backlog is empty. See
-//! docs/adr/0009-worker-stays-on-its-cpu.md.
+//! released periodically, so that the scheduler can move it, but only while the backlog is empty.
+//! See docs/adr/0009-worker-stays-on-its-cpu.md.
 //!
 //! Frames in the queue of a network card, or on another CPU through receive packet steering, are
 //! not considered. Their order is the same as for any other sender.
@@ -27,9 +27,9 @@ const THIS: Pid = Pid::from_raw(0);
 
 /// Holds the calling thread on its CPU while it has work. Belongs to the thread that created it.
 ///
-/// If somebody changes the affinity of the process (taskset(1) with `-a`, control groups), the main
-/// thread's mask changes as well. The worker adopts that mask when it is released. Its own mask
-/// would not show the change if it were the CPU on which the worker is held.
+/// A change of the process's affinity (taskset(1) with `-a`, control groups) also changes the mask
+/// of the main thread. The worker adopts that mask when it is released. Its own mask would not show
+/// a change to the CPU on which it is held.
 #[derive(Debug)]
 pub struct Affinity {
     /// The CPUs on which it may run. `None` if there is only one, or if nothing can be changed.

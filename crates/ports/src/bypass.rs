@@ -90,8 +90,8 @@ impl Attached {
 pub(crate) struct Bypass {
     ports: BTreeMap<u32, Attached>,
     numbers: Numbers,
-    /// Ports that get no program, and why: programs of other tools would not see frames that take
-    /// the bypass, or no number for counters is free.
+    /// Ports that get no program, and why. Either a program of another tool would not see frames
+    /// that take the bypass, or no number for counters is free.
     refused: BTreeMap<u32, (BypassPort, String)>,
     /// Ports whose frames pass the bridge until the control task has read the notifications of that
     /// time. `paused` are those since the last call of [`Self::resume`], `due` those of the call
@@ -426,8 +426,8 @@ impl Bypass {
 }
 
 /// Why a port has no bypass although the bridge would allow it: a program of another tool is
-/// attached to the port's ingress, or to the vxlan netdev's egress or ingress. The result is the
-/// end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
+/// attached. Checked are the port's ingress, and the vxlan netdev's egress and ingress. The result
+/// is the end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
 #[must_use]
 pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
     let places = [

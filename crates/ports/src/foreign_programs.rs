@@ -20,7 +20,7 @@ use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
 /// A program of another tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
     /// Where it is attached: `XDP`, `tcx ingress`, `clsact egress`, ….
     pub hook: &'static str,
@@ -117,7 +117,7 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
             behind: false,
         }));
     } else {
-        // Without CAP_SYS_ADMIN the kernel does not tell program names, only identifiers.
+        // Without CAP_SYS_ADMIN the kernel returns identifiers of programs, but no names.
         let foreign =
             tcx_programs(ifindex, direction).into_iter().filter(|id| !own_ids().contains(id));
         found.extend(foreign.map(|id| Foreign {

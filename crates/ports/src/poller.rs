@@ -45,7 +45,7 @@ pub struct Poller {
 }
 
 enum Way {
-    /// One-shot polls of io_uring. `waits` tells which descriptors have a pending poll.
+    /// One-shot polls of io_uring. `waits` marks the descriptors with a pending poll.
     Once {
         ring: Box<IoUring>,
         waits: Vec<bool>,

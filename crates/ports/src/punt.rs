@@ -91,8 +91,8 @@ pub struct PuntError {
 impl PuntPair {
     /// Creates a punt pair between the calling thread's namespace and a private one. Its ends have
     /// the same name in both. Both ends are down until [`Self::up`], so that steering can be
-    /// attached before a frame passes. An existing link of that name is deleted first: the kernel
-    /// removes the namespace of a killed process late, and the links into it with it.
+    /// attached before a frame passes. An existing link of that name is deleted first. The kernel
+    /// is slow to remove the namespace of a killed process with its links.
     ///
     /// The near end does not transmit super-frames that the worker's socket could not read; the
     /// kernel splits them. Frames of more than `longest` bytes pass as well, but cost the worker a
@@ -238,8 +238,8 @@ pub fn of_worker(name: &str, worker: usize) -> String {
 }
 
 /// Bytes of the longest frame, with outer headers, that the vxlan netdevs of the calling thread's
-/// namespace send or receive, by their MTUs. [`RingSize::LONGEST`] if there are none or the kernel
-/// does not answer.
+/// namespace send or receive. This follows from their MTUs. [`RingSize::LONGEST`] if there are none
+/// or the kernel does not answer.
 #[must_use]
 pub fn longest_frame() -> usize {
     let links =

@@ -5,10 +5,11 @@
 //! `rcu_expedited`, the kernel interrupts the other CPUs instead of waiting for them. Figures:
 //! docs/adr/0013-expedited-rcu.md.
 //!
-//! The switch belongs to the whole machine. vtepd therefore sets it only for many hooks or for host
-//! ports, and for a few seconds at most. The kernel takes every value but 0 as "on". vtepd writes
-//! one that contains its process identifier, so that a later start can reset what a killed vtepd
-//! left on.
+//! The switch belongs to the whole machine. It is therefore set only for many hooks or for host
+//! ports, and for a few seconds at most.
+//!
+//! The kernel takes every value but 0 as "on". The value that vtepd writes contains its process
+//! identifier, so that a later start can reset a switch that a killed vtepd left on.
 
 use std::fs;
 use std::io;

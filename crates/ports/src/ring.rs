@@ -138,10 +138,12 @@ impl Ring {
     }
 
     /// Replaces the ring if it is stuck. `lost` is the number of frames that the kernel could not
-    /// put into it since the last call. A ring that lost frames, is empty and received nothing is
-    /// stuck: if the kernel cannot describe the offload of a frame (SCTP super-frames, and UDP ones
-    /// before Linux 6.2), it never releases the slot (`rx_owner_map`), and all further frames are
-    /// lost.
+    /// put into it since the last call.
+    ///
+    /// A ring is stuck if it lost frames, is empty, and received nothing. The reason is a frame
+    /// whose offload the kernel cannot describe (SCTP super-frames, and UDP ones before Linux 6.2).
+    /// The kernel never releases the slot of such a frame (`rx_owner_map`), and all further frames
+    /// are lost.
     pub(crate) fn check(mut self, socket: &OwnedFd, lost: u64) -> io::Result<Self> {
         // SAFETY: as in `receive`.
         let next = unsafe { status(self.next.of(self.memory)) }.load(Ordering::Acquire);
@@ -406,8 +408,8 @@ mod tests {
         {
             let layout = Layout::of(RingSize { frames: 3584, longest });
             assert_eq!(layout.slot, slot, "{longest}");
-            // A frame begins behind 76 bytes (`tpacket_rcv()`: 52 of headers and 16 more, aligned
-            // to 16, and virtio-net's 10, less an Ethernet header's 14).
+            // A frame begins at byte 76: `tpacket_rcv()` aligns 52 bytes of headers and 16 more to
+            // 16, adds 10 for virtio-net, and subtracts 14 for the Ethernet header.
             assert!(slot >= 76 + longest.min(RingSize::LONGEST));
             assert!(layout.slots() >= 3584);
             // The positions that `packet_lookup_frame()` computes.

@@ -1,5 +1,5 @@
-//! Cleans up after a vtepd that was killed: clsact filters, which pass everything but would stay
-//! forever, and the `rcu_expedited` switch, if it was killed while it attached many hooks.
+//! Cleans up after a vtepd that was killed. It may have left clsact filters, which pass everything
+//! but would stay forever, and the `rcu_expedited` switch.
 
 use std::io;
 

@@ -119,7 +119,7 @@ pub(crate) const ALLOWED: &[c_long] = &[
     SYS_munlock,
     SYS_membarrier,
     SYS_mincore,
-    // Threads, signals, the end.
+    // Threads, signals, exit.
     SYS_clone,
     SYS_clone3,
     SYS_set_robust_list,

@@ -59,7 +59,7 @@ impl SuperFrames {
 }
 
 // SAFETY: each call writes the raw pointers inside `vectors` and `messages` before the kernel reads
-// them, and nothing reads them between calls; nothing refers to the thread that created them.
+// them. Nothing reads them between calls, and nothing refers to the thread that created them.
 unsafe impl Send for TxQueue {}
 
 impl TxQueue {

@@ -69,8 +69,8 @@ fn udp_super_frames_come_whole_or_cut() {
     println!("{features:?}");
     assert_eq!(features.lacks().is_empty(), features == Features::ALL);
     if !features.udp_super_frames {
-        // Such a kernel does not take them from a packet socket either, so there is nothing to
-        // send; `any_kernel.rs` does it.
+        // Such a kernel does not accept them from a packet socket either. `any_kernel.rs` tests
+        // that case.
         return;
     }
     assert_eq!(received(features, "whole"), [42 + SEGMENTS * SEGMENT]);

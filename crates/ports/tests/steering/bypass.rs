@@ -318,8 +318,9 @@ fn known_unicast_skips_the_bridge_with_clsact_filters() {
     known_unicast_skips_the_bridge(Hook::Clsact);
 }
 
-/// When a remote host moves to a port, frames for it are no longer sent to its VTEP, even if the
-/// port only watches for source addresses, or waits while a program is attached to another port.
+/// When a remote host moves to a port, frames for it are no longer sent to its VTEP. This also
+/// holds if the port only watches for source addresses, or waits while another port's program is
+/// attached.
 #[test]
 fn ports_that_only_listen_hear_who_comes() {
     let mut port = Port::new("sclisten", Hook::Tcx, PATIENT);
