@@ -18,13 +18,13 @@ fn compile(name: &str) -> Result<(), String> {
     let out = PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?)
         .join(format!("{name}.bpf.o"));
     let architecture = std::env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
-    // The object is part of the program, which is to be the same bytes wherever it is built.
+    // Without absolute paths, the object is the same wherever it is built.
     let here = std::env::current_dir().map_err(|e| e.to_string())?;
     let status = Command::new(&clang)
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror", "-mcpu=v3", "-c", source, "-o"])
         .arg(&out)
         .arg(format!("-ffile-prefix-map={}=.", here.display()))
-        // Debian keeps <asm/types.h> in a folder per architecture.
+        // Debian has <asm/types.h> in a directory for each architecture.
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
         .status();
     match status {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// The bypass: a host's frame for a known remote MAC address goes from its port straight to the
-// worker, without the bridge. Included by steering.bpf.c.
+//
+// The bridge bypass: redirects a host's frame for a known remote MAC address from the host port to
+// the worker, past the bridge. Included by steering.bpf.c.
 
 #define IPPROTO_ICMPV6 58
 
-// A port of a bridge where hosts may take the bypass (key: its ifindex).
+// A bridge port with the bypass, or that only watches for source addresses (key: its ifindex).
 struct bypass_port {
-	__u64 refresh;     // nanoseconds after which the bridge is to see a host's frame again, so that it does not age out
-	__u32 frame_limit; // as of a taken netdev; 0 where those of this port may not, for good or for now: it only listens who speaks there
-	__u16 slot;        // of the port's VNI
-	__u16 number;      // of its counts
+	__u64 refresh;     // nanoseconds after which the bridge has to see a host's frame again, so that its entry does not age out
+	__u32 frame_limit; // as in struct taken_netdev; 0 if the port only watches, permanently or for now
+	__u16 slot;        // slot of the port's VNI
+	__u16 number;      // index in port_counts
 };
 
 struct {
@@ -19,7 +20,7 @@ struct {
 	TYPE(value, struct bypass_port);
 } bypass_ports SEC(".maps");
 
-// What became of a port's frames (key: its number).
+// Counters of a port's frames (key: its number).
 struct port_counts {
 	__u64 bypass;
 	__u64 refreshed;
@@ -34,8 +35,8 @@ struct {
 	TYPE(value, struct port_counts);
 } port_counts SEC(".maps");
 
-// Where a MAC address is: behind a port (scope: its ifindex), or behind a remote VTEP (scope: the
-// VNI's slot).
+// The location of a MAC address: behind a port (scope: its ifindex), or behind a remote VTEP
+// (scope: the VNI's slot).
 enum { PLACE_PORT = 0, PLACE_REMOTE = 1 };
 
 struct place {
@@ -44,10 +45,10 @@ struct place {
 	__u8 mac[6];
 };
 
-// For addresses behind ports, when the bridge last saw a frame; for those behind a VTEP, when one
-// of their frames last came in on a port here, which says that they are not there any more
-// (CLOCK_MONOTONIC_COARSE).
-#define MOVED_HERE 1000000000LL // nanoseconds in which that is heard of otherwise, if it is so
+// A time of CLOCK_MONOTONIC_COARSE in nanoseconds. For an address behind a port: when the bridge
+// last saw a frame of it. For an address behind a VTEP: when a local port last received a frame
+// from it, which means that the host has moved here.
+#define MOVED_HERE 1000000000LL // nanoseconds; within this time the control task learns of a real move
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
 	UINT(max_entries, 131072);
@@ -56,9 +57,9 @@ struct {
 	TYPE(value, __u64);
 } places SEC(".maps");
 
-// IPv4 without options whose header is right and which fills the frame. Where br_netfilter is in
-// use the bridge drops packets with a wrong version, length or checksum, and cuts off what is
-// behind a packet (br_validate_ipv4() in net/bridge/br_netfilter_hooks.c).
+// Whether this is a valid IPv4 packet without options that fills the frame. With br_netfilter the
+// bridge drops packets with a wrong version, length or checksum, and trims bytes behind a packet
+// (br_validate_ipv4(), net/bridge/br_netfilter_hooks.c).
 static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 {
 	union {
@@ -80,9 +81,9 @@ static ALWAYS_INLINE int is_ipv4(struct __sk_buff *skb)
 	return (sum & 0xffff) + (sum >> 16) == 0xffff;
 }
 
-// Such IPv4, or IPv6 of the right length (br_validate_ipv6()) that is no neighbour discovery (RFC
-// 4861: ICMPv6 types 133 to 137). Extension headers may hide that, so they and what is not known go
-// by the bridge.
+// Whether this is such an IPv4 packet, or an IPv6 packet of the right length (br_validate_ipv6())
+// that is not neighbour discovery (RFC 4861: ICMPv6 types 133 to 137). Extension headers could hide
+// neighbour discovery, so packets with those or with unknown protocols pass the bridge.
 static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 {
 	struct {
@@ -106,10 +107,10 @@ static ALWAYS_INLINE int is_ip(struct __sk_buff *skb)
 	return next == IPPROTO_ICMPV6 && !bpf_skb_load_bytes(skb, 14 + 40, &type, 1) && (type < 133 || type > 137);
 }
 
-// Host port ingress: an untagged IP frame from an address that the bridge has on this very port to
-// one that it has behind the vxlan netdev. Now and then such a frame goes by the bridge, which
-// thereby keeps the host's entry: the way is longer, so what follows takes the same backlog until
-// it has arrived.
+// Host port ingress: redirects untagged IP frames. The bridge must have the source address on this
+// port and the destination address behind the vxlan netdev. After each refresh interval, one frame
+// of each host passes the bridge, which keeps the host's entry. That path is longer, so further
+// frames take the same backlog until it has arrived.
 SEC("classifier") int steer_port(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
@@ -152,13 +153,13 @@ SEC("classifier") int steer_port(struct __sk_buff *skb)
 		return DROP;
 	counts->bypass += 1;
 	passage = this_passage();
-	// Super-frames of a kind that the worker could not read are cut on that way.
+	// A super-frame takes the backlog, where kinds that the worker could not read are split.
 	if (!passage || passage->arrived != passage->queued || skb->gso_size)
 		return by_backlog(skb, worker, passage);
 	return at_once(skb, near_end(bridge_punts, worker));
 pass:
-	// The bridge learns from this frame that its sender is here. Who talks to it is to go by the
-	// bridge from now on, not from when that has been heard of.
+	// The bridge learns from this frame that its sender is on this port. Frames to that address
+	// have to pass the bridge from now on, before the control task is notified.
 	source.kind = PLACE_REMOTE;
 	source.scope = port->slot;
 	heard = bpf_map_lookup_elem(&places, &source);

@@ -25,22 +25,23 @@
 static long (*bpf_set_hash)(void *skb, __u32 hash) = (void *)BPF_FUNC_set_hash;
 static long (*bpf_skb_get_tunnel_key)(void *skb, struct bpf_tunnel_key *key, __u32 size, __u64 flags) = (void *)BPF_FUNC_skb_get_tunnel_key;
 
-// A vxlan netdev, and the VNI of an `external` netdev whose VNI has settings of its own; else 0.
+// A vxlan netdev. `vni` is set for VNIs of an `external` netdev that have their own settings, else
+// 0.
 struct port_key {
 	__u32 ifindex;
 	__u32 vni;
 };
 
-// How the source port is chosen. All numbers in host order.
+// How the source port is chosen. All numbers are in host byte order.
 struct port_choice {
 	__u64 seed;
-	__u32 mark;         // skb->mark of frames that bear none; 0 sets none
+	__u32 mark;         // skb->mark for frames that have none; 0 leaves it unset
 	__u16 kernel_min;   // the netdev's `srcport MIN MAX`: the kernel uses MIN to MAX - 1
 	__u16 kernel_width; // MAX - MIN, at least 1
 	__u16 min;          // the policy's range, which lies within the kernel's
 	__u16 ports;
 	__u16 bins;         // of qp-bins; 0 for qp-hash
-	__u16 external;     // whether the VNI comes with the frame
+	__u16 external;     // whether packets carry their VNI in the tunnel metadata
 };
 
 struct {
@@ -114,8 +115,7 @@ static ALWAYS_INLINE enum fragment fragment_of(int offset, int more)
 	return offset ? LATER_FRAGMENT : more ? FIRST_FRAGMENT : WHOLE_DATAGRAM;
 }
 
-// The last word of a flow's key (crates/entropy/src/key.rs): of a queue pair, a five-tuple, or
-// addresses.
+// The last word of a flow's key (crates/entropy/src/key.rs), for a queue pair or for addresses.
 static ALWAYS_INLINE __u64 queue_pair_word(__u32 queue_pair)
 {
 	return 1ULL << 48 | queue_pair;
@@ -126,8 +126,8 @@ static ALWAYS_INLINE __u64 addresses_word(__u8 protocol)
 	return 3ULL << 48 | protocol;
 }
 
-// Of a datagram whose transport header begins at `offset` and has `length` bytes left. Says whether
-// that is RoCE.
+// The last word of the key of a datagram whose transport header is at `offset` and has `length`
+// bytes left. Returns whether it is RoCE.
 static ALWAYS_INLINE int transport_word(struct __sk_buff *skb, __u32 offset, __u32 length, __u8 protocol,
 					enum fragment fragment, __u64 *word)
 {
@@ -159,7 +159,8 @@ static ALWAYS_INLINE int transport_word(struct __sk_buff *skb, __u32 offset, __u
 	return 0;
 }
 
-// What follows the fixed header of an IPv6 packet.
+// The last word of the key of an IPv6 packet, behind whose fixed header `offset` is. Returns
+// whether it is RoCE.
 static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 end, __u8 next, __u64 *word)
 {
 	enum fragment fragment;
@@ -200,7 +201,7 @@ static ALWAYS_INLINE int ipv6_word(struct __sk_buff *skb, __u32 offset, __u32 en
 
 enum { NOT_IP = 0, OTHER_IP = 1, ROCE = 2 };
 
-// The hash of a frame's key, and what kind of frame it is.
+// The hash of a frame's key. Returns what kind of frame it is.
 static ALWAYS_INLINE int flow_hash(struct __sk_buff *skb, __u64 seed, __u64 *hash)
 {
 	__u32 offset = 14, header, total, tags = skb->vlan_present ? 1 : 0, length = skb->len;
@@ -230,7 +231,7 @@ static ALWAYS_INLINE int flow_hash(struct __sk_buff *skb, __u64 seed, __u64 *has
 		if (ip4.version_ihl >> 4 != 4 || header < sizeof(ip4))
 			return 0;
 		total = ntohs(ip4.total_length);
-		// A super-frame beyond 64 kB (BIG TCP) has no length of its own.
+		// A super-frame of more than 64 kB (BIG TCP) has length 0 in its header.
 		if (!total && skb->gso_size)
 			total = length;
 		state = hash_word(state, (__u64)ntohl(ip4.addresses[0]) << 32 | ntohl(ip4.addresses[1]));
@@ -259,7 +260,7 @@ static ALWAYS_INLINE int flow_hash(struct __sk_buff *skb, __u64 seed, __u64 *has
 	return roce ? ROCE : OTHER_IP;
 }
 
-// The source port that a policy chooses for a frame; 0 for what is not IP.
+// The source port that a policy chooses for a frame; 0 if the frame is not IP.
 static ALWAYS_INLINE __u32 port_of(struct __sk_buff *skb, const struct port_choice *choice)
 {
 	__u32 bin;
@@ -275,7 +276,8 @@ static ALWAYS_INLINE __u32 port_of(struct __sk_buff *skb, const struct port_choi
 	return choice->min + choose(hash, choice->ports);
 }
 
-// The smallest hash that kernel VXLAN scales to this port. 0 would mean that there is no hash.
+// The smallest hash that kernel VXLAN scales to this port. It is never 0, which would mean that
+// there is no hash.
 static ALWAYS_INLINE __u32 hash_for(__u32 port, const struct port_choice *choice)
 {
 	__u64 width = choice->kernel_width;
@@ -286,8 +288,8 @@ static ALWAYS_INLINE __u32 hash_for(__u32 port, const struct port_choice *choice
 	return scaled ^ scaled << 16;
 }
 
-// The vxlan netdev's egress, for frames that kernel VXLAN encapsulates. Frames that are not IP keep
-// the kernel's own hash.
+// vxlan netdev egress, for frames that kernel VXLAN encapsulates. Frames that are not IP keep the
+// kernel's own hash.
 SEC("classifier") int choose_port(struct __sk_buff *skb)
 {
 	struct port_key key = {.ifindex = skb->ifindex};
@@ -303,8 +305,8 @@ SEC("classifier") int choose_port(struct __sk_buff *skb)
 		if (own)
 			choice = own;
 	}
-	// A mark keeps kernel VXLAN from its per-CPU route cache, so that the route is looked up for each
-	// frame, by its port.
+	// With a mark, kernel VXLAN does not use its per-CPU route cache. It looks the route up for
+	// each frame, with the frame's source port.
 	if (choice->mark && !skb->mark)
 		skb->mark = choice->mark;
 	if (!choice->ports)

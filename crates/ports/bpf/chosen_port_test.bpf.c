@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests alone: the source port of a frame as the return value of a program, for
-// BPF_PROG_TEST_RUN, which does not show skb->hash. The lower half is the port; the upper half is
+//
+// For tests only: returns the source port of a frame as the result of a program, because
+// BPF_PROG_TEST_RUN does not return skb->hash. The lower half is the chosen port. The upper half is
 // the port that kernel VXLAN computes from the hash.
 #include "steering.bpf.c"
 

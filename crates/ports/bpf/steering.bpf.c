@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// The steering programs: which frames vtepd's worker gets. A frame is decided about once: what is
-// redirected here is vtepd's, what is passed is the kernel's.
 //
-// Only the entry programs are attached. Each tail-calls through `kill_switch`: filling it attaches
-// all hooks together, emptying it detaches them, and the kernel empties it when the last file
-// descriptor of it closes (kernel/bpf/arraymap.c, bpf_fd_array_map_clear on map_release_uref),
-// which is when vtepd dies.
+// The steering programs decide which frames vtepd's workers receive. What they redirect is vtepd's,
+// what they pass is the kernel's.
+//
+// Only the entry programs are attached. Each one makes a tail call through `kill_switch`. Filling
+// that map attaches all hooks together, and emptying it detaches them together. The kernel empties
+// the map when its last file descriptor is closed, so also when vtepd dies (kernel/bpf/arraymap.c,
+// bpf_fd_array_map_clear() on map_release_uref).
 #include <linux/bpf.h>
 
 #define SEC(name) __attribute__((section(name), used))
@@ -35,8 +36,8 @@ static long (*bpf_check_mtu)(void *skb, __u32 ifindex, __u32 *mtu_len, __s32 len
 static long (*bpf_set_hash_invalid)(void *skb) = (void *)BPF_FUNC_set_hash_invalid;
 static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 
-// include/uapi/linux/pkt_cls.h. "Unspecified" lets the next filter, and then the kernel, go on
-// (TCX_NEXT is the same).
+// include/uapi/linux/pkt_cls.h. TC_ACT_UNSPEC continues with the next filter, and then with the
+// kernel (TCX_NEXT is the same value).
 #define PASS (-1)
 #define DROP 2
 
@@ -48,7 +49,7 @@ static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 
-// The places of `kill_switch`.
+// The indices of `kill_switch`.
 enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_PUNT = 2, HOOK_PORT = 3, HOOK_ACCESS = 4, HOOK_CHOOSE_PORT = 5 };
 
 struct {
@@ -58,9 +59,9 @@ struct {
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
 
-// A tunnel end that vtepd terminates, and the number of the worker that gets what is for it; beyond
-// all workers where flows are dealt over them. Address and port in network order, VNI in host
-// order.
+// A tunnel endpoint whose packets vtepd decapsulates, and the number of the worker that receives
+// them. A number beyond all workers distributes the flows over the workers. Address and port are in
+// network byte order, the VNI in host byte order.
 struct tunnel_end {
 	__u32 local;
 	__u32 vni;
@@ -75,8 +76,8 @@ struct {
 	TYPE(value, __u32);
 } taken_tunnels SEC(".maps");
 
-// Uplinks with a reverse path filter (source 0), and the sources whose packets certainly pass it
-// there, in network order. All others are left to the kernel, which knows.
+// Uplinks with a reverse path filter (source 0), and the sources whose packets pass it there, in
+// network byte order. Packets of other sources are left to the kernel, which applies the filter.
 struct arrival {
 	__u32 ifindex;
 	__u32 source;
@@ -90,7 +91,7 @@ struct {
 	TYPE(value, __u8);
 } checked_sources SEC(".maps");
 
-// Whether there is any such uplink.
+// Whether any uplink has a reverse path filter.
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
 	UINT(max_entries, 1);
@@ -98,10 +99,10 @@ struct {
 	TYPE(value, __u32);
 } sources_are_checked SEC(".maps");
 
-// What to do with a frame that the bridge sends to a vxlan netdev (key: its ifindex).
+// How to redirect a frame that the bridge sends to a vxlan netdev (key: the netdev's ifindex).
 struct taken_netdev {
 	__u32 frame_limit; // longest Ethernet frame, with header and tags, that fits the underlay once encapsulated
-	__u32 slot;        // 802.1ad VLAN identifier that numbers the VNI on the bridge punt pair
+	__u32 slot;        // 802.1ad VLAN identifier of the VNI on the bridge punt pair
 };
 
 struct {
@@ -111,7 +112,7 @@ struct {
 	TYPE(value, struct taken_netdev);
 } taken_netdevs SEC(".maps");
 
-// Slot to ifindex of the vxlan netdev; 0 is none.
+// Slot of a VNI to ifindex of its vxlan netdev; 0 for none.
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
 	UINT(max_entries, 4096);
@@ -119,7 +120,7 @@ struct {
 	TYPE(value, __u32);
 } slots SEC(".maps");
 
-// What the programs decided, so that frames which never reach the worker are counted as well.
+// Counters of the programs' decisions. They include frames that never reach a worker.
 enum {
 	COUNT_UPLINK_REDIRECTED = 0,
 	COUNT_VXLAN_REDIRECTED,
@@ -146,14 +147,15 @@ struct {
 
 #include "workers.bpf.h"
 
-// Whether frames from uplinks pass the punt pair's transmit queue, which cuts super-frames that the
-// worker's socket could not read (Linux before 6.2: UDP); set before loading. All of them, or those
-// that need no cutting would overtake the others.
+// Whether frames from uplinks pass the punt pair's transmit queue, which splits super-frames that
+// the worker's socket could not read (UDP, before Linux 6.2). All frames pass it then, so that none
+// overtakes another. Set before loading.
 const volatile __u32 through_queue = 0;
 
-// Since when frames wait in a punt pair (key: which of its worker's, in that worker's line of the
-// cache): nanoseconds of CLOCK_MONOTONIC_COARSE; 0 where the worker has looked since. The worker
-// writes it too, by mmap(2). The lowest bit says that the worker was called.
+// Since when frames wait in a punt pair, in nanoseconds of CLOCK_MONOTONIC_COARSE; 0 if the worker
+// has read the punt pair since. The index is WORDS * worker + UNDERLAY or BRIDGE, so each worker
+// has a cache line of its own. The worker writes the map too, through mmap(2). The lowest bit tells
+// that the worker was woken.
 enum { UNDERLAY = 0, BRIDGE = 1 };
 #define WORDS 8
 #define CALLED 1ULL
@@ -166,19 +168,19 @@ struct {
 	TYPE(value, __u64);
 } waiting_since SEC(".maps");
 
-// Calls to workers: the numbers of those that have left a punt pair alone for too long.
+// Numbers of workers to wake, because they have not read a punt pair for too long.
 struct {
 	UINT(type, BPF_MAP_TYPE_RINGBUF);
 	UINT(max_entries, 4096);
 } calls SEC(".maps");
 
-// How long frames may wait before the kernel forwards what follows, in nanoseconds; set before
+// How long frames may wait before the kernel forwards further ones, in nanoseconds. Set before
 // loading.
 const volatile __u64 stall_limit = 200000000;
 
-// Whether a worker has left frames in this punt pair alone for too long: it hangs, or the process
-// was stopped. An idle worker has nothing to do for this. Should the frames have been lost on their
-// way, it does not know of them: so it is called, once.
+// Whether a worker has not read a punt pair for too long: it hangs, or the process was stopped. The
+// worker clears the entry whenever it reads, so an idle worker needs no timer. If the waiting
+// frames were lost on their way, a sleeping worker does not notice. It is therefore woken once.
 static ALWAYS_INLINE int stalled(__u32 worker, __u32 which)
 {
 	__u32 punt = WORDS * worker + which;
@@ -209,10 +211,11 @@ static ALWAYS_INLINE void count(__u32 what)
 		*n += 1;
 }
 
-// A tail call whose index the verifier cannot know. With a known one the JIT writes a direct jump,
-// and emptying the kill switch then patches one jump after the other, each with a grace period
-// (arch/x86/net/bpf_jit_comp.c, bpf_arch_poke_desc_update): the second hook follows the first 16 ms
-// later, measured. Read from the map at run time, all hooks let go together.
+// A tail call with an index that the verifier does not know. With a constant index the JIT writes a
+// direct jump. Emptying the map then patches one jump after another, each with an RCU grace period
+// (bpf_arch_poke_desc_update(), arch/x86/net/bpf_jit_comp.c). With a variable index the program is
+// looked up in the map at run time, and all hooks let go together. See
+// docs/adr/0004-kill-switch-index-unknown-to-the-verifier.md.
 static ALWAYS_INLINE void steer(struct __sk_buff *skb, __u32 hook)
 {
 	bpf_tail_call(skb, &kill_switch, hook + (skb->len >> 31));
@@ -242,19 +245,19 @@ SEC("classifier") int vtepd_access(struct __sk_buff *skb)
 	return PASS;
 }
 
-// The near end of the bridge punt pair speaks to nobody but us: what is not redirected must not
-// reach the leaf's stack.
+// The near end of the bridge punt pair: frames that are not redirected are dropped, so that none
+// reaches the leaf's IP stack.
 SEC("classifier") int vtepd_punt(struct __sk_buff *skb)
 {
 	steer(skb, HOOK_PUNT);
 	return DROP;
 }
 
-// Frames reach the far end of the bridge punt pair in two ways: by its transmit queue and this
-// CPU's backlog, or at once, which spares both. Those at once would overtake those in the backlog;
-// so each of these bears a number (in tc_index, which nobody else needs there), and none goes at
-// once but where the last number of this CPU has arrived. Where the backlog lost that, the next one
-// to go there makes up for it.
+// Frames reach the far end of the bridge punt pair in two ways: through its transmit queue and this
+// CPU's backlog, or directly. A direct frame must not overtake one in the backlog. Each frame for
+// the backlog therefore carries a sequence number in tc_index. A direct frame is only sent if the
+// last number of this CPU has arrived. If the backlog dropped that frame, the next frame through
+// the backlog corrects the state.
 struct passage {
 	__u16 queued;
 	__u16 arrived;
@@ -274,29 +277,29 @@ static ALWAYS_INLINE struct passage *this_passage(void)
 	return bpf_map_lookup_elem(&passage, &zero);
 }
 
-// 0 is no number.
+// Returns the next sequence number. 0 means "no number".
 static ALWAYS_INLINE __u16 next_number(struct passage *passage)
 {
 	passage->queued += passage->queued == 0xffff ? 2 : 1;
 	return passage->queued;
 }
 
-// Into a bridge punt pair, by the backlog.
+// Redirects into a bridge punt pair through its transmit queue and the backlog.
 static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct passage *passage)
 {
 	if (!passage)
 		return DROP;
 	skb->tc_index = next_number(passage);
-	// The punt pair may cut it, and the first piece does not say that the last has arrived; what comes
-	// next does.
+	// The punt pair may split a super-frame, and all pieces carry its number. Skipping a number
+	// keeps direct frames waiting until a later frame through the backlog has arrived.
 	if (skb->gso_size)
 		next_number(passage);
 	return bpf_redirect(near_end(bridge_punts, worker), 0);
 }
 
-// To the far end of a punt pair, past its transmit queue and the backlog. A ring notes when each
-// frame came, and tpacket_rcv() reads the clock for those that do not say so: some 35 ns, measured.
-// Nobody looks at that time.
+// Redirects directly to the far end of a punt pair, past its transmit queue and the backlog. The
+// timestamp is set because tpacket_rcv() would read the clock for frames without one. Nothing uses
+// it.
 static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
 {
 	skb->tc_index = 0;
@@ -304,7 +307,8 @@ static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
 	return bpf_redirect_peer(punt, 0);
 }
 
-// The far ends: AF_PACKET has seen the frame before this runs; no stack may see it after.
+// The far ends: AF_PACKET has received the frame before this program runs. Dropping it keeps it
+// from the IP stack.
 SEC("classifier") int vtepd_far_end(struct __sk_buff *skb)
 {
 	struct passage *passage = this_passage();
@@ -327,13 +331,13 @@ struct headers {
 	__u32 vni_reserved;
 } __attribute__((packed));
 
-// An Ethernet header, a tag and its EtherType. The punt pair cannot carry an inner frame of less
-// than 16 bytes (crates/pipeline/src/decapsulate.rs), and of the rest only the kernel's receive
-// path knows which it drops: those that end within a tag (skb_vlan_untag(), net/core/skbuff.c). So
-// kernel VXLAN gets all that are shorter.
+// Bytes of an Ethernet header, a tag and its EtherType. Kernel VXLAN forwards all shorter inner
+// frames. The punt pair cannot carry those of less than 16 bytes
+// (crates/pipeline/src/decapsulate.rs). Of the others, the kernel's receive path drops those that
+// end within a tag (skb_vlan_untag(), net/core/skbuff.c).
 #define SHORTEST_INNER 20
 
-// Whether a packet that an uplink received passes its reverse path filter for certain.
+// Whether a packet is known to pass the reverse path filter of the uplink that received it.
 static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
 {
 	struct arrival arrival = {.ifindex = skb->ifindex};
@@ -345,8 +349,8 @@ static ALWAYS_INLINE int source_passes(struct __sk_buff *skb, __u32 source)
 	return source && bpf_map_lookup_elem(&checked_sources, &arrival) != 0;
 }
 
-// Uplink ingress: a whole VXLAN frame for a tunnel end of ours. Odd flags, options and fragments
-// stay the kernel's.
+// Uplink ingress: redirects whole VXLAN packets for the tunnel endpoints in the map. Packets with
+// other flags, IP options or fragments stay with the kernel.
 SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 {
 	struct headers h;
@@ -385,7 +389,7 @@ SEC("classifier") int steer_uplink(struct __sk_buff *skb)
 	return bpf_redirect(ifindex, 0);
 }
 
-// Length of one segment of a GSO frame: its headers and gso_size; 0 where the headers are not
+// Length of one segment of a GSO frame: its headers and gso_size. 0 if the headers are not
 // understood.
 static ALWAYS_INLINE __u32 segment_length(struct __sk_buff *skb)
 {
@@ -426,15 +430,15 @@ static ALWAYS_INLINE int fits(struct __sk_buff *skb, __u32 frame_limit)
 
 	if (skb->vlan_present)
 		length += 4;
-	// 65,549: the longest IPv4 packet behind an Ethernet header; larger GSO frames (BIG TCP) stay the
-	// kernel's.
+	// 65,549 is the longest IPv4 packet behind an Ethernet header. Longer GSO frames (BIG TCP)
+	// stay with the kernel.
 	return length <= frame_limit && !(skb->gso_size && length == 0) && skb->len <= 65549;
 }
 
 #include "chosen_port.bpf.h"
 
-// vxlan netdev egress: what the bridge sends to the overlay, unless it would not fit the underlay.
-// Frames that the kernel encapsulates get a source port of ours.
+// vxlan netdev egress: redirects what the bridge sends to the overlay, if it fits the underlay.
+// Frames that the kernel encapsulates get a source port that vtepd chooses.
 SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex, worker;
@@ -462,19 +466,19 @@ kernel:
 
 #include "bypass.bpf.h"
 
-// An access port's ingress: AF_PACKET has seen the frame before this runs; the stack is not to see
-// it after.
+// Access port ingress: AF_PACKET has received the frame before this program runs. Dropping it keeps
+// it from the IP stack.
 SEC("classifier") int steer_access(struct __sk_buff *skb)
 {
 	return DROP;
 }
 
-// The way on for what is in a bundle (crates/pipeline/src/bundle.rs): the wrapper's source address.
-// The destination address says which.
+// Where the contents of a bundle go (crates/pipeline/src/bundle.rs). This is the wrapper's source
+// address. Its destination address is the slot or the ifindex.
 enum { WAY_BRIDGE = 1, WAY_PORT = 2 };
 #define WRAPPER ((__s32)__builtin_offsetof(struct headers, vxlan_flags)) // Ethernet, IPv4 and UDP header
 
-// Into the vxlan netdev of a slot, as if the kernel had decapsulated the frame.
+// Redirects into the ingress of a slot's vxlan netdev, as if the kernel had decapsulated the frame.
 static ALWAYS_INLINE int to_bridge(__u32 slot)
 {
 	__u32 *ifindex = bpf_map_lookup_elem(&slots, &slot);
@@ -487,8 +491,8 @@ static ALWAYS_INLINE int to_bridge(__u32 slot)
 	return bpf_redirect(*ifindex, BPF_F_INGRESS);
 }
 
-// A piece of a bundle. What is removed is the wrapper but for its Ethernet header, and the Ethernet
-// header of the frame, which is the same.
+// Unwraps a piece of a bundle. This removes the IPv4 and UDP headers of the wrapper and one of the
+// two Ethernet headers, which are equal.
 static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 {
 	struct {
@@ -502,7 +506,7 @@ static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 		count(COUNT_PUNT_UNDELIVERABLE);
 		return DROP;
 	}
-	// A hash of the wrapper's addresses says nothing of the frame.
+	// The hash of the wrapper's addresses does not belong to the inner frame.
 	bpf_set_hash_invalid(skb);
 	if (ntohl(address.way) == WAY_BRIDGE)
 		return to_bridge(ntohl(address.to));
@@ -514,7 +518,7 @@ static ALWAYS_INLINE int unwrap(struct __sk_buff *skb)
 	return bpf_redirect(ntohl(address.to), 0);
 }
 
-// Bridge punt pair, near end ingress: from the worker, by tag or wrapper.
+// Near end of the bridge punt pair, ingress: frames from the worker, with a tag or a wrapper.
 SEC("classifier") int steer_punt(struct __sk_buff *skb)
 {
 	__u32 slot;
@@ -531,15 +535,17 @@ SEC("classifier") int steer_punt(struct __sk_buff *skb)
 	return to_bridge(slot);
 }
 
-// The mark of encapsulated TCP super-frames from the worker (crates/ports/src/outbox.rs).
+// The mark of encapsulated TCP super-frames from the worker (crates/ports/src/tx.rs).
 #define WHOLE 0x76746570
 
-// Uplink egress: AF_PACKET has no words for a TCP super-frame inside a tunnel, so the worker sends
-// one that is described as if there were no tunnel. Here the outer headers are taken off and put on
-// again, this time by the helper that tells the kernel what they are: it then carries the
-// super-frame whole, and whoever cuts it cuts it right (__skb_udp_tunnel_segment(),
-// net/ipv4/udp_offload.c). Not behind the kill switch: no other frame bears the mark, and such a
-// frame must not go on as it is.
+// Uplink egress: completes TCP super-frames from a worker. AF_PACKET cannot describe a super-frame
+// inside a tunnel, so the worker describes one without a tunnel. This program removes the outer
+// headers and adds them again with a helper that describes the tunnel to the kernel. The kernel
+// then forwards the super-frame whole, and splits it correctly where it has to
+// (__skb_udp_tunnel_segment(), net/ipv4/udp_offload.c).
+//
+// It does not depend on the kill switch: no other frame carries the mark, and a marked frame must
+// not leave unchanged.
 SEC("classifier") int vtepd_tunnel(struct __sk_buff *skb)
 {
 	struct {
@@ -561,7 +567,7 @@ SEC("classifier") int vtepd_tunnel(struct __sk_buff *skb)
 		count(COUNT_UPLINK_UNTUNNELLED);
 		return DROP;
 	}
-	// It says what is inside, for the kernel to take the super-frame from the worker.
+	// The worker wrote the inner EtherType here, so that the kernel accepts the super-frame.
 	h.outer.ethertype = htons(ETH_P_IP);
 	if (bpf_skb_store_bytes(skb, 0, &h, sizeof(h), 0)) {
 		count(COUNT_UPLINK_UNTUNNELLED);
@@ -571,5 +577,5 @@ SEC("classifier") int vtepd_tunnel(struct __sk_buff *skb)
 	return PASS;
 }
 
-// The kernel lets only programs under a licence compatible with the GPL call bpf_check_mtu().
+// The kernel allows bpf_check_mtu() only for programs with a licence compatible with the GPL.
 char _license[] SEC("license") = "Dual MIT/GPL";

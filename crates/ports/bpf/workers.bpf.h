@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-// Which worker gets a frame, where there are several: each has punt pairs of its own, and each flow
-// goes to one of them, so that its frames keep their order. Included by steering.bpf.c.
+//
+// Chooses the worker of a frame. Each worker has its own punt pairs. Each flow goes to one worker,
+// so that its frames keep their order. Included by steering.bpf.c.
 
-#define WORKERS 8 // at most
+#define WORKERS 8 // maximum
 #define PORT_ROCE 4791
 
-// How many there are, and the near ends of their punt pairs; set before loading.
+// Number of workers, and the near ends of their punt pairs. Set before loading.
 const volatile __u32 workers = 1;
 const volatile __u32 underlay_punts[WORKERS] = {};
 const volatile __u32 bridge_punts[WORKERS] = {};
@@ -23,9 +24,9 @@ struct ipv4 {
 	__u32 addresses[2]; // source, destination
 } __attribute__((packed));
 
-#define FRAGMENT 0x3fff // any offset, or more to come
+#define FRAGMENT 0x3fff // offset, or more fragments
 
-// Multiplies by 2^32 divided by the golden ratio, which is odd and has no pattern.
+// Mixes a word into a hash. The factor is 2^32 divided by the golden ratio.
 static ALWAYS_INLINE __u32 mix(__u32 hash, __u32 word)
 {
 	hash = (hash ^ word) * 0x9e3779b1;
@@ -37,16 +38,16 @@ static ALWAYS_INLINE __u32 deal(__u32 hash)
 	return ((__u64)mix(hash, 0) * workers >> 32) & (WORKERS - 1);
 }
 
-// The near end of a worker's punt pair. Where the compiler spills the number, Linux before 5.16 has
-// forgotten that it is small.
+// The near end of a worker's punt pair. The barrier keeps the compiler from removing the mask.
+// Before Linux 5.16 the verifier forgets the bounds of a number that is spilled to the stack.
 static ALWAYS_INLINE __u32 near_end(const volatile __u32 *punts, __u32 worker)
 {
 	asm volatile("" : "+r"(worker));
 	return punts[worker & (WORKERS - 1)];
 }
 
-// Offset of what is behind an Ethernet header, which begins at `start`, and up to two tags; 0 where
-// the frame is too short.
+// Offset of what follows an Ethernet header at `start` and up to two tags. 0 if the frame is too
+// short.
 static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16 *ethertype)
 {
 	__u32 offset = start + 14;
@@ -64,10 +65,11 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16
 	return offset;
 }
 
-// That of a host's frame, which begins at `start`: by its addresses, and what
-// crates/entropy/src/key.rs has beside them, a queue pair before ports. What that finds behind IPv6
-// extension headers is not looked for, and fragments show no ports: then by addresses alone. Nor is
-// an outer source port: who sends may change that for a flow whose frames still wait here.
+// Returns the worker for a host's frame that begins at `start`. The hash uses the IP addresses and,
+// like crates/entropy/src/key.rs, the queue pair of RoCE or the ports of TCP and UDP. Fragments,
+// and IPv6 packets with extension headers, use IP addresses alone, and other frames their MAC
+// addresses. The outer source port is not used: the sender may change it for a flow whose frames
+// still wait here.
 static ALWAYS_INLINE __u32 worker_of(struct __sk_buff *skb, __u32 start)
 {
 	struct ipv4 ip4;

@@ -1,4 +1,4 @@
-//! Access ports: what the stations of a VNI without a kernel bridge are attached to.
+//! Access ports: interfaces to which stations of a VNI without a kernel bridge are attached.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,23 +10,23 @@ use crate::packet::PacketSocket;
 use crate::ring::RingSize;
 use crate::tap::{Tap, TapTerms};
 
-/// Received frames that may wait for the worker.
+/// Slots of an interface's receive ring.
 const FRAMES: usize = 1792;
 /// Bytes of an Ethernet header and a tag.
 const HEADER: usize = 18;
 
-/// What a port that is gone receives.
+/// The batch of a port that is gone.
 static NOTHING: Batch<'static> = Batch::none();
 
-/// One access port.
+/// An access port of a standalone VNI.
 #[derive(Debug)]
 pub enum AccessPort {
-    /// An interface that is there: a veth or a network card, or the host's side of a virtual
-    /// machine's TAP.
+    /// An existing interface: a veth, a network card, or the host's side of a virtual machine's
+    /// TAP.
     Interface(PacketSocket),
-    /// A TAP of vtepd's own: its interface is the station's side.
+    /// A TAP that vtepd created. Its interface is the station's side.
     Tap(Tap),
-    /// None any more: somebody deleted it.
+    /// The interface or TAP was deleted.
     Gone,
 }
 
@@ -34,7 +34,7 @@ impl AccessPort {
     /// Opens an interface of the calling thread's namespace.
     ///
     /// # Errors
-    /// When there is none of that name, or as [`PacketSocket::open`].
+    /// When there is no interface of that name, or as [`PacketSocket::open`].
     pub fn interface(name: &str) -> io::Result<Self> {
         let link = Self::find(name)?;
         let room = RingSize { frames: FRAMES, longest: link.mtu as usize + HEADER };
@@ -44,10 +44,10 @@ impl AccessPort {
         Ok(Self::Interface(socket))
     }
 
-    /// The interface that [`Self::interface`] would open.
+    /// Finds the interface that [`Self::interface`] would open.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When there is no interface of that name.
     pub fn find(name: &str) -> io::Result<Link> {
         let link = Requests::open()
             .and_then(|mut requests| requests.link(name))
@@ -61,7 +61,7 @@ impl AccessPort {
         link.ok_or_else(missing)
     }
 
-    /// Makes a TAP in the calling thread's namespace, or opens a persistent one.
+    /// Creates a TAP in the calling thread's namespace, or opens a persistent one.
     ///
     /// # Errors
     /// As [`Tap::open`].
@@ -69,7 +69,7 @@ impl AccessPort {
         Tap::open(terms).map(Self::Tap)
     }
 
-    /// The interface whose frames the namespace's stack must not get as well.
+    /// The interface whose frames the namespace's IP stack must not receive, if any.
     #[must_use]
     pub const fn shared_interface(&self) -> Option<u32> {
         match self {
@@ -78,11 +78,11 @@ impl AccessPort {
         }
     }
 
-    /// What has arrived since the last call, tags in the frames. A frame that could not be read is
-    /// an empty one.
+    /// Frames that have arrived since the last call, with their tags. A frame that could not be
+    /// read is empty.
     ///
     /// # Errors
-    /// As readv(2): when somebody has deleted a TAP.
+    /// As readv(2): when a TAP was deleted.
     pub fn receive(&mut self) -> io::Result<&Batch<'_>> {
         match self {
             Self::Interface(socket) => Ok(socket.receive()),
@@ -91,7 +91,7 @@ impl AccessPort {
         }
     }
 
-    /// What the last call of [`Self::receive`] returned.
+    /// The batch that [`Self::receive`] returned last.
     #[must_use]
     pub fn batch(&self) -> &Batch<'_> {
         match self {
@@ -101,7 +101,7 @@ impl AccessPort {
         }
     }
 
-    /// Sends frames to the stations behind the port. `outcome` is told what became of each.
+    /// Sends frames to the stations behind the port. `outcome` is called with the result of each.
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,
@@ -109,7 +109,7 @@ impl AccessPort {
         mut outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
     ) {
         match self {
-            // Towards hosts nothing leaves together.
+            // Frames for stations are not grouped, so the counts of super-frames are zero.
             Self::Interface(socket) => drop(socket.transmit(batch, frames, outcome)),
             Self::Tap(tap) => tap.transmit(batch, frames, outcome),
             Self::Gone => frames.iter().for_each(|frame| outcome(frame, Err(DropReason::LinkDown))),
@@ -136,22 +136,22 @@ impl AccessPort {
         }
     }
 
-    /// Whether what arrives could be what the kernel cannot describe, so that [`Self::overruns`]
-    /// has to be called from time to time.
+    /// Whether the port can receive super-frames that the kernel cannot describe, so that
+    /// [`Self::overruns`] has to be called periodically.
     #[must_use]
     pub const fn may_stick(&self) -> bool {
         matches!(self, Self::Interface(_))
     }
 
-    /// Forgets an error that the kernel has told of, such as that the interface went down: it would
-    /// keep the port ready for ever.
+    /// Clears a pending error of the socket, such as ENETDOWN. Otherwise the socket would stay
+    /// ready.
     pub fn clear_error(&self) {
         if let Self::Interface(socket) = self {
             socket.clear_error();
         }
     }
 
-    /// What to wait for.
+    /// The descriptors to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (socket, tap) = match self {
             Self::Interface(socket) => (Some(socket.as_fd()), None),

@@ -1,14 +1,14 @@
-//! A worker that changes its CPU only while nothing of what it has sent waits on the one that it
-//! leaves.
+//! CPU affinity of a worker. It changes its CPU only while none of its frames wait in the backlog
+//! of the CPU that it leaves.
 //!
-//! What a thread sends over a veth waits in the backlog of the CPU that it ran on, at each hop
-//! (`enqueue_to_backlog()`, `net/core/dev.c`). So a thread that the scheduler moves between two
-//! sends overtakes its own frames when they still wait: rare (some forty moves in ten seconds of
-//! full load, and one of ten such runs reordered), but nobody's to accept. A worker that has
-//! something to do is therefore held where it is. It is let go again and again, so that it comes to
-//! where there is room for it, but only with an empty backlog, which is when all of its frames have
-//! arrived. (What a network card's queue or another CPU, by receive packet steering, has of them
-//! does not count: there, order is the scheduler's and the card's as for any sender.)
+//! A frame that a thread sends over a veth link waits in the backlog of the thread's CPU, at each
+//! hop (`enqueue_to_backlog()`, `net/core/dev.c`). A thread that the scheduler moves between two
+//! sends can overtake its own frames. A worker with work is therefore held on its CPU. It is
+//! released periodically, so that the scheduler can move it, but only while the backlog is empty.
+//! See docs/adr/0009-worker-stays-on-its-cpu.md.
+//!
+//! Frames in the queue of a network card, or on another CPU through receive packet steering, are
+//! not considered. Their order is the same as for any other sender.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -17,45 +17,46 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::{Pid, getpid};
 
-/// For how long it is held at least.
+/// How long the worker is held at least.
 const HELD: Duration = Duration::from_millis(100);
-/// How soon the backlog is looked at again after it was not empty, for the first time; then after
-/// twice as long each time.
+/// First interval after which a backlog that was not empty is read again. Each further interval is
+/// twice as long.
 const AGAIN: Duration = Duration::from_millis(1);
-/// The calling thread, for the kernel.
+/// The calling thread, as process identifier 0.
 const THIS: Pid = Pid::from_raw(0);
 
-/// See the module's description. Belongs to the thread that it was made in.
+/// Holds the calling thread on its CPU while it has work. Belongs to the thread that created it.
 ///
-/// Whoever says where the process runs (taskset(1) with `-a`, control groups) says it to the main
-/// thread as well, and what is new there is what the worker goes by when it is let go: its own mask
-/// says nothing new where somebody has put it on the CPU that it was held on.
+/// A change of the process's affinity (taskset(1) with `-a`, control groups) also changes the mask
+/// of the main thread. The worker adopts that mask when it is released. Its own mask would not show
+/// a change to the CPU on which it is held.
 #[derive(Debug)]
 pub struct Affinity {
-    /// Where it may run. `None` for one CPU, which needs no care, and where nothing can be changed.
+    /// The CPUs on which it may run. `None` if there is only one, or if nothing can be changed.
     allowed: Option<CpuSet>,
-    /// Where it is held.
+    /// The CPU on which it is held.
     held: Option<usize>,
-    /// Where the process may run, as it was said when the thread was held.
+    /// The main thread's mask when the worker was held.
     process: Option<CpuSet>,
-    /// How soon the backlog is looked at again if it is not empty.
+    /// The next interval for a backlog that is not empty.
     again: Duration,
-    /// When it may be let go, or where it may run is looked at again.
+    /// When it may be released, or when its mask is read again if it is not held.
     until: Option<Instant>,
-    /// `/proc/net/softnet_stat`, of all CPUs and the same in every namespace; read into `said`.
+    /// `/proc/net/softnet_stat`, which covers all CPUs and is the same in every namespace. It is
+    /// read into `said`.
     backlogs: Option<File>,
     said: String,
 }
 
 impl Affinity {
-    /// Of the calling thread.
+    /// Creates it for the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
         let backlogs = File::open("/proc/net/softnet_stat").ok();
         let (allowed, held, process, until) = (None, None, None, None);
         let mut affinity =
             Self { allowed, held, process, again: AGAIN, until, backlogs, said: String::new() };
-        // A kernel that does not say what waits gives no reason to hold on to anything.
+        // If the kernel does not report the backlog, the thread is never held.
         let knows = affinity.backlog(0).is_some();
         affinity.allow(sched_getaffinity(THIS).ok().filter(|_| knows));
         if !knows {
@@ -64,7 +65,7 @@ impl Affinity {
         affinity
     }
 
-    /// Holds the thread on its CPU, if it is not held yet.
+    /// Holds the thread on its CPU, unless it is held already.
     #[inline]
     pub fn hold(&mut self) {
         if self.held.is_none() && self.allowed.is_some() {
@@ -72,7 +73,7 @@ impl Affinity {
         }
     }
 
-    /// Lets the thread go if it is time and nothing waits on its CPU. Returns whether it did.
+    /// Releases the thread if it is time and its CPU's backlog is empty. Returns whether it did.
     #[inline]
     pub fn let_go(&mut self, now: Instant) -> bool {
         *self.until.get_or_insert(now + HELD) <= now && self.review(now)
@@ -100,7 +101,7 @@ impl Affinity {
             return false;
         }
         (self.held, self.again) = (None, AGAIN);
-        // Somebody may have spoken of this thread alone.
+        // The affinity of this thread alone may have been changed.
         let own = sched_getaffinity(THIS).ok().filter(|own| *own != only(cpu));
         if own.is_some() {
             self.allow(own);
@@ -113,14 +114,14 @@ impl Affinity {
         true
     }
 
-    /// Where the thread may run from now on.
+    /// Sets the CPUs on which the thread may run.
     fn allow(&mut self, cpus: Option<CpuSet>) {
         self.allowed = cpus.filter(|cpus| {
             (0..CpuSet::count()).filter(|cpu| cpus.is_set(*cpu) == Ok(true)).count() > 1
         });
     }
 
-    /// Frames in the backlog of a CPU. `None` if the kernel does not say (before Linux 5.10).
+    /// Frames in the backlog of a CPU. `None` if the kernel does not report it (before Linux 5.10).
     fn backlog(&mut self, cpu: usize) -> Option<u32> {
         let file = self.backlogs.as_mut()?;
         self.said.clear();
@@ -130,8 +131,8 @@ impl Affinity {
     }
 }
 
-/// One line a CPU, whose number is its 13th word and its backlog the 12th (`softnet_seq_show()`,
-/// `net/core/net-procfs.c`).
+/// Parses `/proc/net/softnet_stat`. Each line is one CPU, with the backlog as 12th and the CPU
+/// number as 13th word (`softnet_seq_show()`, `net/core/net-procfs.c`).
 fn backlog(said: &str, cpu: usize) -> Option<u32> {
     let words = said.lines().map(|line| line.split_ascii_whitespace().skip(11));
     words.into_iter().find_map(|mut words| {
@@ -142,7 +143,7 @@ fn backlog(said: &str, cpu: usize) -> Option<u32> {
 
 fn only(cpu: usize) -> CpuSet {
     let mut cpus = CpuSet::new();
-    // The kernel numbers no CPU higher than a set has room for.
+    // CPU numbers never exceed the size of a set.
     let _ = cpus.set(cpu);
     cpus
 }
@@ -180,7 +181,7 @@ mod tests {
         assert!(!affinity.let_go(now + HELD / 2));
         affinity.hold();
         assert_eq!(affinity.held, Some(cpu), "once");
-        // Others of this machine may have something in the backlog.
+        // Other processes of this machine may have frames in the backlog.
         let mut let_go = |affinity: &mut Affinity| {
             (0..1000).any(|_| {
                 now += HELD;
@@ -190,7 +191,7 @@ mod tests {
         assert!(let_go(&mut affinity));
         assert_eq!(sched_getaffinity(THIS).unwrap(), before);
 
-        // Somebody puts this thread elsewhere meanwhile.
+        // Another process moves this thread meanwhile.
         affinity.hold();
         let others: Vec<usize> =
             (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
@@ -200,13 +201,13 @@ mod tests {
         assert_eq!(sched_getaffinity(THIS).unwrap(), only(other));
         affinity.hold();
         assert_eq!(affinity.held, None, "there is no choice any more");
-        // And gives it all of them again.
+        // It allows all CPUs again.
         sched_setaffinity(THIS, &before).unwrap();
         assert!(!let_go(&mut affinity));
         affinity.hold();
         assert!(affinity.held.is_some());
 
-        // Or leaves it a choice.
+        // It allows two CPUs.
         if let [one, two, _, ..] = others.as_slice() {
             let mut both = only(*one);
             both.set(*two).unwrap();
@@ -218,8 +219,8 @@ mod tests {
             }
         }
 
-        // Somebody puts the process where this thread is held, this thread included: it stays
-        // there.
+        // Another process restricts the whole process to the CPU on which this thread is held. The
+        // thread stays there.
         let cpu = affinity.held.unwrap();
         let main = sched_getaffinity(getpid()).unwrap();
         sched_setaffinity(getpid(), &only(cpu)).unwrap();

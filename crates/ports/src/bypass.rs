@@ -1,8 +1,9 @@
-//! The bypass's ports and places (`bpf/bypass.bpf.h`): attached, and told what takes it.
+//! The ports of the bridge bypass and the map of MAC address locations (`bpf/bypass.bpf.h`).
 //!
-//! An address leaves its place before workers get the snapshot in which it has moved, and comes to
-//! a new one after: in between its frames go by the bridge, which knows best. Addresses that find
-//! no room go by the bridge too.
+//! A place is a MAC address behind a local port or behind a remote VTEP ([`Place`]). When an
+//! address moves, it leaves its old place before the workers get the new snapshot, and appears at
+//! its new place afterwards. In between its frames pass the bridge, which has the current entry.
+//! Addresses that do not fit the map pass the bridge, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -52,7 +53,7 @@ impl From<Place> for PlaceKey {
     }
 }
 
-/// A port that has the bypass, or only listens.
+/// A port with an attached program. It has the bypass, or only watches for source addresses.
 struct Attached {
     port: BypassPort,
     number: u16,
@@ -60,12 +61,12 @@ struct Attached {
 }
 
 impl Attached {
-    /// Has the port's frames take the bypass from now on, if they may.
+    /// Lets the port's frames take the bypass, if the plan allows it.
     fn engage(&self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
         self.write(ebpf, if self.port.sends { self.port.frame_limit } else { LISTENS })
     }
 
-    /// Leaves the port's frames to the bridge; who speaks there is heard of all the same.
+    /// Leaves the port's frames to the bridge. The program still watches for source addresses.
     fn pause(&self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
         self.write(ebpf, LISTENS)
     }
@@ -84,48 +85,50 @@ impl Attached {
     }
 }
 
-/// What the bypass goes by now.
+/// The state of the bypass in the programs' maps.
 #[derive(Default)]
 pub(crate) struct Bypass {
     ports: BTreeMap<u32, Attached>,
     numbers: Numbers,
-    /// Ports that stay with the bridge, and why: programs of others, which would not see what takes
-    /// the bypass; or no number is left.
+    /// Ports that get no program, and why. Either a program of another tool would not see frames
+    /// that take the bypass, or no number for counters is free.
     refused: BTreeMap<u32, (BypassPort, String)>,
-    /// Ports that have left everything to the bridge since control was last heard of, and those
-    /// that have for longer.
+    /// Ports whose frames pass the bridge until the control task has read the notifications of that
+    /// time. `paused` are those since the last call of [`Self::resume`], `due` those of the call
+    /// before.
     paused: BTreeSet<u32>,
     due: BTreeSet<u32>,
     /// When ports were last paused.
     paused_at: Option<Instant>,
-    /// The last port that was looked at again in turn.
+    /// The port that [`Self::next`] returned last.
     reviewed: u32,
     known: usize,
-    /// Addresses for which there was no room.
+    /// Addresses that do not fit the map.
     waiting: BTreeSet<PlaceKey>,
     no_room: u64,
 }
 
-/// How the bypass is used.
+/// State of the bridge bypass, for reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BypassState {
-    /// The ports that have it, by interface index, and what became of their frames since they have.
+    /// Ports with the bypass, by interface index, with counts of their frames since they have it.
     pub ports: BTreeMap<u32, PortCounts>,
-    /// Ports that could have it, by interface index, but for what is said here (the end of a
-    /// sentence).
+    /// Ports that the plan allows but that are refused, by interface index, with the reason as the
+    /// end of a sentence.
     pub refused: BTreeMap<u32, String>,
-    /// Addresses known.
+    /// Addresses in the map.
     pub places: usize,
-    /// Addresses for which there is room, those known included.
+    /// Addresses that the map can hold.
     pub capacity: usize,
-    /// Addresses for which there is no room now.
+    /// Addresses that do not fit now.
     pub waiting: usize,
-    /// How many addresses have found no room so far.
+    /// How many addresses have not fitted so far.
     pub no_room: u64,
 }
 
 impl Bypass {
-    /// Takes the bypass from ports that are not to have it, or otherwise.
+    /// Takes the bypass from ports that lose it or whose slot changes, and stops those that may no
+    /// longer send.
     pub(crate) fn shrink(
         &mut self,
         ebpf: &mut Ebpf,
@@ -146,7 +149,8 @@ impl Bypass {
         Ok(())
     }
 
-    /// No frame of these ports takes the bypass any more; then their hooks go, one by one.
+    /// Removes the ports' map entries, so that no frame of theirs takes the bypass, and then
+    /// detaches their programs one by one.
     fn take(&mut self, ebpf: &mut Ebpf, gone: &[u32]) -> Result<(), SteeringError> {
         let mut map = ports(ebpf)?;
         for ifindex in gone {
@@ -161,8 +165,8 @@ impl Bypass {
         Ok(())
     }
 
-    /// Gives the bypass to ports that are to have it; the first error, after all that could be
-    /// done.
+    /// Gives the bypass to the ports that the plan has and that lack it. Returns the first error,
+    /// after all ports were tried.
     pub(crate) fn grow(
         &mut self,
         ebpf: &mut Ebpf,
@@ -180,7 +184,7 @@ impl Bypass {
         self.give(ebpf, hook, entry, wanted)
     }
 
-    /// Gives these ports the bypass, or what changed of it, unless something is in the way.
+    /// Attaches or updates these ports, unless something prevents it.
     fn give(
         &mut self,
         ebpf: &mut Ebpf,
@@ -190,9 +194,10 @@ impl Bypass {
     ) -> Result<(), SteeringError> {
         let new = || wanted.iter().filter(|port| !self.ports.contains_key(&port.ifindex));
         let _haste = ExpeditedRcu::for_ports(new().count());
-        // While a hook is attached nobody here hears of a host that comes to its port, but the
-        // bridge does: until control has heard, too, it has all frames. It takes milliseconds, so
-        // ports are to listen before they forward.
+        // While a hook is attached, the program does not watch for hosts that move to this port,
+        // but the bridge learns them. Until the control task has read the bridge's notifications,
+        // all frames of the VNI's other ports pass the bridge. This takes milliseconds, so a port
+        // watches before it forwards.
         let slots: BTreeSet<Slot> = new().map(|port| port.slot).collect();
         let others = self.ports.values().filter(|attached| slots.contains(&attached.port.slot));
         let others: Vec<u32> = others.map(|attached| attached.port.ifindex).collect();
@@ -212,8 +217,8 @@ impl Bypass {
         first
     }
 
-    /// Control has heard what was said before the call before this one: ports that were paused by
-    /// then go on.
+    /// Resumes ports that were paused before the previous call. The control task has read the
+    /// notifications from before that call.
     fn resume(&mut self, ebpf: &mut Ebpf) -> Result<(), SteeringError> {
         let paused = std::mem::take(&mut self.paused);
         let due = std::mem::replace(&mut self.due, paused);
@@ -261,7 +266,7 @@ impl Bypass {
         Ok(())
     }
 
-    /// All ports that may have the bypass, whether programs of others are in the way or not.
+    /// All ports that the plan allows, attached or refused.
     fn candidates(&self) -> impl Iterator<Item = &BypassPort> {
         self.ports
             .values()
@@ -269,7 +274,7 @@ impl Bypass {
             .chain(self.refused.values().map(|(port, _)| port))
     }
 
-    /// The ports at these interfaces, which are their own or their vxlan netdev's.
+    /// The candidates at these interfaces, which are host ports or their vxlan netdevs.
     pub(crate) fn at(&self, interfaces: &BTreeSet<u32>) -> Vec<BypassPort> {
         let concerns = |port: &&BypassPort| {
             interfaces.contains(&port.ifindex) || interfaces.contains(&port.netdev)
@@ -277,7 +282,7 @@ impl Bypass {
         self.candidates().filter(concerns).cloned().collect()
     }
 
-    /// The ports whose turn it is to be looked at again.
+    /// The next candidates to check again, in rotation.
     pub(crate) fn next(&mut self) -> Vec<BypassPort> {
         let all: BTreeMap<u32, &BypassPort> =
             self.candidates().map(|port| (port.ifindex, port)).collect();
@@ -288,8 +293,7 @@ impl Bypass {
         turn
     }
 
-    /// Goes by what [`bypass_obstacle`] has said of ports. What is not as it was then is left
-    /// alone.
+    /// Applies what [`bypass_obstacle`] found. Ports that have changed since are left alone.
     pub(crate) fn review(
         &mut self,
         ebpf: &mut Ebpf,
@@ -314,8 +318,8 @@ impl Bypass {
             }
         }
         let gone: Vec<u32> = refused.keys().copied().collect();
-        // Who looks at ports does not know what control has heard, but control does not take so
-        // long.
+        // The caller cannot know what the control task has read. It reads notifications well within
+        // this time.
         let heard = self.paused_at.is_none_or(|at| at.elapsed() >= DEAF);
         let resumed = if heard { self.resume(ebpf) } else { Ok(()) };
         let taken = self.take(ebpf, &gone).and(resumed);
@@ -323,7 +327,7 @@ impl Bypass {
         taken.and(self.give(ebpf, hook, entry, again))
     }
 
-    /// Forgets the addresses that have left their places.
+    /// Removes the addresses that have left their places.
     pub(crate) fn forget(
         &mut self,
         ebpf: &mut Ebpf,
@@ -332,8 +336,8 @@ impl Bypass {
         let (mut places, mut first) = (places(ebpf)?, Ok(()));
         for change in changes.iter().filter(|change| !change.there) {
             let key = change.place.into();
-            // It may be known all the same: where it left and came back at once, and there was no
-            // room then.
+            // It may be in the map as well: if it left and returned within one update while the map
+            // was full.
             self.waiting.remove(&key);
             match places.remove(&key) {
                 Ok(()) => self.known = self.known.saturating_sub(1),
@@ -345,7 +349,7 @@ impl Bypass {
         first
     }
 
-    /// Remembers the addresses that are at new places, as many as there is room for.
+    /// Adds the addresses that are at new places, as many as fit.
     pub(crate) fn remember(
         &mut self,
         ebpf: &mut Ebpf,
@@ -374,7 +378,7 @@ impl Bypass {
         Ok(())
     }
 
-    /// What became of the frames of all ports that have or had the bypass.
+    /// Counts of all ports that have or had the bypass.
     pub(crate) fn counts_of_all(&self, ebpf: &Ebpf) -> Result<PortCounts, SteeringError> {
         self.numbers.counts_of_all(ebpf)
     }
@@ -398,31 +402,32 @@ impl Bypass {
         })
     }
 
-    /// The ports to which frames may be sent past the bridge.
+    /// The ports to which the worker may send frames directly.
     pub(crate) fn delivering(&self) -> impl Iterator<Item = OpenPort> {
         let ports = self.ports.values().map(|attached| &attached.port).filter(|port| port.delivers);
         let open = ports.filter(|port| !self.waits(port.ifindex));
         open.map(|port| OpenPort { ifindex: port.ifindex, mtu: port.mtu })
     }
 
-    /// Whether the port leaves everything to the bridge until control has heard what it is to hear.
+    /// Whether all frames of the port pass the bridge for now.
     fn waits(&self, ifindex: u32) -> bool {
         self.paused.contains(&ifindex) || self.due.contains(&ifindex)
     }
 
-    /// How many ports have a hook.
+    /// How many ports have a program attached.
     pub(crate) fn hooks(&self) -> usize {
         self.ports.len()
     }
 
-    /// Takes all hooks away.
+    /// Detaches all programs.
     pub(crate) fn clear(&mut self) {
         self.ports.clear();
     }
 }
 
-/// Why a port has no bypass although the bridge would allow it: a program of somebody else looks at
-/// what the port receives, or at what the vxlan netdev sends or receives.
+/// Why a port has no bypass although the bridge would allow it: a program of another tool is
+/// attached. Checked are the port's ingress, and the vxlan netdev's egress and ingress. The result
+/// is the end of a sentence. Sends netlink requests, which may wait for the RTNL lock.
 #[must_use]
 pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
     let places = [
@@ -437,13 +442,13 @@ pub fn bypass_obstacle(port: &BypassPort) -> Option<String> {
     Some(format!("{} is on {} of {}", program.program, program.hook, program.interface))
 }
 
-/// Ports that are looked at again at once; each takes tens of microseconds.
+/// Ports that are checked in one call.
 const AT_ONCE: usize = 32;
-/// How long control may not have heard what was said while a hook was attached.
+/// How long after a pause the control task may still have unread notifications of that time.
 const DEAF: Duration = Duration::from_millis(200);
-/// The frame limit of a port that only listens: no frame is so short.
+/// The frame limit of a port that only watches: no frame is that short.
 const LISTENS: u32 = 0;
-/// `BPF_NOEXIST`.
+/// `BPF_NOEXIST` of bpf(2).
 const NO_EXIST: u64 = 1;
 
 fn errno(error: &MapError) -> Option<i32> {
@@ -461,7 +466,7 @@ fn places(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, PlaceKey, u64>, Steer
     map(ebpf, "places")
 }
 
-/// How many places there may be.
+/// How many places the map can hold.
 fn capacity(ebpf: &Ebpf) -> Result<usize, SteeringError> {
     let Some(Map::HashMap(data)) = ebpf.map("places") else {
         return Err(SteeringError::Missing("places"));

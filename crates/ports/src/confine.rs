@@ -1,9 +1,9 @@
-//! What vtepd gives up after its start: capabilities, privileges of programs that it could run,
-//! system calls that it does not make, and changes of files.
+//! Gives up privileges after the start: capabilities, privileges through executed programs, system
+//! calls that vtepd does not make, and changes of files.
 //!
-//! Capabilities and file rules belong to the thread that gives them up and to those that it starts
-//! later; so each thread that is older calls [`capabilities`] itself. The filter of system calls is
-//! for all threads.
+//! Capabilities and file rules belong to the calling thread and to the threads that it starts
+//! later, so each older thread calls [`capabilities`] itself. The system call filter applies to all
+//! threads.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -20,9 +20,9 @@ const IPC_LOCK: u32 = 14;
 const SYS_ADMIN: u32 = 21;
 const SYS_NICE: u32 = 23;
 const BPF: u32 = 39;
-/// No kernel has more.
+/// Highest number to try.
 const LAST: u32 = 63;
-/// What attaching, netlink, packet sockets and the workers' scheduling need later.
+/// The capabilities that attaching, netlink, packet sockets and the workers' scheduling need later.
 const KEPT: [u32; 5] = [NET_ADMIN, NET_RAW, IPC_LOCK, SYS_NICE, BPF];
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
@@ -34,7 +34,7 @@ struct CapHeader {
     pid: i32,
 }
 
-/// Of the first and of the second 32 capabilities.
+/// `struct __user_cap_data_struct`: one for the first 32 capabilities and one for the others.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 struct CapData {
@@ -56,15 +56,14 @@ fn prctl(option: libc::c_int, argument: u64) -> io::Result<libc::c_int> {
 fn permitted() -> io::Result<u64> {
     let mut header = CapHeader { version: VERSION_3, pid: 0 };
     let mut data = [CapData::default(); 2];
-    // SAFETY: version 3 writes two structures, which are there.
+    // SAFETY: version 3 writes two structures, and `data` has two.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) })?;
     let [low, high] = data;
     Ok(u64::from(low.permitted) | u64::from(high.permitted) << 32)
 }
 
-/// Gives up all capabilities of the calling thread but those that are needed after the start, and
-/// has no program that it runs ever get more. Where the thread has no CAP_BPF, it keeps
-/// CAP_SYS_ADMIN, which includes it.
+/// Gives up all capabilities of the calling thread except those needed after the start, and sets
+/// `no_new_privs`. A thread without CAP_BPF keeps CAP_SYS_ADMIN, which includes it.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -76,8 +75,8 @@ pub fn capabilities() -> io::Result<()> {
         kept |= bit(SYS_ADMIN) & permitted;
     }
     for capability in 0..=LAST {
-        // Of capabilities that the kernel has. It takes CAP_SETPCAP, and changes what programs get
-        // that are run later; there are none.
+        // The bounding set applies only to programs that are executed later, and vtepd executes
+        // none. Dropping needs CAP_SETPCAP, so failures are ignored.
         let is_bounded = prctl(libc::PR_CAPBSET_READ, capability.into()).is_ok_and(|set| set == 1);
         if is_bounded && kept & bit(capability) == 0 {
             let _ = prctl(libc::PR_CAPBSET_DROP, capability.into());
@@ -88,7 +87,7 @@ pub fn capabilities() -> io::Result<()> {
     let half = |set: u64| CapData { effective: set as u32, permitted: set as u32, inheritable: 0 };
     let mut header = CapHeader { version: VERSION_3, pid: 0 };
     let data = [half(kept), half(kept >> 32)];
-    // SAFETY: version 3 reads two structures, which are there.
+    // SAFETY: version 3 reads two structures, and `data` has two.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, data.as_ptr()) })?;
     Ok(())
 }
@@ -97,7 +96,7 @@ pub fn capabilities() -> io::Result<()> {
 const LOAD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
-/// Places in `struct seccomp_data`.
+/// Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 /// `AUDIT_ARCH_*` of the machine that this is built for.
@@ -110,7 +109,7 @@ const fn statement(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// A filter that allows these calls, and has all others fail with EPERM.
+/// A filter that allows these system calls. All others fail with EPERM.
 fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let refuse = statement(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let mut program = vec![
@@ -127,16 +126,16 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Has all system calls of the process fail with EPERM but those that vtepd makes. The kernel logs
-/// others, where `kernel.seccomp.actions_logged` has `errno`.
+/// Makes all system calls of the process fail with EPERM, except those that vtepd makes. The kernel
+/// logs them if `kernel.seccomp.actions_logged` contains `errno`.
 ///
 /// # Errors
-/// Where the kernel has no such filters.
+/// When the kernel has no such filters, or when a thread has a filter of its own.
 pub fn system_calls() -> io::Result<()> {
     let program = filter(ALLOWED);
     let length = libc::c_ushort::try_from(program.len()).map_err(io::Error::other)?;
     let filter = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // Older kernels switch speculation off for filtered threads unless they are told not to.
+    // `SPEC_ALLOW`: older kernels otherwise disable speculation in filtered threads.
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC
         | libc::SECCOMP_FILTER_FLAG_LOG
         | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
@@ -144,12 +143,12 @@ pub fn system_calls() -> io::Result<()> {
     let set = unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter)
     };
-    // A number above 0 is a thread that could not follow.
+    // A positive result is the identifier of a thread that could not be synchronised.
     if check(set)? == 0 { Ok(()) } else { Err(io::Error::other("a thread keeps its own filter")) }
 }
 
-/// `LANDLOCK_ACCESS_FS_*` (`include/uapi/linux/landlock.h`) of the first version: all that changes
-/// files, and execution.
+/// `LANDLOCK_ACCESS_FS_*` (`include/uapi/linux/landlock.h`) of the first version: all rights that
+/// change files, and execution.
 const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const REMOVE_FILE: u64 = 1 << 5;
@@ -169,11 +168,11 @@ struct PathBeneath {
     parent_fd: i32,
 }
 
-/// Forbids the calling thread, and those that it starts later, to change or run files. Left are the
-/// switch of short grace periods and, for a socket at a path, its folder.
+/// Forbids the calling thread, and those that it starts later, to change or execute files.
+/// Exceptions are the switch of RCU grace periods, `/dev/net/tun`, and the directory of `socket`.
 ///
 /// # Errors
-/// Where the kernel has no such rules.
+/// When the kernel has no such rules.
 pub fn files(socket: Option<&Path>) -> io::Result<()> {
     let attributes = RulesetAttributes { handled_access_fs: CHANGES };
     let size = size_of::<RulesetAttributes>();
@@ -186,12 +185,12 @@ pub fn files(socket: Option<&Path>) -> io::Result<()> {
     let folder = socket.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     let rules = [
         (Some(Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE),
-        // A TAP that has come back is opened again.
+        // A deleted TAP is opened again when it returns.
         (Some(Path::new("/dev/net/tun")), WRITE_FILE),
         (folder, MAKE_SOCK | REMOVE_FILE),
     ];
     for (path, allowed_access) in rules {
-        // What is not there cannot be allowed, and need not be.
+        // A path that does not exist cannot be allowed.
         let Some(place) = path.and_then(|path| {
             OpenOptions::new()
                 .read(true)
@@ -217,7 +216,7 @@ pub fn files(socket: Option<&Path>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What the filter says of a call, run as the kernel runs it.
+    /// The verdict of the filter for a system call, interpreted as the kernel does.
     fn verdict(program: &[libc::sock_filter], architecture: u32, number: u32) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {
@@ -255,7 +254,8 @@ mod tests {
         assert!(program.len() < 4096, "the kernel takes no longer ones");
     }
 
-    /// In a thread of its own: the rest of the process keeps what it has. Needs root.
+    /// Runs in a thread of its own, so that the rest of the process keeps its privileges. Needs
+    /// root.
     #[test]
     fn capabilities_are_given_up_and_files_stay_as_they_are() {
         let confined = || {
@@ -281,7 +281,7 @@ mod tests {
         );
         assert_eq!(set("CapBnd:") & !kept, 0);
         assert!(status.contains("NoNewPrivs:\t1"), "{status}");
-        // Where the kernel has landlock.
+        // Only where the kernel has landlock.
         assert!(files_stay.unwrap_or(true));
     }
 }

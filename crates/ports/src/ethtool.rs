@@ -1,6 +1,6 @@
-//! Which super-frames an interface takes whole: what is off here, the kernel cuts into frames
-//! before it transmits them (`validate_xmit_skb()` in net/core/dev.c). As `ethtool -K`
-//! (`include/uapi/linux/ethtool.h`).
+//! Switches offload features of an interface off, as `ethtool -K` does
+//! (`include/uapi/linux/ethtool.h`). The kernel then splits such super-frames before it transmits
+//! them (`validate_xmit_skb()` in net/core/dev.c).
 
 use std::ffi::CStr;
 use std::mem::zeroed;
@@ -11,10 +11,11 @@ const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const GET_STRINGS: u32 = 0x1b;
 const SET_FEATURES: u32 = 0x3b;
 const FEATURE_NAMES: u32 = 4;
-/// What `SET_FEATURES` returns beside errors: not supported, and wished only.
+/// Positive results of `SET_FEATURES`: `ETHTOOL_F_UNSUPPORTED` and `ETHTOOL_F_WISH`, which mean
+/// that features were not changed.
 const NOT_DONE: libc::c_int = 1 | 2;
 
-/// More names and words of features than any kernel has.
+/// Upper bound of the number of feature names; no kernel has as many.
 const NAMES: usize = 512;
 
 /// `struct ethtool_gstrings`.
@@ -31,15 +32,15 @@ struct Strings {
 struct SetFeatures {
     command: u32,
     words: u32,
-    /// Which are meant, and how they shall be.
+    /// Masks of the features to change, and of their new values.
     wanted: [[u32; 2]; NAMES / 32],
 }
 
-/// Switches off features of an interface of the calling thread's namespace, by the names that
-/// `ethtool -k` shows. Those that the kernel does not know are off.
+/// Switches features off on an interface of the calling thread's namespace, by the names that
+/// `ethtool -k` shows. Unknown names are ignored, because the kernel lacks those features.
 ///
 /// # Errors
-/// When the kernel refuses, or does not do it.
+/// When the kernel refuses, or when a feature stays on.
 pub(crate) fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
     let mut strings = Box::new(Strings {
         command: GET_STRINGS,
@@ -65,8 +66,8 @@ pub(crate) fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
     }
 }
 
-/// Makes the request that `command` points at, which the kernel may write to as far as the request
-/// says.
+/// Makes the request that `command` points at. The kernel may write as much behind it as the
+/// request's structure allows.
 fn ethtool(interface: &str, command: *mut libc::c_char) -> io::Result<libc::c_int> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: ifreq is plain data for which zero bytes are a valid value.
@@ -77,9 +78,8 @@ fn ethtool(interface: &str, command: *mut libc::c_char) -> io::Result<libc::c_in
         *octet = letter as libc::c_char;
     }
     request.ifr_ifru.ifru_data = command;
-    // SAFETY: the request is whole. Both callers' structures outlive the call and are larger than
-    // what the kernel reads or writes: as many names, and words of features, as it has, which is
-    // less than `NAMES`.
+    // SAFETY: the request is whole. The structures of both callers outlive the call. They have room
+    // for `NAMES` names and words of features, which is more than the kernel reads or writes.
     match unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } {
         result if result < 0 => Err(io::Error::last_os_error()),
         result => Ok(result),

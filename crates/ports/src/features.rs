@@ -1,5 +1,5 @@
-//! What the running kernel can do, found out by trying: distributions carry features to other
-//! versions than those that brought them.
+//! Detects features of the running kernel by trying them. Versions do not suffice, because
+//! distributions backport features.
 
 use std::io;
 use std::net::UdpSocket;
@@ -17,29 +17,28 @@ use crate::packet::PacketSocket;
 use crate::poller;
 use crate::ring::RingSize;
 
-/// See the module's description.
+/// Kernel features that vtepd can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// tcx links (Linux 6.6).
     pub tcx: bool,
-    /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Where it does
-    /// not, they are lost to whoever reads with `PACKET_VNET_HDR` (`virtio_net_hdr_from_skb()` in
+    /// AF_PACKET describes UDP super-frames (`VIRTIO_NET_HDR_GSO_UDP_L4`, Linux 6.2). Without it, a
+    /// socket with `PACKET_VNET_HDR` loses them (`virtio_net_hdr_from_skb()` in
     /// `include/linux/virtio_net.h`).
     pub udp_super_frames: bool,
-    /// A worker is woken once for many frames ([`crate::poller`]; io_uring of Linux 6.15, if this
-    /// process may have it).
+    /// One-shot polls: a worker is woken once for many frames ([`crate::poller`]; io_uring of Linux
+    /// 6.15, if this process may use it).
     pub one_shot_poll: bool,
 }
 
 impl Features {
-    /// What there is to be had.
+    /// All features.
     pub const ALL: Self = Self { tcx: true, udp_super_frames: true, one_shot_poll: true };
 
-    /// Tries everything, in namespaces of its own.
+    /// Detects all features, in new network namespaces where that is necessary.
     ///
     /// # Errors
-    /// Where that cannot be found out for want of privileges (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW,
-    /// CAP_SYS_ADMIN).
+    /// When a privilege is missing (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
     pub fn probe() -> io::Result<Self> {
         Ok(Self {
             tcx: has_tcx()?,
@@ -48,7 +47,7 @@ impl Features {
         })
     }
 
-    /// What the kernel lacks and what is lost by that, each a sentence.
+    /// The features that the kernel lacks and the consequence of each, as sentences.
     #[must_use]
     pub fn lacks(self) -> Vec<String> {
         let tcx = "no tcx links (Linux 6.6): clsact filters are used, which stay (empty) if vtepd is killed, until the next \
@@ -63,7 +62,8 @@ impl Features {
     }
 }
 
-/// It can be asked what hangs there. Loading a program for the hook would succeed on any kernel.
+/// Queries the programs on a tcx hook, which fails without tcx. Loading a program for the hook
+/// would succeed on any kernel.
 fn has_tcx() -> io::Result<bool> {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Ok(_) => Ok(true),
@@ -76,7 +76,8 @@ fn has_tcx() -> io::Result<bool> {
     }
 }
 
-/// Sends one to itself on a loopback that nobody else has, and sees how it is told.
+/// Sends a UDP super-frame over the loopback interface of a new namespace and checks how AF_PACKET
+/// describes it.
 fn describes_udp_super_frames() -> io::Result<bool> {
     const SEGMENT: i32 = 100;
     PrivateNamespace::create()?.enter(|| {
@@ -90,7 +91,7 @@ fn describes_udp_super_frames() -> io::Result<bool> {
         setsockopt(&socket, sockopt::UdpGsoSegment, &SEGMENT)?;
         socket.send_to(&[0; 3 * SEGMENT as usize], socket.local_addr()?)?;
         let timeout = PollTimeout::try_from(Duration::from_secs(1)).unwrap_or(PollTimeout::MAX);
-        // It is there already: a loopback delivers before the call returns, or just after.
+        // The loopback delivers before the call returns, or just after.
         poll(&mut [PollFd::new(tap.as_fd(), PollFlags::POLLIN)], timeout)?;
         let whole = |gso: Option<pipeline::Gso>| gso.is_some_and(|gso| gso.kind == GsoKind::Udp);
         Ok(tap.receive().frames().any(|frame| whole(frame.offload.gso)))

@@ -1,11 +1,12 @@
-//! Programs of others on the hooks that steering uses: found, so that the user hears of them.
+//! Programs of other tools on the hooks that steering uses, so that vtepd can report them.
 //!
-//! The order is fixed. A foreign XDP program sees a received frame first, then tcx programs,
-//! vtepd's own last, then clsact filters by their priority, vtepd's own last. What those before
-//! vtepd drop, redirect or accept for good does not reach vtepd and, if accepted, is the kernel's;
-//! what they pass on is steered. The kernel runs all programs of tcx before all filters of clsact.
-//! So where somebody else has clsact filters, vtepd's own program is attached by clsact, too, for
-//! as long as they are there.
+//! The order is fixed. An XDP program sees a received frame first, then tcx programs with vtepd's
+//! last, then clsact filters by priority with vtepd's last. What an earlier program drops or
+//! redirects does not reach vtepd. What it accepts for good goes to the kernel. What it passes on
+//! is steered.
+//!
+//! The kernel runs all tcx programs before all clsact filters. Where another tool has clsact
+//! filters, vtepd therefore attaches its own program by clsact as well, as long as they are there.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,16 +17,16 @@ use netlink::{Direction, Requests};
 
 use crate::steering::{CLSACT_PRIORITY, Hook, is_own};
 
-/// A program of somebody else.
+/// A program of another tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Where it hangs: `XDP`, `tcx ingress`, `clsact egress`, ….
+    /// Where it is attached: `XDP`, `tcx ingress`, `clsact egress`, ….
     pub hook: &'static str,
     /// Its name, or its kind where it has none.
     pub program: String,
-    /// Whether it runs behind vtepd's own program, so that it does not see what vtepd redirects.
+    /// Whether it runs after vtepd's program, so that it does not see what vtepd redirects.
     pub behind: bool,
 }
 
@@ -41,23 +42,23 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Numbers of the programs that this process has loaded.
+/// Identifiers of the programs that this process has loaded.
 static OWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 fn own_ids() -> MutexGuard<'static, BTreeSet<u32>> {
     OWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This program is one of vtepd's own.
+/// Records that this program is one of vtepd's own.
 pub(crate) fn remember_own(program: &SchedClassifier) {
     own_ids().extend(program.info().map(|information| information.id()));
 }
 
-/// `BPF_PROG_QUERY` (`include/uapi/linux/bpf.h`), and where programs of tcx hang.
+/// `BPF_PROG_QUERY` (`include/uapi/linux/bpf.h`), and the attach types of tcx.
 const PROG_QUERY: libc::c_int = 16;
 const TCX_INGRESS: u32 = 46;
 const TCX_EGRESS: u32 = 47;
-/// More programs than anybody has on one interface; the kernel allows 63.
+/// Room for the identifiers of one hook; the kernel allows 63 programs.
 const MOST: usize = 64;
 
 /// The part of `union bpf_attr` for `BPF_PROG_QUERY`.
@@ -74,7 +75,7 @@ struct Query {
     rest: [u64; 4],
 }
 
-/// The numbers of the programs on tcx; none, where the kernel has no tcx.
+/// The identifiers of the programs on tcx. Empty if the kernel has no tcx.
 fn tcx_programs(ifindex: u32, direction: Direction) -> Vec<u32> {
     let mut ids = vec![0u32; MOST];
     let mut query = Query {
@@ -95,8 +96,8 @@ fn tcx_programs(ifindex: u32, direction: Direction) -> Vec<u32> {
     ids
 }
 
-/// Programs of others on an interface's ingress or egress, and how they stand to vtepd's. Where
-/// they cannot be read (no tcx, no clsact) there are none.
+/// Programs of other tools on an interface's ingress or egress, and whether they run before or
+/// after vtepd's. Hooks that cannot be read (no tcx, no clsact) count as empty.
 #[must_use]
 pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     let Ok(name) = nix::net::if_::if_indextoname(ifindex) else { return Vec::new() };
@@ -116,7 +117,7 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
             behind: false,
         }));
     } else {
-        // Without CAP_SYS_ADMIN, the kernel tells no names.
+        // Without CAP_SYS_ADMIN the kernel returns identifiers of programs, but no names.
         let foreign =
             tcx_programs(ifindex, direction).into_iter().filter(|id| !own_ids().contains(id));
         found.extend(foreign.map(|id| Foreign {
@@ -127,7 +128,7 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
         }));
     }
     let Ok(mut requests) = Requests::open() else { return found };
-    // The kernel says that there is one, not its name. vtepd has none.
+    // The kernel reports that there is an XDP program, but not its name. vtepd has none of its own.
     let xdp = requests.link(&interface).is_ok_and(|link| link.is_some_and(|link| link.xdp));
     if xdp && matches!(direction, Direction::Ingress) {
         let program = "an XDP program".to_owned();
@@ -143,8 +144,8 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     found
 }
 
-/// How vtepd's own program is to be attached there, so that filters of others come first: by clsact
-/// where they are on clsact.
+/// The hook by which vtepd's program has to be attached so that filters of other tools run first:
+/// clsact if they use clsact.
 #[must_use]
 pub fn hook_behind(ifindex: u32, direction: Direction, own: Hook) -> Hook {
     if own == Hook::Clsact {

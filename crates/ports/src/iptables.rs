@@ -1,8 +1,7 @@
-//! Tables of legacy iptables, read without creating any
+//! Reads the tables of legacy iptables without creating any
 //! (`include/uapi/linux/netfilter_ipv4/ip_tables.h`).
 //!
-//! The kernel creates a table when somebody asks for it by name, so only those that are there
-//! already are asked for.
+//! The kernel creates a table when it is requested by name, so only existing tables are requested.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,18 +14,18 @@ const GET_INFO: libc::c_int = 64;
 const GET_ENTRIES: libc::c_int = 65;
 /// Bytes of a table's name.
 const NAME: usize = 32;
-/// Bytes of `struct ipt_getinfo`: name, hooks that are valid, start and policy of each, number and
-/// size of entries.
+/// Bytes of `struct ipt_getinfo`: name, mask of valid hooks, start and policy offsets of each hook,
+/// number and size of entries.
 const INFO: usize = 84;
 /// Bytes of `struct ipt_get_entries` before the entries: name, size and padding.
 const HEADER: usize = 40;
-/// How often a table is read that changes meanwhile.
+/// How many times a table is read that changes meanwhile.
 const ATTEMPTS: u32 = 16;
 
 /// The tables of the calling thread's network namespace.
 ///
 /// # Errors
-/// When one cannot be read.
+/// When a table cannot be read, or changes too often.
 pub fn legacy_tables() -> io::Result<Vec<LegacyTable>> {
     let names = match std::fs::read_to_string("/proc/net/ip_tables_names") {
         Ok(names) => names,
@@ -66,7 +65,7 @@ fn read(socket: &OwnedFd, name: &str) -> io::Result<LegacyTable> {
                 entries.drain(..HEADER);
                 return Ok(LegacyTable { name: name.to_owned(), hooks, entries });
             }
-            // It was replaced by one of another size.
+            // It was replaced by a table of another size.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
-//! The kill switch: the map of programs without which nothing is redirected.
+//! The kill switch: the map of programs that all attached programs call through.
 //!
-//! A dying process's map is emptied by the kernel, as soon as its last descriptor is closed. So the
-//! map has exactly one descriptor, which the threads of this process share.
+//! The kernel empties the map when its last descriptor is closed, so also when the process dies.
+//! The map therefore has exactly one descriptor, which the threads of this process share.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -12,29 +12,29 @@ use aya::programs::ProgramFd;
 
 use crate::steering::{SteeringError, absent};
 
-/// How long another thread may take to fill or empty the map; it needs some microseconds.
+/// How long [`KillSwitch::suspend`] waits for another thread that fills or empties the map.
 const BUSY: Duration = Duration::from_millis(20);
 
-/// Whether frames are redirected.
+/// Whether frames are redirected, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Not yet, or not any more.
+    /// Not engaged yet, or released again.
     Released,
-    /// Frames are redirected.
+    /// The map is filled, and frames are redirected.
     Engaged,
-    /// They would be, but the control task hangs.
+    /// Emptied because the control task hangs; [`KillSwitch::resume`] fills it again.
     Suspended,
 }
 
-/// The map and what is put into it. A clone is the same map.
+/// The kill switch map and the programs that fill it. A clone refers to the same map.
 #[derive(Debug, Clone)]
 pub struct KillSwitch(Arc<Mutex<Inner>>);
 
 struct Inner {
     map: ProgramArray<MapData>,
-    /// In the order in which they are put there.
+    /// Index and program, in the order in which the map is filled.
     programs: Vec<(u32, ProgramFd)>,
-    /// The places that are emptied, in this order.
+    /// The indices that are cleared, in this order.
     emptied: &'static [u32],
     state: State,
 }
@@ -83,7 +83,7 @@ impl KillSwitch {
 
     pub(crate) fn engage(&self) -> Result<(), SteeringError> {
         let mut inner = self.inner();
-        // Who suspended it resumes it.
+        // Only the thread that suspended it resumes it.
         if inner.state == State::Suspended { Ok(()) } else { inner.fill() }
     }
 
@@ -91,24 +91,24 @@ impl KillSwitch {
         self.inner().empty(State::Released)
     }
 
-    /// Whether it is filled.
+    /// Whether the map is filled.
     #[must_use]
     pub fn is_engaged(&self) -> bool {
         self.inner().state == State::Engaged
     }
 
-    /// Whether [`Self::suspend`] emptied it and [`Self::resume`] has not filled it again.
+    /// Whether [`Self::suspend`] emptied the map and [`Self::resume`] has not filled it again.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.inner().state == State::Suspended
     }
 
-    /// Empties it until [`Self::resume`], from whatever thread, without waiting for one that hangs.
-    /// Says whether it was filled.
+    /// Empties the map until [`Self::resume`]. Any thread may call this, because it does not wait
+    /// long for a thread that hangs. Returns whether the map was filled.
     ///
     /// # Errors
-    /// When the kernel refuses, or when another thread has hung while it filled or emptied the map.
-    /// Then only the end of the process hands everything back.
+    /// When the kernel refuses, or when another thread hangs while it fills or empties the map.
+    /// Then only the end of the process gives everything back to the kernel.
     pub fn suspend(&self) -> Result<bool, SteeringError> {
         let until = Instant::now() + BUSY;
         let mut inner = loop {
@@ -129,7 +129,7 @@ impl KillSwitch {
         inner.empty(State::Suspended).map(|()| true)
     }
 
-    /// Fills it again, if [`Self::suspend`] emptied it. Says whether it did.
+    /// Fills the map again if [`Self::suspend`] emptied it. Returns whether it did.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,23 +1,23 @@
-//! AF_PACKET and in-memory ports, punt pairs and steering programs: the only room with unsafe code.
+//! AF_PACKET sockets, TAPs, punt pairs and steering programs. This is the only library crate with
+//! `unsafe` code.
 //!
-//! - [`access`], [`tap`]: ports of VNIs without a kernel bridge
-//! - [`packet`]: AF_PACKET sockets, batched both ways
-//! - `outbox`: frames on their way into a socket
-//! - [`netns`], [`punt`]: veth pairs whose far end only this process sees
-//! - [`features`]: what the running kernel can do
-//! - [`foreign_programs`]: programs of others on the same hooks
+//! - [`access`], [`tap`]: access ports of VNIs without a kernel bridge
+//! - [`packet`]: AF_PACKET sockets with batched receive and transmit
+//! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
+//! - [`netns`], [`punt`]: punt pairs and the private network namespace of their far ends
+//! - [`features`]: detection of kernel features
+//! - [`foreign_programs`]: programs of other tools on the hooks that steering uses
 //! - [`iptables`]: tables of legacy iptables
-//! - [`stale_filters`]: what a killed vtepd leaves on clsact hooks
-//! - [`watchdog`]: what has them give up a worker that hangs
-//! - `segmentation`: which super-frames an interface takes whole
-//! - `haste`: short grace periods while there are many hooks to change
-//! - [`poller`]: sleeping until there is something to read
-//! - [`scheduling`], [`affinity`]: a worker that is run at once, and does not overtake itself
-//! - `bypass`, `port_counts`: hosts' frames that go straight to the worker, and what is counted of
-//!   each port's
-//! - `kill_switch`: the map without which nothing is redirected
-//! - [`confine`]: what is given up after the start
-//! - [`steering`]: the programs that redirect frames into the punt pairs
+//! - [`stale_filters`]: removes clsact filters that a killed vtepd left behind
+//! - [`watchdog`]: detects a worker that hangs
+//! - `ethtool`: switches offload features of an interface off
+//! - `rcu_expedite`: shortens RCU grace periods while many hooks change
+//! - [`poller`]: sleeps until a descriptor is readable
+//! - [`scheduling`], [`affinity`]: scheduling policy and CPU affinity of a worker
+//! - `bypass`, `port_counts`: the bridge bypass and its counters for each port
+//! - `kill_switch`: the map that all attached programs call through
+//! - [`confine`]: gives up privileges after the start
+//! - [`steering`]: loads and attaches the steering programs and writes their maps
 
 #![allow(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! A network namespace that only this process holds: it and all that is in it end with the process.
+//! A network namespace that only this process holds. It and everything in it end with the process.
 
 use std::fs::File;
 use std::io;
@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// See the module's description.
+/// A network namespace without a name, held by an open file.
 #[derive(Debug)]
 pub struct PrivateNamespace(File);
 
 impl PrivateNamespace {
-    /// Makes an empty namespace; the calling thread stays where it is.
+    /// Creates an empty namespace. The calling thread stays in its own.
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN, or when the system's limit of namespaces is reached.
@@ -22,7 +22,7 @@ impl PrivateNamespace {
         })
     }
 
-    /// Runs `f` on a thread of its own inside the namespace. Sockets that it opens stay there.
+    /// Runs `f` on a new thread inside the namespace. Sockets that it opens stay in the namespace.
     ///
     /// # Errors
     /// As setns(2), or as `f`.
@@ -40,7 +40,7 @@ impl AsFd for PrivateNamespace {
     }
 }
 
-/// A thread's namespace ends with it, so that no other code can find itself in the wrong one.
+/// Runs `f` on a new thread, so that no other code can run in the wrong namespace afterwards.
 fn on_a_thread<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| scope.spawn(f).join())
         .map_err(|_| io::Error::other("a thread in a namespace panicked"))?

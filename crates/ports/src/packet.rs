@@ -1,4 +1,4 @@
-//! AF_PACKET sockets with `PACKET_VNET_HDR`, batched both ways (packet(7),
+//! AF_PACKET sockets with `PACKET_VNET_HDR` and batched receive and transmit (packet(7),
 //! `net/packet/af_packet.c`).
 
 use std::io;
@@ -10,11 +10,10 @@ use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
 use crate::ring::{Ring, RingSize};
 use crate::tx::{SuperFrames, TxQueue};
 
-/// Frames of a batch at most, super-frames by their segments: of sixty-four flows that take turns,
-/// sixteen each leave together.
+/// Maximum number of frames in a batch. A super-frame counts as its segments.
 pub const BATCH: usize = 1024;
 
-/// `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte order.
+/// `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in host byte order.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct VnetHeader {
@@ -27,7 +26,7 @@ pub(crate) struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// As it lies in memory.
+    /// The header as it is stored in memory.
     pub(crate) const fn bytes(&self) -> [u8; size_of::<Self>()] {
         let [a, b] = self.header_length.to_ne_bytes();
         let [c, d] = self.gso_size.to_ne_bytes();
@@ -36,7 +35,7 @@ impl VnetHeader {
         [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
     }
 
-    /// From how it lies in memory.
+    /// Reads a header as it is stored in memory.
     pub(crate) const fn from_bytes(
         [flags, gso_type, a, b, c, d, e, f, g, h]: [u8; size_of::<Self>()],
     ) -> Self {
@@ -57,14 +56,14 @@ const GSO_NONE: u8 = 0;
 pub(crate) const GSO_TCPV4: u8 = 1;
 pub(crate) const GSO_TCPV6: u8 = 4;
 pub(crate) const GSO_UDP_L4: u8 = 5;
-/// TCP with ECN, and with accurate ECN, which repeats CWR in every segment (Linux 6.18).
+/// TCP with ECN, and TCP with accurate ECN, in which every segment repeats CWR (Linux 6.18).
 pub(crate) const GSO_ECN: u8 = 0x80;
 const GSO_ACCECN: u8 = 0x10;
 
-/// What a socket receives that only sends.
+/// The batch of a socket that only sends.
 static NOTHING: Batch<'static> = Batch::none();
 
-/// A socket bound to one interface, or to none for sending only.
+/// An AF_PACKET socket that is bound to one interface, or to none if it only sends.
 pub struct PacketSocket {
     fd: OwnedFd,
     ifindex: u32,
@@ -88,14 +87,14 @@ impl AsFd for PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket that receives every frame that arrives on an interface of the calling thread's
-    /// namespace, and sends there. What the namespace itself sends is not received.
+    /// Opens a socket that receives every frame arriving on an interface of the calling thread's
+    /// namespace, and sends there. It does not receive what the namespace itself sends.
     ///
     /// # Errors
     /// As socket(2), bind(2) and setsockopt(2): without CAP_NET_RAW, or when the interface does not
     /// exist.
     pub fn open(ifindex: u32, room: RingSize) -> io::Result<Self> {
-        // Protocol 0 first: no frame may be queued before the options hold.
+        // Protocol 0 first: no frame may be queued before the options are set.
         let mut socket = Self::with_protocol(ifindex)?;
         let on: libc::c_int = 1;
         set_option(&socket.fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &on)?;
@@ -112,7 +111,7 @@ impl PacketSocket {
         if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
     }
 
-    /// Has the interface hand over what is for others than itself, too (`PACKET_MR_PROMISC`).
+    /// Makes the interface receive frames for other addresses too (`PACKET_MR_PROMISC`).
     ///
     /// # Errors
     /// As setsockopt(2).
@@ -124,9 +123,9 @@ impl PacketSocket {
         set_option(&self.fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// A socket that sends to interfaces of the calling thread's namespace and receives nothing.
-    /// With `super_frames`, encapsulated frames of one outer flow leave together
-    /// ([`pipeline::aggregate`]).
+    /// Opens a socket that sends to interfaces of the calling thread's namespace and receives
+    /// nothing. With `super_frames`, encapsulated frames of one outer flow are grouped into
+    /// super-frames ([`pipeline::aggregate`]).
     ///
     /// # Errors
     /// As socket(2) and setsockopt(2): without CAP_NET_RAW.
@@ -136,20 +135,20 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Has frames that find no room in the socket's queue dropped at once, not waited for.
+    /// Drops frames immediately if the socket's send buffer is full, instead of waiting.
     #[must_use]
     pub fn without_patience(mut self) -> Self {
         self.outbox.patience = 0;
         self
     }
 
-    /// Has frames that go to the interface that the socket is bound to leave in bundles
+    /// Sets whether frames for the interface that the socket is bound to are sent in bundles
     /// ([`pipeline::bundle`]).
     pub const fn set_bundles(&mut self, bundles: bool) {
         self.outbox.together = bundles;
     }
 
-    /// Whether they do.
+    /// Whether such frames are sent in bundles.
     #[must_use]
     pub const fn bundles(&self) -> bool {
         self.outbox.together
@@ -157,8 +156,8 @@ impl PacketSocket {
 
     fn with_protocol(ifindex: u32) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody
-        // else owns.
+        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that has no
+        // other owner.
         let fd = unsafe {
             let fd = libc::socket(libc::AF_PACKET, kind, 0);
             if fd < 0 {
@@ -182,17 +181,17 @@ impl PacketSocket {
         address
     }
 
-    /// The interface it is bound to; 0 for none.
+    /// Interface index that the socket is bound to; 0 for none.
     #[must_use]
     pub const fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// Frames that the kernel could not put into the ring since the last call
-    /// (`PACKET_STATISTICS`).
+    /// Returns how many frames the kernel dropped since the last call because they did not fit the
+    /// ring or the socket's queue (`PACKET_STATISTICS`). Replaces a ring that is stuck.
     ///
     /// # Errors
-    /// As getsockopt(2), or when a ring that was stuck could not be made anew.
+    /// As getsockopt(2), or when a ring that was stuck could not be replaced.
     pub fn overruns(&mut self) -> io::Result<u64> {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
@@ -218,35 +217,35 @@ impl PacketSocket {
         Ok(dropped)
     }
 
-    /// Whether frames are known to be lost that [`Self::overruns`] has not returned yet. No system
-    /// call: of a ring that was full it does not know.
+    /// Whether frames that did not fit the socket's queue are known to be lost and
+    /// [`Self::overruns`] has not returned them yet. Makes no system call, so it does not notice
+    /// that the ring was full.
     #[must_use]
     pub fn has_overruns(&self) -> bool {
         self.ring.as_ref().is_some_and(Ring::has_cut)
     }
 
-    /// What has arrived since the last call; does not wait. A frame that could not be read is an
-    /// empty one.
+    /// Frames that have arrived since the last call. Does not wait. A frame that could not be read
+    /// is empty.
     pub fn receive(&mut self) -> &Batch<'_> {
         let socket = self.fd.as_fd();
         self.ring.as_mut().map_or(&NOTHING, |ring| ring.receive(socket))
     }
 
-    /// What the last call of [`Self::receive`] returned.
+    /// The batch that [`Self::receive`] returned last.
     #[must_use]
     pub fn batch(&self) -> &Batch<'_> {
         self.ring.as_ref().map_or(&NOTHING, Ring::batch)
     }
 
-    /// Has tags stay in the received frames' bytes.
+    /// Keeps VLAN tags in the bytes of received frames.
     pub const fn keep_tags(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.keep_tags();
         }
     }
 
-    /// Forgets what the kernel has to say of the interface (that it went down), which would keep
-    /// the socket ready for ever.
+    /// Clears a pending error of the socket (ENETDOWN). Otherwise the socket would stay ready.
     pub fn clear_error(&self) {
         let (mut error, mut length): (libc::c_int, _) =
             (0, size_of::<libc::c_int>() as libc::socklen_t);
@@ -263,10 +262,11 @@ impl PacketSocket {
         };
     }
 
-    /// Sends frames, each to its own destination: a socket that is bound to an interface those that
-    /// go there ([`pipeline::Destination::is_bound`]), and another one the others; the rest is left
-    /// to another socket. `outcome` is told what became of each. The frames of one outer flow keep
-    /// their order. Returns what of them left together.
+    /// Sends frames to their destinations. A socket that is bound to an interface sends those for
+    /// that interface ([`pipeline::Destination::is_bound`]). A socket that is not bound sends the
+    /// others. Frames for the other socket are skipped. `outcome` is called with the result of each
+    /// frame that was handled. The frames of one outer flow keep their order. Returns counts of the
+    /// super-frames.
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,
@@ -277,7 +277,7 @@ impl PacketSocket {
     }
 }
 
-/// What the header says; `None` for a kind of segmentation that is not known here.
+/// The offload that a header describes; `None` for an unknown kind of segmentation.
 pub(crate) fn offload(header: &VnetHeader) -> Option<Offload> {
     let checksum = if header.flags & NEEDS_CSUM != 0 {
         Checksum::Partial { start: header.checksum_start, offset: header.checksum_offset }

@@ -1,9 +1,9 @@
-//! Sleeping until there is something to read, and being woken for it once.
+//! Sleeps until a descriptor is readable, and wakes up once.
 //!
-//! Who sleeps in poll(2) or epoll(7) stays in each socket's queue of waiters until it is run. Until
-//! then every further frame wakes it again, a tenth of a microsecond for nothing, and on a core
-//! that it shares with the sender a thousand come before its turn. A poll of io_uring(7) leaves
-//! that queue with the first of them (`io_poll_wake()`, `io_uring/poll.c`).
+//! A thread that sleeps in poll(2) or epoll(7) stays in each socket's wait queue until it is
+//! scheduled. Until then every further frame wakes it again. A poll of io_uring(7) leaves the wait
+//! queue with the first frame (`io_poll_wake()`, `io_uring/poll.c`). See
+//! docs/adr/0008-one-shot-polls.md.
 
 use std::io;
 use std::marker::PhantomData;
@@ -13,8 +13,8 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, types};
 use nix::sys::time::TimeSpec;
 
-/// Flags of io_uring_enter(2) (`include/uapi/linux/io_uring.h`). Without the last, a CPU whose
-/// worker sleeps would be shown as one that waits for a disk; it is as old as Linux 6.15.
+/// Flags of io_uring_enter(2) (`include/uapi/linux/io_uring.h`). `NO_IOWAIT` (Linux 6.15) keeps the
+/// kernel from accounting the sleep as I/O wait.
 const GETEVENTS: u32 = 1 << 0;
 const EXT_ARG: u32 = 1 << 3;
 const NO_IOWAIT: u32 = 1 << 7;
@@ -28,17 +28,16 @@ struct WaitTerms {
     timeout: u64,
 }
 
-/// A descriptor that has something to say.
+/// A descriptor that is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// Which of those that were waited for.
+    /// Its position among the descriptors that were waited for.
     pub number: usize,
-    /// Whether that is an error of its own (`POLLERR`).
+    /// Whether the socket has an error (`POLLERR`).
     pub failed: bool,
 }
 
-/// See the module's description. It waits for the same descriptors every time, and belongs to the
-/// thread that it was made in.
+/// Waits for a fixed list of descriptors. Belongs to the thread that created it.
 pub struct Poller {
     way: Way,
     ready: Vec<Ready>,
@@ -46,7 +45,7 @@ pub struct Poller {
 }
 
 enum Way {
-    /// `waits` says which descriptors have a poll that has not told of anything yet.
+    /// One-shot polls of io_uring. `waits` marks the descriptors with a pending poll.
     Once {
         ring: Box<IoUring>,
         waits: Vec<bool>,
@@ -55,15 +54,16 @@ enum Way {
 }
 
 impl Poller {
-    /// For so many descriptors: woken once for each where the kernel can and may, and as by
-    /// [`Self::poll`] elsewhere.
+    /// A poller for this many descriptors that uses one-shot polls, or [`Self::poll`] where the
+    /// kernel lacks them or denies them.
     #[must_use]
     pub fn once(descriptors: usize) -> Self {
         let Ok(ring) = one_shot(descriptors) else { return Self::poll(descriptors) };
         Self::by(Way::Once { ring: Box::new(ring), waits: vec![false; descriptors] }, descriptors)
     }
 
-    /// For so many descriptors, with poll(2): cheaper for who never sleeps.
+    /// A poller for this many descriptors that uses poll(2). It is cheaper for a thread that never
+    /// sleeps.
     #[must_use]
     pub fn poll(descriptors: usize) -> Self {
         Self::by(Way::Poll(Vec::with_capacity(descriptors)), descriptors)
@@ -73,8 +73,9 @@ impl Poller {
         Self { way, ready: Vec::with_capacity(descriptors), of_this_thread: PhantomData }
     }
 
-    /// Sleeps until one of the descriptors that it was made for, or of the first of them, is
-    /// readable or has failed, a signal comes, or the time is over. Nothing is allocated.
+    /// Sleeps until a descriptor is readable or has an error, a signal arrives, or the timeout
+    /// expires. `descriptors` are those that the poller was created for, or the first of them,
+    /// always in the same order. Nothing is allocated.
     ///
     /// # Errors
     /// As poll(2) and io_uring_enter(2).
@@ -99,18 +100,18 @@ impl Poller {
     }
 }
 
-/// Whether the kernel can wake somebody once, and lets this process have it.
+/// Whether the kernel has one-shot polls and lets this process use them.
 pub(crate) fn has_one_shot() -> bool {
     one_shot(1).is_ok()
 }
 
-/// A ring whose completions are made where its thread waits for them, which spares those whose
-/// frames wake it that (Linux 6.1).
+/// Creates a ring. Its completions are processed by the thread that waits for them, not by the
+/// senders of the frames (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1).
 fn one_shot(descriptors: usize) -> io::Result<IoUring> {
     let entries = u32::try_from(descriptors).unwrap_or(u32::MAX).max(1).next_power_of_two();
     let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries)?;
-    // A flag that the kernel does not know it refuses.
-    // SAFETY: nothing is handed over, and nothing is waited for.
+    // The kernel refuses flags that it does not know. SAFETY: nothing is submitted, and nothing is
+    // waited for.
     unsafe { ring.submitter().enter::<WaitTerms>(0, 0, GETEVENTS | NO_IOWAIT, None)? };
     Ok(ring)
 }
@@ -126,7 +127,7 @@ fn wait_once<'a>(
     for ((number, waits), descriptor) in waits.iter_mut().enumerate().zip(descriptors) {
         if !*waits {
             let poll = opcode::PollAdd::new(types::Fd(descriptor.as_raw_fd()), libc::POLLIN as u32);
-            // SAFETY: a poll refers to no memory, and holds the file that it is about by itself.
+            // SAFETY: a poll refers to no memory, and holds a reference to its file.
             unsafe { ring.submission().push(&poll.build().user_data(number as u64)) }
                 .map_err(io::Error::other)?;
             *waits = true;
@@ -140,7 +141,7 @@ fn wait_once<'a>(
         least_microseconds: 0,
         timeout: timeout.as_ref().map_or(0, |timeout| std::ptr::from_ref(timeout) as u64),
     };
-    // SAFETY: `terms`, and the time that it points at, outlive the call.
+    // SAFETY: `terms`, and the timeout that it points at, outlive the call.
     let waited =
         unsafe { ring.submitter().enter(added, 1, GETEVENTS | EXT_ARG | NO_IOWAIT, Some(&terms)) };
     for done in ring.completion() {
@@ -172,7 +173,7 @@ fn wait_by_poll<'a>(
     let timeout = timeout.map(TimeSpec::from);
     let timeout =
         timeout.as_ref().map_or(std::ptr::null(), |timeout| std::ptr::from_ref(timeout.as_ref()));
-    // SAFETY: pointer and length describe `polls`, and the time outlives the call.
+    // SAFETY: pointer and length describe `polls`, and the timeout outlives the call.
     let waited = unsafe {
         libc::ppoll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout, std::ptr::null())
     };
@@ -199,7 +200,7 @@ mod tests {
     const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
     const LONG: Option<Duration> = Some(Duration::from_secs(20));
 
-    /// Both ways, the first where the kernel has it.
+    /// Both kinds of poller; the first falls back to poll(2) where the kernel lacks io_uring.
     fn both() -> [Poller; 2] {
         if !has_one_shot() {
             println!(
@@ -226,16 +227,16 @@ mod tests {
             assert_eq!(wait(LONG), [ready(1)]);
             assert_eq!(wait(LONG), [ready(1)]);
             other.read().unwrap();
-            // One that was not waited for meanwhile.
+            // The poll of a descriptor that became ready while another was read.
             one.write(1).unwrap();
             assert_eq!(wait(LONG), [ready(0)]);
             other.write(1).unwrap();
-            // Both are told of, if not at once.
+            // Both are reported, possibly by separate calls.
             let told: Vec<Ready> = (0..2).flat_map(|_| wait(LONG)).collect();
             assert!([0, 1].iter().all(|number| told.contains(&ready(*number))), "{told:?}");
             one.read().unwrap();
             other.read().unwrap();
-            // What was told of while nobody waited may have been read since, but that ends.
+            // A report may be stale if the event was read since. That happens at most twice.
             assert!((0..3).any(|_| wait(AT_ONCE).is_empty()));
         }
     }
@@ -266,7 +267,7 @@ mod tests {
             assert_eq!(readiness.wait([event.as_fd()].into_iter(), Some(least)).unwrap(), []);
             assert!(begun.elapsed() >= least);
 
-            // A pipe that nobody reads any more.
+            // A pipe without a reader.
             let (reader, mut writer) = io::pipe().unwrap();
             drop(reader);
             assert!(writer.write(b"x").is_err());

@@ -1,7 +1,7 @@
-//! Numbers of ports with the bypass, and what the programs count under each (`struct port_counts`).
+//! Numbers of ports with the bypass, and the counters of each number (`struct port_counts`).
 //!
-//! Nobody resets what is counted: a number that is given to another port goes on from where it was,
-//! so that the sum of all only grows.
+//! The counters are never reset. If a number is given to another port, its counters go on, so that
+//! the sum over all numbers only grows.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,18 @@ use aya::{Ebpf, Pod};
 
 use crate::steering::SteeringError;
 
-/// What became of a port's frames; a super-frame is one.
+/// Counts of a port's frames. A super-frame counts as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PortCounts {
-    /// Redirected to the worker without the bridge.
+    /// Frames redirected to the worker past the bridge.
     pub bypass: u64,
-    /// Could have been, and were left to the bridge so that it sees who is talking.
+    /// Frames that could take the bypass but were left to the bridge, so that it refreshes its
+    /// entry of the host.
     pub refreshed: u64,
-    /// Others, left to the bridge.
+    /// Other frames, left to the bridge.
     pub passed: u64,
-    /// Left to the bridge because the worker hung.
+    /// Frames left to the bridge because the worker hung.
     pub stalled: u64,
 }
 
@@ -28,7 +29,7 @@ pub struct PortCounts {
 unsafe impl Pod for PortCounts {}
 
 impl PortCounts {
-    /// Each of the counts, joined with that of another.
+    /// Combines each count with that of `other`.
     fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
         Self {
             bypass: join(self.bypass, other.bypass),
@@ -39,13 +40,13 @@ impl PortCounts {
     }
 }
 
-/// Which numbers are in use.
+/// Allocates the numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    /// What stood under each number when it was taken.
+    /// The counters of each number when it was taken.
     taken: BTreeMap<u16, PortCounts>,
     free: Vec<u16>,
-    /// Numbers ever taken: all below this.
+    /// All numbers below this have been taken at some time.
     ever: u16,
 }
 
@@ -53,7 +54,7 @@ impl Numbers {
     /// Entries of the programs' map.
     pub(crate) const MOST: u16 = 4096;
 
-    /// A number that nobody has, if there is one.
+    /// Takes a free number, if there is one.
     pub(crate) fn take(&mut self, ebpf: &Ebpf) -> Result<Option<u16>, SteeringError> {
         let Some(number) =
             self.free.last().copied().or((self.ever < Self::MOST).then_some(self.ever))
@@ -72,13 +73,13 @@ impl Numbers {
         self.free.push(number);
     }
 
-    /// What was counted under a number since it was taken.
+    /// Counts of a number since it was taken.
     pub(crate) fn counts(&self, ebpf: &Ebpf, number: u16) -> Result<PortCounts, SteeringError> {
         let before = self.taken.get(&number).copied().unwrap_or_default();
         Ok(counted(ebpf, number)?.with(before, u64::saturating_sub))
     }
 
-    /// What was counted under all numbers.
+    /// The sum of the counts of all numbers.
     pub(crate) fn counts_of_all(&self, ebpf: &Ebpf) -> Result<PortCounts, SteeringError> {
         (0..self.ever).try_fold(PortCounts::default(), |sum, number| {
             Ok(sum.with(counted(ebpf, number)?, u64::wrapping_add))

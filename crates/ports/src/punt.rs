@@ -1,6 +1,6 @@
-//! Punt pairs: veth pairs whose near end lies in the leaf's namespace, where steering redirects to
-//! it, and whose far end lies in a private one, where the worker's AF_PACKET socket is the only
-//! thing that sees it.
+//! Punt pairs: veth pairs that carry redirected frames to a worker. The near end is in the leaf's
+//! namespace, where steering redirects frames to it. The far end is in a private namespace, where
+//! the worker's AF_PACKET socket is the only reader.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,41 +14,40 @@ use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
 use crate::ring::RingSize;
 
-/// MTU of both ends in bytes: whatever the kernel hands over fits.
+/// MTU of both ends in bytes, large enough for every packet.
 const MTU: u32 = 65_535;
-/// Frames that the ring has room for in which they wait for the worker. A kernel that is not
-/// preemptible does nothing else while it makes a ring: on a small virtual machine 32 MB took up to
-/// 126 ms, in which another vtepd's worker was not run.
+/// Slots of the ring. It is not larger because a kernel without preemption runs nothing else on
+/// that CPU while it allocates a ring.
 const FRAMES: usize = 3584;
-/// What a frame that a vxlan netdev sends or receives has beside what its MTU is about: an Ethernet
-/// header and a tag, and the outer headers.
+/// Bytes that a frame of a vxlan netdev has in addition to the netdev's MTU: an Ethernet header, a
+/// tag and the outer headers.
 const AROUND: usize = 14 + 4 + 50;
-/// Super-frames that a virtio-net header cannot describe on any kernel: they would be lost on the
-/// far end's socket.
+/// Features for super-frames that a virtio-net header cannot describe on any kernel. The far end's
+/// socket would lose them.
 const INDESCRIBABLE: [&str; 2] = ["tx-sctp-segmentation", "tx-gso-list"];
-/// And what it cannot describe on some.
+/// The feature for super-frames that it cannot describe on some kernels.
 const UDP: &str = "tx-udp-segmentation";
-/// `IFF_UP`.
+/// `IFF_UP` of netdevice(7).
 const UP: u32 = 1;
 /// `IF_OPER_UP` (RFC 2863, `include/uapi/linux/if.h`).
 const OPERATIONAL: u8 = 6;
 /// How long an end may take to become operational.
 const ACTIVATION: Duration = Duration::from_secs(1);
-/// `IN6_ADDR_GEN_MODE_NONE`: no link-local address, so nothing is said on the link.
+/// `IN6_ADDR_GEN_MODE_NONE`: no link-local address, so that the IPv6 stack sends nothing.
 const NO_ADDRESS: u8 = 1;
 
 /// The two punt pairs of a worker.
 #[derive(Debug)]
 pub struct PuntPairs {
-    /// That uplinks redirect to.
+    /// For packets that uplinks redirect.
     pub underlay: PuntPair,
-    /// That vxlan netdevs and hosts' ports redirect to.
+    /// For frames that vxlan netdevs and host ports redirect.
     pub bridge: PuntPair,
 }
 
 impl PuntPairs {
-    /// Makes those of the worker with this number: `vtepd-underlay` and `vtepd-bridge`, with the
-    /// number behind it but for the first.
+    /// Creates the punt pairs of the worker with this number: `vtepd-underlay` and `vtepd-bridge`.
+    /// Workers after the first append their number to the names.
     ///
     /// # Errors
     /// As [`PuntPair::create`].
@@ -62,7 +61,7 @@ impl PuntPairs {
         Ok(Self { underlay: create("vtepd-underlay")?, bridge: create("vtepd-bridge")? })
     }
 
-    /// Brings both up.
+    /// Brings both punt pairs up.
     ///
     /// # Errors
     /// As [`PuntPair::up`].
@@ -72,7 +71,7 @@ impl PuntPairs {
     }
 }
 
-/// A punt pair, removed when dropped or when the process ends.
+/// A veth pair to a worker. It is removed when dropped or when the process ends.
 #[derive(Debug)]
 pub struct PuntPair {
     name: String,
@@ -80,7 +79,7 @@ pub struct PuntPair {
     socket: Option<PacketSocket>,
 }
 
-/// A punt pair could not be made.
+/// A punt pair could not be created or brought up.
 #[derive(Debug, thiserror::Error)]
 #[error("punt {name}: {step}: {source}")]
 pub struct PuntError {
@@ -90,13 +89,14 @@ pub struct PuntError {
 }
 
 impl PuntPair {
-    /// Makes a punt pair between the calling thread's namespace and a private one; its ends have
-    /// the same name in both. Both are down until [`Self::up`], so that steering can be attached
-    /// before a frame passes. A link of that name is taken away first: the kernel takes its time
-    /// with the namespaces of processes that were killed, and with the links into them.
+    /// Creates a punt pair between the calling thread's namespace and a private one. Its ends have
+    /// the same name in both. Both ends are down until [`Self::up`], so that steering can be
+    /// attached before a frame passes. An existing link of that name is deleted first. The kernel
+    /// is slow to remove the namespace of a killed process with its links.
     ///
-    /// What the worker's socket could not read as a super-frame, the near end does not transmit as
-    /// one. Frames of more than `longest` bytes pass as well, but cost the worker more.
+    /// The near end does not transmit super-frames that the worker's socket could not read; the
+    /// kernel splits them. Frames of more than `longest` bytes pass as well, but cost the worker a
+    /// system call each.
     ///
     /// # Errors
     /// When a privilege is missing (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
@@ -110,7 +110,7 @@ impl PuntPair {
         let mut requests =
             Requests::open().map_err(io::Error::other).map_err(failed("open netlink"))?;
         if let Ok(Some(leftover)) = requests.link(name) {
-            // It may have gone by itself meanwhile.
+            // It may have been removed meanwhile.
             let _ = requests.delete_link(leftover.ifindex);
         }
         let near_end = VethEnd { name, namespace: None, mac: None };
@@ -128,7 +128,7 @@ impl PuntPair {
         let socket = private
             .enter(|| {
                 let mut requests = Requests::open().map_err(io::Error::other)?;
-                // Bundles are cut here.
+                // The kernel splits bundles at this end.
                 ethtool::switch_off(name, &[UDP])?;
                 PacketSocket::open(
                     quiet(&mut requests, name)?,
@@ -140,10 +140,11 @@ impl PuntPair {
         Ok(punt)
     }
 
-    /// Brings both ends up, and waits until both can transmit. The end that comes first has no
-    /// carrier at that moment, so the kernel activates its transmit queue later, from a work queue,
-    /// and until then drops in silence what it is given (`noop_qdisc`; `linkwatch_do_dev()` in
-    /// net/core/link_watch.c sets the operational state together with that).
+    /// Brings both ends up, and waits until both can transmit.
+    ///
+    /// The end that comes up first has no carrier at that moment. The kernel activates its transmit
+    /// queue later from a work queue, and until then drops frames silently (`noop_qdisc`).
+    /// `linkwatch_do_dev()` in net/core/link_watch.c sets the operational state at the same time.
     ///
     /// # Errors
     /// When an end has vanished, or cannot transmit within a second.
@@ -175,15 +176,16 @@ impl PuntPair {
         private.enter(active).and_then(|()| active()).map_err(failed)
     }
 
-    /// Whether the near end is up; an error where it is gone.
+    /// Whether the near end is up.
     ///
     /// # Errors
-    /// `NotFound` where somebody deleted, renamed or moved it, or when the kernel does not tell.
+    /// `NotFound` when the near end was deleted, renamed or moved to another namespace, or any
+    /// error of the netlink request.
     pub fn is_up(&self) -> io::Result<bool> {
         Ok(self.link()?.flags & UP != 0)
     }
 
-    /// Sets the near end up again, and waits until it can transmit.
+    /// Brings the near end up again, and waits until it can transmit.
     ///
     /// # Errors
     /// As [`Self::up`].
@@ -213,7 +215,7 @@ impl PuntPair {
         (self.near, &self.name)
     }
 
-    /// The far end's socket, for the worker.
+    /// The far end's socket, for the worker. `None` after the first call.
     pub const fn take_socket(&mut self) -> Option<PacketSocket> {
         self.socket.take()
     }
@@ -221,22 +223,23 @@ impl PuntPair {
 
 impl Drop for PuntPair {
     fn drop(&mut self) {
-        // It may be gone already; the namespace's end would remove it as well, only later.
+        // It may be removed already. The end of the namespace would remove it as well, but later.
         if let Ok(mut requests) = Requests::open() {
             let _ = requests.delete_link(self.near);
         }
     }
 }
 
-/// What the worker with this number has under a name: with the number behind, but for the first.
+/// The name of a worker's object: `name` for the first worker, and with the number appended for
+/// others.
 #[must_use]
 pub fn of_worker(name: &str, worker: usize) -> String {
     if worker == 0 { name.to_owned() } else { format!("{name}{worker}") }
 }
 
-/// Bytes of the longest frame that the vxlan netdevs of the calling thread's namespace send or
-/// receive, outer headers and all, by their MTUs; of any where there are none, or where the kernel
-/// does not tell.
+/// Bytes of the longest frame, with outer headers, that the vxlan netdevs of the calling thread's
+/// namespace send or receive. This follows from their MTUs. [`RingSize::LONGEST`] if there are none
+/// or the kernel does not answer.
 #[must_use]
 pub fn longest_frame() -> usize {
     let links =
@@ -250,7 +253,7 @@ pub fn longest_frame() -> usize {
     mtus.max().map_or(RingSize::LONGEST, |mtu| mtu.saturating_add(AROUND))
 }
 
-/// Sees to it that the stack says nothing on the link; returns the interface index.
+/// Keeps the IP stack from sending on the link. Returns the interface index.
 fn quiet(requests: &mut Requests, name: &str) -> io::Result<u32> {
     let link = requests.link(name).map_err(io::Error::other)?;
     let ifindex = link.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?.ifindex;
@@ -260,7 +263,7 @@ fn quiet(requests: &mut Requests, name: &str) -> io::Result<u32> {
         ..LinkChange::default()
     };
     requests.set_link(ifindex, &change).map_err(io::Error::other)?;
-    // Read-only in unprivileged containers, and then the lack of an address has to do.
+    // In unprivileged containers this is read-only. The missing address then has to suffice.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     Ok(ifindex)
 }

@@ -1,33 +1,35 @@
-//! Short grace periods while many hooks are attached or detached.
+//! Shortens RCU grace periods while many hooks are attached or detached.
 //!
-//! A tcx link waits for an RCU grace period under the RTNL, both when it is attached and when it is
-//! detached (`tcx_entry_sync()`, `include/net/tcx.h`): 7 to 31 ms each, strictly one after the
-//! other, more than a minute for 4,000 VNIs. Threads do not help, the lock is one. The kernel has a
-//! switch for exactly this: `rcu_expedited` has it interrupt the other CPUs instead of waiting
-//! until they pass by, and a hook takes less than 1 ms. The switch is the whole machine's, so it is
-//! set for a few seconds only, and only where there are many or nothing is to wait for them (host
-//! ports). Any value but 0 is "on" to the kernel: this one says whose it is, so that what a killed
-//! vtepd has left on the next one switches off.
+//! Attaching or detaching a tcx link waits for an RCU grace period under the RTNL lock
+//! (`tcx_entry_sync()`, `include/net/tcx.h`), so threads cannot do it in parallel. With
+//! `rcu_expedited`, the kernel interrupts the other CPUs instead of waiting for them. Figures:
+//! docs/adr/0013-expedited-rcu.md.
+//!
+//! The switch belongs to the whole machine. It is therefore set only for many hooks or for host
+//! ports, and for a few seconds at most.
+//!
+//! The kernel takes every value but 0 as "on". The value that vtepd writes contains its process
+//! identifier, so that a later start can reset a switch that a killed vtepd left on.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// See the module's description.
+/// Path of the kernel's switch for expedited grace periods.
 pub(crate) const SWITCH: &str = "/sys/kernel/rcu_expedited";
-/// Hooks that are worth it: fewer take less than half a second.
+/// Number of hooks from which on the switch is used.
 const MANY: usize = 16;
-/// What vtepd writes, above the number of its process, which has 22 bits at most (`PID_MAX_LIMIT`,
-/// `include/linux/threads.h`).
+/// Upper byte of the value that vtepd writes. The lower bytes are its process identifier, which has
+/// at most 22 bits (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const MARK: u32 = 0x76 << 24;
 
-/// While this lives, grace periods are short, if the kernel allowed it.
+/// Grace periods are short while this value lives, if the kernel allowed it.
 #[derive(Debug)]
 pub(crate) struct ExpeditedRcu(&'static str);
 
 impl ExpeditedRcu {
-    /// For so many hooks. `None` if those are few, somebody else has hurried the kernel already, or
-    /// it does not let itself be hurried (in a container, `/sys` may be read-only).
+    /// For changes of this many hooks. `None` if they are few, if the switch is already on, or if
+    /// it cannot be written (in a container, `/sys` may be read-only).
     pub(crate) fn for_hooks(hooks: usize) -> Option<Self> {
         if hooks < MANY {
             return None;
@@ -35,8 +37,9 @@ impl ExpeditedRcu {
         Self::begin(SWITCH).ok().flatten()
     }
 
-    /// For so many hooks on host ports, whose addresses are not followed meanwhile: a host that has
-    /// just come here is to be known here. `None` if there are none, and as [`Self::for_hooks`].
+    /// For changes of this many hooks on host ports. Their addresses are not watched meanwhile, so
+    /// a host that moves there would be missed. `None` if there are none, and as in
+    /// [`Self::for_hooks`].
     pub(crate) fn for_ports(hooks: usize) -> Option<Self> {
         if hooks == 0 {
             return None;
@@ -56,20 +59,21 @@ impl ExpeditedRcu {
 
 impl Drop for ExpeditedRcu {
     fn drop(&mut self) {
-        // It could be written before. If it stays on, grace periods are short for everybody, which
-        // harms nothing but idle CPUs.
+        // It could be written before. If it stays on, grace periods stay short, which only disturbs
+        // idle CPUs.
         let _ = fs::write(self.0, "0");
     }
 }
 
-/// Switches off what a vtepd that was killed has left on. Returns the switch, if one had.
+/// Resets the switch if a killed vtepd left it on. Returns the switch's path if so.
 pub(crate) fn clean() -> Option<&'static str> {
     end_of_the_dead(SWITCH).is_ok_and(|had| had).then_some(SWITCH)
 }
 
 fn end_of_the_dead(switch: &str) -> io::Result<bool> {
     let value = read(switch)?;
-    // One in another PID namespace is taken for dead: then it ends later, no more.
+    // A vtepd in another PID namespace may be mistaken for dead. Its grace periods then become long
+    // again.
     let dead =
         value & (0xff << 24) == MARK && !Path::new(&format!("/proc/{}", value & !MARK)).exists();
     if dead {
@@ -97,7 +101,7 @@ mod tests {
         assert!(ExpeditedRcu::begin(switch).unwrap().is_none(), "somebody else's, who lives");
         drop(haste);
         assert_eq!(reads(), 0);
-        // One that was killed meanwhile; and somebody who is no vtepd.
+        // One that was killed meanwhile, and a value that vtepd did not write.
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
         for begins in [false, true] {

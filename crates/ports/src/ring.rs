@@ -1,12 +1,11 @@
-//! What an AF_PACKET socket receives, in memory shared with the kernel: frames are read where they
-//! were written, without a system call (`TPACKET_V2`, `tpacket_rcv()` in `net/packet/af_packet.c`,
+//! The receive ring of an AF_PACKET socket, in memory shared with the kernel. Frames are read in
+//! place, without a system call (`TPACKET_V2`, `tpacket_rcv()` in `net/packet/af_packet.c`,
 //! Documentation/networking/packet_mmap.rst).
 //!
-//! `TPACKET_V3` would pack frames of all lengths, but tells of them a millisecond late where there
-//! are few; `TPACKET_V2` tells of each. Its slots are of one size, which holds what the links
-//! carry; a longer frame (a super-frame) waits in the socket's queue in whole, and its slot says
-//! so. The smaller the slots, the more of the ring is in the caches, and in those of the page
-//! tables.
+//! All slots have one size, which fits the frames that the links carry. A longer frame (a
+//! super-frame) waits in the socket's queue, and its slot is marked. Small slots keep more of the
+//! ring in the CPU caches and in the TLB. See docs/adr/0005-tpacket-v2.md for the choice of
+//! `TPACKET_V2`.
 
 use core::ops::Range;
 use std::io;
@@ -19,77 +18,79 @@ use pipeline::{Batch, Checksum, FRAME_CAPACITY, Frame, Offload, VlanTag};
 
 use crate::packet::{BATCH, VnetHeader, offload, set_option};
 
-/// Frames for which there is to be room while the worker is not run, and how long they are.
+/// Size of a receive ring: the number and length of frames that it holds while the worker does not
+/// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingSize {
-    /// Frames.
+    /// Number of frames.
     pub frames: usize,
-    /// Bytes of the longest, behind the tags that the kernel takes out; longer ones cost a system
-    /// call each. As many bytes of those may wait as if all were [`Self::LONGEST`].
+    /// Bytes of the longest frame for a slot, without tags that the kernel removes. A longer frame
+    /// costs a system call. The socket's queue holds `frames` times [`Self::LONGEST`] bytes of
+    /// them.
     pub longest: usize,
 }
 
 impl RingSize {
-    /// A frame that carries RoCE's longest packet (4,096 bytes of payload), and the headers of a
-    /// tunnel. For longer ones there are no slots.
+    /// Maximum of `longest`: a frame with RoCE's longest packet (4,096 bytes of payload) and the
+    /// headers of a tunnel.
     pub const LONGEST: usize = 4500;
-    /// For few frames, of any length.
+    /// For few frames of any length.
     pub const LITTLE: Self = Self { frames: 224, longest: Self::LONGEST };
 
-    /// Bytes of a slot: whole lines of the cache, an odd number of them, so that those of a block
-    /// begin in different sets.
+    /// Bytes of a slot: an odd number of cache lines, so that the slots of a block start in
+    /// different cache sets.
     const fn slot(self) -> usize {
         let longest = if self.longest < Self::LONGEST { self.longest } else { Self::LONGEST };
         ((BEFORE + longest).div_ceil(LINE) | 1) * LINE
     }
 }
 
-/// Bytes of a slot before its frame: the kernel's header and address, virtio-net's header, and room
-/// for a tag (`TPACKET2_HDRLEN` and what `tpacket_rcv()` adds to it).
+/// Bytes of a slot before its frame: the kernel's header and address, the virtio-net header, and
+/// room for a tag (`TPACKET2_HDRLEN` and what `tpacket_rcv()` adds to it).
 const BEFORE: usize = 96;
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes of memory that is contiguous for the kernel.
+/// Bytes of a block, which is contiguous for the kernel.
 const BLOCK: usize = 64 << 10;
-/// Bytes of both addresses, and of a tag.
+/// Bytes of both MAC addresses, and of a tag.
 const MACS: usize = 12;
 const TAG: usize = 4;
-/// Long frames of one batch at most.
+/// Maximum number of long frames in a batch.
 const LONG: usize = 64;
 /// `enum tpacket_versions` (`include/uapi/linux/if_packet.h`).
 const TPACKET_V2: libc::c_int = 1;
 const _: () = assert!(LINE.is_multiple_of(libc::TPACKET_ALIGNMENT) && BLOCK.is_multiple_of(4096));
 
-/// See the module's description.
+/// The receive ring of a socket.
 pub(crate) struct Ring {
     memory: NonNull<u8>,
     room: RingSize,
     layout: Layout,
-    /// The slot that the kernel fills next, or has.
+    /// The first slot of the batch, or the one that the kernel fills next.
     next: Slot,
-    /// Slots from there on whose frames are in the batch.
+    /// Number of slots from `next` on whose frames are in the batch.
     taken: usize,
-    /// Where long frames go.
+    /// Buffer for long frames.
     long: Box<[u8]>,
-    /// Whether tags that the kernel took out of frames are put back.
+    /// Whether tags that the kernel removed are put back into the frames.
     tagged: bool,
-    /// Whether a frame came since [`Self::check`] last asked.
+    /// Whether a frame arrived since the last call of [`Self::check`].
     used: bool,
-    /// Long frames that found no room in the socket's queue since [`Self::take_cut`] last asked.
+    /// Long frames that did not fit the socket's queue, since the last call of [`Self::take_cut`].
     cut: u64,
     batch: Batch<'static>,
 }
 
-// SAFETY: the memory belongs to the ring alone, and nothing refers to the thread that made it.
+// SAFETY: the memory belongs to the ring alone, and nothing refers to the thread that created it.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Has a socket receive into a ring.
+    /// Makes a socket receive into a new ring.
     pub(crate) fn attach(socket: &OwnedFd, room: RingSize) -> io::Result<Self> {
         let layout = Layout::of(room);
         set_option(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &TPACKET_V2)?;
         let on: libc::c_int = 1;
-        // Whatever is not 0 has long frames wait whole, as long as the receive buffer has room.
+        // With any value but 0, long frames wait whole, as long as the receive buffer has room.
         set_option(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &on)?;
         let buffer =
             libc::c_int::try_from(room.frames * RingSize::LONGEST).unwrap_or(libc::c_int::MAX);
@@ -102,9 +103,9 @@ impl Ring {
         };
         set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping of the ring that was just made, of its very size; it is unmapped
-        // when dropped. The kernel maps all its pages at once, so there are no faults later, and
-        // they cannot be swapped.
+        // SAFETY: a fresh mapping of the ring that was just created, with its exact size; it is
+        // unmapped when dropped. The kernel maps all its pages immediately, so there are no page
+        // faults later, and they cannot be swapped.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -136,11 +137,13 @@ impl Ring {
         })
     }
 
-    /// Looks after a ring that the kernel could not put so many frames into since it was last
-    /// looked after. One that is empty, and got none, is stuck, and made anew: when the kernel
-    /// cannot describe what is left to do with a frame (SCTP super-frames, and UDP ones before
-    /// Linux 6.2), it never lets go of the slot (`rx_owner_map`), and all frames after that are
-    /// lost.
+    /// Replaces the ring if it is stuck. `lost` is the number of frames that the kernel could not
+    /// put into it since the last call.
+    ///
+    /// A ring is stuck if it lost frames, is empty, and received nothing. The reason is a frame
+    /// whose offload the kernel cannot describe (SCTP super-frames, and UDP ones before Linux 6.2).
+    /// The kernel never releases the slot of such a frame (`rx_owner_map`), and all further frames
+    /// are lost.
     pub(crate) fn check(mut self, socket: &OwnedFd, lost: u64) -> io::Result<Self> {
         // SAFETY: as in `receive`.
         let next = unsafe { status(self.next.of(self.memory)) }.load(Ordering::Acquire);
@@ -148,7 +151,7 @@ impl Ring {
             return Ok(self);
         }
         let (room, tagged) = (self.room, self.tagged);
-        // It is still mapped, and the kernel would not let go.
+        // A ring that is still mapped cannot be removed.
         drop(self);
         // SAFETY: tpacket_req is plain data for which zero bytes are a valid value.
         let none: libc::tpacket_req = unsafe { zeroed() };
@@ -163,35 +166,37 @@ impl Ring {
         self.cut > 0
     }
 
-    /// How many long frames have found no room since the last call.
+    /// Returns how many long frames did not fit the queue since the last call.
     pub(crate) const fn take_cut(&mut self) -> u64 {
         std::mem::replace(&mut self.cut, 0)
     }
 
-    /// Has tags stay in the frames.
+    /// Keeps VLAN tags in the frames.
     pub(crate) const fn keep_tags(&mut self) {
         self.tagged = true;
     }
 
-    /// What has arrived since the last call, whose frames go back to the kernel.
+    /// Frames that have arrived since the last call. The slots of the batch before go back to the
+    /// kernel.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> &Batch<'_> {
         self.release();
         let Self { memory, layout, next, taken, long, tagged, used, cut, batch, .. } = self;
         let mut place = *next;
         let mut long = long.chunks_exact_mut(FRAME_CAPACITY);
-        // Super-frames weigh as much as they are work: who looks again too late is taken for one
-        // that hangs.
+        // A super-frame counts as its segments, so that a batch is a bounded amount of work.
+        // Otherwise the worker could return to its rings so late that the watchdog reports it.
         let mut segments = 0;
         while *taken < layout.slots() && segments < BATCH {
             let slot = place.of(*memory);
-            // SAFETY: the slot lies in the ring's memory, and its first word is only touched by
+            // SAFETY: the slot is inside the ring's memory, and its first word is only accessed by
             // atomic operations.
             let status = unsafe { status(slot) }.load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
                 break;
             }
-            // SAFETY: the slot is ours until its status is written, which only `release` does. The
-            // kernel has written the header, and what it tells of lies in the slot.
+            // SAFETY: the slot belongs to us until its status is written, which only `release`
+            // does. The kernel has written the header, and the bytes that it describes are inside
+            // the slot.
             let (header, bytes) = unsafe {
                 let header: libc::tpacket2_hdr = slot.cast().read();
                 (header, std::slice::from_raw_parts_mut(slot.as_ptr(), layout.slot))
@@ -215,7 +220,7 @@ impl Ring {
             place = layout.after(place);
             *used = true;
             let data = if let Some(room) = room {
-                // RingSize for the tag, before the frame.
+                // Room for the tag before the frame.
                 room.split_at_mut_checked(TAG)
                     .and_then(|(_, frame)| receive_long(socket, frame))
                     .and_then(|length| {
@@ -226,7 +231,7 @@ impl Ring {
                         }
                     })
             } else if header.tp_snaplen < header.tp_len {
-                // There was no room for the rest.
+                // The frame is truncated: the socket's queue had no room for the whole frame.
                 *cut += 1;
                 continue;
             } else {
@@ -241,12 +246,11 @@ impl Ring {
             {
                 *start = start.saturating_add(TAG as u16);
             }
-            // A frame that cannot be used is counted by the pipeline as unreadable, for it is
-            // empty.
+            // A frame that cannot be used becomes empty; the pipeline counts it as unreadable.
             let (data, offload) = data.zip(about).unwrap_or_default();
             segments +=
                 offload.gso.map_or(1, |gso| data.len().div_ceil(usize::from(gso.size.max(1))));
-            // SAFETY: the batch is only lent for as long as the ring is, and forgets its frames
+            // SAFETY: the batch is only lent for as long as the ring is. It forgets its frames
             // before their slots go back to the kernel and before `long` is written again.
             let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) };
             batch.push(Frame { data, vlan: tag, offload });
@@ -254,12 +258,12 @@ impl Ring {
         &self.batch
     }
 
-    /// What the last call of [`Self::receive`] returned.
+    /// The batch that [`Self::receive`] returned last.
     pub(crate) const fn batch(&self) -> &Batch<'_> {
         &self.batch
     }
 
-    /// Gives the kernel back what the batch had.
+    /// Gives the slots of the batch back to the kernel.
     fn release(&mut self) {
         self.batch.clear();
         for _ in 0..std::mem::take(&mut self.taken) {
@@ -278,7 +282,7 @@ impl Drop for Ring {
     }
 }
 
-/// Where slots are in a ring: in blocks, from whose starts they begin.
+/// Positions of the slots: each block starts with a slot, and no slot crosses blocks.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     /// Bytes of a slot.
@@ -288,12 +292,12 @@ struct Layout {
     blocks: usize,
 }
 
-/// A slot's place.
+/// The position of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Slot {
-    /// Bytes before it.
+    /// Its offset in the ring, in bytes.
     start: usize,
-    /// Slots before it in its block.
+    /// Its index in its block.
     number: usize,
 }
 
@@ -312,7 +316,7 @@ impl Layout {
         self.blocks * BLOCK
     }
 
-    /// The slot after another, and after the last the first.
+    /// The next slot; after the last one, the first.
     const fn after(&self, Slot { start, number }: Slot) -> Slot {
         if number + 1 < self.per_block {
             return Slot { start: start + self.slot, number: number + 1 };
@@ -323,26 +327,27 @@ impl Layout {
 }
 
 impl Slot {
-    /// Its first byte, in the memory that the ring is mapped to.
+    /// The first byte of the slot in the mapped ring.
     fn of(self, memory: NonNull<u8>) -> NonNull<u8> {
-        // SAFETY: `Layout::after` leads to slots of the mapping alone.
+        // SAFETY: `Layout::after` only returns slots inside the mapping.
         unsafe { memory.add(self.start) }
     }
 }
 
-/// The word by which a slot changes hands.
+/// The status word of a slot, which tells whether the kernel or the process owns it.
 ///
 /// # Safety
-/// `slot` is the first byte of a slot of a mapping that outlives what is returned.
+/// `slot` is the first byte of a slot in a mapping that outlives the result.
 unsafe fn status<'a>(slot: NonNull<u8>) -> &'a AtomicU32 {
-    // SAFETY: slots are aligned to 16 bytes; the rest is the caller's promise.
+    // SAFETY: slots are aligned to 16 bytes; the caller guarantees the rest.
     unsafe { slot.cast::<AtomicU32>().as_ref() }
 }
 
-/// The frame that waits in the socket's queue, in the order of the slots that say so; its length.
+/// Reads the next long frame from the socket's queue and returns its length. The queue has the
+/// order of the marked slots. `None` if it cannot be read or does not fit `room`.
 fn receive_long(socket: BorrowedFd<'_>, room: &mut [u8]) -> Option<usize> {
     let mut header = VnetHeader::default();
-    // The error of an interface that went down comes before the frame, once.
+    // A pending error (ENETDOWN) is returned once, before the frame.
     for _ in 0..2 {
         let mut vectors = [
             libc::iovec { iov_base: (&raw mut header).cast(), iov_len: size_of::<VnetHeader>() },
@@ -368,8 +373,8 @@ fn receive_long(socket: BorrowedFd<'_>, room: &mut [u8]) -> Option<usize> {
     None
 }
 
-/// Puts a tag back between a frame's addresses and the rest: the addresses move, into the four
-/// bytes before them.
+/// Inserts a tag after the MAC addresses of a frame. The addresses move into the four bytes before
+/// the frame.
 fn put_back(memory: &mut [u8], frame: Range<usize>, tag: VlanTag) -> Option<&[u8]> {
     let start = frame.start.checked_sub(TAG)?;
     if frame.len() < MACS || frame.end > memory.len() {
@@ -385,7 +390,7 @@ fn put_back(memory: &mut [u8], frame: Range<usize>, tag: VlanTag) -> Option<&[u8
     memory.get(start..frame.end)
 }
 
-/// The tag that the kernel took out of the frame.
+/// The tag that the kernel removed from the frame.
 fn vlan(header: &libc::tpacket2_hdr, status: u32) -> Option<VlanTag> {
     let tpid =
         if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { header.tp_vlan_tpid } else { 0x8100 };
@@ -403,11 +408,11 @@ mod tests {
         {
             let layout = Layout::of(RingSize { frames: 3584, longest });
             assert_eq!(layout.slot, slot, "{longest}");
-            // A frame begins behind 76 bytes (`tpacket_rcv()`: 52 of headers and 16 more, aligned
-            // to 16, and virtio-net's 10, less an Ethernet header's 14).
+            // A frame begins at byte 76: `tpacket_rcv()` aligns 52 bytes of headers and 16 more to
+            // 16, adds 10 for virtio-net, and subtracts 14 for the Ethernet header.
             assert!(slot >= 76 + longest.min(RingSize::LONGEST));
             assert!(layout.slots() >= 3584);
-            // As `packet_lookup_frame()` finds them.
+            // The positions that `packet_lookup_frame()` computes.
             let mut place = Slot::default();
             for number in 0..layout.slots() {
                 let (block, within) = (number / layout.per_block, number % layout.per_block);
@@ -427,7 +432,7 @@ mod tests {
         let whole = put_back(&mut memory, 10..40, tag).unwrap();
         let expected: Vec<u8> = (10..22).chain([0x81, 0, 0xb0, 0x65]).chain(22..40).collect();
         assert_eq!(whole, expected);
-        // No room before it, or no whole addresses.
+        // No room before the frame, no whole addresses, or an end outside the buffer.
         assert_eq!(put_back(&mut memory, 3..40, tag), None);
         assert_eq!(put_back(&mut memory, 10..21, tag), None);
         assert_eq!(put_back(&mut memory, 10..41, tag), None);

@@ -1,52 +1,57 @@
-//! A worker that is run at once while it has little to do, and in its turn while it has much.
+//! Scheduling of a worker: real-time while it has little work, and as a batch thread under load.
+//! See docs/adr/0007-real-time-scheduling-while-idle.md.
 //!
-//! Kernel VXLAN forwards in softirqs, which run before every thread; a worker that is scheduled
-//! like any thread waits for others instead: up to a tick (4 ms) behind the daemon's own control
-//! thread, 10 ms and more on a busy machine. So a worker that sleeps often is scheduled as
-//! `SCHED_FIFO`, before all ordinary threads. One that has been awake for [`LONGEST`], or is woken
-//! more than [`WAKES`] times or for more than [`FRAMES`] frames a millisecond, is `SCHED_BATCH`
-//! until that has passed: the first could starve the machine (the kernel hands softirqs to
-//! ksoftirqd after the same 2 ms, `MAX_SOFTIRQ_TIME`, `kernel/softirq.c`), and the second would
-//! interrupt whoever sends for a few frames each time, where more at once are cheaper for all: more
-//! of them leave together. So is one that was busy for more than half of that time ([`DUTY`]), or
-//! is about to send more than [`LARGE`] frames: the copies of a flooded frame take as long as so
-//! many frames. A batch thread is run when the CPU is free or another thread's time is up.
+//! Kernel VXLAN forwards in softirqs, which run before every thread. An ordinary worker thread
+//! would wait for other threads, for a tick (4 ms) and longer. A worker that sleeps often is
+//! therefore scheduled as `SCHED_FIFO`, before all ordinary threads.
+//!
+//! A `SCHED_BATCH` thread runs when the CPU is free or the time slice of another thread is over. A
+//! worker becomes one after any of these:
+//!
+//! - It has been awake for [`LONGEST`], and could starve other threads. The kernel hands softirqs
+//!   to ksoftirqd after the same 2 ms (`MAX_SOFTIRQ_TIME`, `kernel/softirq.c`).
+//! - It was woken more than [`WAKES`] times a millisecond, or had more than [`FRAMES`] frames in
+//!   one. It would interrupt the sender for a few frames each time. Larger batches are cheaper.
+//! - It was busy for more than [`DUTY`] of the window.
+//! - It is about to send more than [`LARGE`] frames, such as copies of a flooded frame.
+//!
+//! It becomes `SCHED_FIFO` again after a window of at least [`WINDOW`] with low load.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a worker may be awake before all others.
+/// How long a worker may be awake as `SCHED_FIFO`.
 const LONGEST: Duration = Duration::from_millis(2);
-/// How often its load is looked at.
+/// Minimum length of the window over which its load is measured.
 const WINDOW: Duration = Duration::from_millis(1);
-/// Wake-ups in a millisecond that are few.
+/// Wake-ups in a millisecond up to which a worker stays `SCHED_FIFO`.
 const WAKES: u32 = 20;
-/// And frames.
+/// Frames in a millisecond up to which a worker stays `SCHED_FIFO`.
 const FRAMES: usize = 50;
-/// Share of the time in which a worker may run before all others. Few frames can be much work: a
-/// super-frame is cut into 45 segments.
+/// Share of time that a worker may be busy as `SCHED_FIFO`. A few frames can be much work: a
+/// super-frame may be split into 45 segments.
 const DUTY: f64 = 0.5;
-/// Frames to be sent in one turn that are many: they take some 0.5 ms.
+/// A batch of more frames is sent as `SCHED_BATCH`.
 const LARGE: usize = 512;
 
 /// How a thread is scheduled (sched(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
-    /// `SCHED_FIFO`, the lowest priority of it.
+    /// `SCHED_FIFO` with the lowest priority.
     Prompt,
     /// `SCHED_BATCH`.
     Fair,
 }
 
-/// See the module's description. Belongs to the thread that it was made in.
+/// Switches the scheduling policy of a worker. Belongs to the thread that created it.
 #[derive(Debug)]
 pub struct Scheduling {
     policy: Policy,
-    /// Of now and before: whether anything is changed at all.
+    /// Whether the policy may be changed.
     allowed: bool,
-    /// Since when the worker has not slept.
+    /// Since when the worker is awake; `None` while it sleeps.
     awake_since: Option<Instant>,
-    /// The start of the window, and wake-ups and frames since.
+    /// The start of the window, with the wake-ups and frames since.
     window: Option<Instant>,
     wakes: u32,
     frames: usize,
@@ -55,7 +60,7 @@ pub struct Scheduling {
 }
 
 impl Scheduling {
-    /// Leaves the calling thread as it is, an ordinary one, for good.
+    /// Never changes the calling thread's policy.
     #[must_use]
     pub const fn fair() -> Self {
         Self {
@@ -69,7 +74,7 @@ impl Scheduling {
         }
     }
 
-    /// Has the calling thread run at once from here on.
+    /// Schedules the calling thread as `SCHED_FIFO` from now on, as long as its load is low.
     ///
     /// # Errors
     /// When the kernel refuses it (`EPERM`: without CAP_SYS_NICE, or in a control group without
@@ -79,14 +84,14 @@ impl Scheduling {
         Ok(Self { policy: Policy::Prompt, allowed: true, ..Self::fair() })
     }
 
-    /// The worker is about to send so many frames.
+    /// The worker is about to send this many frames.
     pub fn begin(&mut self, frames: usize) {
         if frames > LARGE {
             self.change(Policy::Fair);
         }
     }
 
-    /// The worker has moved so many frames, and goes on.
+    /// The worker has moved this many frames, and continues.
     pub fn work(&mut self, now: Instant, frames: usize) {
         self.frames += frames;
         let since = *self.awake_since.get_or_insert(now);
@@ -98,7 +103,7 @@ impl Scheduling {
     /// The worker goes to sleep.
     pub fn rest(&mut self, now: Instant) {
         let awake = self.awake_since.take().map(|since| now.saturating_duration_since(since));
-        // What was before the first window is in none.
+        // Time before the first window is not counted.
         self.busy += awake.filter(|_| self.window.is_some()).unwrap_or_default();
         self.wakes = self.wakes.saturating_add(1);
         let passed = now.saturating_duration_since(*self.window.get_or_insert(now));
@@ -114,7 +119,7 @@ impl Scheduling {
 
     fn change(&mut self, policy: Policy) {
         if self.allowed && self.policy != policy {
-            // What was allowed once may not be any more; then it stays as it is.
+            // The kernel may refuse what it allowed before. The policy then stays as it is.
             self.allowed = set(policy).is_ok();
             self.policy = policy;
         }
@@ -138,7 +143,7 @@ fn set(policy: Policy) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What the kernel says of the calling thread.
+    /// The calling thread's policy according to the kernel.
     fn policy() -> i32 {
         // SAFETY: no memory is involved.
         unsafe { libc::sched_getscheduler(0) }
@@ -154,18 +159,18 @@ mod tests {
         let at = |micros: u64| start + Duration::from_micros(micros);
         let mut scheduling = Scheduling::prompt().unwrap();
         assert_eq!(policy(), libc::SCHED_FIFO);
-        // Awake for too long, however the others are.
+        // Awake for too long, whatever the other figures are.
         scheduling.work(at(0), 1);
         scheduling.work(at(1_999), 1);
         assert_eq!(policy(), libc::SCHED_FIFO);
         scheduling.work(at(2_000), 1);
         assert_eq!(policy(), libc::SCHED_BATCH);
-        // A new window has few.
+        // The new window has few wake-ups and frames.
         scheduling.rest(at(2_010));
         assert_eq!(policy(), libc::SCHED_BATCH);
         scheduling.rest(at(3_010));
         assert_eq!(policy(), libc::SCHED_FIFO);
-        // 10,000 a second are few, 50,000 are not.
+        // 10,000 wake-ups a second are few, 50,000 are not.
         (0..50).for_each(|wake| scheduling.rest(at(3_110 + wake * 100)));
         assert_eq!(policy(), libc::SCHED_FIFO);
         (0..200).for_each(|wake| scheduling.rest(at(8_100 + wake * 20)));
@@ -175,14 +180,14 @@ mod tests {
         // A second later.
         scheduling.rest(at(1_012_100));
         assert_eq!(policy(), libc::SCHED_FIFO);
-        // 50,000 frames a second are few, 60,000 are not, however few wake-ups.
+        // 50,000 frames a second are few, 60,000 are not, however few the wake-ups.
         scheduling.work(at(1_022_000), 501);
         scheduling.rest(at(1_022_100));
         assert_eq!(policy(), libc::SCHED_BATCH);
         scheduling.work(at(1_032_100), 500);
         scheduling.rest(at(1_032_200));
         assert_eq!(policy(), libc::SCHED_FIFO);
-        // Few frames that are much work: 0.6 of each millisecond, and 0.4.
+        // Few frames that are much work: busy for 0.6 or 0.4 of each millisecond.
         for (start, busy, expected) in
             [(1_040_000, 600, libc::SCHED_BATCH), (1_060_000, 400, libc::SCHED_FIFO)]
         {
@@ -193,7 +198,7 @@ mod tests {
             }
             assert_eq!(policy(), expected, "{busy} µs of each millisecond");
         }
-        // Many copies are not sent before all others.
+        // A batch of many copies is not sent as `SCHED_FIFO`.
         scheduling.begin(LARGE);
         assert_eq!(policy(), libc::SCHED_FIFO);
         scheduling.begin(LARGE + 1);

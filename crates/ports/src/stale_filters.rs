@@ -1,5 +1,5 @@
-//! What a killed vtepd leaves: on clsact hooks filters that pass everything, but would stay for
-//! ever; and, if it was killed while it attached many, short grace periods (`haste`).
+//! Cleans up after a vtepd that was killed. It may have left clsact filters, which pass everything
+//! but would stay forever, and the `rcu_expedited` switch.
 
 use std::io;
 
@@ -10,15 +10,15 @@ use netlink::{Direction, Requests};
 use crate::rcu_expedite;
 use crate::steering::{CLSACT_PRIORITY, is_own};
 
-/// Removes vtepd's filters, told by priority and name, from every interface of the calling thread's
-/// namespace, whatever this vtepd will steer. Switches off, too, what only a vtepd that is dead
-/// wanted on. Returns the interfaces that had some, and the switch if it was on.
+/// Removes vtepd's filters from every interface of the calling thread's namespace. They are
+/// recognised by priority and name. Also resets `rcu_expedited` if a dead vtepd left it on. Returns
+/// the interfaces that had filters, and the path of the switch if it was on.
 ///
 /// To be called while no other vtepd runs in the namespace.
 ///
 /// # Errors
-/// When the interfaces cannot be listed. A filter that cannot be removed passes everything and is
-/// in nobody's way.
+/// When the interfaces cannot be listed. A filter that cannot be removed passes everything, so that
+/// is not an error.
 pub fn remove() -> io::Result<Vec<String>> {
     let mut requests = Requests::open().map_err(io::Error::other)?;
     let interfaces = nix::net::if_::if_nameindex()?;

@@ -1,4 +1,5 @@
-//! The steering programs (`bpf/steering.bpf.c`): loaded, attached, and told what to redirect.
+//! Loads and attaches the steering programs (`bpf/steering.bpf.c`) and writes the plan into their
+//! maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,15 +35,15 @@ use descriptors::{allow_descriptors, kill_switch};
 pub use error::SteeringError;
 use placed::Placed;
 
-/// How programs are attached.
+/// How the steering programs are attached to interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// tcx links (Linux 6.6): they go with the process.
+    /// tcx links (Linux 6.6). The kernel removes them when the process ends.
     Tcx,
-    /// Filters of a clsact qdisc: they stay when the process is killed, but empty, and are removed
-    /// at the next start. A qdisc that was added stays for good: adding and deleting one stops the
-    /// interface for a moment (`qdisc_graft()` in net/sched/sch_api.c), and an empty one costs
-    /// nothing.
+    /// Filters of a clsact qdisc. After a kill they remain but pass every frame, because the kill
+    /// switch is empty. The next start removes them. A qdisc that vtepd added is never deleted:
+    /// adding or deleting one stops the interface for a moment (`qdisc_graft()` in
+    /// net/sched/sch_api.c).
     Clsact,
 }
 
@@ -55,10 +56,10 @@ impl std::fmt::Display for Hook {
     }
 }
 
-/// Priority of our clsact filters: behind those of others, which have the lower numbers.
+/// Priority of vtepd's clsact filters. Filters of other tools have lower numbers and run first.
 pub(crate) const CLSACT_PRIORITY: u16 = 65_000;
 
-/// `struct tunnel_end` of the programs.
+/// `struct tunnel_end` of the programs. `local` and `port` are in network byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct TunnelEnd {
@@ -92,22 +93,23 @@ impl TunnelEnd {
     }
 }
 
-/// The steering programs of one namespace. Dropping it detaches them.
+/// The steering programs of one network namespace. Dropping it empties the kill switch and detaches
+/// them.
 pub struct Steering {
     ebpf: Ebpf,
     hook: Hook,
     kill_switch: KillSwitch,
     watch: Option<(Vec<Watchdog>, Wakeups)>,
-    /// Workers that get all frames of a VNI, by their numbers.
+    /// The worker that receives all frames of a VNI, by its number. Other VNIs use all workers.
     served: BTreeMap<Vni, u32>,
     plan: SteeringPlan,
-    /// Whether TCP super-frames may leave whole: what has tcx links (Linux 6.6) knows how to tell
-    /// the kernel of a tunnel (5.13), too.
+    /// Whether TCP super-frames leave whole. True with tcx: kernels with tcx links (Linux 6.6) also
+    /// have `BPF_F_ADJ_ROOM_ENCAP_L2_ETH` (5.13).
     tunnels: bool,
-    /// Entry programs, each detached when dropped; of an uplink that of its ingress and, if there
-    /// is one, that of its egress.
+    /// Entry programs at the uplinks, by interface index: ingress, and egress where it could be
+    /// attached.
     uplinks: BTreeMap<u32, (Placed, Option<SchedClassifierLink>)>,
-    /// Those at the egress of what was an uplink until then.
+    /// Egress programs of interfaces that are no longer uplinks, with the time since when.
     leaving: Vec<(Instant, SchedClassifierLink)>,
     netdevs: BTreeMap<u32, Placed>,
     punts: Vec<SchedClassifierLink>,
@@ -123,7 +125,7 @@ impl std::fmt::Debug for Steering {
     }
 }
 
-/// An entry program and where it is attached.
+/// An entry program and the direction of traffic that it is attached to.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     program: &'static str,
@@ -131,7 +133,7 @@ pub(crate) struct Entry {
 }
 
 const UPLINK: Entry = Entry { program: "vtepd_uplink", direction: TcAttachType::Ingress };
-/// Before those of others, which then see what leaves.
+/// Attached before the programs of others, so that they see the packet as it leaves.
 const TUNNEL: Entry = Entry { program: "vtepd_tunnel", direction: TcAttachType::Egress };
 const VXLAN: Entry = Entry { program: "vtepd_vxlan", direction: TcAttachType::Egress };
 const PORT: Entry = Entry { program: "vtepd_port", direction: TcAttachType::Ingress };
@@ -140,34 +142,35 @@ const FAR_END: Entry = Entry { program: "vtepd_far_end", direction: TcAttachType
 const ACCESS: Entry = Entry { program: "vtepd_access", direction: TcAttachType::Ingress };
 const ENTRIES: [Entry; 7] = [UPLINK, TUNNEL, VXLAN, PORT, PUNT, FAR_END, ACCESS];
 
-/// Flows of the VNI are dealt over the workers.
+/// Worker number in `taken_tunnels` that distributes the flows of the VNI over all workers.
 const DEALT: u32 = u32::MAX;
 
-/// For how long the program at an uplink's egress stays when it is none any more: a worker's batch
-/// takes some milliseconds.
+/// How long the egress program stays after its interface stopped being an uplink. The worker may
+/// still send a batch, which takes a few milliseconds.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Programs behind the kill switch, by their place in it.
+/// Programs behind the kill switch, with their index in the map.
 const STEER_UPLINK: (u32, &str) = (0, "steer_uplink");
 const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_PUNT: (u32, &str) = (2, "steer_punt");
 const STEER_PORT: (u32, &str) = (3, "steer_port");
 const STEER_ACCESS: (u32, &str) = (4, "steer_access");
 const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
-/// In the order in which they are put there: what is redirected can come back from the start.
+/// The order in which the map is filled. The program for frames from the worker comes first, so
+/// that redirected frames can return from the start.
 const STEERS: [(u32, &str); 6] =
     [STEER_PUNT, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
-/// The places that are emptied, in this order. What is under way through the punt pairs may still
-/// come back.
+/// The indices that are cleared, in this order. `STEER_PUNT` stays, so that frames in the punt
+/// pairs can still return.
 const EMPTIED: [u32; 5] =
     [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
 
 impl Steering {
-    /// Loads the programs, for workers with these punt pairs, [`MOST_WORKERS`] at most. Nothing is
-    /// attached or redirected yet. `stall_limit` is how long frames may wait for their worker
-    /// before the kernel forwards what follows. Where `features` lack UDP super-frames, frames from
-    /// uplinks take the way by which the punt pair cuts them, too.
+    /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
+    /// attached or redirected yet. After frames have waited for `stall_limit`, the programs pass
+    /// further frames to the kernel. If `features` lack UDP super-frames, frames from uplinks pass
+    /// the transmit queue of the punt pair, which splits them.
     ///
     /// # Errors
     /// When the kernel refuses them.
@@ -227,31 +230,33 @@ impl Steering {
         })
     }
 
-    /// How programs are attached.
+    /// How the programs are attached.
     #[must_use]
     pub const fn hook(&self) -> Hook {
         self.hook
     }
 
-    /// How each worker is known to be alive, for them, and what they are called by.
+    /// The watchdogs of the workers and the ring buffer that wakes workers up. `None` after the
+    /// first call.
     pub const fn take_watch(&mut self) -> Option<(Vec<Watchdog>, Wakeups)> {
         self.watch.take()
     }
 
-    /// Has the worker with this number get all frames of a VNI from then on when it is taken. Flows
-    /// of others are dealt over all workers.
+    /// Assigns all frames of a VNI to the worker with this number, from the next time that the VNI
+    /// is taken over. The flows of other VNIs are distributed over all workers.
     pub fn serve(&mut self, vni: Vni, worker: usize) {
         self.served.insert(vni, worker as u32);
     }
 
-    /// What is redirected now.
+    /// The plan that is applied now.
     #[must_use]
     pub const fn plan(&self) -> &SteeringPlan {
         &self.plan
     }
 
-    /// Closes a worker's punt pairs to the stacks at their ends, before they are brought up: what
-    /// no program redirects is dropped.
+    /// Attaches programs to both ends of a worker's punt pairs that drop every frame that is not
+    /// redirected. To be called before the punt pairs are brought up, so that no frame reaches an
+    /// IP stack.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -264,7 +269,8 @@ impl Steering {
         let names = [underlay.near().1, bridge.near().1];
         let far_ends = private.enter(|| Ok(names.map(|name| attach(ebpf, hook, name, FAR_END))));
         for link in far_ends.map_err(SteeringError::Namespace)? {
-            // The namespace takes the program with it; detaching would have to be done inside it.
+            // The link is leaked: detaching would have to happen inside the namespace. The program
+            // goes with the namespace.
             std::mem::forget(link?);
         }
         for (punt, entry) in [(underlay, FAR_END), (bridge, PUNT)] {
@@ -273,8 +279,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Keeps what arrives on an access port from the namespace's stack, while the kill switch is
-    /// filled: who reads the port has it already.
+    /// Drops what arrives on an access port before the IP stack sees it, while the kill switch is
+    /// filled. The AF_PACKET socket of the port has already received the frame.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -284,7 +290,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Fills the kill switch: from now on the plan rules.
+    /// Fills the kill switch: from now on the programs redirect frames according to the plan.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -298,8 +304,8 @@ impl Steering {
         self.kill_switch.clone()
     }
 
-    /// Empties the kill switch: the kernel forwards everything from now on. Frames that the worker
-    /// has already may still be handed to the bridge.
+    /// Empties the kill switch: from now on the kernel forwards everything. Frames that a worker
+    /// already has may still be handed to the bridge.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -307,15 +313,15 @@ impl Steering {
         self.kill_switch.release()
     }
 
-    /// Stops redirecting what the new plan does not have, or has otherwise. To be called before the
-    /// snapshot that goes with the plan is published.
+    /// Stops redirecting what the new plan lacks or changes. To be called before the snapshot that
+    /// belongs to the plan is published.
     ///
     /// # Errors
-    /// When the kernel refuses; what was done before stays done.
+    /// When the kernel refuses. Changes that were made before the error remain.
     pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         self.bypass.shrink(&mut self.ebpf, plan)?;
-        // Before a netdev is let go: the kernel forwards its next frame, by the port that is chosen
-        // here.
+        // Before a netdev is given back: the kernel encapsulates its next frame with the port
+        // chosen here.
         for choice in plan.choices.values() {
             if self.netdevs.contains_key(&choice.ifindex) {
                 self.choose(choice)?;
@@ -339,7 +345,8 @@ impl Steering {
                 .remove(&TunnelEnd::of(&vni))
                 .or_else(absent)
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
-            // The slot itself stays for frames under way; it is overwritten when it is used again.
+            // The slot keeps its netdev for frames that are still with the worker. It is
+            // overwritten when it is used again.
             self.plan.vnis.remove(&vni.ifindex);
             if !plan.is_hooked(vni.ifindex) {
                 self.netdevs.remove(&vni.ifindex);
@@ -362,7 +369,7 @@ impl Steering {
         }
         drop(haste);
         let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
-        // The worker may be about to send what only these programs can finish.
+        // A worker may still send super-frames that only the egress program can complete.
         self.detach_leaving();
         let gone: Vec<u32> =
             self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
@@ -373,16 +380,16 @@ impl Steering {
         Ok(())
     }
 
-    /// Redirects what the plan has, after [`Self::shrink`] with the same plan, and after the
-    /// snapshot is published.
+    /// Redirects what the plan contains. To be called after [`Self::shrink`] with the same plan,
+    /// and after the snapshot is published.
     ///
     /// # Errors
-    /// When an interface vanished meanwhile or the kernel refuses; the rest of the plan is carried
-    /// out all the same, and the first error is returned.
+    /// When an interface vanished or the kernel refuses. The rest of the plan is still applied, and
+    /// the first error is returned.
     pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
         let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
         let _haste = ExpeditedRcu::for_hooks(missing);
-        // Before the uplinks are attached.
+        // Before the uplinks are attached, so that no packet skips the check of its source.
         let mut first =
             sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
         if first.is_ok() {
@@ -418,7 +425,7 @@ impl Steering {
         first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, plan))
     }
 
-    /// Forgets the addresses that have left their places. To be called with [`Self::shrink`],
+    /// Removes addresses that left their places from the map. To be called with [`Self::shrink`],
     /// before the snapshot is published.
     ///
     /// # Errors
@@ -427,8 +434,8 @@ impl Steering {
         self.bypass.forget(&mut self.ebpf, changes)
     }
 
-    /// Remembers the addresses that came to new places, as many as there is room for. To be called
-    /// with [`Self::grow`], after the snapshot is published.
+    /// Adds addresses at new places to the map, as many as fit. To be called with [`Self::grow`],
+    /// after the snapshot is published.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -436,24 +443,25 @@ impl Steering {
         self.bypass.remember(&mut self.ebpf, changes)
     }
 
-    /// The ports that may have the bypass at these interfaces, which are their own or their vxlan
-    /// netdev's: for [`crate::bypass_obstacle`], which waits for the kernel.
+    /// The candidates for the bypass at these interfaces, which are host ports or their vxlan
+    /// netdevs. For [`crate::bypass_obstacle`], which sends netlink requests and therefore runs on
+    /// another thread.
     #[must_use]
     pub fn bypass_ports_at(&self, interfaces: &BTreeSet<u32>) -> Vec<BypassPort> {
         self.bypass.at(interfaces)
     }
 
-    /// Some of the ports that may have the bypass, others each time. To be called now and then:
-    /// what was left behind goes, too.
+    /// The next group of candidates for the bypass, in rotation. To be called periodically: it also
+    /// detaches old egress programs.
     pub fn next_bypass_ports(&mut self) -> Vec<BypassPort> {
         self.detach_leaving();
         self.bypass.next()
     }
 
-    /// Goes by what [`crate::bypass_obstacle`] has said of ports.
+    /// Applies what [`crate::bypass_obstacle`] found.
     ///
     /// # Errors
-    /// When the kernel refuses; the rest is done all the same.
+    /// When the kernel refuses. The remaining ports are still updated.
     pub fn review(
         &mut self,
         found: Vec<(BypassPort, Option<String>)>,
@@ -461,14 +469,13 @@ impl Steering {
         self.bypass.review(&mut self.ebpf, self.hook, PORT, found)
     }
 
-    /// Interface indices of the ports that have the bypass and whose hosts' frames may skip the
-    /// bridge.
+    /// The ports with the bypass to which the worker may send frames directly.
     #[must_use]
     pub fn delivering_ports(&self) -> Vec<OpenPort> {
         self.bypass.delivering().collect()
     }
 
-    /// Interface indices of the uplinks over which TCP super-frames may leave whole.
+    /// Interface indices of the uplinks over which TCP super-frames can leave whole.
     #[must_use]
     pub fn tunnel_uplinks(&self) -> Vec<u32> {
         self.uplinks
@@ -487,13 +494,13 @@ impl Steering {
         ifindex: u32,
     ) -> Result<(Placed, Option<SchedClassifierLink>), SteeringError> {
         let ingress = self.attach_behind(ifindex, UPLINK, None)?;
-        // Without it they are cut: no reason not to steer.
+        // Without the egress program the worker splits TCP super-frames, so a failure is ignored.
         let egress =
             self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
         Ok((ingress, egress.flatten()))
     }
 
-    /// How the bypass is used.
+    /// State of the bridge bypass.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -523,7 +530,7 @@ impl Steering {
             .map_err(|e| SteeringError::Map("taken_netdevs", e))
     }
 
-    /// Attaches the program at a vxlan netdev's egress, if it is not there.
+    /// Attaches the program at a vxlan netdev's egress, unless it is attached already.
     fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
         if !self.netdevs.contains_key(&ifindex) {
             let placed = self.attach_behind(ifindex, VXLAN, None)?;
@@ -532,7 +539,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Chooses the source ports of what the kernel encapsulates by this from now on.
+    /// Chooses the source ports of frames that the kernel encapsulates according to `choice`.
     fn choose(&mut self, choice: &PortChoice) -> Result<(), SteeringError> {
         let before = self.plan.choices.get(&choice.ifindex);
         if before == Some(choice) {
@@ -558,7 +565,7 @@ impl Steering {
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        // First nothing is redirected any more, then the hooks go, one by one.
+        // First no frame is redirected any more, then the hooks are detached one by one.
         let _ = self.release();
         let _haste = ExpeditedRcu::for_hooks(self.netdevs.len() + self.bypass.hooks());
         self.netdevs.clear();
@@ -566,14 +573,14 @@ impl Drop for Steering {
     }
 }
 
-/// Whether only the frame limit differs, which can be changed in place.
+/// Whether at most the frame limit (or the name) differs, which can be changed in place.
 fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
     let TakenVni { vni, ifindex, slot, local, destination_port, name: _, frame_limit: _ } = old;
     (vni, ifindex, slot, local, destination_port)
         == (&new.vni, &new.ifindex, &new.slot, &new.local, &new.destination_port)
 }
 
-/// Removing what is not there is no failure.
+/// Treats a missing entry as success when a map entry is removed.
 pub(crate) fn absent(error: MapError) -> Result<(), MapError> {
     match error {
         MapError::KeyNotFound | MapError::ElementNotFound => Ok(()),
@@ -657,7 +664,7 @@ fn attach(
     program.take_link(id).map_err(failed)
 }
 
-/// Adds the clsact qdisc where there is none.
+/// Adds the clsact qdisc, unless there is one.
 fn add_clsact(interface: &str) -> Result<(), SteeringError> {
     match aya::programs::tc::qdisc_add_clsact(interface) {
         Ok(()) | Err(TcError::AlreadyAttached) => Ok(()),
@@ -678,7 +685,7 @@ fn already_there(error: &TcError) -> bool {
     false
 }
 
-/// Whether a program of this name is one of the entry programs.
+/// Whether this is the name of one of vtepd's entry programs.
 pub(crate) fn is_own(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.program == name)
 }

@@ -1,9 +1,10 @@
-//! The system calls that vtepd and its libraries make after the start, on the architectures that it
-//! is built for.
+//! The system calls that vtepd and its libraries make after the start, on the supported
+//! architectures.
 
 use libc::*;
 
-/// All of them, the frequent ones first: older kernels look through the list.
+/// All of them, frequent ones first: older kernels evaluate the filter from its start for each
+/// call.
 pub(crate) const ALLOWED: &[c_long] = &[
     // Frames, waiting, time.
     SYS_sendmmsg,
@@ -118,7 +119,7 @@ pub(crate) const ALLOWED: &[c_long] = &[
     SYS_munlock,
     SYS_membarrier,
     SYS_mincore,
-    // Threads, signals, the end.
+    // Threads, signals, exit.
     SYS_clone,
     SYS_clone3,
     SYS_set_robust_list,

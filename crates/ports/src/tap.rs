@@ -1,4 +1,5 @@
-//! TAPs with a virtio-net header (`Documentation/networking/tuntap.rst`, `drivers/net/tun.c`).
+//! TAP interfaces with a virtio-net header (`Documentation/networking/tuntap.rst`,
+//! `drivers/net/tun.c`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,47 +17,47 @@ use crate::tx::vnet_header;
 /// The interface may hand over partial checksums and TCP super-frames.
 const TCP_OFFLOADS: libc::c_uint =
     libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-/// And UDP super-frames (Linux 6.2).
+/// The interface may also hand over UDP super-frames (Linux 6.2).
 const UDP_OFFLOADS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
-/// Frames of a batch at most.
+/// Maximum number of frames in a batch.
 const BATCH: usize = 64;
 
-/// How a TAP is to be.
+/// Settings of a TAP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapTerms {
     /// Name of the interface, 1 to 15 octets.
     pub name: String,
-    /// The user who may open it beside root.
+    /// User identifier that may open it, in addition to root.
     pub owner: Option<u32>,
-    /// Whether the interface stays when vtepd ends, with its addresses.
+    /// Whether the interface and its addresses stay when vtepd ends.
     pub persistent: bool,
-    /// Queues, 1 to 256 (`MAX_TAP_QUEUES`).
+    /// Number of queues, 1 to 256 (`MAX_TAP_QUEUES`).
     pub queues: u16,
-    /// MTU in bytes, layer 3.
+    /// MTU in bytes.
     pub mtu: u32,
 }
 
-/// An open TAP: what its interface sends is read here.
+/// An open TAP. What its interface sends is read here.
 #[derive(Debug)]
 pub struct Tap {
     name: String,
     /// At least one.
     queues: Vec<File>,
-    /// The queue that is read first next.
+    /// The queue that the last call of [`Self::receive`] read first.
     turn: usize,
-    /// RingSize for a batch.
+    /// Buffer for a batch.
     memory: Box<[u8]>,
     batch: Batch<'static>,
 }
 
 impl Tap {
-    /// Makes the interface in the calling thread's namespace, or opens a persistent one of that
+    /// Creates the interface in the calling thread's namespace, or opens a persistent one of that
     /// name, and brings it up.
     ///
     /// # Errors
-    /// When `/dev/net/tun` cannot be opened, somebody has the TAP open, or a privilege is missing
-    /// (CAP_NET_ADMIN).
+    /// When `/dev/net/tun` cannot be opened, when another process has the TAP open, or without
+    /// CAP_NET_ADMIN.
     pub fn open(terms: &TapTerms) -> io::Result<Self> {
         let queues: io::Result<Vec<File>> =
             (0..terms.queues.max(1)).map(|_| queue(terms)).collect();
@@ -82,16 +83,16 @@ impl Tap {
         Ok(tap)
     }
 
-    /// What to wait for.
+    /// The descriptors to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(AsFd::as_fd)
     }
 
-    /// What the interface has sent since the last call; does not wait. Queues take turns in being
-    /// first.
+    /// Frames that the interface has sent since the last call. Does not wait. The queues take turns
+    /// in being read first.
     ///
     /// # Errors
-    /// As readv(2): when somebody has deleted the interface.
+    /// As readv(2): when the interface was deleted.
     pub fn receive(&mut self) -> io::Result<&Batch<'_>> {
         self.batch.clear();
         self.turn = (self.turn + 1) % self.queues.len().max(1);
@@ -99,7 +100,7 @@ impl Tap {
         let mut queues = first.iter().chain(later);
         let mut queue = queues.next();
         for room in self.memory.chunks_exact_mut(FRAME_CAPACITY) {
-            // A queue that is empty leaves its room to the next.
+            // When a queue is empty, the next queue uses the remaining room.
             while let Some(current) = queue {
                 match read(current, room) {
                     Ok(Some((length, offload))) => {
@@ -122,13 +123,13 @@ impl Tap {
         Ok(&self.batch)
     }
 
-    /// What the last call of [`Self::receive`] returned; nothing, if that failed.
+    /// The batch that [`Self::receive`] returned last; empty if that failed.
     #[must_use]
     pub const fn batch(&self) -> &Batch<'_> {
         &self.batch
     }
 
-    /// Hands frames to the interface. `outcome` is told what became of each, in order.
+    /// Sends frames to the interface. `outcome` is called with the result of each, in order.
     pub fn transmit(
         &mut self,
         batch: &Batch<'_>,
@@ -144,7 +145,7 @@ impl Tap {
     }
 }
 
-/// Reads one frame, its length and what is left to be done; `None` if there is none.
+/// Reads one frame and returns its length and offload; `None` if there is none.
 fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<(usize, Offload)>> {
     let mut header = [0; size_of::<VnetHeader>()];
     let read = readv(queue, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)]);
@@ -153,14 +154,14 @@ fn read(queue: &File, room: &mut [u8]) -> io::Result<Option<(usize, Offload)>> {
         Err(nix::Error::EAGAIN | nix::Error::EINTR) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // A frame that cannot be used is an empty one, which the pipeline counts as unreadable.
+    // A frame that cannot be used becomes empty; the pipeline counts it as unreadable.
     Ok(Some(
         offload(&VnetHeader::from_bytes(header))
             .map_or_else(Default::default, |offload| (length, offload)),
     ))
 }
 
-/// One queue of the interface, which is made with the first.
+/// Opens a queue of the interface. The first one creates the interface.
 fn queue(terms: &TapTerms) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -196,7 +197,7 @@ fn queue(terms: &TapTerms) -> io::Result<File> {
     Ok(file)
 }
 
-/// Why there is no TAP of that name for us, with what the error's number alone does not say.
+/// Explains an error of TUNSETIFF where its number alone is unclear.
 fn explained(error: io::Error) -> io::Error {
     let text = match error.raw_os_error() {
         Some(libc::EBUSY) => "another process has this TAP open",
@@ -210,16 +211,16 @@ fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// A request whose argument is a number.
+/// An ioctl(2) whose argument is a number.
 fn control(file: &File, request: libc::Ioctl, argument: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: the requests made here take their argument by value.
+    // SAFETY: the requests used here take their argument by value.
     match unsafe { libc::ioctl(file.as_raw_fd(), request, argument) } {
         result if result < 0 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Why the interface did not take a frame.
+/// The drop reason for an error of writev(2).
 const fn refusal(error: nix::Error) -> DropReason {
     match error {
         nix::Error::EIO | nix::Error::EBADFD | nix::Error::ENETDOWN => DropReason::LinkDown,
@@ -239,11 +240,10 @@ mod tests {
     use crate::packet::PacketSocket;
     use crate::ring::RingSize;
 
-    /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that is to be cut into
-    /// fragments.
+    /// `VIRTIO_NET_HDR_GSO_UDP` (`include/uapi/linux/virtio_net.h`): UDP that has to be fragmented.
     const GSO_UDP: u8 = 3;
 
-    /// The kernel takes this from a TAP, and cannot tell a packet socket of it.
+    /// A frame that the kernel accepts from a TAP but cannot describe to a packet socket.
     fn indescribable() -> Vec<u8> {
         let header = VnetHeader { gso_type: GSO_UDP, gso_size: 1000, ..VnetHeader::default() };
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0];

@@ -1,5 +1,5 @@
-//! Frames on their way into an AF_PACKET socket: many in one system call, those of one flow as one
-//! super-frame.
+//! Transmit queue of an AF_PACKET socket: sends many frames with one system call, and groups of
+//! frames as one super-frame.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -13,13 +13,13 @@ use pipeline::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxFra
 
 use crate::packet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
-/// Frames that one system call takes at most.
+/// Maximum number of frames for one system call.
 const MOST: usize = 1024;
-/// How often room in the send buffer is waited for, 2 ms at most each time, before a frame is
-/// dropped.
+/// How many times [`TxQueue::send`] waits for room in the send buffer, for at most 2 ms each,
+/// before a frame is dropped.
 const PATIENCE: u32 = 4;
 
-/// Memory for one system call, kept for the next.
+/// The buffers of a system call, reused by the next.
 pub(crate) struct TxQueue {
     headers: Vec<VnetHeader>,
     vectors: Vec<libc::iovec>,
@@ -27,16 +27,16 @@ pub(crate) struct TxQueue {
     messages: Vec<libc::mmsghdr>,
     wrappers: Vec<[u8; WRAPPER]>,
     aggregator: Aggregator,
-    /// Whether frames leave together.
+    /// Whether frames are grouped.
     pub(crate) together: bool,
-    /// How often room is waited for in a send.
+    /// How many times a call waits for room in the send buffer.
     pub(crate) patience: u32,
 }
 
-/// What of some frames left together.
+/// Counts of the super-frames of a transmitted batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SuperFrames {
-    /// Super-frames that the kernel took.
+    /// Super-frames that the kernel accepted.
     pub sent: u64,
     /// Frames in them.
     pub frames: u64,
@@ -58,8 +58,8 @@ impl SuperFrames {
     }
 }
 
-// SAFETY: the raw pointers inside `vectors` and `messages` are written anew by each call before the
-// kernel reads them, and never read between calls; nothing refers to the thread that made them.
+// SAFETY: each call writes the raw pointers inside `vectors` and `messages` before the kernel reads
+// them. Nothing reads them between calls, and nothing refers to the thread that created them.
 unsafe impl Send for TxQueue {}
 
 impl TxQueue {
@@ -68,7 +68,7 @@ impl TxQueue {
         let (vector, address, message) = unsafe { (zeroed(), zeroed(), zeroed()) };
         Self {
             headers: vec![VnetHeader::default(); MOST],
-            // The header and a wrapper, and three pieces of each frame.
+            // For each frame three pieces at most, and two for header and wrapper.
             vectors: vec![vector; 5 * MOST],
             addresses: vec![address; MOST],
             messages: vec![message; MOST],
@@ -79,7 +79,8 @@ impl TxQueue {
         }
     }
 
-    /// See [`crate::PacketSocket::transmit`]; `bridge` is where [`Destination::Bridge`] is.
+    /// As [`crate::PacketSocket::transmit`]. `bridge` is the interface index of
+    /// [`Destination::Bridge`], or 0.
     pub(crate) fn send(
         &mut self,
         (socket, bridge): (BorrowedFd<'_>, u32),
@@ -102,11 +103,11 @@ impl TxQueue {
             };
             let mut sent = 0;
             let (mut patience, mut told) = (self.patience, false);
-            // What a host's port does not take is not waited for.
+            // There is no waiting if bundles for host ports are among the frames.
             let to_host = |frame: &TxFrame| matches!(frame.to, Destination::BundledHost(_));
             while sent < trains {
-                // The kernel tells of what became of a call's first message alone. What may have
-                // arrived in part must not be sent again, so it comes first.
+                // The kernel reports an error only for the first message of a call. A message that
+                // may arrive in part must not be sent again, so it is always the first.
                 let behind = aggregator.trains().iter().skip(sent + 1);
                 let whole = |train: &GsoGroup| frames.get(train.first()).is_some_and(is_whole);
                 let in_part = |train: &GsoGroup| train.may_arrive_in_part() || whole(train);
@@ -124,8 +125,7 @@ impl TxQueue {
                 }
                 match io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR) => continue,
-                    // It may be over: what the socket was told when its interface went down, it
-                    // tells once.
+                    // The interface may be up again: the socket returns a pending ENETDOWN once.
                     Some(libc::ENETDOWN) if !told => {
                         told = true;
                         continue;
@@ -144,7 +144,7 @@ impl TxQueue {
         super_frames
     }
 
-    /// Writes a message for each train.
+    /// Writes a message for each GSO group.
     fn prepare(
         &mut self,
         bridge: u32,
@@ -213,15 +213,15 @@ impl TxQueue {
     }
 }
 
-/// A control message for one frame: its `SO_MARK`.
+/// A control message that sets the `SO_MARK` of one message.
 #[repr(C)]
 struct Mark {
     header: libc::cmsghdr,
     value: u32,
 }
 
-/// Of TCP super-frames, which an uplink's program finishes (`WHOLE`, `vtepd_tunnel` in
-/// `bpf/steering.bpf.c`).
+/// The mark of TCP super-frames over an uplink. The program `vtepd_tunnel` at the uplink's egress
+/// looks for it (`WHOLE` in `bpf/steering.bpf.c`).
 static MARK: Mark = Mark {
     header: libc::cmsghdr {
         cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),
@@ -231,19 +231,19 @@ static MARK: Mark = Mark {
     value: 0x7674_6570,
 };
 
-/// Whether it is a TCP super-frame that leaves over an uplink as it is.
+/// Whether this is a TCP super-frame that leaves over an uplink without being split.
 const fn is_whole(frame: &TxFrame) -> bool {
     matches!(frame.to, Destination::Uplink { .. }) && frame.offload.gso.is_some()
 }
 
-/// Waits a little until the socket's send buffer has room again.
+/// Waits up to 2 ms for room in the socket's send buffer.
 fn wait_for_room(socket: BorrowedFd<'_>) {
     let timeout = PollTimeout::try_from(Duration::from_millis(2)).unwrap_or(PollTimeout::ZERO);
-    // Whatever it answers, the next attempt to send finds out.
+    // The result is ignored, because the next attempt to send shows whether there is room.
     let _ = nix::poll::poll(&mut [PollFd::new(socket, PollFlags::POLLOUT)], timeout);
 }
 
-/// Why the kernel did not take a frame.
+/// The drop reason for an error of sendmmsg(2).
 const fn refusal(error: Option<i32>) -> DropReason {
     match error {
         Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => DropReason::LinkDown,
@@ -268,7 +268,7 @@ pub(crate) fn vnet_header(offload: &Offload) -> VnetHeader {
         };
         header.gso_type = kind | if gso.ecn { GSO_ECN } else { 0 };
         header.gso_size = gso.size;
-        // What the kernel copies into the linear part: the headers, at least.
+        // Bytes that the kernel copies into the linear part of the skb: at least the headers.
         header.header_length = header.checksum_start + transport;
     }
     header

@@ -1,10 +1,11 @@
-//! A worker that hangs is noticed by the frames that wait for it: the steering programs note since
-//! when they do, the worker takes the note away whenever it looks, and where the note grows too
-//! old, the programs leave what follows to the kernel.
+//! Detects a worker that hangs.
 //!
-//! Nobody wakes up for this by the clock. A frame that was lost on its way to an idle worker would
-//! leave a note that nobody takes away; so the programs call the worker once before they give it up
-//! ([`Wakeups`]).
+//! When a steering program redirects a frame, it writes the time into a shared map, unless a time
+//! is there already. The worker clears the entry before it reads the punt pair. If the entry is
+//! older than the limit, the programs pass further frames to the kernel.
+//!
+//! No timer is needed. If a frame is lost on its way to an idle worker, its entry would never be
+//! cleared. The programs therefore wake the worker once before they pass frames ([`Wakeups`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -16,28 +17,28 @@ use std::time::Duration;
 use aya::maps::{MapData, RingBuf};
 use nix::time::{ClockId, clock_gettime};
 
-/// Said by the programs beside the time: the worker was called.
+/// The lowest bit of an entry: the programs have woken the worker.
 const CALLED: u64 = 1;
-/// `PAGE_SIZE`, which a map that is shared by mmap(2) has at the least.
+/// Bytes of the mapping: the least that mmap(2) of a map can share.
 const PAGE: usize = 4096;
-/// Workers that there may be, each with two punt pairs (`WORKERS` in `bpf/workers.bpf.h`).
+/// Maximum number of workers, each with two punt pairs (`WORKERS` in `bpf/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
-/// Words of the map for each worker, as the programs have them (`WORDS` in `bpf/steering.bpf.c`): a
-/// line of the cache, which no other writes.
+/// Words of the map for each worker (`WORDS` in `bpf/steering.bpf.c`): one cache line, so that
+/// workers do not share lines.
 const WORDS: usize = 8;
 const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);
 
-/// A worker's punt pairs, by their places in the programs' map `waiting_since`.
+/// The two punt pairs of a worker, by their index within its part of `waiting_since`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PuntSide {
-    /// Frames from the uplinks.
+    /// Packets from the uplinks.
     Underlay = 0,
-    /// Frames from the bridges.
+    /// Frames from bridges and host ports.
     Bridge = 1,
 }
 
-/// See the module's description. A worker holds it.
+/// A worker's view of its entries in the map `waiting_since`.
 #[derive(Debug)]
 pub struct Watchdog {
     notes: Arc<Notes>,
@@ -46,7 +47,7 @@ pub struct Watchdog {
     limit: Duration,
 }
 
-/// The map's page, of which each worker has `WORDS`, and uses two.
+/// The mapped page of the map. Each worker has `WORDS` words of it and uses two.
 #[derive(Debug)]
 struct Notes(NonNull<AtomicU64>);
 
@@ -64,7 +65,8 @@ impl Drop for Notes {
 }
 
 impl Watchdog {
-    /// Shares the map `waiting_since` among so many workers; `limit` as the programs have it.
+    /// Maps `waiting_since` and returns one watchdog for each worker. `limit` is the one that the
+    /// programs have.
     pub(crate) fn share(notes: &MapData, workers: usize, limit: Duration) -> io::Result<Vec<Self>> {
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let fd = notes.fd().as_fd().as_raw_fd();
@@ -81,9 +83,9 @@ impl Watchdog {
         Ok((0..workers.min(MOST_WORKERS)).map(of).collect())
     }
 
-    /// To be called before the worker looks into a punt pair: takes the note away. Where it had
-    /// grown too old, it stays, the time that frames have waited is returned, and the kernel
-    /// forwards what follows until [`Self::forgive`].
+    /// Clears the entry of a punt pair. To be called before the worker reads the punt pair. If the
+    /// entry is older than the limit, it stays and its age is returned. The kernel then forwards
+    /// further frames until [`Self::forgive`].
     #[must_use]
     pub fn look(&self, punt: PuntSide) -> Option<Duration> {
         let note = self.note(punt);
@@ -99,12 +101,13 @@ impl Watchdog {
         None
     }
 
-    /// The worker has emptied the punt pair: what follows is redirected to it again.
+    /// Clears the entry after the worker has emptied the punt pair. Further frames are redirected
+    /// to it again.
     pub fn forgive(&self, punt: PuntSide) {
         self.note(punt).store(0, Ordering::Relaxed);
     }
 
-    /// How long frames may wait.
+    /// How long frames may wait before the kernel forwards further ones.
     #[must_use]
     pub const fn limit(&self) -> Duration {
         self.limit
@@ -117,7 +120,8 @@ impl Watchdog {
     }
 }
 
-/// What the programs call workers by: readable when they do.
+/// The ring buffer through which the programs wake workers. It is readable when they do. Iterating
+/// over it returns the numbers of those workers.
 pub struct Wakeups(RingBuf<MapData>);
 
 impl std::fmt::Debug for Wakeups {
@@ -135,7 +139,7 @@ impl Wakeups {
 impl Iterator for Wakeups {
     type Item = usize;
 
-    /// The number of the next worker that is called, if one is.
+    /// The number of the next worker to wake, if there is one.
     fn next(&mut self) -> Option<usize> {
         let call = self.0.next()?;
         let number = call.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
@@ -156,7 +160,8 @@ impl AsFd for Wakeups {
     }
 }
 
-/// The programs' clock (`bpf_ktime_get_coarse_ns`): nanoseconds, a tick's worth exact.
+/// The time in nanoseconds of the clock that the programs use (`bpf_ktime_get_coarse_ns`), with the
+/// resolution of a tick.
 fn now() -> u64 {
     let now =
         clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).map(Duration::from).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The source port that the `kernel` datapath chooses in BPF is the one of `entropy`, bit for bit.
-//! Needs root.
+//! The source port that the BPF program of the `kernel` datapath chooses is exactly that of
+//! `entropy`. Needs root.
 //!
-//! `VTEPD_FRAMES` says how many frames are compared (1,000,000 if unset).
+//! `VTEPD_FRAMES` sets how many frames are compared (1,000,000 if unset).
 
 #![allow(
     unsafe_code,
@@ -34,7 +34,7 @@ struct Choice {
 // SAFETY: plain integers without padding.
 unsafe impl Pod for Choice {}
 
-/// A generator of numbers that is the same in every run (xorshift64*).
+/// A random number generator with the same sequence in every run (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -57,7 +57,7 @@ impl Random {
         (0..length).map(|_| self.next() as u8).collect()
     }
 
-    /// A frame that is well-formed, or nearly.
+    /// A frame that is well-formed, or nearly so.
     fn frame(&mut self) -> Vec<u8> {
         let mut frame = self.bytes(12);
         for _ in 0..self.one_of(&[0, 0, 0, 1, 2, 3, 4, 5]) {
@@ -139,7 +139,7 @@ impl Random {
     }
 }
 
-/// Whether an IP header begins right behind the Ethernet header and does not end within the frame.
+/// Whether an IP header begins directly behind the Ethernet header and is truncated.
 fn has_cut_ip_header(frame: &[u8]) -> bool {
     match frame[12..14] {
         [0x08, 0x00] => frame.len() < 14 + 20,
@@ -156,7 +156,7 @@ fn load() -> Ebpf {
     ebpf
 }
 
-/// A policy, and the range of the netdev, within which the policy's lies.
+/// Policies with the port range of the netdev, which contains the range of the policy.
 fn policies() -> Vec<(Entropy, (u16, u16))> {
     let range = |min, max| SourcePortRange::try_from((min, max)).unwrap();
     let new = |policy, seed, range, bins| {
@@ -204,7 +204,7 @@ fn chosen_ports_are_those_of_entropy() {
             let options = TestRunOptions { data_in: Some(&frame), ..TestRunOptions::default() };
             let returned = match program.test_run(options) {
                 Ok(result) => result.return_value,
-                // The kernel does not run programs on these.
+                // The kernel refuses to run programs on these.
                 Err(error) => {
                     assert!(has_cut_ip_header(&frame), "{error:?} {frame:02x?}");
                     continue;
@@ -220,7 +220,7 @@ fn chosen_ports_are_those_of_entropy() {
             roce += u64::from(matches!(explained.key, Key::QueuePair { .. }));
         }
     }
-    // The generator makes what is compared.
+    // The generator produces enough frames of each kind.
     assert!(
         ip > frames / 3 && roce > frames / 50,
         "{ip} IP frames, {roce} of them RoCE, of {frames}"

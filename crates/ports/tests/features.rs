@@ -1,5 +1,5 @@
-//! What the kernel lacks is made up for: what the punt pair's socket could not read whole comes
-//! cut. Needs root.
+//! Missing kernel features are compensated: super-frames that the punt pair's socket could not read
+//! whole arrive split. Needs root.
 
 #![allow(
     clippy::expect_used,
@@ -18,7 +18,7 @@ use ports::{Features, PacketSocket, PrivateNamespace, PuntPair, RingSize};
 const SEGMENT: usize = 100;
 const SEGMENTS: usize = 3;
 
-/// A UDP super-frame, with its checksum left to do.
+/// A UDP super-frame with a partial checksum.
 fn super_frame() -> Vec<u8> {
     let udp_length = u8::try_from(8 + SEGMENT).unwrap();
     let total = u16::try_from(28 + SEGMENTS * SEGMENT).unwrap().to_be_bytes();
@@ -33,7 +33,7 @@ fn super_frame() -> Vec<u8> {
     frame
 }
 
-/// The lengths of what the far end gets of a super-frame that the near end transmits.
+/// The lengths of the frames that the far end receives when the near end transmits a super-frame.
 fn received(features: Features, tag: &str) -> Vec<usize> {
     let leaf = Namespace::create(format!("vtp-{tag}-{}", std::process::id())).unwrap();
     let receive = || {
@@ -69,8 +69,8 @@ fn udp_super_frames_come_whole_or_cut() {
     println!("{features:?}");
     assert_eq!(features.lacks().is_empty(), features == Features::ALL);
     if !features.udp_super_frames {
-        // Such a kernel does not take them from a packet socket either, so there is nothing to
-        // send; `any_kernel.rs` does it.
+        // Such a kernel does not accept them from a packet socket either. `any_kernel.rs` tests
+        // that case.
         return;
     }
     assert_eq!(received(features, "whole"), [42 + SEGMENTS * SEGMENT]);

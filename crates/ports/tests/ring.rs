@@ -1,4 +1,4 @@
-//! The ring that frames are received into. Needs root.
+//! The receive ring of a packet socket. Needs root.
 
 #![allow(
     clippy::expect_used,
@@ -14,7 +14,7 @@ use lab::netns::{Namespace, veth};
 use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
 use ports::{PacketSocket, RingSize};
 
-/// The ends of a link.
+/// The two ends of a link.
 fn ends(tag: &str) -> [Namespace; 2] {
     let name = |end: &str| format!("vtp-{tag}-{end}-{}", std::process::id());
     let [near, far] = ["near", "far"].map(|end| Namespace::create(name(end)).unwrap());
@@ -33,11 +33,11 @@ fn send(sender: &mut PacketSocket, frame: &[u8]) {
     sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
-/// Whose frames are a test's.
+/// The destination address of the test's frames.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// Frames that the slots are for, and longer ones, tagged and not, arrive whole and in order:
-/// around a ring of one block, several times.
+/// Frames that fit a slot and longer ones, in any order of lengths, arrive whole and in order. The
+/// ring of one block wraps around several times.
 #[test]
 fn frames_of_all_lengths_arrive_whole_and_in_order() {
     if !nix::unistd::geteuid().is_root() {
@@ -50,7 +50,7 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
     let mut sender = open(&near, RingSize::LITTLE);
     let mut socket = open(&far, RingSize { frames: 37, longest: 1568 });
     let frame = |number: u32| {
-        // 1,568 bytes are the longest that a slot is for, and its neighbours.
+        // 1,568 bytes is the longest frame that fits a slot; the lengths around it are tested, too.
         let length = [60, 1567, 1568, 1569, 9014, 4000][number as usize % 6];
         let mut frame =
             [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5][..], &number.to_be_bytes()].concat();
@@ -78,8 +78,8 @@ fn frames_of_all_lengths_arrive_whole_and_in_order() {
     assert_eq!(socket.overruns().unwrap(), 0);
 }
 
-/// What is too long for a slot and finds no room in the queue beside the ring either is counted, as
-/// what finds no slot is; all else arrives, and the ring goes on.
+/// Frames that are too long for a slot and do not fit the socket's queue are counted, like frames
+/// without a slot. All others arrive, and the ring continues to work.
 #[test]
 fn long_frames_without_room_are_counted() {
     if !nix::unistd::geteuid().is_root() {
@@ -89,7 +89,8 @@ fn long_frames_without_room_are_counted() {
     const SENT: u64 = 120;
     let [near, far] = ends("full");
     let mut sender = open(&near, RingSize::LITTLE);
-    // The queue has room for some 70 KB: each frame of 9,000 bytes weighs more than that much.
+    // The queue has room for about 70 KB. A frame of 9,000 bytes accounts for more than that
+    // length.
     let mut socket = open(&far, RingSize { frames: 16, longest: 1568 });
     let long = [&OURS[..], &[2, 0, 0, 0, 0, 8, 0x88, 0xb5], &[7; 9000]].concat();
     let arrived = |socket: &mut PacketSocket| {
@@ -107,13 +108,13 @@ fn long_frames_without_room_are_counted() {
         }
         seen
     };
-    // Slots enough for all of these.
+    // There are enough slots for all of these frames.
     (0..SENT / 4).for_each(|_| send(&mut sender, &long));
     let seen = arrived(&mut socket);
     let lost = socket.overruns().unwrap();
     assert!(seen > 0 && lost > 0, "{seen} arrived, {lost} did not");
     assert_eq!(seen + lost, SENT / 4);
-    // And slots for the fewest of these.
+    // There are slots for only a few of these frames.
     (0..SENT).for_each(|_| send(&mut sender, &long));
     let seen = arrived(&mut socket);
     assert_eq!(seen + socket.overruns().unwrap(), SENT);

@@ -1,6 +1,6 @@
-//! The steering programs in a real namespace: what is redirected reaches the punt pair's socket and
-//! nobody else; what is not, and everything once the kill switch is empty, is the kernel's. Needs
-//! root.
+//! The steering programs in a network namespace. Redirected frames reach only the punt pair's
+//! socket. All other frames, and every frame after the kill switch is emptied, go to the kernel.
+//! Needs root.
 
 #![allow(
     clippy::expect_used,
@@ -43,8 +43,7 @@ struct Leaf {
     host: Namespace,
 }
 
-/// A namespace whose own stack does not speak of itself: its frames would be counted among the
-/// test's.
+/// A namespace whose IP stack sends nothing by itself. Such frames would be counted as the test's.
 fn silent(name: String) -> Namespace {
     let namespace = Namespace::create(name).unwrap();
     namespace.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
@@ -97,7 +96,8 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
     }
 }
 
-/// A frame from the spine to the leaf's VTEP: VNI and first byte of the VXLAN header as given.
+/// A VXLAN packet from the spine to the leaf's VTEP, with this VNI and this first byte of the VXLAN
+/// header.
 fn vxlan_frame(vni: u32, flags: u8) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 8, 0]);
@@ -124,7 +124,7 @@ fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     socket.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
-/// Whatever matches that arrives within the time.
+/// The number of matching frames that arrive within the time.
 fn receive(
     socket: &mut PacketSocket,
     wait: Duration,
@@ -142,12 +142,12 @@ fn receive(
     found
 }
 
-/// Nobody is given up.
+/// A stall limit that no test reaches.
 const PATIENT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_millis(150);
 
-/// Steering by this plan for so many workers, attached and not engaged.
+/// Loads steering for this many workers and applies the plan. The kill switch is not filled.
 fn steer_for<const WORKERS: usize>(
     leaf: &Namespace,
     hook: Hook,
@@ -171,7 +171,7 @@ fn steer_for<const WORKERS: usize>(
     .unwrap()
 }
 
-/// The same for one worker.
+/// As [`steer_for`], for one worker.
 fn steer(
     leaf: &Namespace,
     hook: Hook,
@@ -182,7 +182,7 @@ fn steer(
     (steering, punts, private)
 }
 
-/// An IPv4 frame of so many bytes, for everybody.
+/// An IPv4 broadcast frame of this many bytes.
 fn ipv4_frame(length: usize, mark: u8) -> Vec<u8> {
     let mut frame = vec![mark; length];
     frame[..14].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 8, 0]);
@@ -194,8 +194,8 @@ fn ipv4_frame(length: usize, mark: u8) -> Vec<u8> {
     frame
 }
 
-/// What leaves in a bundle, by the bridge or past it, arrives as the frames that it was, in their
-/// order; what cannot be delivered is counted.
+/// Frames sent in a bundle, to the bridge or past it, arrive unchanged and in order. Frames that
+/// cannot be delivered are counted.
 fn bundles_arrive_as_frames(
     leaf: &Namespace,
     bridge: &mut PacketSocket,
@@ -212,7 +212,8 @@ fn bundles_arrive_as_frames(
         let mut out = Vec::new();
         for (data, index) in frames.iter().zip(0u32..) {
             batch.push(pipeline::Frame { data, vlan: None, offload: pipeline::Offload::default() });
-            // As decapsulation has them: for the bridge with a tag, past it as received.
+            // As decapsulation writes them: with a tag for the bridge, and as received for a host
+            // port.
             let bridged = to == pipeline::Destination::Bridge;
             let range = if bridged { 14 } else { 0 }..data.len() as u32;
             let body = pipeline::Payload::Received { frame: index, range };
@@ -276,7 +277,7 @@ fn redirects_what_is_taken(hook: Hook) {
     let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
 
-    // Attached, but the kill switch is empty: the kernel's.
+    // Attached, but the kill switch is empty: the kernel forwards.
     send(&spine, "leaf", &vxlan);
     assert_eq!(
         receive(&mut eth0, SOON, marker),
@@ -293,13 +294,13 @@ fn redirects_what_is_taken(hook: Hook) {
         "the whole frame reaches the punt"
     );
     assert_eq!(receive(&mut eth0, NEVER, marker), 0, "and the kernel does not see it");
-    // Another VNI and another flag are none of ours.
+    // Another VNI and other flags are not redirected.
     for other in [vxlan_frame(6, 8), vxlan_frame(5, 0x0c)] {
         send(&spine, "leaf", &other);
         assert_eq!(receive(&mut underlay, NEVER, marker), 0);
     }
 
-    // What the bridge sends to the overlay comes with the slot as its tag.
+    // Frames that the bridge sends to the overlay carry the slot as their tag.
     let mut broadcast = vec![0xff; 6];
     broadcast.extend([2, 0, 0, 0, 7, 7, 0x88, 0xb5]);
     broadcast.extend([0xcd; 60]);
@@ -309,7 +310,7 @@ fn redirects_what_is_taken(hook: Hook) {
     };
     assert_eq!(receive(&mut bridge, SOON, tagged), 1);
 
-    // What the worker hands to the bridge arrives at the host; without a known tag it goes nowhere.
+    // Frames from the worker to the bridge arrive at the host.
     let mut inner =
         vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
     inner.extend([0xab; 46]);
@@ -334,10 +335,10 @@ fn redirects_what_is_taken(hook: Hook) {
     );
     let counts = steering.counts().unwrap();
     assert_eq!((counts.uplink_redirected, counts.punt_returned), (1, 1 + 4 * 4), "{counts:?}");
-    // The host's own stack may have said something on its link as well.
+    // The host's IP stack may have sent frames as well.
     assert!(counts.vxlan_redirected >= 1, "{counts:?}");
 
-    // Released: the kernel's again, at once.
+    // After the release the kernel forwards again, immediately.
     leaf.enter(|| steering.release().unwrap()).unwrap();
     send(&spine, "leaf", &vxlan);
     assert_eq!(
@@ -354,7 +355,7 @@ fn redirects_what_is_taken(hook: Hook) {
     assert!(!filters.contains("vtepd"), "{filters}");
 }
 
-/// A packet with a broadcast of so many bytes as inner frame.
+/// A VXLAN packet with a broadcast of this many bytes as inner frame.
 fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
     let mut frame = vxlan_frame(5, 8);
     frame.truncate(50 + inner_length);
@@ -367,9 +368,9 @@ fn vxlan_packet_with(inner_length: usize) -> Vec<u8> {
     frame
 }
 
-/// The punt pair to the bridge carries no inner frame of 14 or 15 bytes, and the kernel drops
-/// frames that end within a tag, so shorter inner frames stay with the kernel. Found by the fuzz
-/// target `encapsulate` and by differential runs.
+/// The bridge punt pair cannot carry inner frames of 14 or 15 bytes, and the kernel drops frames
+/// that end within a tag. Inner frames of less than 20 bytes therefore stay with the kernel. Found
+/// by the fuzz target `encapsulate` and by differential runs.
 #[test]
 fn inner_frames_shorter_than_a_tagged_header_stay_with_the_kernel() {
     let Leaf { leaf, spine, host } = leaf("short");
@@ -405,8 +406,8 @@ fn redirects_what_is_taken_with_clsact_filters() {
     redirects_what_is_taken(Hook::Clsact);
 }
 
-/// Frames that nobody looks after for too long make the programs pass what follows; looked after
-/// again, they redirect again.
+/// When frames have waited too long, the programs pass further frames to the kernel. After the
+/// worker has read them, the programs redirect again.
 #[test]
 fn a_punt_that_nobody_looks_into_is_given_up() {
     const LIMIT: Duration = Duration::from_millis(200);
@@ -425,7 +426,8 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
     };
     leaf.enter(|| steering.engage().unwrap()).unwrap();
 
-    // Looked after now and then, in all for longer than the limit; before there is anything, too.
+    // A worker that reads periodically is not reported, although the test takes longer than the
+    // limit. Reading an empty punt pair is allowed, too.
     assert_eq!(patience.look(PuntSide::Underlay), None);
     for _ in 0..8 {
         send(&spine, "leaf", &vxlan);
@@ -433,15 +435,15 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
         assert_eq!(patience.look(PuntSide::Underlay), None);
     }
     assert_eq!(receive(&mut underlay, SOON, marker), 8);
-    // Nothing came for longer than the limit, so nothing has waited.
+    // Nothing arrived for longer than the limit, so nothing has waited.
     std::thread::sleep(2 * LIMIT);
     send(&spine, "leaf", &vxlan);
     assert_eq!(receive(&mut underlay, SOON, marker), 1);
     assert_eq!(receive(&mut eth0, NEVER, marker), 0);
 
-    // The last frame is still on the list of those that wait.
+    // The entry of the last frame is still set.
     std::thread::sleep(2 * LIMIT);
-    // The host's own stack may have said something to the other punt pair.
+    // The host's IP stack may have sent frames to the other punt pair.
     patience.forgive(PuntSide::Bridge);
     calls.by_ref().for_each(drop);
     assert!(!called(&calls));
@@ -450,7 +452,7 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
         assert_eq!(receive(&mut eth0, SOON, marker), 1, "the kernel forwards");
     }
     assert!(called(&calls));
-    // For what the host's stack says of its own accord perhaps, too.
+    // Possibly also because of frames that the host's IP stack sent.
     assert!(calls.by_ref().all(|worker| worker == 0));
     assert!(patience.look(PuntSide::Underlay).is_some_and(|waited| waited > 2 * LIMIT));
     assert_eq!(receive(&mut underlay, NEVER, marker), 0);

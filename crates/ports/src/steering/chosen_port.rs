@@ -1,4 +1,5 @@
-//! The `kernel` datapath: what `choose_port` (`bpf/chosen_port.bpf.h`) chooses source ports by.
+//! The `kernel` datapath: writes the map by which `choose_port` (`bpf/chosen_port.bpf.h`) chooses
+//! source ports.
 
 use aya::maps::{HashMap, MapData};
 use aya::{Ebpf, Pod};
@@ -9,8 +10,8 @@ use wire::Vni;
 use super::{SteeringError, absent, map};
 
 /// The mark of frames for which kernel VXLAN looks up the route each time: "vtep" in ASCII, plus
-/// one. It differs from the mark of TCP super-frames, which a program at the uplinks' egress looks
-/// for.
+/// one. It differs from the mark of TCP super-frames, which the program at the uplinks' egress
+/// checks.
 pub const ROUTE_PER_FRAME_MARK: u32 = 0x7674_6571;
 
 /// `struct port_key` of the programs.
@@ -57,7 +58,7 @@ impl Choice {
     }
 }
 
-/// Chooses by `choice` from now on, and no longer by what `before` has and `choice` has not.
+/// Writes the entries of `choice` and removes those of `before` that it lacks.
 pub(super) fn set(
     ebpf: &mut Ebpf,
     before: Option<&PortChoice>,
@@ -75,7 +76,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// Leaves the source ports of a netdev's frames to the kernel.
+/// Removes a netdev's entries: the kernel chooses the source ports of its frames.
 pub(super) fn remove(ebpf: &mut Ebpf, choice: &PortChoice) -> Result<(), SteeringError> {
     let mut choices = choices(ebpf)?;
     entries(choice).try_for_each(|(vni, _)| delete(&mut choices, choice.ifindex, vni))
@@ -85,7 +86,7 @@ fn choices(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, Key, Choice>, Steeri
     map(ebpf, "port_choices")
 }
 
-/// The netdev's own entry, under VNI 0, and those of single VNIs.
+/// The netdev's own entry, under VNI 0, and the entries of single VNIs.
 fn entries(choice: &PortChoice) -> impl Iterator<Item = (u32, &Entropy)> {
     let own = choice.vnis.iter().map(|(vni, entropy): (&Vni, _)| (vni.get(), entropy));
     std::iter::once((0, &choice.entropy)).chain(own)

@@ -1,10 +1,11 @@
-//! What the steering programs decided.
+//! Counters of the steering programs.
 
 use aya::maps::PerCpuArray;
 
 use super::{Steering, SteeringError};
 
-/// What the programs decided since they were loaded, in frames (a super-frame is one).
+/// Counters of the steering programs since they were loaded, in frames. A super-frame counts as
+/// one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SteeringCounts {
     /// VXLAN frames from uplinks, redirected to the worker.
@@ -15,17 +16,17 @@ pub struct SteeringCounts {
     pub vxlan_too_big: u64,
     /// Frames from the worker, handed to a bridge.
     pub punt_returned: u64,
-    /// Frames from the worker for a VNI that is gone, dropped.
+    /// Frames from the worker for a VNI that is no longer taken over, dropped.
     pub punt_unknown_slot: u64,
-    /// Frames from the worker, handed to a host's port past the bridge.
+    /// Frames from the worker, sent to a host port past the bridge.
     pub punt_delivered: u64,
     /// Frames from the worker for a port that is gone, or whose MTU is too small for them, dropped.
     pub punt_undeliverable: u64,
     /// TCP super-frames from the worker that left whole.
     pub uplink_tunnelled: u64,
-    /// TCP super-frames from the worker that the kernel refused to take as such, dropped.
+    /// TCP super-frames from the worker whose headers the kernel could not rewrite, dropped.
     pub uplink_untunnelled: u64,
-    /// Frames that the kernel encapsulates with a source port that was chosen here.
+    /// Frames that the kernel encapsulates with a source port that vtepd chose.
     pub port_chosen: u64,
     /// Frames that the kernel encapsulates with a source port of its own, because they are not IP.
     pub port_kept: u64,
@@ -33,18 +34,19 @@ pub struct SteeringCounts {
     pub uplink_stalled: u64,
     /// Frames from bridges, left to the kernel because the worker hung.
     pub vxlan_stalled: u64,
-    /// Hosts' frames, redirected to the worker without the bridge.
+    /// Frames of hosts, redirected to the worker past the bridge.
     pub port_bypassed: u64,
-    /// Hosts' frames that could have been, left to the bridge so that it sees who is talking.
+    /// Frames of hosts that could take the bypass but were left to the bridge, so that it refreshes
+    /// its entry.
     pub port_refreshed: u64,
-    /// Other frames from hosts on ports with the bypass, left to the bridge.
+    /// Other frames of hosts on ports with the bypass, left to the bridge.
     pub port_passed: u64,
-    /// Hosts' frames, left to the bridge because the worker hung.
+    /// Frames of hosts, left to the bridge because the worker hung.
     pub port_stalled: u64,
 }
 
 impl Steering {
-    /// What the programs decided.
+    /// The counters of the steering programs, summed over all CPUs.
     ///
     /// # Errors
     /// When the kernel refuses.

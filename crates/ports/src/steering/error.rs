@@ -1,4 +1,4 @@
-//! What can go wrong with the BPF programs.
+//! Errors of the steering programs.
 
 use std::io;
 
@@ -9,24 +9,24 @@ use aya::programs::tc::TcError;
 
 use super::Hook;
 
-/// Something about the steering programs did not work.
+/// An error while loading, attaching or configuring the steering programs.
 #[derive(Debug, thiserror::Error)]
 pub enum SteeringError {
-    /// The kernel did not take the programs.
+    /// The kernel did not load the programs.
     #[error(
         "the kernel did not load the steering programs: {0}; vtepd needs CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN"
     )]
     Load(#[from] EbpfError),
-    /// A program could not be loaded or attached.
+    /// A program could not be attached.
     #[error("steering program {program} could not be attached to {interface} by {hook}: {source}")]
     Attach {
         /// The program.
         program: &'static str,
         /// The interface.
         interface: String,
-        /// How.
+        /// The kind of hook.
         hook: Hook,
-        /// Why.
+        /// The cause.
         source: ProgramError,
     },
     /// The clsact qdisc could not be added.
@@ -34,16 +34,16 @@ pub enum SteeringError {
     Clsact {
         /// The interface.
         interface: String,
-        /// Why.
+        /// The cause.
         source: TcError,
     },
-    /// A program is not as it should be.
+    /// A program could not be loaded, or is not of the expected type.
     #[error("steering program {0} was not loaded: {1}")]
     Program(&'static str, ProgramError),
     /// A map could not be written or read.
     #[error("the steering programs' map {0}: {1}")]
     Map(&'static str, MapError),
-    /// The object file lacks something that the code asks for.
+    /// The object file lacks a map or program that the code uses.
     #[error("the steering object has no {0}")]
     Missing(&'static str),
     /// An interface vanished.
@@ -52,10 +52,11 @@ pub enum SteeringError {
     /// The private namespace could not be entered.
     #[error("the punts' namespace could not be entered: {0}")]
     Namespace(io::Error),
-    /// The notes of waiting frames could not be shared.
+    /// The map of waiting frames could not be mapped into memory.
     #[error("the steering programs' map waiting_since could not be mapped into memory: {0}")]
     Watchdog(io::Error),
-    /// The kill switch's descriptor could not be put above the others.
+    /// The kill switch's descriptor could not be duplicated, or its lock is held by a thread that
+    /// hangs.
     #[error("the kill switch's file descriptor could not be duplicated: {0}")]
     KillSwitch(io::Error),
 }

@@ -1,4 +1,4 @@
-//! Entry programs that stand behind filters of others, wherever those are (see
+//! Entry programs that have to run after filters of other tools, on tcx or clsact (see
 //! [`crate::foreign_programs`]).
 
 use std::collections::BTreeSet;
@@ -10,16 +10,16 @@ use netlink::Direction;
 use super::{Entry, Hook, Steering, SteeringError, UPLINK, VXLAN, attach_by_index};
 use crate::foreign_programs::hook_behind;
 
-/// An entry program whose place depends on filters of others.
+/// An entry program whose hook depends on filters of other tools.
 pub(super) struct Placed {
     hook: Hook,
-    /// Detaches it when dropped.
+    /// Detaches the program when dropped.
     _link: SchedClassifierLink,
 }
 
 impl Steering {
-    /// Attaches a program so that filters of others come first; by this hook, if it is known
-    /// already.
+    /// Attaches a program so that filters of other tools run first. `hook` is used if the caller
+    /// knows it.
     pub(super) fn attach_behind(
         &mut self,
         ifindex: u32,
@@ -34,8 +34,9 @@ impl Steering {
         Ok(Placed { hook, _link: attach_by_index(&mut self.ebpf, hook, ifindex, entry)? })
     }
 
-    /// Where programs are attached whose place depends on filters of others, of these interfaces:
-    /// for [`crate::foreign_programs::hook_behind`], which waits for the kernel.
+    /// The interfaces and directions, among `interfaces`, of programs whose hook depends on filters
+    /// of other tools. For [`crate::foreign_programs::hook_behind`], which sends netlink requests
+    /// and therefore runs on another thread.
     #[must_use]
     pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         let uplinks = self.uplinks.keys().map(|ifindex| (*ifindex, Direction::Ingress));
@@ -43,12 +44,12 @@ impl Steering {
         uplinks.chain(netdevs).filter(|(ifindex, _)| interfaces.contains(ifindex)).collect()
     }
 
-    /// Goes by what [`crate::foreign_programs::hook_behind`] has said. A program is attached in its
-    /// new place before it leaves the old one: the first of the two takes a frame, and the other
-    /// does not see it.
+    /// Applies what [`crate::foreign_programs::hook_behind`] found. A program is attached at its
+    /// new hook before it is detached from the old one. The first of the two that runs redirects
+    /// the frame, and the other does not see it.
     ///
     /// # Errors
-    /// When the kernel refuses; the rest is done all the same.
+    /// When the kernel refuses. The remaining programs are still moved.
     pub fn place_behind(
         &mut self,
         found: Vec<(u32, Direction, Hook)>,
@@ -61,7 +62,7 @@ impl Steering {
                 }
                 Direction::Egress => (VXLAN, self.netdevs.get(&ifindex).map(|placed| placed.hook)),
             };
-            // It may have gone meanwhile.
+            // It may have been detached meanwhile.
             if old.is_none_or(|old| old == hook) {
                 continue;
             }

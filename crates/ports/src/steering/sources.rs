@@ -1,4 +1,4 @@
-//! Uplinks with a reverse path filter, and the sources whose packets pass it there.
+//! Uplinks with a reverse path filter, and the source addresses whose packets pass it there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -10,8 +10,8 @@ use super::{SteeringError, absent, map};
 
 type Checked = BTreeMap<u32, BTreeSet<Ipv4Addr>>;
 
-/// `struct arrival` of the programs: an interface and a source address in network order, 0 for the
-/// interface itself.
+/// `struct arrival` of the programs: an interface and a source address in network byte order.
+/// Source 0 marks the interface itself as checked.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Arrival {
@@ -25,8 +25,8 @@ unsafe impl Pod for Arrival {}
 const NAME: &str = "checked_sources";
 const ANY: &str = "sources_are_checked";
 
-/// Has the programs go by `after` instead of `before`. Sources that find no room are left to the
-/// kernel.
+/// Changes the map from `before` to `after`. Packets of sources that do not fit the map are left to
+/// the kernel.
 pub(super) fn apply(
     ebpf: &mut Ebpf,
     before: &Checked,

@@ -1,4 +1,4 @@
-//! Which of a host's frames skip the bridge.
+//! Which frames of a host skip the bridge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,11 +15,11 @@ pub(super) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
 pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 7, 2]);
 const FARTHER: MacAddr = MacAddr([2, 0, 0, 0, 7, 4]);
 const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 7, 3]);
-/// The bridge's own.
+/// The bridge's own MAC address.
 const SVI: MacAddr = MacAddr([2, 0, 0, 0, 7, 9]);
 
-/// An Ethernet frame with an IPv6 or IPv4 packet of this protocol, whose first byte is as given.
-/// br_netfilter looks at headers.
+/// An Ethernet frame with an IPv6 or IPv4 packet of this protocol, whose payload begins with
+/// `first`. Its headers are valid, because br_netfilter checks them.
 fn frame(
     to: MacAddr,
     from: MacAddr,
@@ -79,7 +79,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// One port with the bypass; the host on it and one far host are known, and the bridge has just
+    /// One port with the bypass. Its host and one remote host are known, and the bridge has just
     /// seen the host.
     pub(super) fn new(tag: &str, hook: Hook, stall_limit: Duration) -> Self {
         let leaf = leaf(tag);
@@ -150,7 +150,7 @@ impl Port {
         assert_eq!(after.port_bypassed - before.port_bypassed, 1, "{why}");
     }
 
-    /// The frame is seen by the bridge; what that does with it does not matter.
+    /// The bridge receives the frame. What the bridge does with it does not matter.
     fn goes_by_the_bridge(&mut self, frame: &[u8], why: &str) {
         let before = self.counts();
         send(&self.leaf.host, "eth0", frame);
@@ -164,7 +164,7 @@ impl Port {
     }
 }
 
-/// Where br_netfilter is in use the bridge drops or trims these.
+/// With br_netfilter the bridge drops or trims these packets.
 #[test]
 fn malformed_packets_go_by_the_bridge() {
     let mut port = Port::new("malformed", Hook::Tcx, PATIENT);
@@ -241,8 +241,8 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
         );
     }
 
-    // A far host speaks here: it has come, for all that is known. Was it a lie, that is forgotten
-    // after a second.
+    // A frame from a remote host's address arrives here, so the host may have moved. If it has not,
+    // that is forgotten after a second.
     port.goes_by_the_bridge(
         &frame(broadcast, FARTHER, 0x0806, 0, 0, 60),
         "a host that has come says so",
@@ -251,7 +251,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     std::thread::sleep(Duration::from_millis(1100));
     port.bypasses(&udp(FARTHER, HOST), "it has not come");
 
-    // An address that leaves its place is the bridge's to find; at its new place it is known again.
+    // The bridge handles an address that left its place; at its new place it is known again.
     let remote = Place::Remote { slot: slot(), mac: FAR };
     port.steering.forget(&[gone(remote)]).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the destination has become local");
@@ -262,7 +262,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.goes_by_the_bridge(&udp(FAR, HOST), "the host has moved to another port");
     port.steering.remember(&[known(here)]).unwrap();
 
-    // The bridge has to see it again each time.
+    // With this interval every frame has to pass the bridge.
     let mut often = port.plan.clone();
     often.ports.get_mut(&port.index).unwrap().refresh = Duration::ZERO;
     port.leaf.leaf.enter(|| port.steering.grow(&often).unwrap()).unwrap();
@@ -271,7 +271,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     }
     assert!(port.counts().port_refreshed >= 4);
 
-    // Without the bypass, and with it again.
+    // The port loses the bypass, and gets it again.
     let mut without = port.plan.clone();
     without.ports.clear();
     let plan = port.plan.clone();
@@ -289,14 +289,14 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.leaf.leaf.enter(|| port.steering.grow(&plan).unwrap()).unwrap();
     port.bypasses(&udp(FAR, HOST), "with the bypass again");
     let state = port.steering.bypass().unwrap();
-    // What it had counted before is not counted again, and not forgotten.
+    // Earlier counts are not part of the port's new ones, but still part of the sum.
     let bypasses: BTreeMap<u32, u64> =
         state.ports.iter().map(|(port, counts)| (*port, counts.bypass)).collect();
     assert_eq!(bypasses, BTreeMap::from([(port.index, 1)]));
     assert!(port.counts().port_bypassed > 1);
     assert_eq!((state.places, state.waiting), (3, 0));
 
-    // The kill switch has it as the others.
+    // The kill switch also controls the bypass.
     port.leaf.leaf.enter(|| port.steering.release().unwrap()).unwrap();
     let before = port.counts();
     send(&port.leaf.host, "eth0", &udp(FAR, HOST));
@@ -318,8 +318,9 @@ fn known_unicast_skips_the_bridge_with_clsact_filters() {
     known_unicast_skips_the_bridge(Hook::Clsact);
 }
 
-/// A far host that comes to a port is not sought behind its VTEP any more, though the port only
-/// listens, or waits for the hook of another.
+/// When a remote host moves to a port, frames for it are no longer sent to its VTEP. This also
+/// holds if the port only watches for source addresses, or waits while another port's program is
+/// attached.
 #[test]
 fn ports_that_only_listen_hear_who_comes() {
     let mut port = Port::new("sclisten", Hook::Tcx, PATIENT);
@@ -357,7 +358,7 @@ fn ports_that_only_listen_hear_who_comes() {
     let tagged = [&hello[..12], &[0x81, 0, 0, 7], &hello[12..]].concat();
     let first = Namespace::open(port.leaf.host.name()).unwrap();
 
-    // While the other port gets its hook.
+    // While the program is attached to the other port.
     assert_eq!(apply(&mut port, false), [port.index], "who only listens does not have it");
     assert!(port.steering.delivering_ports().is_empty());
     bridged(&mut port, &first, &udp(FAR, HOST), "until control has heard");
@@ -381,8 +382,8 @@ fn ports_that_only_listen_hear_who_comes() {
     }
     assert_eq!(bridged(&mut port, &second, &udp(FAR, STRANGER), "known, but it only listens"), 0);
 
-    // It needs no other hook to have it, so nobody waits for that; and it loses it before there is
-    // another snapshot.
+    // The port has its program already, so getting the bypass does not pause other ports. It loses
+    // the bypass in `shrink`, before a new snapshot.
     assert_eq!(apply(&mut port, true), [port.index, index]);
     assert_eq!(port.delivering(), [port.index, index]);
     port.bypasses(&udp(FAR, HOST), "nobody waits");
@@ -404,7 +405,7 @@ fn ports_that_only_listen_hear_who_comes() {
     bridged(&mut port, &second, &udp(FAR, STRANGER), "it only listens again");
 }
 
-/// A worker that hangs is not sent to by this way either.
+/// The bypass does not send to a worker that hangs either.
 #[test]
 fn a_hung_worker_is_given_up_by_the_bypass_too() {
     const LIMIT: Duration = Duration::from_millis(200);
@@ -420,7 +421,7 @@ fn a_hung_worker_is_given_up_by_the_bypass_too() {
     port.bypasses(&udp(FAR, HOST), "looked after again");
 }
 
-/// Addresses beyond what the map holds go by the bridge, and take the bypass when others have left.
+/// Addresses that do not fit the map use the bridge. They take the bypass when others have left.
 #[test]
 fn addresses_without_room_go_by_the_bridge_until_there_is() {
     let mut port = Port::new("scfull", Hook::Tcx, PATIENT);
@@ -445,8 +446,8 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
     assert_eq!((after.places, after.waiting, after.no_room), (3, 0, state.no_room + 1));
 }
 
-/// Where somebody else looks at what a port receives, or at what the vxlan netdev sends, everything
-/// goes by the bridge; also if they come later, and until they go.
+/// If another tool has a filter on the port's ingress or on the vxlan netdev's egress, all frames
+/// pass the bridge. This includes filters that appear later, and ends when they are removed.
 #[test]
 fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
     for (place, found) in [
@@ -490,7 +491,7 @@ fn a_port_with_a_filter_of_somebody_else_has_no_bypass() {
         port.review(theirs);
         assert_eq!(has(&port).as_deref(), Some(found), "it is still there");
         tc(&port, &format!("filter del dev {interface} {way}"));
-        // In turn.
+        // The rotation finds that the filter has gone.
         let turn = port.steering.next_bypass_ports();
         port.look(turn);
         assert_eq!(has(&port), None);

@@ -1,5 +1,5 @@
-//! The two ways into the bridge punt pair: at once, and by the backlog, where frames by the bridge
-//! go.
+//! The two ways into the bridge punt pair: directly, and through the backlog like frames that pass
+//! the bridge.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use ports::{Features, Hook, PacketSocket};
 use super::bypass::{FAR, HOST, Port};
 use super::{Leaf, PATIENT, RingSize, SOON, ifindex};
 
-/// Ethernet, IPv4 and UDP header.
+/// Bytes of Ethernet, IPv4 and UDP header.
 const HEADERS: usize = 42;
-/// Frames that the host's link hands over in one go.
+/// Frames that the host's link delivers as one burst.
 const BURST: u32 = 32;
 const BURSTS: u32 = 2_000;
 
-/// A UDP super-frame, which the host's link cuts into frames that bear these numbers.
+/// A UDP super-frame. The host's link splits it into frames numbered from `first`.
 fn burst(first: u32) -> TxFrame {
     let mut whole = [&FAR.0[..], &HOST.0, &[8, 0]].concat();
     whole.extend([
@@ -45,8 +45,8 @@ fn numbers(socket: &mut PacketSocket) -> Vec<u32> {
     socket.receive().frames().filter_map(number).collect()
 }
 
-/// The host's frames go by the bridge every few milliseconds, in the middle of a burst as well, and
-/// those behind them do not overtake them. Most of them go at once.
+/// One frame of the host passes the bridge every few milliseconds, also in the middle of a burst.
+/// The frames behind it do not overtake it, and most of them take the direct way.
 fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     if !Features::probe().unwrap().udp_super_frames {
         println!(
@@ -54,7 +54,7 @@ fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
         );
         return;
     }
-    // What is in the backlog of another CPU may be overtaken, by anybody.
+    // Frames in the backlog of another CPU may be overtaken, as for any sender.
     let mut cpus = CpuSet::new();
     cpus.set(0).unwrap();
     sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();

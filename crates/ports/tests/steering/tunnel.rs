@@ -1,5 +1,5 @@
-//! TCP super-frames inside a tunnel: AF_PACKET cannot describe them, so a program at the uplink's
-//! egress does.
+//! TCP super-frames inside a tunnel. AF_PACKET cannot describe them, so a program at the uplink's
+//! egress completes them.
 
 use pipeline::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::checksum::{Sum, checksum};
@@ -10,7 +10,7 @@ const SEGMENT: u16 = 1000;
 const PAYLOAD: usize = 10_500;
 const OUTER: usize = 50;
 
-/// A TCP super-frame as a local sender leaves it, and where its TCP header starts.
+/// A TCP super-frame of a local sender, and the offset of its TCP header.
 fn super_frame(ipv6: bool) -> (Vec<u8>, usize) {
     let l4_length = 20 + PAYLOAD as u16;
     let mut frame = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2];
@@ -37,7 +37,7 @@ fn super_frame(ipv6: bool) -> (Vec<u8>, usize) {
     (frame, l4)
 }
 
-/// Outer headers for so many bytes of inner frame, as the pipeline writes them.
+/// The outer headers that the pipeline writes for an inner frame of this many bytes.
 fn outer(inner: usize) -> Vec<u8> {
     let mut headers = vxlan_frame(5, 8)[..OUTER].to_vec();
     let length = |behind: usize| ((inner + OUTER - behind) as u16).to_be_bytes();
@@ -68,7 +68,7 @@ fn send_whole(leaf: &Namespace, sender: &mut PacketSocket, ipv6: bool) {
     assert_eq!((together.sent, together.frames), (1, 11));
 }
 
-/// The frames of the tunnel that arrive: bytes, and what is left to the kernel.
+/// The bytes and offloads of the tunnel's frames that arrive.
 fn arrivals(spine: &mut PacketSocket, count: usize) -> Vec<(Vec<u8>, Offload)> {
     let (start, mut seen) = (Instant::now(), Vec::new());
     while seen.len() < count && start.elapsed() < SOON {
@@ -109,8 +109,8 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
         assert_eq!(*offload, Offload { checksum, gso });
     }
 
-    // A link that takes no super-frames: the kernel cuts them where they are, and knows what is a
-    // tunnel and what is in it.
+    // On a link without offloads, the kernel splits the super-frame before it transmits, with
+    // correct headers of each segment.
     leaf.run(&["ethtool", "-K", "up1", "tso", "off", "gso", "off", "tx", "off", "sg", "off"])
         .unwrap();
     for ipv6 in [false, true] {
@@ -139,7 +139,7 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
     let counts = steering.counts().unwrap();
     assert_eq!((counts.uplink_tunnelled, counts.uplink_untunnelled), (4, 0));
 
-    // Without the mark nothing is touched.
+    // A frame without the mark is not changed.
     let before = counts.uplink_tunnelled;
     send(&leaf, "up1", &vxlan_frame(5, 8));
     assert_eq!(arrivals(&mut far, 1)[0].0, vxlan_frame(5, 8));

@@ -1,4 +1,4 @@
-//! Several workers: every flow goes to one of them, and flows are dealt over all.
+//! Several workers: each flow goes to one worker, and the flows are distributed over all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::{
 };
 
 const WORKERS: usize = 3;
-/// Marks frames of this test; the host's stack says something, too.
+/// Identifies frames of this test; the host's IP stack may send others.
 const MARK: [u8; 4] = [0xfe, 0xed, 0xfa, 0xce];
 
 /// An IPv4 packet between these hosts.
@@ -37,7 +37,7 @@ fn ipv6(host: u8, next: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// UDP, and what is in it.
+/// A UDP datagram.
 fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
     let length = (8 + payload.len() + MARK.len()) as u16;
     [
@@ -67,7 +67,7 @@ fn frame(ethertype: u16, tags: &[u16], packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Opened once: to close one takes the kernel some time.
+/// A sending socket, opened once because the kernel takes long to close one.
 struct Sender(PacketSocket);
 
 impl Sender {
@@ -83,7 +83,7 @@ impl Sender {
     }
 }
 
-/// The worker that gets this frame, as the punt pair of its number has it, and nobody else.
+/// The number of the worker that receives this frame. Exactly one must receive it.
 fn worker(sockets: &mut [PacketSocket], sender: &mut Sender, frame: &[u8]) -> usize {
     sender.send(frame);
     let mut got = BTreeSet::new();
@@ -99,7 +99,7 @@ fn worker(sockets: &mut [PacketSocket], sender: &mut Sender, frame: &[u8]) -> us
     got.pop_first().unwrap()
 }
 
-/// A host's frame, from the underlay.
+/// A host's frame, encapsulated, from the underlay.
 fn from(source_port: u16, inner: &[u8]) -> Vec<u8> {
     let mut frame = vxlan_frame(5, 8);
     frame.truncate(50);
@@ -133,7 +133,7 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let (mut eth0, mut spine) = (Sender::on(&host, "eth0"), Sender::on(&spine, "leaf"));
     let mut of = |frame: &[u8]| worker(&mut bridges, &mut eth0, frame);
 
-    // A queue pair: whatever opcode, sequence number and inner source port.
+    // A queue pair stays on one worker, whatever opcode, sequence number and inner source port.
     let mut share = BTreeMap::<usize, usize>::new();
     for queue_pair in 0..48 {
         let roce = |opcode, sequence, port| {
@@ -149,13 +149,14 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
         }
         *share.entry(first).or_default() += 1;
     }
-    // A third each: fewer than 6 of 48 would have been drawn once in a thousand times.
+    // A third each: with random workers, one of them would have fewer than 6 of 48 once in a
+    // thousand runs.
     assert!(
         share.len() == WORKERS && share.values().all(|queue_pairs| *queue_pairs >= 6),
         "{share:?}"
     );
 
-    // Behind a tag as without, and by IPv6.
+    // Frames with a tag use the same worker as without. IPv6 works as well.
     let roce = udp(49_152, 4791, &bth(0, 7, 0));
     let tagged = of(&frame(0x0800, &[5, 7], &ipv4(1, 17, 0, &roce)));
     assert_eq!(tagged, of(&frame(0x0800, &[], &ipv4(1, 17, 0, &roce))));
@@ -165,8 +166,8 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
         WORKERS
     );
 
-    // Fragments of a datagram, the first included, which alone has ports; flows of other ports;
-    // what is not IP.
+    // Fragments of a datagram share a worker, although only the first has ports. Flows with
+    // different ports are distributed. Frames that are not IP have a worker, too.
     let first = of(&frame(0x0800, &[], &ipv4(9, 17, 0x2000, &roce)));
     assert_eq!(of(&frame(0x0800, &[], &ipv4(9, 17, 0x0003, &MARK))), first);
     assert_eq!(of(&frame(0x0800, &[], &ipv4(9, 47, 0, &MARK))), first, "without ports");
@@ -175,8 +176,8 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     let other = frame(0x88b5, &[], &MARK);
     assert_eq!(of(&other), of(&other));
 
-    // From the underlay by the same of what is inside, whatever the outer source port: it may
-    // change.
+    // Packets from the underlay use the same hash of the inner frame. The outer source port does
+    // not matter, because it may change.
     let mut outer = |frame: &[u8], port| worker(&mut underlays, &mut spine, &from(port, frame));
     let mut got = BTreeSet::new();
     for queue_pair in 0..24 {
@@ -190,7 +191,7 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     }
     assert_eq!(got.len(), WORKERS);
 
-    // Of a VNI that one worker serves, whatever the port.
+    // A VNI that is assigned to one worker uses only that worker, whatever the port.
     let plan = plan(&leaf);
     leaf.enter(|| steering.shrink(&tables::SteeringPlan::default()).unwrap()).unwrap();
     steering.serve(plan.vnis.first_key_value().unwrap().1.vni, 2);
@@ -206,8 +207,8 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
     drop(private);
 }
 
-/// What waits for a worker that does not look is the kernel's, and that worker is called; the flows
-/// of others are still theirs.
+/// When one worker hangs, the kernel forwards its flows, and the programs wake it. The flows of the
+/// other worker continue.
 #[test]
 fn one_worker_that_hangs_is_given_up_alone() {
     const LIMIT: Duration = Duration::from_millis(200);
@@ -233,7 +234,7 @@ fn one_worker_that_hangs_is_given_up_alone() {
         std::thread::sleep(LIMIT / 4);
         assert_eq!(patience[0].look(PuntSide::Underlay), None);
     }
-    // What the host's stack says of its own accord may wait in a bridge punt pair.
+    // Frames that the host's IP stack sent may wait in a bridge punt pair.
     for patience in &patience {
         patience.forgive(PuntSide::Bridge);
     }
