@@ -3,7 +3,7 @@
 //! - Encapsulated frames of one outer flow and one size become a UDP super-frame. The kernel splits
 //!   it where necessary (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`).
 //! - Segments of one TCP stream for a host become one TCP super-frame again.
-//! - Other decapsulated frames become bundles ([`crate::bundle`]).
+//! - Decapsulated frames for the bridge punt pair become bundles ([`crate::bundle`]).
 //!
 //! Frames of one flow keep their order. All segments of a super-frame have one size, except that
 //! the last may be shorter. The next frame of a flow therefore joins the flow's open group or
