@@ -375,7 +375,7 @@ impl GsoGroup {
     }
 }
 
-/// Classifies a frame that is not encapsulated for TCP grouping.
+/// Classifies a decapsulated frame for TCP grouping.
 #[inline(never)]
 fn part(frame: &TxFrame, batch: &Batch<'_>) -> Part {
     let whole = frame.offload == Offload::default() && frame.head().is_empty();
@@ -452,8 +452,8 @@ pub(crate) const fn mixed(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
-/// Whether two frames can be segments of one super-frame: all bytes up to the end of the UDP header
-/// are equal, except lengths, checksums and the identification.
+/// Whether two frames can be segments of one super-frame: destination and offloads are equal, and
+/// all bytes up to the end of the UDP header except lengths, checksums and the identification.
 fn same_flow(first: &TxFrame, other: &TxFrame) -> bool {
     let (a, b) = (first.head(), other.head());
     let same = |range: core::ops::Range<usize>| a.get(range.clone()) == b.get(range);

@@ -93,8 +93,8 @@ impl Pipeline {
         uplinks.clone_into(&mut self.tunnel_uplinks);
     }
 
-    /// Reports when the transmission of a decapsulated batch began and ended. This time does not
-    /// count as a pause of a host's traffic ([`crate::PAUSE`]).
+    /// Reports when the decapsulation of a batch began and when its transmission ended. This time
+    /// does not count as a pause of a host's traffic ([`crate::PAUSE`]).
     pub fn handed_in(&mut self, began: Instant, ended: Instant) {
         self.hosts.handed_in(began, ended);
     }

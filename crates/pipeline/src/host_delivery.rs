@@ -38,7 +38,8 @@ struct Known {
     /// When a frame for an address of this cache entry last went through the bridge, in
     /// milliseconds as [`HostDelivery::now`].
     bridged: u64,
-    /// When a frame last left in a bundle, and when a UDP frame last could not; 0 for never.
+    /// When a frame last left in a bundle (`bundled`), and when a UDP frame last had offloads, so
+    /// that it could not (`apart`); 0 for never.
     bundled: u64,
     apart: u64,
 }

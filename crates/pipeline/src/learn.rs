@@ -146,7 +146,8 @@ impl Learner {
         }
         let key = key(mac, table.slot.get());
         let Some(set) = self.cache.get_mut(set_of(key)) else { return Ok(()) };
-        // Evicts the entry that is due first. New addresses therefore do not evict known ones.
+        // Evicts the entry that is due first. New addresses therefore rarely evict known
+        // ones.
         let place = match set.iter_mut().find(|seen| seen.key == key) {
             Some(place) => Some(place),
             None => set.iter_mut().min_by_key(|seen| seen.due),
