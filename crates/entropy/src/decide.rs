@@ -1,4 +1,4 @@
-//! From a frame to its outer source port.
+//! The choice of the outer source port of a frame.
 
 use wire::Dissection;
 
@@ -7,37 +7,36 @@ use crate::key::{Key, Reason};
 use crate::policy::{Bins, Policy};
 use crate::range::SourcePortRange;
 
-/// How one VNI chooses outer source ports.
+/// The configuration of source port selection for one VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
     /// The policy.
     pub policy: Policy,
-    /// Seed of the hash: leaves with different seeds place the same flow differently.
+    /// Seed of the hash. Leaves with different seeds place the same flow differently.
     pub seed: u64,
-    /// Ports of `qp-hash` and `qp-bins`, all of them used.
+    /// The ports of `qp-hash` and `qp-bins`. All of them are used.
     pub range: SourcePortRange,
-    /// Number of fixed ports of `qp-bins`.
+    /// Number of ports that `qp-bins` uses.
     pub bins: Bins,
-    /// Ports of `five-tuple`, as the netdev has them; the last one is never used, as in the kernel.
-    /// `None` is [`SourcePortRange::KERNEL_DEFAULT`].
+    /// The ports of `five-tuple`, as configured on the netdev. The last one is never used, as in
+    /// the kernel. `None` means [`SourcePortRange::KERNEL_DEFAULT`].
     pub netdev_range: Option<SourcePortRange>,
 }
 
 /// Settings that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// `qp-bins` needs a port for each bin.
+    /// `qp-bins` needs one port for each bin.
     #[error("{bins} bins do not fit into source port range {range} ({} ports)", range.ports())]
     TooManyBins {
-        /// Bins asked for.
+        /// The configured number of bins.
         bins: Bins,
-        /// The range they are to share.
+        /// The configured range.
         range: SourcePortRange,
     },
 }
 
-/// Chooses outer source ports. Cheap to copy; without state, so equal frames are decided equally
-/// for ever.
+/// Chooses outer source ports. It is stateless, so equal frames always get the same port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entropy {
     policy: Policy,
@@ -47,34 +46,35 @@ pub struct Entropy {
     netdev_range: SourcePortRange,
 }
 
-/// What was decided about a frame.
+/// The source port of a frame, and its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Decision {
     /// Outer UDP source port.
     pub source_port: u16,
-    /// The hash behind it.
+    /// The hash that selected the port.
     pub hash: u64,
-    /// Number of the bin, 0 to bins − 1, if `qp-bins` dealt a queue pair.
+    /// Number of the bin, 0 to bins − 1. `None` if the policy is not `qp-bins`, or the frame has no
+    /// queue pair.
     pub bin: Option<u16>,
 }
 
-/// A decision with everything that led to it.
+/// A decision together with its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Explanation {
-    /// The policy in force.
+    /// The policy of the VNI.
     pub policy: Policy,
-    /// What the frame was hashed by.
+    /// The hash key of the frame.
     pub key: Key,
-    /// Why by that.
+    /// The reason for this key.
     pub reason: Reason,
-    /// The ports that could have been chosen.
+    /// The range of the policy.
     pub range: SourcePortRange,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
 }
 
 impl Entropy {
-    /// Checks `settings` and makes them ready for use.
+    /// Checks `settings` and prepares them for use.
     ///
     /// # Errors
     /// If the policy is `qp-bins` and there are more bins than ports.
@@ -87,7 +87,7 @@ impl Entropy {
         Ok(Self { policy, seed, range, bins, netdev_range })
     }
 
-    /// The policy in force.
+    /// The policy of the VNI.
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.policy
@@ -99,7 +99,7 @@ impl Entropy {
         self.seed
     }
 
-    /// Ports that `qp-bins` deals queue pairs over; `None` where another policy is in force.
+    /// The number of ports that `qp-bins` uses; `None` for other policies.
     #[must_use]
     pub const fn bins(&self) -> Option<Bins> {
         match self.policy {
@@ -108,7 +108,7 @@ impl Entropy {
         }
     }
 
-    /// The ports that the policy in force chooses from.
+    /// The ports that the policy chooses from.
     #[must_use]
     pub const fn range(&self) -> SourcePortRange {
         match self.policy {
@@ -117,22 +117,22 @@ impl Entropy {
         }
     }
 
-    /// Decides about a frame.
+    /// Chooses the source port of a frame.
     #[inline]
     #[must_use]
     pub fn decide(&self, frame: &Dissection) -> Decision {
         self.work_out(frame).decision
     }
 
-    /// Decides about a frame and says how. What is not a queue pair has no bin: it uses the whole
-    /// range.
+    /// Chooses the source port of a frame and explains the choice. With `qp-bins`, frames without a
+    /// queue pair have no bin and use the whole range.
     #[must_use]
     pub fn explain(&self, frame: &Dissection) -> Explanation {
         self.work_out(frame)
     }
 
-    /// The one way to a decision. Inlined, so that [`Entropy::decide`] does not pay for what only
-    /// an explanation needs.
+    /// The common implementation. It is inlined so that the compiler removes what
+    /// [`Entropy::decide`] does not need.
     #[inline(always)]
     fn work_out(&self, frame: &Dissection) -> Explanation {
         let (key, reason, hash) = Key::of(frame, self.policy, self.seed);
@@ -151,8 +151,8 @@ impl Entropy {
     }
 }
 
-/// Scales a hash into a range as `udp_flow_src_port()` does (Linux include/net/udp.h): 32 bits, of
-/// which the scaling uses the upper 16, so the lower are mixed in; the last port is never reached.
+/// Maps a hash to a port like `udp_flow_src_port()` (Linux include/net/udp.h). The scaling uses the
+/// upper 16 of 32 bits, so the lower ones are mixed in. The last port is never reached.
 #[inline]
 const fn kernel_port(hash: u64, range: SourcePortRange) -> u16 {
     let mut hash = (hash >> 32) as u32;
@@ -161,9 +161,9 @@ const fn kernel_port(hash: u64, range: SourcePortRange) -> u16 {
     range.min() + ((hash as u64 * width) >> 32) as u16
 }
 
-/// The port of a bin: the first bin has the range's first port, the last one its last, the others
-/// lie evenly between them. So the ports differ in high and low bits alike, whichever of them a
-/// switch looks at.
+/// The port of a bin. The first bin has the first port of the range, the last bin the last, and the
+/// others are evenly spaced. The ports therefore differ in high and low bits, whichever a switch
+/// hashes.
 #[inline]
 fn bin_port(bin: u16, bins: Bins, range: SourcePortRange) -> u16 {
     let steps = u32::from(bins.get() - 1).max(1);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn kernel_port_of_known_hashes() {
-        // ((h ^ h << 16) · (60999 − 32768)) >> 32, worked out by hand.
+        // ((h ^ h << 16) · (60999 − 32768)) >> 32, computed by hand.
         for (hash, port) in [
             (0, 32768),
             (1, 32768),

@@ -1,8 +1,7 @@
-//! The hash behind every decision: our own, seeded, and the same in every release and on every
-//! machine.
+//! The hash of all decisions. It is seeded, and the same in every release and on every machine.
 //!
-//! Input is a fixed number of 64-bit words; each is folded in by one 64 × 64 → 128 bit
-//! multiplication whose halves are XORed, and a final xor-shift-multiply step spreads the rest:
+//! The input is a fixed number of 64-bit words. Each word is folded in by a 64 × 64 → 128 bit
+//! multiplication whose halves are XORed. A final xor-shift-multiply step mixes the result:
 //!
 //! ```text
 //! fold(a, b) = low64(a · b) ^ high64(a · b)
@@ -13,8 +12,7 @@
 //! ```
 //!
 //! All arithmetic is modulo 2⁶⁴. The constants are the first 64 bits of the fractional parts of √2,
-//! √3, √5 and √7, made odd. This is no defence against somebody who knows the seed and wants
-//! collisions.
+//! √3, √5 and √7, made odd. The hash does not resist an attacker who knows the seed.
 
 const K0: u64 = 0x6a09_e667_f3bc_c909;
 const K1: u64 = 0xbb67_ae85_84ca_a73b;
@@ -27,8 +25,8 @@ const fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Hashes `words` under `seed`. The number of words is part of the type: keys of different shape
-/// must differ in a word, not in length.
+/// Hashes `words` under `seed`. The number of words is not hashed. Keys of different kinds must
+/// therefore differ in a word, not only in length.
 #[inline(always)]
 #[must_use]
 pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
@@ -43,9 +41,9 @@ pub fn hash<const N: usize>(seed: u64, words: [u64; N]) -> u64 {
     state ^ (state >> 32)
 }
 
-/// Scales a hash to `0..buckets` by multiplication: every bucket is chosen by ⌊2⁶⁴ / buckets⌋
-/// hashes or one more. It looks at the high bits first, so low bits may be weak. 0 if there are no
-/// buckets.
+/// Scales a hash to `0..buckets` by multiplication. Each bucket gets ⌊2⁶⁴ / buckets⌋ hashes or one
+/// more. The result depends mostly on the high bits, so the low bits may be weak. Returns 0 if
+/// there are no buckets.
 #[inline]
 #[must_use]
 pub const fn choose(hash: u64, buckets: usize) -> usize {

@@ -1,4 +1,4 @@
-//! What a frame is hashed by, and why by that.
+//! Hash keys of frames, and the reasons for their choice.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,11 +9,12 @@ use wire::{Dissection, Fragment, MacAddr, Network, QueuePair};
 use crate::hash::hash;
 use crate::policy::Policy;
 
-/// What one frame's decision depends on. VLAN tags are never part of it: a flow keeps its path when
-/// tags change.
+/// The fields of a frame that its source port depends on. VLAN tags are never included, so a flow
+/// keeps its path when tags change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// RoCE: every opcode, sequence number and inner source port of a queue pair has this one key.
+    /// RoCE. All opcodes, sequence numbers and inner source ports of a queue pair have the same
+    /// key.
     QueuePair {
         /// Inner source address.
         source: IpAddr,
@@ -35,16 +36,16 @@ pub enum Key {
         /// Inner destination port.
         destination_port: u16,
     },
-    /// IP without (usable) ports; all fragments of a datagram.
+    /// IP without usable ports, and all fragments of a datagram.
     Addresses {
         /// Inner source address.
         source: IpAddr,
         /// Inner destination address.
         destination: IpAddr,
-        /// IP protocol number that every fragment shows.
+        /// IP protocol number; the same in every fragment.
         protocol: u8,
     },
-    /// Anything that is not IP.
+    /// A frame that is not IP.
     Macs {
         /// Source MAC address.
         source: MacAddr,
@@ -77,33 +78,33 @@ impl fmt::Display for Key {
     }
 }
 
-/// Why a frame has the key it has.
+/// The reason why a frame has its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// A whole RoCEv2 base transport header.
+    /// A complete RoCEv2 base transport header.
     Roce,
-    /// RoCE, but the policy looks at the inner five-tuple only.
+    /// RoCE, but the policy uses the inner five-tuple only.
     RoceByFiveTuple,
     /// A UDP datagram to the RoCE port that is too short for a base transport header.
     TruncatedRoce,
     /// A complete transport flow that is not RoCE.
     NotRoce,
-    /// The first fragment of a datagram: later ones show no ports, so it must not use its own.
+    /// The first fragment of a datagram. Its ports are not used, because later fragments have none.
     FirstFragment,
     /// A later fragment of a datagram.
     LaterFragment,
     /// A protocol without ports.
     NoPorts,
-    /// The transport header is cut short or contradicts the length of the datagram or of the frame.
+    /// The transport header is truncated, or contradicts the length of the datagram or the frame.
     BrokenTransport,
-    /// The EtherType says IP, the header behind it does not.
+    /// The EtherType is that of IP, but the IP header is invalid or truncated.
     BrokenIp,
     /// Not IP.
     NotIp,
 }
 
 impl Reason {
-    /// The reason as a report has it.
+    /// The reason as text, for reports.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -130,8 +131,8 @@ impl fmt::Display for Reason {
 impl Key {
     /// The key of a frame under `policy`, the reason for it, and its hash under `seed`.
     ///
-    /// The hash is [`Key::hash`], but takes the addresses from where they are: out of a key, where
-    /// they may be of either version, it costs twice as much.
+    /// The hash equals [`Key::hash`]. It is computed here because the address family is known,
+    /// which saves a second match.
     #[inline(always)]
     pub(crate) fn of(frame: &Dissection, policy: Policy, seed: u64) -> (Self, Reason, u64) {
         match &frame.network {
@@ -197,7 +198,7 @@ impl Key {
         (Self::FiveTuple { source, destination, protocol, source_port, destination_port }, reason)
     }
 
-    /// The key's hash under `seed`: of its addresses and its last word.
+    /// The hash of the key under `seed`.
     #[must_use]
     pub fn hash(&self, seed: u64) -> u64 {
         let last = self.last_word();
@@ -211,7 +212,7 @@ impl Key {
         }
     }
 
-    /// What is left of the key without its addresses. Each kind has its own tag there.
+    /// The part of the key without addresses. Each kind of key has its own tag in it.
     #[inline(always)]
     fn last_word(&self) -> u64 {
         match *self {
@@ -226,8 +227,8 @@ impl Key {
     }
 }
 
-/// Hashes two addresses and a word. Addresses of different versions never occur together; as a pair
-/// they would be IPv6.
+/// Hashes two addresses and a word. Callers pass addresses of one family; a mixed pair would be
+/// hashed as IPv6.
 #[inline(always)]
 pub(crate) fn hash_addresses(seed: u64, source: IpAddr, destination: IpAddr, last: u64) -> u64 {
     let mapped = |address: IpAddr| match address {

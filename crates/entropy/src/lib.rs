@@ -1,7 +1,7 @@
-//! Flow keys, queue pairs and path policies: who picks the outer UDP source port.
+//! Flow keys, queue pairs and policies for the outer UDP source port.
 //!
-//! [`Entropy::decide`] maps a dissected inner frame to the outer source port by the VNI's
-//! [`Policy`]; [`path_hash`] and [`choose`] then map the outer addresses and ports to one of the
+//! [`Entropy::decide`] maps a dissected inner frame to the outer source port, by the VNI's
+//! [`Policy`]. [`path_hash`] and [`choose`] then map the outer addresses and ports to one of the
 //! leaf's next hops.
 
 mod decide;

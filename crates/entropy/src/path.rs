@@ -1,15 +1,14 @@
-//! Which of the leaf's own next hops an encapsulated frame takes.
+//! The choice of a next hop for an encapsulated frame.
 
 use core::net::IpAddr;
 
 use crate::key::hash_addresses;
 
-/// Sets path hashes apart from the hashes of flow keys, whose tags are small numbers.
+/// Separates path hashes from the hashes of flow keys, whose tags are small numbers.
 const TAG: u64 = 0x7061_7468_0000_0000;
 
-/// The hash by which the next hop towards `remote` is chosen, with [`crate::choose`] over the
-/// (weighted) next hops. It sees only what the outer header shows, so that one outer five-tuple
-/// always takes one path.
+/// The hash that selects the next hop towards `remote`, with [`crate::choose`] over the weighted
+/// next hops. It depends on the outer header only, so one outer five-tuple always takes one path.
 #[inline(always)]
 #[must_use]
 pub fn path_hash(

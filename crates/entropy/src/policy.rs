@@ -1,23 +1,23 @@
-//! The names of the policies, and how many bins `qp-bins` deals to.
+//! The policies, and the number of bins of `qp-bins`.
 
 use core::fmt;
 use core::num::NonZeroU16;
 use core::str::FromStr;
 
-/// How a frame's outer source port is chosen.
+/// How the outer source port of a frame is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// What kernel VXLAN does: a hash of the inner addresses, protocol and ports, scaled into the
-    /// netdev's `srcport` range without its last port.
+    /// As kernel VXLAN: a hash of the inner addresses, protocol and ports, scaled to the netdev's
+    /// `srcport` range without its last port.
     FiveTuple,
-    /// A hash of the inner addresses and the destination queue pair over every port of the range.
+    /// A hash of the inner addresses and the destination queue pair, scaled to the whole range.
     #[default]
     QpHash,
-    /// The same hash over a few fixed ports of the range.
+    /// The same hash, scaled to a few fixed ports of the range.
     QpBins,
 }
 
-/// A name that is no policy's.
+/// An unknown policy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no policy (expected five-tuple, qp-hash or qp-bins)")]
 pub struct UnknownPolicy(pub String);
@@ -26,7 +26,7 @@ impl Policy {
     /// All policies, in the order of the documentation.
     pub const ALL: [Self; 3] = [Self::FiveTuple, Self::QpHash, Self::QpBins];
 
-    /// The name, as configuration and reports have it.
+    /// The name in the configuration and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,20 +54,20 @@ impl FromStr for Policy {
     }
 }
 
-/// Over how many ports `qp-bins` deals queue pairs, 1 to 65535.
+/// The number of ports that `qp-bins` uses, 1 to 65535.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bins(NonZeroU16);
 
-/// What is no number of bins.
+/// An invalid number of bins.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there cannot be {0} bins: expected a number from 1 to 65535")]
 pub struct BinsError(pub String);
 
 impl Bins {
-    /// Four, as in the ScaleAcross experiment.
+    /// Four bins, as in the ScaleAcross experiment.
     pub const DEFAULT: Self = Self(NonZeroU16::MIN.saturating_add(3));
 
-    /// The number itself.
+    /// The number of bins.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0.get()

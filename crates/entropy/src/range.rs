@@ -4,42 +4,41 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
-/// An inclusive range of UDP source ports, at least one port, without port 0.
+/// An inclusive range of UDP source ports. It has at least one port and does not contain port 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SourcePortRange {
     min: u16,
     max: u16,
 }
 
-/// What is no range of source ports.
+/// An invalid range of source ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// The bounds are the wrong way round, or 0.
+    /// The lower bound exceeds the upper, or a bound is 0.
     #[error(
         "source port range {0}-{1} is empty or contains port 0 (expected 1 <= MIN <= MAX <= 65535)"
     )]
     Bounds(u16, u16),
-    /// Not two ports.
+    /// The text is not two port numbers.
     #[error("'{0}' is no source port range (expected MIN-MAX, for example 49152-65535)")]
     Text(String),
 }
 
 impl SourcePortRange {
-    /// 49152 to 65535, the dynamic ports, as RFC 7348 section 5 recommends.
+    /// 49152 to 65535: the dynamic ports, as recommended by RFC 7348 section 5.
     pub const DEFAULT: Self = Self { min: 49152, max: 65535 };
-    /// 32768 to 60999, Linux's `net.ipv4.ip_local_port_range` as it is set by default.
+    /// 32768 to 60999: the default of Linux's `net.ipv4.ip_local_port_range`.
     pub const KERNEL_DEFAULT: Self = Self { min: 32768, max: 60999 };
 
-    /// The range that kernel VXLAN uses for a netdev with `srcport low high`: an empty one, and one
-    /// of a single port too, means the namespace's `local` port range (`udp_flow_src_port()`,
-    /// include/net/udp.h).
+    /// The range that kernel VXLAN uses for a netdev with `srcport low high`. If the range is empty
+    /// or a single port, the kernel uses the `local` port range of the namespace
+    /// (`udp_flow_src_port()`, include/net/udp.h).
     #[must_use]
     pub const fn of_netdev(low: u16, high: u16, local: Self) -> Self {
         if low >= high {
             return local;
         }
-        // The kernel takes port 0 as a lower bound; no host can answer to it and no port of ours is
-        // 0.
+        // The kernel accepts a lower bound of 0, but port 0 is not a valid source port.
         Self { min: if low == 0 { 1 } else { low }, max: high }
     }
 
@@ -55,10 +54,10 @@ impl SourcePortRange {
         self.max
     }
 
-    /// How many ports there are, 1 to 65535.
+    /// Number of ports, 1 to 65535.
     #[must_use]
     pub const fn ports(self) -> u16 {
-        // min is at least 1, so this does not overflow.
+        // Cannot overflow, because `min` is at least 1.
         self.max - self.min + 1
     }
 

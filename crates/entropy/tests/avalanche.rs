@@ -1,18 +1,18 @@
-//! One changed bit of the input changes every bit of the hash with chance one half.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Helpers of tests, which may.
+//! A change of one input bit changes each bit of the hash with probability one half.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests may panic.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use entropy::{Key, path_hash};
 use wire::{MacAddr, QueuePair};
 
-/// Trials for each pair of input and output bit, and how far the share of changes may lie from one
-/// half: five deviations of a fair coin, as some 25,000 pairs are looked at.
+/// Trials for each pair of input and output bit. The tolerance is five standard deviations of a
+/// fair coin, because some 25,000 pairs are tested.
 const TRIALS: u32 = 2048;
 const TOLERANCE: f64 = 5.0 * 0.5 / 45.25;
 
-/// Input bits: two addresses, 24 further bits, seed. Numbers grow from trial to trial as they do in
-/// a network (`spread` false) or are scattered.
+/// Input bits are two addresses, 24 further bits and the seed. The inputs are either consecutive
+/// numbers, as in a network, or scattered.
 fn assert_avalanche(name: &str, bits: usize, hash: impl Fn(&[u128; 4]) -> u64) {
     for scattered in [false, true] {
         let base = |trial: u32| {

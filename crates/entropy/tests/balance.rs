@@ -1,5 +1,5 @@
-//! How evenly the policies spread queue pairs, against what a perfect random hash would do.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! How evenly the policies spread queue pairs, compared with a perfect random hash.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -9,14 +9,13 @@ use common::{Frame, roce};
 use entropy::{Bins, Entropy, Policy, Settings, SourcePortRange, choose, path_hash};
 use wire::{Dissection, Network, QueuePair};
 
-/// The one seed of every draw in this file.
+/// The seed of all draws in this file.
 const SEED: u64 = 0x7674_6570_6420_7132;
 /// Normal quantile of 0.9995: two-sided p = 0.001.
 const Z: f64 = 3.29;
 const DRAWS: usize = 200;
 
-/// SplitMix64, by its published definition: a generator that has nothing to do with the hash under
-/// test.
+/// SplitMix64 by its published definition. It is independent of the hash under test.
 struct Random(u64);
 
 impl Random {
@@ -29,7 +28,8 @@ impl Random {
     }
 }
 
-/// A RoCE frame whose queue pair can be changed quickly. The inner source port is always the same.
+/// A RoCE frame as a template. Its queue pair can be replaced, and its inner source port is
+/// constant.
 fn frame() -> Dissection {
     Frame::new(roce(0xc000, 4, 0, 0)).dissect()
 }
@@ -52,10 +52,10 @@ fn chi_squared(counts: &[usize]) -> f64 {
     counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Places `queue_pairs` consecutive queue pairs of a random host pair, as cards number them, in
-/// each of many draws and checks two things: that all draws together favour no place, and that one
-/// draw on its own is neither more nor less even than random placing is. `place` gives the place of
-/// a frame, `sharing` the chance that two queue pairs cannot be told apart by it.
+/// Places consecutive queue pairs of a random host pair, as network adapters number them, in each
+/// of many draws. It checks that all draws together favour no place. It also checks that a single
+/// draw is as even as random placing. `place` returns the place of a frame. `sharing` is the
+/// probability that two queue pairs share all inputs of `place`.
 fn assert_random(
     queue_pairs: u32,
     places: usize,
@@ -79,8 +79,8 @@ fn assert_random(
     let freedom = (places - 1) as f64;
     let n = f64::from(queue_pairs);
     let inflated = 1.0 + (n - 1.0) * sharing;
-    // The statistic of one draw has mean k − 1 and variance 2 (k − 1) (n − 1) / n under equal
-    // chances.
+    // With equal probabilities, the statistic of one draw has mean k − 1 and variance 2 (k − 1) (n
+    // − 1) / n.
     let draws = DRAWS as f64;
     let (mean, deviation) = (freedom * inflated, (2.0 * freedom * (n - 1.0) / n).sqrt() * inflated);
     let z = (statistic / draws - mean) / (deviation / draws.sqrt());
@@ -117,8 +117,8 @@ fn q2_paths_of_qp_hash_are_random_for_8_to_4096_queue_pairs() {
     let [local, remote] = [1, 2].map(|host| IpAddr::from([192, 0, 2, host]));
     for queue_pairs in QUEUE_PAIRS {
         for paths in [2, 3, 4, 8] {
-            // One seed for both hashes: they must not know of each other. Equal ports mean equal
-            // paths.
+            // Both hashes use one seed, and must be independent of each other. Equal ports mean
+            // equal paths.
             assert_random(queue_pairs, paths, 1.0 / 16384.0, |frame, seed| {
                 let entropy = Entropy::new(Settings { seed, ..Settings::default() }).unwrap();
                 let port = entropy.decide(frame).source_port;
@@ -174,7 +174,8 @@ fn q2_mean_of_max_over_mean_load_is_that_of_a_random_hash() {
             sum += f64::from(max) * paths as f64 / f64::from(queue_pairs);
         }
         let mean = sum / f64::from(draws);
-        // The table's rounding, and 4000 draws of a deviation below 1.
+        // The tolerance covers the rounding of the table and the deviation of the mean of 4000
+        // draws.
         assert!(
             (mean - expected).abs() < 0.05,
             "{queue_pairs} on {paths} paths: {mean:.3}, not {expected}"

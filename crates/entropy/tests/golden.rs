@@ -1,8 +1,8 @@
-//! Numbers that must never change: a flow keeps its port and its path over releases and restarts.
+//! Values that must never change, because a flow keeps its port and its path across releases and
+//! restarts.
 //!
-//! They were computed from the documentation of `hash` with Python's integers, not with the code
-//! under test.
-#![allow(clippy::unwrap_used)] // Helpers of tests, which may.
+//! They were computed with Python from the documentation of `hash`, not with the code under test.
+#![allow(clippy::unwrap_used)] // Tests may panic.
 
 mod common;
 
@@ -102,7 +102,7 @@ fn port_of_one_frame_under_each_policy() {
     // Bin ⌊0x763e… · 4 / 2⁶⁴⌋ = 1, whose port is 49152 + ⌊1 · 16383 / 3⌋.
     assert_eq!(decide(Policy::QpBins, 4), (49152 + 5461, Some(1)));
     assert_eq!(decide(Policy::QpBins, 1), (49152, Some(0)));
-    // The five-tuple's is 0x59dad30015b6c258: upper half h = 0x59dad300, h ^ h << 16 = 0x8adad300
-    // after the carry is cut, scaled to 60999 − 32768 ports.
+    // The hash of the five-tuple is 0x59dad30015b6c258. The upper half is h = 0x59dad300, and h ^ h
+    // << 16 = 0x8adad300 in 32 bits. It is scaled to 60999 − 32768 ports.
     assert_eq!(decide(Policy::FiveTuple, 4), (32768 + 15312, None));
 }

@@ -1,5 +1,5 @@
-//! Which frames share a key and a port, and the reason that is given for it.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Helpers of tests, which may.
+//! Which frames share a key and a port, and the reported reason.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests may panic.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn entropy(policy: Policy) -> Entropy {
     Entropy::new(Settings { policy, seed: 7, ..Settings::default() }).unwrap()
 }
 
-/// A queue pair key of the test frames' addresses.
+/// The queue pair key for the addresses of a test frame.
 fn queue_pair_key(frame: &Frame, number: u32) -> Key {
     let (source, destination) = frame.dissect().network.addresses().unwrap();
     Key::QueuePair { source, destination, queue_pair: QueuePair::try_from(number).unwrap() }
@@ -165,7 +165,7 @@ fn q4_fragments_share_a_key() {
 
 #[test]
 fn q4_ipv6_fragments_share_a_key_behind_the_same_and_different_extension_headers() {
-    // The fragmentable part starts with destination options, which only the first fragment shows.
+    // The fragmentable part starts with destination options, which only the first fragment has.
     let mut first = Frame::new(roce(0xc000, 4, 0x1234, 0));
     first.ipv6 = true;
     first.next = 44;

@@ -1,12 +1,14 @@
-//! Frames that leave together: encapsulated ones of one outer flow and one size as a UDP
-//! super-frame, which the kernel carries as one and cuts where somebody wants it cut
-//! (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`), and segments of one TCP stream for a host as
-//! the TCP super-frame that they were cut from; and decapsulated frames in bundles
-//! ([`crate::bundle`]).
+//! Grouping of frames that are sent together:
 //!
-//! Frames of one flow keep their order. A super-frame's segments are all of one size, but for the
-//! last, which may be smaller: so a flow's next frame joins the open super-frame of that flow (of
-//! its stations, in a bundle), or ends it. Super-frames leave in the order of their first frames.
+//! - Encapsulated frames of one outer flow and one size become a UDP super-frame. The kernel splits
+//!   it where necessary (`__udp_gso_segment()`, `net/ipv4/udp_offload.c`).
+//! - Segments of one TCP stream for a host become one TCP super-frame again.
+//! - Decapsulated frames for the bridge punt pair become bundles ([`crate::bundle`]).
+//!
+//! Frames of one flow keep their order. All segments of a super-frame have one size, except that
+//! the last may be shorter. The next frame of a flow therefore joins the flow's open group or
+//! closes it. In a bundle, a flow is all frames between two stations. Groups leave in the order of
+//! their first frames.
 
 use crate::batch::{Batch, Destination, Payload, TxFrame};
 use crate::bundle;
@@ -17,68 +19,68 @@ use crate::tcp_gro::{Layout, Part, Segment};
 use wire::checksum::{Sum, checksum};
 use wire::number::PROTOCOL_UDP;
 
-/// Segments of one super-frame (`UDP_MAX_SEGMENTS`, `include/linux/udp.h`, before Linux 6.9).
+/// Largest number of segments in a super-frame (`UDP_MAX_SEGMENTS`, `include/linux/udp.h`, before
+/// Linux 6.9).
 const SEGMENTS: usize = 64;
-/// Bytes of a super-frame's UDP payload, so that its IPv4 packet stays below 65,536.
+/// Largest UDP payload of a super-frame in bytes. Its IPv4 packet stays below 65,536.
 const PAYLOAD: usize = 65_000;
-/// Ethernet, IPv4 and UDP header: what the segments of a super-frame share.
+/// Length of the headers that all segments of a super-frame share: Ethernet, IPv4 and UDP.
 const SHARED: usize = UDP_AT + 8;
-/// Of a flow whose last train takes no more.
+/// Group number of a flow whose last group is closed.
 const CLOSED: u32 = u32::MAX;
 
-/// Consecutive frames of one flow that leave as one, or a single frame.
+/// A GSO group: frames of one flow that are sent as one, or a single frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GsoGroup {
     first: u32,
     last: u32,
-    /// Frames in it.
+    /// Number of frames.
     pub frames: u32,
-    /// UDP or TCP payload of each frame but the last, in bytes; whole frames in a bundle.
+    /// UDP or TCP payload of each frame but the last, in bytes. In a bundle, the length of the
+    /// frames.
     pub segment: u32,
-    /// The same of all of them.
+    /// The sum of these lengths over all frames.
     payload: u32,
     kind: Kind,
-    /// Whether the last segment ends with what its sender pushed.
+    /// Whether the last segment has the PSH flag.
     push: bool,
 }
 
-/// What its frames have in common.
+/// What the frames of a group have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The outer flow.
+    /// An outer flow.
     Flow,
-    /// The TCP stream that they are segments of.
+    /// A TCP stream.
     Stream(Layout),
-    /// The stations that they are between.
+    /// A pair of stations.
     Bundle,
 }
 
-/// See the module's description. Its memory is kept from one batch to the next.
+/// Groups frames of a batch for transmission. Its memory is reused for the next batch.
 #[derive(Debug, Default)]
 pub struct Aggregator {
     trains: Vec<GsoGroup>,
-    /// Of each frame, the next one in its train.
+    /// For each frame, the next frame of its group.
     next: Vec<u32>,
-    /// The last train of each flow: twice as many places as frames, so that all flows have one,
-    /// however many there are.
+    /// Hash table of flows, with the last group of each. It has at least twice as many slots as
+    /// there are frames, so it never fills up.
     places: Vec<Place>,
-    /// The trains before this number take no more.
+    /// Groups before this number are closed.
     ended: usize,
 }
 
-/// A place that a flow takes with its first frame, the next free one from where its hash says, and
-/// keeps.
+/// A slot of the hash table. It belongs to the flow that took it first (linear probing).
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     hash: u32,
-    /// The number of its last train, counted from one; 0 of a free place.
+    /// Number of the flow's last group, counted from one; 0 if the slot is free.
     train: u32,
 }
 
 impl Aggregator {
-    /// Deals frames over trains; `together` or each in its own. Of frames that go to the interface
-    /// which a socket is `bound` to, and others, it takes the one or the other
-    /// ([`Destination::is_bound`]).
+    /// Divides frames into groups; without `together`, into groups of one frame. Takes only frames
+    /// whose [`Destination::is_bound`] equals `bound`.
     pub fn assemble(
         &mut self,
         batch: &Batch<'_>,
@@ -98,7 +100,7 @@ impl Aggregator {
         self.places.clear();
         self.places.resize(2 * frames.len().next_power_of_two(), Place::default());
         self.ended = 0;
-        // Encapsulated frames are all for one socket.
+        // Encapsulated frames are never mixed with others in a batch.
         match frames.first().map(|first| first.to) {
             Some(Destination::Uplink { .. }) => self.assemble_flows(frames),
             _ if bound => self.assemble_bundles(batch, frames, frames_of_ours),
@@ -107,7 +109,7 @@ impl Aggregator {
         &self.trains
     }
 
-    /// Encapsulated frames.
+    /// Groups encapsulated frames.
     fn assemble_flows(&mut self, frames: &[TxFrame]) {
         for (frame, index) in frames.iter().zip(0u32..) {
             let alone = GsoGroup::of(frame, index);
@@ -122,7 +124,7 @@ impl Aggregator {
         }
     }
 
-    /// Frames for the bridge punt pair. Those between two stations keep their order.
+    /// Groups frames for the bridge punt pair. Frames between two stations keep their order.
     fn assemble_bundles<'f>(
         &mut self,
         batch: &Batch<'_>,
@@ -153,7 +155,7 @@ impl Aggregator {
         }
     }
 
-    /// Frames for hosts.
+    /// Groups frames for hosts.
     fn assemble_streams<'f>(
         &mut self,
         batch: &Batch<'_>,
@@ -191,14 +193,14 @@ impl Aggregator {
         }
     }
 
-    /// A frame of which nobody knows whose it is, if it is anybody's.
+    /// Adds a frame that may belong to any flow, and closes all groups before it.
     fn add_unknown(&mut self, alone: GsoGroup) {
         self.ended = self.trains.len();
         self.trains.push(alone);
     }
 
-    /// A frame joins the last train of its flow, if that takes it, or begins one, which others may
-    /// join if it may go on.
+    /// Adds a frame to the last group of its flow if that accepts it. Otherwise starts a new group,
+    /// which stays open if `may_go_on` is set.
     #[inline(always)]
     fn add(
         &mut self,
@@ -231,13 +233,13 @@ impl Aggregator {
         *place = Place { hash, train: if may_go_on { self.trains.len() as u32 } else { CLOSED } };
     }
 
-    /// The trains, as they were assembled last.
+    /// The groups of the last call of [`Self::assemble`].
     #[must_use]
     pub fn trains(&self) -> &[GsoGroup] {
         &self.trains
     }
 
-    /// The frames of a train, by their numbers, in order.
+    /// The indices of a group's frames, in order.
     pub fn members(&self, train: &GsoGroup) -> impl Iterator<Item = usize> + '_ {
         let mut at = train.first as usize;
         (0..train.frames).map(move |_| {
@@ -249,10 +251,11 @@ impl Aggregator {
 }
 
 impl GsoGroup {
-    /// Bytes of the head that a train's first frame has for all: Ethernet, IPv4 and UDP header.
+    /// Length of the headers in the head of the first frame that all frames share: Ethernet, IPv4
+    /// and UDP.
     pub const SHARED: usize = SHARED;
 
-    /// A train of one frame.
+    /// A group of one frame.
     fn of(frame: &TxFrame, index: u32) -> Self {
         let payload = (frame.len().saturating_sub(SHARED)) as u32;
         Self {
@@ -266,8 +269,8 @@ impl GsoGroup {
         }
     }
 
-    /// Whether a frame, a segment of such a stream, may follow what this one has, whose first frame
-    /// is the first.
+    /// Whether `frame` can follow the group's frames as a segment of the same TCP stream. `first`
+    /// is the first frame of the group.
     fn takes(&self, (first, frame): (&TxFrame, &TxFrame), kind: Kind, batch: &Batch<'_>) -> bool {
         let Kind::Stream(layout) = self.kind else { return false };
         kind == self.kind
@@ -282,7 +285,7 @@ impl GsoGroup {
         self.frames
     }
 
-    /// Number of its first frame, whose headers all share.
+    /// Index of the first frame, whose headers are used for the group.
     #[must_use]
     pub const fn first(&self) -> usize {
         self.first as usize
@@ -294,27 +297,28 @@ impl GsoGroup {
         self.frames > 1 && matches!(self.kind, Kind::Flow)
     }
 
-    /// Whether its frames, of which this is the first, are to be wrapped.
+    /// Whether the frames must be sent with a wrapper. `first` is the first frame of the group.
     #[must_use]
     pub const fn is_bundle(&self, first: &TxFrame) -> bool {
         matches!(self.kind, Kind::Bundle)
             && (self.frames > 1 || matches!(first.to, Destination::BundledHost(_)))
     }
 
-    /// Whether the punt pair cuts it: where that loses a piece the kernel says that it took none,
-    /// and the others have arrived all the same.
+    /// Whether the punt pair splits the group. If a segment is lost there, the kernel reports an
+    /// error although the other segments have arrived.
     #[must_use]
     pub const fn may_arrive_in_part(&self) -> bool {
         matches!(self.kind, Kind::Bundle) && self.frames > 1
     }
 
-    /// Bytes of its frames' UDP or TCP payload, or of a bundle's frames.
+    /// Sum of the frames' UDP or TCP payload in bytes; of their lengths in a bundle.
     #[must_use]
     pub const fn payload(&self) -> u32 {
         self.payload
     }
 
-    /// How many bytes of head and body the frames behind the first have that it speaks for.
+    /// Number of bytes to skip at the start of the head and of the body of each frame but the
+    /// first, because the headers of the first are used.
     #[must_use]
     pub fn spoken_for(&self) -> (usize, usize) {
         match self.kind {
@@ -324,8 +328,8 @@ impl GsoGroup {
         }
     }
 
-    /// Has the first frame's headers speak for the whole train, and says what the kernel is to do
-    /// with it.
+    /// Patches the first frame's headers so that they describe the whole group. Returns the
+    /// offloads to request from the kernel.
     pub fn couple(&self, first: &mut TxFrame, batch: &Batch<'_>) -> Offload {
         if self.frames == 1 {
             return first.offload;
@@ -343,7 +347,7 @@ impl GsoGroup {
         }
     }
 
-    /// Behind an Ethernet, an IPv4 and a UDP header.
+    /// Requests UDP segmentation behind an Ethernet, an IPv4 and a UDP header.
     const fn cut(&self) -> Offload {
         Offload {
             checksum: Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM },
@@ -351,7 +355,7 @@ impl GsoGroup {
         }
     }
 
-    /// The headers move from the body to the head, where they can be written.
+    /// Moves the headers from the body to the head and patches them.
     fn couple_stream(
         &self,
         stream: Layout,
@@ -371,7 +375,7 @@ impl GsoGroup {
     }
 }
 
-/// What a frame that is not encapsulated is to a TCP stream.
+/// Classifies a decapsulated frame for TCP grouping.
 #[inline(never)]
 fn part(frame: &TxFrame, batch: &Batch<'_>) -> Part {
     let whole = frame.offload == Offload::default() && frame.head().is_empty();
@@ -382,9 +386,9 @@ fn part(frame: &TxFrame, batch: &Batch<'_>) -> Part {
     }
 }
 
-/// Has an IPv4 header (without options) and a UDP header speak for a UDP payload of so many bytes,
-/// at most 65,507. The UDP checksum is the pseudo header's sum: the rest is left to whoever cuts
-/// the super-frame.
+/// Patches an IPv4 header (without options) and a UDP header for a UDP payload of `payload` bytes,
+/// at most 65,507. The UDP checksum becomes the sum of the pseudo header. The kernel completes it
+/// for each segment.
 pub fn speak_for(headers: &mut [u8; SHARED - ETHERNET], payload: u16) {
     let length = payload + 8;
     let [a, b] = (length + 20).to_be_bytes();
@@ -396,9 +400,9 @@ pub fn speak_for(headers: &mut [u8; SHARED - ETHERNET], payload: u16) {
     [headers[26], headers[27]] = pseudo.fold().to_be_bytes();
 }
 
-/// Whether a frame is encapsulated, and nothing of it is left to the kernel but the outer checksum.
-/// Frames without one (`noudpcsum`) leave one by one: whoever cuts a GSO frame gives each piece a
-/// checksum.
+/// Whether an encapsulated frame needs nothing from the kernel but its outer checksum. Frames
+/// without a checksum (`noudpcsum`) leave one by one, because the kernel would add a checksum to
+/// each segment.
 fn may_join(frame: &TxFrame) -> bool {
     let plain = matches!(
         frame.offload,
@@ -409,13 +413,13 @@ fn may_join(frame: &TxFrame) -> bool {
         && frame.head().len() >= OVERHEAD
 }
 
-/// The place of a flow with such a hash, or the one that it is to take. Two flows of one hash, as
-/// hardly any are, end each other's trains.
+/// The slot of the flow with this hash, or a free slot for it. Two flows with the same hash share a
+/// slot and close each other's groups.
 #[inline(always)]
 fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
     let mask = places.len().wrapping_sub(1);
     let mut at = ((u64::from(hash) * places.len() as u64) >> 32) as usize;
-    // It ends long before: half of them are free.
+    // At least half of the slots are free, so this ends early.
     for _ in 0..places.len() {
         let place = places.get(at)?;
         if place.train == 0 || place.hash == hash {
@@ -426,7 +430,7 @@ fn place(places: &mut [Place], hash: u32) -> Option<&mut Place> {
     places.get_mut(at)
 }
 
-/// Of an outer flow: its destination address and source port.
+/// Hash of an outer flow: its destination address and source port.
 fn flow_hash(frame: &TxFrame) -> u32 {
     let key = frame
         .head()
@@ -436,20 +440,20 @@ fn flow_hash(frame: &TxFrame) -> u32 {
     mixed(key)
 }
 
-/// Of two stations.
+/// Hash of a pair of stations.
 fn stations_hash(&[d5, d4, d3, d2, d1, d0, s5, s4, s3, s2, s1, s0, _, _]: &[u8; ETHERNET]) -> u32 {
     let destination = u64::from_be_bytes([0, 0, d5, d4, d3, d2, d1, d0]);
     mixed(destination.rotate_left(24) ^ u64::from_be_bytes([0, 0, s5, s4, s3, s2, s1, s0]))
 }
 
-/// By a multiplication, whose upper bits depend on all of the key's (Knuth, The Art of Computer
+/// Multiplicative hash. The upper bits depend on all bits of the key (Knuth, The Art of Computer
 /// Programming, 6.4).
 pub(crate) const fn mixed(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
-/// Whether all that a super-frame's segments share is the same: everything up to the UDP header's
-/// end but lengths, checksums and the identification.
+/// Whether two frames can be segments of one super-frame: destination and offloads are equal, and
+/// all bytes up to the end of the UDP header except lengths, checksums and the identification.
 fn same_flow(first: &TxFrame, other: &TxFrame) -> bool {
     let (a, b) = (first.head(), other.head());
     let same = |range: core::ops::Range<usize>| a.get(range.clone()) == b.get(range);

@@ -1,4 +1,4 @@
-//! Frames on their way in and out of the pipeline.
+//! Batches of received frames, and frames to be sent.
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
@@ -7,11 +7,11 @@ use tables::{NextHop, VtepIndex};
 
 use crate::frame::{Frame, Offload};
 
-/// Bytes that one received frame may have: an IPv4 packet of 65,535 bytes behind an Ethernet header
+/// Largest size of a received frame in bytes: an IPv4 packet of 65,535 bytes, an Ethernet header
 /// and two tags.
 pub const FRAME_CAPACITY: usize = 65_535 + 14 + 8;
 
-/// Received frames, whose bytes stay where the port has them.
+/// A batch of received frames. Their bytes stay in the buffers of the port.
 #[derive(Debug)]
 pub struct Batch<'a> {
     frames: Vec<Frame<'a>>,
@@ -19,13 +19,13 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Room for `capacity` frames.
+    /// An empty batch with space for `capacity` frames.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { frames: Vec::with_capacity(capacity), capacity }
     }
 
-    /// A batch that stays empty.
+    /// A batch with a capacity of zero.
     #[must_use]
     pub const fn none() -> Self {
         Self { frames: Vec::new(), capacity: 0 }
@@ -43,13 +43,13 @@ impl<'a> Batch<'a> {
         self.frames.is_empty()
     }
 
-    /// Whether there is no room for another frame.
+    /// Whether the batch has reached its capacity.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.frames.len() >= self.capacity
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     pub fn clear(&mut self) {
         self.frames.clear();
     }
@@ -65,12 +65,12 @@ impl<'a> Batch<'a> {
         self.frames.iter()
     }
 
-    /// The frames from this index on.
+    /// The frames from `index` on.
     pub(crate) fn frames_from(&self, index: u32) -> &[Frame<'a>] {
         self.frames.get(index as usize..).unwrap_or_default()
     }
 
-    /// Takes another frame. Returns whether there was room for it.
+    /// Adds a frame. Returns `false` if the batch is full.
     pub fn push(&mut self, frame: Frame<'a>) -> bool {
         let room = !self.is_full();
         if room {
@@ -80,61 +80,64 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Where the work on a batch goes on. One that is flooded to many VTEPs is sent in parts, so that
-/// memory and the time between two looks at the clock stay bounded: see [`crate::PART`].
+/// Position in a batch at which the next call continues. A batch whose frames are flooded to many
+/// VTEPs is sent in parts. This bounds memory and the time between two reads of the clock; see
+/// [`crate::PART`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Index of the next frame in the batch.
     pub(crate) frame: u32,
-    /// The next segment of that frame: more than 0 only where its first segments are sent.
+    /// Index of that frame's next segment. It is above 0 only if the first segments are sent.
     pub(crate) segment: u32,
 }
 
 impl Cursor {
-    /// The first segment of the frame at this index.
+    /// The first segment of the frame at index `frame`.
     pub(crate) const fn at(frame: u32) -> Self {
         Self { frame, segment: 0 }
     }
 
-    /// Frames of a batch of this length of which nothing has been sent yet.
+    /// Number of frames, in a batch of `length`, of which no segment has been sent yet.
     #[must_use]
     pub const fn untouched(&self, length: usize) -> usize {
         length.saturating_sub(self.frame as usize + (self.segment > 0) as usize)
     }
 }
 
-/// Where a frame goes.
+/// The egress of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// An uplink.
     Uplink {
-        /// Its interface index.
+        /// Interface index.
         ifindex: u32,
         /// Index of the next hop's counters.
         path: u16,
-        /// Whether a default route leads there.
+        /// Whether the route to the VTEP is a default route.
         by_default: bool,
-        /// Whether frames leave one by one ([`NextHop::impaired`]).
+        /// Whether frames must leave one by one ([`NextHop::impaired`]).
         impaired: bool,
     },
-    /// The bridge, through its punt pair.
+    /// The kernel bridge, through the bridge punt pair.
     Bridge,
-    /// A host's port of the bridge, past the bridge, by its interface index.
+    /// A host port, bypassing the bridge, by its interface index.
     Host(u32),
-    /// The same, by way of the bridge's punt pair, in a bundle ([`crate::bundle`]).
+    /// A host port by its interface index, through the bridge punt pair, in a bundle
+    /// ([`crate::bundle`]).
     BundledHost(u32),
     /// An access port, by its number.
     Port(u16),
 }
 
 impl Destination {
-    /// Whether it is the interface that a socket is bound to, not one that the destination names.
+    /// Whether the frame leaves through the interface that the socket is bound to. Frames for an
+    /// uplink or a host port name their interface instead.
     #[must_use]
     pub const fn is_bound(&self) -> bool {
         matches!(self, Self::Bridge | Self::BundledHost(_) | Self::Port(_))
     }
 
-    /// The uplink of this next hop.
+    /// The uplink of `hop`.
     pub(crate) const fn uplink(hop: &NextHop) -> Self {
         Self::Uplink {
             ifindex: hop.ifindex,
@@ -145,20 +148,20 @@ impl Destination {
     }
 }
 
-/// Longest head: outer headers, then the inner headers of one segment.
+/// Capacity of a head in bytes: the outer headers and the inner headers of one segment.
 pub const HEAD_CAPACITY: usize = 256;
 
-/// Where the bytes behind the head are.
+/// The bytes of a frame that follow its head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// A range of a received frame of the same batch.
     Received {
-        /// Index in the batch.
+        /// Index of the received frame in the batch.
         frame: u32,
-        /// Bytes of it.
+        /// Range of its bytes.
         range: Range<u32>,
     },
-    /// Bytes of their own: a frame that waited for its next hop.
+    /// An owned copy, for a frame that waited for its next hop.
     Owned(Box<[u8]>),
 }
 
@@ -172,29 +175,30 @@ impl Payload {
         }
     }
 
-    /// Whether there is nothing behind the head.
+    /// Whether there are no bytes after the head.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// One frame to be sent: head, then body. In this order all of it that most frames need, outer
-/// headers included, is two cache lines.
+/// A frame to be sent: head, then body. The field order keeps everything that most frames need,
+/// outer headers included, in two cache lines.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct TxFrame {
-    /// The rest of the frame.
+    /// The bytes after the head.
     pub body: Payload,
-    /// Where to.
+    /// The egress.
     pub to: Destination,
-    /// The VTEP that it is for or came from, if a table names it; for its counters.
+    /// The remote VTEP that the frame is for or came from, for its counters. `None` if no table has
+    /// it.
     pub vtep: Option<(VtepIndex, Ipv4Addr)>,
-    /// What is left to whoever is below; offsets count from the head's first byte.
+    /// Offloads that are left to the kernel. Offsets count from the first byte of the head.
     pub offload: Offload,
-    /// Slot of the VNI it belongs to, for its counters.
+    /// Slot of the VNI, for its counters.
     pub slot: u16,
-    /// Frames that this is on the wire: more than one for a super-frame.
+    /// Number of frames that this is on the wire; more than one for a super-frame.
     pub segments: u16,
     head_length: u32,
     head: [u8; HEAD_CAPACITY],
@@ -216,7 +220,7 @@ impl TxFrame {
         }
     }
 
-    /// Becomes a frame with an empty head; the bytes of the one before stay behind it.
+    /// Resets to an empty head. The old bytes are not cleared.
     #[inline(always)]
     pub(crate) fn reset(&mut self, to: Destination, slot: u16, body: Payload, offload: Offload) {
         (self.to, self.slot, self.vtep, self.segments) = (to, slot, None, 1);
@@ -229,9 +233,7 @@ impl TxFrame {
         self.head.get(..self.head_length as usize).unwrap_or_default()
     }
 
-    /// Appends to the head.
-    ///
-    /// Returns whether there was room for it.
+    /// Appends `bytes` to the head. Returns `false` if they do not fit.
     #[inline]
     #[must_use]
     pub fn extend_head(&mut self, bytes: &[u8]) -> bool {
@@ -247,7 +249,7 @@ impl TxFrame {
         }
     }
 
-    /// Appends so many bytes to the head, to be written now; `None` if there is no room for them.
+    /// Appends `N` bytes to the head and returns them for writing. `None` if they do not fit.
     #[inline]
     #[must_use]
     pub fn append_head<const N: usize>(&mut self) -> Option<&mut [u8; N]> {
@@ -257,12 +259,12 @@ impl TxFrame {
         Some(room)
     }
 
-    /// The head's bytes, to be patched.
+    /// The bytes of the head, for patching.
     pub fn head_mut(&mut self) -> &mut [u8] {
         self.head.get_mut(..self.head_length as usize).unwrap_or_default()
     }
 
-    /// The body's bytes.
+    /// The bytes of the body. `batch` must be the batch that the frame was made from.
     #[must_use]
     pub fn body<'a>(&'a self, batch: &Batch<'a>) -> &'a [u8] {
         match &self.body {
@@ -286,7 +288,7 @@ impl TxFrame {
         self.len() == 0
     }
 
-    /// The whole frame in one piece: for tests, replay and frames that are held.
+    /// Head and body in one vector, for tests, replay and frames that are held.
     #[must_use]
     pub fn to_vec(&self, batch: &Batch<'_>) -> Vec<u8> {
         let mut whole = self.head().to_vec();

@@ -1,10 +1,10 @@
-//! A bridge of our own, for VNIs without a kernel bridge: access ports, and stations that are
-//! learned and forgotten.
+//! The bridge of standalone mode, for VNIs without a kernel bridge. It has access ports, and learns
+//! and ages stations.
 //!
-//! It goes by IEEE 802.1Q-2022 clause 8.7 and 8.8, without VLANs: a frame's source address is where
-//! it came from, a frame for a known address goes there, anything else to every other port and to
-//! all remote VTEPs. What came from a VTEP never goes to a VTEP (split horizon), for those are a
-//! full mesh (RFC 7348 section 4.2).
+//! It follows IEEE 802.1Q-2022 clauses 8.7 and 8.8, without VLANs. It learns each source address at
+//! the port or VTEP that the frame came from. Frames for a known address go there. All others go to
+//! every other port and to all remote VTEPs. Frames from a VTEP never go to a VTEP (split horizon),
+//! because VTEPs form a full mesh (RFC 7348 section 4.2).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,15 +27,15 @@ use crate::frame::{Checksum, Frame, Offload};
 use crate::lookup::Decision;
 use crate::tx_batch::TxBatch;
 
-/// Aged stations are removed at most this often, and only to make room: until then nobody goes by
-/// them.
+/// Aged stations are removed only when a limit is reached, and at most this often. Until then,
+/// lookups ignore them.
 const SWEEP: Duration = Duration::from_secs(1);
-/// What moves of a station are counted over.
+/// The interval over which the moves of a station are counted, in milliseconds.
 const SECOND: u64 = 1000;
-/// 01-80-C2-00-00-00 to -0F: no bridge forwards what is for these (IEEE 802.1Q-2022 table 8-1).
+/// Prefix of 01-80-C2-00-00-00 to -0F, which bridges do not forward (IEEE 802.1Q-2022 table 8-1).
 const RESERVED: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
 
-/// An access port: which VNI's frames it sends and gets.
+/// The settings of an access port: its VNI, and the limits of that VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccessTerms {
     /// The VNI.
@@ -44,89 +44,90 @@ pub struct AccessTerms {
     pub local: Ipv4Addr,
     /// The VNI's UDP port.
     pub destination_port: u16,
-    /// Stations of the VNI that may be learned.
+    /// Limit of learned stations in the VNI.
     pub stations: usize,
-    /// How long a station of the VNI that is silent is remembered; `None`: for ever.
+    /// Ageing time of the VNI's stations; `None` if they do not age.
     pub ageing: Option<Duration>,
 }
 
-/// How much is learned in all.
+/// Limits that apply to all VNIs together, and to each station.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgeLimits {
-    /// Stations of all VNIs, also of those of bridges that share it.
+    /// Limit of learned stations in all VNIs, and in all bridges that share the limit.
     pub total: usize,
-    /// Moves of one station in a second; one that moves more often stays where it is.
+    /// Limit of moves of one station within a second. Further moves are ignored.
     pub moves: u32,
 }
 
-/// Where a station is.
+/// The location of a station.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Behind this access port, by its number.
+    /// An access port, by its number.
     Port(u16),
-    /// Behind this VTEP. (An index alone may be another VTEP's by now.)
+    /// A remote VTEP. The address is needed because an index can be reused for another VTEP.
     Vtep(VtepIndex, Ipv4Addr),
 }
 
-/// A station that was learned, for who wants to look.
+/// A learned station, as shown by the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Station {
-    /// In which VNI.
+    /// Its VNI.
     pub vni: Vni,
-    /// Its address.
+    /// Its MAC address.
     pub mac: MacAddr,
-    /// Where it is.
+    /// Its location.
     pub place: Place,
-    /// Since when it is silent.
+    /// Time since its last frame.
     pub silent: Duration,
 }
 
-/// What is remembered of a station. Times are in milliseconds since the first frame.
+/// A learned station. Times are in milliseconds since the bridge's first frame.
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     place: Place,
     last: u64,
-    /// When the moves began to be counted, and how many they are.
+    /// Start of the interval in which moves are counted; `moves` is their number.
     moving: u64,
     moves: u32,
 }
 
-/// One VNI.
+/// The stations and ports of one VNI.
 #[derive(Debug)]
 struct Segment {
     vni: Vni,
-    /// The ports' numbers.
+    /// Numbers of its access ports.
     ports: Vec<u16>,
-    /// How many stations may be learned.
+    /// Limit of learned stations.
     limit: usize,
     ageing: Option<Duration>,
-    /// With a hash that nobody foresees: whoever sends frames makes the keys.
+    /// The hash is randomly keyed, because the senders of frames choose the keys.
     stations: HashMap<MacAddr, Heard>,
 }
 
-/// See the module's description.
+/// The bridge of standalone mode: its access ports and learned stations.
 #[derive(Debug)]
 pub struct Bridge {
     ports: Vec<AccessTerms>,
     segments: Vec<Segment>,
     limits: BridgeLimits,
-    /// Stations of all bridges that share the limit.
+    /// Number of stations in all bridges that share the limit.
     all: Arc<AtomicUsize>,
     start: Option<Instant>,
     now: u64,
     swept: u64,
 }
 
-/// Where a frame goes.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     To(Place),
-    /// Everywhere.
+    /// All ports and remote VTEPs.
     Flood,
 }
 
 impl Bridge {
-    /// A bridge with these access ports, numbered from 0. Those of one VNI agree on all terms.
+    /// A bridge with these access ports, numbered from 0. All ports of one VNI must have the same
+    /// settings.
     #[must_use]
     pub fn new(ports: Vec<AccessTerms>, limits: BridgeLimits) -> Self {
         let mut segments: Vec<Segment> = Vec::new();
@@ -150,14 +151,14 @@ impl Bridge {
         Self { ports, segments, limits, all: Arc::default(), start: None, now: 0, swept: 0 }
     }
 
-    /// Shares the limit of all VNIs' stations with other bridges, before anything is learned: `all`
-    /// counts those of all of them.
+    /// Shares the limit of stations with other bridges. Must be called before anything is learned.
+    /// `all` counts the stations of all these bridges.
     #[must_use]
     pub fn sharing(self, all: &Arc<AtomicUsize>) -> Self {
         Self { all: Arc::clone(all), ..self }
     }
 
-    /// All stations that are not forgotten.
+    /// All stations that have not aged out.
     pub fn stations(&mut self, now: Instant) -> impl Iterator<Item = Station> + '_ {
         self.set_time(now);
         let now = self.now;
@@ -181,7 +182,7 @@ impl Bridge {
             u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// The numbers of a VNI's ports.
+    /// Numbers of the access ports of a VNI.
     pub(crate) fn ports_of(&self, vni: Vni) -> &[u16] {
         self.segments
             .iter()
@@ -189,10 +190,10 @@ impl Bridge {
             .map_or(&[], |segment| &segment.ports)
     }
 
-    /// A frame from this address came from there.
+    /// Learns that a frame from `mac` came from `place`.
     ///
     /// # Errors
-    /// [`DropReason::StaticSource`].
+    /// [`DropReason::StaticSource`] if the tables have the address elsewhere.
     pub(crate) fn learn(
         &mut self,
         table: &VniTable,
@@ -201,7 +202,7 @@ impl Bridge {
         counters: &Counters,
     ) -> Result<(), DropReason> {
         if let Some(owner) = table.fdb.get(&mac) {
-            // The tables have what the configuration fixes.
+            // The tables hold the static entries of the configuration.
             return match place {
                 Place::Vtep(index, _) if index == *owner => Ok(()),
                 _ => Err(DropReason::StaticSource),
@@ -248,7 +249,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Removes stations that are aged. Says whether there were any.
+    /// Removes aged stations. Returns whether there were any.
     fn sweep(&mut self) -> bool {
         let now = self.now;
         if self.swept != 0 && now.saturating_sub(self.swept) < SWEEP.as_millis() as u64 {
@@ -265,7 +266,7 @@ impl Bridge {
         aged > 0
     }
 
-    /// Where a frame for this address goes.
+    /// Looks up the destination address `to`.
     pub(crate) fn way(&self, table: &VniTable, to: MacAddr, snapshot: &Snapshot) -> Way {
         let fixed =
             table.fdb.get(&to).and_then(|index| Some((*index, snapshot.vtep(*index)?.address)));
@@ -296,20 +297,20 @@ impl Heard {
 }
 
 impl Pipeline {
-    /// Has the pipeline forward to and from access ports by a bridge of its own.
+    /// Makes the pipeline forward between access ports and VTEPs through this bridge.
     pub fn set_bridge(&mut self, bridge: Bridge) {
         self.bridge = Some(Box::new(bridge));
         self.senders = DecapCache::default();
     }
 
-    /// All stations that the bridge has learned.
+    /// All stations that the bridge has learned and that have not aged out.
     pub fn stations(&mut self, now: Instant) -> Vec<Station> {
         self.bridge.as_mut().map(|bridge| bridge.stations(now).collect()).unwrap_or_default()
     }
 
-    /// Forwards a whole batch that came from the access port with this number; what is to be sent
-    /// is appended to `out`, which has no bound: see [`Self::switch_part`]. Tags must be in the
-    /// frames' bytes.
+    /// Forwards a whole batch from access port number `port` and appends the result to `out`. The
+    /// length of `out` is not bounded; see [`Self::switch_part`]. VLAN tags must be in the frames'
+    /// bytes.
     pub fn switch(
         &mut self,
         batch: &Batch<'_>,
@@ -324,9 +325,9 @@ impl Pipeline {
         }
     }
 
-    /// Forwards a batch that came from the access port with this number, from a place on, until
-    /// `out` has [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the
-    /// same batch once they are sent; `None` when it is done. Tags must be in the frames' bytes.
+    /// Forwards frames of a batch from access port number `port`, until `out` holds at least
+    /// [`PART`](crate::PART) frames. Returns where to continue once these are sent, or `None` at
+    /// the end of the batch. VLAN tags must be in the frames' bytes.
     pub fn switch_part(
         &mut self,
         (batch, from): (&Batch<'_>, Cursor),
@@ -367,7 +368,7 @@ impl Pipeline {
         next
     }
 
-    /// An error is the fate of the whole frame, or of what is left of it.
+    /// Forwards one frame. An error applies to the whole frame, or to the rest of it.
     fn switch_one(
         &mut self,
         bridge: &mut Bridge,
@@ -405,7 +406,7 @@ impl Pipeline {
         if at.segment == 0 {
             self.counters.copies.add(pieces as u64 - 1);
         }
-        // Ports have the frame whole, with its first segment.
+        // Access ports get the frame whole, together with its first segment for the VTEPs.
         for other in others().filter(|_| at.segment == 0) {
             match local(at.frame, frame, dissection, (*other, slot)) {
                 Ok(transmit) => out.push(transmit),
@@ -421,7 +422,7 @@ impl Pipeline {
     }
 }
 
-/// The frame as it is, super-frame or not, for another port.
+/// The unmodified frame, super-frame or not, for another access port.
 fn local(
     index: u32,
     frame: &Frame<'_>,
@@ -435,7 +436,7 @@ fn local(
     if let Checksum::Partial { start, offset } = frame.offload.checksum
         && is_sctp(dissection, start.into(), offset.into())
     {
-        // A virtio-net header cannot say that this is no Internet checksum.
+        // A virtio-net header can only request an Internet checksum.
         let checksum =
             Completed::of(frame.data, dissection, start, offset).ok_or(DropReason::BadOffload)?;
         let mut transmit = TxFrame::new(to, slot, body(checksum.end()), Offload::default());

@@ -1,12 +1,12 @@
-//! Bundles: inner frames of one size between two stations, as one UDP super-frame for the near end
-//! of the bridge punt pair. The kernel cuts it on the punt pair, which costs it a tenth of what a
-//! message does, and the steering program there (`steer_punt`) takes the wrapper off each piece.
+//! Bundles: inner frames of one size between two stations, sent as one UDP super-frame to the
+//! bridge punt pair. The kernel splits the bundle on the punt pair. The steering program at the
+//! near end (`steer_punt`) removes the wrapper from each piece. See
+//! docs/adr/0010-bundles-to-the-bridge.md.
 //!
-//! A wrapper is an Ethernet header, which is the inner frames' own, and an IPv4 and a UDP header
-//! that never leave the punt pair: the source address is the way from there ([`WAY_BRIDGE`],
-//! [`WAY_PORT`]), the destination address the port's interface index or the VNI's slot. As the
-//! program can only take away what is between an Ethernet header and an IPv4 one, inner frames are
-//! IPv4.
+//! A wrapper consists of the inner frames' own Ethernet header, and an IPv4 and a UDP header that
+//! never leave the punt pair. The source address selects the egress ([`WAY_BRIDGE`], [`WAY_PORT`]).
+//! The destination address holds the interface index of the port or the slot of the VNI. The
+//! program can only remove bytes between an Ethernet and an IPv4 header, so inner frames are IPv4.
 
 use crate::aggregate::speak_for;
 use crate::batch::{Batch, Destination, Payload, TxFrame};
@@ -15,27 +15,27 @@ use crate::frame::{ETHERNET, MACS, Offload};
 use crate::outer::UDP_AT;
 use wire::number::PROTOCOL_UDP;
 
-/// Ethernet, IPv4 and UDP header.
+/// Length of a wrapper in bytes: Ethernet, IPv4 and UDP header.
 pub const WRAPPER: usize = UDP_AT + 8;
-/// The source address of frames that go from the punt pair's near end into the vxlan netdev of a
-/// slot; as in the program.
+/// Source address in the wrapper of frames for the vxlan netdev of a slot. The steering program has
+/// the same constant.
 pub const WAY_BRIDGE: u32 = 1;
-/// Of those that go out of a host's port.
+/// Source address in the wrapper of frames for a host port.
 pub const WAY_PORT: u32 = 2;
-/// IPv4 (without options, not to be fragmented) and UDP header, but for addresses, lengths and
-/// checksums.
+/// IPv4 header (no options, don't fragment) and UDP header. Addresses, lengths and checksums are
+/// zero.
 const HEADERS: [u8; WRAPPER - ETHERNET] = {
     let mut headers = [0; WRAPPER - ETHERNET];
     (headers[0], headers[6], headers[8], headers[9]) = (0x45, 0x40, 64, PROTOCOL_UDP);
     headers
 };
-/// The head of a frame for the bridge of which nothing was changed: its Ethernet header, with the
-/// tag.
+/// Length of the head of an unmodified frame for the bridge: its Ethernet header and the tag.
 const TAGGED: usize = ETHERNET + TAG_LENGTH;
-/// Shortest frame that has a place in a bundle: Ethernet and IPv4 header.
+/// Shortest frame that may be in a bundle: Ethernet and IPv4 header.
 const SHORTEST: usize = UDP_AT;
 
-/// The Ethernet header of the inner frame, which all of a bundle have; `None` if it has none.
+/// The Ethernet header of the inner frame, which is the same for all frames of a bundle. `None` if
+/// the frame is too short.
 #[inline]
 pub(crate) fn ethernet(frame: &TxFrame, batch: &Batch<'_>) -> Option<[u8; ETHERNET]> {
     let head = frame.head();
@@ -53,26 +53,27 @@ pub(crate) fn ethernet(frame: &TxFrame, batch: &Batch<'_>) -> Option<[u8; ETHERN
     }
 }
 
-/// Whether nothing is left to the kernel of a frame that is IPv4 by its Ethernet header.
+/// Whether a frame with this Ethernet header may be in a bundle: IPv4, with no offload left to be
+/// done.
 pub(crate) fn may_join(frame: &TxFrame, header: &[u8; ETHERNET]) -> bool {
     frame.offload == Offload::default()
         && header.ends_with(&[0x08, 0x00])
         && length(frame) >= SHORTEST
 }
 
-/// Bytes of the inner frame.
+/// Length of the inner frame in bytes.
 pub(crate) fn length(frame: &TxFrame) -> usize {
     frame.len() - if frame.to == Destination::Bridge { TAG_LENGTH } else { 0 }
 }
 
-/// The inner frame, in up to three pieces.
+/// The inner frame, in up to three pieces without the tag.
 #[must_use]
 pub fn pieces<'a>(frame: &'a TxFrame, batch: &Batch<'a>) -> [&'a [u8]; 3] {
     let (head, body) = (frame.head(), frame.body(batch));
     if frame.to != Destination::Bridge {
         return [head, body, &[]];
     }
-    // Where nothing was changed, the header still is before the body.
+    // The Ethernet header of an unmodified frame still precedes the body in the received frame.
     if let Payload::Received { frame: index, range } = &frame.body
         && head.len() == TAGGED
         && let Some(received) = batch.frame(*index as usize)
@@ -85,8 +86,8 @@ pub fn pieces<'a>(frame: &'a TxFrame, batch: &Batch<'a>) -> [&'a [u8]; 3] {
     [addresses, head.get(MACS + TAG_LENGTH..).unwrap_or_default(), body]
 }
 
-/// Writes the wrapper of a bundle that begins with this frame and has so many bytes of inner
-/// frames.
+/// Writes the wrapper of a bundle that begins with `first`. `payload` is the length of all its
+/// inner frames in bytes.
 pub fn wrap(wrapper: &mut [u8; WRAPPER], first: &TxFrame, batch: &Batch<'_>, payload: u32) {
     let (way, to) = match first.to {
         Destination::BundledHost(ifindex) => (WAY_PORT, ifindex),

@@ -1,19 +1,19 @@
-//! What was done, counted by each worker for itself and read by anybody.
+//! The counters of a worker. Only the worker writes them; any thread may read them.
 //!
-//! For every worker and at any time when no batch is under way: `received + copies = sent + Σ
-//! dropped + held`, where `copies` counts what replication and segmentation added.
+//! For each worker, between two batches: `received + copies = sent + Σ dropped + held`. `copies`
+//! counts the frames that replication and segmentation added.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::net::Ipv4Addr;
 
 use crate::drop_reason::DropReason;
 
-/// A counter with a single writer: an addition needs no locked instruction.
+/// A counter with a single writer. An addition therefore needs no locked instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Only the thread that owns the counter may call this, else additions get lost.
+    /// Adds `n`. Only the thread that owns the counter may call this; otherwise additions are lost.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
@@ -22,7 +22,7 @@ impl Counter {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Takes away `n`, which was added before.
+    /// Subtracts `n`, which was added before.
     pub fn subtract(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
     }
@@ -34,12 +34,12 @@ impl Counter {
     }
 }
 
-/// Frames and their bytes.
+/// A number of frames and their bytes.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// Frames (segments, where the kernel handed over super-frames).
+    /// Frames; each segment of a super-frame counts.
     pub frames: Counter,
-    /// Bytes, Ethernet headers included.
+    /// Bytes, including Ethernet headers.
     pub bytes: Counter,
 }
 
@@ -55,65 +55,65 @@ impl Traffic {
     }
 }
 
-/// One VNI's counters. Inner bytes.
+/// The counters of one VNI. Bytes are those of inner frames.
 #[derive(Debug, Default)]
 pub struct VniCounters {
-    /// Encapsulated and sent, each copy and segment.
+    /// Frames encapsulated and sent; each copy and segment counts.
     pub encapsulated: Traffic,
-    /// Decapsulated and handed to the bridge.
+    /// Frames decapsulated and delivered to the bridge, a host port or an access port.
     pub decapsulated: Traffic,
-    /// Handed from access port to access port.
+    /// Frames forwarded between access ports.
     pub switched: Traffic,
     /// Frames from the bridge that were replicated to the flood list.
     pub flooded: Counter,
-    /// Frames from VTEPs that no table names.
+    /// Frames from VTEPs that are in no table.
     pub unknown_vtep: Counter,
-    /// Frames of this VNI that were dropped, for whatever reason.
+    /// Frames of this VNI that were dropped for any reason.
     pub dropped: Counter,
 }
 
-/// One remote VTEP's counters, in a cache line of their own. Inner bytes.
+/// The counters of one remote VTEP, in cache lines of their own. Bytes are those of inner frames.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct PeerCounters {
-    /// Whose they are: an index is given to another VTEP when nobody names the first one any more.
+    /// The VTEP's address. An index can be reused for another VTEP.
     address: AtomicU32,
-    /// Encapsulated and sent to it, each copy and segment.
+    /// Frames encapsulated and sent to the VTEP; each copy and segment counts.
     pub sent: Traffic,
-    /// Received from it, decapsulated and handed to the bridge.
+    /// Frames received from the VTEP, decapsulated and delivered.
     pub received: Traffic,
-    /// Of the frames sent, those that left by a default route.
+    /// Frames sent by a default route.
     pub by_default: Counter,
 }
 
 impl PeerCounters {
-    /// These counters, from zero if they were another VTEP's. Only the thread that owns them may
-    /// call this.
+    /// Resets the counters if they belong to another VTEP. Only the thread that owns them may call
+    /// this.
     pub(crate) fn of(&self, vtep: Ipv4Addr) -> &Self {
         if self.address.load(Ordering::Relaxed) != vtep.to_bits() {
             let both = [&self.sent, &self.received].into_iter().flat_map(|t| [&t.frames, &t.bytes]);
             both.chain([&self.by_default]).for_each(Counter::reset);
-            // Who reads the new address reads none of the old counts.
+            // A reader that sees the new address must not see old counts.
             self.address.store(vtep.to_bits(), Ordering::Release);
         }
         self
     }
 }
 
-/// What the bridge of our own learned, and what not.
+/// Counters of the standalone bridge's learning.
 #[derive(Debug, Default)]
 pub struct StationCounters {
-    /// Stations that were not known.
+    /// New stations.
     pub new: Counter,
-    /// Stations that were known elsewhere.
+    /// Stations that moved.
     pub moved: Counter,
-    /// Frames whose source found no room.
+    /// Frames whose source was not learned because a limit was reached.
     pub too_many: Counter,
-    /// Frames whose source moves too often.
+    /// Frames whose source was not moved because it moves too often.
     pub flapping: Counter,
 }
 
-/// Everything a worker counts.
+/// All counters of a worker.
 #[derive(Debug)]
 pub struct Counters {
     vnis: Box<[VniCounters]>,
@@ -124,26 +124,25 @@ pub struct Counters {
     pub underlay_received: Counter,
     /// Frames received from the bridge.
     pub bridge_received: Counter,
-    /// What replication and segmentation added.
+    /// Frames that replication and segmentation added.
     pub copies: Counter,
-    /// Frames handed to a port, which accepted them.
+    /// Frames that a port accepted.
     pub sent: Counter,
-    /// UDP super-frames among what was sent.
+    /// UDP super-frames sent.
     pub super_frames: Counter,
-    /// Frames that left in them.
+    /// Frames sent in UDP super-frames.
     pub in_super_frames: Counter,
-    /// Frames, each segment, that went to hosts past the bridge.
+    /// Frames sent to host ports bypassing the bridge; each segment counts.
     pub past_bridge: Counter,
-    /// Frames sent, each copy and segment, to VTEPs that nothing better than a default route leads
-    /// to.
+    /// Frames sent to VTEPs by a default route; each copy and segment counts.
     pub by_default: Counter,
-    /// Frames that wait for their next hop now.
+    /// Frames that currently wait for their next hop.
     pub held: Counter,
-    /// How often the worker was away for so long that the kernel took over.
+    /// Number of times that the worker stalled and the kernel took over.
     pub stalls: Counter,
-    /// Frames whose source address was to be reported, which too many others were.
+    /// Frames whose source address was not reported because of the rate limit.
     pub learn_limited: Counter,
-    /// See there.
+    /// Counters of the standalone bridge's learning.
     pub stations: StationCounters,
 }
 
@@ -153,13 +152,13 @@ impl Default for Counters {
     }
 }
 
-/// Adjacencies that have counters of their own; more share the last.
+/// Number of next hops with separate counters. All others share the last.
 pub const PATHS: u16 = 1024;
-/// Remote VTEPs that have counters of their own; more have none.
+/// Number of remote VTEPs with separate counters. All others have none.
 pub const PEERS: usize = 4096;
 
 impl Counters {
-    /// All zero.
+    /// Counters with all values zero.
     #[must_use]
     pub fn new() -> Self {
         fn zeros<T: Default>(n: usize) -> Box<[T]> {
@@ -185,8 +184,8 @@ impl Counters {
         }
     }
 
-    /// What several workers count, in all, as of now; of VTEPs, of these: their indices and
-    /// addresses.
+    /// The current sum over several workers. Counters of remote VTEPs are summed for `vteps` only,
+    /// given by index and address.
     #[must_use]
     pub fn sum<'a>(
         workers: impl Iterator<Item = &'a Self> + Clone,
@@ -208,7 +207,7 @@ impl Counters {
         sum
     }
 
-    /// Adds everything but what is of VTEPs.
+    /// Adds all counters except those of remote VTEPs.
     fn add(&self, other: &Self) {
         let Self {
             vnis,
@@ -273,19 +272,19 @@ impl Counters {
         self.vnis.get(usize::from(slot))
     }
 
-    /// Outer traffic sent to a next hop, by its path index.
+    /// Traffic sent to a next hop by its path index. Bytes include the outer headers.
     #[must_use]
     pub fn path(&self, path: u16) -> Option<&Traffic> {
         self.paths.get(usize::from(path.min(PATHS - 1)))
     }
 
-    /// The counters at a VTEP's index, whoever's they are.
+    /// The counters at this index, of whichever VTEP has it.
     pub(crate) fn peer_at(&self, index: u32) -> Option<&PeerCounters> {
         self.peers.get(index as usize)
     }
 
-    /// A remote VTEP's counters, by its index; none until it has sent or been sent something, and
-    /// none beyond [`PEERS`].
+    /// The counters of a remote VTEP. `None` before the first frame from or to it, and for indices
+    /// from [`PEERS`] on.
     #[must_use]
     pub fn peer(&self, index: u32, vtep: Ipv4Addr) -> Option<&PeerCounters> {
         self.peer_at(index).filter(|peer| peer.address.load(Ordering::Acquire) == vtep.to_bits())
@@ -303,7 +302,7 @@ impl Counters {
         self.drops.iter().map(Counter::get).sum()
     }
 
-    /// Counts `n` dropped frames, of the VNI in this slot (0: of none).
+    /// Counts `n` dropped frames in the VNI with this slot (0: no VNI).
     pub fn drop_frames(&self, reason: DropReason, slot: u16, n: u64) {
         if let Some(counter) = self.drops.get(reason as usize) {
             counter.add(n);
@@ -320,8 +319,8 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// What one worker and the other count is added, VTEP by VTEP, where an index is another's in
-    /// one of them.
+    /// Counters of remote VTEPs are summed by address, even if workers have different VTEPs at one
+    /// index.
     #[test]
     fn several_workers_count_together() {
         let workers = [Counters::new(), Counters::new()];

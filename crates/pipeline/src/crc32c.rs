@@ -1,11 +1,11 @@
-//! CRC-32C, the checksum of SCTP (RFC 9260 appendix A). SCTP senders leave it to somebody below as
-//! others leave theirs, and a virtio-net header does not tell the two apart.
+//! CRC-32C, the checksum of SCTP (RFC 9260 appendix A). SCTP senders leave it to the device, like
+//! other checksums, and a virtio-net header does not distinguish the two.
 
 /// The reflected Castagnoli polynomial.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Continues a CRC over `bytes`. Starts from all ones; the result is the complement of the last
-/// register.
+/// Continues a CRC over `bytes`. The initial value is all ones. The result is the complement of the
+/// final register.
 pub fn crc32c(register: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(register, |register, byte| {
         (0..8).fold(register ^ u32::from(*byte), |r, _| (r >> 1) ^ (POLYNOMIAL * (r & 1)))

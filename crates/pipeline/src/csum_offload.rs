@@ -1,5 +1,5 @@
-//! Checksums that a sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`), and the room
-//! in which inner headers are rewritten.
+//! Checksums that a sender left to its device (`VIRTIO_NET_HDR_F_NEEDS_CSUM`), and the buffer for
+//! rewritten inner headers.
 
 use wire::Dissection;
 use wire::checksum::Sum;
@@ -9,13 +9,13 @@ use crate::batch::HEAD_CAPACITY;
 use crate::crc32c::crc32c;
 use crate::outer::OVERHEAD;
 
-/// Longest inner headers that fit a head beside the outer ones.
+/// Longest inner headers that fit a head together with the outer headers, in bytes.
 pub const INNER_CAPACITY: usize = HEAD_CAPACITY - OVERHEAD;
 
-/// Where SCTP has its checksum (RFC 9260 section 3.1).
+/// Offset of the checksum in the SCTP header (RFC 9260 section 3.1).
 const SCTP_CHECKSUM: usize = 8;
 
-/// Inner headers that had to be changed; the rest of the frame is sent from where it was received.
+/// Rewritten inner headers. The rest of the frame is sent from the receive buffer.
 #[derive(Debug)]
 pub struct InnerHead {
     bytes: [u8; INNER_CAPACITY],
@@ -29,7 +29,7 @@ impl Default for InnerHead {
 }
 
 impl InnerHead {
-    /// Nothing is changed.
+    /// Empties the buffer: no header is rewritten.
     pub const fn clear(&mut self) {
         self.length = 0;
     }
@@ -38,8 +38,8 @@ impl InnerHead {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// Starts from these headers; they can be changed in what is returned. `None`, and empty, if
-    /// they do not fit.
+    /// Copies `headers` into the buffer and returns them for patching. `None`, and an empty buffer,
+    /// if they do not fit.
     pub fn start(&mut self, headers: &[u8]) -> Option<&mut [u8]> {
         self.length = 0;
         let room = self.bytes.get_mut(..headers.len())?;
@@ -49,7 +49,7 @@ impl InnerHead {
     }
 }
 
-/// A checksum that has been worked out, and where it goes.
+/// A computed checksum and its offset in the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completed {
     /// The Internet checksum.
@@ -59,9 +59,9 @@ pub enum Completed {
 }
 
 impl Completed {
-    /// Completes the checksum that covers `frame` from `start` on and goes to `offset` behind it,
-    /// as `skb_checksum_help()` and `skb_crc32c_csum_help()` do (`net/core/dev.c`). `None` if it
-    /// does not lie within the frame.
+    /// Computes the checksum of `frame` from `start` on, to be stored at `start + offset`, as
+    /// `skb_checksum_help()` and `skb_crc32c_csum_help()` do (`net/core/dev.c`). `None` if the
+    /// field does not lie within the frame.
     pub fn of(frame: &[u8], dissection: &Dissection, start: u16, offset: u16) -> Option<Self> {
         let (start, offset) = (usize::from(start), usize::from(offset));
         let at = start + offset;
@@ -69,18 +69,18 @@ impl Completed {
         if is_sctp(dissection, start, offset) {
             let (before, rest) = covered.split_at_checked(offset)?;
             let (_, behind) = rest.split_first_chunk::<4>()?;
-            // The field itself counts as zero.
+            // The checksum field counts as zero.
             let register = [before, &[0; 4], behind].into_iter().fold(u32::MAX, crc32c);
             return Some(Self::Sctp { at, value: (!register).to_le_bytes() });
         }
         covered.get(offset..)?.first_chunk::<2>()?;
-        // Zero would say "no checksum" in UDP; in TCP both forms of zero are right
+        // Zero means "no checksum" in UDP. In TCP, 0x0000 and 0xffff are both valid
         // (CSUM_MANGLED_0).
         let value = Sum::new().bytes(covered).checksum_not_zero().to_be_bytes();
         Some(Self::Internet { at, value })
     }
 
-    /// The first byte behind the checksum.
+    /// Offset of the first byte behind the checksum field.
     pub const fn end(&self) -> usize {
         match self {
             Self::Internet { at, .. } => *at + 2,
@@ -88,7 +88,7 @@ impl Completed {
         }
     }
 
-    /// Writes it into the frame's first bytes. `None` if they do not reach that far.
+    /// Writes the checksum into the frame's headers. `None` if they are too short.
     pub fn write(&self, headers: &mut [u8]) -> Option<()> {
         let (at, value): (usize, &[u8]) = match self {
             Self::Internet { at, value } => (*at, value),
@@ -99,7 +99,7 @@ impl Completed {
     }
 }
 
-/// Whether a partial checksum is SCTP's.
+/// Whether a partial checksum is a CRC-32C of SCTP.
 pub fn is_sctp(dissection: &Dissection, start: usize, offset: usize) -> bool {
     offset == SCTP_CHECKSUM
         && dissection.transport.is_some_and(|transport| {

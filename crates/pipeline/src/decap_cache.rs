@@ -1,6 +1,6 @@
-//! Who sends to which VNI, remembered: the same few VTEPs send to the same few VNIs all the time,
-//! and of almost all of their frames nothing is changed. Such a frame passes after a comparison;
-//! all others go the long way, [`Pipeline::decapsulate`](crate::Pipeline)'s.
+//! Remembers known pairs of remote VTEP and VNI. A frame from a known pair that needs no change is
+//! delivered after one comparison. All other frames take the full path of
+//! [`Pipeline::decapsulate`](crate::Pipeline).
 
 use std::net::Ipv4Addr;
 
@@ -16,14 +16,14 @@ use crate::host_delivery::HostDelivery;
 use crate::tx_batch::TxBatch;
 
 const PLACES: usize = 256;
-/// VXLAN, inner Ethernet and IPv4 header.
+/// Length of VXLAN, inner Ethernet and inner IPv4 header in bytes.
 const HEADERS: usize = 8 + ETHERNET + 20;
 
-/// A VTEP that tables name, and what they say of the VNI that it sends to.
+/// A remote VTEP, and what the tables hold about the VNI that it sends to.
 #[derive(Debug, Clone, Copy)]
 struct Sender {
     snapshot: u64,
-    /// The netdev's own address; `u64::MAX` if it has none.
+    /// The vxlan netdev's own MAC address; `u64::MAX` if it has none.
     own: u64,
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -34,7 +34,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Of a snapshot that none is.
+    /// An unused entry. No snapshot has this identity.
     const NONE: Self = Self {
         snapshot: u64::MAX,
         own: 0,
@@ -47,7 +47,7 @@ impl Sender {
     };
 }
 
-/// See the module's description.
+/// The cache of known pairs of remote VTEP and VNI.
 #[derive(Debug)]
 pub(crate) struct DecapCache(Box<[Sender; PLACES]>);
 
@@ -67,9 +67,9 @@ fn place(source: Ipv4Addr, vni: u32) -> usize {
 }
 
 impl DecapCache {
-    /// Hands the inner frame of a VXLAN packet, whose bytes end at `end` of the received frame, to
-    /// the bridge punt pair or a host's port, if its sender is known and nothing of it is to be
-    /// changed or left to anybody. Returns whether it did.
+    /// Sends the inner frame of a VXLAN packet to the bridge punt pair or a host port. This
+    /// requires a known sender, no change to the frame and no offloads. `end` is the end of the
+    /// packet in the received frame. Returns whether the frame was sent.
     #[inline(always)]
     pub(crate) fn pass(
         &self,
@@ -99,7 +99,7 @@ impl DecapCache {
             [0x86, 0xdd] => 40,
             _ => 0,
         };
-        // The kernel drops these, and so does the long way.
+        // The full path drops these, as the kernel does.
         if packet.len() < 8 + ETHERNET + header {
             return false;
         }
@@ -149,7 +149,7 @@ impl DecapCache {
         true
     }
 
-    /// Remembers what the tables say of a frame's sender.
+    /// Remembers the sender of a frame.
     pub(crate) fn remember(
         &mut self,
         outer: &Outer,

@@ -1,5 +1,8 @@
-//! From the underlay to the bridge: checks, ECN, and the tag that tells the punt pair which vxlan
-//! netdev it is for.
+//! Decapsulation: checks of the outer headers, ECN, and delivery to the bridge, a host port or an
+//! access port.
+//!
+//! A frame for the bridge gets an 802.1ad tag. It tells the program at the punt pair which vxlan
+//! netdev the frame is for.
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
@@ -25,31 +28,31 @@ use crate::tx_batch::TxBatch;
 pub const TAG_LENGTH: usize = 4;
 const VXLAN_AT: usize = UDP_AT + 8;
 
-/// The kernel drops a tagged frame with fewer bytes than two behind the tag's EtherType, without
-/// counting it (`skb_vlan_untag`): so the punt pair carries nothing shorter than this. The steering
-/// program leaves such packets to kernel VXLAN, which delivers them.
+/// Shortest inner frame in bytes that a punt pair can carry. The kernel drops a tagged frame with
+/// fewer than two bytes behind the tag's EtherType, without counting it (`skb_vlan_untag`). The
+/// steering program passes packets with shorter frames to kernel VXLAN, which delivers them.
 pub(crate) const SHORTEST: usize = 14 + 2;
 
-/// The outer headers of one packet.
+/// The outer headers of a received packet.
 pub(crate) struct Outer {
     pub(crate) source: Ipv4Addr,
     pub(crate) destination: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) tos: u8,
-    /// Where the UDP payload ends in the frame; bytes behind it are Ethernet padding.
+    /// End of the UDP payload in the frame. Bytes after it are Ethernet padding.
     end: usize,
 }
 
-/// How the UDP payload is cut, and what is left to be done for each inner frame.
+/// How the UDP payload is split, and the offloads of each inner frame.
 struct Pieces {
-    /// Bytes of each VXLAN header and inner frame but the last, at least 8.
+    /// Bytes of one VXLAN header and its inner frame, at least 8. The last piece may be shorter.
     size: usize,
     offload: Offload,
 }
 
 impl Pipeline {
-    /// Decapsulates a whole batch that came from the underlay punt pair; what is to be sent is
-    /// appended to `out`, which has no bound: see [`Self::decapsulate_part`].
+    /// Decapsulates a whole batch from the underlay punt pair and appends the result to `out`. The
+    /// length of `out` is not bounded; see [`Self::decapsulate_part`].
     pub fn decapsulate(
         &mut self,
         batch: &Batch<'_>,
@@ -63,9 +66,9 @@ impl Pipeline {
         }
     }
 
-    /// Decapsulates a batch that came from the underlay punt pair, until `out` has
-    /// [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the same batch
-    /// once they are sent; `None` when it is done.
+    /// Decapsulates frames of a batch from the underlay punt pair, until `out` holds at least
+    /// [`PART`](crate::PART) frames. Returns where to continue once these are sent, or `None` at
+    /// the end of the batch.
     pub fn decapsulate_part(
         &mut self,
         batch: &Batch<'_>,
@@ -83,7 +86,7 @@ impl Pipeline {
             self.counters.underlay_received.add(batch.len() as u64);
         }
         if self.bridge.is_none() {
-            // What is sent is no more than what was received.
+            // Without a bridge, no frame is replicated, so the batch bounds `out`.
             self.decapsulate_frames(batch.frames_from(0), 0, snapshot, out);
             return None;
         }
@@ -123,7 +126,7 @@ impl Pipeline {
             };
             let plain = pieces.offload == Offload::default();
             let mut next = VXLAN_AT;
-            // Counted piece by piece: to divide takes longer.
+            // A loop, because a division costs more.
             while next < outer.end {
                 let piece = next..(next + pieces.size).min(outer.end);
                 if next > VXLAN_AT {
@@ -151,7 +154,7 @@ impl Pipeline {
         }
     }
 
-    /// One VXLAN header and the frame behind it.
+    /// Decapsulates one VXLAN header and the inner frame behind it.
     #[inline(never)]
     fn decapsulate_piece(
         &mut self,
@@ -215,7 +218,7 @@ impl Pipeline {
     }
 }
 
-/// The VNI, and the inner frame.
+/// Checks the VXLAN header. Returns the VNI and the inner frame.
 pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
     let (header, inner) = payload.split_first_chunk::<8>().ok_or(DropReason::Truncated)?;
     let [flags, r0, r1, r2, v0, v1, v2, r3] = *header;
@@ -227,9 +230,9 @@ pub(crate) fn vxlan(payload: &[u8]) -> Result<(Vni, &[u8]), DropReason> {
     Ok((vni, inner))
 }
 
-/// The VTEP that a frame came from; `None` if no table names it, which may be a reason to drop it.
-/// So is an address that no VTEP can have (`ip_route_input_slow()` and `fib_validate_source()` of
-/// the kernel).
+/// The VTEP that a packet came from; `None` if no table has it. It is an error if `strict_vtep` is
+/// set, or if the source address can be no VTEP's (`ip_route_input_slow()` and
+/// `fib_validate_source()` in the kernel).
 pub(crate) fn sender(
     outer: &Outer,
     table: &VniTable,
@@ -242,8 +245,8 @@ pub(crate) fn sender(
     if vtep.is_none() && table.strict_vtep { Err(DropReason::UnknownVtep) } else { Ok(vtep) }
 }
 
-/// The inner source address, if it may be a station's: `vxlan_set_mac()` of
-/// `drivers/net/vxlan/vxlan_core.c`.
+/// The inner source address, if it is a valid station address (`vxlan_set_mac()` in
+/// `drivers/net/vxlan/vxlan_core.c`).
 pub(crate) fn station(inner: &[u8], table: &VniTable) -> Result<MacAddr, DropReason> {
     let address =
         inner.get(6..MACS).and_then(<[u8]>::first_chunk).filter(|_| inner.len() >= SHORTEST);
@@ -254,14 +257,14 @@ pub(crate) fn station(inner: &[u8], table: &VniTable) -> Result<MacAddr, DropRea
     Ok(mac)
 }
 
-/// What the inner packet's ECN field becomes (RFC 6040 section 4.2); `None` if it has none.
+/// What happens to the inner packet's ECN field (RFC 6040 section 4.2). `None` if it has none.
 pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, DropReason> {
     let Some(class) = Inner::of_received(inner)?.tos else { return Ok(None) };
     let ecn = wire::ecn::decapsulate(outer_tos, class);
     let version = inner.get(ETHERNET).map(|first| first >> 4);
     match (ecn, inner.get(MACS..ETHERNET), version) {
         (Egress::Drop, ..) => Err(DropReason::EcnNotCapable),
-        // A header of another version than the EtherType says is not written to.
+        // A header whose version contradicts the EtherType is not modified.
         (Egress::Set(_), Some([0x08, 0x00]), version) if version != Some(4) => {
             Ok(Some(Egress::Keep))
         }
@@ -272,8 +275,8 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
     }
 }
 
-/// Builds the frame for the bridge punt pair, with its tag, or for a host's or an access port.
-/// `index`, `end`, `vtep`: the received frame, where the inner one ends in it, and whom it is from.
+/// Builds the frame for the bridge punt pair (with a tag), a host port or an access port. `index`
+/// is the received frame, `end` the end of the inner frame in it, and `vtep` the sender.
 fn inside(
     inner: &[u8],
     (index, end, vtep): (u32, usize, Option<(VtepIndex, Ipv4Addr)>),
@@ -285,8 +288,7 @@ fn inside(
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
-    // Inner headers are copied to the head up to the last byte that changes, or to where the tag
-    // goes.
+    // The head holds the inner headers up to the last modified byte, or up to the tag.
     let (mut copied, codepoint) = match congestion(outer_tos, inner)? {
         Some(Egress::Set(codepoint)) => match dissection.network {
             Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
@@ -307,7 +309,7 @@ fn inside(
     let start = end - inner.len() + copied;
     let body = Payload::Received { frame: index, range: start as u32..end as u32 };
     let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
-    // Built where it stays: moving it costs more than all of the rest.
+    // Written in place, because moving a whole `TxFrame` is expensive.
     let written = out.append(to, table.slot.get(), body, offload).and_then(|transmit| {
         transmit.segments = segments;
         transmit.vtep = vtep;
@@ -332,8 +334,8 @@ fn inside(
     Ok(())
 }
 
-/// What is left to whoever is below the frame with its tag, and a checksum that it could not
-/// complete.
+/// The offloads to leave to the kernel, with offsets that include the tag. A checksum that the
+/// kernel could not complete is completed here and returned.
 fn inner_offload(
     inner: &[u8],
     dissection: &Dissection,
@@ -345,7 +347,7 @@ fn inner_offload(
         return Err(DropReason::BadOffload);
     }
     if is_sctp(dissection, start.into(), offset.into()) {
-        // A virtio-net header cannot say that this is no Internet checksum.
+        // A virtio-net header can only request an Internet checksum.
         let checksum =
             Completed::of(inner, dissection, start, offset).ok_or(DropReason::BadOffload)?;
         return Ok((Offload::default(), Some(checksum)));
@@ -354,7 +356,7 @@ fn inner_offload(
     Ok((Offload { checksum: Checksum::Partial { start, offset }, ..offload }, None))
 }
 
-/// Frames that a super-frame stands for.
+/// Number of frames on the wire that a super-frame stands for.
 pub(crate) fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Result<u16, DropReason> {
     let headers = dissection.gso_header_length(inner).ok_or(DropReason::BadOffload)?;
     let payload = inner.len() - headers;
@@ -363,8 +365,8 @@ pub(crate) fn segments(inner: &[u8], dissection: &Dissection, gso: Gso) -> Resul
 }
 
 impl Outer {
-    /// Checks Ethernet, IPv4 and UDP as the steering program does: the frame may have changed hands
-    /// since.
+    /// Parses Ethernet, IPv4 and UDP, and repeats the checks of the steering program. The frame may
+    /// have been modified since then.
     pub(crate) fn parse(frame: &Frame<'_>) -> Result<Self, DropReason> {
         let data = frame.data;
         if data.is_empty() {
@@ -380,7 +382,7 @@ impl Outer {
             *ip;
         let [_, _, p0, p1, u0, u1, _, _] = *udp;
         let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
-        // Steering passes only IPv4 headers without options, and nothing that is tagged.
+        // The steering program redirects only untagged IPv4 packets without options.
         let plain =
             [e0, e1] == [0x08, 0x00] && frame.vlan.is_none() && version == 0x45 && fragment == 0;
         if !plain || protocol != PROTOCOL_UDP {
@@ -396,7 +398,8 @@ impl Outer {
         Ok(Self { source, destination, port: u16::from_be_bytes([p0, p1]), tos, end })
     }
 
-    /// Checks the sums of the frame that this is of.
+    /// Verifies the IPv4 header checksum, and the UDP checksum if it is present and not yet
+    /// verified.
     pub(crate) fn verify(&self, frame: &Frame<'_>) -> Result<(), DropReason> {
         let header = frame.data.get(ETHERNET..UDP_AT).ok_or(DropReason::Truncated)?;
         if !Sum::new().bytes(header).is_intact() {
@@ -415,9 +418,9 @@ impl Outer {
         Ok(())
     }
 
-    /// Whether the UDP checksum is the pseudo header's sum alone: what a capture shows of a frame
-    /// whose sender left the rest to its link, as veth's do. On receiving, the kernel says so
-    /// beside the frame; the bytes do not.
+    /// Whether the UDP checksum is the sum of the pseudo header only. A capture shows this if the
+    /// sender left the checksum to its device, as senders over veth do. When a frame is received,
+    /// the kernel reports this in its metadata; the bytes do not show it.
     pub(crate) fn is_unfinished(&self, frame: &Frame<'_>) -> bool {
         let field =
             frame.data.get(UDP_AT + usize::from(UDP_CHECKSUM)..).and_then(<[u8]>::first_chunk::<2>);
@@ -426,17 +429,19 @@ impl Outer {
         field.is_some_and(|field| u16::from_be_bytes(*field) == !pseudo.checksum())
     }
 
-    /// What is behind the UDP header.
+    /// The UDP payload.
     pub(crate) fn payload<'a>(&self, frame: &Frame<'a>) -> Result<&'a [u8], DropReason> {
         frame.data.get(VXLAN_AT..self.end).ok_or(DropReason::Truncated)
     }
 }
 
 impl Pieces {
-    /// A super-frame is either one VXLAN packet whose *inner* frame is to be segmented (a kernel
-    /// peer encapsulated it, the checksum offset lies behind the outer headers) and goes on whole,
-    /// or many VXLAN packets of one flow coalesced by their outer UDP header (another vtepd sent
-    /// it), which are taken apart here.
+    /// A super-frame is one of two kinds:
+    ///
+    /// - One VXLAN packet from a kernel peer whose *inner* frame is to be segmented. The checksum
+    ///   offset lies behind the outer headers. It is forwarded whole.
+    /// - Many VXLAN packets of one flow from another vtepd, coalesced by their outer UDP header.
+    ///   They are split here.
     fn of(offload: &Offload, outer: &Outer) -> Result<Self, DropReason> {
         let whole = outer.end - VXLAN_AT;
         let Checksum::Partial { start, offset } = offload.checksum else {

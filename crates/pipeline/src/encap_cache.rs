@@ -1,12 +1,11 @@
-//! What was decided about RoCE flows, remembered: the next frame of a flow whose decision is known
-//! costs a comparison and five patched words of the flow's own outer headers, a sixth of the
-//! instructions of deciding again.
+//! Remembers decisions about RoCE flows. A later frame of a known flow costs a comparison, a copy
+//! of the flow's outer headers and five patched words. See docs/adr/0012-remembered-flows.md.
 //!
-//! A flow is all that decides: VNI, MAC addresses, IPv4 header but for length, identification and
-//! checksum, UDP ports, queue pair; and the snapshot. Who is not exactly so goes the long way,
-//! [`Pipeline::encapsulate`](crate::Pipeline)'s, whose result is what is remembered. Only frames
-//! whose way there does nothing but send one frame are: to one known VTEP, by a next hop that is
-//! resolved.
+//! The key holds everything that the decision depends on: VNI, MAC addresses, the IPv4 header
+//! without length, identification and checksum, UDP ports, queue pair, and the snapshot. Any other
+//! frame takes the full path of [`Pipeline::encapsulate`](crate::Pipeline), and the result is
+//! remembered. This applies only if the result is a single frame to a known VTEP with a resolved
+//! next hop.
 
 use std::net::Ipv4Addr;
 
@@ -20,22 +19,22 @@ use crate::frame::{Checksum, Frame, Offload};
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
 use crate::tx_batch::TxBatch;
 
-/// Ethernet, IPv4 without options, UDP and base transport header, to the end.
+/// Length of Ethernet, IPv4 (without options), UDP and base transport header in bytes.
 pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
 const SETS: usize = 2048;
-/// EncapCache that share a place. With one, every sixteenth of 512 flows would push another out.
+/// Flows per cache set. A direct-mapped cache would evict too many flows.
 const WAYS: usize = 2;
-/// Of a place that nobody has: no snapshot is called so.
+/// Identity of the snapshot in an unused entry. No snapshot has it.
 const NOBODY: u64 = u64::MAX;
 
-/// The words of a frame by which it is decided about.
+/// The bytes of a frame on which the decision depends, and the snapshot's identity.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
     words: [u64; 5],
     snapshot: u64,
 }
 
-/// What is known of a flow: two cache lines.
+/// The decision about a flow, in two cache lines.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Flow {
@@ -44,22 +43,23 @@ struct Flow {
     vtep: VtepIndex,
     remote: Ipv4Addr,
     path: u16,
-    /// Length of the longest outer IPv4 packet that fitted the uplink; others have to ask.
+    /// Length of the longest outer IPv4 packet that was found to fit the uplink. Longer frames take
+    /// the full path.
     longest: u16,
     /// Sum of the outer IPv4 header without length, identification and checksum.
     header: u16,
-    /// Sum of the outer pseudo header without length, where there is a UDP checksum.
+    /// Sum of the outer pseudo header without length, if there is a UDP checksum.
     pseudo: Option<u16>,
     by_default: bool,
     impaired: bool,
-    /// Outer headers, of some frame.
+    /// The outer headers of the frame that was remembered.
     outer: [u8; OVERHEAD],
 }
 
-/// See the module's description.
+/// The cache of decisions about RoCE flows.
 #[derive(Debug, Default)]
 pub(crate) struct EncapCache {
-    /// Empty until the first flow.
+    /// Empty until the first flow is remembered.
     sets: Box<[[Flow; WAYS]]>,
 }
 
@@ -81,8 +81,8 @@ fn length(headers: &[u8; HEADERS], at: usize) -> usize {
 }
 
 impl Key {
-    /// The key of a frame, if its lengths are those of a RoCE frame over IPv4. Whether it is one,
-    /// the words say: see [`Self::is_of`].
+    /// The key of a frame whose lengths fit a RoCE frame over IPv4. Other frames can have such a
+    /// key too, but it is never remembered for them; see [`Self::is_of`].
     #[inline(always)]
     pub(crate) fn of(frame: &Frame<'_>, snapshot: &Snapshot) -> Option<Self> {
         let finished = frame.offload.gso.is_none()
@@ -103,8 +103,8 @@ impl Key {
         Some(Self { words, snapshot: snapshot.identity() })
     }
 
-    /// Whether this is the key of a frame that was dissected so: whole RoCE, behind headers without
-    /// tags and options.
+    /// Whether the key of a frame with this dissection may be remembered: a complete RoCE frame
+    /// without tags and IPv4 options.
     fn is_of(dissection: &Dissection) -> bool {
         let plain = matches!(&dissection.network, Network::Ipv4(ip) if ip.header_length == 20);
         plain && dissection.vlan_tags == 0 && dissection.roce.is_some()
@@ -117,8 +117,7 @@ impl Key {
         (last >> 32) as u16
     }
 
-    /// Not by what `==` is on arrays: that wants the words in memory, and waits until they are
-    /// there.
+    /// Compares in registers. `==` on arrays would go through memory.
     #[inline(always)]
     fn is(&self, other: &Self) -> bool {
         let ([a, b, c, d, e], [f, g, h, i, j]) = (self.words, other.words);
@@ -149,7 +148,7 @@ impl Flow {
         outer: [0; OVERHEAD],
     };
 
-    /// What a frame's way says of its flow; `None` if it says nothing.
+    /// Takes the decision from the frame that was sent; `None` if it cannot be reused.
     fn of(key: Key, sent: &TxFrame) -> Option<Self> {
         let Destination::Uplink { ifindex, path, by_default, impaired } = sent.to else {
             return None;
@@ -187,7 +186,7 @@ impl Flow {
 }
 
 impl EncapCache {
-    /// Sends a frame if its flow is known. Returns whether it did.
+    /// Sends a frame if its flow is known. Returns whether it was sent.
     #[inline(always)]
     pub(crate) fn send(
         &self,
@@ -233,13 +232,13 @@ impl EncapCache {
         true
     }
 
-    /// Remembers the flow of a frame that was sent so, after nothing else was done for it.
+    /// Remembers the flow of a frame. `sent` must be the only result of its encapsulation.
     pub(crate) fn remember(&mut self, key: Key, dissection: &Dissection, sent: &TxFrame) {
         if !Key::is_of(dissection) {
             return;
         }
         if self.sets.is_empty() {
-            // Once in a worker's life.
+            // Allocated once per worker.
             self.sets = vec![[Flow::NONE; WAYS]; SETS].into();
         }
         let Some(set) = self.sets.get_mut(key.set()) else { return };
@@ -247,8 +246,8 @@ impl EncapCache {
         let free = |known: &Flow| known.key.snapshot != key.snapshot || known.key.is(&key);
         let place = match set.iter().position(free) {
             Some(place) => place,
-            // Others go on as well, so not for each frame: where flows are too many, writing them
-            // down takes longer than it saves.
+            // Only some frames evict another flow. With too many flows, writing entries would cost
+            // more than it saves.
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };

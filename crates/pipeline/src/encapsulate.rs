@@ -1,4 +1,4 @@
-//! From the bridge to the underlay: lookup, entropy, outer headers (RFC 7348 section 5).
+//! Encapsulation: lookup, source port and outer headers (RFC 7348 section 5).
 
 use core::ops::Range;
 use std::hint::black_box;
@@ -22,8 +22,8 @@ pub use crate::outer::OVERHEAD;
 pub(crate) const TPID: u16 = wire::number::ETHERTYPE_SERVICE_VLAN;
 
 impl Pipeline {
-    /// Encapsulates a whole batch that came from the bridge punt pair; what is to be sent is
-    /// appended to `out`, which has no bound: see [`Self::encapsulate_part`].
+    /// Encapsulates a whole batch from the bridge punt pair and appends the result to `out`. The
+    /// length of `out` is not bounded; see [`Self::encapsulate_part`].
     pub fn encapsulate(
         &mut self,
         batch: &Batch<'_>,
@@ -37,9 +37,9 @@ impl Pipeline {
         }
     }
 
-    /// Encapsulates a batch that came from the bridge punt pair, until `out` has
-    /// [`PART`](crate::PART) frames to be sent or more. Returns where to go on with the same batch
-    /// once they are sent; `None` when it is done.
+    /// Encapsulates frames of a batch from the bridge punt pair, until `out` holds at least
+    /// [`PART`](crate::PART) frames. Returns where to continue once these are sent, or `None` at
+    /// the end of the batch.
     pub fn encapsulate_part(
         &mut self,
         batch: &Batch<'_>,
@@ -72,26 +72,25 @@ impl Pipeline {
         None
     }
 
-    /// Counts a frame as dropped, or what is left of it when some of its segments are sent.
+    /// Counts a frame as dropped. If some of its segments were sent, the rest counts as one copy.
     #[cold]
     pub(crate) fn drop_rest(&self, at: Cursor, reason: DropReason, slot: u16) {
         self.counters.copies.add(u64::from(at.segment > 0));
         self.counters.drop_frames(reason, slot, 1);
     }
 
-    /// Counts a batch, and has the first bytes of its frames in a cache.
+    /// Counts the batch and prefetches the headers of its frames.
     fn begin(&self, batch: &Batch<'_>) {
         self.counters.bridge_received.add(batch.len() as u64);
-        // Frames that are in no cache come together so; one after another, between all else, 1,082
-        // bytes took 60 ns instead of 37.
+        // Reading all headers in a row lets the cache misses overlap.
         let touch =
             |sum: u8, frame: &Frame<'_>| sum ^ frame.data.get(HEADERS - 1).copied().unwrap_or(0);
         black_box(batch.frames().fold(0, touch));
     }
 
-    /// An error is the fate of the whole frame, or of what is left of it; copies and segments are
-    /// accounted for on the way. Returns the segment to go on with, if `out` is full before the
-    /// frame is done.
+    /// Encapsulates one frame. An error applies to the whole frame, or to the rest of it; copies
+    /// and segments are accounted for here. Returns the segment to continue with if `out` is full
+    /// before the frame is done.
     #[inline(never)]
     fn encapsulate_one(
         &mut self,
@@ -124,9 +123,8 @@ impl Pipeline {
         Ok(rest)
     }
 
-    /// Sends each VTEP its copy of the frame at this place, in as many pieces as it has. An error
-    /// is the fate of the whole frame. Returns the segment to go on with, if `out` is full before
-    /// the last one.
+    /// Sends a copy of the frame to each VTEP, in as many pieces as it has. An error applies to the
+    /// whole frame. Returns the segment to continue with if `out` is full before the last one.
     #[inline(always)]
     pub(crate) fn tunnel(
         &mut self,
@@ -143,8 +141,7 @@ impl Pipeline {
         if !plan.is_finished() {
             return self.tunnel_pieces(batch, at, *plan, snapshot, now, out);
         }
-        // Almost all frames: on a way of their own, without what the others need, they take a tenth
-        // fewer instructions.
+        // The path of almost all frames, without the code for offloads.
         self.counters.copies.add(plan.remotes.len() as u64 - 1);
         self.inner.clear();
         let source_port = plan.source_port(None);
@@ -152,7 +149,7 @@ impl Pipeline {
         Ok(None)
     }
 
-    /// The same for a frame whose sender left its checksum or its segmentation to somebody below.
+    /// As [`Self::tunnel`], for a frame with a checksum or segmentation left to be done.
     #[inline(never)]
     fn tunnel_pieces(
         &mut self,
@@ -176,7 +173,7 @@ impl Pipeline {
             if segment > first && out.is_part() {
                 return Ok(Some(Cursor { frame: index, segment: segment as u32 }));
             }
-            // The first copy of the first segment stands for the frame that was received.
+            // The first copy of the first segment is the received frame, not an addition to it.
             self.counters.copies.add((copies - usize::from(segment == 0)) as u64);
             match plan.piece(segmenter.as_ref(), segment, &mut self.inner) {
                 Ok(piece) => {
@@ -198,9 +195,9 @@ impl Pipeline {
         Ok(None)
     }
 
-    /// Sends a TCP super-frame as it is to the one VTEP that it is for, if the uplink's program
-    /// tells the kernel of the tunnel. Everything else, and what cannot be sent at all, is `None`,
-    /// and cut.
+    /// Sends a TCP super-frame whole to its only VTEP. The program at the uplink must describe the
+    /// tunnel to the kernel. `None` if this is not possible; the caller then splits the
+    /// super-frame.
     fn send_whole(
         &mut self,
         batch: &Batch<'_>,
@@ -223,20 +220,21 @@ impl Pipeline {
         let whole = plan.whole();
         let l3_length = u16::try_from(whole.len() + L3_OVERHEAD).ok()?;
         let ethertype = plan.dissection.ethertype;
-        // The headers that each segment repeats are in the head: for those who count.
+        // The head holds the headers that each segment repeats, because the counters need their
+        // length.
         let inner = batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
         let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
         let transmit = out.append(Destination::uplink(hop), plan.vni.slot.get(), body, offload)?;
         (transmit.vtep, transmit.segments) = (Some((remote, address)), segments);
         let headers = transmit.append_head()?;
-        // Nobody could finish a checksum for each segment.
+        // The kernel cannot compute an outer checksum for each segment.
         let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
         let inherited = Inherited::of(tunnel, &plan.inner);
         let identification = self.identification.wrapping_add(1);
         Outer { tunnel, hop, remote: address, source_port, l3_length, identification, inherited }
             .write(headers);
-        // What the kernel holds the kind of segmentation against (`virtio_net_hdr_match_proto()`,
-        // `include/linux/virtio_net.h`).
+        // The kernel compares the EtherType with the kind of segmentation
+        // (`virtio_net_hdr_match_proto()`, `include/linux/virtio_net.h`). It must be the inner one.
         headers[MACS..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
         if !transmit.extend_head(inner) {
             out.pop();
@@ -247,7 +245,7 @@ impl Pipeline {
         Some(())
     }
 
-    /// Sends one piece, whose rewritten headers are in `inner`, to each remote VTEP.
+    /// Sends one piece to each remote VTEP. Its rewritten headers are in `self.inner`.
     #[inline(always)]
     fn send_copies(
         &mut self,
@@ -297,7 +295,7 @@ impl Pipeline {
         }
         let to = Destination::uplink(hop);
         let body = Payload::Received { frame: *index, range: range.clone() };
-        // Built where it stays: moving it costs more than all of the rest.
+        // Written in place, because moving a whole `TxFrame` is expensive.
         let Some(transmit) = out.append(to, vni.slot.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
@@ -313,7 +311,8 @@ impl Pipeline {
         self.hold_last(fits, batch, (path, remote), now, out)
     }
 
-    /// Takes back the frame that was appended last: it waits for its next hop, if its headers fit.
+    /// Removes the last frame from `out` and holds it until its next hop is resolved. It is dropped
+    /// if its headers did not fit.
     #[cold]
     fn hold_last(
         &mut self,

@@ -1,4 +1,4 @@
-//! One worker's forwarding engine, and the accounts it keeps.
+//! The forwarding state of one worker, and its counters.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::outer::OVERHEAD;
 use crate::tx_batch::TxBatch;
 use crate::unresolved::{Adjacency, Hold};
 
-/// One worker's forwarding engine.
+/// The forwarding state of one worker. It is the entry point of both directions.
 #[derive(Debug)]
 pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
@@ -28,18 +28,18 @@ pub struct Pipeline {
     pub(crate) flows: EncapCache,
     pub(crate) senders: DecapCache,
     pub(crate) hosts: HostDelivery,
-    /// Uplinks over which TCP super-frames may leave whole, by their interface indices.
+    /// Interface indices of the uplinks over which TCP super-frames may leave whole.
     pub(crate) tunnel_uplinks: Vec<u32>,
-    /// Where there is no kernel bridge.
+    /// The bridge of standalone mode.
     pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identification of the last outer packet.
     pub(crate) identification: u16,
-    /// Where inner headers are rewritten, one frame at a time.
+    /// Buffer for rewritten inner headers. Each frame reuses it.
     pub(crate) inner: InnerHead,
 }
 
 impl Pipeline {
-    /// A pipeline that counts into `counters`, of which it must be the only writer.
+    /// A pipeline that counts into `counters`. It must be the only writer of these counters.
     #[must_use]
     pub fn new(counters: Arc<Counters>) -> Self {
         Self {
@@ -56,82 +56,85 @@ impl Pipeline {
         }
     }
 
-    /// What was done.
+    /// The counters of this worker.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Whether frames wait for a next hop, so that [`Self::release`] is to be called now and then.
+    /// Whether frames wait for a next hop. If so, [`Self::release`] must be called regularly.
     #[must_use]
     pub fn holds(&self) -> bool {
         !self.hold.is_empty()
     }
 
-    /// Sends what waited and can go now, gives up what waited too long. To be called after each new
-    /// snapshot, before the next batch, so that held frames stay ahead of those that follow them.
+    /// Sends the held frames whose next hop is resolved now, and drops those that waited too long.
+    /// Must be called after each new snapshot and before the next batch. Held frames then stay
+    /// ahead of later frames.
     pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let counters = &self.counters;
         self.hold.release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
     }
 
-    /// Frames for hosts may leave in bundles ([`crate::bundle`]).
+    /// Allows bundles for frames to hosts ([`crate::bundle`]).
     pub const fn bundle(&mut self) {
         self.hosts.bundles = true;
     }
 
-    /// Frames for hosts behind these bridge ports may skip the bridge.
+    /// Sets the host ports to which frames may be sent without passing the bridge.
     pub fn open_ports(&mut self, ports: &[OpenPort]) {
         self.hosts.open(ports);
     }
 
-    /// TCP super-frames may leave whole over these uplinks (interface indices), where a program
-    /// tells the kernel of the tunnel around them.
+    /// Sets the uplinks (interface indices) over which TCP super-frames may leave whole. A BPF
+    /// program there describes the tunnel to the kernel.
     pub fn tunnel_uplinks(&mut self, uplinks: &[u32]) {
         uplinks.clone_into(&mut self.tunnel_uplinks);
     }
 
-    /// The batch that began at the one time was sent by the other.
+    /// Reports when the decapsulation of a batch began and when its transmission ended. This time
+    /// does not count as a pause of a host's traffic ([`crate::PAUSE`]).
     pub fn handed_in(&mut self, began: Instant, ended: Instant) {
         self.hosts.handed_in(began, ended);
     }
 
-    /// Somebody else has sent to hosts by the bridge until now.
+    /// Reports that the kernel has forwarded frames through the bridge in place of this worker
+    /// until `now`.
     pub fn others_sent(&mut self, now: Instant) {
         self.hosts.others_sent(now);
     }
 
-    /// Whether frames have just gone by the bridge only because others for the same host had: after
-    /// [`Self::settle`] they will not.
+    /// Whether frames that could bypass the bridge just went through it because an earlier frame to
+    /// the same host did. They bypass it after [`Self::settle`].
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         self.hosts.is_unsettled()
     }
 
-    /// What was sent to the bridge so far has left it.
+    /// Reports that all frames sent to the bridge so far have left it.
     pub const fn settle(&mut self) {
         self.hosts.settle();
     }
 
-    /// Gives up what still waits.
+    /// Drops all held frames, with [`DropReason::Shutdown`].
     pub fn stop(&mut self) {
         let counters = &self.counters;
         self.hold.clear(|slot| counters.drop_frames(DropReason::Shutdown, slot, 1));
         self.update_held();
     }
 
-    /// Next hops that the kernel should be asked to resolve.
+    /// Next hops that the kernel should resolve.
     pub fn resolve_requests(&mut self) -> impl Iterator<Item = Adjacency> + '_ {
         self.hold.requests()
     }
 
-    /// What control should learn from the frames decapsulated since the last call.
+    /// Source addresses to report to control, from the frames decapsulated since the last call.
     pub fn learned(&mut self) -> impl Iterator<Item = Learned> + '_ {
         self.learner.reports()
     }
 
-    /// So many super-frames were sent, with so many frames in all.
+    /// Counts `super_frames` sent UDP super-frames, which hold `frames` frames in total.
     pub fn account_super_frames(&self, super_frames: u64, frames: u64) {
         if super_frames > 0 {
             self.counters.super_frames.add(super_frames);
@@ -139,7 +142,7 @@ impl Pipeline {
         }
     }
 
-    /// Accounts for a frame that a port took, or for the reason why it did not.
+    /// Accounts for a frame that a port accepted or rejected.
     pub fn account(&self, transmit: &TxFrame, outcome: Result<(), DropReason>) {
         let (bytes, segments) = (transmit.len() as u64, u64::from(transmit.segments));
         if let Err(reason) = outcome {
@@ -186,7 +189,7 @@ impl Pipeline {
         }
     }
 
-    /// The headers that the segments of a super-frame repeat: they are its head.
+    /// Counts the headers that the segments of a super-frame repeat: those of its head.
     #[cold]
     fn account_repeated(&self, transmit: &TxFrame, path: u16) {
         let (again, head) = (u64::from(transmit.segments) - 1, transmit.head().len() as u64);
@@ -200,8 +203,8 @@ impl Pipeline {
 
     #[cold]
     fn account_dropped(&self, transmit: &TxFrame, reason: DropReason) {
-        // A super-frame that would have been cut here counts as if it had been; one that came as
-        // one frame is one.
+        // A super-frame to an uplink counts as its segments, as if vtepd had split it. A
+        // decapsulated one was received as one frame, and counts as one.
         let uplink = matches!(transmit.to, Destination::Uplink { .. });
         let frames = if uplink { u64::from(transmit.segments) } else { 1 };
         self.counters.drop_frames(reason, transmit.slot, frames);

@@ -1,4 +1,4 @@
-//! The same decisions as encapsulation, told instead of done.
+//! Explains what encapsulation would do with a frame, by the same code.
 
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,47 +13,47 @@ use crate::gso::Segmenter;
 use crate::lookup::{Decision, Path};
 use crate::outer::Inherited;
 
-/// What would become of a frame from the bridge.
+/// What would happen to a frame from the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Explanation {
-    /// It goes no further.
+    /// The frame is dropped.
     Dropped(DropReason),
-    /// It is sent.
+    /// The frame is sent.
     Forwarded(Forwarded),
 }
 
-/// Where a frame goes.
+/// Where a frame would be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Its VNI.
+    /// The VNI of the frame.
     pub vni: Vni,
-    /// Name of the vxlan netdev it was sent to.
+    /// Name of the vxlan netdev.
     pub netdev: String,
-    /// Its destination MAC address.
+    /// Destination MAC address of the frame.
     pub destination: MacAddr,
-    /// Whether it goes to the whole flood list because its destination is in no table.
+    /// Whether the frame goes to the whole flood list because its destination is in no table.
     pub flooded: bool,
-    /// Every copy of every segment, in the order in which they are sent.
+    /// Every copy of every segment, in the order of transmission.
     pub copies: Vec<CopyFate>,
 }
 
-/// What becomes of one copy.
+/// What would happen to one copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyFate {
-    /// Which segment of a super-frame it is, from 0.
+    /// Number of the segment within a super-frame, from 0.
     pub segment: usize,
-    /// Address of the VTEP it is for; `None` if that VTEP is gone.
+    /// Address of the destination VTEP; `None` if the VTEP is gone.
     pub remote: Option<Ipv4Addr>,
-    /// How its outer source port was chosen.
+    /// How the outer source port was chosen.
     pub entropy: entropy::Explanation,
-    /// How it gets there, or why it does not.
+    /// The route of the copy, or the reason for its drop.
     pub route: Result<Route, DropReason>,
 }
 
-/// How one copy gets to its VTEP.
+/// The outer headers and the next hop of one copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Outer source address: this leaf's VTEP.
+    /// Outer source address: the local VTEP.
     pub local: Ipv4Addr,
     /// Outer destination address.
     pub remote: Ipv4Addr,
@@ -69,28 +69,28 @@ pub struct Route {
     pub dont_fragment: bool,
     /// Length of the outer IPv4 packet in bytes.
     pub length: u16,
-    /// The hash of outer addresses and ports that chose the next hop.
+    /// The hash of outer addresses and ports that selected the next hop.
     pub hash: u64,
-    /// Next hops there were to choose from, at least one.
+    /// Number of available next hops, at least one.
     pub choices: usize,
-    /// The bucket that the hash names ([`tables::paths::BUCKETS`]); `None` where there is a single
+    /// The bucket that the hash selects ([`tables::paths::BUCKETS`]); `None` if there is only one
     /// next hop.
     pub bucket: Option<usize>,
-    /// Weight of the next hop, and of all together.
+    /// Weight of the next hop, and the sum of all weights.
     pub weights: (u32, u32),
     /// Interface index of the uplink.
     pub uplink: u32,
-    /// The gateway, or the VTEP itself where it is on-link.
+    /// The gateway, or the VTEP itself if it is on-link.
     pub gateway: IpAddr,
     /// The uplink's MAC address.
     pub source_mac: MacAddr,
-    /// The gateway's MAC address; `None` while the kernel is asked for it and the frame waits.
+    /// The gateway's MAC address; `None` while it is not resolved and the frame would wait.
     pub destination_mac: Option<MacAddr>,
-    /// Whether nothing better than a default route leads there.
+    /// Whether the route to the VTEP is a default route.
     pub by_default: bool,
 }
 
-/// Tells what encapsulation would do with a frame from the bridge of the VNI in `slot`, and why.
+/// Explains what encapsulation would do with a frame from the bridge of the VNI in `slot`.
 #[must_use]
 pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanation {
     if frame.data.is_empty() {
@@ -181,7 +181,7 @@ impl fmt::Display for Forwarded {
         })?;
         let mut before = None;
         for copy in copies {
-            // Segments are mostly alike; a line for each that differs will do.
+            // Most segments have the same result. Only those that differ get a line.
             if before != Some(copy.entropy) {
                 write_entropy(f, copy)?;
             }

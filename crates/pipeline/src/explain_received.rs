@@ -1,4 +1,5 @@
-//! The same decisions as decapsulation, told instead of done.
+//! Explains what decapsulation would do with a frame, by the same checks. It does not show whether
+//! the frame would bypass the bridge.
 
 use std::net::Ipv4Addr;
 
@@ -11,49 +12,49 @@ use crate::drop_reason::DropReason;
 use crate::frame::Frame;
 use crate::learn::{Heard, judge};
 
-/// What would become of a frame from the underlay. What could not be read is absent.
+/// What would happen to a frame from the underlay. Fields that could not be read are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reception {
     /// The outer addresses and UDP destination port.
     pub outer: Option<Addresses>,
-    /// The VNI that its header names.
+    /// The VNI in the VXLAN header.
     pub vni: Option<Vni>,
-    /// Name of the vxlan netdev, if that VNI is taken over.
+    /// Name of the vxlan netdev, if the VNI is taken over.
     pub netdev: Option<String>,
-    /// Whether any table names the VTEP that it came from.
+    /// Whether a table has the VTEP that the frame came from.
     pub known_vtep: bool,
-    /// Inner source and destination MAC address.
+    /// Inner source and destination MAC addresses.
     pub stations: Option<(MacAddr, MacAddr)>,
-    /// What the source address means to a netdev that learns.
+    /// How the source address compares with the tables, if the netdev learns.
     pub heard: Option<Heard>,
-    /// What becomes of it.
+    /// What would happen to the frame.
     pub fate: Fate,
 }
 
-/// Outer addresses.
+/// Outer addresses and UDP destination port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// The sending VTEP.
     pub source: Ipv4Addr,
-    /// The VTEP that it is for.
+    /// The destination VTEP.
     pub destination: Ipv4Addr,
     /// UDP destination port.
     pub port: u16,
 }
 
-/// Where a frame from the underlay goes.
+/// Where a frame from the underlay would go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// The steering program leaves it to the kernel, for this reason.
+    /// The steering program passes it to the kernel for this reason.
     Kernel(DropReason),
     /// The worker drops it.
     Dropped(DropReason),
-    /// It goes to the netdev's bridge; with what becomes of the inner packet's ECN field, if it has
-    /// one.
+    /// It goes to the bridge of the netdev. The value is what happens to the inner packet's ECN
+    /// field, if it has one.
     Bridge(Option<Egress>),
 }
 
-/// Tells what would become of a frame that an uplink receives for its own MAC address.
+/// Explains what would happen to a frame that an uplink receives for its own MAC address.
 #[must_use]
 pub fn explain_received(frame: &Frame<'_>, snapshot: &Snapshot) -> Reception {
     let mut told = Reception {
@@ -70,9 +71,9 @@ pub fn explain_received(frame: &Frame<'_>, snapshot: &Snapshot) -> Reception {
 }
 
 impl Reception {
-    /// Goes the frame's way as far as it goes.
+    /// Follows the frame through decapsulation.
     fn follow(&mut self, frame: &Frame<'_>, snapshot: &Snapshot) -> Result<Fate, Fate> {
-        // As far as here the steering program looks as well.
+        // The steering program makes the checks up to the length of the inner frame as well.
         let outer = Outer::parse(frame).map_err(Fate::Kernel)?;
         self.outer = Some(Addresses {
             source: outer.source,

@@ -1,8 +1,8 @@
-//! A frame as ports hand it over: its bytes, and what the kernel keeps beside them.
+//! A received frame: its bytes, and the metadata that the kernel delivers beside them.
 
 /// Length of an Ethernet header without tags, in bytes.
 pub(crate) const ETHERNET: usize = 14;
-/// Of the two addresses that it begins with.
+/// Length of the two MAC addresses at the start of an Ethernet header, in bytes.
 pub(crate) const MACS: usize = 12;
 
 /// An 802.1Q or 802.1ad tag that the kernel delivered outside the frame's bytes.
@@ -17,21 +17,22 @@ pub struct VlanTag {
 /// State of a frame's layer-4 checksum (`include/uapi/linux/virtio_net.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// As the bytes say; nobody has looked at it.
+    /// The checksum field is complete as it stands; nothing has verified it.
     #[default]
     AsIs,
-    /// Found right by the sender's kernel (`VIRTIO_NET_HDR_F_DATA_VALID`).
+    /// The kernel reports it as valid (`VIRTIO_NET_HDR_F_DATA_VALID`).
     Valid,
-    /// Only the pseudo header is summed (`VIRTIO_NET_HDR_F_NEEDS_CSUM`); offsets in bytes.
+    /// The field holds the pseudo header's sum only (`VIRTIO_NET_HDR_F_NEEDS_CSUM`). Offsets are in
+    /// bytes.
     Partial {
-        /// Where summing starts, from the frame's first byte.
+        /// Start of the summed bytes, from the frame's first byte.
         start: u16,
-        /// Where the result goes, from `start`.
+        /// Offset of the checksum field from `start`.
         offset: u16,
     },
 }
 
-/// What a super-frame is to be cut into.
+/// The protocol of a super-frame's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -42,10 +43,10 @@ pub enum GsoKind {
     Udp,
 }
 
-/// Segmentation of a super-frame that the sender left to somebody below.
+/// Segmentation that the sender of a super-frame left to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gso {
-    /// What it is cut into.
+    /// The protocol of the segments.
     pub kind: GsoKind,
     /// Payload bytes of each segment but the last.
     pub size: u16,
@@ -53,22 +54,22 @@ pub struct Gso {
     pub ecn: bool,
 }
 
-/// Work that the sender left to somebody below.
+/// Checksum and segmentation that the sender left to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {
-    /// The checksum's state.
+    /// State of the checksum.
     pub checksum: Checksum,
-    /// Segmentation to do, if it is a super-frame.
+    /// Segmentation to do; `None` if it is not a super-frame.
     pub gso: Option<Gso>,
 }
 
 /// A received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// From the destination MAC to the last byte, without FCS.
+    /// Bytes from the destination MAC address on, without FCS.
     pub data: &'a [u8],
-    /// The outermost tag, where the kernel took it out of the bytes.
+    /// The outermost tag, if the kernel removed it from the bytes.
     pub vlan: Option<VlanTag>,
-    /// What is left to be done.
+    /// Offloads that are still to be done.
     pub offload: Offload,
 }

@@ -1,5 +1,5 @@
-//! Cutting a super-frame into the frames that would have been on the wire: what `tcp_gso_segment`,
-//! `__udp_gso_segment`, `inet_gso_segment` and `skb_udp_tunnel_segment` do in the kernel
+//! Splits a super-frame into the frames that belong on the wire. It follows `tcp_gso_segment`,
+//! `__udp_gso_segment`, `inet_gso_segment` and `skb_udp_tunnel_segment` in the kernel
 //! (`net/ipv4/{tcp_offload,udp_offload,af_inet}.c`).
 
 use core::ops::Range;
@@ -17,8 +17,8 @@ use crate::outer::OVERHEAD;
 const UDP_LENGTH: usize = 4;
 const UDP_CHECKSUM: usize = 6;
 
-/// A network header and where the transport header behind it starts. Offsets from the frame's first
-/// byte.
+/// A network header and the start of the transport header behind it. Offsets count from the frame's
+/// first byte.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layer {
     pub(crate) l3: usize,
@@ -28,8 +28,8 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// The layer that a dissection found, whose frame starts at `base`; `None` for fragments and
-    /// without a transport.
+    /// The layer in a dissection of a frame that starts at `base`. `None` for fragments and for
+    /// packets without a transport header.
     fn of(dissection: &Dissection, base: usize) -> Option<Self> {
         let transport = dissection.transport?;
         let (ipv6, fragment) = match &dissection.network {
@@ -42,15 +42,15 @@ impl Layer {
         (fragment == Fragment::Whole).then_some(Self { l3, l4, ipv6, protocol: transport.protocol })
     }
 
-    /// The pseudo header's sum, without the length.
+    /// The sum of the pseudo header without the length.
     pub(crate) fn pseudo(&self, frame: &[u8]) -> Option<Sum> {
         let addresses =
             if self.ipv6 { self.l3 + 8..self.l3 + 40 } else { self.l3 + 12..self.l3 + 20 };
         Some(Sum::new().bytes(frame.get(addresses)?).word(u16::from(self.protocol)))
     }
 
-    /// Patches the network header of segment `index`, whose transport header and payload are so
-    /// long.
+    /// Patches length, IPv4 identification and checksum in the network header of segment `index`.
+    /// `l4_length` is the length of transport header and payload in bytes.
     pub(crate) fn patch(&self, headers: &mut [u8], index: usize, l4_length: usize) -> Option<()> {
         let length = self.l4 - self.l3 + l4_length;
         if self.ipv6 {
@@ -65,26 +65,26 @@ impl Layer {
     }
 }
 
-/// One super-frame, ready to be cut.
+/// A super-frame that can be split.
 #[derive(Debug)]
 pub struct Segmenter<'a> {
     frame: &'a [u8],
     gso: Gso,
-    /// The UDP tunnel around what is cut, where hosts have one of their own (VXLAN or Geneve
-    /// between containers).
+    /// The UDP tunnel around the segments, if hosts use one of their own (VXLAN or Geneve between
+    /// containers).
     tunnel: Option<Layer>,
     layer: Layer,
     header_length: usize,
-    /// The pseudo header's sum, without the length.
+    /// The sum of the pseudo header without the length.
     pseudo: Sum,
 }
 
 impl<'a> Segmenter<'a> {
-    /// Checks that the frame's headers are those of the segmentation asked for.
+    /// Checks that the headers fit the requested segmentation.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if they are not, [`DropReason::TooBig`] if they are too long to
-    /// be repeated.
+    /// [`DropReason::BadOffload`] if they do not, [`DropReason::TooBig`] if they are too long to
+    /// repeat.
     pub fn new(
         frame: &'a [u8],
         dissection: &Dissection,
@@ -131,8 +131,8 @@ impl<'a> Segmenter<'a> {
             return None;
         }
         let pseudo = match partial {
-            // The sender's own sum is right behind a routing header too, where the addresses in
-            // sight are not those summed.
+            // The sender's own sum is also right behind a routing header, where the visible
+            // addresses are not the summed ones.
             Some((_, at)) if at == offset => {
                 let sum = u16::from_be_bytes(*frame.get(layer.l4 + offset..)?.first_chunk()?);
                 Sum::of_partial(sum).word(!u16::try_from(frame.len() - layer.l4).ok()?)
@@ -143,16 +143,16 @@ impl<'a> Segmenter<'a> {
         Some(Self { frame, gso, tunnel, layer, header_length, pseudo })
     }
 
-    /// Headers and payload of its longest segment in bytes, and the checksum that the kernel needs
-    /// to be told of, if the kernel can cut this super-frame inside a tunnel: plain TCP over IP,
-    /// behind an Ethernet header without tags.
+    /// Whether the kernel can split this super-frame inside a tunnel: plain TCP over IP behind an
+    /// untagged Ethernet header. Returns the length of the longest segment (headers and payload) in
+    /// bytes, and the checksum offload to request.
     pub(crate) fn in_a_tunnel(&self) -> Option<(usize, Checksum)> {
         let Layer { l3, l4, ipv6, protocol } = self.layer;
         let fixed = if ipv6 { 40 } else { 20 };
         let plain =
             self.tunnel.is_none() && protocol == PROTOCOL_TCP && l3 == ETHERNET && l4 == l3 + fixed;
-        // A bit of Accurate ECN's counter (see `patch_tcp`), of which there is no telling the
-        // kernel.
+        // Without `ecn`, CWR is a bit of Accurate ECN's counter (see `patch_tcp`). A virtio-net
+        // header cannot describe this to the kernel.
         let (tcp, _) = Tcp::parse(self.frame.get(l4..)?).ok()?;
         let plain = plain && (self.gso.ecn || tcp.flags() & Tcp::CWR == 0);
         let longest = (self.header_length + usize::from(self.gso.size)).min(self.frame.len());
@@ -160,7 +160,7 @@ impl<'a> Segmenter<'a> {
         plain.then_some((longest, Checksum::Partial { start, offset: Tcp::CHECKSUM_OFFSET as u16 }))
     }
 
-    /// What each segment repeats, in bytes from the frame's first.
+    /// Length of the headers that each segment repeats, in bytes.
     pub(crate) const fn header_length(&self) -> usize {
         self.header_length
     }
@@ -172,7 +172,7 @@ impl<'a> Segmenter<'a> {
         payload.div_ceil(usize::from(self.gso.size)).max(1)
     }
 
-    /// Segment `index` as a frame of its own, with all checksums.
+    /// Segment `index` as a separate frame with all checksums.
     ///
     /// # Errors
     /// [`DropReason::BadOffload`] if the headers turn out inconsistent.
@@ -182,7 +182,7 @@ impl<'a> Segmenter<'a> {
         Ok([head.as_slice(), self.frame.get(payload).unwrap_or_default()].concat())
     }
 
-    /// Writes the headers of segment `index` to `head`, and returns the payload's place in the
+    /// Writes the headers of segment `index` to `head`. Returns the range of its payload in the
     /// frame.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl<'a> Segmenter<'a> {
         self.cut(index, head).ok_or(DropReason::BadOffload)
     }
 
-    /// The RoCE header of the segment with this payload: a UDP super-frame may hold packets of
+    /// The RoCE header of the segment with this payload. A UDP super-frame can hold packets of
     /// several queue pairs.
     pub(crate) fn roce(&self, dissection: &Dissection, payload: Range<usize>) -> Option<Roce> {
         if self.tunnel.is_some() || self.gso.kind != GsoKind::Udp {
@@ -236,7 +236,7 @@ impl<'a> Segmenter<'a> {
             tunnel.patch(headers, index, l4_length)?;
             let length = u16::try_from(l4_length).ok()?;
             put(headers, tunnel.l4 + UDP_LENGTH, length)?;
-            // A tunnel without checksums keeps none.
+            // A tunnel without checksums stays without.
             if headers.get(tunnel.l4 + UDP_CHECKSUM..)?.first_chunk::<2>()? != &[0, 0] {
                 let pseudo = tunnel.pseudo(headers)?.word(length);
                 finish(headers, tunnel.l4, UDP_CHECKSUM, pseudo, payload)?;
@@ -245,8 +245,9 @@ impl<'a> Segmenter<'a> {
         Some(start..end)
     }
 
-    /// Sequence number and flags. CWR speaks of the first segment only where the sender said so;
-    /// elsewhere it is a bit of Accurate ECN's counter (RFC 9768), which all segments repeat.
+    /// Patches sequence number and flags. If the sender requested ECN segmentation, CWR stays in
+    /// the first segment only. Otherwise it is a bit of Accurate ECN's counter (RFC 9768), which
+    /// all segments repeat.
     fn patch_tcp(&self, tcp: &mut [u8], index: usize, last: bool) -> Option<()> {
         let (mut tcp, _) = Tcp::parse_mut(tcp).ok()?;
         let advance = (index * usize::from(self.gso.size)) as u32;
@@ -263,14 +264,13 @@ impl<'a> Segmenter<'a> {
     }
 }
 
-/// The Ethernet frame inside a UDP tunnel whose transport header starts at `start`, and the length
-/// of all headers.
+/// Finds the Ethernet frame inside a UDP tunnel by the start of its transport header. Returns its
+/// layer and the length of all headers in bytes.
 fn tunnelled(frame: &[u8], tunnel: Layer, start: usize) -> Option<(Layer, usize)> {
     if tunnel.protocol != PROTOCOL_UDP {
         return None;
     }
-    // An IPv4 or an IPv6 header without options stands before it, and an Ethernet header before
-    // that.
+    // The candidates are IPv4 and IPv6 headers without options, behind an Ethernet header.
     [14 + 20, 14 + 40].into_iter().find_map(|headers| {
         let base = start.checked_sub(headers).filter(|&base| base >= tunnel.l4 + 8)?;
         let inner = frame.get(base..)?;
@@ -280,8 +280,8 @@ fn tunnelled(frame: &[u8], tunnel: Layer, start: usize) -> Option<(Layer, usize)
     })
 }
 
-/// Sums the transport header at `l4`, which is as long as a multiple of two, and the payload behind
-/// it.
+/// Computes the checksum over the transport header at `l4` and the payload behind it. The transport
+/// header must have an even length.
 fn finish(headers: &mut [u8], l4: usize, offset: usize, pseudo: Sum, payload: &[u8]) -> Option<()> {
     put(headers, l4 + offset, 0)?;
     let sum = pseudo.bytes(headers.get(l4..)?).bytes(payload);

@@ -1,9 +1,10 @@
-//! Which frames skip the bridge on their way to a host, and when the first of them may.
+//! Which decapsulated frames bypass the bridge on their way to a host, and from when on.
 //!
-//! The way by the bridge is longer: a frame on it waits in the kernel's backlog three times, one
-//! that skips it once, or twice in a bundle. So what is for an address goes on by the bridge until
-//! nothing for that address has gone there for [`PAUSE`], or the worker has made such a pause
-//! ([`HostDelivery::settle`]). The other way round needs no care: who comes later takes longer.
+//! A frame through the bridge passes three backlogs of the kernel. A frame that bypasses it passes
+//! one, or two in a bundle, so it could overtake. Frames for an address therefore use the bridge
+//! until none for that address has passed it for [`PAUSE`], or until the worker has paused for that
+//! time ([`HostDelivery::settle`]). The change back to the bridge needs no such care, because the
+//! path through the bridge is longer. See docs/adr/0011-five-millisecond-pause.md.
 
 use std::time::{Duration, Instant};
 
@@ -15,35 +16,36 @@ use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
 use crate::batch::Destination;
 use crate::frame::{ETHERNET, MACS, Offload};
 
-/// After this long, what was sent to the bridge is taken to have left it: the kernel does not say
-/// when it has.
+/// Time after which frames sent to the bridge are presumed to have left it. The kernel does not
+/// report this.
 pub const PAUSE: Duration = Duration::from_millis(5);
 
-/// For so many milliseconds after a frame that cannot be in a bundle, an address gets none.
+/// Time in milliseconds for which an address gets no bundles after a frame that cannot be in one.
 const APART: u64 = 1000;
 
 const PLACES: usize = 1024;
 
-/// What was decided about an address of a VNI.
+/// What is known about one address of a VNI.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     snapshot: u64,
-    /// The address, and the VNI's slot above it.
+    /// The MAC address in the lower 48 bits, the slot of the VNI above it.
     address: u64,
-    /// The port; 0: there is none.
+    /// Interface index of the host port; 0 if there is none.
     port: u32,
-    /// Longest frame that the port takes, in bytes with its header.
+    /// Longest frame that the port takes, in bytes with its Ethernet header.
     frame_limit: u32,
-    /// When a frame for an address of this place last went by the bridge, in milliseconds as
-    /// [`HostDelivery::now`].
+    /// When a frame for an address of this cache entry last went through the bridge, in
+    /// milliseconds as [`HostDelivery::now`].
     bridged: u64,
-    /// The same in a bundle, and of UDP that cannot be in one; 0 for never.
+    /// When a frame last left in a bundle (`bundled`), and when a UDP frame last had offloads, so
+    /// that it could not (`apart`); 0 for never.
     bundled: u64,
     apart: u64,
 }
 
 impl Known {
-    /// Of a snapshot that none is.
+    /// An unused entry. No snapshot has this identity.
     const NONE: Self = Self {
         snapshot: u64::MAX,
         address: 0,
@@ -55,20 +57,20 @@ impl Known {
     };
 }
 
-/// See the module's description.
+/// Decides for each decapsulated frame whether it bypasses the bridge.
 #[derive(Debug)]
 pub(crate) struct HostDelivery {
     places: Box<[Known; PLACES]>,
-    /// Ports that may be sent to.
+    /// Host ports to which frames may be sent, in the order of their interface indices.
     open: Vec<OpenPort>,
-    /// The beginning of the time that is counted, which stands still while a batch is sent: what
-    /// was sent is as old as the time since.
+    /// Origin of `now`. It is moved by the time that each batch takes to send. The age of a frame
+    /// therefore counts from the end of its batch.
     start: Option<Instant>,
-    /// Milliseconds of it, counted from a pause on.
+    /// Milliseconds since `start`, plus [`PAUSE`].
     now: u64,
-    /// What went by the bridge before this time has left it.
+    /// Frames sent through the bridge before this time have left it.
     settled: u64,
-    /// When a frame last went by the bridge only because of those before it.
+    /// When a frame that could bypass the bridge last followed earlier ones through it.
     unsettled: Option<u64>,
     /// Whether frames may leave in bundles.
     pub(crate) bundles: bool,
@@ -89,9 +91,8 @@ impl Default for HostDelivery {
     }
 }
 
-/// Whether the bridge does nothing with such a frame but to forward it: IPv4; TCP, UDP and
-/// fragments over IPv6. It may answer ARP and neighbour discovery, and what is behind other
-/// extension headers is not looked for.
+/// Whether the bridge only forwards such a frame: IPv4, or TCP, UDP and fragments over IPv6. It may
+/// answer ARP and neighbour discovery. Other IPv6 extension headers are not parsed.
 fn is_plain(inner: &[u8]) -> bool {
     let kind = inner.get(MACS..).and_then(<[u8]>::first_chunk);
     match kind {
@@ -106,10 +107,10 @@ fn is_plain(inner: &[u8]) -> bool {
     }
 }
 
-/// Whether the packet's header is right and the packet fills the frame. Where br_netfilter is in
-/// use the bridge drops packets with a wrong version, length or checksum, and cuts off what is
-/// behind a packet (`br_validate_ipv4()` and `br_validate_ipv6()` in `net/bridge/`). Packets with
-/// IPv4 options do not count as right.
+/// Whether the IP header is valid and the packet fills the frame. With br_netfilter, the bridge
+/// drops packets with a wrong version, length or checksum, and trims bytes behind a packet
+/// (`br_validate_ipv4()` and `br_validate_ipv6()` in `net/bridge/`). Packets with IPv4 options
+/// count as invalid.
 fn is_well_formed(inner: &[u8]) -> bool {
     let length = inner.len();
     let packet = inner.get(ETHERNET..).unwrap_or_default();
@@ -123,7 +124,7 @@ fn is_well_formed(inner: &[u8]) -> bool {
     }
 }
 
-/// Whether it is UDP over IPv4, or a fragment of that.
+/// Whether the frame is UDP over IPv4, or a fragment of it.
 fn is_udp(inner: &[u8]) -> bool {
     matches!(
         inner.get(MACS..ETHERNET + 20),
@@ -136,34 +137,34 @@ fn place(address: u64) -> usize {
 }
 
 impl HostDelivery {
-    /// A batch begins.
+    /// Sets the time at the start of a batch.
     pub(crate) fn set_time(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(*self.start.get_or_insert(now));
         self.now = (PAUSE + elapsed).as_millis() as u64;
     }
 
-    /// See [`crate::Pipeline::handed_in`].
+    /// As [`crate::Pipeline::handed_in`].
     pub(crate) fn handed_in(&mut self, began: Instant, ended: Instant) {
         if let Some(start) = &mut self.start {
             *start += ended.saturating_duration_since(began);
         }
     }
 
-    /// Somebody else has sent to hosts by the bridge until now.
+    /// As [`crate::Pipeline::others_sent`].
     pub(crate) fn others_sent(&mut self, now: Instant) {
         self.set_time(now);
         self.places.iter_mut().for_each(|known| known.bridged = self.now);
     }
 
-    /// See [`crate::Pipeline::open_ports`].
+    /// As [`crate::Pipeline::open_ports`].
     pub(crate) fn open(&mut self, ports: &[OpenPort]) {
-        // Without ports nobody noted what went by the bridge.
+        // While no port was open, frames through the bridge were not recorded.
         let unseen = self.open.is_empty();
         self.open.clear();
         self.open.extend(ports);
         self.open.sort_unstable();
         for known in self.places.iter_mut() {
-            // What was decided by others is decided anew.
+            // Invalidates decisions that were made with the old ports.
             known.snapshot = Known::NONE.snapshot;
             if unseen {
                 known.bridged = self.now;
@@ -180,7 +181,7 @@ impl HostDelivery {
         self.unsettled = None;
     }
 
-    /// Where a frame of this VNI is to be sent past the bridge.
+    /// Where to send a frame of this VNI so that it bypasses the bridge; `None` if it must not.
     #[inline(always)]
     pub(crate) fn way(
         &mut self,
@@ -195,12 +196,12 @@ impl HostDelivery {
         let bundles = self.bundles && is_udp(inner);
         let (now, known) = self.find(inner, slot, snapshot, offload.gso.is_some())?;
         let port = known.port;
-        // Bundles are for UDP: TCP leaves in super-frames of its own.
+        // Bundles hold UDP. TCP leaves in TCP super-frames.
         if !bundles {
             return Some(Destination::Host(port));
         }
-        // A flow takes one way. One of which something is left to the kernel now and then takes the
-        // straight one, which is the shorter.
+        // All frames of a flow must take the same path. If some of them have offloads, all go
+        // straight to the port.
         if offload != Offload::default() {
             known.apart = now;
         }
@@ -215,8 +216,8 @@ impl HostDelivery {
         Some(Destination::Host(port))
     }
 
-    /// What is known of the address that the frame is for, if it may skip the bridge; and the time.
-    /// The port's MTU does not limit a super-frame: its segments fit.
+    /// The entry of the destination address and the current time, if the frame may bypass the
+    /// bridge. The port's MTU does not limit a super-frame, because its segments fit.
     fn find(
         &mut self,
         inner: &[u8],
@@ -225,7 +226,7 @@ impl HostDelivery {
         is_super_frame: bool,
     ) -> Option<(u64, &mut Known)> {
         let &[a, b, c, d, e, f] = inner.first_chunk()?;
-        // Nobody has a group's address.
+        // A group address belongs to no host.
         if a & 1 == 1 || !is_plain(inner) {
             return None;
         }
@@ -245,14 +246,15 @@ impl HostDelivery {
         let since = self.now.saturating_sub(known.bridged);
         let recent = known.bridged >= self.settled && since < PAUSE.as_millis() as u64;
         if known.port != 0 {
-            // The bridge fragments what is too long for the port where br_netfilter is in use, else
-            // it drops it.
+            // A frame that is too long for the port goes through the bridge, which fragments it
+            // with br_netfilter and drops it otherwise.
             let fits = is_super_frame || inner.len() <= known.frame_limit as usize;
             let well_formed = fits && is_well_formed(inner);
             if well_formed && !recent {
                 return Some((self.now, known));
             }
-            // Others go by the bridge for their own sake, and what follows stays behind them.
+            // Other frames need the bridge in any case, and a pause of the worker would not change
+            // that.
             if well_formed {
                 self.unsettled = Some(self.now);
             }

@@ -1,11 +1,10 @@
-//! Data-plane learning (RFC 7348 section 4.1), by the rules of `vxlan_snoop()` in the kernel's
-//! `drivers/net/vxlan/vxlan_core.c`: behind which VTEP a source address is.
+//! Data-plane learning (RFC 7348 section 4.1): which VTEP a source address is behind. It follows
+//! `vxlan_snoop()` in the kernel's `drivers/net/vxlan/vxlan_core.c`.
 //!
-//! Nothing is forwarded by what is heard here. What the tables do not say yet is reported; control
-//! writes it into the kernel's FDB, from where it comes back with the next snapshot. What they say
-//! already is reported a few times in an ageing time, so that the kernel does not forget who still
-//! sends. A cache of fixed size remembers what was reported lately: in between, a frame costs one
-//! look into it.
+//! This module does not change forwarding itself. It reports addresses that the tables do not have.
+//! Control writes them into the kernel's FDB, and they come back in the next snapshot. Known
+//! addresses are reported a few times per ageing time, so that the kernel does not age them out. A
+//! cache of fixed size holds recent reports. For an address in it, a frame costs one lookup.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -16,54 +15,53 @@ use wire::MacAddr;
 use crate::counters::Counter;
 use crate::drop_reason::DropReason;
 
-/// What was reported and is not in the tables after this time was lost, and is reported again.
+/// Time after which a reported address that is not in the tables is reported again.
 pub const AGAIN: Duration = Duration::from_millis(50);
-/// Reports about an address that the tables have, in an ageing time: so often may the kernel miss
-/// one.
+/// Reports of a known address per ageing time. The kernel may miss all but one of them.
 pub const REFRESHES: u32 = 4;
-/// Reports of either kind (new and moved addresses, and refreshed ones) that are made in a
-/// millisecond, in the long run.
+/// Sustained rate of reports per millisecond. It applies separately to new or moved addresses, and
+/// to refreshes.
 pub const PER_MILLISECOND: u64 = 4;
-/// Reports of either kind that are made at once.
+/// Largest burst of reports, separately for each kind.
 pub const BURST: u64 = 512;
 
-/// Addresses that the cache remembers: about twice what control lets one netdev learn.
+/// Capacity of the cache in addresses: about twice the number that control lets one netdev learn.
 const CACHED: usize = SETS * WAYS;
 const SETS: usize = 4096;
 const WAYS: usize = 8;
-/// When an address that is never to be refreshed is looked up again, so that its place in the cache
-/// comes free.
+/// Time in milliseconds after which an address that needs no refresh is looked up again. Until then
+/// its cache entry is hardly ever evicted.
 const IDLE: u64 = 60_000;
 
-/// An address in the cache. Times are in milliseconds since the first frame.
+/// A cache entry. Times are in milliseconds since the learner's first frame.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// MAC address and slot; 0 is nobody.
+    /// MAC address and slot; 0 if the entry is unused.
     key: u64,
     vtep: u32,
-    /// Of the snapshot that has it so; 0 while it was only reported.
+    /// Generation of the snapshot that confirmed the entry; 0 while it is only reported.
     generation: u64,
-    /// When it is to be reported again.
+    /// When the address must be looked up or reported again.
     due: u64,
 }
 
-/// What a source address means to the tables.
+/// How a source address compares with the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// They do not have it.
+    /// The tables do not have it.
     New,
-    /// They have it behind this other VTEP.
+    /// The tables have it behind this other VTEP.
     Moved(Ipv4Addr),
-    /// They have it there.
+    /// The tables have it behind the sending VTEP.
     Known,
-    /// It has a static entry there, which nothing refreshes.
+    /// It has a static entry with the sending VTEP and is never refreshed.
     Static,
 }
 
-/// Compares the tables with where a source address was heard of.
+/// Compares a source address and its VTEP with the tables.
 ///
 /// # Errors
-/// [`DropReason::StaticSource`].
+/// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
 pub(crate) fn judge(
     (mac, vtep): (MacAddr, Ipv4Addr),
     (table, learning): (&VniTable, &Learning),
@@ -82,7 +80,7 @@ pub(crate) fn judge(
     })
 }
 
-/// Lets [`PER_MILLISECOND`] pass, and [`BURST`] at once.
+/// Token bucket with a rate of [`PER_MILLISECOND`] and a depth of [`BURST`].
 #[derive(Debug)]
 struct Bucket {
     tokens: u64,
@@ -106,14 +104,14 @@ impl Bucket {
     }
 }
 
-/// See the module's description.
+/// Finds source addresses to report to control.
 #[derive(Debug, Default)]
 pub(crate) struct Learner {
     /// Empty until the first frame of a VNI that learns.
     cache: Box<[[Seen; WAYS]]>,
     start: Option<Instant>,
     now: u64,
-    /// Apart from each other, so that a flood of new addresses does not let the known ones age.
+    /// Separate limits, so that a flood of new addresses does not let known ones age out.
     news: Bucket,
     refreshes: Bucket,
     reports: Vec<Learned>,
@@ -129,11 +127,11 @@ impl Learner {
         self.reports.drain(..)
     }
 
-    /// A frame came from `vtep` with this source address. `limited` counts what would have been
-    /// reported.
+    /// Processes a frame from `vtep` with this source address. `limited` counts reports that the
+    /// rate limit suppressed.
     ///
     /// # Errors
-    /// [`DropReason::StaticSource`].
+    /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
     pub(crate) fn hear(
         &mut self,
         (mac, vtep): (MacAddr, Ipv4Addr),
@@ -142,14 +140,14 @@ impl Learner {
         limited: &Counter,
     ) -> Result<(), DropReason> {
         if self.cache.is_empty() {
-            // Once in a worker's life.
+            // Allocated once per worker.
             self.cache = vec![[Seen::default(); WAYS]; SETS].into();
             self.reports.reserve(CACHED.min(BURST as usize * 2));
         }
         let key = key(mac, table.slot.get());
         let Some(set) = self.cache.get_mut(set_of(key)) else { return Ok(()) };
-        // What is due soonest is missed least: what was known for long is not pushed out by what is
-        // new.
+        // Evicts the entry that is due first. New addresses therefore rarely evict known
+        // ones.
         let place = match set.iter_mut().find(|seen| seen.key == key) {
             Some(place) => Some(place),
             None => set.iter_mut().min_by_key(|seen| seen.due),
@@ -162,7 +160,7 @@ impl Learner {
             return Ok(());
         }
         let heard = judge((mac, vtep), (table, learning), snapshot)?;
-        // Reported, but not in the tables when it was last looked for.
+        // The address was reported, and was not in the tables at the last lookup.
         let reported = cached && place.generation == 0;
         let at = |due| Seen { key, vtep: vtep.to_bits(), generation, due };
         let report = Learned { ifindex: learning.ifindex, mac, vtep };
@@ -179,7 +177,7 @@ impl Learner {
             return Ok(());
         }
         if reported && place.vtep != vtep.to_bits() && now < place.due {
-            // Two VTEPs claim it: no report for each frame.
+            // Two VTEPs claim the address. It must not be reported for every frame.
             return Ok(());
         }
         let Some(ageing) = learning.ageing.filter(|_| heard == Heard::Known) else {
@@ -188,9 +186,9 @@ impl Learner {
         };
         let interval = milliseconds(ageing / REFRESHES);
         let due = match (cached, reported) {
-            // Nobody knows how long it has lived.
+            // The age of the kernel's entry is unknown.
             (false, _) => now,
-            // It has lived since it was reported.
+            // The kernel's entry is as old as the report.
             (true, true) => place.due.saturating_sub(milliseconds(AGAIN)).saturating_add(interval),
             (true, false) => place.due,
         };
@@ -217,7 +215,7 @@ const fn key(MacAddr([a, b, c, d, e, f]): MacAddr, slot: u16) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, s, t])
 }
 
-/// Where in the cache a key is looked for.
+/// The cache set of a key.
 const fn set_of(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SETS.ilog2())) as usize
 }

@@ -1,20 +1,21 @@
-//! Encapsulate and decapsulate batches of frames against a snapshot: no I/O, no async, no clock.
+//! Encapsulation and decapsulation of batches of frames against a snapshot. The crate does no I/O,
+//! is not async and reads no clock.
 //!
-//! - [`frame`], [`batch`], [`tx_batch`]: what comes in and what goes out
-//! - [`engine`]: one worker's state, and the accounts it keeps
+//! - [`frame`], [`batch`], [`tx_batch`]: received frames and frames to be sent
+//! - [`engine`]: the state of one worker, and its counters
 //! - [`encapsulate`], [`decapsulate`]: the two directions
-//! - [`bridge`]: a bridge of our own, where there is none of the kernel's
-//! - `decide`: where a frame goes, asked by [`encapsulate`] and by [`mod@explain`]
-//! - [`mod@explain`], [`mod@explain_received`]: what would become of a frame, either way
-//! - `flows`: what was decided about RoCE flows, remembered
-//! - `senders`: who sends to which VNI, remembered
-//! - `hosts`: which frames skip the bridge on their way to a host
-//! - `outer`: the outer headers' bytes
-//! - [`gso`], `partial`, `crc32c`: what senders left to somebody below
-//! - [`unresolved`]: frames whose next hop is not resolved yet
-//! - [`learn`]: which VTEP a source address came from, where the data plane is to learn it
-//! - [`aggregate`], `coalesce`: frames of one flow that leave as one
-//! - [`drop_reason`], [`counters`]: what became of every frame
+//! - [`bridge`]: the bridge of standalone mode, where there is no kernel bridge
+//! - `lookup`: where a frame goes; shared by [`encapsulate`] and [`mod@explain`]
+//! - [`mod@explain`], [`mod@explain_received`]: describe what would happen to a frame
+//! - `encap_cache`: decisions about known RoCE flows
+//! - `decap_cache`: known pairs of remote VTEP and VNI
+//! - `host_delivery`: which decapsulated frames bypass the bridge
+//! - `outer`: the outer headers
+//! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
+//! - [`unresolved`]: frames that wait for the MAC address of their next hop
+//! - [`learn`]: data-plane learning of source addresses
+//! - [`aggregate`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
+//! - [`drop_reason`], [`counters`]: accounting for every frame
 
 pub mod aggregate;
 pub mod batch;

@@ -1,5 +1,5 @@
-//! Where a frame goes. Asked by [`crate::encapsulate`] to send it and by [`crate::explain`] to tell
-//! about it, so that both say the same.
+//! Where a frame from the bridge goes. [`crate::encapsulate`] and [`crate::explain`] share this
+//! code, so that the explanation always matches the forwarding.
 
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,34 +13,34 @@ use crate::frame::{Checksum, Frame, Offload};
 use crate::gso::Segmenter;
 use crate::outer::{Inner, OVERHEAD};
 
-/// Outer headers that count against the underlay's MTU.
+/// Length of the outer headers that count against the underlay's MTU, in bytes.
 pub const L3_OVERHEAD: usize = OVERHEAD - 14;
 
-/// What becomes of a frame from the bridge: to whom, and in how many pieces. Borrows rather than
-/// holds: it is made for every frame.
+/// The decision about a frame from the bridge: its destinations and its pieces. It only borrows,
+/// because one is made for every frame.
 #[derive(Clone, Copy)]
 pub struct Decision<'a> {
     pub vni: &'a VniTable,
     pub dissection: &'a Dissection,
-    /// The VTEPs that get a copy each, at least one.
+    /// The VTEPs that get a copy each; at least one.
     pub remotes: &'a [VtepIndex],
-    /// Whether that is the flood list.
+    /// Whether `remotes` is the flood list.
     pub flooded: bool,
-    /// What the outer headers may take over.
+    /// The fields of the inner packet that the outer headers may inherit.
     pub inner: Inner,
     frame: &'a Frame<'a>,
 }
 
-/// One frame that each remote VTEP gets.
+/// One frame to be sent to each remote VTEP: the whole frame, or a segment of it.
 pub struct Piece {
-    /// Bytes of the received frame that follow the headers which were rewritten, if any were.
+    /// Range of the received frame that follows the rewritten headers.
     pub body: Range<usize>,
-    /// In a UDP super-frame the segment's own RoCE header.
+    /// The RoCE header of a segment; the outer `None` is for a frame that is not split.
     roce: Option<Option<Roce>>,
 }
 
 impl<'a> Decision<'a> {
-    /// Looks the frame's destination up.
+    /// Looks up the destination of the frame.
     ///
     /// # Errors
     /// [`DropReason::NoRemote`], [`DropReason::InnerTruncated`].
@@ -59,7 +59,7 @@ impl<'a> Decision<'a> {
         Ok(Self { vni, dissection, remotes, flooded: known.is_none(), inner, frame })
     }
 
-    /// A frame that goes to these VTEPs, of which there is at least one.
+    /// A decision for the given VTEPs, of which there must be at least one.
     pub fn to(
         frame: &'a Frame<'a>,
         dissection: &'a Dissection,
@@ -71,20 +71,20 @@ impl<'a> Decision<'a> {
         Self { vni, dissection, remotes, flooded, inner, frame }
     }
 
-    /// Whether its sender left nothing of the frame to somebody below.
+    /// Whether neither a checksum nor segmentation is left to be done.
     #[inline]
     pub const fn is_finished(&self) -> bool {
         self.frame.offload.gso.is_none()
             && !matches!(self.frame.offload.checksum, Checksum::Partial { .. })
     }
 
-    /// All of the frame's bytes.
+    /// The range of all bytes of the frame.
     #[inline]
     pub const fn whole(&self) -> Range<usize> {
         0..self.frame.data.len()
     }
 
-    /// What cuts the frame, if it is a super-frame.
+    /// The segmenter of the frame, if it is a super-frame.
     ///
     /// # Errors
     /// As [`Segmenter::new`].
@@ -94,8 +94,8 @@ impl<'a> Decision<'a> {
         Segmenter::new(self.frame.data, self.dissection, gso, self.frame.offload.checksum).map(Some)
     }
 
-    /// Length in bytes of the longest segment of a super-frame that the kernel can cut inside a
-    /// tunnel, and what it is to be told of it behind the outer headers.
+    /// Describes a super-frame that the kernel can split inside a tunnel. Returns the length of its
+    /// longest segment in bytes, and the offloads to request. `None` if the kernel cannot split it.
     pub fn in_a_tunnel(&self, segmenter: &Segmenter<'_>) -> Option<(usize, Offload)> {
         let Offload { checksum: Checksum::Partial { .. }, gso } = self.frame.offload else {
             return None;
@@ -104,11 +104,11 @@ impl<'a> Decision<'a> {
         Some((longest, Offload { checksum, gso }))
     }
 
-    /// Prepares one piece: writes those headers to `inner` that differ from the frame's.
+    /// Prepares one piece. Headers that differ from the frame's are written to `inner`.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] if the sender's description does not fit the frame,
-    /// [`DropReason::TooBig`] if the headers are too long to be rewritten.
+    /// [`DropReason::BadOffload`] if the offloads do not fit the frame, [`DropReason::TooBig`] if
+    /// the headers are too long for `inner`.
     #[inline]
     pub fn piece(
         &self,
@@ -129,7 +129,7 @@ impl<'a> Decision<'a> {
         Ok(Piece { body, roce: None })
     }
 
-    /// Completes the frame's checksum; returns which bytes follow it.
+    /// Completes the checksum of the frame. Returns the range of bytes that follow it.
     fn complete(
         &self,
         start: u16,
@@ -156,34 +156,34 @@ impl<'a> Decision<'a> {
         }
     }
 
-    /// The same with its reasons.
+    /// The outer source port of a piece, and how it was chosen.
     pub fn explain_source_port(&self, piece: Option<&Piece>) -> entropy::Explanation {
         let roce = piece.and_then(|piece| piece.roce).unwrap_or(self.dissection.roce);
         self.vni.entropy.explain(&Dissection { roce, ..*self.dissection })
     }
 }
 
-/// How one copy reaches its VTEP.
+/// The route of one copy to its VTEP.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
     /// The VTEP's address.
     pub remote: Ipv4Addr,
     /// The hash that chose the next hop.
     pub hash: u64,
-    /// The next hops there were to choose from.
+    /// All next hops of the VTEP.
     pub paths: &'a Paths,
-    /// The one chosen.
+    /// The next hop that was chosen.
     pub hop: &'a NextHop,
     /// Length of the outer IPv4 packet in bytes.
     pub l3_length: u16,
 }
 
 impl<'a> Path<'a> {
-    /// Chooses the next hop: by a hash of the outer addresses and ports alone, so that a source
-    /// port is a path.
+    /// Chooses the next hop by a hash of the outer addresses and ports only. Frames with one source
+    /// port therefore share a path.
     ///
     /// # Errors
-    /// Why this copy goes no further.
+    /// The reason why this copy is dropped: [`DropReason::NoRoute`] or [`DropReason::TooBig`].
     #[inline(always)]
     pub fn of(
         vni: &VniTable,

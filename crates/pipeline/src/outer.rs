@@ -12,36 +12,36 @@ use wire::number::{
 use crate::drop_reason::DropReason;
 use crate::frame::{ETHERNET, MACS};
 
-/// Ethernet, IPv4, UDP and VXLAN header in bytes.
+/// Length of Ethernet, IPv4, UDP and VXLAN header in bytes.
 pub const OVERHEAD: usize = 14 + 20 + 8 + 8;
-/// Where the outer UDP header starts.
+/// Offset of the outer UDP header in the frame.
 pub const UDP_AT: usize = 14 + 20;
-/// Where UDP has its checksum.
+/// Offset of the checksum in the UDP header.
 pub const UDP_CHECKSUM: u16 = 6;
 
-/// How many tags the kernel follows (`VLAN_MAX_DEPTH` less one, `__vlan_get_protocol()` in
+/// Number of tags that the kernel skips (`VLAN_MAX_DEPTH` less one, `__vlan_get_protocol()` in
 /// `include/linux/if_vlan.h`).
 const MAX_TAGS: usize = 7;
 
-/// What the kernel's tunnels read of the inner packet, by its EtherType alone: its version and
-/// checksum do not matter. They look behind tags of 802.1Q and 802.1ad, and behind no others.
+/// The fields of the inner packet that kernel tunnels read. They rely on the EtherType only and
+/// ignore the IP version and checksum. They look behind 802.1Q and 802.1ad tags, but no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Inner {
     /// Type of service or traffic class, of IP.
     pub tos: Option<u8>,
     /// Time to live or hop limit, of IP.
     pub ttl: Option<u8>,
-    /// The don't-fragment bit, which IPv6 always has. `vxlan_xmit_one()` does not look behind tags
-    /// for it.
+    /// The don't-fragment bit; always set for IPv6. Not set behind tags, because `vxlan_xmit_one()`
+    /// does not look there.
     pub dont_fragment: bool,
 }
 
 impl Inner {
-    /// Reads a frame.
+    /// Reads the fields from a frame.
     ///
     /// # Errors
-    /// [`DropReason::InnerTruncated`] where the frame ends inside the IP header: the kernel drops
-    /// it (`skb_vlan_inet_prepare()` in `include/net/ip_tunnels.h`).
+    /// [`DropReason::InnerTruncated`] if the frame ends inside the IP header. The kernel drops such
+    /// frames (`skb_vlan_inet_prepare()` in `include/net/ip_tunnels.h`).
     #[inline]
     pub fn of(frame: &[u8]) -> Result<Self, DropReason> {
         let mut at = MACS;
@@ -73,7 +73,7 @@ impl Inner {
         Ok(Self::default())
     }
 
-    /// Reads a frame that comes out of a tunnel: there the kernel does not look behind any tag.
+    /// Reads the fields of a decapsulated frame. There the kernel does not look behind tags.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -85,7 +85,7 @@ impl Inner {
     }
 }
 
-/// What the outer header takes over from the inner packet.
+/// The fields of the outer header that may be inherited from the inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inherited {
     /// Type of service: DSCP and ECN.
@@ -97,7 +97,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// As `vxlan_xmit_one()` does it (`drivers/net/vxlan/vxlan_core.c`).
+    /// Follows `vxlan_xmit_one()` (`drivers/net/vxlan/vxlan_core.c`).
     pub fn of(tunnel: &Tunnel, inner: &Inner) -> Self {
         let Inner { tos: inner_tos, ttl: inner_ttl, dont_fragment: inner_df } = *inner;
         let tos = match tunnel.tos {
@@ -118,24 +118,24 @@ impl Inherited {
     }
 }
 
-/// The fields that differ from frame to frame.
+/// The variable fields of the outer headers of one frame.
 pub struct Outer<'a> {
     pub tunnel: &'a Tunnel,
     pub hop: &'a NextHop,
     pub remote: Ipv4Addr,
     pub source_port: u16,
-    /// The outer IPv4 packet's length in bytes, at least 36.
+    /// Length of the outer IPv4 packet in bytes, at least 36.
     pub l3_length: u16,
     pub identification: u16,
     pub inherited: Inherited,
 }
 
 impl Outer<'_> {
-    /// Writes the headers. A next hop that is not resolved gets the MAC address 00:00:00:00:00:00,
-    /// for now.
+    /// Writes the headers. An unresolved next hop gets the MAC address 00:00:00:00:00:00 for the
+    /// time being.
     ///
-    /// Word by word, and where they stay: byte by byte, as one array, it took half as long as all
-    /// of the rest.
+    /// The headers are written in place and in words, because a byte array in between is much
+    /// slower.
     #[inline]
     pub fn write(&self, headers: &mut [u8; OVERHEAD]) {
         let Self { tunnel, hop, remote, inherited: Inherited { tos, ttl, dont_fragment }, .. } =
@@ -152,7 +152,7 @@ impl Outer<'_> {
             .word(flags)
             .word(time);
         let udp_checksum = if tunnel.udp_checksum {
-            // What CHECKSUM_PARTIAL expects in the field: the pseudo header's sum, not
+            // With CHECKSUM_PARTIAL, the field holds the sum of the pseudo header, not
             // complemented.
             addresses.word(PROTOCOL_UDP.into()).word(udp_length).fold()
         } else {
@@ -194,7 +194,7 @@ mod tests {
         [&[2; 12][..], &tags.concat(), &kind, packet].concat()
     }
 
-    /// Each of these was seen on Linux 6.18 with `tos inherit ttl inherit df inherit`.
+    /// Observed on Linux 6.18 with `tos inherit ttl inherit df inherit`.
     #[test]
     fn inner_fields_are_those_that_the_kernel_reads() {
         let four = |tags: &[[u8; 4]]| Inner::of(&frame(tags, [8, 0], &IPV4));
@@ -212,7 +212,7 @@ mod tests {
         six[7] = 33;
         assert_eq!(Inner::of(&frame(&[], [0x86, 0xdd], &six)), read(true));
         assert_eq!(Inner::of(&frame(&[TAG], [0x86, 0xdd], &six)), read(false));
-        // By the EtherType alone.
+        // Only the EtherType counts, not the version.
         let mut other = IPV4;
         other[0] = 0x65;
         assert_eq!(Inner::of(&frame(&[], [8, 0], &other)), read(true));
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(Inner::of(&frame(&[], [0x88, 0xb5], &[])), Ok(Inner::default()));
     }
 
-    /// What comes out of a tunnel is not looked at behind tags.
+    /// The kernel does not look behind the tags of decapsulated frames.
     #[test]
     fn received_frames_are_read_without_tags_only() {
         let tagged = frame(&[TAG], [8, 0], &IPV4);

@@ -1,5 +1,5 @@
-//! Segments of a TCP stream, as far as they can leave together for a host: what the kernel's GRO
-//! asks of them (`tcp_gro_receive()`, `net/ipv4/tcp_offload.c`), so that the receiver cannot tell.
+//! Segments of a TCP stream that can be sent to a host as one super-frame. The conditions are those
+//! of the kernel's GRO (`tcp_gro_receive()`, `net/ipv4/tcp_offload.c`).
 
 use wire::Tcp;
 use wire::checksum::Sum;
@@ -11,46 +11,45 @@ use crate::gso::Layer;
 
 const IPV4: usize = 20;
 const IPV6: usize = 40;
-/// More fragments, or an offset.
+/// More-fragments bit and fragment offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// What a frame is to its stream.
+/// The role of a frame in a TCP stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Data, with nothing else to say than the segments before it: it may follow them in the same
-    /// frame.
+    /// A data segment that may be joined with the segments before it.
     Data(Segment),
-    /// Of a stream with this hash, but not to be joined.
+    /// A frame of the TCP stream with this hash that cannot be joined.
     Other(u32),
-    /// Of no TCP stream.
+    /// Not TCP.
     None,
-    /// Of whatever; nobody knows.
+    /// Unknown. It may belong to any stream.
     Unknown,
 }
 
-/// A segment that may leave together with others.
+/// A segment that may be joined with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// A hash of the stream.
+    /// Hash of the stream.
     pub(crate) hash: u32,
     pub(crate) layout: Layout,
-    /// Bytes of payload, at least one.
+    /// Length of the payload in bytes, at least one.
     pub(crate) payload: u32,
-    /// Whether it is the last that the sender had to say for now.
+    /// Whether the PSH flag is set.
     pub(crate) push: bool,
 }
 
-/// Where the headers of a stream's segment are.
+/// Offsets of the headers in the segments of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Bytes of all headers, 54 to 114.
+    /// Length of all headers in bytes, 54 to 114.
     pub(crate) headers: u8,
-    /// Where the TCP header is in the frame: 34 or 54.
+    /// Offset of the TCP header in the frame: 34 or 54.
     pub(crate) l4: u8,
 }
 
 impl Part {
-    /// Of an Ethernet frame whose bytes are final.
+    /// Classifies an Ethernet frame without pending offloads.
     pub(crate) fn of(frame: &[u8]) -> Self {
         let (protocol, l4, end) = match frame.get(12..) {
             Some([0x08, 0x00, 0x45, _, l0, l1, _, _, f0, f1, _, protocol, ..]) => {
@@ -67,7 +66,7 @@ impl Part {
             _ => return Self::Unknown,
         };
         if protocol != PROTOCOL_TCP {
-            // What is behind extension headers is not looked for.
+            // Extension headers are not parsed.
             return if protocol == wire::number::PROTOCOL_UDP { Self::None } else { Self::Unknown };
         }
         let Some((tcp, payload)) = frame.get(l4..).and_then(|bytes| {
@@ -91,7 +90,7 @@ impl Part {
     }
 }
 
-/// Whether IPv4 header and TCP segment are as their sender sent them.
+/// Whether the checksums of the IPv4 header and the TCP segment are right.
 fn is_intact(frame: &[u8], layer: Layer) -> bool {
     let segment = frame.get(layer.l4..).unwrap_or_default();
     let header = frame.get(layer.l3..layer.l4).unwrap_or_default();
@@ -99,14 +98,15 @@ fn is_intact(frame: &[u8], layer: Layer) -> bool {
     (layer.ipv6 || Sum::new().bytes(header).is_intact()) && sum.is_some_and(Sum::is_intact)
 }
 
-/// The TCP layer of an IPv4 packet without options, or of an IPv6 one without extension headers.
+/// The TCP layer behind an IPv4 header without options, or an IPv6 header without extension
+/// headers.
 const fn layer(l4: usize) -> Layer {
     Layer { l3: ETHERNET, l4, ipv6: l4 == ETHERNET + IPV6, protocol: PROTOCOL_TCP }
 }
 
 impl Layout {
-    /// Whether all headers of `other`, the segment so many places and bytes behind this one, are as
-    /// they would be if both were cut from one frame.
+    /// Whether `other` could be a later segment of the same super-frame as `this`. It follows by
+    /// `places` segments and `bytes` bytes of payload.
     pub(crate) fn is_followed(
         self,
         (this, other): (&[u8], &[u8]),
@@ -131,15 +131,15 @@ impl Layout {
         };
         network
             && sequence(this).map(|number| number.wrapping_add(bytes)) == sequence(other)
-            // Ports; acknowledgment, header length; window; urgent pointer and options.
+            // Ports, acknowledgment, header length, window, urgent pointer and options.
             && same(l4..l4 + 4)
             && same(l4 + 8..l4 + 13)
             && same(l4 + 14..l4 + 16)
             && same(l4 + 18..headers)
     }
 
-    /// Has the first segment's headers speak for so many bytes of payload; `push`: as the last of
-    /// them does. Says what is left to the kernel.
+    /// Patches the first segment's headers for `payload` bytes of payload in total. `push` is the
+    /// PSH flag of the last segment. Returns the offloads to request from the kernel.
     pub(crate) fn speak_for(
         self,
         headers: &mut [u8],

@@ -1,39 +1,39 @@
-//! Frames on their way out, whose memory is kept from batch to batch.
+//! A batch of frames to be sent, which reuses its memory.
 
 use core::ops::{Deref, DerefMut};
 
 use crate::batch::{Destination, Payload, TxFrame};
 use crate::frame::Offload;
 
-/// Frames to be sent after which the rest of a batch waits for its next part. A frame's copies for
-/// one flood list are never separated, so a part may be longer by those.
+/// Number of frames after which a batch is sent before the rest of its source batch is processed.
+/// The copies for one flood list are never separated, so a part may exceed this by those copies.
 pub const PART: usize = 2048;
 
 /// Frames to be sent, in order.
 ///
-/// Not a vector: to clear the 256 bytes of a new head takes as long as to encapsulate a frame. So
-/// what was sent is written over.
+/// Unlike in a vector, removed frames stay allocated and are overwritten. Zeroing the 256 bytes of
+/// each new head would cost about as much as encapsulation.
 #[derive(Debug, Default)]
 pub struct TxBatch {
-    /// Those to be sent, then those that were.
+    /// The first `length` are to be sent. The others are kept for reuse.
     frames: Vec<TxFrame>,
     length: usize,
-    /// Whether some frame may own its bytes.
+    /// Whether any frame may own its bytes.
     owning: bool,
 }
 
 impl TxBatch {
-    /// None.
+    /// An empty batch.
     #[must_use]
     pub const fn new() -> Self {
         Self { frames: Vec::new(), length: 0, owning: false }
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     pub fn clear(&mut self) {
         self.length = 0;
         if std::mem::take(&mut self.owning) {
-            // No memory of theirs is kept.
+            // Frees the bytes that the frames own.
             self.frames.clear();
         }
         if self.frames.capacity() > 2 * PART {
@@ -41,18 +41,18 @@ impl TxBatch {
         }
     }
 
-    /// Whether the rest of a batch should wait until this is sent.
+    /// Whether the batch should be sent before more frames are added.
     pub(crate) const fn is_part(&self) -> bool {
         self.length >= PART
     }
 
-    /// Frames that there is memory for.
+    /// Number of frames for which memory is allocated.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.frames.capacity()
     }
 
-    /// Returns the memory of an unusually long part.
+    /// Frees the excess memory of an unusually long part.
     #[cold]
     fn shrink(&mut self) {
         self.frames.truncate(PART);
@@ -67,7 +67,7 @@ impl TxBatch {
         self.length += 1;
     }
 
-    /// Appends a frame with an empty head, to be written where it stays.
+    /// Appends a frame with an empty head and returns it for writing in place.
     #[inline(always)]
     pub(crate) fn append(
         &mut self,
@@ -91,7 +91,7 @@ impl TxBatch {
         self.frames.push(TxFrame::new(Destination::Bridge, 0, nothing, Offload::default()));
     }
 
-    /// Takes the last frame back.
+    /// Removes and returns the last frame.
     pub(crate) fn pop(&mut self) -> Option<TxFrame> {
         self.frames.truncate(self.length);
         let last = self.frames.pop()?;

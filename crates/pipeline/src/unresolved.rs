@@ -1,5 +1,5 @@
-//! Frames whose next hop has no MAC address yet: a small queue for each, as the kernel's neighbours
-//! have (`net.ipv4.neigh.*.unres_qlen`), bounded in number and in time.
+//! Queues of frames whose next hop has no MAC address yet. As in the kernel's neighbour table
+//! (`net.ipv4.neigh.*.unres_qlen`), they are bounded in length and time.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,12 +12,12 @@ use crate::drop_reason::DropReason;
 use crate::lookup::Path;
 use crate::tx_batch::TxBatch;
 
-/// Frames that may wait for one next hop: about what the kernel's default of 212,992 bytes holds of
-/// full frames.
+/// Largest number of frames that wait for one next hop. The kernel's default of 212,992 bytes holds
+/// about as many full-sized frames.
 pub const PER_NEXT_HOP: usize = 128;
-/// How long a frame waits: the kernel gives up after three probes one second apart.
+/// Longest time that a frame waits. The kernel gives up after three probes one second apart.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// Requests to resolve the same next hop are this far apart.
+/// Interval between requests to resolve the same next hop.
 pub const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A next hop: interface index and gateway.
@@ -27,17 +27,17 @@ pub type Adjacency = (u32, IpAddr);
 struct Held {
     adjacency: Adjacency,
     vtep: VtepIndex,
-    /// The outer destination address that stands in the frame.
+    /// The outer destination address in the frame's header.
     remote: Ipv4Addr,
     hash: u64,
     transmit: TxFrame,
     since: Instant,
 }
 
-/// What a held frame's time has come for.
+/// What to do with a held frame.
 enum Fate<'a> {
     Send(&'a NextHop),
-    /// For this next hop, if there is one at all.
+    /// Keep waiting, for this next hop if there is a route at all.
     Wait(Option<&'a NextHop>),
     GiveUp(DropReason),
 }
@@ -46,7 +46,7 @@ impl Held {
     fn fate<'a>(&self, snapshot: &'a Snapshot, now: Instant) -> Fate<'a> {
         let vtep = snapshot.vtep(self.vtep);
         if vtep.is_some_and(|vtep| vtep.address != self.remote) {
-            // Its place in the table is another VTEP's by now.
+            // The index has been reused for another VTEP.
             return Fate::GiveUp(DropReason::NoRoute);
         }
         let hop = vtep.and_then(|vtep| vtep.paths.choose(self.hash));
@@ -68,33 +68,33 @@ struct Queue {
     asked: Option<Instant>,
 }
 
-/// See the module's description.
+/// Frames that wait for a next hop.
 #[derive(Debug, Default)]
 pub struct Hold {
-    /// In the order of arrival, whatever they wait for: so each flow's frames leave in order, also
-    /// when they were put to wait for different next hops.
+    /// In the order of arrival, across all next hops. The frames of a flow therefore leave in order
+    /// even if its next hop has changed.
     frames: VecDeque<Held>,
     queues: HashMap<Adjacency, Queue>,
     requests: Vec<Adjacency>,
 }
 
 impl Hold {
-    /// Frames that wait.
+    /// Number of waiting frames.
     #[must_use]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether none waits.
+    /// Whether no frame waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Keeps a finished frame that only lacks its next hop's MAC address.
+    /// Holds a finished frame that only lacks the MAC address of its next hop.
     ///
     /// # Errors
-    /// [`DropReason::HoldQueueFull`] when [`PER_NEXT_HOP`] frames wait for it already.
+    /// [`DropReason::HoldQueueFull`] if [`PER_NEXT_HOP`] frames already wait for the next hop.
     pub(crate) fn push(
         &mut self,
         mut transmit: TxFrame,
@@ -115,8 +115,8 @@ impl Hold {
         Ok(())
     }
 
-    /// Moves every frame whose next hop is known by now to `out`, gives those up that waited too
-    /// long.
+    /// Moves frames whose next hop is resolved to `out`. Calls `give_up` for those that waited too
+    /// long or can no longer be sent.
     pub(crate) fn release(
         &mut self,
         snapshot: &Snapshot,
@@ -160,7 +160,7 @@ impl Hold {
         self.queues.retain(|_, queue| queue.waiting > 0);
     }
 
-    /// Gives up all frames; `give_up` is told the slot of each.
+    /// Drops all frames and calls `give_up` with the slot of each.
     pub(crate) fn clear(&mut self, mut give_up: impl FnMut(u16)) {
         for held in self.frames.drain(..) {
             give_up(held.transmit.slot);
@@ -168,7 +168,7 @@ impl Hold {
         self.queues.clear();
     }
 
-    /// Next hops that the kernel should be asked to resolve.
+    /// Returns and clears the next hops that the kernel should resolve.
     pub(crate) fn requests(&mut self) -> impl Iterator<Item = Adjacency> + '_ {
         self.requests.drain(..)
     }

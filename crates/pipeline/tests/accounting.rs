@@ -1,5 +1,5 @@
 //! Every frame is accounted for, and frames that wait for a next hop leave in order.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn offload() -> impl Strategy<Value = Offload> {
     (checksum, gso).prop_map(|(checksum, gso)| Offload { checksum, gso })
 }
 
-/// Frames of all kinds, whole, cut short, padded and with bits changed.
+/// Frames of all kinds: complete, truncated, padded and with modified bits.
 fn frame() -> impl Strategy<Value = Owned> {
     let vxlan = |inner: Vec<u8>| {
         let mut worker = Worker::new();
@@ -173,7 +173,7 @@ proptest! {
     }
 }
 
-/// A leaf whose only next hop is not resolved.
+/// A leaf whose only next hop is unresolved.
 fn unresolved() -> Leaf {
     let mut leaf = Leaf::one();
     leaf.vteps[0].1 = vec![hop(3)];
@@ -201,7 +201,7 @@ fn frames_wait_for_their_next_hop_and_leave_in_order() {
     let adjacency = (3, hop(3).gateway);
     assert_eq!(worker.pipeline.resolve_requests().collect::<Vec<_>>(), [adjacency]);
 
-    // The batch is used again while they wait; nothing is known yet.
+    // The batch is reused while frames wait. The next hop is still unresolved.
     worker.encapsulate_at(&[numbered(3)], &unresolved().snapshot(), now + ASK_AGAIN / 2);
     assert_eq!(worker.pipeline.resolve_requests().count(), 0);
     worker.pipeline.release(&unresolved().snapshot(), now + ASK_AGAIN, &mut worker.out);
@@ -231,14 +231,15 @@ fn frames_that_waited_follow_a_route_that_moved() {
     let (mut worker, now) = (Worker::new(), Instant::now());
     worker.encapsulate_at(&[numbered(0)], &unresolved().snapshot(), now);
     let _ = worker.pipeline.resolve_requests().count();
-    // The other next hop is not resolved either: it is asked for, and frames behind wait behind.
+    // The other next hop is unresolved as well. It is requested, and later frames wait behind the
+    // earlier ones.
     let mut moved = unresolved();
     moved.vteps[0].1[0] = hop(4);
     moved.vteps[0].1[0].destination_mac = None;
     worker.pipeline.release(&moved.snapshot(), now, &mut worker.out);
     assert_eq!(worker.pipeline.resolve_requests().collect::<Vec<_>>(), [(4, hop(4).gateway)]);
     worker.encapsulate_at(&[numbered(1)], &moved.snapshot(), now);
-    // And back: one waited for each of them.
+    // The route changes back. One frame has waited for each next hop.
     let mut back = unresolved();
     back.vteps[0].1[0] = hop(3);
     worker.batch.clear();
@@ -322,7 +323,7 @@ fn no_more_than_so_many_frames_wait_for_one_next_hop() {
     assert_eq!(worker.pipeline.counters().held.get(), PER_NEXT_HOP as u64);
     assert_eq!(worker.dropped(DropReason::HoldQueueFull), 3 * 64 - PER_NEXT_HOP as u64);
     assert_eq!(worker.pipeline.resolve_requests().count(), 1);
-    // Still full after a look at it.
+    // The queue is still full after a release that sends nothing.
     worker.pipeline.release(&snapshot, now, &mut worker.out);
     worker.encapsulate_at(&[numbered(0)], &snapshot, now);
     assert_eq!(worker.pipeline.counters().held.get(), PER_NEXT_HOP as u64);
@@ -353,7 +354,7 @@ fn traffic_is_counted_where_it_belongs() {
     );
 }
 
-/// What leaves by a default route is counted as such, of the VTEP and of all.
+/// Frames that leave by a default route are counted, for the VTEP and in total.
 #[test]
 fn frames_by_a_default_route_are_counted() {
     let mut leaf = Leaf::one();
@@ -370,8 +371,8 @@ fn frames_by_a_default_route_are_counted() {
     assert_eq!(worker.pipeline.counters().peer(0, LEAF_2).unwrap().sent.frames.get(), 4);
 }
 
-/// What goes to a VTEP and comes from it is counted as its own, in inner frames and bytes; who gets
-/// its index starts at zero.
+/// Frames to and from a VTEP are counted for it, in inner frames and bytes. A VTEP that gets a
+/// reused index starts at zero.
 #[test]
 fn each_peer_has_its_counters() {
     let (one, two) = (Leaf::one().snapshot(), Leaf::two().snapshot());
@@ -395,7 +396,7 @@ fn each_peer_has_its_counters() {
     assert_eq!(counted(&worker, 1, leaf_1), None, "it is another's");
     assert_eq!(counted(&worker, PEERS as u32, leaf_1), None);
 
-    // The other end.
+    // The remote end.
     let mut worker = Worker::new();
     let frames: Vec<Owned> = sent.into_iter().map(Owned::plain).collect();
     worker.decapsulate(&frames[..1], &two);
@@ -403,13 +404,13 @@ fn each_peer_has_its_counters() {
     worker.encapsulate(&[Owned::tagged(flooded)], &two);
     account(&worker);
     assert_eq!(counted(&worker, 0, leaf_1), Some(((1, bytes), (1, bytes))));
-    // From a VTEP that no table names: counted as such, and as nobody's.
+    // A frame from a VTEP that is in no table is not counted for any VTEP.
     let mut stranger = Leaf::two();
     stranger.vteps[0].0 = Ipv4Addr::new(10, 0, 0, 9);
     worker.decapsulate(&frames[..1], &stranger.snapshot());
     account(&worker);
     assert_eq!(counted(&worker, 0, leaf_1), Some(((1, bytes), (1, bytes))));
-    // The index goes to that one.
+    // The index is reused for that VTEP.
     worker.encapsulate(&[Owned::tagged(roce(1, 1))], &stranger.snapshot());
     account(&worker);
     assert_eq!(counted(&worker, 0, Ipv4Addr::new(10, 0, 0, 9)), Some(((1, bytes), (0, 0))));

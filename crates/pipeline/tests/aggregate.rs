@@ -1,5 +1,5 @@
-//! Frames that leave together: nothing is lost, doubled or overtaken, and what the kernel cuts are
-//! the frames that went in.
+//! Frames that are sent together. No frame is lost, duplicated or overtaken, and splitting the
+//! groups yields the original frames.
 
 #![allow(
     clippy::expect_used,
@@ -14,7 +14,7 @@ use pipeline::{Batch, Checksum, Destination, GsoKind, Offload, Payload, TxFrame}
 use proptest::prelude::*;
 use wire::checksum::{Sum, checksum};
 
-/// An encapsulated frame of a flow, its inner frame filled with `mark`, `length` bytes of it.
+/// An encapsulated frame of a flow. Its inner frame has `length` bytes of value `mark`.
 fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: bool) -> TxFrame {
     let l3 = (20 + 8 + 8 + length) as u16;
     let mut ip = vec![0x45, 0, 0, 0, 7, mark, 0, 0, ttl, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -42,7 +42,7 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
     transmit
 }
 
-/// What is handed to the kernel for a train, as one piece.
+/// The bytes that are handed to the kernel for a group.
 fn coupled(
     aggregator: &Aggregator,
     train: &GsoGroup,
@@ -58,15 +58,16 @@ fn coupled(
     (whole, offload)
 }
 
-/// As `__udp_gso_segment()` and `inet_gso_segment()` cut it: the payloads, for all headers but
-/// lengths and sums are alike.
+/// Splits a super-frame like `__udp_gso_segment()` and `inet_gso_segment()`. Lengths and checksums
+/// are not updated, because the comparison ignores them.
 fn cut(whole: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let (head, payload) = whole.split_at(GsoGroup::SHARED);
     let size = offload.gso.map_or(payload.len(), |gso| usize::from(gso.size));
     payload.chunks(size).map(|payload| [head, payload].concat()).collect()
 }
 
-/// Without what each frame of a super-frame gets anew: lengths, sums, and the identification.
+/// Clears what differs between the frames of a super-frame: lengths, checksums and the
+/// identification.
 fn without_lengths(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for at in [16..20, 24..26, 38..42] {
@@ -101,14 +102,15 @@ fn frames_of_a_flow_and_size_leave_together_and_a_smaller_one_is_the_last() {
     );
 }
 
-/// Whoever cuts a super-frame gives each piece a UDP checksum, and kernel VXLAN sends none where the netdev has `noudpcsum`.
+/// The kernel gives each segment a UDP checksum. Kernel VXLAN sends none if the netdev has
+/// `noudpcsum`.
 #[test]
 fn frames_without_a_checksum_leave_one_by_one() {
     let frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, false)).collect();
     assert_eq!(assembled(&frames, true).len(), 5);
 }
 
-/// However many there are, none ends another's train.
+/// Any number of interleaved flows share the hash table without closing each other's groups.
 #[test]
 fn each_of_many_flows_that_take_turns_leaves_in_one() {
     const FLOWS: usize = 200;
@@ -156,7 +158,7 @@ proptest! {
             after.extend(cut(&whole, offload).into_iter().map(|frame| (to, frame)));
         }
         prop_assert_eq!(after.len(), before.len());
-        // Of each flow, all sizes together: the same frames in the same order.
+        // Each flow, with frames of all sizes, yields the same frames in the same order.
         for port in 1u16..4 {
             for uplink in 3u32..5 {
                 let of = |frames: &[(Destination, Vec<u8>)]| -> Vec<Vec<u8>> {

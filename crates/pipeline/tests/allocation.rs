@@ -1,5 +1,5 @@
-//! No allocation per frame.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! No memory allocation per frame.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -41,14 +41,14 @@ fn q19_no_allocation_per_frame() {
     let sent: Vec<_> = one.encapsulate(&frames, &here).into_iter().map(Owned::plain).collect();
     let mut incoming = Batch::new(sent.len());
     for frame in &sent {
-        // As a port would hand over what the peer's card has summed.
+        // The peer's device has verified the checksum.
         let mut frame = frame.frame();
         frame.offload.checksum = pipeline::Checksum::Valid;
         assert!(incoming.push(frame));
     }
     let mut two = Worker::new();
     let now = Instant::now();
-    // The first round grows what is to be reused.
+    // The first round allocates the buffers that later rounds reuse.
     for round in 0..4 {
         let made = allocations(|| {
             one.out.clear();
@@ -70,8 +70,8 @@ fn q19_no_allocation_per_frame() {
     }
 }
 
-/// Nor where addresses are learned: known ones are refreshed, one moves to and fro, new ones come
-/// with every frame.
+/// No allocation per frame with learning either. Known addresses are refreshed, one moves back and
+/// forth, and every frame brings a new one.
 #[test]
 fn q19_no_allocation_per_frame_with_learning() {
     const AGEING: Duration = Duration::from_secs(4);
@@ -105,17 +105,17 @@ fn q19_no_allocation_per_frame_with_learning() {
             reports += worker.pipeline.learned().filter(|learned| learned.mac.0 == SOURCE).count();
         });
         assert_eq!(worker.out.len(), 64);
-        // The first round makes what is reused.
+        // The first round allocates the buffers that later rounds reuse.
         assert!(round == 0 || made == 0, "{made} in round {round}");
         now += AGEING / REFRESHES;
     }
     assert!(reports >= 39, "{reports}: every round refreshes it, or says that it has moved");
 }
 
-/// A leaf's frames of a round, in batches as its rings hand them over.
+/// The frames of one round, in batches of the size that a ring delivers.
 type Batches = Vec<Batch<'static>>;
 
-/// Frames that a batch has at most.
+/// Largest number of frames in a batch.
 const BATCH: usize = 64;
 
 fn batches(frames: &[Owned]) -> Batches {
@@ -127,7 +127,7 @@ fn batches(frames: &[Owned]) -> Batches {
     frames.chunks(BATCH).map(fill).collect()
 }
 
-/// What hosts send: of each length and kind, by itself and in super-frames, of 500 flows each.
+/// Frames from hosts: all lengths and kinds, single frames and super-frames, of 500 flows each.
 fn from_hosts() -> Vec<Owned> {
     let mut frames = Vec::new();
     for flow in 0..500_u32 {
@@ -155,7 +155,7 @@ fn from_hosts() -> Vec<Owned> {
     frames
 }
 
-/// What leaves together, as the kernel gets it.
+/// The frames of each group as the kernel receives them.
 fn coupled(aggregator: &Aggregator, out: &mut [TxFrame], batch: &Batch<'_>) -> Vec<Owned> {
     let couple = |train: &GsoGroup| {
         let offload = train.couple(&mut out[train.first()], batch);
@@ -170,8 +170,8 @@ fn coupled(aggregator: &Aggregator, out: &mut [TxFrame], batch: &Batch<'_>) -> V
     aggregator.trains().iter().map(couple).collect()
 }
 
-/// Nor with many flows of all sizes, both ways, in super-frames or not, with tables that change:
-/// `VTEPD_FRAMES` of them.
+/// No allocation with many flows of all sizes, in both directions, with and without super-frames,
+/// while tables change. `VTEPD_FRAMES` sets the number of frames.
 #[test]
 fn q19_no_allocation_with_many_flows_and_sizes() {
     const PORT: u32 = 8;
@@ -187,7 +187,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     let there =
         [1, 2].map(|generation| leaf(Leaf { hosts: hosts.clone(), ..Leaf::two() }, generation));
     let from_hosts = batches(&from_hosts());
-    // What a peer makes of it: segments, and those of one flow together.
+    // What a peer receives: separate segments, and groups of one flow.
     let (mut peer, mut aggregator, mut carried) =
         (Worker::new(), Aggregator::default(), Vec::new());
     for batch in &from_hosts {
@@ -199,7 +199,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
         }
     }
     let carried = batches(&carried);
-    // As the daemon sets its workers up, and as `gso = false` does.
+    // Workers as the daemon configures them, with and without `gso = false`.
     let [mut together, mut alone] = [true, false].map(|together| {
         let (mut one, mut two) = (Worker::new(), Worker::new());
         if together {
@@ -232,7 +232,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
             }
         });
         assert!(frames - before > 10_000, "{} frames in round {round}", frames - before);
-        // The first round makes what is reused.
+        // The first round allocates the buffers that later rounds reuse.
         assert!(round == 0 || made == 0, "{made} in round {round}");
         if frames >= wanted && round > 1 {
             println!("{frames} frames in {} rounds", round + 1);
@@ -244,7 +244,7 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     }
 }
 
-/// Has frames leave, as a socket does that takes them all. Returns how many there were.
+/// Groups and accounts for frames like a socket that accepts all of them. Returns their number.
 fn leave(
     worker: &mut Worker,
     aggregator: &mut Aggregator,

@@ -1,6 +1,5 @@
-//! The bridge of our own: where frames go, what is learned and forgotten, and that nothing is lost
-//! uncounted.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! The bridge of standalone mode: forwarding, learning, ageing and accounting.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -43,7 +42,7 @@ fn tunnelled(to: [u8; 6], from: [u8; 6]) -> Owned {
     Owned::plain(bytes)
 }
 
-/// Leaf 1 with three access ports, at a time.
+/// Leaf 1 with three access ports, and the current time.
 struct Switch {
     worker: Worker,
     snapshot: Snapshot,
@@ -68,8 +67,8 @@ impl Switch {
         Self::with(&Leaf { fdb: Vec::new(), strict: true, ..Leaf::one() }, 50, 5)
     }
 
-    /// What becomes of frames from a port: the ports that get them, and the last numbers of the
-    /// VTEPs.
+    /// Forwards frames from an access port. Returns the egress ports, and the last octets of the
+    /// destination VTEPs.
     fn port_sends(&mut self, port: u16, frames: &[Owned]) -> (Vec<u16>, Vec<u8>) {
         self.worker.batch.clear();
         self.worker.out.clear();
@@ -131,12 +130,12 @@ fn a_station_is_where_it_was_heard_last() {
     assert_eq!(switch.place(mac(1)), Some(Place::Port(1)));
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![1], vec![]));
     assert_eq!(switch.leaf_2_sends(tunnelled(mac(1), mac(3))), (vec![1], vec![]));
-    // From here to a VTEP and back.
+    // A station moves from a port to a VTEP and back.
     assert_eq!(switch.port_sends(0, &[frame(mac(3), mac(2))]), (vec![], vec![2]));
     switch.leaf_2_sends(tunnelled(BROADCAST, mac(1)));
     assert_eq!(switch.place(mac(1)), Some(Place::Vtep(VtepIndex(0), LEAF_2)));
     assert_eq!(switch.port_sends(0, &[frame(mac(1), mac(2))]), (vec![], vec![2]));
-    // For where it comes from.
+    // The destination is where the frame came from.
     assert_eq!(switch.leaf_2_sends(tunnelled(mac(3), mac(1))), (vec![], vec![]));
     assert_eq!(switch.port_sends(0, &[frame(mac(2), mac(4))]), (vec![], vec![]));
     assert_eq!(switch.worker.dropped(DropReason::SamePort), 2);
@@ -145,7 +144,7 @@ fn a_station_is_where_it_was_heard_last() {
 #[test]
 fn a_silent_station_is_forgotten() {
     let mut switch = Switch::new();
-    // Twice: it is the last word that counts.
+    // Twice, because the last frame determines the age.
     for _ in 0..2 {
         switch.port_sends(1, &[frame(BROADCAST, mac(1))]);
         switch.now += AGEING - Duration::from_millis(1);
@@ -239,8 +238,8 @@ fn a_super_frame_is_whole_for_ports_and_cut_for_vteps() {
 }
 
 proptest! {
-    /// Whatever comes from wherever, to whomever: no frame goes where it came from, or is lost
-    /// uncounted, and no more is learned than there is room for.
+    /// For all sequences of frames: no frame returns to where it came from or is lost without being
+    /// counted, and the limits of learned stations hold.
     #[test]
     fn the_accounts_are_even(steps in prop::collection::vec((0u16..4, 0u8..8, 0u8..8, 0u64..4000), 1..60)) {
         let mut switch = Switch::with(&Leaf { fdb: Vec::new(), ..Leaf::one() }, 4, 3);

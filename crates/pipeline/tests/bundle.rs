@@ -1,6 +1,6 @@
-//! Bundles for the punt pair: cut and unwrapped, they are the frames that went in, each between two
-//! stations in its order.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Bundles for the bridge punt pair. When split and unwrapped, they yield the original frames, in
+//! order between two stations.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -15,8 +15,8 @@ use proptest::prelude::*;
 
 const PORT: u32 = 8;
 
-/// A message for the punt pair: how many frames it has, and each as it comes from there, with the
-/// way on.
+/// What the punt pair receives in one message: the number of frames, and each frame with its
+/// destination.
 type Message = (usize, Vec<(Destination, Vec<u8>)>);
 
 fn worker(open: bool) -> Worker {
@@ -31,7 +31,7 @@ fn leaf() -> Leaf {
     Leaf { hosts: vec![(HOST, PORT)], ..Leaf::two() }
 }
 
-/// What the steering program makes of a piece.
+/// Removes the wrapper like the steering program.
 fn unwrapped(piece: &[u8]) -> (Destination, Vec<u8>) {
     assert_eq!(piece[..14], piece[WRAPPER..WRAPPER + 14], "the Ethernet header that stays");
     assert_eq!(piece[12..14], [8, 0], "all that the program can unwrap");
@@ -44,7 +44,7 @@ fn unwrapped(piece: &[u8]) -> (Destination, Vec<u8>) {
     (to, [&piece[..14], &piece[WRAPPER + 14..]].concat())
 }
 
-/// What the punt pair's far end gets of what the worker has decapsulated.
+/// The messages that the punt pair receives for the decapsulated frames.
 fn messages(worker: &mut Worker) -> Vec<Message> {
     let mut aggregator = Aggregator::default();
     aggregator.assemble(&worker.batch, &worker.out, true, true);
@@ -112,12 +112,12 @@ fn frames_between_two_stations_leave_in_bundles_of_one_size() {
         );
         assert_eq!(received(&[of(100), of(101), of(100)]), [1, 2], "a longer one begins anew");
         assert_eq!(received(&vec![of(4000); 33]), [16, 16, 1], "65,000 bytes");
-        // Between others: a place of their own.
+        // Frames between other stations form a bundle of their own.
         let mut other = of(100);
         other[11] = 0x77;
         let turns = [of(100), other.clone(), of(100), other];
         assert_eq!(received(&turns), [2, 2]);
-        // What is no IPv4 is as it was, and nobody overtakes it.
+        // A frame that is not IPv4 is sent unchanged, and no frame overtakes it.
         assert_eq!(
             received(&[of(100), udp6(0, &[7; 80]), of(100)]),
             if open { vec![2] } else { vec![1, 1, 1] }
@@ -136,8 +136,8 @@ fn tcp_for_a_host_is_another_sockets() {
     assert_eq!(sizes(&mut worker), [2]);
 }
 
-/// What is left to the kernel of a UDP packet cannot be behind a wrapper: so such flows go straight
-/// to the port, and nobody is overtaken when that begins or ends.
+/// A UDP packet with pending offloads cannot be in a bundle. Its flow goes straight to the port,
+/// and no frame is overtaken when this begins or ends.
 #[test]
 fn a_flow_that_cannot_always_be_in_a_bundle_is_in_none() {
     let (mut worker, leaf, start) = (worker(true), leaf().snapshot(), Instant::now());

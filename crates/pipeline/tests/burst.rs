@@ -1,6 +1,6 @@
-//! Frames that are flooded to many VTEPs are sent in parts: the copies of one part and the memory
-//! for them are bounded.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Frames that are flooded to many VTEPs are sent in parts. This bounds the number of copies and
+//! their memory.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -15,7 +15,7 @@ use wire::Vni;
 
 const VTEPS: u32 = 497;
 
-/// Leaf 1 with a flood list as large as a data centre.
+/// Leaf 1 with a very long flood list.
 fn leaf() -> Leaf {
     let address = |number: u32| [10, 1, (number >> 8) as u8, number as u8].into();
     let mut leaf = Leaf::one();
@@ -35,8 +35,7 @@ fn batch(frames: &[Owned]) -> Batch<'static> {
     batch
 }
 
-/// Sends what `part` makes of a batch, part by part. Returns the frames as they are sent, and how
-/// many parts there were.
+/// Processes a batch part by part. Returns the sent frames and the number of parts.
 fn in_parts(
     worker: &mut Worker,
     batch: &Batch<'_>,
@@ -60,8 +59,7 @@ fn in_parts(
     (sent, parts)
 }
 
-/// A whole turn of one host's broadcast frames, among them frames of another flow, which keep their
-/// places.
+/// A full batch of broadcast frames. Frames of another flow among them keep their positions.
 #[test]
 fn a_burst_of_broadcast_frames_is_sent_in_bounded_parts() {
     let (snapshot, now) = (leaf().snapshot(), Instant::now());
@@ -92,7 +90,7 @@ fn a_burst_of_broadcast_frames_is_sent_in_bounded_parts() {
     assert!(out.capacity() <= 2 * PART, "memory for {} frames is kept", out.capacity());
 }
 
-/// One super-frame is 45 segments, and each has a copy for each VTEP.
+/// A super-frame of 45 segments, each with a copy for each VTEP.
 #[test]
 fn a_flooded_super_frame_is_sent_in_bounded_parts() {
     let (snapshot, now) = (leaf().snapshot(), Instant::now());
@@ -112,7 +110,7 @@ fn a_flooded_super_frame_is_sent_in_bounded_parts() {
     );
 }
 
-/// The VNI goes away in the middle of a frame: what is left of it is one dropped frame.
+/// The VNI is removed while a frame is half sent. The rest counts as one dropped frame.
 #[test]
 fn what_is_left_of_a_frame_is_counted() {
     let (snapshot, now) = (leaf().snapshot(), Instant::now());
@@ -131,7 +129,7 @@ fn what_is_left_of_a_frame_is_counted() {
     );
 }
 
-/// Leaf 1 with twenty access ports of its own.
+/// Leaf 1 with twenty access ports.
 fn switch() -> Worker {
     let terms = AccessTerms {
         vni: Vni::try_from(VNI).unwrap(),
@@ -145,7 +143,8 @@ fn switch() -> Worker {
     worker
 }
 
-/// An access port's frames go to all other ports and all VTEPs, segments of super-frames included.
+/// Frames of an access port go to all other ports and all VTEPs, including the segments of
+/// super-frames.
 #[test]
 fn a_burst_from_an_access_port_is_sent_in_bounded_parts() {
     let (snapshot, now) = (leaf().snapshot(), Instant::now());
@@ -166,7 +165,7 @@ fn a_burst_from_an_access_port_is_sent_in_bounded_parts() {
     );
 }
 
-/// And so do a VTEP's, to all ports.
+/// Frames of a VTEP go to all ports.
 #[test]
 fn a_burst_from_a_vtep_is_sent_in_bounded_parts() {
     let (here, now) = (leaf().snapshot(), Instant::now());

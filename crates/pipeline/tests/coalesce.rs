@@ -1,6 +1,6 @@
-//! Segments of TCP streams for a host that leave together: cut again, they are the segments that
-//! went in, in their order.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! TCP segments for a host are grouped. The groups, when split, yield the original segments in
+//! order.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const PORT: u32 = 8;
 
-/// A segment of a stream: where it begins, its payload and its flags.
+/// A TCP segment of a stream.
 fn segment(ipv6: bool, stream: u16, sequence: u32, id: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = common::tcp(ipv6, flags, payload);
     let l4 = if ipv6 { 54 } else { 34 };
@@ -31,8 +31,8 @@ fn segment(ipv6: bool, stream: u16, sequence: u32, id: u16, flags: u8, payload: 
     frame
 }
 
-/// The frames that the kernel is handed for these, each cut again; by the frames that they were
-/// made of.
+/// The frames handed to the kernel, each as the indices of its members and the segments that result
+/// from splitting it.
 fn together(frames: &[Vec<u8>]) -> Vec<(Vec<usize>, Vec<Vec<u8>>)> {
     let mut batch = Batch::new(frames.len());
     let mut out = Vec::new();
@@ -96,7 +96,7 @@ fn segments_of_a_stream_leave_together_until_it_pauses() {
         assert_eq!(members(&[data(0), data(2), data(1)]).len(), 3, "not in order");
         assert_eq!(members(&[data(0), data(1), data(1)]), [vec![0, 1], vec![2]], "again");
         assert_eq!(members(&[data(0), of(1, 0x10, 101)]).len(), 2, "longer");
-        // What says something else is alone, and nobody overtakes it.
+        // A segment with other flags is sent alone, and no later segment overtakes it.
         for flags in [0x11, 0x12, 0x14, 0x30, 0x50, 0x90, 0] {
             let frames = [data(0), of(1, flags, 100), data(2)];
             assert_eq!(members(&frames).len(), 3, "flags {flags:x}");
@@ -112,7 +112,8 @@ fn segments_of_a_stream_leave_together_until_it_pauses() {
         let mut padded = data(1);
         padded.push(0);
         assert_eq!(members(&[data(0), padded]).len(), 2, "bytes behind the packet");
-        // RoCE between them is of no stream; what hides behind extension headers or options may be.
+        // A UDP frame does not interrupt a stream. A frame with extension headers or options does,
+        // because it may hide TCP.
         assert_eq!(members(&[data(0), common::roce(1, 1), data(1)]), [vec![0, 2], vec![1]]);
         let mut hidden = common::udp6(0, b"of what?");
         hidden[20] = 0;
@@ -144,7 +145,7 @@ fn headers_that_differ_are_kept_apart() {
 }
 
 proptest! {
-    /// Streams that take turns, with gaps, pushes, ends and damage among them.
+    /// Interleaved streams with gaps, PSH, FIN and damaged segments.
     #[test]
     fn what_is_cut_again_is_what_went_in(
         steps in prop::collection::vec((0u16..3, 0u8..30, any::<bool>(), 1usize..5), 1..120),

@@ -1,5 +1,5 @@
-//! Frames from the underlay, as the bridge gets them.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Decapsulation: frames from the underlay, as they reach the bridge.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -33,7 +33,8 @@ fn set_header_checksum(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&ip.calc_header_checksum().to_be_bytes());
 }
 
-/// What becomes of one frame: what the bridge gets, or the reason. The explanation says the same.
+/// The result of one frame: the frame for the bridge, or the drop reason. The explanation must
+/// agree.
 fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
     let snapshot = Leaf::two().snapshot();
     let mut worker = Worker::new();
@@ -48,7 +49,7 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
         [] => Err(*DropReason::ALL.iter().find(|&&reason| worker.dropped(reason) == 1).unwrap()),
         more => panic!("{} frames", more.len()),
     };
-    // A capture does not say what a card was left to do.
+    // A capture does not include offloads, so the explanation is only compared without them.
     if frame.offload == Offload::default() && frame.vlan.is_none() && !frame.data.is_empty() {
         let told = explain_received(&frame.frame(), &snapshot);
         match told.fate {
@@ -73,7 +74,7 @@ fn v1_decap_exact_inner_frame_and_i_flag() {
     }
 }
 
-/// The kernel would drop them at the punt pair's near end and count nothing.
+/// The kernel would drop these frames at the near end of the punt pair without counting them.
 #[test]
 fn inner_frames_that_the_punt_cannot_carry_are_counted() {
     for length in 0..16 {
@@ -88,7 +89,8 @@ fn v1_ethernet_padding_behind_the_datagram_is_no_part_of_the_inner_frame() {
         let mut frame = outer(0, &inner);
         frame.extend([0xaa; 30]);
         assert_eq!(fate(Owned::plain(frame.clone())), Ok(inner.clone()));
-        // Nor are bytes between the UDP datagram's end and the IP packet's.
+        // Bytes between the end of the UDP datagram and the end of the IP packet are dropped as
+        // well.
         let total = (frame.len() - 14) as u16;
         frame[16..18].copy_from_slice(&total.to_be_bytes());
         set_header_checksum(&mut frame);
@@ -100,7 +102,7 @@ fn v1_ethernet_padding_behind_the_datagram_is_no_part_of_the_inner_frame() {
 fn l12_reserved_bits() {
     let mut bits = 0;
     for bit in 0..64 {
-        // The I flag and the VNI are not reserved.
+        // The I flag and the VNI are not reserved bits.
         if bit == 4 || (32..56).contains(&bit) {
             continue;
         }
@@ -157,14 +159,14 @@ fn the_outer_udp_checksum_is_checked_where_it_is_there() {
     assert_eq!(fate(Owned::plain(frame.clone())), Ok(inner));
     frame[70] ^= 1;
     assert_eq!(fate(Owned::plain(frame.clone())), Err(DropReason::OuterUdpChecksum));
-    // Somebody else has checked it already, or it is not complete yet.
+    // The kernel has verified the checksum, or it is not complete yet.
     let mut checked = Owned::plain(frame.clone());
     checked.offload.checksum = Checksum::Valid;
     assert!(fate(checked).is_ok());
     assert!(fate(Owned::plain(frame).partial(UDP_AT, 6)).is_ok());
 }
 
-/// A capture of what veth carries: the sender has left the sum to a link that has none to make.
+/// A frame captured on veth, whose sender left the checksum to the device.
 #[test]
 fn a_checksum_that_was_never_completed_is_told_from_a_wrong_one() {
     let snapshot = Leaf::two().snapshot();
@@ -197,7 +199,7 @@ fn unknown_vteps_are_counted_and_strictness_drops_them() {
     }
 }
 
-/// RFC 6040 figure 4: the inner code point that leaves, by inner and outer.
+/// RFC 6040 figure 4: the resulting inner code point, by inner and outer code point.
 const FIGURE_4: [[Option<u8>; 4]; 4] = [
     [Some(0), Some(0), Some(0), None],
     [Some(1), Some(1), Some(1), Some(3)],
@@ -232,7 +234,7 @@ fn l7_ecn_decap() {
             );
         }
     }
-    // What is not IP has no code point.
+    // A frame that is not IP has no code point.
     assert_eq!(fate(Owned::plain(outer(3, &[0x54; 60]))), Ok(vec![0x54; 60]));
 }
 
@@ -264,8 +266,8 @@ fn kernel_super_frames_go_on_whole() {
         assert_eq!((traffic.frames.get(), traffic.bytes.get()), (4, inner.len() as u64));
         worker.assert_balance(0);
     }
-    // A host's UDP_SEGMENT, as kernel VXLAN sends it: of our own kind by its type, inner by its
-    // offset.
+    // A host's UDP_SEGMENT super-frame, as kernel VXLAN sends it. Its GSO type is that of vtepd's
+    // super-frames, but its checksum offset is in the inner frame.
     let inner = udp4(0, 1, 2, &[9; 3_000]);
     let frame = Owned::plain(outer(0, &inner)).partial(84, 6).gso(GsoKind::Udp, 1_000);
     let mut worker = Worker::new();
@@ -289,7 +291,7 @@ fn a_super_frames_ecn_is_set_once() {
 
 #[test]
 fn our_own_super_frames_are_cut_into_their_packets() {
-    // Equal lengths, the last may be shorter: so they are coalesced.
+    // Equal lengths except for the last, so that the packets can be coalesced.
     let packets: Vec<_> = [100, 100, 100, 37]
         .iter()
         .zip(0..)
@@ -304,7 +306,8 @@ fn our_own_super_frames_are_cut_into_their_packets() {
     assert_eq!(sent.iter().map(|frame| untagged(frame)).collect::<Vec<_>>(), packets);
     assert!(worker.out.iter().all(|transmit| transmit.offload == Offload::default()));
     worker.assert_balance(4);
-    // One of them is broken, the others go on; a rest too short for a header is accounted for, too.
+    // One piece is broken, and the others are forwarded. A rest that is too short for a header is
+    // counted too.
     let mut broken = frame;
     broken.data[VXLAN_AT + usize::from(size)] = 0;
     broken.data.truncate(VXLAN_AT + 3 * usize::from(size) + 5);
@@ -369,7 +372,7 @@ fn offloads_that_contradict_the_frame_are_dropped() {
     ] {
         assert_eq!(fate(bad.clone()), Err(DropReason::BadOffload), "{:?}", bad.offload);
     }
-    // Where there is nothing to cut behind the headers, a super-frame is one frame.
+    // A super-frame without payload counts as one frame.
     let mut worker = Worker::new();
     let frame = Owned::plain(outer(0, &tcp(false, 0, &[]))).partial(84, 16).gso(GsoKind::TcpV4, 0);
     worker.decapsulate(&[frame], &Leaf::two().snapshot());

@@ -1,5 +1,5 @@
-//! Frames from the bridge, as they leave towards the VTEPs.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Encapsulation: frames from the bridge, as they leave towards VTEPs.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -191,7 +191,7 @@ fn v4_each_segment_of_a_super_frame_goes_to_each_vtep() {
     }
 }
 
-/// L2 is the same with a VTEP that cannot be reached: the others get theirs.
+/// As L2, with an unreachable VTEP in the flood list. The other VTEPs get their copies.
 #[test]
 fn l2_a_vtep_without_route_neither_doubles_nor_stops_the_others() {
     let mut leaf = Leaf::one();
@@ -223,7 +223,7 @@ fn l3_known_unicast_goes_to_one_place() {
     assert_eq!(to, [(0x22, 2), (0x33, 3), (0x44, 2), (0x44, 3)]);
 }
 
-/// The outer ToS of an inner frame.
+/// The outer ToS for an inner frame.
 fn tos(leaf: &Leaf, inner: Vec<u8>) -> u8 {
     Worker::new().encapsulate(&[Owned::tagged(inner)], &leaf.snapshot())[0][15]
 }
@@ -314,7 +314,7 @@ fn frames_without_a_slot_of_ours_are_dropped() {
     customer.vlan.as_mut().unwrap().tpid = 0x8100;
     assert!(worker.encapsulate(&[other, customer, Owned::plain(roce(1, 1))], &snapshot).is_empty());
     assert_eq!(worker.dropped(DropReason::UnknownSlot), 3);
-    // Priority bits are no part of the slot.
+    // Priority bits are not part of the slot.
     let mut prioritised = Owned::tagged(roce(1, 1));
     prioritised.vlan.as_mut().unwrap().tci |= 0xe000;
     assert_eq!(worker.encapsulate(&[prioritised], &snapshot).len(), 1);

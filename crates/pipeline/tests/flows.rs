@@ -1,5 +1,5 @@
-//! What is remembered of flows changes nothing but the time it takes.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! The caches of known flows and senders do not change any result.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -13,10 +13,10 @@ use proptest::prelude::*;
 use tables::{DontFragment, Learning, NextHop, Tos, Ttl};
 use wire::MacAddr;
 
-/// One that nobody knows.
+/// An address that is in no table.
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 
-/// Leaves that send the same frame differently, or not at all.
+/// Variants of leaf 1 that send the same frame differently, or drop it.
 fn leaves() -> Vec<Leaf> {
     let one = Leaf::one();
     let change = |change: &dyn Fn(&mut Leaf)| {
@@ -55,7 +55,7 @@ fn leaves() -> Vec<Leaf> {
     ]
 }
 
-/// A frame of one of a few flows, mostly whole RoCE, and what may be wrong with it.
+/// A frame of one of a few flows, mostly complete RoCE, with possible defects.
 fn frame() -> impl Strategy<Value = Owned> {
     let roce = (0u32..3, any::<u8>(), 0usize..300, 0u8..8, prop::bool::weighted(0.9));
     let rest = (0u8..40, 0usize..58, any::<u8>());
@@ -74,7 +74,7 @@ fn frame() -> impl Strategy<Value = Owned> {
             4 => data[20] = 0x40,
             5 => data[20] = 0x20,
             6 => data[22] = byte,
-            // Two bytes of a VLAN tag more, and options of that length.
+            // A VLAN tag or IPv4 options shift the headers.
             7 => drop(data.splice(12..12, [0x81, 0, 0, 5])),
             8 => {
                 data[14] = 0x46;
@@ -97,7 +97,7 @@ fn frame() -> impl Strategy<Value = Owned> {
     })
 }
 
-/// All that there is to a frame but its bytes.
+/// All properties of a frame except its bytes.
 fn rest(sent: &TxFrame) -> impl PartialEq + std::fmt::Debug + use<> {
     (sent.to, sent.slot, sent.vtep, sent.offload, sent.segments, sent.head().len())
 }
@@ -105,8 +105,8 @@ fn rest(sent: &TxFrame) -> impl PartialEq + std::fmt::Debug + use<> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A pipeline that remembers does what one does that never sees the same snapshot twice, over
-    /// changes to and fro.
+    /// A pipeline with a cache behaves like one that gets a new snapshot for each step, across
+    /// repeated changes of the tables.
     #[test]
     fn with_memory_as_without(
         steps in prop::collection::vec((0..leaves().len(), prop::collection::vec(frame(), 1..16)), 1..12)
@@ -145,7 +145,7 @@ proptest! {
     }
 }
 
-/// The other end, as it may be.
+/// Variants of the remote leaf.
 fn peers() -> Vec<Leaf> {
     let two = Leaf::two();
     let change = |change: &dyn Fn(&mut Leaf)| {
@@ -171,7 +171,7 @@ fn peers() -> Vec<Leaf> {
     ]
 }
 
-/// A frame from the underlay, and what may be unusual about it.
+/// A frame from the underlay, with possible anomalies.
 fn received() -> impl Strategy<Value = Owned> {
     let frame = (frame(), 0u8..40, 0usize..110, any::<u8>());
     frame.prop_filter_map("sent", |(inner, kind, at, byte)| {
@@ -192,7 +192,7 @@ fn received() -> impl Strategy<Value = Owned> {
             11 => data[56] |= 1,
             12 => data.truncate(50 + at),
             13 => drop(data.splice(62..62, [0x81, 0, 0, 5])),
-            // Two packets of one flow as one: the second begins as the first does.
+            // Two packets of one flow in one super-frame. The second begins like the first.
             14 => {
                 let size = data.len() - 42;
                 data.extend_from_within(42..);
@@ -210,7 +210,7 @@ fn received() -> impl Strategy<Value = Owned> {
     })
 }
 
-/// Lengths and IPv4 checksum of an outer header.
+/// Corrects lengths and IPv4 checksum of an outer header.
 fn fit(data: &mut [u8]) {
     let length = data.len() as u16;
     data[16..18].copy_from_slice(&(length - 14).to_be_bytes());
@@ -223,7 +223,7 @@ fn fit(data: &mut [u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// The same for what is received.
+    /// The same for received frames.
     #[test]
     fn received_with_memory_as_without(
         steps in prop::collection::vec(
@@ -258,7 +258,7 @@ proptest! {
     }
 }
 
-/// Some of so many have the place of the one that is known.
+/// Unknown senders. Some of them have the same cache entry as the known one.
 #[test]
 fn strangers_are_not_taken_for_a_vtep_that_is_remembered() {
     let known = Worker::new()
@@ -278,7 +278,7 @@ fn strangers_are_not_taken_for_a_vtep_that_is_remembered() {
     assert_eq!(worker.pipeline.counters().vni(common::SLOT).unwrap().unknown_vtep.get(), 2_000);
 }
 
-/// More flows than find room, each in its turn again and again.
+/// More flows than the cache can hold, sent in turn repeatedly.
 #[test]
 fn flows_that_find_no_room_are_decided_about_again() {
     let leaf = Leaf::one();

@@ -1,5 +1,5 @@
-//! Frames that skip the bridge on their way to a host.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Decapsulated frames that bypass the bridge.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const PORT: u32 = 8;
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
 
-/// A leaf that has the host on a port that frames may be sent to.
+/// A leaf with the host on a port that is open for the bypass.
 fn leaf() -> Leaf {
     Leaf { hosts: vec![(HOST, PORT)], ..Leaf::two() }
 }
@@ -38,14 +38,14 @@ fn a_host_gets_the_same_bytes_past_the_bridge() {
     fragment[20] = 44;
     let inner = [roce(7, 1), udp4(1, 5, 6, b"capable"), fragment, tcp(false, 0x10, b"data")];
     for ecn in [0, 1, 3] {
-        // Twice: the second time the sender is remembered.
+        // Twice, because the second time the sender is in the cache.
         let frames = [carried(&inner, ecn), carried(&inner, ecn)].concat();
         let (mut past, mut by) = (worker(), Worker::new());
         let sent = past.decapsulate(&frames, &leaf().snapshot());
         let expected: Vec<_> =
             by.decapsulate(&frames, &leaf().snapshot()).iter().map(|sent| untagged(sent)).collect();
         assert_eq!(sent, expected);
-        // What is not capable of ECN is not let through with a mark.
+        // A frame that is not ECN-capable is dropped if the outer header has CE.
         assert_eq!(sent.len(), if ecn == 3 { 4 } else { 8 });
         assert!(destinations(&past).iter().all(|to| *to == Destination::Host(PORT)));
         assert!(destinations(&by).iter().all(|to| *to == Destination::Bridge));
@@ -93,7 +93,7 @@ fn what_only_the_bridge_can_do_goes_there() {
     assert!(destinations(&with).iter().all(|to| *to == Destination::Bridge));
     assert!(!with.pipeline.is_unsettled());
 
-    // Ports that may not be sent to, or no more.
+    // Ports that are not open, or no longer.
     let (frame, mut worker) = (carried(&[roce(1, 1)], 0), Worker::new());
     for (open, expected) in [
         (&[][..], Destination::Bridge),
@@ -109,7 +109,7 @@ fn what_only_the_bridge_can_do_goes_there() {
     }
 }
 
-/// Where br_netfilter is in use the bridge fragments what is too long for a port.
+/// With br_netfilter, the bridge fragments frames that are too long for a port.
 #[test]
 fn what_is_too_long_for_the_port_goes_by_the_bridge_and_what_follows_stays_behind_it() {
     let (fits, longer) = (udp4(1, 5, 6, &[0; 100]), udp4(1, 5, 6, &[0; 101]));
@@ -129,7 +129,7 @@ fn what_is_too_long_for_the_port_goes_by_the_bridge_and_what_follows_stays_behin
     assert_eq!(destinations(&worker), [Destination::Host(PORT)], "its segments fit");
 }
 
-/// Where br_netfilter is in use the bridge drops or trims these.
+/// With br_netfilter, the bridge drops or trims these packets.
 #[test]
 fn malformed_packets_go_by_the_bridge_and_what_follows_stays_behind_them() {
     let change = |at: usize, value: u8, sum: bool| {
@@ -167,8 +167,7 @@ fn malformed_packets_go_by_the_bridge_and_what_follows_stays_behind_them() {
     }
 }
 
-/// Each frame a millisecond after the one before; when the host is on the port, and when the worker
-/// made a pause.
+/// Frames one millisecond apart. The bypass starts after a pause, or after the worker has paused.
 #[test]
 fn the_first_frame_past_the_bridge_leaves_after_those_by_it_have() {
     let frame = carried(&[roce(1, 1)], 0);
@@ -198,7 +197,7 @@ fn the_first_frame_past_the_bridge_leaves_after_those_by_it_have() {
     assert!(!at(63 + pause, &known), "it was before that");
 }
 
-/// Batches that take long, ports that are opened, and others who send.
+/// Batches that take long to send, ports that are opened, and frames that the kernel forwarded.
 #[test]
 fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
     let frame = carried(&[roce(1, 1)], 0);
@@ -216,13 +215,13 @@ fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
     worker.pipeline.others_sent(start + Duration::from_millis(80));
     assert!(!at(&mut worker, 81, &known));
     assert!(at(&mut worker, 90, &known));
-    // While no port was open nobody noted what went where.
+    // While no port was open, frames through the bridge were not recorded.
     worker.pipeline.open_ports(&[]);
     assert!(!at(&mut worker, 100, &known));
     worker.pipeline.open_ports(&[common::open_port(PORT)]);
     assert!(!at(&mut worker, 101, &known));
     assert!(at(&mut worker, 110, &known));
-    // One who is served does not hide that another waits for a pause.
+    // A host that uses the bypass does not hide that another waits for a pause.
     let other = carried(&[to(roce(1, 1), [2, 0, 0, 0, 1, 1])], 0);
     let both =
         Leaf { hosts: vec![(HOST, PORT), ([2, 0, 0, 0, 1, 1], PORT)], ..Leaf::two() }.snapshot();
@@ -232,8 +231,8 @@ fn what_went_by_the_bridge_counts_from_when_it_was_sent_whoever_sent_it() {
 }
 
 proptest! {
-    /// However addresses come and go: what skips the bridge does not follow closely on what went by
-    /// it.
+    /// For all changes of addresses: a frame that bypasses the bridge does not closely follow one
+    /// that passed it.
     #[test]
     fn no_frame_overtakes_another(
         steps in prop::collection::vec((0u64..8, any::<bool>(), 0u8..40, prop::bool::weighted(0.05)), 1..200)

@@ -1,5 +1,5 @@
-//! What is reported of the source addresses that frames come with.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Which source addresses are reported to control.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn mac(number: u32) -> [u8; 6] {
     [2, 7, a, b, c, d]
 }
 
-/// A frame with this source address that a VTEP sends to leaf 2.
+/// A frame with source address `source` from `vtep` to leaf 2.
 fn from(vtep: Ipv4Addr, source: [u8; 6]) -> Owned {
     let inner = [&HOST[..], &source, &[0x88, 0xb5], &[7; 46]].concat();
     let payload = [&[8, 0, 0, 0, 0, 0x27, 0x1a, 0][..], &inner].concat();
@@ -39,7 +39,7 @@ fn from(vtep: Ipv4Addr, source: [u8; 6]) -> Owned {
     Owned::plain(frame)
 }
 
-/// Leaf 2, which knows leaves 1 and 3 and learns.
+/// Leaf 2 with learning. It knows leaves 1 and 3.
 fn learner() -> Leaf {
     let learning = Learning { ifindex: IFINDEX, ageing: Some(AGEING), fixed: Default::default() };
     Leaf { learning: Some(learning), fdb: Vec::new(), ..Leaf::two() }
@@ -49,7 +49,7 @@ fn learned(vtep: Ipv4Addr, source: [u8; 6]) -> Learned {
     Learned { ifindex: IFINDEX, mac: MacAddr(source), vtep }
 }
 
-/// A worker at a time, and the tables it goes by.
+/// A worker, its tables and the current time.
 struct Hearing {
     worker: Worker,
     leaf: Leaf,
@@ -70,7 +70,7 @@ impl Hearing {
         self.worker.pipeline.learned().collect()
     }
 
-    /// The tables have these addresses from now on, behind the VTEP of that index.
+    /// Publishes tables with these addresses behind the VTEPs of these indices.
     fn publish(&mut self, fdb: &[([u8; 6], u32)]) {
         self.leaf.fdb = fdb.to_vec();
         self.leaf.generation += 1;
@@ -92,9 +92,9 @@ fn a_new_address_is_reported_once_and_again_if_that_was_lost() {
     hearing.publish(&[(mac(1), 0)]);
     hearing.now += Duration::from_millis(1);
     assert_eq!(hearing.hear(&frames), [learned(LEAF_3, mac(2))], "the first one arrived");
-    // From a VTEP that nobody named, too.
+    // Also from a VTEP that is in no table.
     assert_eq!(hearing.hear(&[from(STRANGER, mac(3))]), [learned(STRANGER, mac(3))]);
-    // Gone from the tables: new again, at once.
+    // An address that was removed from the tables is reported as new immediately.
     hearing.publish(&[]);
     assert_eq!(hearing.hear(&[one]), [learned(LEAF_1, mac(1))]);
 }
@@ -104,12 +104,12 @@ fn who_sends_is_reported_a_few_times_in_an_ageing_time() {
     let mut hearing = Hearing::new(learner());
     hearing.publish(&[(mac(1), 0)]);
     let frame = [from(LEAF_1, mac(1))];
-    // Nobody knows how old the entry is.
+    // The age of the kernel's entry is unknown.
     assert_eq!(hearing.hear(&frame), [learned(LEAF_1, mac(1))]);
     let mut reports = 0;
     for _ in 0..AGEING.as_millis() {
         hearing.now += Duration::from_millis(1);
-        // Other news do not matter.
+        // Other changes of the tables have no influence.
         hearing.leaf.generation += 1;
         reports += hearing.hear(&frame).len();
     }
@@ -128,7 +128,7 @@ fn a_move_is_reported_at_once() {
     hearing.publish(&[(mac(1), 0)]);
     hearing.hear(&[from(LEAF_1, mac(1))]);
     assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
-    // An address that two claim is no reason for a report a frame.
+    // An address that two VTEPs claim is not reported for every frame.
     let both = [from(LEAF_1, mac(1)), from(LEAF_3, mac(1))];
     let mut reports = 0;
     for _ in 0..1000 {
@@ -164,12 +164,12 @@ fn what_is_static_is_heard_from_its_vtep_alone() {
     }
     assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 3);
     assert_eq!(hearing.worker.dropped(DropReason::InvalidSource), 0);
-    // The bridge has it on a port of its own, so that it is in no table: the kernel drops the frame
-    // all the same.
+    // A bridge port has the address, so it is not in the tables. The kernel drops the frame
+    // nevertheless.
     hearing.publish(&[]);
     assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), []);
     assert_eq!(hearing.worker.dropped(DropReason::StaticSource), 4);
-    // Until it is static no more.
+    // The address is no longer static.
     hearing.leaf.learning.as_mut().unwrap().fixed.clear();
     hearing.publish(&[(mac(1), 0)]);
     assert_eq!(hearing.hear(&[from(LEAF_3, mac(1))]), [learned(LEAF_3, mac(1))]);
@@ -182,8 +182,8 @@ fn a_netdev_that_does_not_learn_reports_nothing() {
     assert_eq!(hearing.worker.out.len(), 1);
 }
 
-/// A million made-up addresses in a second: few are reported, all frames are delivered, and whoever
-/// is known is still reported in time.
+/// A million made-up addresses in a second. Few are reported, all frames are delivered, and known
+/// addresses are still refreshed in time.
 #[test]
 fn made_up_addresses_are_limited_and_hide_nobody() {
     let mut hearing = Hearing::new(learner());
@@ -215,11 +215,11 @@ fn made_up_addresses_are_limited_and_hide_nobody() {
     assert_eq!(hearing.worker.pipeline.counters().dropped_in_all(), 0);
 }
 
-/// A host somewhere, that sends now and then.
+/// A host that sends at intervals and moves between VTEPs.
 #[derive(Debug, Clone)]
 struct Station {
     every: u64,
-    /// Where it goes, and when, in milliseconds.
+    /// Time in milliseconds and index of the VTEP of each move.
     moves: Vec<(u64, u32)>,
 }
 
@@ -232,7 +232,8 @@ fn station() -> impl Strategy<Value = Station> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Workers, and a kernel that ages by what they report: as if it had heard every frame itself.
+    /// Workers report to a simulated kernel with ageing. It must know what it would have learned
+    /// from the frames themselves.
     #[test]
     fn the_kernel_knows_what_it_would_have_learned(
         stations in prop::collection::vec(station(), 1..12),
@@ -245,7 +246,8 @@ proptest! {
         prop_assert_eq!(hearing.leaf.vteps[1].0, LEAF_3);
         prop_assert_eq!(hop(3), hearing.leaf.vteps[1].1[0].clone());
         let start = hearing.now;
-        // What the kernel has: VTEP and when it was refreshed. And reports on their way to it.
+        // The kernel's entries (VTEP and time of the last refresh), and the reports that are under
+        // way.
         let mut kernel: BTreeMap<MacAddr, (u32, u64)> = BTreeMap::new();
         let mut waiting: Vec<(u64, Learned)> = Vec::new();
         let mut last: BTreeMap<MacAddr, (u32, u64)> = BTreeMap::new();
@@ -283,8 +285,8 @@ proptest! {
                 *reports.entry(report.mac).or_default() += 1;
                 waiting.push((now + delay, report));
             }
-            // Who has sent lately is known, and where it was last: unless a report was lost, and
-            // then it is made again with the next frame after a while.
+            // An address that sent recently is known at its last VTEP. If a report was lost, a
+            // later frame causes another one.
             for (mac, (vtep, said)) in &last {
                 let number = u32::from_be_bytes(mac.0[2..].try_into().unwrap());
                 let station = &stations[number as usize];
@@ -298,7 +300,7 @@ proptest! {
                 }
             }
         }
-        // And not more than that takes.
+        // The number of reports is bounded.
         for (station, number) in stations.iter().zip(0..) {
             let mac = MacAddr(mac(number));
             let frames = 20_000 / station.every + 1;

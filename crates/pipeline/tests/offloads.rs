@@ -1,5 +1,5 @@
-//! What senders leave to their network card, done here on the way into the tunnel.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! Checksums and segmentation that senders left to their device, done by the pipeline.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 mod common;
 
@@ -25,8 +25,7 @@ fn inner_frames(frame: Owned) -> Vec<Vec<u8>> {
     sent.iter().map(|frame| open(frame).inner).collect()
 }
 
-/// How the segments of a TCP super-frame of `payload` must look, written down apart from the code
-/// that cuts.
+/// The expected segments of a TCP super-frame, computed independently of the code under test.
 fn expected_tcp(whole: &[u8], l3: usize, l4: usize, size: usize, ecn: bool) -> Vec<Vec<u8>> {
     let header = l4 + usize::from(whole[l4 + 12] >> 4) * 4;
     let ipv6 = whole[l3] >> 4 == 6;
@@ -130,7 +129,7 @@ fn q16_gso_behind_tags_and_options() {
 #[test]
 fn q16_gso_behind_ipv6_extension_headers() {
     let plain = tcp(true, 0, &[0x5a; 2_500]);
-    // Destination options, then a routing header whose final destination is what the sender summed.
+    // Destination options, then a routing header. The sender's sum covers its final destination.
     let extensions = [&[43, 0, 1, 4, 0, 0, 0, 0][..], &[6, 2, 4, 0, 0, 0, 0, 0], &[3; 16]].concat();
     let mut whole = [&plain[..54], &extensions, &plain[54..]].concat();
     whole[20] = 60;
@@ -142,7 +141,7 @@ fn q16_gso_behind_ipv6_extension_headers() {
         let payload = &frame[l4 + header.header_len()..];
         header.calc_checksum_ipv6_raw([1; 16], destination, payload).unwrap()
     };
-    // Left to the card: the pseudo header of the final destination.
+    // The partial checksum is the pseudo header of the final destination.
     let mut left = whole.clone();
     let mut pseudo = (left.len() - l4) as u32 + 6 + 8 * 0x0101 + 8 * 0x0303;
     while pseudo > 0xffff {
@@ -198,7 +197,7 @@ fn q16_gso_of_udp() {
 
 #[test]
 fn q16_a_udp_checksum_of_zero_is_sent_as_ones() {
-    // The payload's last word makes the sum come out as zero.
+    // The last word of the payload makes the sum zero.
     let mut frame = udp4(0, 1, 2, &[0; 4]);
     let value = common::transport_checksum(&frame, 34);
     frame[44..46].copy_from_slice(&value.to_be_bytes());
@@ -213,8 +212,8 @@ fn q16_a_udp_checksum_of_zero_is_sent_as_ones() {
     assert_eq!((cut.len(), &cut[0][40..42]), (4, &[0xff, 0xff][..]));
 }
 
-/// HostDelivery that run a VXLAN of their own (containers) leave the innermost TCP to be cut,
-/// inside their tunnel.
+/// Hosts with a VXLAN of their own (containers) leave the segmentation of the innermost TCP to the
+/// device.
 #[test]
 fn q16_gso_inside_the_hosts_own_tunnel() {
     for (ipv6, tunnel_checksum) in [(false, false), (true, false), (false, true)] {
@@ -254,7 +253,7 @@ fn q16_partial_checksums() {
             assert_eq!(inner_frames(Owned::tagged(left).partial(l4, 16)), [whole]);
         }
     }
-    // To each VTEP of the flood list, too.
+    // The same for each VTEP of the flood list.
     let mut leaf = Leaf::one();
     leaf.fdb.clear();
     let whole = tcp(false, 0, &[1; 50]);
@@ -301,13 +300,13 @@ fn offloads_that_contradict_the_frame_are_dropped() {
         assert!(worker.encapsulate(&[frame], &Leaf::one().snapshot()).is_empty(), "{offload:?}");
         assert_eq!(worker.dropped(DropReason::BadOffload), n, "{offload:?}");
     }
-    // A checksum too far behind for its headers to be rewritten.
+    // The checksum offset is so large that the headers cannot be rewritten.
     worker.encapsulate(&[whole().partial(300, 16)], &Leaf::one().snapshot());
     assert_eq!(worker.dropped(DropReason::TooBig), 1);
     worker.assert_balance(0);
 }
 
-/// A super-frame longer than its IP header can say: some segments fit, one does not. All are
+/// A super-frame longer than its IP header can express. Some segments fit and one does not; all are
 /// accounted for.
 #[test]
 fn segmentation_that_fails_midway_is_accounted_for() {
@@ -326,7 +325,7 @@ fn segmentation_that_fails_midway_is_accounted_for() {
     assert_eq!((sent.len() as u64 + dropped, sent.len()), (2, 0));
 }
 
-/// Through leaf 1's and leaf 2's pipelines.
+/// Sends frames through the pipelines of leaf 1 and leaf 2.
 fn through(frames: &[Owned], there: &Snapshot, here: &Snapshot) -> Vec<Vec<u8>> {
     let (mut one, mut two) = (Worker::new(), Worker::new());
     let sent: Vec<_> = one.encapsulate(frames, here).into_iter().map(Owned::plain).collect();
@@ -345,8 +344,8 @@ fn q11_inner_bytes_identical_roce_in_super_frames_too() {
     assert_eq!(got, packets);
     assert!(got.iter().all(|frame| wire::icrc::is_right(&frame[14..]) == Ok(true)));
 
-    // The same as one UDP_SEGMENT of the host: each packet's ICRC was computed over the header that
-    // it will have.
+    // The same packets as one UDP_SEGMENT super-frame. The ICRC of each covers the header that it
+    // gets after the split.
     let mut datagrams = Vec::new();
     for (packet, i) in packets.iter().zip(0..) {
         let mut packet = packet.clone();
@@ -444,7 +443,7 @@ proptest! {
 
 #[test]
 fn builders_of_this_test_are_right() {
-    // The oracle agrees with a frame that nobody has touched.
+    // The oracle accepts an unmodified frame.
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(SOURCE, HOST)
         .ipv6([1; 16], [2; 16], 64)
@@ -459,7 +458,8 @@ fn builders_of_this_test_are_right() {
     assert_eq!(frame, before);
 }
 
-/// What leaves of a TCP super-frame: how many pieces, and the first of them.
+/// Encapsulates a TCP super-frame. Returns the number of pieces, the first piece and its bytes, and
+/// the worker.
 fn sent(leaf: &Leaf, frame: &Owned, uplinks: &[u32]) -> (usize, TxFrame, Vec<u8>, Worker) {
     let mut worker = Worker::new();
     worker.pipeline.tunnel_uplinks(uplinks);
@@ -476,7 +476,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         common::leave_to_card(&mut frame.data, l4, 16);
         let frame = frame.partial(l4, 16).gso(kind, 1_000);
         let mut leaf = Leaf::one();
-        // Nobody can finish it for each segment.
+        // The kernel cannot compute an outer checksum for each segment.
         leaf.tunnel.udp_checksum = true;
         let (count, transmit, mut bytes, worker) = sent(&leaf, &frame, &[3, 4]);
         assert_eq!((count, transmit.segments), (1, 3));
@@ -494,7 +494,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let (counters, dissection) =
             (worker.pipeline.counters(), wire::dissect(&frame.data).unwrap());
         assert_eq!((counters.sent.get(), counters.copies.get()), (3, 2));
-        // As if it had been cut.
+        // The counters are the same as for a split super-frame.
         let (_, _, _, other) = sent(&leaf, &frame, &[]);
         let bytes = |worker: &Worker| {
             let vni = worker.pipeline.counters().vni(common::SLOT).unwrap();
@@ -504,7 +504,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let entropy = entropy::Entropy::new(leaf.settings).unwrap();
         assert_eq!(opened.udp.source_port, entropy.decide(&dissection).source_port);
 
-        // The identification goes on behind that of the last segment.
+        // The next identification follows that of the last segment.
         let mut worker = Worker::new();
         worker.pipeline.tunnel_uplinks(&[3, 4]);
         let next = Owned::tagged(roce(1, 1));
@@ -512,7 +512,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let id = |frame: &[u8]| u16::from_be_bytes([frame[18], frame[19]]);
         assert_eq!(id(&both[1]), id(&both[0]) + 3);
 
-        // Everything else is cut here.
+        // All other super-frames are split by the worker.
         let cut = |leaf: &Leaf, frame: &Owned, uplinks: &[u32], pieces: usize| {
             let (count, transmit, bytes, _) = sent(leaf, frame, uplinks);
             assert_eq!((count, transmit.segments, transmit.offload.gso), (pieces, 1, None));
@@ -529,7 +529,8 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let mut finished = frame.clone();
         finished.offload.checksum = Checksum::AsIs;
         cut(&leaf, &finished, &[3, 4], 3);
-        // Accurate ECN's counter, which the kernel would take for what only the first segment says.
+        // With Accurate ECN, CWR is part of a counter. The kernel would clear it in all segments
+        // but the first.
         let mut counter = Owned::tagged(tcp(ipv6, PSH | CWR, &[0x5a; 2_500]));
         common::leave_to_card(&mut counter.data, l4, 16);
         let mut counter = counter.partial(l4, 16).gso(kind, 1_000);
@@ -539,7 +540,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let mut tagged = frame.clone();
         tagged.data.splice(12..12, [0x81, 0, 0, 10]);
         cut(&leaf, &tagged.partial(l4 + 4, 16), &[3, 4], 3);
-        // One segment of it must fit the underlay, not all of it.
+        // A single segment must fit the underlay's MTU, not the super-frame.
         let mut small = leaf.clone();
         let segment = (l4 + 32 + 1_000 + OUTER - 14) as u32;
         small.vteps[0].1.iter_mut().for_each(|hop| hop.mtu = segment);
@@ -550,7 +551,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         assert_eq!(worker.encapsulate(std::slice::from_ref(&frame), &small.snapshot()).len(), 1);
         assert_eq!(worker.dropped(DropReason::TooBig), 2, "as each of them would be");
 
-        // What is not sent counts as the frames that it would have been.
+        // A super-frame that is not sent counts as its segments.
         let mut worker = Worker::new();
         worker.pipeline.tunnel_uplinks(&[3, 4]);
         worker.encapsulate(std::slice::from_ref(&frame), &leaf.snapshot());
@@ -567,7 +568,7 @@ fn q16_the_longest_tcp_super_frame_that_leaves_whole() {
         common::leave_to_card(&mut frame.data, 34, 16);
         frame.partial(34, 16).gso(GsoKind::TcpV4, 1_000)
     };
-    // IPv4, UDP and VXLAN header, and the inner headers.
+    // The IPv4 length includes IPv4, UDP and VXLAN header and the inner headers.
     let most = 65_535 - 36 - 66;
     assert_eq!(sent(&Leaf::one(), &frame(most), &[3, 4]).0, 1);
     assert_eq!(sent(&Leaf::one(), &frame(most + 1), &[3, 4]).0, 66);

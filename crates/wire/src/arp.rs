@@ -1,4 +1,4 @@
-//! Address resolution for IPv4.
+//! ARP for IPv4.
 
 use core::net::Ipv4Addr;
 
@@ -44,7 +44,7 @@ header! {
         sender_mac, set_sender_mac: MacAddr = 8;
         /// Sender's IPv4 address.
         sender, set_sender: Ipv4Addr = 14;
-        /// Target's MAC address; in a request it says nothing.
+        /// Target's MAC address; without meaning in a request.
         target_mac, set_target_mac: MacAddr = 18;
         /// Target's IPv4 address.
         target, set_target: Ipv4Addr = 24;
@@ -52,12 +52,12 @@ header! {
 }
 
 impl Arp<[u8; 28]> {
-    /// Operation: who has the target address?
+    /// Operation: request for the MAC address of the target.
     pub const REQUEST: u16 = 1;
-    /// Operation: the sender has the sender address.
+    /// Operation: reply with the sender's MAC address.
     pub const REPLY: u16 = 2;
 
-    /// A packet for IPv4 over Ethernet, with no addresses yet.
+    /// A packet for IPv4 over Ethernet with all addresses zero.
     #[must_use]
     pub fn new(operation: u16) -> Self {
         *Self::zeroed()
@@ -70,11 +70,11 @@ impl Arp<[u8; 28]> {
 }
 
 impl<'a> Arp<&'a [u8; 28]> {
-    /// Views the packet at the start of `bytes`, if it is one for IPv4 over Ethernet. Padding may
+    /// Views the packet at the start of `bytes` if it is for IPv4 over Ethernet. Padding may
     /// follow.
     ///
     /// # Errors
-    /// If `bytes` is too short, or a type or length is another one.
+    /// If `bytes` is too short, or a type or length is not that of IPv4 over Ethernet.
     pub fn parse_ipv4(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (arp, _) = Self::parse(bytes)?;
         let invalid = |field, value: u16| Err(WireError::invalid("Arp", field, value.into()));

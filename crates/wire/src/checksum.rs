@@ -1,38 +1,37 @@
-//! The Internet checksum (RFC 1071): whole, over pseudo headers, updated (RFC 1624) and completed.
+//! The Internet checksum (RFC 1071), pseudo headers, incremental updates (RFC 1624) and completion
+//! of partial checksums.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::error::WireError;
 
-/// A running one's complement sum. Pieces may be added in any order; each but the last of a message
-/// must have an even length, as an odd last byte is padded with zero.
+/// A running one's complement sum. Pieces may be added in any order. Each piece but the last of a
+/// message must have an even length, because an odd last byte is padded with zero.
 ///
-/// The sum is kept in the machine's byte order: RFC 1071 section 2(B) shows that only the result
-/// needs a swap.
+/// The sum is kept in native byte order. Only the result needs a swap (RFC 1071 section 2(B)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Of nothing.
+    /// An empty sum.
     #[must_use]
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// The sum that a checksum field stands for which holds a sum, not its complement: a pseudo
-    /// header's, as a sender leaves it that wants the rest to be completed.
+    /// The sum in a checksum field with a partial checksum. The field holds the sum of the pseudo
+    /// header, not its complement.
     #[must_use]
     pub const fn of_partial(field: u16) -> Self {
         Self(field.to_be() as u64)
     }
 
-    /// Adds bytes, up to 4 GB in all.
+    /// Adds bytes. The total length must not exceed 4 GB.
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         let (words, tail) = bytes.as_chunks::<4>();
-        // The pieces are sums of 32-bit words: 2¹⁶ ≡ 1 in this arithmetic, so their halves may add
-        // up later.
+        // Sums 32-bit words. As 2¹⁶ ≡ 1 in this arithmetic, `fold` can add their halves later.
         let mut sum =
             self.0 + words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
         let mut last = [0; 4];
@@ -57,8 +56,8 @@ impl Sum {
         Self(self.0 + long.to_be() as u64)
     }
 
-    /// Adds the pseudo header of an IPv4 datagram (RFC 9293 section 3.1, RFC 768). `length` is that
-    /// of the transport header and its payload in bytes.
+    /// Adds the pseudo header of an IPv4 datagram (RFC 9293 section 3.1, RFC 768). `length` is the
+    /// length of transport header and payload in bytes.
     #[inline]
     #[must_use]
     pub const fn pseudo_ipv4(
@@ -71,8 +70,8 @@ impl Sum {
         self.long(source.to_bits()).long(destination.to_bits()).word(protocol as u16).word(length)
     }
 
-    /// Adds the pseudo header of an IPv6 datagram (RFC 8200 section 8.1). `length` is that of the
-    /// upper-layer header and its payload in bytes.
+    /// Adds the pseudo header of an IPv6 datagram (RFC 8200 section 8.1). `length` is the length of
+    /// upper-layer header and payload in bytes.
     #[inline]
     #[must_use]
     pub fn pseudo_ipv6(
@@ -88,7 +87,7 @@ impl Sum {
             .long(u32::from(protocol))
     }
 
-    /// The sum itself, folded to 16 bits: 0xffff over data that includes its right checksum.
+    /// The sum folded to 16 bits. It is 0xffff over data with a valid checksum.
     #[inline]
     #[must_use]
     pub const fn fold(self) -> u16 {
@@ -107,8 +106,8 @@ impl Sum {
         !self.fold()
     }
 
-    /// The checksum for a UDP header, where 0 would mean that there is none (RFC 768): 0xffff
-    /// instead.
+    /// The checksum for a UDP header: 0xffff instead of 0, because 0 means that there is no
+    /// checksum (RFC 768).
     #[inline]
     #[must_use]
     pub const fn checksum_not_zero(self) -> u16 {
@@ -118,7 +117,7 @@ impl Sum {
         }
     }
 
-    /// Whether data that includes its checksum is intact.
+    /// Whether data that includes its checksum is valid.
     #[inline]
     #[must_use]
     pub const fn is_intact(self) -> bool {
@@ -133,24 +132,25 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::new().bytes(bytes).checksum()
 }
 
-/// The checksum after a 16-bit word of the data changed from `old` to `new` (RFC 1624 equation 3).
+/// Updates a checksum after a 16-bit word of the data changed from `old` to `new` (RFC 1624
+/// equation 3).
 #[inline]
 #[must_use]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::new().word(!checksum).word(!old).word(new).checksum()
 }
 
-/// The checksum after a 32-bit word of the data changed from `old` to `new` (RFC 1624 equation 3).
+/// Updates a checksum after a 32-bit word of the data changed from `old` to `new` (RFC 1624
+/// equation 3).
 #[inline]
 #[must_use]
 pub const fn update_long(checksum: u16, old: u32, new: u32) -> u16 {
     Sum::new().word(!checksum).long(!old).long(new).checksum()
 }
 
-/// Completes a checksum that the sender left to its network card (`VIRTIO_NET_HDR_F_NEEDS_CSUM`):
-/// sums `frame` from `start` to its end, where the checksum field, `offset` bytes behind `start`,
-/// holds the sum of the pseudo header, and stores the result there. Never stores 0, like
-/// `skb_checksum_help()` (Linux net/core/dev.c).
+/// Completes a partial checksum (`VIRTIO_NET_HDR_F_NEEDS_CSUM`). Sums `frame` from `start` to its
+/// end and stores the checksum at `start + offset`, where the sum of the pseudo header is. Never
+/// stores 0, like `skb_checksum_help()` (Linux net/core/dev.c).
 ///
 /// # Errors
 /// If the checksum field does not lie within the frame.
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 1071 section 1, literally: big-endian words, carries added at the end.
+    /// The definition of RFC 1071 section 1: big-endian words, with end-around carry.
     fn by_definition(bytes: &[u8]) -> u16 {
         let mut sum: u32 = 0;
         for pair in bytes.chunks(2) {
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn example_of_rfc_1624() {
-        // Section 4: equation 2 would give 0xffff here.
+        // RFC 1624 section 4. Equation 2 would give 0xffff.
         assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
     }
 

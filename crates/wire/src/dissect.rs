@@ -1,9 +1,9 @@
-//! One pass over an Ethernet frame: where each header starts and what a path decision needs to
-//! know.
+//! Reads an Ethernet frame in one pass: where each header starts, and the fields that forwarding
+//! needs.
 //!
-//! Nothing is copied but the fields below, nothing is allocated, and no input is an error: where a
-//! header is cut short, contradicts the frame's length or is of an unknown kind, the result is
-//! weaker, as each field says.
+//! Nothing is allocated, and no input is an error. If a header is truncated, contradicts the
+//! frame's length or is of an unknown kind, the result has less information. Each field describes
+//! how.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,32 +20,35 @@ use crate::tcp::Tcp;
 use crate::types::{MacAddr, QueuePair};
 use crate::udp::Udp;
 
-/// VLAN tags that are followed; a further one is left as the EtherType.
+/// Largest number of VLAN tags that are skipped. The EtherType of a further tag is reported as the
+/// frame's.
 const MAX_VLAN_TAGS: u8 = 4;
 const ETHERNET_LENGTH: u16 = Ethernet::LENGTH as u16;
 const IPV6_LENGTH: u16 = Ipv6::LENGTH as u16;
 
-/// What one Ethernet frame says about itself. Offsets count bytes from the frame's first byte.
+/// The parsed headers of one Ethernet frame. Offsets are in bytes from the frame's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dissection {
     /// Destination MAC address.
     pub destination: MacAddr,
     /// Source MAC address.
     pub source: MacAddr,
-    /// How many VLAN tags (0x8100, 0x88a8, 0x9100) stand before `ethertype`, 0 to 4.
+    /// Number of VLAN tags (0x8100, 0x88a8, 0x9100) before `ethertype`, 0 to 4.
     pub vlan_tags: u8,
-    /// EtherType behind the VLAN tags. A tag that is cut short, or the fifth, stays here as its own
-    /// EtherType; below 0x600 it is an IEEE 802.3 length.
+    /// EtherType behind the VLAN tags. For a truncated or fifth tag it is the tag's own EtherType.
+    /// Below 0x600 it is an IEEE 802.3 length.
     pub ethertype: u16,
-    /// Where the network header starts.
+    /// Offset of the network header.
     pub l3_offset: u16,
-    /// The network header. [`Network::Other`] for a broken or cut IP header too: then `ethertype`
-    /// still says IP.
+    /// The network header. It is also [`Network::Other`] for an invalid or truncated IP header;
+    /// `ethertype` is then still that of IP.
     pub network: Network,
-    /// The transport header. `None` if the network is not IP, for later fragments, for datagrams
-    /// longer than the frame, and behind extension headers that are cut short or more than 8.
+    /// The transport header. `None` if the network is not IP, for later fragments, and for
+    /// datagrams longer than the frame. Also `None` behind truncated extension headers, or more
+    /// than 8 of them.
     pub transport: Option<Transport>,
-    /// RoCEv2: whole datagrams to UDP port 4791 whose base transport header is complete.
+    /// The RoCEv2 header, of an unfragmented datagram to UDP port 4791 with a complete base
+    /// transport header.
     pub roce: Option<Roce>,
 }
 
@@ -56,7 +59,7 @@ pub enum Network {
     Ipv4(Ipv4Summary),
     /// IPv6 with a complete fixed header.
     Ipv6(Ipv6Summary),
-    /// Anything else.
+    /// Any other network layer.
     Other,
 }
 
@@ -67,7 +70,8 @@ pub struct Ipv4Summary {
     pub source: Ipv4Addr,
     /// Destination address.
     pub destination: Ipv4Addr,
-    /// Header with options in bytes, 20 to 60. The options may lie beyond the frame's end.
+    /// Length of the header with options in bytes, 20 to 60. The options may extend beyond the
+    /// frame's end.
     pub header_length: u8,
     /// Type of service: DSCP and ECN.
     pub tos: u8,
@@ -75,11 +79,11 @@ pub struct Ipv4Summary {
     pub ttl: u8,
     /// The don't-fragment flag.
     pub dont_fragment: bool,
-    /// Which part of a datagram this is.
+    /// The part of a datagram that the packet carries.
     pub fragment: Fragment,
-    /// Header and payload in bytes, as claimed; not checked against the frame.
+    /// Total length in bytes from the header; not checked against the frame.
     pub total_length: u16,
-    /// Protocol, the same in every fragment of a datagram.
+    /// Protocol number; the same in every fragment of a datagram.
     pub protocol: u8,
 }
 
@@ -96,24 +100,25 @@ pub struct Ipv6Summary {
     pub hop_limit: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Which part of a datagram this is. An atomic fragment (RFC 6946) is whole.
+    /// The part of a datagram that the packet carries. An atomic fragment (RFC 6946) is whole.
     pub fragment: Fragment,
-    /// Payload with extension headers in bytes, as claimed; not checked against the frame.
+    /// Payload length in bytes from the header, including extension headers; not checked against the
+    /// frame.
     pub payload_length: u16,
-    /// In a fragment, the next header that its fragment header names (the same in every fragment of
-    /// a datagram); otherwise the upper-layer protocol, or the first next header that could not be
-    /// followed.
+    /// In a fragment, the next header in its fragment header, which is the same in every fragment
+    /// of a datagram. Otherwise the upper-layer protocol, or the first next header that could not
+    /// be parsed.
     pub protocol: u8,
 }
 
-/// Which part of an IP datagram a packet carries.
+/// The part of an IP datagram that a packet carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fragment {
-    /// All of it.
+    /// The whole datagram.
     Whole,
-    /// The first part: it holds the transport header.
+    /// The first fragment, which holds the transport header.
     First,
-    /// A later part.
+    /// A later fragment.
     Later,
 }
 
@@ -122,10 +127,10 @@ pub enum Fragment {
 pub struct Transport {
     /// IP protocol number.
     pub protocol: u8,
-    /// Where the header starts.
+    /// Offset of the header.
     pub offset: u16,
-    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP. `None` if they are cut
-    /// off, or if the UDP length contradicts the IP length.
+    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP. `None` if they are
+    /// truncated, or if the UDP length contradicts the IP length.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -141,7 +146,7 @@ pub struct Roce {
 }
 
 impl Network {
-    /// Source and destination address, of IP only.
+    /// Source and destination address, if the network is IP.
     #[must_use]
     pub const fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match self {
@@ -151,7 +156,7 @@ impl Network {
         }
     }
 
-    /// IPv4 type of service or IPv6 traffic class.
+    /// IPv4 type of service or IPv6 traffic class, if the network is IP.
     #[must_use]
     pub const fn traffic_class(&self) -> Option<u8> {
         match self {
@@ -163,7 +168,7 @@ impl Network {
 }
 
 impl Transport {
-    /// Whether the protocol begins with a source and a destination port.
+    /// Whether the protocol's header begins with source and destination port.
     #[inline]
     #[must_use]
     pub const fn has_ports(&self) -> bool {
@@ -175,9 +180,9 @@ impl Transport {
 }
 
 impl Dissection {
-    /// Length in bytes of all headers through TCP (with options) or UDP: what each segment of a GSO
-    /// frame repeats, and where its payload starts. `frame` is the frame that was dissected. `None`
-    /// if the transport is neither, or its header is not complete in the frame.
+    /// Length in bytes of all headers up to TCP (with options) or UDP, which each segment of a GSO
+    /// frame repeats. The payload starts there. `frame` must be the dissected frame. `None` if the
+    /// transport is neither, or its header is truncated.
     #[must_use]
     pub fn gso_header_length(&self, frame: &[u8]) -> Option<usize> {
         let transport = self.transport?;
@@ -194,18 +199,17 @@ impl Dissection {
     }
 }
 
-/// Dissects an Ethernet frame (without preamble and FCS; trailing padding is allowed). `None` if it
-/// is shorter than an Ethernet header; otherwise always a result, as complete as the frame.
+/// Dissects an Ethernet frame without preamble and FCS. Trailing padding is allowed. `None` only if
+/// the frame is shorter than an Ethernet header.
 #[inline]
 #[must_use]
 pub fn dissect(frame: &[u8]) -> Option<Dissection> {
-    // RoCE over IPv4 is almost all there is: inlined, it costs its reader a third of the
-    // instructions of a look at everything.
+    // Almost all frames are RoCE over IPv4, so this case is inlined.
     roce_over_ipv4(frame).or_else(|| dissect_any(frame))
 }
 
-/// What [`dissect_any`] says of a whole RoCE frame over IPv4 without tags and options; `None` for
-/// all others.
+/// The result of [`dissect_any`] for a complete RoCE frame over IPv4 without tags and options;
+/// `None` for all other frames.
 #[inline(always)]
 fn roce_over_ipv4(frame: &[u8]) -> Option<Dissection> {
     let headers = frame.first_chunk::<54>()?;
@@ -268,8 +272,8 @@ fn dissect_any(frame: &[u8]) -> Option<Dissection> {
         vlan_tags += 1;
     }
     let l3_offset = ETHERNET_LENGTH + 4 * u16::from(vlan_tags);
-    // Each kind of frame makes its own result, in place: a common one, filled step by step, would
-    // be copied.
+    // Each case constructs its own result in place. A shared result that is filled step by step
+    // would be copied.
     let result = |network, (transport, roce)| Dissection {
         destination: ethernet.destination(),
         source: ethernet.source(),
@@ -308,7 +312,8 @@ fn dissect_any(frame: &[u8]) -> Option<Dissection> {
     Some(result(Network::Other, (None, None)))
 }
 
-/// The IPv4 header at the start of `l3`, and the payload if it lies within the frame.
+/// Parses the IPv4 header at the start of `l3`. Also returns the payload, if it lies within the
+/// frame.
 #[inline(always)]
 fn ipv4(l3: &[u8]) -> Option<(Ipv4Summary, Option<&[u8]>)> {
     let (ip, _) = Ipv4::parse(l3).ok()?;
@@ -331,7 +336,7 @@ fn ipv4(l3: &[u8]) -> Option<(Ipv4Summary, Option<&[u8]>)> {
     Some((summary, l3.get(usize::from(header_length)..usize::from(total_length))))
 }
 
-/// The IPv6 header at the start of `l3`, and what its chain of extension headers leads to.
+/// Parses the IPv6 header at the start of `l3` and its extension headers.
 #[inline(always)]
 fn ipv6(l3: &[u8]) -> Option<(Ipv6Summary, Option<Upper<'_>>)> {
     let (ip, rest) = Ipv6::parse(l3).ok()?;
@@ -340,12 +345,12 @@ fn ipv6(l3: &[u8]) -> Option<(Ipv6Summary, Option<Upper<'_>>)> {
     }
     let (payload_length, next) = (ip.payload_length(), ip.next_header());
     let chain = match rest.get(..usize::from(payload_length)) {
-        // What almost all datagrams have needs no walk.
+        // TCP and UDP without extension headers need no loop.
         Some(payload) if matches!(next, PROTOCOL_UDP | PROTOCOL_TCP) => {
             Chain { protocol: next, fragment: Fragment::Whole, upper: Some((next, 0, payload)) }
         }
         Some(payload) => extensions(next, payload),
-        // A datagram longer than the frame is not walked: what cannot be trusted is not followed.
+        // A datagram longer than the frame is not parsed further.
         None => Chain { protocol: next, fragment: Fragment::Whole, upper: None },
     };
     let summary = Ipv6Summary {
@@ -361,7 +366,7 @@ fn ipv6(l3: &[u8]) -> Option<(Ipv6Summary, Option<Upper<'_>>)> {
     Some((summary, chain.upper))
 }
 
-/// The transport header at the start of `payload`, which is `offset` bytes into the frame.
+/// Parses the transport header at the start of `payload`, which is at `offset` in the frame.
 #[inline(always)]
 fn transport(
     protocol: u8,
@@ -420,23 +425,23 @@ impl Roce {
     }
 }
 
-/// Protocol, bytes before it, and payload of an IPv6 packet's upper layer.
+/// An IPv6 packet's upper layer: protocol, length of the extension headers in bytes, and payload.
 type Upper<'a> = (u8, u16, &'a [u8]);
 
-/// The end of an IPv6 header chain.
+/// The result of parsing an IPv6 header chain.
 struct Chain<'a> {
     protocol: u8,
     fragment: Fragment,
-    /// `None` if it was not reached.
+    /// `None` if the upper layer was not reached.
     upper: Option<Upper<'a>>,
 }
 
-/// Follows IPv6 extension headers (RFC 8200 section 4) from `next` at the start of `payload`.
+/// Parses the chain of IPv6 extension headers (RFC 8200 section 4), which starts with type `next`.
 fn extensions(next: u8, payload: &[u8]) -> Chain<'_> {
     let mut chain = Chain { protocol: next, fragment: Fragment::Whole, upper: None };
     let (mut next, mut rest) = (next, payload);
     for _ in 0..=MAX_EXTENSION_HEADERS {
-        // Behind a fragment header, `protocol` stays what every fragment shows.
+        // Behind a fragment header, `protocol` keeps the value that all fragments have.
         if chain.fragment == Fragment::Whole {
             chain.protocol = next;
         }
@@ -446,7 +451,8 @@ fn extensions(next: u8, payload: &[u8]) -> Chain<'_> {
                 (units + 1) * 8
             }
             (PROTOCOL_AUTHENTICATION, Ok(units)) => (units + 2) * 4,
-            // A fragment within a fragment is not followed: later parts could not show it.
+            // A fragment within a fragment is not parsed, because later fragments do not have that
+            // header.
             (PROTOCOL_FRAGMENT, Ok(_)) if chain.fragment == Fragment::Whole => Ipv6Fragment::LENGTH,
             (
                 PROTOCOL_HOP_BY_HOP
@@ -490,8 +496,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(8192))]
 
-        /// The short way says what the long one does, or nothing: for RoCE frames of any length,
-        /// changed anywhere.
+        /// The fast path returns the same as the general one, or nothing. The input is RoCE frames
+        /// of any length with random changes.
         #[test]
         fn both_ways_say_the_same(
             (length, change) in (0usize..90, prop::option::weighted(0.7, (0usize..56, any::<u8>()))),

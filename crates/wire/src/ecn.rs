@@ -1,14 +1,14 @@
-//! Explicit congestion notification over a tunnel (RFC 6040), as Linux does it
+//! Explicit congestion notification over a tunnel (RFC 6040), as implemented by Linux
 //! (include/net/inet_ecn.h).
 //!
-//! Everything here looks at the two low bits of an IPv4 type of service or an IPv6 traffic class.
+//! All functions use the two low bits of an IPv4 type of service or an IPv6 traffic class.
 
 use crate::checksum;
 
 /// The ECN field (RFC 3168 section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codepoint {
-    /// 0: the transport does not take part.
+    /// 0: the transport is not ECN-capable.
     NotEct,
     /// 1: ECN-capable transport, ECT(1).
     Ect1,
@@ -19,7 +19,7 @@ pub enum Codepoint {
 }
 
 impl core::fmt::Display for Codepoint {
-    /// As RFC 3168 section 5 writes it.
+    /// The names of RFC 3168 section 5.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::NotEct => "Not-ECT",
@@ -43,7 +43,7 @@ impl Codepoint {
         }
     }
 
-    /// `traffic_class` with this code point.
+    /// Returns `traffic_class` with this code point.
     #[inline]
     #[must_use]
     pub const fn put(self, traffic_class: u8) -> u8 {
@@ -57,18 +57,19 @@ impl Codepoint {
     }
 }
 
-/// Which outer code point a tunnel's ingress writes.
+/// How a tunnel's ingress selects the outer code point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Ingress {
-    /// `INET_ECN_encapsulate()`: the inner one, but ECT(0) for CE, so that the outer header reports
-    /// only congestion of the underlay.
+    /// `INET_ECN_encapsulate()`: the inner code point, but ECT(0) instead of CE. The outer header
+    /// then reports congestion of the underlay only.
     #[default]
     Linux,
-    /// RFC 6040 section 4.1, normal mode: the inner one.
+    /// RFC 6040 section 4.1, normal mode: the inner code point.
     Normal,
 }
 
-/// The outer traffic class: DSCP of `outer`, ECN by the `inner` one and the mode.
+/// The outer traffic class: DSCP of `outer`, and the code point that follows from `inner` and
+/// `mode`.
 #[inline]
 #[must_use]
 pub const fn encapsulate(mode: Ingress, outer: u8, inner: u8) -> u8 {
@@ -78,23 +79,22 @@ pub const fn encapsulate(mode: Ingress, outer: u8, inner: u8) -> u8 {
     }
 }
 
-/// What a tunnel's egress does to the inner header.
+/// What a tunnel's egress does with the inner header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Egress {
-    /// Forward it as it is.
+    /// Forward the packet unchanged.
     Keep,
-    /// Forward it as it is; kernel VXLAN logs that the outer code point should not occur over an
-    /// inner not-ECT.
+    /// Forward the packet unchanged. Kernel VXLAN logs that this outer code point is unexpected
+    /// over an inner Not-ECT.
     KeepSuspicious,
     /// Write this code point into the inner header.
     Set(Codepoint),
-    /// Drop the packet: congestion was experienced by a transport that does not understand it.
-    /// Kernel VXLAN logs it too and counts a receive error and a frame error.
+    /// Drop the packet: it experienced congestion, and its transport is not ECN-capable. Kernel
+    /// VXLAN also logs this, and counts a receive error and a frame error.
     Drop,
 }
 
-/// What becomes of a packet that arrives with the `outer` traffic class around the `inner` one (RFC
-/// 6040 figure 4).
+/// What happens to a packet with traffic class `outer` around `inner` (RFC 6040 figure 4).
 ///
 /// ```text
 ///            outer: Not-ECT   ECT(0)          ECT(1)          CE
@@ -105,7 +105,7 @@ pub enum Egress {
 /// CE                keep      keep            keep            keep
 /// ```
 ///
-/// Only for an inner IP packet: any other is forwarded as it is.
+/// Applies to inner IP packets only. All others are forwarded unchanged.
 #[inline]
 #[must_use]
 pub const fn decapsulate(outer: u8, inner: u8) -> Egress {
@@ -118,8 +118,8 @@ pub const fn decapsulate(outer: u8, inner: u8) -> Egress {
     }
 }
 
-/// Writes a code point into the IPv4 or IPv6 header at the start of `packet` and corrects the IPv4
-/// header checksum. False, and nothing is written, if it is neither or shorter than a header.
+/// Writes a code point into the IPv4 or IPv6 header at the start of `packet`, and updates the IPv4
+/// header checksum. Returns `false` and writes nothing if there is no complete header.
 pub fn set(packet: &mut [u8], codepoint: Codepoint) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -133,7 +133,7 @@ pub fn set(packet: &mut [u8], codepoint: Codepoint) -> bool {
         }
         Some(6) => {
             let Some(header) = packet.first_chunk_mut::<40>() else { return false };
-            // The traffic class lies across two bytes.
+            // The traffic class spans two bytes.
             let class = codepoint.put(header[0] << 4 | header[1] >> 4);
             header[1] = class << 4 | header[1] & 0x0f;
             true
@@ -165,8 +165,8 @@ mod tests {
     fn l7_decapsulate_figure_4() {
         use Egress::{Drop, Keep, KeepSuspicious};
         let (ect1, ce) = (Egress::Set(Codepoint::Ect1), Egress::Set(Codepoint::Ce));
-        // Rows: inner; columns: outer; both in the order of the numbers: not-ECT, ECT(1), ECT(0),
-        // CE.
+        // Rows are inner and columns outer code points, in numerical order: Not-ECT, ECT(1),
+        // ECT(0), CE.
         let figure = [
             [Keep, KeepSuspicious, KeepSuspicious, Drop],
             [Keep, Keep, Keep, ce],

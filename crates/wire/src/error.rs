@@ -1,26 +1,26 @@
-//! Why bytes are no header.
+//! Errors of header parsers and builders.
 
-/// Bytes that do not hold the header they were read as, or too little room to write one.
+/// Bytes that do not hold the expected header, or a buffer that is too short to write one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The buffer ends within the header, or within a length that the header claims.
+    /// The buffer ends within the header, or before a length that the header states.
     #[error("{header} needs {needed} bytes, {available} are there")]
     Truncated {
-        /// The header.
+        /// Name of the header.
         header: &'static str,
-        /// Bytes it takes.
+        /// Number of bytes needed.
         needed: usize,
-        /// Bytes there are.
+        /// Number of bytes available.
         available: usize,
     },
-    /// A field has a value that the header cannot have.
+    /// A field has an invalid value.
     #[error("{header} cannot have {field} {value:#x}")]
     Invalid {
-        /// The header.
+        /// Name of the header.
         header: &'static str,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u32,
     },
 }

@@ -24,13 +24,13 @@ header! {
         destination, set_destination: MacAddr = 0;
         /// Source MAC address.
         source, set_source: MacAddr = 6;
-        /// EtherType of what follows; below 0x600 a length.
+        /// EtherType of the payload; below 0x600 a length.
         ethertype, set_ethertype: u16 = 12;
     }
 }
 
 impl Ethernet<[u8; 14]> {
-    /// A header of these fields.
+    /// A header with these fields.
     #[must_use]
     pub fn new(destination: MacAddr, source: MacAddr, ethertype: u16) -> Self {
         *Self::zeroed().set_destination(destination).set_source(source).set_ethertype(ethertype)
@@ -38,7 +38,8 @@ impl Ethernet<[u8; 14]> {
 }
 
 header! {
-    /// A VLAN tag (IEEE 802.1Q-2022 section 9.6) as it follows the EtherType that announced it.
+    /// A VLAN tag (IEEE 802.1Q-2022 section 9.6), without the EtherType before it that identifies
+    /// it as a tag.
     ///
     /// ```text
     ///  0                   1                   2                   3
@@ -54,13 +55,13 @@ header! {
         drop_eligible, set_drop_eligible: bool = 0 & 0x10;
         /// VLAN identifier, 0 (priority tag) to 4094.
         id, set_id: u16 = 0 & 0x0fff;
-        /// EtherType of what follows.
+        /// EtherType of the payload.
         ethertype, set_ethertype: u16 = 2;
     }
 }
 
 impl Vlan<[u8; 4]> {
-    /// A tag of priority 0.
+    /// A tag with priority 0.
     #[must_use]
     pub fn new(id: u16, ethertype: u16) -> Self {
         *Self::zeroed().set_id(id).set_ethertype(ethertype)

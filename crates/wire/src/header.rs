@@ -1,22 +1,23 @@
-//! How fixed-size headers are declared: a table of fields, from which views and builders follow.
+//! A macro that declares fixed-size headers. It generates views and builders from a table of
+//! fields.
 //!
-//! `Udp<&[u8; 8]>` is a view of a header in a frame, `Udp<&mut [u8; 8]>` edits one in place and
-//! `Udp<[u8; 8]>` is one on its own. The length is checked once, by `parse`; no getter or setter
-//! can fail after that. A setter of a field of fewer bits than its type takes the low bits.
+//! `Udp<&[u8; 8]>` is a view of a header in a frame, `Udp<&mut [u8; 8]>` edits one in place, and
+//! `Udp<[u8; 8]>` owns its bytes. Only `parse` checks the length; getters and setters cannot fail.
+//! If a field has fewer bits than its type, the setter takes the low bits.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::types::{MacAddr, QueuePair};
 
-/// A value that fills whole bytes of a header.
+/// A field value that fills whole bytes of a header.
 pub(crate) trait Field: Sized {
     const LENGTH: usize;
     fn read(bytes: &[u8]) -> Self;
     fn write(self, bytes: &mut [u8]);
 }
 
-/// A value that fills some bits of a header: those of a mask over the big-endian word at its
-/// offset.
+/// A field value that fills some bits of a header, selected by a mask over the big-endian word at
+/// its offset.
 pub(crate) trait Bits {
     fn of_word(word: u32) -> Self;
     fn to_word(self) -> u32;
@@ -77,12 +78,12 @@ bits!(
     |number| { number.get() }
 );
 
-/// Whether a field lies within its header: asked by the compiler about every declared one.
+/// Whether a field lies within its header. Evaluated at compile time for every declared field.
 pub(crate) const fn fits(at: usize, length: usize, header: usize) -> bool {
     at + length <= header
 }
 
-/// Bytes of the big-endian word that a mask selects from: as many as the mask needs.
+/// Number of bytes of the big-endian word that a mask selects from.
 pub(crate) const fn width(mask: u32) -> usize {
     match mask {
         0..=0xff => 1,
@@ -91,13 +92,13 @@ pub(crate) const fn width(mask: u32) -> usize {
     }
 }
 
-/// The word of up to four bytes at the start of `bytes`.
+/// The big-endian word of the first `length` bytes, up to four.
 #[inline]
 pub(crate) fn word(bytes: &[u8], length: usize) -> u32 {
     bytes.iter().take(length).fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
 
-/// Writes the low `length` bytes of a word.
+/// Writes the low `length` bytes of `word`.
 #[inline]
 pub(crate) fn set_word(bytes: &mut [u8], length: usize, word: u32) {
     for (place, byte) in bytes.iter_mut().zip(word.to_be_bytes().into_iter().skip(4 - length)) {
@@ -120,14 +121,14 @@ macro_rules! header {
             /// Length in bytes.
             pub const LENGTH: usize = $length;
 
-            /// A header of zeros.
+            /// A header with all bytes zero.
             #[inline]
             #[must_use]
             pub const fn zeroed() -> Self {
                 Self([0; $length])
             }
 
-            /// Writes the header to the start of `out` and returns what is behind it.
+            /// Writes the header to the start of `out`. Returns the bytes after it.
             ///
             /// # Errors
             /// If `out` is too short.
@@ -145,7 +146,7 @@ macro_rules! header {
         }
 
         impl<'a> $name<&'a [u8; $length]> {
-            /// Views the header at the start of `bytes`; also returns what is behind it.
+            /// Views the header at the start of `bytes`. Also returns the bytes after it.
             ///
             /// # Errors
             /// If `bytes` is too short. No field is checked.
@@ -159,7 +160,7 @@ macro_rules! header {
         }
 
         impl<'a> $name<&'a mut [u8; $length]> {
-            /// Views the header at the start of `bytes` for editing; also returns what is behind
+            /// Views the header at the start of `bytes` for editing. Also returns the bytes after
             /// it.
             ///
             /// # Errors
@@ -191,7 +192,7 @@ macro_rules! header {
                 }
             )*
 
-            /// The same header, field by field: shows in tests that the fields cover every bit.
+            /// A copy made field by field. Tests use it to show that the fields cover every bit.
             #[cfg(test)]
             pub(crate) fn rebuilt(&self) -> $name<[u8; $length]> {
                 let mut copy = $name::zeroed();
@@ -255,8 +256,8 @@ mod tests {
         ($($name:ident: $test:ident,)*) => {
             $(
                 proptest! {
-                    /// The fields together are the header, bit by bit; so each bit belongs to a
-                    /// field, and setting a field leaves the others alone.
+                    /// A copy of all fields equals the header. So each bit belongs to a field, and
+                    /// a setter does not change other fields.
                     #[test]
                     fn $test(bytes in prop::collection::vec(any::<u8>(), $name::LENGTH..$name::LENGTH + 4)) {
                         let (view, rest) = $name::parse(&bytes).unwrap();

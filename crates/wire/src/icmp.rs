@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 headers, and the errors a tunnel endpoint sends.
+//! ICMP and ICMPv6 headers, and the error messages that a tunnel endpoint sends.
 
 use core::net::Ipv6Addr;
 
@@ -89,28 +89,30 @@ impl Icmpv6<[u8; 8]> {
     pub const PORT: u8 = 4;
 }
 
-/// Why a packet could not be forwarded.
+/// The reason for an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
-    /// The host or address cannot be reached.
+    /// The host or address is unreachable.
     HostUnreachable,
-    /// Nobody listens on the port.
+    /// No socket is bound to the port.
     PortUnreachable,
-    /// The packet is longer than the next hop's MTU, which is given in bytes.
+    /// The packet is longer than the MTU of the next hop.
     TooBig {
-        /// MTU of the next hop. ICMP has 16 bits for it: more is sent as 65535.
+        /// MTU of the next hop in bytes. ICMP has 16 bits for it, so larger values are sent as
+        /// 65535.
         mtu: u32,
     },
 }
 
-/// As much of the offending packet as an ICMP error quotes: the whole message stays within 576
-/// bytes (RFC 1812 section 4.3.2.3).
+/// Largest number of bytes of the offending packet in an ICMP error. The whole IPv4 packet stays
+/// within 576 bytes (RFC 1812 section 4.3.2.3).
 const QUOTE: usize = 576 - 20 - Icmp::LENGTH;
-/// The same for ICMPv6, where a message stays within the minimum MTU (RFC 4443 section 2.4 c).
+/// Largest number of bytes of the offending packet in an ICMPv6 error. The whole IPv6 packet stays
+/// within the minimum MTU (RFC 4443 section 2.4 c).
 const QUOTE_V6: usize = 1280 - 40 - Icmpv6::LENGTH;
 
-/// Writes an ICMP error about `offending`, a packet that starts with its IPv4 header, to the start
-/// of `out`. Returns the message's length in bytes, at most 556.
+/// Writes an ICMP error to the start of `out`. `offending` starts with its IPv4 header. Returns the
+/// length of the message in bytes, at most 556.
 ///
 /// # Errors
 /// If `out` is too short.
@@ -129,9 +131,8 @@ pub fn write_error(out: &mut [u8], problem: Problem, offending: &[u8]) -> Result
     write_quoting(header.write(out)?, quote).map(|quoted| Icmp::LENGTH + quoted)
 }
 
-/// Writes an ICMPv6 error about `offending`, a packet that starts with its IPv6 header, to the
-/// start of `out`, to be sent from `source` to `destination`. Returns the message's length in
-/// bytes, at most 1240.
+/// Writes an ICMPv6 error from `source` to `destination` to the start of `out`. `offending` starts
+/// with its IPv6 header. Returns the length of the message in bytes, at most 1240.
 ///
 /// # Errors
 /// If `out` is too short.
@@ -149,7 +150,7 @@ pub fn write_error_v6(
         Problem::TooBig { mtu } => header.set_kind(Icmpv6::PACKET_TOO_BIG).set_parameter(mtu),
     };
     let quote = offending.get(..QUOTE_V6).unwrap_or(offending);
-    // At most 1240, so it fits.
+    // At most 1240, so the cast does not truncate.
     let length = (Icmpv6::LENGTH + quote.len()) as u32;
     let pseudo = Sum::new().pseudo_ipv6(source, destination, PROTOCOL_ICMPV6, length);
     header.set_checksum(pseudo.bytes(header.as_bytes()).bytes(quote).checksum());

@@ -1,9 +1,8 @@
 //! The invariant CRC of RoCEv2 (InfiniBand architecture 7.8.1 and annex A17.3.3).
 //!
-//! It is Ethernet's CRC-32 over eight bytes of ones (an InfiniBand header that RoCE does not have),
-//! then the packet from its IP header to the end of the payload, with all ones in the fields that
-//! routers may change. It stands behind the payload in the byte order of Ethernet's own FCS: low
-//! byte first.
+//! It is Ethernet's CRC-32 over eight bytes of ones, in place of an InfiniBand header, and the
+//! packet from its IP header to the end of the payload. Fields that routers may change count as all
+//! ones. The ICRC follows the payload, low byte first, like Ethernet's FCS.
 
 use core::ops::Range;
 
@@ -20,8 +19,8 @@ pub const LENGTH: usize = 4;
 /// The reflected polynomial of CRC-32 (IEEE 802.3-2022 section 3.2.9).
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Entry `[k][b]`: the CRC of byte `b` followed by `k` zero bytes. Four bytes are folded in at once
-/// this way.
+/// Entry `[k][b]` is the CRC of byte `b` followed by `k` zero bytes. With these tables, four bytes
+/// are processed per step.
 #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
 const TABLES: [[u32; 256]; 4] = {
     let mut tables = [[0; 256]; 4];
@@ -49,13 +48,13 @@ const TABLES: [[u32; 256]; 4] = {
     tables
 };
 
-/// Looks a byte up; the index cannot leave the table.
+/// Looks up a byte. The index is always within the table.
 #[inline]
 fn entry(table: &[u32; 256], byte: u8) -> u32 {
     table.get(usize::from(byte)).copied().unwrap_or_default()
 }
 
-/// Continues a CRC-32 over `bytes`. Starts from and gives the register itself, which is not
+/// Continues a CRC-32 over `bytes`. Argument and result are the register, which is not
 /// complemented.
 fn crc32(register: u32, bytes: &[u8]) -> u32 {
     let [by_0, by_1, by_2, by_3] = &TABLES;
@@ -68,18 +67,17 @@ fn crc32(register: u32, bytes: &[u8]) -> u32 {
         .fold(register, |register, byte| (register >> 8) ^ entry(by_0, register as u8 ^ byte))
 }
 
-/// Computes the ICRC of the RoCEv2 packet that starts with an IPv4 or IPv6 header at the start of
-/// `packet`. The last four bytes of its UDP datagram are the ICRC's place and are not looked at;
-/// padding may follow them.
+/// Computes the ICRC of a RoCEv2 packet that starts with an IPv4 or IPv6 header. The last four
+/// bytes of its UDP datagram are reserved for the ICRC and are not read. Padding may follow them.
 ///
 /// # Errors
-/// If the IP or UDP header does not parse, UDP does not follow IP (behind options or extension
-/// headers), or the datagram is too short for a base transport header and an ICRC.
+/// If the IP or UDP header is invalid, the protocol is not UDP, or the datagram is too short for a
+/// base transport header and an ICRC.
 pub fn compute(packet: &[u8]) -> Result<u32, WireError> {
     locate(packet).map(|(icrc, _)| icrc)
 }
 
-/// Whether the packet carries the ICRC that it should.
+/// Whether the packet carries the right ICRC.
 ///
 /// # Errors
 /// As [`compute`].
@@ -88,7 +86,7 @@ pub fn is_right(packet: &[u8]) -> Result<bool, WireError> {
     Ok(packet.get(place).is_some_and(|found| found == icrc.to_le_bytes()))
 }
 
-/// Computes the packet's ICRC and writes it to its place.
+/// Computes the ICRC and writes it into the packet.
 ///
 /// # Errors
 /// As [`compute`].
@@ -100,7 +98,7 @@ pub fn fill(packet: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The right ICRC of a packet, and where it belongs.
+/// Computes the ICRC of a packet and the range where it belongs.
 fn locate(packet: &[u8]) -> Result<(u32, Range<usize>), WireError> {
     let lrh = crc32(u32::MAX, &[0xff; 8]);
     let (register, headers_length, protocol, payload) =
@@ -140,7 +138,7 @@ fn locate(packet: &[u8]) -> Result<(u32, Range<usize>), WireError> {
 mod tests {
     use super::*;
 
-    /// A UC send, as Scapy's tests have it (test/contrib/roce.uts); the ICRC computed by zlib.
+    /// A UC send from Scapy's tests (test/contrib/roce.uts). The ICRC was computed with zlib.
     const UC_SEND: [u8; 64] = [
         0x45, 0x01, 0x00, 0x40, 0x04, 0x78, 0x40, 0x00, 0x40, 0x11, 0x00, 0x00, 0xc0, 0xa8, 0x00,
         0x07, 0xc0, 0xa8, 0x00, 0x07, 0xc0, 0x00, 0x12, 0xb7, 0x00, 0x2c, 0x00, 0x00, 0x24, 0x60,
@@ -157,7 +155,7 @@ mod tests {
             let split = crc32(crc32(u32::MAX, &b"123456789"[..length]), &b"123456789"[length..]);
             assert_eq!(!split, 0xcbf4_3926);
         }
-        // Linux rxe_icrc.c starts from the register behind the masked InfiniBand header.
+        // Linux's rxe_icrc.c starts from the register after the masked InfiniBand header.
         assert_eq!(crc32(u32::MAX, &[0xff; 8]), 0xdebb_20e3);
     }
 
@@ -198,8 +196,8 @@ mod tests {
         assert_eq!(padded, [&UC_SEND[..], &[0x77; 9]].concat());
     }
 
-    /// The CRC bit by bit over a copy in which the variant fields are ones: a second way to the
-    /// same number.
+    /// Computes the CRC bit by bit over a copy whose variant fields are ones, as an independent
+    /// check.
     fn by_definition(masked: &[u8]) -> u32 {
         let mut register = u32::MAX;
         for byte in [0xff; 8].iter().chain(masked) {

@@ -31,7 +31,7 @@ header! {
         ihl, set_ihl: u8 = 0 & 0x0f;
         /// Type of service: DSCP and ECN.
         tos, set_tos: u8 = 1;
-        /// Header and payload in bytes.
+        /// Length of header and payload in bytes.
         total_length, set_total_length: u16 = 2;
         /// Identification: the same in all fragments of a datagram.
         identification, set_identification: u16 = 4;
@@ -57,8 +57,8 @@ header! {
 }
 
 impl Ipv4<[u8; 20]> {
-    /// A header without options for `payload_length` bytes, TTL 64, all else 0. The checksum is
-    /// right until something is set.
+    /// A header without options for `payload_length` bytes, with TTL 64 and all other fields 0. The
+    /// checksum is valid until a field is set.
     ///
     /// # Errors
     /// If header and payload are longer than 65535 bytes.
@@ -83,31 +83,30 @@ impl Ipv4<[u8; 20]> {
         Ok(*header.fill_checksum())
     }
 
-    /// Computes the checksum anew, for a header without options.
+    /// Recomputes the checksum of a header without options.
     pub fn fill_checksum(&mut self) -> &mut Self {
         self.set_checksum(0);
         self.set_checksum(checksum(self.as_bytes()))
     }
 }
 
-/// An IPv4 packet whose version and lengths have been checked against the bytes that hold it.
+/// An IPv4 packet whose version is 4 and whose lengths fit the bytes that hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Packet<'a> {
     /// The fixed header.
     pub header: Ipv4<&'a [u8; 20]>,
     /// Options with their padding, up to 40 bytes.
     pub options: &'a [u8],
-    /// What follows the options, without any padding of the frame.
+    /// The payload as given by the total length, without padding of the frame.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv4Packet<'a> {
-    /// Views the packet at the start of `bytes`. Padding may follow it. The checksum is not looked
-    /// at.
+    /// Views the packet at the start of `bytes`. Padding may follow. Does not verify the checksum.
     ///
     /// # Errors
-    /// If the version is not 4, the header shorter than 20 bytes, the total length shorter than the
-    /// header, or `bytes` too short.
+    /// If the version is not 4, the header is shorter than 20 bytes, the total length is shorter
+    /// than the header, or `bytes` is too short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, rest) = Ipv4::parse(bytes)?;
         if header.version() != 4 {
@@ -126,7 +125,7 @@ impl<'a> Ipv4Packet<'a> {
         Ok(Self { header, options, payload })
     }
 
-    /// Whether the header checksum, which covers the options too, is right.
+    /// Whether the header checksum is right. It also covers the options.
     #[must_use]
     pub fn checksum_is_right(&self) -> bool {
         crate::checksum::Sum::new().bytes(self.header.as_bytes()).bytes(self.options).is_intact()

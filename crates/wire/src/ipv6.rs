@@ -9,7 +9,7 @@ use crate::number::{
     PROTOCOL_ROUTING,
 };
 
-/// Extension headers that are followed before the rest of the packet counts as unknown.
+/// Largest number of extension headers that are parsed.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
 
 header! {
@@ -39,9 +39,9 @@ header! {
         traffic_class, set_traffic_class: u8 = 0 & 0x0ff0;
         /// Flow label, 20 bits.
         flow_label, set_flow_label: u32 = 0 & 0x000f_ffff;
-        /// Extension headers and payload in bytes.
+        /// Length of extension headers and payload in bytes.
         payload_length, set_payload_length: u16 = 4;
-        /// What follows: an extension header or the upper layer.
+        /// Type of the next header: an extension header or the upper layer.
         next_header, set_next_header: u8 = 6;
         /// Hop limit.
         hop_limit, set_hop_limit: u8 = 7;
@@ -53,7 +53,7 @@ header! {
 }
 
 impl Ipv6<[u8; 40]> {
-    /// A header for `payload_length` bytes, hop limit 64, all else 0.
+    /// A header for `payload_length` bytes, with hop limit 64 and all other fields 0.
     ///
     /// # Errors
     /// If the payload is longer than 65535 bytes.
@@ -93,7 +93,7 @@ header! {
     /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
     /// ```
     Ipv6Fragment[8] {
-        /// First header of the fragmentable part.
+        /// Type of the first header of the fragmentable part.
         next_header, set_next_header: u8 = 0;
         /// Reserved byte.
         reserved, set_reserved: u8 = 1;
@@ -110,7 +110,7 @@ header! {
 
 header! {
     /// The common start of hop-by-hop options, routing and destination options headers (RFC 8200
-    /// sections 4.3, 4.4 and 4.6) and of the authentication header (RFC 4302 section 2).
+    /// sections 4.3, 4.4 and 4.6), and of the authentication header (RFC 4302 section 2).
     ///
     /// ```text
     ///  0                   1
@@ -120,40 +120,39 @@ header! {
     /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-
     /// ```
     Ipv6Extension[2] {
-        /// What follows this extension header.
+        /// Type of the next header.
         next_header, set_next_header: u8 = 0;
-        /// Length: in units of eight bytes without the first eight, but in units of four bytes
-        /// minus two in an authentication header.
+        /// Length in units of eight bytes, not counting the first eight. In an authentication
+        /// header, in units of four bytes minus two.
         length, set_length: u8 = 1;
     }
 }
 
-/// An IPv6 packet whose version and length have been checked against the bytes that hold it.
+/// An IPv6 packet whose version is 6 and whose length fits the bytes that hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv6Packet<'a> {
     /// The fixed header.
     pub header: Ipv6<&'a [u8; 40]>,
-    /// Extension headers and what follows, without any padding of the frame.
+    /// Extension headers and payload as given by the payload length, without padding of the frame.
     pub payload: &'a [u8],
 }
 
-/// Where a chain of extension headers ends.
+/// The end of a chain of extension headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpperLayer<'a> {
-    /// The protocol: of the upper layer, or in a fragment that is not the first, of what the
-    /// fragment header names.
+    /// The upper-layer protocol. In a later fragment, the next header in its fragment header.
     pub protocol: u8,
     /// The last fragment header of the chain.
     pub fragment: Option<Ipv6Fragment<&'a [u8; 8]>>,
-    /// What follows the extension headers.
+    /// The bytes behind the extension headers.
     pub payload: &'a [u8],
 }
 
 impl<'a> Ipv6Packet<'a> {
-    /// Views the packet at the start of `bytes`. Padding may follow it.
+    /// Views the packet at the start of `bytes`. Padding may follow.
     ///
     /// # Errors
-    /// If the version is not 6 or `bytes` too short.
+    /// If the version is not 6 or `bytes` is too short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, rest) = Ipv6::parse(bytes)?;
         if header.version() != 6 {
@@ -168,10 +167,10 @@ impl<'a> Ipv6Packet<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Follows the extension headers.
+    /// Skips the extension headers.
     ///
     /// # Errors
-    /// If one of them is cut short, or there are more than [`MAX_EXTENSION_HEADERS`].
+    /// If one of them is truncated, or there are more than [`MAX_EXTENSION_HEADERS`].
     pub fn upper_layer(&self) -> Result<UpperLayer<'a>, WireError> {
         let mut at = UpperLayer {
             protocol: self.header.next_header(),

@@ -1,10 +1,10 @@
-//! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, UDP, VXLAN, RoCEv2, ICMP,
-//! checksums.
+//! Headers as checked views and builders: Ethernet, VLAN, ARP, ND, IP, TCP, UDP, VXLAN, RoCEv2,
+//! ICMP and checksums.
 //!
-//! [`dissect`] reads a whole frame in one pass, for the path of every frame. Everything else is one
-//! header at a time: a type over the header's bytes (`Udp<&[u8; 8]>`, `Udp<&mut [u8; 8]>`,
-//! `Udp<[u8; 8]>`), and where lengths have to be checked against the bytes around it, a type for
-//! the whole (`UdpDatagram`).
+//! [`dissect`] reads a whole frame in one pass; the datapath uses it for every frame. Other code
+//! reads one header at a time. Each header is a type over its bytes (`Udp<&[u8; 8]>`, `Udp<&mut
+//! [u8; 8]>`, `Udp<[u8; 8]>`). Where a length field must be checked against the surrounding bytes,
+//! a second type holds header and payload (`UdpDatagram`).
 
 pub mod checksum;
 pub mod ecn;

@@ -34,13 +34,13 @@ header! {
         checksum, set_checksum: u16 = 2;
         /// R: the sender is a router.
         router, set_router: bool = 4 & 0x80;
-        /// S: the advertisement answers a solicitation.
+        /// S: the advertisement is a reply to a solicitation.
         solicited, set_solicited: bool = 4 & 0x40;
-        /// O: the advertisement replaces what the receiver knows.
+        /// O: the advertisement overrides existing entries.
         override_known, set_override_known: bool = 4 & 0x20;
         /// Reserved bits.
         reserved, set_reserved: u32 = 4 & 0x1fff_ffff;
-        /// The address that is asked for or advertised.
+        /// The address that is solicited or advertised.
         target, set_target: Ipv6Addr = 8;
     }
 }
@@ -68,40 +68,40 @@ header! {
 }
 
 impl Neighbor<[u8; 24]> {
-    /// Type: who has the target address?
+    /// Type: neighbor solicitation.
     pub const SOLICITATION: u8 = 135;
-    /// Type: the target address is here.
+    /// Type: neighbor advertisement.
     pub const ADVERTISEMENT: u8 = 136;
 }
 
 impl LinkLayerOption<[u8; 8]> {
-    /// Type: address of the sender, in solicitations.
+    /// Type: MAC address of the sender, in solicitations.
     pub const SOURCE: u8 = 1;
-    /// Type: address of the target, in advertisements.
+    /// Type: MAC address of the target, in advertisements.
     pub const TARGET: u8 = 2;
 
-    /// An option of this type.
+    /// An option of type `kind`.
     #[must_use]
     pub fn new(kind: u8, mac: MacAddr) -> Self {
         *Self::zeroed().set_kind(kind).set_length(1).set_mac(mac)
     }
 }
 
-/// A neighbor solicitation or advertisement, checked as RFC 4861 sections 7.1.1 and 7.1.2 want it,
-/// except for what stands in the IPv6 header (hop limit 255) and the checksum.
+/// A neighbor solicitation or advertisement. It is checked as RFC 4861 sections 7.1.1 and 7.1.2
+/// require, except for the hop limit of 255 and the checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborMessage<'a> {
-    /// The fixed part.
+    /// The part before the options.
     pub header: Neighbor<&'a [u8; 24]>,
     options: &'a [u8],
 }
 
 impl<'a> NeighborMessage<'a> {
-    /// Views the message that fills `bytes`, an ICMPv6 message.
+    /// Views the ICMPv6 message that fills `bytes`.
     ///
     /// # Errors
-    /// If `bytes` is too short, type or code are others, the target is a multicast address, or an
-    /// option has length 0 or is cut short.
+    /// If `bytes` is too short, the type or code is different, the target is a multicast address,
+    /// or an option has length 0 or is truncated.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, options) = Neighbor::parse(bytes)?;
         if !matches!(header.kind(), Neighbor::SOLICITATION | Neighbor::ADVERTISEMENT) {
@@ -125,8 +125,8 @@ impl<'a> NeighborMessage<'a> {
         Ok(message)
     }
 
-    /// The MAC address in the first link-layer address option of a type; options of other lengths
-    /// than Ethernet's are passed over.
+    /// The MAC address in the first link-layer address option of type `kind`. Options whose length
+    /// is not that of Ethernet are skipped.
     #[must_use]
     pub fn link_layer_address(&self, kind: u8) -> Option<MacAddr> {
         let mut rest = self.options;
@@ -142,7 +142,7 @@ impl<'a> NeighborMessage<'a> {
     }
 }
 
-/// The option at the start of `bytes`, and what is behind it.
+/// Splits off the option at the start of `bytes`.
 fn split_option(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     let available = bytes.len();
     let &[_, units] =
@@ -154,11 +154,10 @@ fn split_option(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     bytes.split_at_checked(length).ok_or(WireError::truncated("Neighbor option", length, available))
 }
 
-/// Length in bytes of a message with one link-layer address option.
+/// Length of a message with one link-layer address option, in bytes.
 pub const MESSAGE_LENGTH: usize = Neighbor::LENGTH + LinkLayerOption::LENGTH;
 
-/// A message of `neighbor` with one link-layer address option, its checksum computed for these
-/// addresses.
+/// A message with one link-layer address option. The checksum is computed for these IPv6 addresses.
 #[must_use]
 pub fn message(
     mut neighbor: Neighbor<[u8; 24]>,

@@ -1,4 +1,4 @@
-//! Assigned numbers: EtherTypes, IP protocols and UDP ports that this project looks at.
+//! Assigned numbers that this project uses: EtherTypes, IP protocols and UDP ports.
 
 /// EtherType of IPv4 (RFC 894).
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -10,10 +10,10 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Tag protocol identifier of a service tag, "QinQ" (IEEE 802.1Q-2022 section 9.5).
 pub const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
-/// Tag protocol identifier of outer tags before 802.1ad, still sent by some switches.
+/// Tag protocol identifier of outer tags before 802.1ad; some switches still send it.
 pub const ETHERTYPE_OLD_SERVICE_VLAN: u16 = 0x9100;
 
-/// Whether an EtherType announces a four-byte VLAN tag.
+/// Whether an EtherType is followed by a four-byte VLAN tag.
 #[must_use]
 pub const fn is_vlan(ethertype: u16) -> bool {
     matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN | ETHERTYPE_OLD_SERVICE_VLAN)
@@ -37,7 +37,7 @@ pub const PROTOCOL_FRAGMENT: u8 = 44;
 pub const PROTOCOL_AUTHENTICATION: u8 = 51;
 /// ICMP for IPv6 (RFC 4443).
 pub const PROTOCOL_ICMPV6: u8 = 58;
-/// Nothing follows an IPv6 header (RFC 8200 section 4.7).
+/// No next header: nothing follows the IPv6 header (RFC 8200 section 4.7).
 pub const PROTOCOL_NO_NEXT_HEADER: u8 = 59;
 /// IPv6 destination options (RFC 8200 section 4.6).
 pub const PROTOCOL_DESTINATION_OPTIONS: u8 = 60;

@@ -4,7 +4,7 @@ use crate::header::header;
 use crate::types::QueuePair;
 
 /// Opcodes (InfiniBand architecture 9.2.1 table 35, and annex A17.9.3 for the congestion
-/// notification): the upper three bits say the transport, the others the operation.
+/// notification). The upper three bits select the transport, the others the operation.
 pub mod opcode {
     /// Reliable connection: first packet of a send.
     pub const RC_SEND_FIRST: u8 = 0x00;
@@ -57,11 +57,11 @@ header! {
     Bth[12] {
         /// Opcode; see [`opcode`].
         opcode, set_opcode: u8 = 0;
-        /// S: the receiver shall raise a solicited event.
+        /// S: requests a solicited event at the receiver.
         solicited, set_solicited: bool = 1 & 0x80;
         /// M: migration state.
         migrated, set_migrated: bool = 1 & 0x40;
-        /// How many bytes pad the payload to a multiple of four, 0 to 3.
+        /// Number of bytes that pad the payload to a multiple of four, 0 to 3.
         pad_count, set_pad_count: u8 = 1 & 0x30;
         /// Version of the transport: 0.
         transport_version, set_transport_version: u8 = 1 & 0x0f;
@@ -75,7 +75,7 @@ header! {
         reserved, set_reserved: u8 = 4 & 0x3f;
         /// Destination queue pair.
         destination, set_destination: QueuePair = 4 & 0x00ff_ffff;
-        /// A: an acknowledgement is asked for.
+        /// A: requests an acknowledgement.
         acknowledge, set_acknowledge: bool = 8 & 0x80;
         /// Reserved bits behind A.
         reserved_7, set_reserved_7: u8 = 8 & 0x7f;
@@ -85,7 +85,7 @@ header! {
 }
 
 impl Bth<[u8; 12]> {
-    /// A header with the default partition key 0xffff and M set, as hosts send it when paths do not
+    /// A header with the default partition key 0xffff and M set, as hosts send it if paths do not
     /// migrate.
     #[must_use]
     pub fn new(opcode: u8, destination: QueuePair, sequence: u32) -> Self {
@@ -106,8 +106,8 @@ header! {
     /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
     /// ```
     Aeth[4] {
-        /// Syndrome: bits 5 and 6 are 0 for an ACK, 1 for RNR NAK, 3 for NAK; the low five say
-        /// more.
+        /// Syndrome. Bits 5 and 6 are 0 for ACK, 1 for RNR NAK and 3 for NAK. The low five bits
+        /// hold details.
         syndrome, set_syndrome: u8 = 0;
         /// Message sequence number, 24 bits.
         message_sequence, set_message_sequence: u32 = 0 & 0x00ff_ffff;
@@ -163,8 +163,8 @@ header! {
 }
 
 header! {
-    /// What follows the base transport header of a congestion notification packet (InfiniBand
-    /// architecture, annex A17.9.3).
+    /// Reserved bytes behind the base transport header of a congestion notification packet
+    /// (InfiniBand architecture, annex A17.9.3).
     ///
     /// ```text
     ///  0                   1                   2                   3
@@ -176,9 +176,9 @@ header! {
     /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
     /// ```
     Cnp[16] {
-        /// First reserved half.
+        /// First eight reserved bytes.
         reserved, set_reserved: u64 = 0;
-        /// Second reserved half.
+        /// Last eight reserved bytes.
         reserved_2, set_reserved_2: u64 = 8;
     }
 }

@@ -1,4 +1,4 @@
-//! TCP, as far as segmentation needs it.
+//! TCP, as far as segmentation requires it.
 
 use crate::error::WireError;
 use crate::header::header;
@@ -32,9 +32,9 @@ header! {
         sequence, set_sequence: u32 = 4;
         /// Acknowledgment number.
         acknowledgment, set_acknowledgment: u32 = 8;
-        /// Header with options in units of four bytes, 5 to 15.
+        /// Length of the header with options in units of four bytes, 5 to 15.
         data_offset, set_data_offset: u8 = 12 & 0xf0;
-        /// Reserved bits; the lowest is AccECN's AE.
+        /// Reserved bits; the lowest is AccECN's AE flag.
         reserved, set_reserved: u8 = 12 & 0x0f;
         /// All eight control bits: `Tcp::CWR` to `Tcp::FIN`.
         flags, set_flags: u8 = 13;
@@ -52,9 +52,9 @@ impl Tcp<[u8; 20]> {
     pub const CWR: u8 = 0x80;
     /// Control bit: ECN echo.
     pub const ECE: u8 = 0x40;
-    /// Control bit: the urgent pointer counts.
+    /// Control bit: the urgent pointer is valid.
     pub const URG: u8 = 0x20;
-    /// Control bit: the acknowledgment number counts.
+    /// Control bit: the acknowledgment number is valid.
     pub const ACK: u8 = 0x10;
     /// Control bit: push.
     pub const PSH: u8 = 0x08;
@@ -62,13 +62,13 @@ impl Tcp<[u8; 20]> {
     pub const RST: u8 = 0x04;
     /// Control bit: synchronize.
     pub const SYN: u8 = 0x02;
-    /// Control bit: no more data.
+    /// Control bit: the sender has finished sending.
     pub const FIN: u8 = 0x01;
-    /// Where the checksum stands, counted from the header's start.
+    /// Offset of the checksum from the start of the header, in bytes.
     pub const CHECKSUM_OFFSET: usize = 16;
 }
 
-/// A TCP segment whose header length has been checked against the bytes that hold it.
+/// A TCP segment whose header length fits the bytes that hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpSegment<'a> {
     /// The fixed header.
@@ -80,10 +80,10 @@ pub struct TcpSegment<'a> {
 }
 
 impl<'a> TcpSegment<'a> {
-    /// Views the segment that fills `bytes`. The checksum is not looked at.
+    /// Views the segment that fills `bytes`. Does not verify the checksum.
     ///
     /// # Errors
-    /// If the data offset is below 5 or `bytes` too short.
+    /// If the data offset is below 5 or `bytes` is too short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, rest) = Tcp::parse(bytes)?;
         let length = usize::from(header.data_offset()) * 4;

@@ -1,10 +1,10 @@
-//! Values that cannot be wrong: parsed once at the edge, carried without doubt afterwards.
+//! Types whose values are always valid. They are parsed once, at the edge of the program.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
 
-/// A number or text that does not fit the type it was meant for.
+/// A number or text that is not a valid value of its type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TypeError {
     /// A VNI is 1 to 16777215 (RFC 7348 section 5: 24 bits; FRR and this project do not use 0).
@@ -25,8 +25,7 @@ pub enum TypeError {
 pub struct MacAddr(pub [u8; 6]);
 
 impl Hash for MacAddr {
-    /// As one word: as bytes with their length, which is what arrays are hashed as, a lookup takes
-    /// twice as many instructions.
+    /// Hashes the address as one word, because the default hash of an array also hashes its length.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [a, b, c, d, e, f] = self.0;
@@ -35,7 +34,7 @@ impl Hash for MacAddr {
 }
 
 impl MacAddr {
-    /// All zeros: in a VXLAN FDB, the entry that holds the flood list.
+    /// All zeros. In a VXLAN FDB, the entry with this address holds the flood list.
     pub const ZERO: Self = Self([0; 6]);
     /// All ones.
     pub const BROADCAST: Self = Self([0xff; 6]);
@@ -89,7 +88,7 @@ impl Vni {
     /// The largest VNI.
     pub const MAX: u32 = 0x00ff_ffff;
 
-    /// The number itself.
+    /// The VNI as a number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
@@ -127,13 +126,13 @@ impl QueuePair {
     /// The largest queue pair number.
     pub const MAX: u32 = 0x00ff_ffff;
 
-    /// The number itself.
+    /// The queue pair number as an integer.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// From the three bytes of a header, in network order.
+    /// A queue pair number from three bytes of a header, in network byte order.
     #[must_use]
     pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
         Self(u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]))

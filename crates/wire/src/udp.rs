@@ -20,7 +20,7 @@ header! {
         source_port, set_source_port: u16 = 0;
         /// Destination port.
         destination_port, set_destination_port: u16 = 2;
-        /// Header and payload in bytes.
+        /// Length of header and payload in bytes.
         length, set_length: u16 = 4;
         /// Checksum; 0 if there is none.
         checksum, set_checksum: u16 = 6;
@@ -28,7 +28,7 @@ header! {
 }
 
 impl Udp<[u8; 8]> {
-    /// A header without checksum for `payload_length` bytes.
+    /// A header without checksum, for a payload of `payload_length` bytes.
     ///
     /// # Errors
     /// If header and payload are longer than 65535 bytes.
@@ -50,20 +50,20 @@ impl Udp<[u8; 8]> {
     }
 }
 
-/// A UDP datagram whose length has been checked against the bytes that hold it.
+/// A UDP datagram whose length fits the bytes that hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpDatagram<'a> {
     /// The header.
     pub header: Udp<&'a [u8; 8]>,
-    /// The payload, without anything behind the UDP length.
+    /// The payload as given by the UDP length.
     pub payload: &'a [u8],
 }
 
 impl<'a> UdpDatagram<'a> {
-    /// Views the datagram at the start of `bytes`. The checksum is not looked at.
+    /// Views the datagram at the start of `bytes`. Does not verify the checksum.
     ///
     /// # Errors
-    /// If the length is below 8 or `bytes` too short.
+    /// If the length is below 8 or `bytes` is too short.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (header, rest) = Udp::parse(bytes)?;
         let length = usize::from(header.length());

@@ -17,11 +17,11 @@ header! {
     /// +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
     /// ```
     Vxlan[8] {
-        /// The I flag and the seven reserved ones.
+        /// The I flag and seven reserved flags.
         flags, set_flags: u8 = 0;
         /// Reserved bits of the first word.
         reserved, set_reserved: u32 = 0 & 0x00ff_ffff;
-        /// The VNI as a number, 0 included.
+        /// The VNI as a number; may be 0.
         vni_number, set_vni_number: u32 = 4 & 0xffff_ff00;
         /// Reserved byte of the second word.
         reserved_byte, set_reserved_byte: u8 = 7;
@@ -31,8 +31,8 @@ header! {
 impl Vxlan<[u8; 8]> {
     /// The I flag: the VNI is valid.
     pub const I_FLAG: u8 = 0x08;
-    /// All reserved bits of the header as one big-endian number: everything but the I flag and the
-    /// VNI.
+    /// Mask of all reserved bits of the header as a big-endian number: everything except the I flag
+    /// and the VNI.
     pub const RESERVED: u64 = 0xf7ff_ffff_0000_00ff;
 
     /// A header for `vni`.
@@ -44,15 +44,14 @@ impl Vxlan<[u8; 8]> {
 }
 
 impl<B: core::borrow::Borrow<[u8; 8]>> Vxlan<B> {
-    /// Those reserved bits that are set, in place ([`Vxlan::RESERVED`]).
+    /// The reserved bits that are set, at their positions in [`Vxlan::RESERVED`].
     #[inline]
     #[must_use]
     pub fn reserved_bits(&self) -> u64 {
         u64::from_be_bytes(*self.as_bytes()) & Vxlan::RESERVED
     }
 
-    /// The VNI, if the I flag is set. Reserved bits are not looked at: RFC 7348 has receivers
-    /// ignore them.
+    /// The VNI, if the I flag is set. Reserved bits are ignored, as RFC 7348 requires of receivers.
     ///
     /// # Errors
     /// If the I flag is not set, or the VNI is 0.

@@ -1,5 +1,5 @@
-//! What `dissect` finds in whole, odd, cut and random frames; etherparse is the second opinion.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Helpers of tests, which may.
+//! `dissect` on complete, unusual, truncated and random frames, compared with etherparse.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Tests may panic.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,7 +18,7 @@ const B4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const A6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
-/// A UDP datagram to the RoCE port: BTH, 16 bytes of payload, ICRC.
+/// A UDP datagram to the RoCE port: BTH, 16 bytes of payload and ICRC.
 fn roce_datagram() -> Vec<u8> {
     let bth = Bth::new(opcode::RC_SEND_ONLY, QueuePair::try_from(0xab_cdef).unwrap(), 0x12_3456);
     let body = [bth.as_bytes(), &[7; 20][..]].concat();
@@ -35,7 +35,7 @@ fn ipv4_frame(payload: &[u8], edit: impl FnOnce(&mut Ipv4<[u8; 20]>)) -> Vec<u8>
     [Ethernet::new(B, A, 0x0800).as_bytes(), &ip.as_bytes()[..], payload].concat()
 }
 
-/// `chain` is the extension headers and the payload, `next` the number of the first.
+/// A frame with the extension headers and payload in `chain`; `next` is the type of the first.
 fn ipv6_frame(next: u8, chain: &[u8]) -> Vec<u8> {
     let mut ip = Ipv6::new(A6, B6, next, chain.len()).unwrap();
     ip.set_traffic_class(0xb9).set_flow_label(0xf_1234).set_hop_limit(63);
@@ -75,7 +75,7 @@ fn every_field_of_an_ipv4_roce_frame() {
     assert_eq!(expected.network.addresses(), Some((IpAddr::V4(A4), IpAddr::V4(B4))));
     assert_eq!(expected.network.traffic_class(), Some(0xba));
     assert_eq!(expected.gso_header_length(&frame), Some(42));
-    // Padding to the minimum frame and beyond says nothing.
+    // Padding is ignored.
     assert_eq!(of(&[&frame[..], &[0xff; 30]].concat()), expected);
 }
 
@@ -124,7 +124,7 @@ fn q3_up_to_four_vlan_tags_are_followed() {
         expected.transport.as_mut().unwrap().offset += 4 * types.len() as u16;
         assert_eq!(of(&frame), expected);
 
-        // Cut within the last tag: it stays as the EtherType.
+        // If the last tag is truncated, it is reported as the EtherType.
         let cut = of(&frame[..14 + 4 * types.len() - 1]);
         assert_eq!(
             (cut.vlan_tags as usize, cut.ethertype),
@@ -150,7 +150,7 @@ fn q4_ipv4_fragments() {
         Network::Ipv4(ip) => (ip.fragment, ip.protocol, dissection.transport, dissection.roce),
         other => panic!("{other:?}"),
     };
-    // The first fragment is shorter than its UDP length says.
+    // The first fragment is shorter than its UDP length.
     let first = state(fragment(true, 0, &roce_datagram()[..24]));
     let transport = Transport { protocol: 17, offset: 34, ports: Some((0xc000, 4791)) };
     assert_eq!(first, (Fragment::First, 17, Some(transport), None));
@@ -181,7 +181,7 @@ fn q4_ipv6_fragments() {
     for bit in 3..16 {
         assert_eq!(fragment(60, 1 << bit, &chain), (Fragment::Later, 60, None, None));
     }
-    // Atomic fragments, one in another too, are whole; the reserved bits 1 and 2 mean nothing.
+    // Atomic fragments are whole, even if nested. The reserved bits 1 and 2 are ignored.
     assert_eq!(
         fragment(60, 6, &chain),
         (Fragment::Whole, 17, Some(transport), Some(expected_roce()))
@@ -192,7 +192,7 @@ fn q4_ipv6_fragments() {
         fragment(44, 0, &twice),
         (Fragment::Whole, 17, Some(transport), Some(expected_roce()))
     );
-    // A fragment in a fragment keeps the key of the outer one.
+    // A nested fragment keeps the protocol of the outer fragment header.
     assert_eq!(fragment(44, 1, &twice), (Fragment::First, 44, None, None));
 }
 
@@ -206,8 +206,8 @@ fn lengths_that_contradict_the_frame() {
     six[14] = 0x40;
     assert!(broken(&six));
 
-    // Addresses known, transport not: total length too long, or shorter than the header; options
-    // beyond the frame.
+    // The addresses are known, but not the transport. The total length is too long or shorter than
+    // the header, or the options exceed the frame.
     for edit in [
         |ip: &mut Ipv4<[u8; 20]>| _ = ip.set_total_length(61),
         |ip: &mut Ipv4<[u8; 20]>| _ = ip.set_total_length(19),
@@ -223,7 +223,7 @@ fn lengths_that_contradict_the_frame() {
     assert_eq!(of(&long).network.addresses(), Some((IpAddr::V6(A6), IpAddr::V6(B6))));
     assert_eq!((of(&long).transport, of(&long).roce), (None, None));
 
-    // The UDP length: ports known only if it fits into the IP payload; the BTH must fit into it.
+    // Ports are known only if the UDP length fits the IP payload. The BTH must fit the UDP length.
     for (length, ports, roce) in [
         (0, false, false),
         (7, false, false),
@@ -281,7 +281,7 @@ fn ends_of_an_ipv6_chain() {
     assert_eq!(protocol_and_transport(60, &[58]), (60, None));
     assert_eq!(protocol_and_transport(60, &[58, 1, 0, 0, 0, 0, 0, 0]), (60, None));
     assert_eq!(protocol_and_transport(44, &[58, 0, 0, 0]), (44, None));
-    // An authentication header counts in units of four bytes.
+    // The length of an authentication header is in units of four bytes.
     assert_eq!(protocol_and_transport(51, &[&[58, 1], &[0; 10][..]].concat()), (58, Some(66)));
     assert_eq!(protocol_and_transport(51, &[&[58, 2], &[0; 10][..]].concat()), (51, None));
 }
@@ -314,7 +314,7 @@ fn gso_header_length_of_tcp_and_udp() {
     assert_eq!(of(&big).gso_header_length(&big), Some(42));
 }
 
-/// A frame that is well-formed and not always simple.
+/// A well-formed frame, with all optional headers.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let datagram = prop_oneof![
         Just((17, roce_datagram())),
@@ -366,12 +366,12 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// Where a part of a frame starts.
+/// The offset of `part` in `frame`.
 fn offset_in(frame: &[u8], part: &[u8]) -> u16 {
     (part.as_ptr().addr() - frame.as_ptr().addr()) as u16
 }
 
-/// Agrees with etherparse on everything that both read.
+/// Checks that both parsers agree on everything that both report.
 fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
     let Ok(theirs) = SlicedPacket::from_ethernet(frame) else { return Ok(()) };
     let ours = of(frame);
@@ -380,7 +380,7 @@ fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
             let header = ip.header();
             (
                 Some((IpAddr::V4(header.source_addr()), IpAddr::V4(header.destination_addr()))),
-                // We do not look behind an authentication header of IPv4.
+                // `dissect` does not parse an authentication header of IPv4.
                 ip.extensions().auth.is_none().then(|| ip.payload().clone()),
             )
         }
@@ -395,8 +395,8 @@ fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
     };
     prop_assert_eq!(ours.network.addresses(), addresses);
     prop_assert_eq!(usize::from(ours.vlan_tags), theirs.link_exts.len());
-    // Of a payload of no length etherparse takes all of the frame; for us (RFC 8200 section 3)
-    // there is none.
+    // With a payload length of zero, etherparse takes the rest of the frame. By RFC 8200 section 3,
+    // there is no payload.
     if matches!(ours.network, Network::Ipv6(ip) if ip.payload_length == 0) {
         prop_assert_eq!(ours.transport.and_then(|transport| transport.ports), None);
         return Ok(());
@@ -408,7 +408,7 @@ fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
     match theirs.transport {
         Some(TransportSlice::Udp(udp)) => {
             let transport = ours.transport.unwrap();
-            // The same for a datagram that is, by its length, shorter than its header (RFC 768).
+            // The same for a UDP length shorter than the header (RFC 768).
             let ports = (udp.length() != 0).then(|| (udp.source_port(), udp.destination_port()));
             prop_assert_eq!(transport.ports, ports);
             let roce =
@@ -426,7 +426,7 @@ fn assert_agreement(frame: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What must hold of every frame.
+/// Invariants of every dissection.
 fn assert_sane(frame: &[u8]) -> Result<(), TestCaseError> {
     let Some(ours) = dissect(frame) else {
         prop_assert!(frame.len() < 14);
@@ -465,13 +465,13 @@ fn assert_sane(frame: &[u8]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(transport.protocol, upper.protocol);
                 prop_assert_eq!(transport.offset, offset_in(frame, upper.payload));
             }
-            // Nothing follows, or a fragment in a fragment, which `dissect` does not open.
+            // No next header, or a nested fragment, which `dissect` does not parse.
             None => {
                 prop_assert!(is_later || upper.protocol == 59 || ip.fragment == Fragment::First)
             }
         }
         prop_assert!(!is_later || ip.fragment != Fragment::Whole);
-        // What is behind a later fragment's header is no header.
+        // The bytes behind the fragment header of a later fragment are not a header.
         prop_assert!(ip.fragment != Fragment::Later || upper.protocol == ip.protocol);
     }
     Ok(())

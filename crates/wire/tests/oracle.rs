@@ -1,5 +1,6 @@
-//! Every header that etherparse knows, read by both; the others against bytes laid out by hand.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Helpers of tests, which may.
+//! All headers that etherparse supports are compared with it. The others are compared with bytes
+//! written by hand.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests may panic.
 
 use etherparse::icmpv6::{Icmpv6PayloadSlice, NdpOptionSlice};
 use etherparse::{
@@ -95,7 +96,7 @@ proptest! {
             prop_assert_eq!(ours.header.destination(), theirs.destination_addr());
             prop_assert_eq!(ours.options, theirs.options());
             prop_assert_eq!(ours.payload, &bytes[theirs.slice().len()..total]);
-            // A received 0xffff is as good as 0x0000: both are zero in one's complement.
+            // A received 0xffff is equivalent to 0x0000: both are zero in one's complement.
             let mut expected = theirs.to_header();
             expected.header_checksum = expected.calc_header_checksum();
             let right = theirs.header_checksum() == expected.header_checksum;
@@ -305,7 +306,7 @@ proptest! {
         prop_assert_eq!(ours.link_layer_address(kind), Some(MacAddr(mac)));
         prop_assert_eq!(ours.link_layer_address(3 - kind), None);
         for length in 0..bytes.len() {
-            // Without any option it is a whole message again.
+            // Without any option, it is a complete message again.
             prop_assert_eq!(NeighborMessage::parse(&bytes[..length]).is_ok(), length == 24);
         }
     }
@@ -321,7 +322,7 @@ proptest! {
         let theirs = etherparse::icmpv6::NdpOptionsIterator::from_slice(&bytes[24..]);
         let whole = theirs.clone().all(|option| option.is_ok());
         let ours = NeighborMessage::parse(&bytes);
-        // etherparse also checks what is within prefix information and MTU options.
+        // etherparse also checks the contents of prefix information and MTU options.
         prop_assert!(ours.is_ok() || !whole);
         if let Ok(ours) = ours
             && whole

@@ -1,18 +1,18 @@
-//! Frames by hand, so that the tests do not lean on the builders of the code they test.
-#![allow(dead_code, clippy::unwrap_used)] // Each test file uses its part.
+//! Frames built by hand, so that the tests do not depend on the builders of `wire`.
+#![allow(dead_code, clippy::unwrap_used)] // Not used by every test.
 
 use wire::{Dissection, dissect};
 
-/// A RoCE frame and the ways in which it can vary.
+/// A RoCE frame with variable parts.
 #[derive(Clone)]
 pub struct Frame {
     pub tags: Vec<[u8; 4]>,
     pub source: [u8; 4],
     pub destination: [u8; 4],
     pub ipv6: bool,
-    /// IPv6 extension headers or IPv4 options, with their own padding.
+    /// IPv6 extension headers or IPv4 options, including their padding.
     pub options: Vec<u8>,
-    /// Number of the first extension header.
+    /// Type of the first extension header.
     pub next: u8,
     /// IPv4 flags and fragment offset.
     pub fragment: u16,
@@ -20,7 +20,8 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Base transport header: opcode, destination queue pair, sequence number, then four bytes of ICRC.
+/// Base transport header with opcode, destination queue pair and sequence number, and four bytes of
+/// ICRC.
 pub fn bth(opcode: u8, queue_pair: u32, sequence: u32) -> Vec<u8> {
     let [_, q @ ..] = queue_pair.to_be_bytes();
     let mut bytes = vec![opcode, 0x40, 0xff, 0xff, 0, q[0], q[1], q[2]];

@@ -1,6 +1,6 @@
-//! Leaves and frames. Frames are built by etherparse, so that the tests do not lean on the code
-//! they test.
-#![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Each test file uses its part.
+//! Leaves and frames for tests. etherparse builds the frames, so that the tests do not depend on
+//! the code under test.
+#![allow(dead_code, clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // Not used by every test.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -21,15 +21,15 @@ pub const SLOT: u16 = 7;
 pub const VNI: u32 = 10_010;
 pub const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Destination of the frames of this module; known behind [`LEAF_2`].
+/// Destination MAC address of this module's frames. It is known behind [`LEAF_2`].
 pub const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 pub const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
-/// The vxlan netdev's own address.
+/// The vxlan netdev's own MAC address.
 pub const NETDEV: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 pub const UDP_AT: usize = 34;
 pub const OUTER: usize = 50;
 
-/// A leaf, to be changed before its snapshot is taken.
+/// A leaf whose settings can be changed before its snapshot is taken.
 #[derive(Debug, Clone)]
 pub struct Leaf {
     pub tunnel: Tunnel,
@@ -60,7 +60,7 @@ pub fn hop(ifindex: u32) -> NextHop {
 }
 
 impl Leaf {
-    /// Leaf 1: one VNI, one known host behind leaf 2, two uplinks, leaves 2 and 3 in the flood
+    /// Leaf 1: one VNI, one known host behind leaf 2, two uplinks. Leaves 2 and 3 are in the flood
     /// list.
     pub fn one() -> Self {
         Self {
@@ -87,7 +87,7 @@ impl Leaf {
         }
     }
 
-    /// Leaf 2: the other end.
+    /// Leaf 2: the remote end.
     pub fn two() -> Self {
         let mut leaf = Self::one();
         leaf.tunnel.local = LEAF_2;
@@ -126,13 +126,13 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// As it comes from the bridge punt pair.
+    /// A frame from the bridge punt pair.
     pub fn tagged(data: Vec<u8>) -> Self {
         let vlan = Some(VlanTag { tpid: 0x88a8, tci: SLOT });
         Self { data, vlan, offload: Offload::default() }
     }
 
-    /// As it comes from the underlay punt pair.
+    /// A frame from the underlay punt pair.
     pub fn plain(data: Vec<u8>) -> Self {
         Self { data, vlan: None, offload: Offload::default() }
     }
@@ -152,13 +152,13 @@ impl Owned {
     }
 }
 
-/// A frame whose bytes stay until the process ends, for a batch does not own its frames.
+/// A frame whose bytes live until the process ends, because a batch only borrows its frames.
 pub fn leaked(frame: &Owned) -> Frame<'static> {
     let frame = frame.frame();
     Frame { data: frame.data.to_vec().leak(), ..frame }
 }
 
-/// A pipeline with its batch.
+/// A pipeline with its batches.
 pub struct Worker {
     pub pipeline: Pipeline,
     pub batch: Batch<'static>,
@@ -213,7 +213,8 @@ impl Worker {
         self.out.iter().map(|transmit| transmit.to_vec(&self.batch)).collect()
     }
 
-    /// `received + copies = sent + Σ dropped + held`, with what is still to be sent.
+    /// Checks `received + copies = sent + Σ dropped + held`. `pending` is the number of frames in
+    /// `out`.
     pub fn assert_balance(&self, pending: usize) {
         let counters = self.pipeline.counters();
         let received = counters.underlay_received.get() + counters.bridge_received.get();
@@ -229,13 +230,13 @@ impl Worker {
     }
 }
 
-/// What the bridge punt pair carries, without its tag.
+/// Removes the tag from a frame for the bridge punt pair.
 pub fn untagged(frame: &[u8]) -> Vec<u8> {
     assert_eq!(&frame[12..16], &[0x88, 0xa8, 0, SLOT as u8]);
     [&frame[..12], &frame[16..]].concat()
 }
 
-/// One copy of a frame for one VTEP, taken apart: outer headers, and the inner frame.
+/// An encapsulated frame, split into outer headers and inner frame.
 pub struct Encapsulated {
     pub ip: etherparse::Ipv4Header,
     pub udp: etherparse::UdpHeader,
@@ -243,7 +244,7 @@ pub struct Encapsulated {
     pub inner: Vec<u8>,
 }
 
-/// Parses an encapsulated frame and checks all that must hold for each.
+/// Parses an encapsulated frame and checks what must hold for every one.
 pub fn open(frame: &[u8]) -> Encapsulated {
     let packet = etherparse::PacketHeaders::from_ethernet_slice(frame).unwrap();
     let Some(etherparse::NetHeaders::Ipv4(ip, _)) = packet.net else { panic!("{:?}", packet.net) };
@@ -258,7 +259,7 @@ pub fn open(frame: &[u8]) -> Encapsulated {
     Encapsulated { ip, udp, vxlan: frame[42..50].try_into().unwrap(), inner: frame[50..].to_vec() }
 }
 
-/// Base transport header and payload of a RoCE packet; the ICRC's place is filled with something.
+/// Base transport header and payload of a RoCE packet, with a dummy ICRC.
 pub fn bth(queue_pair: u32, sequence: u32, payload: usize) -> Vec<u8> {
     let [_, q @ ..] = queue_pair.to_be_bytes();
     let mut bytes = vec![0x04, 0x40, 0xff, 0xff, 0, q[0], q[1], q[2]];
@@ -307,7 +308,7 @@ pub fn roce(queue_pair: u32, sequence: u32) -> Vec<u8> {
     frame
 }
 
-/// A TCP segment with timestamps; PSH, FIN and CWR on request.
+/// A TCP segment with timestamps. `flags` may be PSH, FIN and CWR.
 pub fn tcp(ipv6: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2(SOURCE, HOST);
     let step = if ipv6 {
@@ -328,13 +329,13 @@ pub fn tcp(ipv6: bool, flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Puts the right TCP checksum in.
+/// Writes the right TCP checksum.
 pub fn checksum_tcp(frame: &mut [u8], l4: usize) {
     let value = transport_checksum(frame, l4);
     frame[l4 + 16..l4 + 18].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The checksum that etherparse computes for the transport header at `l4`.
+/// The checksum of the transport header at `l4`, as computed by etherparse.
 pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
     let ipv6 = is_ipv6(frame, l4);
     let tcp = if ipv6 { frame[l4 - 34] } else { frame[l4 - 11] } == 6;
@@ -360,8 +361,8 @@ pub fn transport_checksum(frame: &[u8], l4: usize) -> u16 {
     }
 }
 
-/// Replaces a transport checksum by the pseudo header's sum, as a sender does that leaves it to its
-/// network card.
+/// Replaces a transport checksum by the sum of the pseudo header, like a sender that leaves the
+/// checksum to its device.
 pub fn leave_to_card(frame: &mut [u8], l4: usize, offset: usize) {
     let at = l4 + offset;
     let length = frame.len() - l4;
@@ -376,12 +377,12 @@ pub fn leave_to_card(frame: &mut [u8], l4: usize, offset: usize) {
     frame[at..at + 2].copy_from_slice(&(sum as u16).to_be_bytes());
 }
 
-/// Whether an IPv6 header without extensions stands before the transport header.
+/// Whether an IPv6 header without extension headers precedes the transport header.
 fn is_ipv6(frame: &[u8], l4: usize) -> bool {
     l4 >= 54 && frame[l4 - 42..l4 - 40] == [0x86, 0xdd]
 }
 
-/// An SCTP packet as it is before its checksum was computed, and after.
+/// An SCTP packet without and with its checksum.
 pub fn sctp() -> (Vec<u8>, Vec<u8>) {
     let ip = etherparse::Ipv4Header::new(
         28,
@@ -397,7 +398,7 @@ pub fn sctp() -> (Vec<u8>, Vec<u8>) {
     before.extend([0x10, 0, 0x20, 0, 0xca, 0xfe, 0xba, 0xbe, 0, 0, 0, 0]);
     before.extend((0..16).map(|i| i * 11));
     let mut after = before.clone();
-    // CRC-32C by definition: the remainder of a polynomial division, bit by bit.
+    // CRC-32C by definition: the remainder of a bitwise polynomial division.
     let mut register = u32::MAX;
     for byte in &before[34..] {
         for bit in 0..8 {
@@ -409,7 +410,8 @@ pub fn sctp() -> (Vec<u8>, Vec<u8>) {
     (before, after)
 }
 
-/// What the underlay brings of these inner frames, the outer header with this ECN field.
+/// Encapsulates these inner frames as packets from the underlay, with this ECN field in the outer
+/// header.
 pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
     let carry = |inner: &Vec<u8>| {
         let sent =
@@ -424,7 +426,7 @@ pub fn carried(inner: &[Vec<u8>], ecn: u8) -> Vec<Owned> {
     inner.iter().map(carry).collect()
 }
 
-/// A bridge port that takes frames of any length.
+/// A host port without an MTU limit.
 pub const fn open_port(ifindex: u32) -> tables::OpenPort {
     tables::OpenPort { ifindex, mtu: 65_535 }
 }
