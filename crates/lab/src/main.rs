@@ -306,7 +306,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err("expected a number with ns, us, ms or s, such as 5ms".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| format!("'{number}' is no number"))?;
-    // An hour is more than anybody's circuit has.
+    // No circuit has a delay of more than an hour.
     Some(number * scale)
         .filter(|seconds| (0.0..=3600.0).contains(seconds))
         .map(Duration::from_secs_f64)
@@ -335,7 +335,7 @@ fn main() -> ExitCode {
                 text += &format!("  because: {error}\n");
                 cause = error.source();
             }
-            // Nobody may be there to read it.
+            // A closed standard error is no error.
             let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(if commands::interrupted() { 130 } else { 1 })
         }
