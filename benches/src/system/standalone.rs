@@ -37,8 +37,8 @@ struct Case {
     bursts: bool,
 }
 
-/// Frames per second that arrived in the underlay (`out`) and from it (`back`), vtepd's CPU time
-/// for each in nanoseconds, and the percentage of the sent frames that arrived.
+/// The result of a turn: frames per second that arrived in the underlay (`out`) and from it (`back`).
+/// `daemon` is vtepd's CPU time for each in nanoseconds, `share` the percentage that arrived.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     out: f64,

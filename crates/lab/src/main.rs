@@ -294,7 +294,7 @@ struct Wan {
     carrier: bool,
 }
 
-/// A number with its unit: `5ms`.
+/// Parses a number with its unit, such as `5ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -313,7 +313,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected 0 s to 3600 s".to_owned())
 }
 
-/// 0 to 100, as a share of 1.
+/// Parses a percentage, 0 to 100, as a fraction of 1.
 fn percent(text: &str) -> Result<f64, String> {
     let percent: f64 =
         text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;

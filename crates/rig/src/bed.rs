@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  host: eth0 ── hp ─ br0 ─ vx0 ─ leaf ─ up1 ── down1 ─ peer ─ vx0 ─ br0 ─ hp ── eth0: far
-//!                                                └ a gateway that does not exist: frames to it are dropped
+//!                                                └ a gateway that does not exist
 //! ```
 
 use std::io::Write as _;
@@ -149,7 +149,7 @@ impl Bed {
     /// port.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn set_bridged(&self, yes: bool) -> Result<(), Error> {
         batch(
             &self.leaf,
@@ -170,7 +170,7 @@ impl Bed {
     /// `br_netfilter`). Returns whether the kernel has this setting.
     ///
     /// # Errors
-    /// None in practice.
+    /// If the namespace cannot be entered.
     pub fn set_bridge_nf(&self, on: bool) -> Result<bool, Error> {
         let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
         Ok(self.leaf.enter(|| std::fs::write(path, if on { "1" } else { "0" }))?.is_ok())
@@ -180,7 +180,7 @@ impl Bed {
     /// support longer frames.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
         for (host, leaf) in [(&self.host, &self.leaf), (&self.far, &self.peer)] {
             batch(host, "ip", &format!("link set eth0 mtu {mtu}\n"))?;
@@ -192,7 +192,7 @@ impl Bed {
     /// The encapsulated frames with an inner length of `length` bytes that have left by the uplink.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn left(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
@@ -202,7 +202,7 @@ impl Bed {
     /// The frames that have left by the uplink, for a datapath that does not encapsulate.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn left_as_they_came(&self) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
@@ -212,7 +212,7 @@ impl Bed {
     /// The frames of `length` bytes that have left by the host port.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn arrived(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("hp").ok_or("the leaf has no port")?;

@@ -42,7 +42,7 @@ const GATEWAY: &str = "02:ee:00:00:00:01";
 /// its leaf.
 ///
 /// # Errors
-/// None in practice.
+/// If a command or a read in the namespace fails.
 pub fn prepare(bed: &Bed) -> Result<(), Error> {
     let links = [(&bed.host, "eth0"), (&bed.leaf, "hp"), (&bed.leaf, "up1"), (&bed.peer, "down1")];
     for (namespace, link) in links {
