@@ -174,8 +174,8 @@ fn table(
     for case in cases {
         let alone = Case { cores: 1, busy: false, ..case };
         let sender = of(turns, Way::Nobody, alone, |turn| 1e9 / turn.offered).median;
-        // The sender's own cost is part of `net CPU`, and the kernel's figures are shown beside
-        // vtepd's.
+        // The sender's own cost is subtracted in `net CPU`. The kernel's figures have no rows of their
+        // own, but are shown beside the others.
         let shown = |way: &&Way| {
             ![Way::Nobody, Way::Kernel].contains(way) && turns.contains_key(&(**way, case))
         };

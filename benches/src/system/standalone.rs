@@ -37,8 +37,9 @@ struct Case {
     bursts: bool,
 }
 
-/// The result of a turn: frames per second that arrived in the underlay (`out`) and from it (`back`).
-/// `daemon` is vtepd's CPU time for each in nanoseconds, `share` the percentage that arrived.
+/// The result of a turn. `out` and `back` are frames per second that arrived in the underlay and
+/// from it. `daemon` is vtepd's CPU time for each of them in nanoseconds. `share` is the percentage
+/// of the sent frames that arrived.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     out: f64,

@@ -35,7 +35,7 @@ pub use schedule::Impairment;
 
 /// The maximum number of bytes in transit in one direction.
 const ON_THE_WAY: usize = 64 << 20;
-/// The shortest sleep. Frames that become due during it leave together, so a frame is at most this
+/// The shortest sleep. Frames that become due during it leave together, so a frame may be this
 /// late.
 const TICK: Duration = Duration::from_micros(100);
 /// While there is traffic, interfaces are polled at this interval, or four times in the minimum
