@@ -1,5 +1,4 @@
-//! The benchmarks, and what they share: a leaf, its frames, and the form in which results are
-//! written.
+//! The benchmarks, and their reports.
 
 pub mod micro;
 pub mod plot;

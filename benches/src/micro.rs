@@ -1,4 +1,4 @@
-//! What one frame costs inside the worker, in memory: no sockets.
+//! The cost of a frame in the worker, measured in memory without sockets.
 
 use std::error::Error;
 
@@ -9,10 +9,10 @@ use frames::stage::Stage;
 use crate::clock::{Cold, hot};
 use crate::rows::Row;
 
-/// Batches whose frames are in no cache when their turn comes.
+/// The number of batches whose frames are in no cache.
 const COLD: usize = 64;
 
-/// Measures every stage. `quick` repeats less.
+/// Measures every stage. `quick` reduces repetitions.
 ///
 /// # Errors
 /// None in practice: lengths and sizes are fixed.

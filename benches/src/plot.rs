@@ -1,7 +1,7 @@
-//! Rows as a drawing: an SVG file with one panel for each benchmark and unit.
+//! Draws rows as an SVG file with one panel for each benchmark and unit.
 //!
-//! Cases that begin with a number ("1000 MACs") are points of a line over that number, one line for
-//! each of what follows it; other cases are bars, vtepd's and the kernel's where there is one.
+//! Cases that begin with a number, such as "1000 MACs", are points over that number. The rest of
+//! the name identifies the line. Other cases are bars, for vtepd and, if measured, the kernel.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,7 @@ pub fn svg(report: &Report) -> String {
     )
 }
 
-/// Rows of one benchmark and unit, in the order in which they first come.
+/// Groups rows by benchmark and unit, in the order of their first row.
 fn panels(rows: &[Row]) -> Vec<Vec<&Row>> {
     let mut panels: Vec<Vec<&Row>> = Vec::new();
     for row in rows {
@@ -48,7 +48,7 @@ fn panels(rows: &[Row]) -> Vec<Vec<&Row>> {
     panels
 }
 
-/// Draws a panel from `y` on; returns its height.
+/// Draws a panel at `y` and returns its height.
 fn panel(body: &mut String, y: f64, rows: &[&Row]) -> f64 {
     let Some(first) = rows.first() else { return 0.0 };
     let title = escape(&format!("{}, {}", first.bench, first.unit));
@@ -69,7 +69,7 @@ fn panel(body: &mut String, y: f64, rows: &[&Row]) -> f64 {
     drawn + 10.0
 }
 
-/// A line's name and its points; none if a case has no number to stand over.
+/// The lines with their names and points; empty if the rows are not points of lines.
 fn series<'a>(rows: &[&'a Row]) -> Vec<(&'a str, Vec<(f64, f64)>)> {
     let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for row in rows {
@@ -80,7 +80,7 @@ fn series<'a>(rows: &[&'a Row]) -> Vec<(&'a str, Vec<(f64, f64)>)> {
             None => lines.push((name, vec![(number, row.vtepd)])),
         }
     }
-    // One point makes no line.
+    // A line needs more than two points.
     if lines.iter().all(|(_, points)| points.len() > 2) { lines } else { Vec::new() }
 }
 
@@ -138,7 +138,7 @@ fn bars(body: &mut String, y: f64, rows: &[&Row], top: f64) -> f64 {
     at - y + 14.0
 }
 
-/// Lines over a logarithmic axis.
+/// Draws lines over a logarithmic axis.
 fn curves(body: &mut String, y: f64, lines: &[(&str, Vec<(f64, f64)>)], top: f64) -> f64 {
     let numbers =
         || lines.iter().flat_map(|(_, points)| points.iter().map(|(number, _)| number.max(1.0)));
@@ -191,7 +191,7 @@ fn curves(body: &mut String, y: f64, lines: &[(&str, Vec<(f64, f64)>)], top: f64
     LINES + 24.0
 }
 
-/// A figure in three digits or so.
+/// Formats a figure with about three digits.
 fn short(figure: f64) -> String {
     match figure.abs() {
         large if large >= 100.0 => format!("{figure:.0}"),
@@ -222,7 +222,7 @@ mod tests {
         let points = [8, 1000, 100_000].map(|n| row("scale", &format!("{n} MACs"), 9.0, None));
         let svg = drawn([points.to_vec(), vec![row("micro", "64 B hot", 5.0, None)]].concat());
         assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (1, 3));
-        // One bar, and the ground.
+        // One bar and the background.
         assert_eq!(svg.matches("<rect").count(), 2);
         assert!(svg.contains("a &lt;b&gt; &amp; c"), "{svg}");
     }

@@ -75,7 +75,7 @@ enum Bench {
     },
 }
 
-/// Why there are no figures.
+/// A benchmark failed, or its figures could not be written.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("{0} could not be written: {1}")]
@@ -109,8 +109,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The commit of the checkout, with `-dirty` behind it where files have been changed. `None`
-/// outside a checkout.
+/// The commit of the checkout, with the suffix `-dirty` if files were changed. `None` outside a
+/// checkout.
 fn commit() -> Option<String> {
     let output = std::process::Command::new("git")
         .args(["describe", "--always", "--dirty"])
@@ -120,7 +120,7 @@ fn commit() -> Option<String> {
     (output.status.success() && !name.is_empty()).then_some(name)
 }
 
-/// Prints the figures, and writes them where that was asked for.
+/// Prints the figures, and writes them to files if requested.
 fn report(rows: Vec<Row>, json: Option<&Path>) -> Result<(), Error> {
     let report = Report { machine: machine(), commit: commit(), rows };
     print!("\n{}", report.table());

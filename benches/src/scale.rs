@@ -1,4 +1,4 @@
-//! What one frame costs inside the worker as the tables grow: in memory, through the real pipeline.
+//! The cost of a frame in the worker as tables grow, measured in memory with the real pipeline.
 
 use std::error::Error;
 
@@ -8,12 +8,12 @@ use frames::stage::Stage;
 use crate::clock::in_turn;
 use crate::rows::Row;
 
-/// Batches that come in turn, so that each of them finds another part of the tables.
+/// The number of batches that take turns, so that each accesses another part of the tables.
 const BATCHES: usize = 512;
-/// Inner length in bytes.
+/// The inner length in bytes.
 const LENGTH: usize = 64;
 
-/// What grows, as rows and plots call it, and how.
+/// The name of an axis, its sizes, and the leaf of a given size.
 type Axis = (&'static str, &'static [u32], fn(u32) -> Leaf);
 
 const AXES: [Axis; 4] = [
@@ -26,7 +26,7 @@ const AXES: [Axis; 4] = [
     }),
 ];
 
-/// Measures every axis, both ways. `quick` repeats less; the sizes stay.
+/// Measures every axis for encapsulation and decapsulation. `quick` reduces repetitions, not sizes.
 ///
 /// # Errors
 /// None in practice: the sizes are fixed.

@@ -1,14 +1,13 @@
-//! What it costs to know a large fabric and to follow its changes.
+//! Measures the cost of a large forwarding state and the time to follow its changes.
 //!
-//! - [`attach`]: many VNIs taken over and given back
-//! - [`daemon`]: vtepd as a child
-//! - [`fabric`]: a leaf of a large fabric, in messages
-//! - [`live`]: vtepd under a stream of frames: its start, its reactions, its gaps
-//! - [`memory`]: what one MAC address takes
+//! - [`attach`]: takes over many VNIs and gives them back
+//! - [`fabric`]: a leaf of a large fabric, as netlink messages
+//! - [`live`]: vtepd under a stream of frames: start, reaction to changes, gaps
+//! - [`memory`]: the memory for one MAC address
 //! - [`publication`]: from an event to a snapshot
-//! - [`ingest`]: zebra's stream through a real socket, and a dump of the kernel
-//! - [`messages`]: rtnetlink messages byte by byte
-//! - [`probe`]: numbered frames, and when they arrive
+//! - [`ingest`]: zebra's stream through a socket, and a dump of the kernel's tables
+//! - [`messages`]: rtnetlink messages as bytes
+//! - [`probe`]: numbered frames, and the times of their arrival
 //! - [`site`]: a leaf in namespaces
 
 pub mod attach;
@@ -26,12 +25,12 @@ use std::time::Duration;
 
 use crate::rows::{Better, Row};
 
-/// Measures everything. `quick` repeats less and keeps the sizes.
+/// Measures everything. `quick` reduces repetitions, not sizes.
 ///
 /// # Errors
-/// When namespaces or sockets cannot be had.
+/// If namespaces or sockets cannot be created.
 pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
-    // Memory first, in a process that has not used any yet.
+    // Memory is measured first, while the process has allocated little.
     let mut rows = memory::measure();
     rows.extend(publication::measure(quick));
     rows.extend(ingest::measure(quick)?);
@@ -40,13 +39,13 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// A figure without a kernel's beside it.
+/// A row without a figure of the kernel.
 pub(crate) fn row(case: &str, unit: &str, vtepd: f64, target: Option<f64>, better: Better) -> Row {
     let (bench, case, unit) = ("state".to_owned(), case.to_owned(), unit.to_owned());
     Row { bench, case, unit, vtepd, target, better, ..Row::default() }
 }
 
-/// The median and the largest of some times, in microseconds.
+/// The median and maximum of some times, in microseconds.
 pub(crate) fn median_and_worst(mut times: Vec<Duration>) -> (f64, f64) {
     times.sort_unstable();
     let at = |place: usize| times.get(place).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6);

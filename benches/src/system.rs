@@ -1,13 +1,12 @@
-//! vtepd beside kernel VXLAN, Open vSwitch and testpmd, over veth links, in turns within one run.
+//! vtepd, kernel VXLAN, Open vSwitch and testpmd over veth links, measured in turns within one run.
 //!
-//! On one core, the time between two frames that arrive, less what the sender alone needs for one,
-//! is what forwarding costs (*net*): in the kernel, in softirqs and in vtepd alike.
+//! On one core, forwarding costs the time between two arriving frames minus the sender's own time
+//! for a frame. This net cost includes the kernel, softirqs and vtepd.
 //!
-//! - [`forwarding`]: senders that send all they can, encapsulation and decapsulation
-//! - [`profile`]: where a frame's time goes; only when it is named
-//! - [`standalone`]: vtepd without a kernel bridge, both directions at once; not when it has to be
-//!   quick
-//! - [`talk`]: round trips, TCP, and what a quiet vtepd costs
+//! - [`forwarding`]: encapsulation and decapsulation at the maximum rate
+//! - [`profile`]: CPU time of a frame by purpose; only if requested
+//! - [`standalone`]: vtepd without a kernel bridge, in both directions; not with `--quick`
+//! - [`talk`]: round trips, TCP, and the cost of an idle vtepd
 
 mod forwarding;
 mod profile;
@@ -26,10 +25,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::rows::Row;
 
 type Failure = Box<dyn Error>;
-/// What could not be measured, and why, or what to do.
+/// Datapaths that were not measured, with the reason or what to install.
 type LeftOut = BTreeMap<Way, String>;
 
-/// What can be measured by itself.
+/// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Encapsulation and decapsulation, all that goes
@@ -42,31 +41,32 @@ pub enum Part {
     Profile,
 }
 
-/// How much is measured.
+/// The parameters of all parts.
 #[derive(Debug, Clone)]
 struct Terms {
-    /// Fewer cases, fewer and shorter turns.
+    /// Whether to measure fewer cases, with fewer and shorter turns.
     quick: bool,
-    /// Turns of each way and case.
+    /// The number of turns of each datapath and case.
     rounds: usize,
-    /// The program.
+    /// The vtepd executable.
     vtepd: PathBuf,
-    /// Set by whoever interrupts.
+    /// Set by signals.
     stop: Arc<AtomicBool>,
 }
 
 impl Terms {
-    /// To be asked between turns, so that nothing is left behind.
+    /// Returns an error if a signal has arrived. Called between turns, so that everything is
+    /// cleaned up.
     fn go_on(&self) -> Result<(), Failure> {
         if self.stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
     }
 }
 
-/// Measures these parts, each turn so often; all if none is named, but for the last where it has to
-/// be quick.
+/// Measures the given parts. Without any, it measures all but the profile, and with `quick` not
+/// standalone.
 ///
 /// # Errors
-/// When namespaces or sockets cannot be had, or frames have not gone the way that they should.
+/// If namespaces or sockets cannot be created, or frames did not take the measured path.
 pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failure> {
     let stop = Arc::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -1,21 +1,20 @@
-//! How long a batch takes, with its frames in the cache and without.
+//! Measures the time of a batch, with its frames in the CPU cache and without.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::leaf::BATCH;
 
-/// Nanoseconds that one sample takes at least: far more than reading the clock.
+/// The minimum time of a sample in nanoseconds. It is far longer than reading the clock takes.
 const SAMPLE: f64 = 100_000.0;
 
-/// Nanoseconds for each frame when the same batch comes again and again: the median of some
-/// samples.
+/// The time for each frame in nanoseconds when the same batch is repeated: a median of samples.
 pub fn hot(run: &mut dyn FnMut(usize), samples: usize) -> f64 {
     over(run, 1, samples)
 }
 
-/// The same when so many batches come in turn, none of which is there when its turn comes unless
-/// the caches hold them all.
+/// The same when `batches` batches take turns. Their frames are in no cache, unless the caches hold
+/// all batches.
 pub fn in_turn(run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f64 {
     over(run, batches, samples)
 }
@@ -23,7 +22,7 @@ pub fn in_turn(run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f6
 fn over(run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f64 {
     (0..batches).for_each(&mut *run);
     let (start, mut turns) = (Instant::now(), 0);
-    // The first sample also finds out how many turns one needs.
+    // The first sample also determines the number of turns of a sample.
     while (start.elapsed().as_nanos() as f64) < SAMPLE {
         run(turns);
         turns += 1;
@@ -40,21 +39,20 @@ fn over(run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f64 {
     median((0..samples).map(sample).collect())
 }
 
-/// What pushes everything else out of the caches.
+/// Memory that is written to evict everything else from the caches.
 pub struct Cold {
     memory: Vec<u64>,
 }
 
 impl Cold {
-    /// For this machine's caches.
+    /// Allocates memory for this machine's caches.
     #[must_use]
     pub fn new() -> Self {
         Self { memory: vec![1; 4 * last_level_cache() / size_of::<u64>()] }
     }
 
-    /// Nanoseconds for each frame that is in no cache, while all that is not frames is: for `run`
-    /// makes batches 1 to `batches` − 1 so, and is given batch 0 to come back to its tables and its
-    /// memory.
+    /// The time for each frame in nanoseconds when frames are in no cache but all other data is.
+    /// `run` measures batches 1 to `batches` − 1. Before, it runs batch 0, to load tables and code.
     pub fn frames(&mut self, run: &mut dyn FnMut(usize), batches: usize, samples: usize) -> f64 {
         let sample = |_| {
             self.memory
@@ -77,7 +75,7 @@ impl Default for Cold {
     }
 }
 
-/// Bytes of the largest cache that the kernel knows; 32 MB if it knows none.
+/// The size in bytes of the largest cache that the kernel reports; 32 MiB if it reports none.
 fn last_level_cache() -> usize {
     let size = |index: usize| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
@@ -86,7 +84,7 @@ fn last_level_cache() -> usize {
     (0..5).filter_map(size).max().unwrap_or(32 << 10) << 10
 }
 
-/// The one in the middle.
+/// The median; of an even number of figures the upper one in the middle.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);

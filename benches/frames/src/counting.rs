@@ -1,6 +1,6 @@
-//! An allocator that counts, for those who claim to allocate nothing.
+//! An allocator that counts allocations, for code that must not allocate.
 //!
-//! It can only be written with `unsafe`; it forwards every call to the system's own.
+//! The trait requires `unsafe`. Every call is forwarded to the system's allocator.
 #![allow(unsafe_code, reason = "the trait is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,12 +10,12 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// To be a binary's `#[global_allocator]`.
+/// The counting allocator, for use as `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counting;
 
 fn count() {
-    // The thread-local is gone while its thread ends; nothing is measured then.
+    // The thread-local variable is gone while its thread ends. Nothing is measured then.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
@@ -24,29 +24,29 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract of this method.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract of this method.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract of this method.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract of this method.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// How often `run` allocates on this thread; 0 if [`Counting`] is not the allocator.
+/// The number of allocations of `run` on this thread; 0 if [`Counting`] is not the allocator.
 pub fn allocations(run: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     run();

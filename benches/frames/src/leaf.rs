@@ -1,4 +1,4 @@
-//! A leaf with two uplinks, and the RoCE frames that its hosts and its peers send.
+//! A leaf with two uplinks, and the RoCE frames that it receives from its hosts and peers.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,34 +14,35 @@ use wire::number::{ETHERTYPE_IPV4, ETHERTYPE_SERVICE_VLAN, PORT_ROCE, PORT_VXLAN
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni};
 
-/// Inner frame lengths in bytes: the smallest, and RoCE's with 1,024 and 4,096 bytes of payload.
+/// Inner frame lengths in bytes: the shortest, a medium one, and RoCE with a payload of 1,024 and
+/// 4,096 bytes.
 pub const LENGTHS: [usize; 4] = [64, 256, 1082, 4154];
-/// Frames of a batch.
+/// The number of frames in a batch.
 pub const BATCH: usize = 64;
 
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const ETHERNET_TO_BTH: usize = 14 + 20 + 8;
-/// HostDelivery that [`roce`] sends to.
+/// The number of hosts that [`roce`] sends to.
 const HOSTS: u32 = 8;
-/// VNI in the first slot.
+/// The VNI in the first slot.
 const FIRST_VNI: u32 = 10_010;
-/// Outer source address in an encapsulated frame.
+/// The offset of the outer source address in an encapsulated frame.
 const OUTER_SOURCE: usize = 14 + 12;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How large a leaf's world is.
+/// The size of a leaf's forwarding state.
 #[derive(Debug, Clone, Copy)]
 pub struct Leaf {
     /// The policy of all VNIs.
     pub policy: Policy,
-    /// Remote MAC addresses, dealt over VNIs and VTEPs in turn.
+    /// The number of remote MAC addresses, distributed over VNIs and VTEPs in turn.
     pub macs: u32,
-    /// VNIs, 1 to 4094.
+    /// The number of VNIs, 1 to 4094.
     pub vnis: u32,
-    /// Remote VTEPs, at least 1.
+    /// The number of remote VTEPs, at least 1.
     pub vteps: u32,
-    /// Queue pairs that its hosts' frames belong to.
+    /// The number of queue pairs of its hosts.
     pub queue_pairs: u32,
 }
 
@@ -51,7 +52,7 @@ impl Default for Leaf {
     }
 }
 
-/// The remote host of this number: 02:00:00:00:01:00 and so on.
+/// The MAC address of the remote host with this number: 02:00:00:00:01:00 and so on.
 #[must_use]
 pub const fn host(number: u32) -> MacAddr {
     let [a, b, c, d] = number.wrapping_add(0x100).to_be_bytes();
@@ -62,7 +63,7 @@ const fn vtep(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a01_0000 + number)
 }
 
-/// Numbers below `bound` in no order, always the same ones.
+/// A fixed pseudo-random sequence of numbers below `bound`.
 fn shuffled(bound: u32) -> impl Iterator<Item = u32> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     std::iter::repeat_with(move || {
@@ -74,7 +75,7 @@ fn shuffled(bound: u32) -> impl Iterator<Item = u32> {
 }
 
 impl Leaf {
-    /// What the leaf forwards by.
+    /// The forwarding state of the leaf.
     ///
     /// # Errors
     /// If there are too many VNIs.
@@ -83,7 +84,7 @@ impl Leaf {
         self.forwarding(LOCAL, &vteps)
     }
 
-    /// What the first of its peers forwards by: everything is behind the leaf.
+    /// The forwarding state of its first peer, for which the leaf is the only VTEP.
     ///
     /// # Errors
     /// As [`Leaf::snapshot`].
@@ -132,7 +133,7 @@ impl Leaf {
                 learning: None,
             }));
         }
-        // Those that are reached alike share their next hops, as control has it.
+        // VTEPs with the same paths share their next hops, as in the control task.
         let paths = Arc::new(Paths::new(hops.collect()));
         for (address, index) in vteps.iter().zip(0..) {
             builder.vtep(VtepIndex(index), Vtep { address: *address, paths: Arc::clone(&paths) });
@@ -140,8 +141,8 @@ impl Leaf {
         Ok(builder.build())
     }
 
-    /// Batches of frames of one length as they come from the bridge, to hosts and of queue pairs in
-    /// no order.
+    /// Batches of frames of one length as they come from the bridge, to pseudo-random hosts and
+    /// queue pairs.
     ///
     /// # Errors
     /// If the length is too small.
@@ -159,7 +160,7 @@ impl Leaf {
                     tpid: ETHERTYPE_SERVICE_VLAN,
                     tci: (to % self.vnis) as u16 + 1,
                 });
-                // They stay until the program ends.
+                // The frames are kept until the program ends.
                 batch.push(Frame { data: data.leak(), vlan, offload: Offload::default() });
             }
             Ok(batch)
@@ -167,7 +168,7 @@ impl Leaf {
         (0..batches).map(|_| batch_of()).collect()
     }
 
-    /// The same frames as they come from an uplink, each from one of the VTEPs.
+    /// The same frames as they come from an uplink, each from one of the remote VTEPs.
     ///
     /// # Errors
     /// As [`Leaf::from_bridge`].
@@ -200,7 +201,7 @@ impl Leaf {
     }
 }
 
-/// Gives an encapsulated frame another outer source address.
+/// Replaces the outer source address of an encapsulated frame.
 fn send_from(frame: &mut [u8], source: Ipv4Addr) -> Option<()> {
     frame.get_mut(OUTER_SOURCE..OUTER_SOURCE + 4)?.copy_from_slice(&source.octets());
     frame.get_mut(24..26)?.fill(0);
@@ -209,7 +210,7 @@ fn send_from(frame: &mut [u8], source: Ipv4Addr) -> Option<()> {
     Some(())
 }
 
-/// One RoCE frame of `length` bytes, at least 58, to one of eight hosts.
+/// A RoCE frame of `length` bytes, at least 58, to one of eight hosts.
 ///
 /// # Errors
 /// If the length is too small.

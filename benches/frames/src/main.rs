@@ -1,4 +1,4 @@
-//! Runs one stage for a number of batches: what tests/instructions counts the instructions of.
+//! Runs one stage for a number of batches. tests/instructions counts its instructions.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What one batch of frames passes, each stage by itself.
+//! The stages of a batch of frames, each of which can be measured alone.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,34 +14,33 @@ use crate::leaf::Leaf;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A part of what is done for each frame.
+/// A stage of the processing of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Headers to fields.
+    /// Parsing headers.
     Parse,
-    /// Fields to the key that a frame is hashed by.
+    /// Computing the key that is hashed.
     Key,
-    /// Fields to the outer source port.
+    /// Computing the outer source port.
     Decide(Policy),
-    /// From the bridge to the underlay; the frame stays where it was received.
+    /// Encapsulation. The frame is not copied.
     Encapsulate,
-    /// The same when the flow of each frame is new: after every change of what the leaf forwards
-    /// by.
+    /// Encapsulation when each frame belongs to a new flow, as after every change of the snapshot.
     EncapsulateNew,
-    /// As [`Self::Encapsulate`], and the whole frame copied into one piece.
+    /// [`Self::Encapsulate`], and then copying the whole frame.
     EncapsulateCopied,
-    /// Dealing encapsulated frames over super-frames.
+    /// Grouping encapsulated frames into super-frames.
     Aggregate,
-    /// From the underlay to the bridge; the frame stays where it was received.
+    /// Decapsulation. The frame is not copied.
     Decapsulate,
-    /// The same, and the whole frame copied into one piece.
+    /// [`Self::Decapsulate`], and then copying the whole frame.
     DecapsulateCopied,
     /// Counting a frame that was sent.
     Account,
 }
 
 impl Stage {
-    /// All of them.
+    /// All stages.
     pub const ALL: [Self; 12] = [
         Self::Parse,
         Self::Key,
@@ -57,7 +56,7 @@ impl Stage {
         Self::Account,
     ];
 
-    /// The name in one word.
+    /// The name as one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,14 +73,14 @@ impl Stage {
         }
     }
 
-    /// Whether it looks at the frames' bytes.
+    /// Whether the stage reads the bytes of frames.
     #[must_use]
     pub const fn reads_frames(self) -> bool {
         !matches!(self, Self::Key | Self::Decide(_) | Self::Aggregate | Self::Account)
     }
 
-    /// Makes batches of a leaf's frames. What is returned does this stage for the batch of a
-    /// number, taken modulo `batches`.
+    /// Prepares batches of a leaf's frames. The returned function runs this stage for the batch
+    /// with the given number, modulo `batches`.
     ///
     /// # Errors
     /// If the length is too small.
@@ -124,7 +123,7 @@ impl Stage {
             let mut sent: Vec<Vec<TxFrame>> =
                 out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
             if self == Self::Aggregate {
-                // As with 'udpcsum', the default: others leave one by one.
+                // As with `udpcsum`, the default. Frames without an outer checksum are not grouped.
                 let checksum = Checksum::Partial { start: 34, offset: 6 };
                 sent.iter_mut().flatten().for_each(|frame| frame.offload.checksum = checksum);
                 let (mut aggregator, none) = (Aggregator::default(), Batch::none());
@@ -151,7 +150,7 @@ impl Stage {
             out.clear();
             match self {
                 Self::EncapsulateNew => {
-                    // More than flows are remembered of.
+                    // There are too many snapshots for the flow cache, so no flow is found in it.
                     turn = (turn + 1) % others.len();
                     let Some(another) = others.get(turn) else { return };
                     pipeline.encapsulate(batch, another, now, &mut out);

@@ -1,4 +1,4 @@
-//! How long vtepd takes to take many VNIs over, and to give them back.
+//! The time that vtepd needs to take over many VNIs and to give them back.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use rig::daemon::beside_this_program;
 use super::row;
 use crate::rows::{Better, Row};
 
-/// Measures with the vtepd that was built beside this program.
+/// Measures the vtepd executable beside this program.
 ///
 /// # Errors
-/// When there is none, or it does not take over.
+/// If there is none, or it does not take over.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let vnis = if quick { 400 } else { 4000 };
     let namespace = Namespace::create(format!("vtb-attach-{}", std::process::id()))?;
@@ -48,7 +48,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// From the start to the log's word that so many are taken, and from SIGTERM to the end.
+/// The time from the start until the log reports that many VNIs, and from SIGTERM to the end.
 fn one(namespace: &Namespace, hook: &str, vnis: u32) -> Result<[Duration; 2], Box<dyn Error>> {
     let mut daemon =
         Daemon::start(&beside_this_program()?, namespace, &["--hook", hook, "--no-fpm"])?;

@@ -1,4 +1,4 @@
-//! A leaf of a large fabric, in the messages that its kernel and its zebra send.
+//! A leaf of a large fabric, as the messages that its kernel and zebra send.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,22 +9,22 @@ use netlink::{
 };
 use wire::MacAddr;
 
-/// How large it is.
+/// The size of a fabric.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    /// Remote MAC addresses, dealt over VNIs and VTEPs in turn.
+    /// The number of remote MAC addresses, distributed over VNIs and VTEPs in turn.
     pub macs: u32,
-    /// VNIs, each with a bridge and a vxlan netdev; at most 4,094 are taken.
+    /// The number of VNIs, each with a bridge and a vxlan netdev. At most 4,094 are supported.
     pub vnis: u32,
-    /// Remote VTEPs.
+    /// The number of remote VTEPs.
     pub vteps: u32,
-    /// Routes to /32 prefixes, those to the VTEPs first.
+    /// The number of routes to /32 prefixes. The first are those to the VTEPs.
     pub routes: u32,
-    /// Uplinks; every route has a next hop through each.
+    /// The number of uplinks. Every route has a next hop through each.
     pub uplinks: u32,
 }
 
-/// What this project is measured at.
+/// The size for all measurements.
 pub const LARGE: Scale =
     Scale { macs: 100_000, vnis: 4000, vteps: 1000, routes: 10_000, uplinks: 16 };
 
@@ -32,13 +32,13 @@ const BRIDGES: u32 = 10_000;
 const VXLANS: u32 = 20_000;
 const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// The remote VTEP of this number.
+/// The address of the remote VTEP with this number.
 #[must_use]
 pub const fn vtep(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a01_0000 + number)
 }
 
-/// The remote MAC address of this number.
+/// The remote MAC address with this number.
 #[must_use]
 pub const fn mac(number: u32) -> MacAddr {
     let [a, b, c, d] = number.to_be_bytes();
@@ -63,7 +63,7 @@ fn link(ifindex: u32, name: String, kind: LinkKind, master: Option<u32>) -> Mess
     Message::Link(Operation::New, link)
 }
 
-/// The uplink of this number, with or without carrier.
+/// The link message of the uplink with this number, with or without a carrier.
 #[must_use]
 pub fn uplink(number: u32, carrier: bool) -> Message {
     match link(number + 2, format!("up{number}"), LinkKind::Veth, None) {
@@ -79,7 +79,7 @@ const fn gateway(uplink: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0aff_0001 + uplink * 256))
 }
 
-/// The gateway behind an uplink.
+/// The neighbour message of the gateway behind an uplink.
 #[must_use]
 pub fn neighbour(uplink: u32, mac: MacAddr) -> Message {
     let (ifindex, address) = (uplink + 2, gateway(uplink));
@@ -89,7 +89,7 @@ pub fn neighbour(uplink: u32, mac: MacAddr) -> Message {
     )
 }
 
-/// The route of this number, over so many uplinks.
+/// The route message with this number, over `uplinks` uplinks.
 #[must_use]
 pub fn route(number: u32, uplinks: u32) -> Message {
     let hop = |uplink| RouteNextHop {
@@ -119,7 +119,7 @@ pub fn route(number: u32, uplinks: u32) -> Message {
 }
 
 impl Scale {
-    /// A state that knows everything but MAC addresses: links, routes, neighbours.
+    /// A state with links, routes and neighbours, but without MAC addresses.
     #[must_use]
     pub fn state(&self) -> State {
         let mut state = State::new(Settings::default(), Namespace::default());
@@ -149,8 +149,8 @@ impl Scale {
         state
     }
 
-    /// What the kernel says when a MAC address appears at, or moves to, a VTEP: the netdev's entry
-    /// and the bridge's.
+    /// The kernel's messages when a MAC address appears at, or moves to, a VTEP: for the netdev's
+    /// FDB and for the bridge's.
     #[must_use]
     pub fn remote(&self, number: u32, at: u32) -> [Message; 2] {
         let vni = number % self.vnis;
@@ -167,7 +167,7 @@ impl Scale {
         [own, bridged].map(|entry| Message::Fdb(Operation::New, entry))
     }
 
-    /// What zebra says of it.
+    /// zebra's message for the same event.
     #[must_use]
     pub fn from_zebra(&self, number: u32, at: u32) -> Message {
         let vni = number % self.vnis;
@@ -184,14 +184,14 @@ impl Scale {
         Message::Fdb(Operation::New, entry)
     }
 
-    /// The VTEP at which a MAC address is at first.
+    /// The VTEP that has a MAC address initially.
     #[must_use]
     pub const fn home(&self, number: u32) -> u32 {
         number % self.vteps
     }
 
-    /// Has the kernel and zebra tell of all MAC addresses, and publishes every so often as the
-    /// daemon does.
+    /// Applies the messages of the kernel and zebra for all MAC addresses, and builds a snapshot
+    /// after every 10,000.
     pub fn tell_macs(&self, state: &mut State) {
         let now = std::time::Instant::now();
         for number in 0..self.macs {

@@ -1,5 +1,5 @@
-//! zebra's stream through a real socket and the whole control task, and a dump of what the kernel
-//! holds.
+//! Processing zebra's stream from a socket with the real control task, and a dump of the kernel's
+//! FDB.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,16 +20,16 @@ use crate::rows::{Better, Row};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// MAC messages that are sent, each address twice: first at one VTEP, then at another.
+/// The number of MAC addresses. Each is sent twice: first at one VTEP, then at another.
 const MACS: u32 = 100_000;
-/// Where the control task listens, in its own namespace.
+/// The FPM address of the control task, in its own namespace.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures both.
+/// Measures FPM and the dump.
 ///
 /// # Errors
-/// When a namespace or socket cannot be had.
+/// If a namespace or socket cannot be created.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let namespace = Namespace::create(format!("vtb-state-{}", std::process::id()))?;
     ip(
@@ -43,7 +43,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
          link set up0 up\n\
          link set down0 up\n",
     )?;
-    // The VTEP is known, whoever is behind it.
+    // With the flood entry, the VTEP is known independently of MAC addresses.
     batch(
         &namespace,
         "bridge",
@@ -87,14 +87,14 @@ fn remote_mac(number: u32, at: u32, vxlan: u32, bridge: u32, recording: &mut Vec
     recording.extend(framed(&message(28, 0x405, &body, &attributes)));
 }
 
-/// `RTM_NEWROUTE` of a /32 with so many next hops through one interface.
+/// `RTM_NEWROUTE` for a /32 prefix with `hops` next hops through one interface.
 fn multipath(number: u32, hops: u8, uplink: u32, recording: &mut Vec<u8>) {
     let hops: Vec<_> = (0..hops).map(|hop| (uplink, Ipv4Addr::new(10, 255, 0, hop + 1))).collect();
     recording.extend(framed(&route(vtep(number), &hops)));
 }
 
-/// Plays two recordings to a control task of its own: MAC messages/s and routes/s, until the
-/// snapshot has all of them.
+/// Sends two recordings to a control task. Returns MAC messages/s and routes/s, measured until the
+/// snapshot contains everything.
 fn ingest() -> Result<[f64; 2], Failure> {
     let mut requests = Requests::open()?;
     let mut index = |name: &str| -> Result<u32, Failure> {
@@ -103,8 +103,7 @@ fn ingest() -> Result<[f64; 2], Failure> {
     let (vxlan, bridge, uplink) = (index("vx0")?, index("br0")?, index("up0")?);
     let reached = Arc::new([const { AtomicUsize::new(0) }; 2]);
     let seen = Arc::clone(&reached);
-    // How many MAC addresses are at their second VTEP, and how many of the VTEP's next hops are
-    // known.
+    // Whether the last MAC address is at its second VTEP, and the number of next hops of that VTEP.
     let publish = move |update: &control::Update| {
         let snapshot = &update.snapshot;
         let moved = snapshot.vnis().any(|vni| {
@@ -113,7 +112,8 @@ fn ingest() -> Result<[f64; 2], Failure> {
         });
         let hops = snapshot.vteps().find(|known| known.address == vtep(1));
         let hops = hops.map_or(0, |known| known.paths.next_hops().len());
-        // The kernel confirms none of these addresses, so they do not stay for long.
+        // Keep the maximum: the kernel does not confirm these addresses, so they are removed again
+        // soon.
         for (seen, now) in seen.iter().zip([usize::from(moved), hops]) {
             seen.fetch_max(now, Ordering::Release);
         }
@@ -148,7 +148,7 @@ fn ingest() -> Result<[f64; 2], Failure> {
                 Ok(())
             })
         });
-        // The first publication: it listens by now.
+        // When the first snapshot is published, the control task is listening.
         let rates = ready.recv_timeout(PATIENCE).map_err(Failure::from).and_then(|()| {
             let [moved, hops] = &*reached;
             let mut recording = Vec::new();
@@ -172,7 +172,7 @@ fn ingest() -> Result<[f64; 2], Failure> {
     })
 }
 
-/// Seconds from the first byte until what was published shows the last message.
+/// The time in seconds from the first byte until the published state includes the last message.
 fn play(recording: &[u8], reached: &AtomicUsize, until: usize) -> Result<f64, Failure> {
     let start = Instant::now();
     fpm::replay(recording, ADDRESS, None)?;
@@ -189,7 +189,7 @@ fn play(recording: &[u8], reached: &AtomicUsize, until: usize) -> Result<f64, Fa
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Dumps 100,000 entries, and takes them in.
+/// Measures a dump of [`LARGE`]'s MAC addresses from the kernel, and applying it.
 fn dump(namespace: &Namespace) -> Result<Vec<Row>, Box<dyn Error>> {
     let entries: String = (0..LARGE.macs)
         .map(|number| {

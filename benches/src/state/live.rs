@@ -1,9 +1,9 @@
-//! The daemon itself, under a stream of probe frames: how soon it forwards, how soon it follows,
-//! and for how long it stands still.
+//! vtepd under a stream of probe frames: the time until it forwards, its reaction to changes, and
+//! the longest gaps.
 //!
-//! "Soon" counts from the moment before a netlink request or FPM's bytes are written, or for a lost
-//! link from the kernel's notification, to the kernel's time stamp of the first frame that arrives
-//! where it should then.
+//! A reaction starts just before a netlink request or FPM message is written. For a lost link, it
+//! starts with the kernel's notification. It ends with the kernel's timestamp of the first frame
+//! that arrives on the new path.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -22,22 +22,21 @@ use crate::rows::{Better, Row};
 
 type Failure = Box<dyn Error>;
 
-/// Between two changes whose effect is timed. Each is alone, so none waits for the publication of
-/// another one.
+/// The interval between two measured changes, so that none waits for the publication of another.
 const APART: Duration = Duration::from_millis(5);
-/// Between two changes of the churn: 1,000 each second.
+/// The interval between two changes of the churn in nanoseconds: 1,000 changes per second.
 const CHURN: u64 = 1_000_000;
-/// Frames under way at once when each MAC address gets one.
+/// The maximum number of frames in flight when each MAC address gets one frame.
 const WINDOW: u32 = 128;
-/// A next-hop object's identifier.
+/// The id of a next-hop object.
 const OBJECT: u32 = 77;
 /// `RTNLGRP_LINK`.
 const LINK_GROUP: u32 = 1;
 
-/// Measures everything of the kind.
+/// Measures start, gaps and reactions.
 ///
 /// # Errors
-/// When namespaces or sockets cannot be had, or vtepd does not do what it is told.
+/// If namespaces or sockets cannot be created, or vtepd does not react as expected.
 pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let (count, time) =
         if quick { (10, Duration::from_secs(1)) } else { (100, Duration::from_secs(5)) };
@@ -62,8 +61,8 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// From the start of vtepd to the first frame that it forwards, and to the last of one to each MAC
-/// address.
+/// The time from the start of vtepd to the first frame that it forwards, and to the last of one
+/// frame to each MAC address.
 fn start(probe: &mut Probe) -> Result<Vec<Row>, Failure> {
     let start = now()?;
     let first = probe.until("vtepd's first frame", |arrival| arrival.by_vtepd)?.at;
@@ -101,13 +100,13 @@ fn start(probe: &mut Probe) -> Result<Vec<Row>, Failure> {
 /// A case, its target in ms, and the longest time without a frame in each second.
 type Gap = (&'static str, Option<f64>, Vec<Duration>);
 
-/// The longest times in which a frame was there to be forwarded and none arrived: while nothing
-/// changes, and while MAC addresses move and routes change.
+/// The longest times in which a frame was due and none arrived. They are measured without changes,
+/// and while MAC addresses move and routes change.
 fn still_and_churning(site: &Site, probe: &mut Probe, time: Duration) -> Result<[Gap; 2], Failure> {
     let still = gap(probe, time, |_| Ok(()))?;
     let kernel = site.kernel(&[])?;
     let churn = |number: u32| {
-        // The probe's own entry stays.
+        // The entry of the probe's destination does not change.
         let message = if number.is_multiple_of(2) {
             let moved = 1 + number % (LARGE.macs - 1);
             messages::fdb(site.vxlan, mac(moved), vtep(number / 2 % LARGE.vteps))
@@ -158,7 +157,7 @@ fn gap(
     Ok(longest)
 }
 
-/// From a change to the first frame on the new path.
+/// The time from a change to the first frame on the new path.
 fn reactions(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
     let kernel = site.kernel(&[])?;
     let mut rows = Vec::new();
@@ -167,7 +166,7 @@ fn reactions(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
     let times = react(probe, count, moved, |round, arrival| arrival.vtep == to(round))?;
     rows.extend(reaction("a MAC moves (netlink)", times));
 
-    // The next hop that the probe's flow has.
+    // The uplink that the probe's flow uses.
     let uplink = probe.until("a frame", |_| true)?.uplink;
     let mac_of = |round: u32| MacAddr([2, 0xee, 1, 0, (round >> 8) as u8, round as u8]);
     let (ifindex, address) = site.hop(uplink);
@@ -176,7 +175,7 @@ fn reactions(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
     kernel.ask(&messages::neighbour(ifindex, address, gateway_mac(uplink)))?;
     rows.extend(reaction("a gateway's MAC address changes (netlink)", times));
 
-    // zebra's word is taken before the kernel's once its replay has ended.
+    // Routes of FPM take precedence over the kernel's once zebra's replay has ended.
     kernel.ask(&messages::fdb(site.vxlan, mac(0), vtep(1)))?;
     let uplink = |round: u32| 1 + round as usize % 2;
     let elsewhere =
@@ -209,7 +208,7 @@ fn react(
 ) -> Result<Vec<Duration>, Failure> {
     let mut times = Vec::new();
     for round in 0..count {
-        // Not in step with the probe.
+        // Vary the interval, so that changes are not synchronised with the probe.
         probe.pass(APART + Duration::from_micros(u64::from(round * 37 % 100)))?;
         let start = now()?;
         change(round)?;
@@ -225,7 +224,7 @@ fn reaction(what: &str, times: Vec<Duration>) -> [Row; 2] {
     both(&format!("event to frame: {what}"), times, Some(2.0), None)
 }
 
-/// Median and worst, in ms.
+/// Rows with the median and the maximum in ms.
 fn both(what: &str, times: Vec<Duration>, median: Option<f64>, worst: Option<f64>) -> [Row; 2] {
     let (middle, longest) = median_and_worst(times);
     [("median", middle, median), ("worst", longest, worst)].map(|(which, micros, target)| {
@@ -233,9 +232,9 @@ fn both(what: &str, times: Vec<Duration>, median: Option<f64>, worst: Option<f64
     })
 }
 
-/// The far end of the uplink that the probe's flow has goes down. Timed from the kernel's
-/// notification, and from the last frame that arrived there: between the two the kernel takes the
-/// far end down.
+/// Sets the far end of the uplink down that the probe's flow uses. The time is measured from the
+/// kernel's notification, and from the last frame that arrived there. The second is longer, because
+/// it includes the time that the kernel needs to set the far end down.
 fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
     let events = site.kernel(&[LINK_GROUP])?;
     let (mut reactions, mut gaps) = (Vec::new(), Vec::new());

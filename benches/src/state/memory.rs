@@ -1,11 +1,11 @@
-//! What one MAC address takes, with everything that is kept because of it: the kernel's word of it,
-//! twice (netdev and bridge), zebra's, and the table that workers forward by.
+//! The memory for one MAC address with all its state: two FDB entries of the kernel (netdev and
+//! bridge), zebra's entry, and the workers' table.
 
 use super::fabric::LARGE;
 use super::row;
 use crate::rows::{Better, Row};
 
-/// Memory in use, in bytes: `VmRSS`.
+/// The resident memory of this process in bytes (`VmRSS`).
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -13,7 +13,8 @@ fn resident() -> f64 {
     kilobytes.unwrap_or(f64::NAN) * 1024.0
 }
 
-/// Fills a leaf and looks at the process's memory; then once more after each MAC address has moved.
+/// Measures the memory of a process with the tables of a leaf, then again after each MAC address
+/// has moved.
 #[must_use]
 pub fn measure() -> Vec<Row> {
     let mut state = LARGE.state();

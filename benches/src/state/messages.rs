@@ -1,4 +1,4 @@
-//! rtnetlink messages byte by byte, and a socket that sends them to the kernel.
+//! rtnetlink messages as bytes, and a socket that sends them to the kernel.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -7,7 +7,7 @@ use netlink_sys::constants::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use wire::MacAddr;
 
-/// `NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE`: what is there already is replaced.
+/// `NLM_F_REQUEST | NLM_F_ACK | NLM_F_REPLACE | NLM_F_CREATE`: creates or replaces an object.
 pub const PUT: u16 = 0x505;
 
 /// A netlink message with its attributes.
@@ -28,7 +28,7 @@ pub fn message(kind: u16, flags: u16, body: &[u8], attributes: &[(u16, &[u8])]) 
     bytes
 }
 
-/// `RTM_NEWNEIGH` of family `AF_BRIDGE`: the vxlan netdev's own entry, as FRR writes it.
+/// `RTM_NEWNEIGH` of family `AF_BRIDGE`: an entry of the vxlan netdev, as FRR sends it.
 #[must_use]
 pub fn fdb(vxlan: u32, mac: MacAddr, vtep: Ipv4Addr) -> Vec<u8> {
     let [i0, i1, i2, i3] = vxlan.to_ne_bytes();
@@ -36,7 +36,7 @@ pub fn fdb(vxlan: u32, mac: MacAddr, vtep: Ipv4Addr) -> Vec<u8> {
     message(28, PUT, &body, &[(1, &vtep.octets()), (2, &mac.0)])
 }
 
-/// `RTM_NEWNEIGH`: a permanent neighbour.
+/// `RTM_NEWNEIGH`: a permanent neighbour entry.
 #[must_use]
 pub fn neighbour(ifindex: u32, address: Ipv4Addr, mac: MacAddr) -> Vec<u8> {
     let [i0, i1, i2, i3] = ifindex.to_ne_bytes();
@@ -44,10 +44,10 @@ pub fn neighbour(ifindex: u32, address: Ipv4Addr, mac: MacAddr) -> Vec<u8> {
     message(28, PUT, &body, &[(1, &address.octets()), (2, &mac.0)])
 }
 
-/// Next hops of a route: interface and gateway.
+/// The next hops of a route: interface index and gateway.
 pub type Hops<'a> = &'a [(u32, Ipv4Addr)];
 
-/// `RTM_NEWROUTE` of a /32 in the main table.
+/// `RTM_NEWROUTE` for a /32 prefix in the main table.
 #[must_use]
 pub fn route(to: Ipv4Addr, hops: Hops<'_>) -> Vec<u8> {
     let mut next_hops = Vec::new();
@@ -65,7 +65,7 @@ pub fn route(to: Ipv4Addr, hops: Hops<'_>) -> Vec<u8> {
     message(24, PUT, &body, &attributes)
 }
 
-/// `RTM_NEWROUTE` of a /32 by a next-hop object.
+/// `RTM_NEWROUTE` for a /32 prefix with a next-hop object.
 #[must_use]
 pub fn route_by(to: Ipv4Addr, object: u32) -> Vec<u8> {
     let body = [2, 32, 0, 0, 254, 186, 0, 1, 0, 0, 0, 0];
@@ -74,7 +74,7 @@ pub fn route_by(to: Ipv4Addr, object: u32) -> Vec<u8> {
     message(24, PUT, &body, &attributes)
 }
 
-/// `RTM_NEWNEXTHOP`.
+/// `RTM_NEWNEXTHOP`: a next-hop object with one interface and gateway.
 #[must_use]
 pub fn next_hop(object: u32, (ifindex, gateway): (u32, Ipv4Addr)) -> Vec<u8> {
     let body = [2, 0, 186, 0, 0, 0, 0, 0];
@@ -83,7 +83,7 @@ pub fn next_hop(object: u32, (ifindex, gateway): (u32, Ipv4Addr)) -> Vec<u8> {
     message(104, PUT, &body, &attributes)
 }
 
-/// `RTM_NEWLINK`: administratively up or down.
+/// `RTM_NEWLINK`: sets an interface up or down.
 #[must_use]
 pub fn set_up(ifindex: u32, up: bool) -> Vec<u8> {
     let mut body = vec![0; 4];
@@ -93,7 +93,7 @@ pub fn set_up(ifindex: u32, up: bool) -> Vec<u8> {
     message(16, 0x5, &body, &[])
 }
 
-/// A message in FPM's frame.
+/// Adds the FPM header to a message.
 #[must_use]
 pub fn framed(message: &[u8]) -> Vec<u8> {
     let length = (message.len() as u16 + 4).to_be_bytes();
@@ -105,10 +105,11 @@ pub fn framed(message: &[u8]) -> Vec<u8> {
 pub struct Kernel(Socket);
 
 impl Kernel {
-    /// Opens it, a member of these multicast groups. With any, it is for [`Kernel::heard`] alone.
+    /// Opens a socket that joins these multicast groups. With groups, it is non-blocking and only
+    /// for [`Kernel::heard`].
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system call.
     pub fn open(groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -118,10 +119,10 @@ impl Kernel {
         Ok(Self(socket))
     }
 
-    /// Has the kernel do this.
+    /// Sends a request and waits for its acknowledgement.
     ///
     /// # Errors
-    /// What it answers.
+    /// The error of the system call, or that of the kernel's answer.
     pub fn ask(&self, message: &[u8]) -> io::Result<()> {
         self.0.send(message, 0)?;
         let mut answer = Vec::with_capacity(4096);
@@ -133,7 +134,7 @@ impl Kernel {
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-error)) }
     }
 
-    /// Whether the kernel has said anything since this was called last.
+    /// Whether notifications have arrived since the last call.
     #[must_use]
     pub fn heard(&self) -> bool {
         let mut heard = false;

@@ -1,4 +1,5 @@
-//! Numbered frames from a host, and when they arrive at the far ends of a leaf's uplinks.
+//! Sends numbered frames from a host, and records when they arrive at the far ends of a leaf's
+//! uplinks.
 
 use std::error::Error;
 use std::io::IoSliceMut;
@@ -20,21 +21,21 @@ use wire::MacAddr;
 
 type Failure = Box<dyn Error>;
 
-/// Between two probe frames: 10,000 each second.
+/// The interval between two probe frames in nanoseconds: 10,000 frames per second.
 const PERIOD: u64 = 100_000;
-/// How long anything that has to happen may take. Five seconds of it are zebra's silence after a
-/// replay.
+/// How long to wait for an expected frame. Five seconds of it are the pause after which zebra's
+/// replay counts as complete.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The first outer source port of vtepd's policies; the kernel is told to use lower ones.
+/// The lowest outer source port of vtepd's policies. The kernel is configured to use lower ones.
 const PORTS: u16 = 49_152;
-/// Outer headers of an IPv4 VXLAN frame.
+/// The length in bytes of the outer headers of an IPv4 VXLAN frame.
 const OUTER: usize = 14 + 20 + 8 + 8;
-/// Where a frame has its number, after RoCE's header.
+/// The position of a frame's number, after the RoCE header.
 const NUMBER: Range<usize> = 54..62;
 const LENGTH: usize = 128;
 const RECEIVE_BUFFER: usize = 64 << 20;
 
-/// Nanoseconds of the clock by which the kernel stamps received frames.
+/// The time in nanoseconds of the clock that the kernel uses to timestamp received frames.
 ///
 /// # Errors
 /// None in practice.
@@ -49,44 +50,44 @@ const fn nanoseconds(time: TimeSpec) -> u64 {
 /// A probe frame at the far end of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// When, by [`now`]'s clock.
+    /// The time of arrival, by the clock of [`now`].
     pub at: u64,
-    /// Which uplink, 1 or 2.
+    /// The uplink, 1 or 2.
     pub uplink: usize,
-    /// Outer destination MAC address.
+    /// The outer destination MAC address.
     pub gateway: MacAddr,
-    /// Outer destination.
+    /// The outer destination IP address.
     pub vtep: Ipv4Addr,
-    /// Whether vtepd sent it, and not the kernel.
+    /// Whether vtepd sent it; otherwise the kernel did.
     pub by_vtepd: bool,
-    /// Its number.
+    /// The number of the frame.
     pub number: u64,
 }
 
-/// See the module's description.
+/// A sender of numbered frames, with receivers at both uplinks' far ends.
 #[derive(Debug)]
 pub struct Probe {
     sender: PacketSocket,
     receivers: [OwnedFd; 2],
     frame: Vec<u8>,
-    /// When each frame was sent, by number.
+    /// The time when each frame was sent, by number.
     sent: Vec<u64>,
     due: u64,
 }
 
 impl Probe {
-    /// From `eth0` of one namespace to `down1` and `down2` of the other, to one MAC address at
-    /// first.
+    /// Sends from `eth0` of one namespace, and receives on `down1` and `down2` of the other. Frames
+    /// are sent to `to` until [`Probe::send_to`] is called.
     ///
     /// # Errors
-    /// When sockets cannot be had.
+    /// If sockets cannot be opened.
     pub fn open(
         host: &Namespace,
         wire: &Namespace,
         from: MacAddr,
         to: MacAddr,
     ) -> Result<Self, Failure> {
-        // Sleep no longer than asked for.
+        // Reduces the timer slack, so that sleeps are precise.
         nix::sys::prctl::set_timerslack(1)?;
         let sender = || PacketSocket::sender(&Interface::find("eth0")?);
         let receivers = || -> Result<_, String> { Ok([receiver("down1")?, receiver("down2")?]) };
@@ -96,10 +97,10 @@ impl Probe {
         Ok(Self { sender, receivers, frame, sent: Vec::new(), due: now()? })
     }
 
-    /// Sends a frame to a MAC address now. Returns its number.
+    /// Sends a frame to a MAC address and returns its number.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// If the interface no longer exists.
     pub fn send_to(&mut self, to: MacAddr) -> Result<u64, Failure> {
         self.frame.splice(..6, to.0);
         self.send()
@@ -113,13 +114,13 @@ impl Probe {
         Ok(number)
     }
 
-    /// Frames sent so far.
+    /// The number of frames sent so far.
     #[must_use]
     pub const fn sent(&self) -> usize {
         self.sent.len()
     }
 
-    /// When a frame was sent; never, if it was not yet.
+    /// When a frame was sent; `u64::MAX` if it was not sent yet.
     #[must_use]
     pub fn sent_at(&self, number: u64) -> u64 {
         usize::try_from(number)
@@ -129,16 +130,16 @@ impl Probe {
             .unwrap_or(u64::MAX)
     }
 
-    /// Sends a frame if one is due, hands over what has arrived, and rests until the next one is
-    /// due: whoever spins has a processor to itself, and the kernel puts the worker that it wakes
-    /// there.
+    /// Sends a frame if one is due, calls `see` with the frames that have arrived, and sleeps until
+    /// the next one is due. It does not poll in a loop, because the kernel would run the worker
+    /// that it wakes on the same CPU.
     ///
     /// # Errors
-    /// When an interface is gone.
+    /// If an interface no longer exists.
     pub fn turn(&mut self, see: impl FnMut(Arrival)) -> Result<(), Failure> {
         let begun = now()?;
         if begun >= self.due {
-            // More than that is not made up for: it would be a burst.
+            // A longer delay is not made up for, because that would be a burst.
             self.due = (self.due + PERIOD).max(begun.saturating_sub(10 * PERIOD));
             self.send()?;
         }
@@ -147,10 +148,10 @@ impl Probe {
         Ok(())
     }
 
-    /// Hands over what has arrived.
+    /// Calls `see` with the frames that have arrived.
     ///
     /// # Errors
-    /// When an interface is gone.
+    /// If an interface no longer exists.
     pub fn receive(&self, mut see: impl FnMut(Arrival)) -> Result<(), Failure> {
         for (receiver, uplink) in self.receivers.iter().zip(1..) {
             while let Some(arrival) = receive(receiver, uplink)? {
@@ -160,7 +161,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Goes on for a while.
+    /// Runs [`Probe::turn`] for some time.
     ///
     /// # Errors
     /// As [`Probe::turn`].
@@ -172,10 +173,10 @@ impl Probe {
         Ok(())
     }
 
-    /// Goes on until such a frame arrives.
+    /// Runs [`Probe::turn`] until a frame arrives that fulfils `wanted`.
     ///
     /// # Errors
-    /// As [`Probe::turn`], or when none does.
+    /// As [`Probe::turn`], or after 20 seconds without such a frame.
     pub fn until(
         &mut self,
         what: &str,
@@ -197,7 +198,7 @@ impl Probe {
     }
 }
 
-/// A socket that sees what an interface of the calling thread's namespace receives, with the time.
+/// A socket that receives an interface's frames with timestamps, in the calling thread's namespace.
 fn receiver(interface: &str) -> Result<OwnedFd, String> {
     let found = Interface::find(interface).map_err(|error| error.to_string())?;
     let open = || {
@@ -211,7 +212,8 @@ fn receiver(interface: &str) -> Result<OwnedFd, String> {
     open().map_err(|error: Errno| format!("cannot listen on {interface}: {error}"))
 }
 
-/// What the socket has: nothing, something else, or a probe frame.
+/// Reads one frame from the socket: `None` if there is none, `Some(None)` for another frame than a
+/// probe's.
 fn receive(socket: &OwnedFd, uplink: usize) -> Result<Option<Option<Arrival>>, Failure> {
     let (mut bytes, mut control) = ([0; 256], nix::cmsg_space!(TimeSpec));
     let mut slices = [IoSliceMut::new(&mut bytes)];
@@ -225,7 +227,7 @@ fn receive(socket: &OwnedFd, uplink: usize) -> Result<Option<Option<Arrival>>, F
             });
             (message.bytes, stamp)
         }
-        // An interface that goes down says so once.
+        // The kernel reports ENETDOWN once after an interface went down.
         Err(Errno::EAGAIN | Errno::ENETDOWN) => return Ok(None),
         Err(error) => return Err(error.into()),
     };

@@ -1,4 +1,4 @@
-//! From an event to the snapshot that follows from it, dropped snapshots included.
+//! The time from an event to a new snapshot, including the release of old snapshots.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,7 @@ use super::fabric::{LARGE, Scale, neighbour, route, uplink};
 use super::{median_and_worst, row};
 use crate::rows::{Better, Row};
 
-/// The target: publications at 1,000 changes/s keep one core busy for no more than this share of
-/// the time, in µs each.
+/// The target in µs for one publication. With it, 1,000 changes per second use at most one core.
 const TARGET: f64 = 1000.0;
 
 /// Measures a publication after each kind of event.
@@ -57,7 +56,7 @@ pub fn measure(quick: bool) -> Vec<Row> {
     rows
 }
 
-/// The mean and the worst time of `count` publications, each after one event.
+/// The mean and maximum time of `count` publications, each after one event.
 fn case(
     state: &mut State,
     last: &mut Update,

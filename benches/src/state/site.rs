@@ -1,9 +1,8 @@
-//! A leaf with a host, two uplinks and a large fabric's tables in its kernel, and a probe through
-//! it.
+//! A leaf with a host, two uplinks and the tables of a large fabric in its kernel, and a probe.
 //!
 //! ```text
 //!  host ── hp ─ br0 ─ vx0 ─ leaf ─┬─ up1 ── down1 ─┐
-//!                                 └─ up2 ── down2 ─┴─ wire: whatever arrives is looked at
+//!                                 └─ up2 ── down2 ─┴─ wire: receives all frames
 //! ```
 
 use std::error::Error;
@@ -21,11 +20,11 @@ use super::probe::Probe;
 
 type Failure = Box<dyn Error>;
 
-/// The kernel's source ports, which none of vtepd's policies but five-tuple uses.
+/// The kernel's source port range. Only the policy five-tuple of vtepd uses these ports.
 const KERNEL_PORTS: &str = "32768 32769";
 const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
-/// The gateway behind an uplink, 1 or 2.
+/// The address of the gateway behind an uplink, 1 or 2.
 #[must_use]
 pub const fn gateway(uplink: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 255, uplink as u8, 0)
@@ -37,31 +36,32 @@ pub const fn gateway_mac(uplink: usize) -> MacAddr {
     MacAddr([2, 0xee, 0, 0, 0, uplink as u8])
 }
 
-/// The namespaces.
+/// The namespaces of the leaf, its uplinks' far ends and its host.
 #[derive(Debug)]
 pub struct Site {
-    /// Of the leaf.
+    /// The namespace of the leaf.
     pub leaf: Namespace,
     wire: Namespace,
     host: Namespace,
-    /// The vxlan netdev's index.
+    /// The index of the vxlan netdev.
     pub vxlan: u32,
-    /// The uplinks' indices.
+    /// The indices of the uplinks.
     pub uplinks: [u32; 2],
 }
 
 impl Site {
-    /// Lays it out: one VNI, [`LARGE`]'s MAC addresses, VTEPs with a route each over both uplinks.
+    /// Creates a leaf with one VNI, and with [`LARGE`]'s MAC addresses and VTEPs. Each VTEP has a
+    /// route over both uplinks.
     ///
     /// # Errors
-    /// When a namespace or an interface cannot be had.
+    /// If a namespace or an interface cannot be created.
     pub fn new() -> Result<Self, Failure> {
         let name = |node: &str| format!("vtb-{node}-{}", std::process::id());
         let [leaf, wire, host] = ["leaf", "wire", "host"].map(|node| Namespace::create(name(node)));
         let (leaf, wire, host) = (leaf?, wire?, host?);
         for namespace in [&leaf, &wire, &host] {
             let quiet = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-            // A kernel without IPv6 is as quiet.
+            // This fails on a kernel without IPv6, which sends no IPv6 frames either.
             let _ = namespace.enter(quiet)?;
         }
         let mut lines = format!(
@@ -94,7 +94,7 @@ impl Site {
                 vtep(number)
             )?;
         }
-        // The far ends first, so that routes find carrier.
+        // The far ends are set up first, because routes need a carrier.
         let (links, routes) = lines.split_at(lines.find("route add").unwrap_or(lines.len()));
         batch(&leaf, "ip", links)?;
         batch(&wire, "ip", "link set down1 up\nlink set down2 up\n")?;
@@ -111,17 +111,17 @@ impl Site {
         Ok(Self { leaf, wire, host, vxlan, uplinks: [up1, up2] })
     }
 
-    /// A next hop by an uplink, 1 or 2.
+    /// A next hop through an uplink, 1 or 2.
     #[must_use]
     pub fn hop(&self, uplink: usize) -> (u32, Ipv4Addr) {
         let [one, two] = self.uplinks;
         (if uplink == 1 { one } else { two }, gateway(uplink))
     }
 
-    /// Takes the far end of an uplink, 1 or 2, down or up.
+    /// Sets the far end of an uplink, 1 or 2, up or down.
     ///
     /// # Errors
-    /// When the kernel does not.
+    /// The kernel's error.
     pub fn set_far_end(&self, uplink: usize, up: bool) -> Result<(), Failure> {
         let [one, two] = indices(&self.wire, ["down1", "down2"])?;
         let ifindex = if uplink == 1 { one } else { two };
@@ -129,18 +129,18 @@ impl Site {
         Ok(self.wire.enter(set)??)
     }
 
-    /// A netlink socket of the leaf's.
+    /// Opens a netlink socket in the leaf.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system call.
     pub fn kernel(&self, groups: &[u32]) -> Result<Kernel, Failure> {
         Ok(self.leaf.enter(|| Kernel::open(groups))??)
     }
 
-    /// Stands in for zebra at vtepd's FPM.
+    /// Connects to vtepd's FPM server as zebra does.
     ///
     /// # Errors
-    /// When vtepd does not listen.
+    /// If vtepd does not listen.
     pub fn zebra(&self) -> Result<TcpStream, Failure> {
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
         let stream = self.leaf.enter(|| TcpStream::connect(address))??;
@@ -148,10 +148,10 @@ impl Site {
         Ok(stream)
     }
 
-    /// A probe to this MAC address.
+    /// A probe that sends to this MAC address.
     ///
     /// # Errors
-    /// When sockets cannot be had.
+    /// If sockets cannot be opened.
     pub fn probe(&self, to: MacAddr) -> Result<Probe, Failure> {
         Probe::open(&self.host, &self.wire, HOST, to)
     }
@@ -160,7 +160,7 @@ impl Site {
 /// The indices of interfaces in a namespace.
 ///
 /// # Errors
-/// When one is not there.
+/// If an interface does not exist.
 pub fn indices<const N: usize>(
     namespace: &Namespace,
     names: [&str; N],

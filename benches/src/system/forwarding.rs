@@ -1,4 +1,4 @@
-//! Senders that send all they can: what arrives, encapsulated or decapsulated.
+//! Encapsulation and decapsulation with senders at the maximum rate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use rig::{Bed, Traffic, Turn, Way, reference};
 use super::{Failure, LeftOut, Terms};
 use crate::rows::{Better, Figure, Row};
 
-/// All that encapsulate and decapsulate. Those that do not send together are measured too, but are
-/// not what the targets are for.
+/// The datapaths for encapsulation and decapsulation. The targets of encapsulation apply only to
+/// vtepd with super-frames.
 const WAYS: [Way; 7] = [
     Way::Nobody,
     Way::Kernel,
@@ -22,11 +22,11 @@ const WAYS: [Way; 7] = [
     Way::BYPASS_SINGLE,
     Way::BYPASS,
 ];
-/// What they are compared with in encapsulation.
+/// The references for encapsulation.
 const REFERENCES: [Way; 4] =
     [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
 
-/// Bytes of the longest frames that the links' usual MTU has room for: behind an Ethernet header.
+/// The maximum frame length in bytes for the usual MTU, including the Ethernet header.
 const USUAL: usize = MTU as usize + 14;
 
 type Turns = BTreeMap<(Way, Case), Vec<Turn>>;
@@ -45,14 +45,13 @@ pub(super) fn measure(terms: &Terms, left_out: &mut LeftOut) -> Result<Vec<Row>,
     Ok(rows)
 }
 
-/// Where all is measured.
+/// The beds for vtepd and the kernel, and for the references.
 struct Beds {
     own: Bed,
     references: Bed,
 }
 
-/// In which turns are taken: everything on one core, then two, and two with something else that is
-/// busy on vtepd's.
+/// The cases to measure: on one core, on two cores, and on two with a busy thread on vtepd's core.
 fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
     let (lengths, pairs): (&[usize], &[u32]) = if terms.quick {
         (&[64, 1082], &[1, 64])
@@ -63,7 +62,7 @@ fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
     for &input in inputs {
         for cores in [1, 2] {
             for &length in lengths {
-                // Which queue pair it is matters less on the way in.
+                // Decapsulation depends less on the number of queue pairs.
                 let pairs = if input == Input::Host { pairs } else { &[64] };
                 let traffic =
                     |&queue_pairs: &u32| Traffic { input, length, queue_pairs, bursts: false };
@@ -84,13 +83,13 @@ fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
     cases
 }
 
-/// Whether this way is measured in such turns.
+/// Whether this datapath is measured in this case.
 fn is_taken(way: Way, case: Case) -> bool {
     let Case { traffic: Traffic { length, queue_pairs, bursts, .. }, cores, busy } = case;
     match way {
-        // As busy with one core as with two.
+        // The cost of the sender is the same with two cores.
         Way::Nobody => cores == 1 && !busy,
-        // What spins and does nothing else is no measure of a core that it shares.
+        // A program that polls in a loop takes as much of a shared core as it can get.
         Way::Testpmd { .. } if cores == 1 => false,
         Way::OpenVswitch { .. } | Way::Testpmd { .. } => {
             [64, 1082].contains(&length) && [1, 64].contains(&queue_pairs) && !bursts && !busy
@@ -119,7 +118,7 @@ fn turns(
             eprintln!("round {round} of {}: {way}, {} cases", terms.rounds, cases.len());
             let bed = if way.is_reference() { &beds.references } else { &beds.own };
             match turns_of(terms, bed, way, &cases, &mut turns) {
-                // The others are worth as much without it.
+                // The other figures are valid without this reference.
                 Err(error) if way.is_reference() && terms.go_on().is_ok() => {
                     left_out.insert(way, format!("the rest of round {round}: {error}"));
                 }
@@ -130,7 +129,7 @@ fn turns(
     Ok(turns)
 }
 
-/// One round of one way.
+/// Measures one datapath in all cases once.
 fn turns_of(
     terms: &Terms,
     bed: &Bed,
@@ -139,14 +138,14 @@ fn turns_of(
     turns: &mut Turns,
 ) -> Result<(), Failure> {
     let time = Duration::from_millis(if terms.quick { 200 } else { 500 });
-    // As links are that carry such frames.
+    // Long frames need links with a larger MTU.
     let (long, usual): (Vec<Case>, Vec<Case>) =
         cases.iter().partition(|case| case.traffic.length > USUAL);
     for (mtu, cases) in [(MTU, usual), (JUMBO, long)] {
         if cases.is_empty() {
             continue;
         }
-        // References have their own.
+        // The beds of references have their own MTU.
         if !way.is_reference() {
             bed.set_mtu(mtu)?;
         }
@@ -162,7 +161,7 @@ fn turns_of(
     if way.is_reference() { Ok(()) } else { Ok(bed.set_mtu(MTU)?) }
 }
 
-/// Rows of every case and way.
+/// The rows of all cases and datapaths.
 fn table(
     turns: &Turns,
     bench: &str,
@@ -175,7 +174,8 @@ fn table(
     for case in cases {
         let alone = Case { cores: 1, busy: false, ..case };
         let sender = of(turns, Way::Nobody, alone, |turn| 1e9 / turn.offered).median;
-        // Nobody's figures are in all others, the kernel's stand beside vtepd's.
+        // The sender's own cost is subtracted in `net CPU`. The kernel's figures have no rows of their
+        // own, but are shown beside the others.
         let shown = |way: &&Way| {
             ![Way::Nobody, Way::Kernel].contains(way) && turns.contains_key(&(**way, case))
         };
@@ -232,7 +232,7 @@ fn table(
     rows
 }
 
-/// vtepd's share of what Open vSwitch does, each on a core of its own.
+/// vtepd compared with Open vSwitch, each on a core of its own.
 fn beside_open_vswitch(turns: &Turns) -> Vec<Row> {
     let mut rows = Vec::new();
     for (other, case) in
@@ -249,8 +249,8 @@ fn beside_open_vswitch(turns: &Turns) -> Vec<Row> {
     rows
 }
 
-/// A fabric of vtepds sends super-frames, one of kernels does not: decapsulation in the one beside
-/// the other.
+/// Compares decapsulation of vtepd's super-frames with kernel VXLAN that receives single frames, as
+/// in a fabric of kernels.
 fn fabrics(turns: &Turns) -> Vec<Row> {
     let mut rows = Vec::new();
     for (_, case) in turns
@@ -292,7 +292,7 @@ fn named(case: Case) -> String {
     format!("{length} B{input}, {queue_pairs} queue pair{pairs}{bursts}, {cores}{busy}")
 }
 
-/// What a row tells.
+/// The quantity in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Net,
@@ -330,7 +330,7 @@ impl What {
     }
 }
 
-/// Of the ratio to the kernel's figure, for what sends frames together.
+/// The target for the ratio to the kernel's figure, for vtepd with super-frames.
 fn encapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
     let Traffic { length, queue_pairs, bursts, .. } = case.traffic;
     if !matches!(way, Way::Vtepd { gso: true, .. }) || bursts || case.busy {
@@ -347,7 +347,7 @@ fn encapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
     }
 }
 
-/// Of the ratio to the kernel's figure, with vtepd on a core of its own.
+/// The target for the ratio to the kernel's figure, with vtepd on its own core.
 fn decapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
     let meant =
         matches!(way, Way::Vtepd { .. }) && what == What::Arrived && case.cores == 2 && !case.busy;

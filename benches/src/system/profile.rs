@@ -1,6 +1,6 @@
-//! Where a frame's time goes, and a round trip's, on one core that sender, softirqs and vtepd
-//! share, and a TCP segment's on all: samples of `perf record`, by what the sampled function is
-//! for.
+//! The CPU time of a frame, a round trip and a TCP segment by purpose, from samples of `perf
+//! record`. For frames and round trips, the sender, softirqs and vtepd share one core. TCP uses all
+//! cores.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ const INPUTS: [(Input, &str); 3] = [
     (Input::Singles, "decapsulate single frames"),
     (Input::SuperFrames, "decapsulate super-frames"),
 ];
-/// Samples a second: a prime, so that nothing keeps step with them.
+/// Samples per second. A prime number avoids synchronisation with periodic work.
 const FREQUENCY: &str = "1999";
-/// Bytes of TCP in a segment, with an MTU of 1,500.
+/// The TCP payload of a segment in bytes, with an MTU of 1,500.
 const SEGMENT: f64 = 1448.0;
 
-/// What functions of the kernel are for, by how their names begin; the first that fits. What fits
-/// none is for anything.
+/// Purposes of kernel functions, with the prefixes of their names. The first match applies. Other
+/// functions are for "anything else".
 const PURPOSES: [(&str, &str); 10] = [
     (
         "nothing: idle",
@@ -93,8 +93,8 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             let recording = samples.record(time, 1)?;
             let echo = Echo::take(&bed, time, 1, daemon.as_ref());
             let shares = recording.and_read()?;
-            // One datagram after the other; samples from before the first and after the last are
-            // among the idle ones.
+            // A round trip takes the whole time. Samples before the first and after the last one
+            // count as idle.
             let whole = echo?.p50;
             for (purpose, share) in shares {
                 let case = format!("all on 1 core, {way}: {purpose}");
@@ -136,7 +136,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// The file that samples are in, and goes with this.
+/// The file with the samples. Dropping the value deletes it.
 struct Samples(PathBuf);
 
 impl Samples {
@@ -144,7 +144,7 @@ impl Samples {
         Self(std::env::temp_dir().join(format!("vtepd-profile-{}", std::process::id())))
     }
 
-    /// Samples of the first cores, for so long.
+    /// Starts to record samples of the first `cores` cores for `time`.
     fn record(&self, time: Duration, cores: usize) -> Result<Recording<'_>, Failure> {
         let child = Command::new("perf")
             .args(["record", "--quiet", "--all-cpus", "--cpu", &format!("0-{}", cores - 1)])
@@ -165,14 +165,15 @@ impl Drop for Samples {
     }
 }
 
-/// A `perf record` that runs.
+/// A running `perf record`.
 struct Recording<'a> {
     child: std::process::Child,
     file: &'a Path,
 }
 
 impl Recording<'_> {
-    /// The share of each purpose in the core's time, 0 to 1, those that hardly matter left out.
+    /// Waits for its end. Returns the share of each purpose in the CPU time, 0 to 1, without
+    /// negligible ones.
     fn and_read(mut self) -> Result<Vec<(&'static str, f64)>, Failure> {
         self.child.wait()?;
         let output = Command::new("perf")
@@ -196,7 +197,7 @@ impl Recording<'_> {
     }
 }
 
-/// Of perf's lines: share in percent, command, and symbol behind `[k]` or `[.]`.
+/// Parses perf's report: share in percent, command, and symbol after `[k]` or `[.]`.
 fn shares(report: &str) -> Vec<(&'static str, f64)> {
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for line in report.lines().filter(|line| !line.starts_with('#')) {

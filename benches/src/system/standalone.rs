@@ -1,5 +1,4 @@
-//! vtepd without a kernel bridge, on an interface and on a TAP, with frames in both directions at
-//! once.
+//! vtepd without a kernel bridge, with an interface and with a TAP, and traffic in both directions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,18 +15,18 @@ use crate::rows::{Better, Figure, Row};
 
 const LENGTHS: [usize; 2] = [256, 4154];
 const QUEUE_PAIRS: [u32; 2] = [8, 1024];
-/// How long the queues need to run empty.
+/// How long to wait until the queues are empty.
 const DRAIN: Duration = Duration::from_millis(200);
 const TAP: &str = "tap0";
 
-/// Whose ports.
+/// The kind of access port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// Kernel VXLAN and its bridge, `bridge-nf-call-iptables` off.
+    /// Kernel VXLAN and its bridge with `bridge-nf-call-iptables` off.
     Kernel,
-    /// The host's interface.
+    /// The interface of the host.
     Interface,
-    /// A TAP, whose other side is the leaf's own stack.
+    /// A TAP device, used by the leaf's own network stack.
     Tap,
 }
 
@@ -38,8 +37,9 @@ struct Case {
     bursts: bool,
 }
 
-/// Frames a second that arrived of those to the underlay and of those from it, vtepd's nanoseconds
-/// for each, and how many of a hundred sent arrived.
+/// The result of a turn. `out` and `back` are frames per second that arrived in the underlay and
+/// from it. `daemon` is vtepd's CPU time for each of them in nanoseconds. `share` is the percentage
+/// of the sent frames that arrived.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     out: f64,
@@ -128,10 +128,10 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// What has arrived in the two directions.
+/// The number of frames that have arrived in each direction.
 fn passed(bed: &Bed, place: Place, length: usize) -> Result<[u64; 2], Failure> {
     let back = if place == Place::Tap {
-        // What vtepd writes, the leaf's stack receives.
+        // Frames that vtepd writes to the TAP are received by the leaf's stack.
         let all = counters::read(&bed.leaf)?;
         all.get(TAP).ok_or("there is no TAP")?.rx_bytes / length as u64
     } else {
@@ -140,7 +140,7 @@ fn passed(bed: &Bed, place: Place, length: usize) -> Result<[u64; 2], Failure> {
     Ok([bed.left(length)?.frames, back])
 }
 
-/// Both senders on one core, in turns; vtepd has the other.
+/// Measures a turn. Both senders take turns on one core, vtepd has the other.
 fn turn(bed: &Bed, place: Place, case: Case, daemon: Option<&Daemon>) -> Result<Turn, Failure> {
     let _pinned = Pinned::to(0)?;
     if let Some(daemon) = daemon {
@@ -156,7 +156,7 @@ fn turn(bed: &Bed, place: Place, case: Case, daemon: Option<&Daemon>) -> Result<
     let mut both = |time: Duration| {
         let (start, mut index, mut sent) = (Instant::now(), [0, 0], [0_u64, 0]);
         while start.elapsed() < time {
-            // As many each way.
+            // Sends the same number of frames in both directions.
             let ([next_out, next_back], [sent_out, sent_back]) = (&mut index, &mut sent);
             let (sender, next, sent) = if sent_out <= sent_back {
                 (&mut out, next_out, sent_out)
@@ -189,7 +189,7 @@ fn turn(bed: &Bed, place: Place, case: Case, daemon: Option<&Daemon>) -> Result<
     Ok(Turn { out: out / seconds, back: back / seconds, daemon, share })
 }
 
-/// The file of a standalone vtepd; it is gone when dropped.
+/// The configuration file of a standalone vtepd. Dropping the value deletes it.
 struct Configuration {
     path: PathBuf,
 }
@@ -214,7 +214,7 @@ impl Configuration {
 
 impl Drop for Configuration {
     fn drop(&mut self) {
-        // It may not have been written.
+        // The file may not exist.
         let _ = std::fs::remove_file(&self.path);
     }
 }

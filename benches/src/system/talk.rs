@@ -1,5 +1,4 @@
-//! HostDelivery that speak with each other through the leaf: round trips and TCP. And a leaf where
-//! nobody speaks.
+//! Round trips and TCP between hosts through the leaf, and the CPU time of an idle vtepd.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,12 +20,12 @@ const WAYS: [Way; 6] = [
 ];
 const TOWARDS: [(Towards, &str); 2] =
     [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
-/// TCP from the leaf to a peer that forwards in the same way.
+/// TCP from the leaf to a peer with the same datapath.
 const BETWEEN: &str = "between two that forward alike";
-/// How long a vtepd that has just taken over is left in peace before it counts as quiet.
+/// How long to wait before vtepd counts as idle, and how long to measure it then.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What is measured of a way, by name.
+/// Figures by datapath and name.
 type Turns = BTreeMap<(Way, String), Vec<f64>>;
 
 pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
@@ -89,7 +88,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             let vtepd = matches!(way, Way::Vtepd { .. });
             rows.push(match what.as_str() {
                 _ if tcp => Row { target: vtepd.then_some(0.95), ..whole },
-                // In microseconds, not in what the kernel takes.
+                // These targets are in microseconds, not relative to the kernel.
                 "all on 1 core: p50" => Row { target: vtepd.then_some(11.0), ratio: None, ..whole },
                 "all on 1 core: p99" => Row { target: vtepd.then_some(25.0), ratio: None, ..whole },
                 _ => Row { ratio: whole.ratio.filter(|ratio| ratio.is_finite()), ..whole },

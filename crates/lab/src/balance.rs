@@ -1,16 +1,16 @@
-//! How evenly links are loaded, and how evenly chance would load them.
+//! Measures of load balance over links, and their expected values for random placement.
 
 use crate::random::Random;
 
-/// The largest load over the mean load: 1 is perfect, the number of links is the worst. 0 if there
-/// is no load.
+/// The max-mean ratio (MMR): the largest load divided by the mean load. 1 is ideal, the number of
+/// links is the worst. 0 if there is no load.
 #[must_use]
 pub fn mmr(loads: &[u64]) -> f64 {
     let (max, sum) = (loads.iter().max().copied().unwrap_or_default(), loads.iter().sum::<u64>());
     if sum == 0 { 0.0 } else { max as f64 * loads.len() as f64 / sum as f64 }
 }
 
-/// Jain's fairness index (Σx)²/(n·Σx²): 1 is perfect, 1/n is the worst. 0 if there is no load.
+/// Jain's fairness index (Σx)²/(n·Σx²): 1 is ideal, 1/n is the worst. 0 if there is no load.
 #[must_use]
 pub fn jain(loads: &[u64]) -> f64 {
     let sum: f64 = loads.iter().map(|load| *load as f64).sum();
@@ -18,18 +18,18 @@ pub fn jain(loads: &[u64]) -> f64 {
     if squares == 0.0 { 0.0 } else { sum * sum / (loads.len() as f64 * squares) }
 }
 
-/// How the MMR of equal flows is distributed when each takes one of some paths at random.
+/// The distribution of the MMR when each of several equal flows takes a random path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RandomPlacement {
-    /// The mean load of a path, in flows.
+    /// The mean load of a path in flows.
     mean: f64,
     /// At index m: the probability that no path has more than m flows.
     at_most: Vec<f64>,
 }
 
 impl RandomPlacement {
-    /// `flows` of 1 to 1000, `paths` of 1 to 64 (the work grows as flows³ · paths; others give 1.0
-    /// for certain).
+    /// `flows` is 1 to 1000 and `paths` 1 to 64, because the time is proportional to flows³ ·
+    /// paths. With other values the MMR is always 1.0.
     #[must_use]
     pub fn new(flows: usize, paths: usize) -> Self {
         if !(1..=1000).contains(&flows) || !(1..=64).contains(&paths) {
@@ -51,7 +51,7 @@ impl RandomPlacement {
         self.at_most.iter().map(|probability| 1.0 - probability).sum::<f64>() / self.mean
     }
 
-    /// The MMR that is not exceeded with this probability.
+    /// The smallest MMR that is not exceeded with at least this probability.
     #[must_use]
     pub fn quantile_mmr(&self, probability: f64) -> f64 {
         let most = self.at_most.iter().position(|at_most| *at_most >= probability);
@@ -59,8 +59,8 @@ impl RandomPlacement {
     }
 }
 
-/// The probability that none of `paths` gets more than `most` of `flows`: path after path takes a
-/// binomial share of what the earlier ones left.
+/// The probability that none of `paths` gets more than `most` of `flows`. Each path takes a
+/// binomial share of the flows that the previous paths left.
 fn at_most(flows: usize, paths: usize, most: usize, ln_factorial: &[f64]) -> f64 {
     let ln = |n: usize| ln_factorial.get(n).copied().unwrap_or_default();
     let mut left = vec![0.0; flows + 1];
@@ -88,14 +88,14 @@ fn at_most(flows: usize, paths: usize, most: usize, ln_factorial: &[f64]) -> f64
     left.iter().take(most + 1).sum::<f64>().min(1.0)
 }
 
-/// The expected MMR of equal flows that a random hash places on `paths`.
+/// The expected MMR of equal flows that a random hash distributes over `paths`.
 #[must_use]
 pub fn expected_mmr(flows: usize, paths: usize) -> f64 {
     RandomPlacement::new(flows, paths).expected_mmr()
 }
 
-/// The expected MMR when flows are dealt over `bins` at random and each bin takes one path at
-/// random. Simulated, the same each time; good to 0.01.
+/// The expected MMR when flows are distributed over `bins` at random and each bin takes a random
+/// path. It is simulated with a fixed seed; the error is about 0.01.
 #[must_use]
 pub fn expected_mmr_of_bins(flows: usize, bins: usize, paths: usize) -> f64 {
     const TRIALS: u32 = 40_000;
@@ -117,8 +117,8 @@ pub fn expected_mmr_of_bins(flows: usize, bins: usize, paths: usize) -> f64 {
     sum / f64::from(TRIALS)
 }
 
-/// Pearson's χ² of counts against equal expectation, and the probability that chance alone gives as
-/// much or more.
+/// Pearson's χ² test against equal frequencies: the statistic, and the probability of a value at
+/// least as large by chance.
 #[must_use]
 pub fn chi_squared(counts: &[u64]) -> (f64, f64) {
     let mean = counts.iter().sum::<u64>() as f64 / counts.len().max(1) as f64;
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn chance_as_the_literature_has_it() {
-        // Q flows on 2, 4, 8 and 16 paths.
+        // Numbers of flows, with the expected MMR on 2, 4, 8 and 16 paths.
         let table = [
             (4, [1.38, 2.14, 3.34, 5.36]),
             (8, [1.28, 1.75, 2.61, 4.12]),
@@ -213,7 +213,7 @@ mod tests {
             (32, [1.14, 1.38, 1.77, 2.41]),
         ];
         for (flows, expected) in table {
-            // The published figures are simulated themselves.
+            // The published figures are simulated, too.
             for (paths, expected) in [2, 4, 8, 16].into_iter().zip(expected) {
                 let found = expected_mmr(flows, paths);
                 assert!(
@@ -222,8 +222,8 @@ mod tests {
                 );
             }
         }
-        // By hand: 1680 of the 4096 placements have no pair, 232 a triple or more, 8 all four
-        // together.
+        // Computed by hand: of the 4096 placements, 1680 have no pair, 232 a triple or more, and 8
+        // all four flows on one path.
         let by_hand = (1.0 + (4096.0 - 1680.0 + 232.0 + 8.0) / 4096.0) / 0.5;
         assert!(near(expected_mmr(4, 8), by_hand, 1e-9));
         assert!(near(expected_mmr(1, 4), 4.0, 1e-9));
@@ -235,14 +235,14 @@ mod tests {
         let placement = RandomPlacement::new(32, 4);
         let (low, high) = (placement.quantile_mmr(0.025), placement.quantile_mmr(0.975));
         assert!(low < placement.expected_mmr() && placement.expected_mmr() < high, "{low} {high}");
-        // Two flows on two paths: together with probability 1/2.
+        // Two flows share one of two paths with probability 1/2.
         let two = RandomPlacement::new(2, 2);
         assert_eq!((two.quantile_mmr(0.49), two.quantile_mmr(0.51)), (1.0, 2.0));
     }
 
     #[test]
     fn few_bins_are_worse_than_many() {
-        // Many bins: they hardly matter.
+        // With many bins, the bins hardly matter.
         assert!(near(expected_mmr_of_bins(8, 256, 4), expected_mmr(8, 4), 0.03));
         assert!(near(expected_mmr_of_bins(32, 1, 4), 4.0, 1e-9));
         let four = expected_mmr_of_bins(32, 4, 4);

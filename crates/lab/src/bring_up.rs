@@ -1,4 +1,4 @@
-//! A fabric's namespaces, links and processes, made in the order that its file asks for.
+//! Creates a fabric's namespaces, links and processes in the order that the topology file requires.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,10 +14,10 @@ use crate::stages::{Board, is_asked_for};
 use crate::state::Record;
 use crate::topology::{EndSettings, Endpoint, Healthcheck, Kind, Link, Stage, is_lab};
 
-/// A program that is wrong has ended by then.
+/// How long the lab watches a new program. A program that cannot run ends within this time.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// Everything that the topology has. Nodes come up at the same time.
+/// Creates everything in the topology. Nodes come up in parallel.
 pub(crate) fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
     let nodes = fabric.nodes();
     for node in nodes.iter().filter(|node| node.settings.shares.is_none()) {
@@ -63,7 +63,7 @@ pub(crate) fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), Fabric
     })
 }
 
-/// A node from its first stage to the last that anybody asks for.
+/// Takes a node through its stages, up to the last one that is required.
 fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
     let (name, settings) = (node.name(), &node.settings);
     let run = |commands: &[Vec<String>]| {
@@ -127,7 +127,7 @@ fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
     leave(Stage::Exit)
 }
 
-/// Starts what `entrypoint` and `cmd` ask for.
+/// Starts the program of `entrypoint` and `cmd`.
 fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
     let Some((program, arguments)) = node.settings.program.split_first() else { return Ok(None) };
     if node.has_frr() {
@@ -142,7 +142,7 @@ fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
     node.spawn(&name, node.command(&[path])?.args(arguments)).map(Some)
 }
 
-/// The `lab` that this is part of: this program, or the one that was built beside a test.
+/// The path of `lab`: the current executable, or the one beside a test executable.
 fn own_program() -> Result<PathBuf, NodeError> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join("lab"));
@@ -162,7 +162,7 @@ fn ended(node: &Node, program: &Record) -> NodeError {
     }
 }
 
-/// Tests until the node is healthy. `false` if nobody goes on.
+/// Runs the health check until the node is healthy. Returns `false` if the work was stopped.
 fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool, NodeError> {
     let start = Instant::now();
     let mut failures = 0;
@@ -175,7 +175,7 @@ fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool,
             Ok(_) | Err(ProcessError::StillRuns { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        // One that still runs is killed.
+        // Dropping a test that still runs kills it.
         drop(test);
         if start.elapsed() >= check.start_period {
             failures += 1;
@@ -192,7 +192,7 @@ fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool,
     }
 }
 
-/// A link with what is set at its ends.
+/// Creates a link and applies the settings of its ends.
 fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
     let [a, b] = &link.ends;
     let namespace = |end: &Endpoint| Ok::<_, FabricError>(fabric.node(&end.node)?.namespace()?);

@@ -1,4 +1,4 @@
-//! What each subcommand does: arguments to library calls, results to the terminal.
+//! Implements the subcommands: calls the library and prints the results.
 
 mod wan;
 
@@ -29,7 +29,7 @@ use crate::{
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
-/// Set by Ctrl-C, SIGTERM and a closed terminal; everything that takes long looks at it.
+/// Set on SIGINT, SIGTERM and SIGHUP. Long operations check it.
 fn interrupt() -> &'static Arc<AtomicBool> {
     static INTERRUPT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     INTERRUPT.get_or_init(Arc::default)
@@ -65,11 +65,11 @@ pub(crate) fn run(cli: Cli) -> Outcome {
     }
 }
 
-/// Shows what is being done: a line that changes on a terminal, lines otherwise.
+/// Reports progress: one changing line on a terminal, separate lines otherwise.
 struct Progress {
     bar: ProgressBar,
     start: Instant,
-    /// What was reported last.
+    /// The text that was reported last.
     last: Mutex<String>,
 }
 
@@ -85,13 +85,13 @@ impl Progress {
         if std::io::stderr().is_terminal() {
             self.bar.set_message(format!("{seconds:>3} s  {text}"));
         } else if self.is_new(text) {
-            // What is being done goes on, whether anybody reads of it or not.
+            // A closed standard error must not stop the work.
             let _ = writeln!(io::stderr(), "{seconds:>3} s  {text}");
         }
         if interrupted() { Err(FabricError::Interrupted) } else { Ok(()) }
     }
 
-    /// Whether something else was reported last.
+    /// Whether the text differs from the last one.
     fn is_new(&self, text: &str) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *last, text.to_owned()) != text
@@ -104,7 +104,7 @@ impl Drop for Progress {
     }
 }
 
-/// Prints a line. A reader that has gone (`lab list | head -1`) has read enough, which is no error.
+/// Prints a line. It is no error if the reader has closed the pipe (`lab list | head -1`).
 fn print(line: impl fmt::Display) -> io::Result<()> {
     match writeln!(io::stdout(), "{line}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -145,7 +145,7 @@ fn up(arguments: &Up, output: Output) -> Outcome {
         );
     }
     for note in &topology.notes {
-        // Nobody may be there to read it.
+        // A closed standard error is no error.
         let _ = writeln!(io::stderr(), "lab: {note}");
     }
     let progress = Progress::new();
@@ -175,8 +175,8 @@ fn up(arguments: &Up, output: Output) -> Outcome {
     }
 }
 
-/// The nodes that are meant to run vtepd in another node's namespace: their images would, and the
-/// lab knows no images.
+/// The nodes that run vtepd in another node's namespace with ContainerLab. vtepd is part of their
+/// images, which the lab does not use.
 fn vtepd_nodes(topology: &Topology) -> Option<String> {
     let is_vtepd =
         |name: &str, group: Option<&str>| name.starts_with("vtepd") || group == Some("vtepd");
@@ -190,7 +190,7 @@ fn vtepd_nodes(topology: &Topology) -> Option<String> {
 
 fn down(arguments: &Down) -> Outcome {
     if arguments.all {
-        // One that cannot be taken down keeps nobody else's up.
+        // Continue with the other fabrics after an error.
         let mut first = Ok(ExitCode::SUCCESS);
         for name in Fabric::list() {
             if let Err(error) = Fabric::open(&name).and_then(Fabric::down) {
@@ -265,7 +265,7 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
             .nodes
             .get(node.name())
             .is_none_or(|settings| settings.shares.is_none());
-        // One that shares another one's namespace has the same interfaces.
+        // Nodes that share a namespace have the interfaces of its owner.
         let wanted = (arguments.node.is_empty() && own)
             || arguments.node.iter().any(|name| name == node.name());
         if wanted {
@@ -294,7 +294,7 @@ fn show_counters(arguments: &Counters, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs `f` in the namespace of the node that is meant, or right here.
+/// Runs `f` in the namespace of the given node, or in the current one.
 fn at<T: core::marker::Send>(
     place: &Where,
     f: impl FnOnce() -> T + core::marker::Send,
@@ -374,8 +374,8 @@ fn receive(arguments: &Receive, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The demo's own topology, where the user stands or above the program: `deploy/` of the checkout
-/// it was built in.
+/// The path of the demo's topology: below the current directory, or in the checkout that the
+/// program was built in.
 fn demo_topology(own: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let places = std::iter::once(Path::new("")).chain(own.ancestors().skip(1));
     let file = places.map(|place| place.join(demo::TOPOLOGY)).find(|file| file.is_file());
@@ -421,7 +421,7 @@ fn show_demo(arguments: &Demo, output: Output) -> Outcome {
     };
     let cannot_write = |path: &Path, error| format!("cannot write {}: {error}", path.display());
     if let Some(path) = &arguments.json {
-        // Found out before everything is measured.
+        // Report an unwritable file before the measurement.
         write_for_user(path, b"").map_err(|error| cannot_write(path, error))?;
     }
     let progress = Progress::new();
@@ -472,7 +472,7 @@ fn verify(arguments: &Verify, output: Output) -> Outcome {
     Ok(if outcome.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes a file that belongs to the user who called sudo.
+/// Writes a file and gives it to the user who called sudo.
 fn write_for_user(path: &Path, text: &[u8]) -> std::io::Result<()> {
     std::fs::write(path, text)?;
     let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
@@ -490,17 +490,17 @@ fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The shorter of a path's names.
+/// The path relative to the current directory if it is below it, otherwise the path itself.
 fn from_here(path: &Path) -> &Path {
     std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
 }
 
-/// How to look around in what the demo leaves.
+/// Prints commands to explore the fabric that the demo leaves.
 fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
     let lab = from_here(own);
     let (lab, name) = (lab.display(), fabric.name());
     let leaf = fabric.node("leaf1")?;
-    // Nobody may be there to read it.
+    // A closed standard error is no error.
     let _ = writeln!(
         io::stderr(),
         "The fabric is still up, with vtepd on every leaf. As root:

@@ -1,4 +1,4 @@
-//! Waiting until a fabric forwards: by asking FRR and the kernel, never by the clock alone.
+//! Waits until a fabric forwards, by reading the state of FRR and of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use crate::deployed::{Count, parse};
 use crate::fabric::{Fabric, FabricError, OnProgress};
 use crate::node::Node;
 
-/// How long every route must have stayed as it is. A session's first BFD exchange can take it down
-/// once more.
+/// How long all routes must be unchanged. The first BFD exchange of a session can take it down once
+/// more.
 pub(crate) const CALM: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(100);
-/// Hosts say again where they are if their addresses have not spread after so long.
+/// The time after which hosts announce their addresses again.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
-/// After so many times, FRR has overlooked a host rather than that it is slow.
+/// The number of announcements after which FRR is assumed to have lost a host.
 const OVERLOOKED: u32 = 3;
 
-/// `show bgp summary json`, as far as it matters.
+/// The fields of `show bgp summary json` that are used.
 #[derive(Deserialize)]
 struct AddressFamily {
-    /// Counts what changed in the best paths.
+    /// Increases with every change of a best path.
     #[serde(default, rename = "tableVersion")]
     table_version: u64,
     #[serde(default)]
@@ -34,12 +34,14 @@ struct Peer {
 }
 
 impl Fabric {
-    /// Waits until all BGP sessions are up, every VTEP floods to every other of its VNIs (type-3
-    /// routes), every VTEP knows every host's MAC address (type-2 routes), and no route has changed
-    /// for a second.
+    /// Waits until the fabric forwards:
+    /// - all BGP sessions are established,
+    /// - every VTEP has every other VTEP of its VNIs in the flood list (type-3 routes),
+    /// - every VTEP has every host's MAC address (type-2 routes),
+    /// - no route has changed for a second.
     ///
     /// # Errors
-    /// [`FabricError::NotConverged`] with what is missing after `limit`.
+    /// [`FabricError::NotConverged`] after `limit`, with what is missing.
     pub fn converge(&self, limit: Duration, report: OnProgress) -> Result<(), FabricError> {
         let deployed = self.deployed();
         let overlay = deployed.overlay()?;
@@ -89,11 +91,11 @@ impl Fabric {
         }
     }
 
-    /// How often BGP has changed a best path, of each node and address family. What is the same
-    /// before and after a measurement did not change meanwhile, not even to and fro.
+    /// The number of best path changes of each node and address family. If it is the same before
+    /// and after a measurement, no best path changed in between.
     ///
     /// # Errors
-    /// When a node does not answer.
+    /// If a node does not answer.
     pub(crate) fn best_path_changes(&self) -> Result<Vec<u64>, FabricError> {
         let mut versions = Vec::new();
         for node in &self.speakers()? {
@@ -116,7 +118,7 @@ fn summary(node: &Node) -> Result<BTreeMap<String, AddressFamily>, FabricError> 
     parse(&node.run(&["vtysh", "-c", "show bgp summary json"])?, "show bgp summary json")
 }
 
-/// How many sessions are up, and which are not.
+/// Counts the established sessions and lists the others.
 fn sessions(nodes: &[Node]) -> Result<(Count, BTreeSet<String>), FabricError> {
     let (mut count, mut away) = (Count::default(), BTreeSet::new());
     for node in nodes {
@@ -131,7 +133,7 @@ fn sessions(nodes: &[Node]) -> Result<(Count, BTreeSet<String>), FabricError> {
     Ok((count, away))
 }
 
-/// By name, where they are so few that somebody may look for why.
+/// Lists the sessions if there are at most four.
 fn few(away: &BTreeSet<String>) -> String {
     match away.len() {
         1..=4 => format!(" ({})", Vec::from_iter(away.iter().map(String::as_str)).join(", ")),

@@ -1,4 +1,4 @@
-//! What passed each interface of a namespace, as the kernel counts it.
+//! Interface counters of a namespace, as the kernel reports them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,41 +11,41 @@ use crate::netns::{Namespace, NetnsError};
 /// The counters of a namespace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CountersError {
-    /// The namespace.
+    /// The namespace cannot be entered.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// The kernel's table.
+    /// `/proc/net/dev` cannot be read.
     #[error("cannot read the interface counters")]
     Read(#[from] io::Error),
 }
 
-/// One interface, since it exists. A GSO super-frame counts as one packet, with the bytes of the
-/// super-frame.
+/// The counters of one interface since its creation. A GSO super-frame counts as one packet with
+/// the bytes of the super-frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets received.
     pub rx_packets: u64,
     /// Bytes received, without the Ethernet FCS.
     pub rx_bytes: u64,
-    /// Packets that arrived and were dropped for want of room.
+    /// Received packets that were dropped because a queue was full.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,
     /// Bytes sent, without the Ethernet FCS.
     pub tx_bytes: u64,
-    /// Packets that could not be sent.
+    /// Packets that were dropped instead of sent.
     pub tx_dropped: u64,
 }
 
 impl Counters {
-    /// Frames sent that carry so many bytes of UDP payload each, whether by themselves or many as
-    /// one super-frame. Whatever else was sent counts by its bytes.
+    /// The number of sent frames, if each carries `payload` bytes of UDP payload. It is computed
+    /// from the bytes, so that the frames of a super-frame are counted.
     #[must_use]
     pub const fn frames_sent(&self, payload: u64) -> u64 {
         frames(self.tx_bytes, self.tx_packets, payload)
     }
 
-    /// As [`Self::frames_sent`], of what was received.
+    /// The number of received frames, computed as in [`Self::frames_sent`].
     #[must_use]
     pub const fn frames_received(&self, payload: u64) -> u64 {
         frames(self.rx_bytes, self.rx_packets, payload)
@@ -56,7 +56,7 @@ const fn frames(bytes: u64, packets: u64, payload: u64) -> u64 {
     bytes.saturating_sub(GsoGroup::SHARED as u64 * packets) / if payload == 0 { 1 } else { payload }
 }
 
-/// The counters of all interfaces of a namespace, by name.
+/// Reads the counters of all interfaces of a namespace, by name.
 ///
 /// # Errors
 /// [`CountersError`].
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_super_frame_counts_as_its_frames() {
-        // Ten alone, and sixty-four together.
+        // Ten single frames, and one super-frame of 64.
         let (payload, packets) = (1090, 11);
         let bytes = 10 * (42 + payload) + 42 + 64 * payload;
         let counters = Counters {

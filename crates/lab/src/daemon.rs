@@ -1,4 +1,4 @@
-//! vtepd on a node: started, told another policy while it runs, and asked what it does.
+//! vtepd on a node: start, change of policy at run time, and metrics.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use crate::node::{Node, NodeError};
 use crate::process::{Identity, wait_until};
 use crate::random::SEED;
 
-/// Where vtepd serves its metrics, inside the node's namespace.
+/// The address of vtepd's metrics endpoint inside the node's namespace.
 pub const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9472);
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,10 +21,10 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// vtepd could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The node.
+    /// An operation on the node failed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// It ended by itself.
+    /// vtepd ended.
     #[error("vtepd on {node} ended: {reason}")]
     Ended {
         /// The node.
@@ -32,26 +32,26 @@ pub enum DaemonError {
         /// The last line of its log.
         reason: String,
     },
-    /// It runs, but does not do what it was told.
+    /// vtepd runs, but does not forward with the policy.
     #[error("vtepd on {node} does not forward by {policy} after {limit:?}: {reason}")]
     NotReady {
         /// The node.
         node: String,
-        /// What it was told.
+        /// The requested policy.
         policy: Policy,
-        /// How long it was waited for.
+        /// The time limit.
         limit: Duration,
-        /// What it says instead.
+        /// What the metrics report instead.
         reason: String,
     },
 }
 
-/// Who picks the outer source port.
+/// The policy by which vtepd chooses the outer UDP source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// A hash of the inner flow, as the kernel does.
+    /// A hash of the inner flow, as in the kernel.
     FiveTuple,
-    /// Queue pairs dealt over four fixed ports.
+    /// Queue pairs are distributed over [`BINS`] fixed ports.
     QpBins,
     /// A hash of the queue pair.
     QpHash,
@@ -67,10 +67,10 @@ impl fmt::Display for Policy {
     }
 }
 
-/// How many ports `qp-bins` deals to: vtepd's default, and the ScaleAcross paper's.
+/// The number of ports of `qp-bins`. It is vtepd's default and that of the ScaleAcross paper.
 pub const BINS: usize = 4;
 
-/// A vtepd that runs on a node; it ends with the fabric.
+/// vtepd on a node. It ends with the fabric.
 #[derive(Debug, Clone)]
 pub struct Daemon {
     node: Node,
@@ -78,11 +78,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `program` on the node, with further arguments. Returns at once; [`Daemon::wait`]
-    /// tells when it forwards.
+    /// Starts `program` on the node with additional arguments. It does not wait; use
+    /// [`Daemon::wait`].
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If vtepd cannot be configured or started.
     pub fn start(
         node: &Node,
         program: &Path,
@@ -96,19 +96,19 @@ impl Daemon {
         Ok(Self { node: node.clone(), identity })
     }
 
-    /// Makes it read its configuration with another policy, without a restart.
+    /// Changes the policy in the configuration file and makes vtepd reload it, without a restart.
     ///
     /// # Errors
-    /// If its configuration cannot be written or it does not run any more.
+    /// If the configuration cannot be written or vtepd has ended.
     pub fn reload(&self, policy: Policy) -> Result<(), DaemonError> {
         configure(&self.node, policy)?;
         self.identity.signal(Signal::SIGHUP).map_err(|_| self.ended())
     }
 
-    /// Waits until it forwards `vnis` VNIs or more, all by this policy.
+    /// Waits until vtepd forwards at least `vnis` VNIs, all with this policy.
     ///
     /// # Errors
-    /// [`DaemonError::NotReady`] after `limit`, [`DaemonError::Ended`] if it ends.
+    /// [`DaemonError::NotReady`] after `limit`; [`DaemonError::Ended`] if vtepd ends.
     pub fn wait(&self, policy: Policy, vnis: usize, limit: Duration) -> Result<(), DaemonError> {
         let mut state = Err(String::new());
         wait_until(limit, || {
@@ -130,15 +130,15 @@ impl Daemon {
         }
     }
 
-    /// Its metrics, in Prometheus' text format.
+    /// The metrics in Prometheus' text format.
     ///
     /// # Errors
-    /// In words, if it does not answer.
+    /// A message, if vtepd does not answer.
     pub fn metrics(&self) -> Result<String, String> {
         metrics(&self.node.namespace().map_err(|error| error.to_string())?)
     }
 
-    /// Which process it is.
+    /// The process id and start time of vtepd.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
@@ -154,10 +154,10 @@ impl Daemon {
     }
 }
 
-/// The metrics of the vtepd that runs in a namespace.
+/// Reads the metrics of the vtepd that runs in a namespace.
 ///
 /// # Errors
-/// In words, if it does not answer.
+/// A message, if vtepd does not answer.
 pub fn metrics(namespace: &Namespace) -> Result<String, String> {
     let get = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&METRICS, TIMEOUT)?;
@@ -174,7 +174,7 @@ pub fn metrics(namespace: &Namespace) -> Result<String, String> {
         .map_err(|error| format!("no metrics: {error}"))
 }
 
-/// The configuration file of a node's vtepd.
+/// The path of the configuration file of a node's vtepd.
 #[must_use]
 pub fn configuration(node: &Node) -> PathBuf {
     node.directory().join("vtepd.toml")
@@ -188,8 +188,8 @@ fn configure(node: &Node, policy: Policy) -> Result<(), DaemonError> {
     std::fs::write(&path, text).map_err(|source| node.file_error(&path, source).into())
 }
 
-/// Whether the metrics say that at least `vnis` VNIs are forwarded, all by this policy; otherwise
-/// what they say.
+/// Checks that the metrics report at least `vnis` forwarded VNIs, all with this policy. Otherwise
+/// returns a message with what they report.
 fn forwards(metrics: &str, policy: Policy, vnis: usize) -> Result<(), String> {
     if !metrics.lines().any(|line| line == "vtepd_ready 1") {
         return Err("not attached yet".into());

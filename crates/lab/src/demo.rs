@@ -1,5 +1,5 @@
-//! The same traffic through kernel VXLAN and through vtepd by each of its policies, on one fabric
-//! that stays up.
+//! Sends the same traffic through kernel VXLAN and through vtepd with each of its policies, on one
+//! fabric.
 
 mod figures;
 mod report;
@@ -23,68 +23,68 @@ pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};
 pub use setup::Setup;
 
-/// What the demo's fabric is called unless told otherwise.
+/// The default name of the demo's fabric.
 pub const FABRIC: &str = "demo";
 
-/// The file of its fabric, in this repository.
+/// The topology file of the demo in this repository.
 pub const TOPOLOGY: &str = "deploy/containerlab/scaleacross.clab.yml";
 
-/// What the figures without vtepd are called.
+/// The name of the measurement without vtepd.
 pub(crate) const KERNEL: &str = "kernel";
-/// VNIs on each leaf.
+/// The number of VNIs on each leaf.
 const VNIS: usize = 2;
 const CONVERGENCE_LIMIT: Duration = Duration::from_secs(240);
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
-/// A policy is measured so often at most, if routes change meanwhile.
+/// The maximum number of measurements of a policy, if routes change meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The demo could not be shown.
+/// The demo could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// The topology file.
+    /// The topology file cannot be used.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The fabric.
+    /// An operation on the fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// A node.
+    /// An operation on a node failed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A namespace.
+    /// An operation on a namespace failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// vtepd.
+    /// vtepd could not be run.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The traffic.
+    /// The traffic could not be sent or received.
     #[error(transparent)]
     Roce(#[from] RoceError),
-    /// The counters.
+    /// The interface counters could not be read.
     #[error(transparent)]
     Counters(#[from] CountersError),
-    /// There is nobody to send to.
+    /// The fabric has no two hosts that could exchange traffic.
     #[error("the fabric has no two hosts of one VNI at different leaves")]
     NoHosts,
 }
 
-/// What to show.
+/// The settings of the demo.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What the fabric is called; [`FABRIC`] by default.
+    /// The name of the fabric; usually [`FABRIC`].
     pub fabric: String,
-    /// The ScaleAcross topology file.
+    /// The topology file.
     pub topology: PathBuf,
-    /// The vtepd program.
+    /// The vtepd executable.
     pub vtepd: PathBuf,
-    /// Queue pairs between the two hosts.
+    /// The number of queue pairs between the two hosts.
     pub queue_pairs: usize,
     /// Frames per second.
     pub rate: u32,
-    /// Frames per policy.
+    /// The number of frames for each policy.
     pub frames: u64,
 }
 
-/// Who sends to whom, which way, and what is told of it.
+/// The parameters of the measurements.
 struct Traffic<'a> {
     settings: &'a Settings,
     report: OnProgress<'a>,
@@ -96,10 +96,11 @@ struct Traffic<'a> {
     way: &'a Way,
 }
 
-/// Brings the fabric up and shows every policy. The caller keeps the fabric or lets it go.
+/// Brings the fabric up and measures kernel VXLAN and every policy. The caller keeps or drops the
+/// fabric.
 ///
 /// # Errors
-/// [`DemoError`]; the fabric has been taken down then.
+/// [`DemoError`]. The fabric has been taken down then.
 pub fn run(
     settings: &Settings,
     report: OnProgress,
@@ -152,8 +153,8 @@ pub fn run(
 }
 
 impl Traffic<'_> {
-    /// Measures a policy, once more where a path changed meanwhile (BFD takes a link down when a
-    /// busy machine does not let it speak): what traffic did then says nothing about the policy.
+    /// Measures a policy, and repeats it if a best path changed meanwhile. On a busy machine, a
+    /// late BFD packet can take a link down, and the result then says nothing about the policy.
     fn measure_on_calm_routes(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
         let mut before = self.fabric.best_path_changes()?;
         let mut attempts = 1;
@@ -173,7 +174,7 @@ impl Traffic<'_> {
         }
     }
 
-    /// Sends the frames once and reads what each link carried meanwhile.
+    /// Sends the frames once and reads the load of each link.
     fn measure(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
         let name = policy.map_or_else(|| KERNEL.to_owned(), |policy| policy.to_string());
         let Self { settings, report, interrupted, deployed, from, to, way, .. } = self;

@@ -1,5 +1,5 @@
-//! The overlay of a fabric that is up: its VXLAN netdevs and the hosts on their bridges, as the
-//! kernels have them.
+//! The overlay of a fabric that is up: VXLAN netdevs and the hosts on their bridges, as the kernel
+//! reports them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -12,8 +12,8 @@ use crate::packet::Interface;
 use crate::roce::announce;
 use crate::topology::{Endpoint, Topology};
 
-/// A fabric that is up, whoever brought it up: `lab`, or ContainerLab, which gives its containers'
-/// namespaces names as `ip netns` does.
+/// A fabric that is up, brought up by `lab` or by ContainerLab. ContainerLab names the namespaces
+/// of its containers as `ip netns` does.
 #[derive(Debug, Clone)]
 pub struct Deployed {
     topology: Topology,
@@ -29,21 +29,21 @@ pub(crate) struct Tunnel {
     vtep: Ipv4Addr,
 }
 
-/// A host on a VXLAN bridge.
+/// A host on a bridge with a VXLAN netdev.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
-    /// Its own interface.
+    /// The interface of the host.
     pub(crate) end: Endpoint,
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: String,
     pub(crate) vni: u32,
-    /// Of its leaf.
+    /// The VTEP address of the host's leaf.
     pub(crate) vtep: Ipv4Addr,
-    /// The node that the bridge is on.
+    /// The node with the bridge.
     pub(crate) leaf: String,
 }
 
-/// How much of something is there.
+/// How many of the expected items were found.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Count {
     pub(crate) found: usize,
@@ -61,14 +61,14 @@ impl Count {
     }
 }
 
-/// What the overlay consists of.
+/// The VXLAN netdevs and hosts of a fabric.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overlay {
     pub(crate) tunnels: Vec<Tunnel>,
     pub(crate) hosts: Vec<Host>,
 }
 
-/// `ip -json -details link`, as far as it matters.
+/// The fields of `ip -json -details link` that are used.
 #[derive(Deserialize)]
 struct Link {
     ifname: String,
@@ -88,7 +88,7 @@ struct Vxlan {
     local: Option<Ipv4Addr>,
 }
 
-/// `bridge -json fdb`, as far as it matters.
+/// The fields of `bridge -json fdb` that are used.
 #[derive(Deserialize)]
 struct FdbEntry {
     mac: String,
@@ -97,13 +97,13 @@ struct FdbEntry {
 }
 
 impl Deployed {
-    /// A fabric whose namespaces are called `PREFIX` and the node's name.
+    /// A fabric whose namespaces are named `prefix` plus the name of the node.
     #[must_use]
     pub fn new(topology: Topology, prefix: String) -> Self {
         Self { topology, prefix }
     }
 
-    /// The fabric of this topology that is up: ContainerLab's, or `lab`'s.
+    /// Finds the fabric of this topology: ContainerLab's if it is up, otherwise `lab`'s.
     ///
     /// # Errors
     /// [`FabricError::NotUp`].
@@ -121,34 +121,34 @@ impl Deployed {
         Err(FabricError::NotUp(name))
     }
 
-    /// What it was built from.
+    /// The topology of the fabric.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Whether ContainerLab has it, or else `lab`.
+    /// Whether ContainerLab brought the fabric up; otherwise `lab` did.
     #[must_use]
     pub fn is_containerlab(&self) -> bool {
         self.prefix.starts_with("clab-")
     }
 
-    /// The namespace of a node.
+    /// Opens the namespace of a node.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the namespace does not exist.
     pub fn namespace(&self, node: &str) -> Result<Namespace, NetnsError> {
         let shared = self.topology.nodes.get(node).and_then(|settings| settings.shares.as_deref());
         Namespace::open(format!("{}{}", self.prefix, shared.unwrap_or(node)))
     }
 
-    /// The routes of each node.
+    /// The IPv4 routes of each node, as `ip route` prints them.
     pub(crate) fn routes(&self) -> Result<Vec<String>, NetnsError> {
         let own = self.topology.nodes.iter().filter(|(_, node)| node.shares.is_none());
         own.map(|(name, _)| self.namespace(name)?.run(&["ip", "route", "show"])).collect()
     }
 
-    /// Asks each node for its VXLAN netdevs, and who is on their bridges.
+    /// Reads the VXLAN netdevs of all nodes and the hosts on their bridges.
     pub(crate) fn overlay(&self) -> Result<Overlay, FabricError> {
         let mut overlay = Overlay::default();
         for node in self
@@ -203,19 +203,19 @@ impl Deployed {
         Ok(overlay)
     }
 
-    /// Has every host say where it is.
+    /// Makes every host send a gratuitous ARP, so that bridges learn its port.
     pub(crate) fn announce(&self, hosts: &[Host]) -> Result<(), FabricError> {
         for host in hosts {
-            // A host without an IPv4 address speaks when it likes.
+            // A host without an IPv4 address is not announced.
             let _ = self.namespace(&host.end.node)?.enter(|| announce(&host.end.interface))?;
         }
         Ok(())
     }
 
-    /// Has bridges forget the hosts on their ports that some other VTEP does not know, so that
-    /// their next frame is told of again. zebra 10.3 hears of ports in one thread and of addresses
-    /// in another, and overlooks an address on a port that it does not know yet; of one that a
-    /// bridge has already the kernel says nothing more.
+    /// Deletes bridge entries of hosts that some other VTEP does not know, so that the next frame
+    /// makes the kernel notify again. zebra 10.3 processes notifications of links and of MAC
+    /// addresses in two threads. It loses an address on a port that it does not know yet, and the
+    /// kernel does not repeat the notification.
     pub(crate) fn forget_overlooked(&self, overlay: &Overlay) -> Result<(), FabricError> {
         let databases = self.databases(overlay)?;
         for host in &overlay.hosts {
@@ -237,7 +237,7 @@ impl Deployed {
                     .filter(|port| *port != here.device);
                 for port in ports {
                     let command = ["bridge", "fdb", "del", &host.mac, "dev", port, "master"];
-                    // It may have gone by itself.
+                    // The entry may have been removed meanwhile.
                     let _ = self.namespace(&here.node)?.run(&command);
                 }
             }
@@ -245,8 +245,7 @@ impl Deployed {
         Ok(())
     }
 
-    /// How many flood entries and how many remote MAC addresses the kernels' forwarding databases
-    /// hold.
+    /// Counts the flood list entries and remote MAC addresses in the kernel's forwarding databases.
     pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), FabricError> {
         const FLOOD: &str = "00:00:00:00:00:00";
         let (mut floods, mut addresses) = (Count::default(), Count::default());
@@ -264,7 +263,7 @@ impl Deployed {
         Ok((floods, addresses))
     }
 
-    /// The forwarding databases of all nodes with a tunnel.
+    /// Reads the forwarding databases of all nodes with a VXLAN netdev.
     fn databases<'a>(&self, overlay: &'a Overlay) -> Result<Databases<'a>, FabricError> {
         let mut databases = Databases::default();
         for tunnel in &overlay.tunnels {
@@ -279,23 +278,23 @@ impl Deployed {
 }
 
 impl Overlay {
-    /// The ends of a VNI's tunnels at other VTEPs.
+    /// The VXLAN netdevs of this VNI at other VTEPs.
     fn far_from(&self, vni: u32, vtep: Ipv4Addr) -> impl Iterator<Item = &Tunnel> {
         self.tunnels.iter().filter(move |there| there.vni == vni && there.vtep != vtep)
     }
 }
 
-/// Forwarding databases, by the node.
+/// Forwarding databases by node.
 #[derive(Default)]
 struct Databases<'a>(BTreeMap<&'a str, Vec<FdbEntry>>);
 
 impl Databases<'_> {
-    /// That of the node of a tunnel.
+    /// The forwarding database of a tunnel's node.
     fn of(&self, tunnel: &Tunnel) -> &[FdbEntry] {
         self.0.get(tunnel.node.as_str()).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Whether a tunnel's netdev has an address behind a VTEP.
+    /// Whether a tunnel's netdev has a MAC address with this remote VTEP.
     fn has(&self, tunnel: &Tunnel, mac: &str, vtep: Ipv4Addr) -> bool {
         let device = Some(&tunnel.device);
         self.of(tunnel).iter().any(|entry| {
@@ -311,12 +310,12 @@ fn json<T: serde::de::DeserializeOwned>(
     parse(&namespace.run(command)?, &command.join(" "))
 }
 
-/// Reads what a command of iproute2 or FRR has printed as JSON.
+/// Parses the JSON output of a command of iproute2 or FRR.
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(
     text: &str,
     command: &str,
 ) -> Result<T, FabricError> {
-    // Both tools print nothing at all where there is nothing to list.
+    // Both print nothing instead of an empty list.
     let text = if text.trim().is_empty() { "[]" } else { text };
     serde_json::from_str(text)
         .map_err(|source| FabricError::Answer { command: command.to_owned(), source })

@@ -1,15 +1,15 @@
-//! `${NAME}` in a topology file, replaced as ContainerLab replaces it: before the YAML is read.
+//! Replaces variables such as `${NAME}` in a topology file before the YAML is parsed, as
+//! ContainerLab does.
 
 use crate::topology::TopologyError;
 
-/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:=default}` by what `lookup` knows. A
-/// variable that is unset and has no default is refused by name; ContainerLab would put nothing
-/// there.
+/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:=default}` with the values of
+/// `lookup`. An unset variable without a default is an error; ContainerLab would insert nothing.
 pub(crate) fn expand(
     text: &str,
     lookup: impl Fn(&str) -> Option<String>,
 ) -> Result<String, TopologyError> {
-    // Comments may name variables without meaning them.
+    // Variables in comments are not replaced.
     text.split_inclusive('\n')
         .map(|line| {
             if line.trim_start().starts_with('#') {

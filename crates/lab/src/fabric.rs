@@ -1,4 +1,4 @@
-//! A topology brought up in network namespaces, and taken down again.
+//! Brings a topology up in network namespaces, and takes it down again.
 
 use std::io;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::process::{ancestry, command_line, wait_until};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
 
-/// How long a process may take to end when asked, before it is killed.
+/// How long a process may take to end after SIGTERM before the lab sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a process that is no business of the lab's may take to leave.
+/// How long [`Fabric::down`] waits for processes that the lab did not start.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// The kernel's own switch against polarisation; Linux 6.11 and later.
+/// Seed of the multipath hash, which prevents polarisation. Linux 6.11 and later have it.
 const HASH_SEED: &str = "net.ipv4.fib_multipath_hash_seed";
 
 /// A fabric could not be brought up, found or taken down.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
-    /// A node.
+    /// An operation on a node failed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A namespace or link.
+    /// An operation on a namespace or link failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// The state on disk.
+    /// The state on disk cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
     /// There is no fabric of that name.
@@ -50,63 +50,63 @@ pub enum FabricError {
         name: String,
         /// The value.
         value: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A program's answer was not understood.
+    /// The output of a command could not be parsed.
     #[error("the answer of '{command}' is not understood")]
     Answer {
         /// The command.
         command: String,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// Something did not come about in time.
+    /// The fabric did not converge in time.
     #[error("after {limit:?} still {missing}")]
     NotConverged {
-        /// How long it was waited for.
+        /// The time limit.
         limit: Duration,
         /// What is missing.
         missing: String,
     },
-    /// Processes that the lab did not start run in its namespaces. Without their names nobody would
-    /// find them again.
+    /// Processes that the lab did not start run in its namespaces. The namespaces are not deleted,
+    /// because these processes could not be found without the names.
     #[error("processes that the lab did not start run in fabric '{fabric}', so all of it stays as it is; stop them, then try again:{}",
         list(.strangers))]
     Occupied {
         /// The fabric.
         fabric: String,
-        /// The processes.
+        /// The processes that the lab did not start.
         strangers: Vec<Stranger>,
     },
-    /// `LAB_FRR_ROOT` names no root with FRR in it.
+    /// `LAB_FRR_ROOT` names a directory without FRR.
     #[error("LAB_FRR_ROOT names no root file system with FRR (/usr/lib/frr/zebra) in it: {0}")]
     FrrRoot(io::Error),
-    /// The user wants to stop.
+    /// The user interrupted the command.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Called with a short text whenever something has been done; an error from it stops the work.
+/// A callback that reports progress as a short text. If it returns an error, the work stops.
 pub type OnProgress<'a> = &'a (dyn Fn(&str) -> Result<(), FabricError> + Sync);
 
-/// A fabric that is up. One that [`Fabric::up`] made is taken down when dropped, unless it is to be
-/// kept.
+/// A fabric that is up. Dropping a value that [`Fabric::up`] returned takes the fabric down, unless
+/// [`Fabric::keep`] was called.
 #[derive(Debug)]
 pub struct Fabric {
     name: String,
     topology: Topology,
     state: State,
-    /// While held, nobody else may build or remove the fabric.
+    /// While it is held, no other process can build or remove the fabric.
     lock: Option<Lock>,
 }
 
 impl Fabric {
-    /// Brings the topology up under a name (the topology's own by default). What an earlier fabric
-    /// of that name has left behind, finished or killed, is removed first.
+    /// Brings the topology up. `name` replaces the topology's own name. A fabric that an earlier
+    /// run left under this name is removed first.
     ///
     /// # Errors
-    /// [`FabricError`]; what had been built by then is removed again.
+    /// [`FabricError`]. Everything that was built so far is removed again.
     pub fn up(
         mut topology: Topology,
         name: Option<&str>,
@@ -129,7 +129,7 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// The fabric of that name, which somebody has brought up. Dropping the value leaves it up.
+    /// Opens a fabric that is already up. Dropping the value leaves the fabric up.
     ///
     /// # Errors
     /// [`FabricError::NotUp`].
@@ -139,24 +139,24 @@ impl Fabric {
         Ok(Self { name: name.to_owned(), topology, state, lock: None })
     }
 
-    /// The names of all fabrics that are up, or that were left over.
+    /// The names of all fabrics that are up, including those that a killed process left.
     #[must_use]
     pub fn list() -> Vec<String> {
         State::list()
     }
 
-    /// Leaves the fabric up when this value is dropped, and remembers that this was wanted.
+    /// Leaves the fabric up when this value is dropped, and records that it is to stay.
     ///
     /// # Errors
-    /// If that cannot be written down; the fabric is taken down then.
+    /// If the record cannot be written. The fabric is taken down then.
     pub fn keep(mut self) -> Result<Self, FabricError> {
         self.state.keep()?;
         self.lock = None;
         Ok(self)
     }
 
-    /// Whether a fabric of that name is up because somebody wants it to be. One that a killed
-    /// process left is not.
+    /// Whether a fabric of that name was kept by [`Fabric::keep`]. A fabric that a killed process
+    /// left is not kept.
     #[must_use]
     pub fn is_kept(name: &str) -> bool {
         State::of(name).is_kept()
@@ -165,8 +165,8 @@ impl Fabric {
     /// Ends every process that the lab started in the fabric and removes its namespaces.
     ///
     /// # Errors
-    /// [`FabricError::Occupied`] if other processes run in it: everything is as it was then. Or if
-    /// something could not be ended or removed.
+    /// [`FabricError::Occupied`] if other processes run in the fabric; nothing is changed then.
+    /// Other errors if a process cannot be ended or a namespace cannot be removed.
     pub fn down(mut self) -> Result<(), FabricError> {
         let lock = self.lock.take();
         let _held = match lock {
@@ -176,19 +176,19 @@ impl Fabric {
         remove(&self.name, &self.state, &self.topology)
     }
 
-    /// Its name.
+    /// The name of the fabric.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it was built from.
+    /// The topology that the fabric was built from.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Its nodes' namespaces, without their processes.
+    /// Access to the fabric by its namespaces only.
     #[must_use]
     pub fn deployed(&self) -> Deployed {
         Deployed::new(self.topology.clone(), prefix(&self.name))
@@ -213,24 +213,25 @@ impl Fabric {
         })
     }
 
-    /// All nodes, in the order of their names.
+    /// All nodes, sorted by name.
     #[must_use]
     pub fn nodes(&self) -> Vec<Node> {
         self.topology.nodes.keys().filter_map(|name| self.node(name).ok()).collect()
     }
 
-    /// The processes that the lab started and that still run.
+    /// The processes that the lab started and that are still running.
     ///
     /// # Errors
-    /// If the state is damaged.
+    /// If the state on disk is damaged.
     pub fn processes(&self) -> Result<Vec<Record>, FabricError> {
         let mut records = self.state.records()?;
         records.retain(|record| record.identity.alive());
         Ok(records)
     }
 
-    /// Whether every router that asks for a hash seed of its own has one. Without, all routers of
-    /// this kernel hash alike, and each tier repeats the choice of the one before it.
+    /// Whether the kernel supports the hash seeds that the topology requires. Without them, all
+    /// routers on this kernel compute the same hash, and each tier repeats the choice of the
+    /// previous one.
     #[must_use]
     pub fn hash_seeds(&self) -> bool {
         let asked = self.topology.nodes.values().any(|node| node.sysctls.contains_key(HASH_SEED));
@@ -260,7 +261,7 @@ pub(crate) fn set_sysctls(node: &Node) -> Result<(), FabricError> {
     let set = || {
         for (name, value) in &node.settings.sysctls {
             let path = sysctl_path(name);
-            // Older kernels lack it; `Fabric::hash_seeds` tells.
+            // Linux before 6.11 does not have it; `Fabric::hash_seeds` reports that.
             if name == HASH_SEED && !path.exists() {
                 continue;
             }
@@ -294,8 +295,8 @@ fn list(strangers: &[Stranger]) -> String {
     strangers.iter().map(line).collect()
 }
 
-/// Processes in the fabric's namespaces that are neither recorded, nor started by one that is, nor
-/// this one.
+/// Finds processes in the fabric's namespaces that are neither recorded, nor descendants of a
+/// recorded process, nor this process.
 fn strangers(
     name: &str,
     records: &[Record],
@@ -307,7 +308,7 @@ fn strangers(
     };
     let mut strangers = Vec::new();
     for node in topology.nodes.keys() {
-        // Shared, or not made yet.
+        // The node shares a namespace, or its namespace does not exist yet.
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
         for pid in namespace.pids()?.into_iter().filter(|pid| !known(*pid)) {
             let command = command_line(pid).unwrap_or_else(|| "?".to_owned());
@@ -317,12 +318,12 @@ fn strangers(
     Ok(strangers)
 }
 
-/// Ends what is recorded, and nothing else; then removes the namespaces, the links with them, and
-/// the state.
+/// Ends the recorded processes. Then removes the namespaces with their links, and the state on
+/// disk.
 fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricError> {
     let records = state.records()?;
     let mut found = Ok(Vec::new());
-    // One that is about to end may do so.
+    // Give processes that are about to end the time to do so.
     wait_until(LEAVING, || {
         found = strangers(name, &records, topology);
         found.as_ref().is_ok_and(Vec::is_empty)
@@ -332,14 +333,14 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
         return Err(FabricError::Occupied { fabric: name.to_owned(), strangers });
     }
     for record in &records {
-        // Gone is as good; what refuses is reported below.
+        // `stop` below reports processes that cannot be ended.
         let _ = record.identity.signal(Signal::SIGTERM);
     }
     for record in &records {
         record.identity.stop(GRACE).map_err(NodeError::from)?;
     }
     for node in topology.nodes.keys() {
-        // Shared, or not made yet.
+        // The node shares a namespace, or its namespace does not exist yet.
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
         netns::delete(namespace.name())?;
     }

@@ -1,4 +1,4 @@
-//! FRR in a node: which daemons its `daemons` file asks for, and how they start.
+//! FRR on a node: which daemons its `daemons` file enables, and how they start.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,24 +11,24 @@ use crate::frr_root::{self, PROGRAMS};
 use crate::node::{Node, NodeError};
 use crate::process::wait_until;
 
-/// How long a daemon may take to open its terminal socket.
+/// How long a daemon may take to open its vty socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Every daemon that frrinit.sh knows, in its order; those it starts without being asked come
-/// first.
+/// All daemons that `frrinit.sh` knows, in its order. The first ones start even if they are not
+/// enabled.
 const DAEMONS: [&str; 20] = [
     "mgmtd", "zebra", "staticd", "bgpd", "ripd", "ripngd", "ospfd", "ospf6d", "isisd", "babeld",
     "pimd", "pim6d", "ldpd", "nhrpd", "eigrpd", "sharpd", "pbrd", "bfdd", "fabricd", "vrrpd",
 ];
 
-/// One daemon to start: its name and its options.
+/// A daemon to start.
 #[derive(Debug, PartialEq, Eq)]
 struct Daemon {
     name: &'static str,
     options: Vec<String>,
 }
 
-/// Reads a `daemons` file: shell assignments, of which only plain ones are understood.
+/// Parses a `daemons` file. It is a shell script, of which only plain assignments are supported.
 fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
     let mut settings = BTreeMap::new();
     for line in
@@ -49,7 +49,7 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
         let asked = !matches!(get(name), "" | "no" | "0");
         let always = match name {
             "zebra" | "staticd" => true,
-            // Since FRR 9; where it exists it always runs.
+            // Exists since FRR 9, and always runs where it exists.
             "mgmtd" => programs.join(name).exists(),
             _ => false,
         };
@@ -66,7 +66,7 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
         for text in [get("frr_global_options"), get(&format!("{name}_options"))] {
             let words = shlex::split(text)
                 .ok_or_else(|| format!("open quotes in the options of {name}"))?;
-            // The lab holds its processes itself.
+            // The lab supervises the processes, so they must not become daemons.
             options.extend(words.into_iter().filter(|word| word != "-d" && word != "--daemon"));
         }
         daemons.push(Daemon { name, options });
@@ -74,7 +74,7 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
     Ok(daemons)
 }
 
-/// Starts what the node's `daemons` file asks for and loads its `frr.conf`.
+/// Starts the daemons that the node's `daemons` file enables and loads its `frr.conf`.
 pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
     for daemon in wished(node)? {
         launch(node, &daemon)?;
@@ -82,7 +82,7 @@ pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
     if node.has_frr() { node.run(&["vtysh", "-b"]).map(drop) } else { Ok(()) }
 }
 
-/// Ends one daemon by a signal, waits for its end, and starts it again with its part of `frr.conf`.
+/// Ends a daemon with a signal, waits for its end, and starts it again with its part of `frr.conf`.
 pub(crate) fn restart(node: &Node, name: &str, signal: Signal) -> Result<(), NodeError> {
     let daemon = wished(node)?.into_iter().find(|daemon| daemon.name == name);
     let daemon = daemon.ok_or_else(|| failed(node, format!("{name} is not asked for")))?;
@@ -96,7 +96,7 @@ pub(crate) fn restart(node: &Node, name: &str, signal: Signal) -> Result<(), Nod
             return Err(failed(node, format!("{name} does not end by {signal}")));
         }
     }
-    // One that was killed leaves it behind.
+    // A killed daemon leaves its socket behind.
     let _ = fs::remove_file(socket(node, daemon.name));
     launch(node, &daemon)?;
     node.run(&["vtysh", "-b", "-d", name]).map(drop)
@@ -110,12 +110,12 @@ fn programs(node: &Node) -> PathBuf {
     node.frr_root().map_or_else(|| PROGRAMS.into(), |root| frr_root::below(root, PROGRAMS))
 }
 
-/// The terminal that a daemon opens when it is ready.
+/// The vty socket, which a daemon opens when it is ready.
 fn socket(node: &Node, daemon: &str) -> PathBuf {
     node.directory().join("run").join(format!("{daemon}.vty"))
 }
 
-/// What the node's `daemons` file asks for; nothing where there is none.
+/// The daemons that the node's `daemons` file enables; empty if there is no such file.
 fn wished(node: &Node) -> Result<Vec<Daemon>, NodeError> {
     let Some(path) = node.daemons_file() else { return Ok(Vec::new()) };
     let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
@@ -127,7 +127,7 @@ fn launch(node: &Node, daemon: &Daemon) -> Result<(), NodeError> {
     if !program.exists() {
         return Err(NodeError::NotInstalled(format!("{} (Debian package frr)", program.display())));
     }
-    // By the path that stands for it in the node's view.
+    // In the node's mount namespace, the program is at this path.
     let mut command = node.command(&[Path::new(PROGRAMS).join(daemon.name)])?;
     let record = node.spawn(daemon.name, command.args(&daemon.options))?;
     let socket = socket(node, daemon.name);

@@ -1,23 +1,23 @@
-//! FRR out of another root file system, such as that of another Debian release: `LAB_FRR_ROOT`
+//! Runs FRR from another root file system, for example of another Debian release. `LAB_FRR_ROOT`
 //! names it.
 //!
-//! Its daemons and `vtysh` run there by `chroot(8)`, and find the node's own files under the paths
-//! where they look for them. In the node's view, wrappers stand in for the programs of this
-//! machine, so that everything else is as without.
+//! FRR's daemons and `vtysh` run there with `chroot(8)`. The node's files are mounted in it at the
+//! usual paths. In the node's mount namespace, wrapper scripts replace the machine's own programs,
+//! so nothing else depends on the root.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where FRR's daemons lie, on this machine and in every root.
+/// The directory of FRR's daemons, on this machine and in every root.
 pub(crate) const PROGRAMS: &str = "/usr/lib/frr";
 pub(crate) const VTYSH: &str = "/usr/bin/vtysh";
 
-/// The root that the user wishes; `None` is this machine's.
+/// The root that `LAB_FRR_ROOT` names; `None` for the machine's own.
 ///
 /// # Errors
-/// Where there is no FRR in it.
+/// If the root has no FRR.
 pub(crate) fn wished() -> io::Result<Option<PathBuf>> {
     let Some(root) = std::env::var_os("LAB_FRR_ROOT").filter(|root| !root.is_empty()) else {
         return Ok(None);
@@ -30,22 +30,23 @@ pub(crate) fn wished() -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// A path of the root, as it is called outside.
+/// The path on the machine of a path in the root.
 pub(crate) fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// User and group identifiers of `frr` in the root.
+/// The user and group id of `frr` in the root.
 pub(crate) fn user(root: &Path) -> Option<(u32, u32)> {
     let users = fs::read_to_string(below(root, "/etc/passwd")).ok()?;
     let mut fields = users.lines().find(|line| line.starts_with("frr:"))?.split(':').skip(2);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// Writes a wrapper for each of FRR's programs: `DIRECTORY/programs/*` and `DIRECTORY/vtysh`.
+/// Writes a wrapper script for each of FRR's programs: `DIRECTORY/programs/*` and
+/// `DIRECTORY/vtysh`.
 ///
 /// # Errors
-/// With the file that could not be read or written.
+/// The file that could not be read or written.
 pub(crate) fn write_wrappers(root: &Path, directory: &Path) -> Result<(), (PathBuf, io::Error)> {
     let programs = directory.join("programs");
     let make = |path: &Path, program: &str| {

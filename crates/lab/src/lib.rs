@@ -1,4 +1,4 @@
-//! Topologies in network namespaces from ContainerLab files, FRR, hosts, RoCE workloads, reports.
+//! Runs topologies from ContainerLab files in network namespaces, with FRR, hosts and RoCE traffic.
 
 mod bring_up;
 mod converge;

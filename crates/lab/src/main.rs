@@ -294,7 +294,7 @@ struct Wan {
     carrier: bool,
 }
 
-/// A number with its unit: `5ms`.
+/// Parses a number with its unit, such as `5ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -306,14 +306,14 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err("expected a number with ns, us, ms or s, such as 5ms".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| format!("'{number}' is no number"))?;
-    // An hour is more than anybody's circuit has.
+    // No circuit has a delay of more than an hour.
     Some(number * scale)
         .filter(|seconds| (0.0..=3600.0).contains(seconds))
         .map(Duration::from_secs_f64)
         .ok_or_else(|| "expected 0 s to 3600 s".to_owned())
 }
 
-/// 0 to 100, as a share of 1.
+/// Parses a percentage, 0 to 100, as a fraction of 1.
 fn percent(text: &str) -> Result<f64, String> {
     let percent: f64 =
         text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
@@ -335,7 +335,7 @@ fn main() -> ExitCode {
                 text += &format!("  because: {error}\n");
                 cause = error.source();
             }
-            // Nobody may be there to read it.
+            // A closed standard error is no error.
             let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(if commands::interrupted() { 130 } else { 1 })
         }

@@ -1,7 +1,7 @@
-//! Network namespaces by name, as `ip netns` keeps them (under `/run/netns`).
+//! Named network namespaces, as `ip netns` manages them (in `/run/netns`).
 //!
-//! A thread, not a process, enters a namespace: what it spawns inherits the namespace, and the
-//! thread ends with the closure, so nothing else of the process ever finds itself elsewhere.
+//! A new thread enters the namespace, not the whole process. Processes that it starts inherit the
+//! namespace, and the thread ends with the closure.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::process::{Process, ProcessError};
 
 const RUN_NETNS: &str = "/run/netns";
 
-/// A namespace could not be made, entered or removed, or a command failed in it.
+/// A namespace could not be created, entered or removed, or a command in it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     /// `/run/netns/NAME` could not be opened.
@@ -25,38 +25,38 @@ pub enum NetnsError {
     Open {
         /// The namespace.
         name: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// `setns` refused (it needs CAP_SYS_ADMIN).
+    /// `setns(2)` failed. It needs `CAP_SYS_ADMIN`.
     #[error("cannot enter network namespace '{name}'")]
     Enter {
         /// The namespace.
         name: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The command could not be started.
+    /// A command could not be started.
     #[error("cannot start '{command}'")]
     Start {
         /// The command and its arguments.
         command: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The command ended with an error.
+    /// A command exited with an error.
     #[error("'{command}'{} failed ({status}): {stderr}", place(.namespace))]
     Failed {
-        /// The namespace, empty for the caller's own.
+        /// The namespace; empty for the caller's own.
         namespace: String,
         /// The command and its arguments.
         command: String,
-        /// Its exit status.
+        /// The exit status.
         status: String,
-        /// What it wrote to standard error, or to standard output if that was empty.
+        /// The standard error of the command, or its standard output if that was empty.
         stderr: String,
     },
-    /// A process could not be started or watched.
+    /// A process could not be started or waited for.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
@@ -65,7 +65,7 @@ fn place(namespace: &str) -> String {
     if namespace.is_empty() { String::new() } else { format!(" in {namespace}") }
 }
 
-/// A named network namespace. One that [`Namespace::create`] made is deleted when dropped.
+/// A named network namespace. [`Namespace::create`] returns an owned one, which is deleted on drop.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -73,7 +73,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes the namespace, with its loopback up. Drop deletes it.
+    /// Creates the namespace and sets its loopback interface up. Dropping the value deletes it.
     ///
     /// # Errors
     /// [`NetnsError::Failed`] if the name exists already or the caller is not root.
@@ -85,10 +85,10 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// A namespace that exists already, and stays when this value is dropped.
+    /// Opens an existing namespace. Dropping the value leaves it in place.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] if there is none of that name.
+    /// [`NetnsError::Open`] if there is no namespace of that name.
     pub fn open(name: impl Into<String>) -> Result<Self, NetnsError> {
         let namespace = Self { name: name.into(), owned: false };
         namespace.file()?;
@@ -108,7 +108,7 @@ impl Namespace {
         &self.name
     }
 
-    /// `/run/netns/NAME`.
+    /// The path `/run/netns/NAME`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(RUN_NETNS).join(&self.name)
@@ -119,14 +119,14 @@ impl Namespace {
             .map_err(|source| NetnsError::Open { name: self.name.clone(), source })
     }
 
-    /// Runs `f` in a thread of its own inside the namespace and waits for it. Sockets that `f`
-    /// opens stay in the namespace, also when it returns them. A panic in `f` goes on in the
-    /// caller, so `f` may assert.
+    /// Runs `f` in a new thread inside the namespace and waits for it. Sockets that `f` opens stay
+    /// in the namespace, also after it returns them. A panic in `f` is propagated to the caller.
     ///
-    /// `/proc/thread-self/net` is the namespace's, `/proc/net` and `/sys` are still the caller's.
+    /// Inside, `/proc/thread-self/net` belongs to the namespace; `/proc/net` and `/sys` are still
+    /// the caller's.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] or [`NetnsError::Enter`]; then `f` has not run.
+    /// [`NetnsError::Open`] or [`NetnsError::Enter`]; `f` has not run then.
     pub fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         let file = self.file()?;
         thread::scope(|scope| {
@@ -143,11 +143,11 @@ impl Namespace {
         })
     }
 
-    /// Starts `f` in a thread of its own inside the namespace and returns at once. If the namespace
-    /// cannot be entered, the thread ends with that error.
+    /// Starts `f` in a new thread inside the namespace and does not wait for it. If the namespace
+    /// cannot be entered, the thread returns that error.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] if the namespace is gone.
+    /// [`NetnsError::Open`] if the namespace no longer exists.
     pub fn thread<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> T + Send + 'static,
@@ -161,16 +161,16 @@ impl Namespace {
         }))
     }
 
-    /// Runs a command inside to its end and returns its standard output.
+    /// Runs a command inside the namespace, waits for it and returns its standard output.
     ///
     /// # Errors
-    /// [`NetnsError::Failed`] with its standard error if it exits with anything but 0.
+    /// [`NetnsError::Failed`] if the exit status is not 0; with the command's standard error.
     pub fn run<S: AsRef<OsStr> + Sync>(&self, command: &[S]) -> Result<String, NetnsError> {
         let output = self.output(command)?;
         succeeded(&self.name, command, &output)
     }
 
-    /// Runs a command inside to its end, whatever its exit status.
+    /// Runs a command inside the namespace and waits for it, whatever its exit status.
     ///
     /// # Errors
     /// Only if it could not be started.
@@ -178,18 +178,18 @@ impl Namespace {
         self.enter(|| output(command))?
     }
 
-    /// Starts a process inside, under a guard that ends it when dropped.
+    /// Starts a process inside the namespace. The returned guard kills it when dropped.
     ///
     /// # Errors
-    /// If the namespace is gone or the program cannot be started.
+    /// If the namespace no longer exists or the program cannot be started.
     pub fn spawn(&self, command: &mut Command) -> Result<Process, NetnsError> {
         Ok(self.enter(|| Process::spawn(command))??)
     }
 
-    /// The processes inside, by id (other than through this handle, too).
+    /// The ids of all processes in the namespace, whatever started them.
     ///
     /// # Errors
-    /// [`NetnsError::Open`] if the namespace is gone.
+    /// [`NetnsError::Open`] if the namespace no longer exists.
     pub fn pids(&self) -> Result<Vec<i32>, NetnsError> {
         let io_error = |source| NetnsError::Open { name: self.name.clone(), source };
         let inode = self.file()?.metadata().map_err(io_error)?.ino();
@@ -216,7 +216,7 @@ impl Drop for Namespace {
     }
 }
 
-/// The names of all namespaces that start with `prefix`.
+/// The names of all namespaces that start with `prefix`, sorted.
 #[must_use]
 pub fn list(prefix: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(RUN_NETNS) else { return Vec::new() };
@@ -229,19 +229,18 @@ pub fn list(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Deletes a namespace by name. Its links go with it once the last process and socket in it are
-/// gone.
+/// Deletes a namespace by name. The kernel removes its links once no process and no socket uses it.
 ///
 /// # Errors
-/// [`NetnsError::Failed`] if there is none of that name.
+/// [`NetnsError::Failed`] if there is no namespace of that name.
 pub fn delete(name: &str) -> Result<(), NetnsError> {
     run(&["ip", "netns", "del", name]).map(drop)
 }
 
-/// Joins two namespaces by a veth pair, both ends up. `mtu` in bytes.
+/// Connects two namespaces by a veth pair and sets both ends up. `mtu` is in bytes.
 ///
 /// # Errors
-/// What `ip` says, for example that a name is taken.
+/// The error of `ip`, for example that a name is taken.
 pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<(), NetnsError> {
     let mtu = mtu.to_string();
     let ((a, a_name), (b, b_name)) = (a, b);
@@ -256,7 +255,7 @@ pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<()
 /// Runs a command in the caller's own namespace and returns its standard output.
 ///
 /// # Errors
-/// [`NetnsError::Failed`] with its standard error if it exits with anything but 0.
+/// [`NetnsError::Failed`] if the exit status is not 0; with the command's standard error.
 pub fn run<S: AsRef<OsStr>>(command: &[S]) -> Result<String, NetnsError> {
     succeeded("", command, &output(command)?)
 }

@@ -1,5 +1,5 @@
-//! A node as its processes see it: its network namespace, its `/sys`, and files of its own at the
-//! paths where ContainerLab would bind them.
+//! A node as its processes see it: a network namespace, its own `/sys`, and bind mounts at the
+//! paths that ContainerLab would use.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,24 +19,24 @@ use crate::process::{Process, ProcessError};
 use crate::state::{Record, State, StateError};
 use crate::topology;
 
-/// Directories that each node with FRR has for itself, by what they are called in its state
-/// directory.
+/// Private directories of a node with FRR: the name in the node's state directory, and the path
+/// where it is mounted.
 const PRIVATE: [(&str, &str); 4] =
     [("etc", "/etc/frr"), ("run", "/run/frr"), ("lib", "/var/lib/frr"), ("tmp", "/var/tmp/frr")];
 
-/// A node could not be set up, or something could not be run in it.
+/// A node could not be set up, or a command in it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Its namespace, or a command in it.
+    /// The namespace, or a command in it, failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// A process in it.
+    /// A process could not be started, signalled or waited for.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Its state.
+    /// The state on disk cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A bound file is missing outside.
+    /// The source of a bind mount is missing.
     #[error("{node}: bound file {} is missing", .path.display())]
     BindSource {
         /// The node.
@@ -44,7 +44,8 @@ pub enum NodeError {
         /// The file.
         path: PathBuf,
     },
-    /// There is nothing to bind over: unlike a container, a namespace sees this machine's files.
+    /// The target of a bind mount is missing. A node sees the machine's own files, and the lab
+    /// creates none there.
     #[error("{node}: cannot bind to {}: there is no such file on this machine, and lab makes none", .path.display())]
     BindTarget {
         /// The node.
@@ -52,30 +53,30 @@ pub enum NodeError {
         /// The file.
         path: PathBuf,
     },
-    /// A file system could not be mounted in the node's own view.
+    /// A file system could not be mounted in the node's mount namespace.
     #[error("{node}: cannot mount {}", .target.display())]
     Mount {
         /// The node.
         node: String,
-        /// Where.
+        /// The mount point.
         target: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file of the node could not be made.
+    /// A file of the node could not be written.
     #[error("{node}: cannot write {}", .path.display())]
     File {
         /// The node.
         node: String,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// This machine lacks a program.
+    /// A program is not installed on this machine.
     #[error("{0} is not installed")]
     NotInstalled(String),
-    /// What `entrypoint` and `cmd` ask for has ended, and nobody waits for that.
+    /// The program of `entrypoint` and `cmd` has ended, and no node waits for its end.
     #[error("{node}: {program} has ended: {said}")]
     Ended {
         /// The node.
@@ -85,7 +86,7 @@ pub enum NodeError {
         /// The last line of its log.
         said: String,
     },
-    /// Its health check has failed as often as it may.
+    /// The health check has failed `retries` times.
     #[error("{node}: is not healthy: '{test}' fails")]
     Sick {
         /// The node.
@@ -93,12 +94,12 @@ pub enum NodeError {
         /// The test.
         test: String,
     },
-    /// The configuration was refused by FRR, or a daemon did not come up.
+    /// FRR refused its configuration, or a daemon did not start.
     #[error("{node}: FRR did not start: {reason}")]
     Frr {
         /// The node.
         node: String,
-        /// What it said.
+        /// The reason, usually from the daemon's log.
         reason: String,
     },
 }
@@ -113,31 +114,32 @@ pub struct Node {
 }
 
 impl Node {
-    /// Its name in the topology.
+    /// The node's name in the topology.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its namespace. What is run there directly sees the machine's own `/sys` and `/etc/frr`;
-    /// [`Node::run`] and [`Node::spawn`] see the node's.
+    /// The network namespace. Processes that are started with it see the machine's own `/sys` and
+    /// `/etc/frr`. Those of [`Node::run`] and [`Node::spawn`] see the node's.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the namespace no longer exists.
     pub fn namespace(&self) -> Result<Namespace, NodeError> {
         Ok(Namespace::open(&self.namespace)?)
     }
 
-    /// A directory for files of this node. It goes when the fabric goes.
+    /// A directory for files of this node. It is removed with the fabric.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
         self.state.node(&self.name)
     }
 
-    /// Runs a command to its end and returns its standard output.
+    /// Runs a command, waits for it and returns its standard output.
     ///
     /// # Errors
-    /// With its standard error if it exits with anything but 0.
+    /// If the exit status is not 0; with the standard error, or the standard output if that is
+    /// empty.
     pub fn run(&self, words: &[&str]) -> Result<String, NodeError> {
         let output = self.output(&mut self.command(words)?)?;
         if output.status.success() {
@@ -152,21 +154,21 @@ impl Node {
         }))
     }
 
-    /// Runs a command to its end, whatever its exit status. Standard streams that `command` does
-    /// not set are captured.
+    /// Runs a command and waits for it, whatever its exit status. Standard output and error are
+    /// captured unless `command` redirects them.
     ///
     /// # Errors
-    /// If it could not be started.
+    /// If the command could not be started.
     pub fn output(&self, command: &mut Command) -> Result<Output, NodeError> {
         let text = format!("{command:?}");
         self.enter(|| command.output())?
             .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
-    /// Runs a command to its end on the caller's own terminal.
+    /// Runs a command on the caller's terminal and waits for it.
     ///
     /// # Errors
-    /// If it could not be started.
+    /// If the command could not be started.
     pub fn status<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<ExitStatus, NodeError> {
         let mut command = self.command(words)?;
         command.stdin(Stdio::inherit());
@@ -175,8 +177,8 @@ impl Node {
             .map_err(|source| NetnsError::Start { command: text, source }.into())
     }
 
-    /// Starts a process that outlives the caller and ends with the fabric. `name` names it in
-    /// lists, and its log: both output streams go to `DIRECTORY/NAME.log`.
+    /// Starts a process that outlives the caller and ends with the fabric. `name` identifies it in
+    /// lists. Standard output and error go to the log file `DIRECTORY/NAME.log`.
     ///
     /// # Errors
     /// If the program cannot be started or recorded.
@@ -195,25 +197,24 @@ impl Node {
         Ok(record)
     }
 
-    /// Ends one of the node's FRR daemons by this signal and starts it again with its
-    /// configuration.
+    /// Ends one of the node's FRR daemons with a signal and starts it again with its configuration.
     ///
     /// # Errors
-    /// If it is not one of them, does not end or does not start.
+    /// If the node does not run this daemon, or the daemon does not end or start.
     pub fn restart_frr(&self, daemon: &str, signal: Signal) -> Result<(), NodeError> {
         frr::restart(self, daemon, signal)
     }
 
-    /// What a process of [`Node::spawn`] has written.
+    /// The path of the log of a process that [`Node::spawn`] started.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.directory().join(format!("{name}.log"))
     }
 
-    /// A command of words, with the node's environment.
+    /// Builds a command from a list of words, with the node's environment.
     ///
     /// # Errors
-    /// If there are no words.
+    /// If the list is empty.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Result<Command, NodeError> {
         let (program, arguments) =
             words.split_first().ok_or_else(|| NodeError::NotInstalled(String::new()))?;
@@ -222,7 +223,7 @@ impl Node {
         Ok(command)
     }
 
-    /// Runs `f` in a thread of its own that sees what the node's processes see.
+    /// Runs `f` in a new thread that sees the same namespaces and mounts as the node's processes.
     pub(crate) fn enter<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, NodeError> {
         self.namespace()?.enter(|| {
             self.mount_view()?;
@@ -230,8 +231,8 @@ impl Node {
         })?
     }
 
-    /// Gives the calling thread a mount namespace of its own. Made afresh for each process, so that
-    /// nothing has to be kept alive, and nothing can be left mounted.
+    /// Gives the calling thread its own mount namespace with the node's mounts. It is made anew for
+    /// each process, so no mount has to be kept or removed.
     fn mount_view(&self) -> Result<(), NodeError> {
         let attach = |source: Option<&Path>, target: &Path, kind: Option<&str>, flags| {
             mount(source, target, kind, flags, None::<&str>).map_err(|errno| NodeError::Mount {
@@ -280,7 +281,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the node's directories and the files that binds cover.
+    /// Creates the node's directories, and the mount points of binds in them.
     pub(crate) fn prepare(&self) -> Result<(), NodeError> {
         self.state.make(&self.directory())?;
         let frr = match self.frr_root() {
@@ -341,17 +342,17 @@ impl Node {
         fs::write(&cover, []).map_err(|source| self.file_error(&cover, source))
     }
 
-    /// Whether FRR is to run here: its `daemons` file, or the directory that holds it, is bound.
+    /// Whether FRR runs on this node: its `daemons` file, or a directory that has it, is bound.
     pub(crate) fn has_frr(&self) -> bool {
         self.daemons_file().is_some()
     }
 
-    /// The root that FRR runs from here, if not this machine's.
+    /// The root file system that FRR runs from on this node; `None` for the machine's own.
     pub(crate) fn frr_root(&self) -> Option<&Path> {
         self.settings.frr_root.as_deref().filter(|_| self.has_frr())
     }
 
-    /// Where the node's `/etc/frr/daemons` lies outside.
+    /// The path on the machine of the node's `/etc/frr/daemons`.
     pub(crate) fn daemons_file(&self) -> Option<PathBuf> {
         self.settings.binds.iter().rev().find_map(|bind| {
             let below = Path::new("/etc/frr/daemons").strip_prefix(&bind.target).ok()?;

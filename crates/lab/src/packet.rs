@@ -1,7 +1,7 @@
-//! Whole frames in and out of an interface, in batches: AF_PACKET as a packet generator needs it.
+//! Sends and receives whole frames in batches through AF_PACKET, for the traffic generator.
 //!
-//! Frames sent this way carry no hash of the kernel's, unlike those of a connected UDP socket, so
-//! routers see only what is in them.
+//! Frames that are sent this way carry no hash of the kernel, unlike those of a connected UDP
+//! socket. Routers therefore compute their hash from the headers alone.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
@@ -17,40 +17,40 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use wire::MacAddr;
 
-/// Frames that one system call moves at most.
+/// The maximum number of frames per system call.
 pub const BATCH: usize = 64;
 
-/// What the kernel may hold for a receiver that is not scheduled, in bytes.
+/// The receive buffer in bytes, for times when the receiver is not scheduled.
 const RECEIVE_BUFFER: usize = 64 << 20;
 
 /// An interface could not be found, opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
-    /// There is no interface of that name, or it is no Ethernet.
+    /// There is no interface of that name, or it is not Ethernet.
     #[error("no Ethernet interface '{0}'")]
     NoInterface(String),
-    /// A call to the kernel failed.
+    /// A system call failed.
     #[error("cannot {action} on '{interface}'")]
     Io {
-        /// What was to be done.
+        /// The operation that failed.
         action: &'static str,
         /// The interface.
         interface: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// An interface of the calling thread's namespace.
+/// A network interface in the calling thread's namespace.
 #[derive(Debug, Clone)]
 pub struct Interface {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its MAC address.
+    /// The MAC address.
     pub mac: MacAddr,
-    /// Its first IPv4 address.
+    /// The first IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
-    /// Its address as bind(2) takes it.
+    /// The link-layer address, for `bind(2)`.
     pub link: LinkAddr,
 }
 
@@ -83,10 +83,10 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket that sends, and receives nothing.
+    /// A socket that only sends.
     ///
     /// # Errors
-    /// [`PacketError::Io`], for example without CAP_NET_RAW.
+    /// [`PacketError::Io`], for example without `CAP_NET_RAW`.
     pub fn sender(interface: &Interface) -> Result<Self, PacketError> {
         let action = "open a packet socket";
         let descriptor = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
@@ -94,17 +94,16 @@ impl PacketSocket {
         Self::bound(descriptor, interface)
     }
 
-    /// A socket that receives the IPv4 frames of the interface, in both directions, and waits for
-    /// one at most `patience` at a time.
+    /// A socket that receives the interface's IPv4 frames of both directions. A receive call waits
+    /// for `patience` at most.
     ///
     /// # Errors
     /// As [`PacketSocket::sender`].
     pub fn receiver(interface: &Interface, patience: Duration) -> Result<Self, PacketError> {
         let action = "open a packet socket";
         let set_up = || {
-            // Opened for nothing, bound, then given its protocol would lose no less: frames of
-            // other interfaces that come in between are dropped by the reader, who looks at what is
-            // inside.
+            // Until `bind`, the socket also receives frames of other interfaces. Its reader ignores
+            // them, because it recognises its own frames by their content.
             let descriptor = socket(
                 AddressFamily::Packet,
                 SockType::Raw,
@@ -128,10 +127,11 @@ impl PacketSocket {
         Ok(Self { descriptor, interface: interface.name.clone() })
     }
 
-    /// Sends frames, at most [`BATCH`]. Returns how many the kernel took: fewer if a queue is full.
+    /// Sends at most [`BATCH`] frames. Returns how many the kernel accepted, which is fewer if a
+    /// queue is full.
     ///
     /// # Errors
-    /// [`PacketError::Io`] if the interface is down or gone, or the first frame is too long for it.
+    /// [`PacketError::Io`] if the interface is down or gone, or the first frame exceeds its MTU.
     pub fn send(&self, frames: &[&[u8]]) -> Result<usize, PacketError> {
         let slices: Vec<[IoSlice; 1]> =
             frames.iter().take(BATCH).map(|frame| [IoSlice::new(frame)]).collect();
@@ -152,12 +152,12 @@ impl PacketSocket {
         }
     }
 
-    /// Receives up to [`BATCH`] frames into the chunks of `buffer`, each `frame_size` bytes long,
-    /// and hands each to `see`. Longer frames are cut. Returns how many there were: 0 when patience
-    /// ran out.
+    /// Receives up to [`BATCH`] frames into `buffer`, in chunks of `frame_size` bytes, and calls
+    /// `see` with each. Longer frames are truncated. Returns the number of frames: 0 after a
+    /// timeout.
     ///
     /// # Errors
-    /// [`PacketError::Io`] if the interface goes away.
+    /// [`PacketError::Io`] if the interface no longer exists.
     pub fn receive(
         &self,
         buffer: &mut [u8],

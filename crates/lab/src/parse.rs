@@ -1,5 +1,5 @@
-//! YAML into a [`Topology`]: each key is understood, known to be harmless here, or refused with its
-//! place.
+//! Converts YAML into a [`Topology`]. Each key is used, ignored because it has no effect on
+//! namespaces, or refused with its place.
 
 mod link;
 mod node;
@@ -26,7 +26,7 @@ pub(crate) fn topology(file: &Value, directory: &Path) -> Result<Topology> {
             "topology" => body = Some(value),
             "mgmt" => notes
                 .push("mgmt: nodes have no management network here, only their links".to_owned()),
-            // Where containers and their names go; there are none here.
+            // These name containers, which the lab does not have.
             "prefix" | "debug" => {}
             _ => return Err(unsupported(key, "")),
         }
@@ -78,8 +78,8 @@ fn levels(place: &str, value: &Value, directory: &Path) -> Result<BTreeMap<Strin
         .collect()
 }
 
-/// A node's own settings over its group's, its kind's and the defaults: lists are joined, single
-/// values replaced.
+/// Merges a node's own settings with those of its group, its kind and the defaults. Lists and maps
+/// are joined, single values replaced.
 fn inherit(
     name: &str,
     own: Settings,
@@ -135,7 +135,7 @@ fn inherit(
     Ok(node)
 }
 
-/// What runs as long as the node.
+/// The program of the node, from `entrypoint` and `cmd`.
 fn program(
     name: &str,
     node: &Node,
@@ -145,7 +145,7 @@ fn program(
     let options_only =
         cmd.as_ref().and_then(|words| words.first()).is_some_and(|word| word.starts_with('-'));
     if entrypoint.is_none() && options_only {
-        // What an image would start beside another node is left out.
+        // A node that shares a namespace needs no program of its own.
         if node.shares.is_some() {
             return Ok(Vec::new());
         }

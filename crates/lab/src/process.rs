@@ -1,5 +1,5 @@
-//! Processes that end when they should: by id and start time, so that no stranger with a reused id
-//! is ever hit.
+//! Processes with a defined end. They are identified by id and start time, so a signal never
+//! reaches another process with a reused id.
 
 use std::fmt;
 use std::io;
@@ -21,12 +21,12 @@ pub enum ProcessError {
     /// The program could not be started.
     #[error("cannot start {command}")]
     Start {
-        /// The command as it was to run.
+        /// The command line.
         command: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The process is not there (any more).
+    /// The process does not exist, or has ended.
     #[error("process {0} is gone")]
     Gone(i32),
     /// The signal could not be delivered.
@@ -36,15 +36,15 @@ pub enum ProcessError {
         pid: i32,
         /// The signal.
         signal: Signal,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The wait failed.
+    /// Waiting for the process failed.
     #[error("cannot wait for process {pid}")]
     Wait {
         /// The process.
         pid: i32,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The process did not end in time.
@@ -52,18 +52,18 @@ pub enum ProcessError {
     StillRuns {
         /// The process.
         pid: i32,
-        /// How long it was waited for.
+        /// How long the caller waited.
         after: Duration,
     },
 }
 
-/// Which process is meant: its id, and when it started, in clock ticks since boot
-/// (`/proc/PID/stat`, field 22). The two together are never reused.
+/// Identifies a process by its id and its start time, in clock ticks since boot (`/proc/PID/stat`,
+/// field 22). The kernel does not reuse the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The process id.
     pub pid: i32,
-    /// Clock ticks since boot.
+    /// The start time in clock ticks since boot.
     pub start_time: u64,
 }
 
@@ -71,19 +71,19 @@ impl Identity {
     /// The identity of the process that has this id now.
     ///
     /// # Errors
-    /// [`ProcessError::Gone`] if there is none, or only its zombie.
+    /// [`ProcessError::Gone`] if there is none, or only a zombie.
     pub fn of(pid: i32) -> Result<Self, ProcessError> {
         let start_time = start_time(pid).ok_or(ProcessError::Gone(pid))?;
         Ok(Self { pid, start_time })
     }
 
-    /// Whether exactly this process still runs.
+    /// Whether this process is still running.
     #[must_use]
     pub fn alive(self) -> bool {
         start_time(self.pid) == Some(self.start_time)
     }
 
-    /// Sends a signal to exactly this process.
+    /// Sends a signal to this process.
     ///
     /// # Errors
     /// [`ProcessError::Gone`] if it has ended.
@@ -98,12 +98,12 @@ impl Identity {
         }
     }
 
-    /// Ends this process: SIGTERM, and SIGKILL if it still runs after `grace`. One that has ended
-    /// already is no error.
+    /// Ends the process with SIGTERM, then with SIGKILL if it still runs after `grace`. It is no
+    /// error if the process has already ended.
     ///
     /// # Errors
-    /// [`ProcessError::Signal`] if it may not be signalled, [`ProcessError::StillRuns`] if even
-    /// SIGKILL does not end it within `grace` and a second.
+    /// [`ProcessError::Signal`] if it cannot be signalled. [`ProcessError::StillRuns`] if it still
+    /// runs `grace` plus one second after SIGKILL.
     pub fn stop(self, grace: Duration) -> Result<(), ProcessError> {
         for (signal, limit) in
             [(Signal::SIGTERM, grace), (Signal::SIGKILL, grace + Duration::from_secs(1))]
@@ -126,11 +126,12 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A field of `/proc/PID/stat` from the third on, by its number in `proc_pid_stat(5)`, of a process
-/// that runs; a zombie counts as ended.
+/// Reads a field of `/proc/PID/stat` from the third on, numbered as in `proc_pid_stat(5)`. Returns
+/// `None` for a process that has ended, including a zombie.
 fn stat<T: FromStr>(pid: i32, field: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, field 2, may hold spaces and parentheses: count from the last one.
+    // The process name (field 2) may contain spaces and parentheses, so fields are counted from the
+    // last one.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.clone().next()?;
@@ -144,13 +145,13 @@ fn start_time(pid: i32) -> Option<u64> {
     stat(pid, 22)
 }
 
-/// A process, its parent, its parent's parent, and so on.
+/// The process, its parent, its parent's parent, and so on, without process 1.
 pub(crate) fn ancestry(pid: i32) -> impl Iterator<Item = i32> {
     std::iter::successors(Some(pid), |pid| stat(*pid, 4).filter(|parent| *parent > 1))
 }
 
-/// Its command line, arguments separated by spaces; absent for kernel threads and for what has
-/// ended.
+/// The command line of a process, arguments separated by spaces. `None` for kernel threads and
+/// processes that have ended.
 pub(crate) fn command_line(pid: i32) -> Option<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_owned();
@@ -171,8 +172,8 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
-/// A child process under guard: dropped, it is killed and reaped, unless [`Process::detach`]ed
-/// before.
+/// A guard for a child process. Dropping it kills and reaps the child, unless it was
+/// [`Process::detach`]ed.
 #[derive(Debug)]
 pub struct Process {
     child: Option<Child>,
@@ -180,7 +181,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the command, in a process group of its own so that Ctrl-C reaches the caller only.
+    /// Starts the command in a process group of its own, so that Ctrl-C reaches only the caller.
     ///
     /// # Errors
     /// [`ProcessError::Start`] if the program cannot be started.
@@ -191,7 +192,7 @@ impl Process {
             .spawn()
             .map_err(|source| ProcessError::Start { command: format!("{command:?}"), source })?;
         let pid = child.id().cast_signed();
-        // A child that has ended is a zombie until it is reaped, so its id is still its own.
+        // A child that has ended stays a zombie until it is reaped, so its id cannot be reused yet.
         let identity = Identity { pid, start_time: start_time(pid).unwrap_or_default() };
         Ok(Self { child: Some(child), identity })
     }
@@ -202,13 +203,13 @@ impl Process {
         self.identity.pid
     }
 
-    /// Who it is, to be recorded.
+    /// The identity of the process, for a record of it.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Its standard input, output and error, where they are pipes.
+    /// The child with its standard streams, where they are pipes.
     pub fn child_mut(&mut self) -> Option<&mut Child> {
         self.child.as_mut()
     }
@@ -216,25 +217,25 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Errors
-    /// [`ProcessError::Gone`] if it has ended.
+    /// [`ProcessError::Gone`] if the process has ended.
     pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
         self.identity.signal(signal)
     }
 
-    /// Its exit status, if it has ended.
+    /// The exit status, if the process has ended.
     ///
     /// # Errors
-    /// [`ProcessError::Wait`] if the kernel refuses.
+    /// [`ProcessError::Wait`] if the system call fails.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
         let pid = self.identity.pid;
         let child = self.child.as_mut().ok_or(ProcessError::Gone(pid))?;
         child.try_wait().map_err(|source| ProcessError::Wait { pid, source })
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     ///
     /// # Errors
-    /// [`ProcessError::StillRuns`] if that takes longer than `limit`.
+    /// [`ProcessError::StillRuns`] if it still runs after `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, ProcessError> {
         let start = Instant::now();
         loop {
@@ -248,10 +249,11 @@ impl Process {
         }
     }
 
-    /// Ends it: SIGTERM, and SIGKILL if it still runs after `grace`. Returns how it ended.
+    /// Ends the process with SIGTERM, then with SIGKILL if it still runs after `grace`. Returns its
+    /// exit status.
     ///
     /// # Errors
-    /// [`ProcessError::Wait`] if the kernel refuses.
+    /// [`ProcessError::Wait`] if the system call fails.
     pub fn stop(mut self, grace: Duration) -> Result<ExitStatus, ProcessError> {
         if let Some(status) = self.try_wait()? {
             return Ok(status);
@@ -266,15 +268,15 @@ impl Process {
         }
     }
 
-    /// Ends it by SIGKILL at once and reaps it. Returns how it ended.
+    /// Kills the process with SIGKILL and reaps it. Returns its exit status.
     ///
     /// # Errors
-    /// [`ProcessError::Wait`] if the kernel refuses.
+    /// [`ProcessError::Wait`] if the system call fails.
     pub fn kill(mut self) -> Result<ExitStatus, ProcessError> {
         self.kill_and_reap()
     }
 
-    /// Lets it run on, without a guard.
+    /// Removes the guard: the process keeps running.
     pub fn detach(mut self) -> Identity {
         self.child = None;
         self.identity

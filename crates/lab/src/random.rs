@@ -1,15 +1,15 @@
-//! Numbers that look random and are the same in every run.
+//! Pseudo-random numbers that are the same in every run.
 
-/// The one seed of this repository: queue pairs and whatever else is drawn come from it. Drawn
-/// once, never chosen.
+/// The seed of all pseudo-random values in this repository, such as queue pair numbers.
 pub const SEED: u64 = 0x5a31_a557_391f_47ec;
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+/// The SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to a seed.
+    /// A generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -23,7 +23,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, each equally likely (to within `bound` in 2⁶⁴).
+    /// A uniformly distributed number below `bound` (with an error of `bound` in 2⁶⁴).
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next() as u128 * bound as u128) >> 64) as u64
     }

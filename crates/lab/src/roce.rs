@@ -1,5 +1,5 @@
-//! RoCE-shaped traffic: correct headers and ICRC, many queue pairs, each frame numbered and checked
-//! at the other end.
+//! RoCE-shaped traffic: many queue pairs with correct headers and ICRC. Frames are numbered and
+//! checked at the receiver.
 
 mod frame;
 mod sink;
@@ -25,36 +25,36 @@ pub(crate) use stream::{PAYLOAD, Stream};
 /// Traffic could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum RoceError {
-    /// The interface.
+    /// The interface cannot be used.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{0}")]
     Setting(String),
-    /// Nobody answers for the destination address.
+    /// The destination address does not answer ARP.
     #[error("no MAC address for {0}: it does not answer ARP")]
     Unresolved(Ipv4Addr),
     /// A socket or thread could not be set up.
     #[error("cannot {action}")]
     Io {
-        /// What was to be done.
+        /// The operation that failed.
         action: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// The two queue pair numbers of one connection.
+/// The two queue pair numbers of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Connection {
-    /// The sender's own number: only its UDP source port shows it.
+    /// The sender's queue pair number. Only the UDP source port depends on it.
     pub local: QueuePair,
-    /// The receiver's number: in every base transport header.
+    /// The receiver's queue pair number, which is in the base transport header.
     pub remote: QueuePair,
 }
 
-/// Draws `count` connections from a seed; all remote numbers differ. Numbers 0 and 1 are
-/// management's.
+/// Draws `count` connections from a seed, all with different remote numbers. Numbers 0 and 1 are
+/// reserved for management.
 #[must_use]
 pub fn connections(seed: u64, count: usize) -> Vec<Connection> {
     let mut random = Random::new(seed);
@@ -73,19 +73,19 @@ pub fn connections(seed: u64, count: usize) -> Vec<Connection> {
     drawn
 }
 
-/// The UDP source port inside the overlay.
+/// How the UDP source port of the inner frames is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InnerPort {
-    /// One for all queue pairs, as older NICs and many traffic generators send. Only the queue pair
-    /// tells flows apart.
+    /// One port for all queue pairs, as older NICs and many traffic generators do. Flows then
+    /// differ only by queue pair number.
     Constant(u16),
-    /// One per connection, by the formula of rdma-core and mlx5 for a flow label of 0.
+    /// A port for each connection, from the formula of rdma-core and mlx5 for flow label 0.
     PerQueuePair,
 }
 
 impl InnerPort {
-    /// The port of a connection.
+    /// The UDP source port of a connection.
     #[must_use]
     pub fn of(self, connection: Connection) -> u16 {
         match self {
@@ -103,11 +103,10 @@ impl InnerPort {
     }
 }
 
-/// The MAC address behind an IPv4 address on the calling thread's links; makes the kernel ask for
-/// it.
+/// Resolves an IPv4 address on a link of the calling thread's namespace to a MAC address.
 ///
 /// # Errors
-/// [`RoceError::Unresolved`] if nobody answers within `limit`.
+/// [`RoceError::Unresolved`] if there is no answer within `limit`.
 pub fn resolve(address: Ipv4Addr, limit: Duration) -> Result<MacAddr, RoceError> {
     const DISCARD_PORT: u16 = 9;
     let io_error = |source| RoceError::Io { action: "open a UDP socket", source };
@@ -115,15 +114,15 @@ pub fn resolve(address: Ipv4Addr, limit: Duration) -> Result<MacAddr, RoceError>
     let mut found = None;
     wait_until(limit, || {
         found = neighbour(address);
-        // A refusal of the port comes back as an error of the next send: it means the host is
-        // there.
+        // The datagram only triggers ARP. An ICMP port unreachable is reported as an error by the
+        // next send, and is ignored.
         let _ = found.is_none() && socket.send_to(&[], (address, DISCARD_PORT)).is_ok();
         found.is_some()
     });
     found.ok_or(RoceError::Unresolved(address))
 }
 
-/// A complete entry of the ARP table of the calling thread's namespace.
+/// Reads a complete entry of the ARP table in the calling thread's namespace.
 fn neighbour(address: Ipv4Addr) -> Option<MacAddr> {
     let table = std::fs::read_to_string("/proc/thread-self/net/arp").ok()?;
     table.lines().skip(1).find_map(|line| {
@@ -135,11 +134,11 @@ fn neighbour(address: Ipv4Addr) -> Option<MacAddr> {
     })
 }
 
-/// Tells the bridges on the way where the interface's MAC address is, by a gratuitous ARP (RFC 5227
-/// section 2.3).
+/// Sends a gratuitous ARP (RFC 5227 section 2.3), so that bridges learn the interface's MAC
+/// address.
 ///
 /// # Errors
-/// If the interface cannot send, or has no IPv4 address.
+/// If the interface cannot send or has no IPv4 address.
 pub fn announce(interface: &str) -> Result<(), RoceError> {
     let interface = Interface::find(interface)?;
     let address = interface.ipv4.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! The links that traffic between two hosts can take, and how it was spread over them.
+//! The links that traffic between two hosts can take, and its distribution over them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,26 +11,25 @@ use crate::deployed::{Deployed, Host, Overlay};
 use crate::roce::{CARRIED, Report};
 use crate::topology::{Endpoint, Topology};
 
-/// How one stream was spread.
+/// The distribution of one stream over links, and how it arrived.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The fullest link over the mean, of the links side by side where these are most; 1 is even.
+    /// The max-mean ratio over the links of the widest tier; 1 is even.
     pub mmr: f64,
-    /// Jain's index over the same links; 1 is even.
+    /// Jain's fairness index over the same links; 1 is even.
     pub jain: f64,
-    /// Frames that arrived after a later one of their queue pair.
+    /// Frames that arrived after a later frame of their queue pair.
     pub reordered: u64,
     /// Frames that did not arrive, or arrived damaged.
     pub lost: u64,
     /// Frames that arrived twice.
     pub duplicated: u64,
-    /// Frames that each link on the way carried in the direction of the traffic, whatever they
-    /// were.
+    /// The number of frames that each link on the path carried in the direction of the traffic.
     pub links: BTreeMap<String, u64>,
 }
 
 impl Spread {
-    /// What this link carried of all that its tier carried, 0 to 1.
+    /// The share of the tier's frames that this link carried, 0 to 1.
     #[must_use]
     pub fn share(&self, link: &str, tier: &[String]) -> f64 {
         let load = |name: &str| self.links.get(name).copied().unwrap_or_default() as f64;
@@ -39,21 +38,21 @@ impl Spread {
     }
 }
 
-/// A link, where its frames are counted.
+/// A link, and the end where its frames are counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Counter {
-    /// The end of the leaf, where the link has one, or else the sending end.
+    /// The end at a leaf if the link has one, otherwise the sending end.
     end: Endpoint,
-    /// Whether the traffic's frames leave there, or arrive.
+    /// Whether frames of the stream are sent at `end`; otherwise they are received there.
     sends: bool,
     /// The sending end.
     near: Endpoint,
 }
 
-/// The shortest ways from one leaf to another.
+/// The shortest paths from one leaf to another.
 #[derive(Debug, Clone)]
 pub(crate) struct Way {
-    /// Links side by side, in the order that frames pass them.
+    /// Parallel links by tier, in the order that frames pass them.
     tiers: Vec<Vec<Counter>>,
 }
 
@@ -82,7 +81,7 @@ impl Way {
         Self { tiers }
     }
 
-    /// The names of its links, `node:interface`.
+    /// The names of the links by tier, as `node:interface`.
     pub(crate) fn tiers(&self) -> Vec<Vec<String>> {
         self.tiers
             .iter()
@@ -90,17 +89,17 @@ impl Way {
             .collect()
     }
 
-    /// The first of its tiers that has most links.
+    /// The first of the tiers with the most links.
     pub(crate) fn widest(&self) -> Vec<String> {
         self.tiers().into_iter().rev().max_by_key(Vec::len).unwrap_or_default()
     }
 
-    /// The sending leaf's links on it.
+    /// The sending leaf's links on the path.
     pub(crate) fn uplinks(&self) -> Vec<Endpoint> {
         self.tiers.first().into_iter().flatten().map(|counter| counter.end.clone()).collect()
     }
 
-    /// The links on it that lead into a circuit, each with the circuit's own interface.
+    /// The links on the path that lead into a circuit, each with the interface of the circuit.
     pub(crate) fn circuits(&self, topology: &Topology) -> BTreeMap<Endpoint, Endpoint> {
         let ports: BTreeSet<Endpoint> = topology.circuits().flatten().collect();
         let near = self.tiers.iter().flatten().map(|counter| &counter.near);
@@ -108,7 +107,8 @@ impl Way {
         into.filter(|(_, port)| ports.contains(port)).collect()
     }
 
-    /// Frames that each link has carried in the traffic's direction, as many as the bytes say.
+    /// The number of frames that each link has carried in the direction of the traffic, computed
+    /// from bytes.
     pub(crate) fn loads(
         &self,
         deployed: &Deployed,
@@ -127,7 +127,7 @@ impl Way {
         Ok(loads)
     }
 
-    /// What happened to a stream between two readings of [`Way::loads`].
+    /// The distribution of a stream, from two readings of [`Way::loads`].
     pub(crate) fn spread(
         &self,
         before: &BTreeMap<String, u64>,
@@ -151,8 +151,8 @@ impl Way {
     }
 }
 
-/// Who sends to whom, where nobody says otherwise: the first host, and of its VNI the first of
-/// those that are farthest away.
+/// The default sender and receiver: the first host, and the first of the most distant hosts of its
+/// VNI.
 pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a Host, &'a Host)> {
     let from = overlay.hosts.first()?;
     let distances = distances(topology, &from.leaf);
@@ -160,8 +160,7 @@ pub(crate) fn ends<'a>(topology: &Topology, overlay: &'a Overlay) -> Option<(&'a
     Some((from, others.max_by_key(|to| distances.get(to.leaf.as_str()))?))
 }
 
-/// The two ends of each link. A circuit and the links at its two ends are one link between the
-/// nodes that they join.
+/// The two ends of each link. A circuit and the links at its ends are combined into one link.
 fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
     let circuits: Vec<[Endpoint; 2]> = topology.circuits().collect();
     let ports: BTreeSet<&Endpoint> = circuits.iter().flatten().collect();
@@ -176,7 +175,7 @@ fn links(topology: &Topology) -> Vec<[Endpoint; 2]> {
     plain.cloned().chain(joined).collect()
 }
 
-/// How many links away each node is.
+/// The distance of each node in links.
 fn distances(topology: &Topology, from: &str) -> BTreeMap<String, usize> {
     let links = links(topology);
     let mut distances = BTreeMap::from([(from.to_owned(), 0)]);
@@ -250,7 +249,7 @@ mod tests {
     #[test]
     fn a_path_with_a_circuit_is_as_long_as_one_without() {
         let mut mixed = topology("scaleacross");
-        // The circuit at wan:a1 gives way to a link.
+        // A plain link replaces the circuit at wan:a1.
         let near = Endpoint { node: "spine1".into(), interface: "dci1".into() };
         let [a, b] = mixed.circuits().find(|[a, _]| a.interface == "a1").unwrap();
         let (far, ports) = (mixed.peer(&b).unwrap().clone(), [a, b]);

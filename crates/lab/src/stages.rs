@@ -1,5 +1,5 @@
-//! Nodes come up at the same time, each through its stages, and wait for each other where the file
-//! says so.
+//! Brings nodes up in parallel. Each node passes its stages, and waits for other nodes where the
+//! topology file requires it.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use crate::fabric::{FabricError, OnProgress};
 use crate::topology::{Stage, Topology, TopologyError};
 
-/// How often whoever waits looks whether somebody wants to stop.
+/// How often a waiting thread checks whether the work was stopped.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often it is said what is being waited for.
+/// How often progress is reported.
 const SAY: Duration = Duration::from_secs(1);
 
-/// How far everybody is.
+/// The progress of all nodes.
 #[derive(Debug, Default)]
 struct Progress {
     /// The last stage that each node has completed.
     done: BTreeMap<String, Stage>,
     /// Nodes whose links may be made.
     ready: BTreeMap<String, bool>,
-    /// Links that are made, by their place in the file.
+    /// Whether each link exists, by its index in the file.
     made: Vec<bool>,
-    /// Nobody goes on.
+    /// Set when the work is stopped: no node continues.
     stopped: bool,
 }
 
-/// Where nodes tell how far they are, and wait for others.
+/// Shared state through which nodes publish their progress and wait for others.
 #[derive(Debug)]
 pub(crate) struct Board<'a> {
     topology: &'a Topology,
@@ -35,7 +35,8 @@ pub(crate) struct Board<'a> {
 }
 
 impl<'a> Board<'a> {
-    /// Nobody has begun. Links between nodes that wait for nothing can be made at once.
+    /// A board on which no node has started. Links between nodes without delays and early stages
+    /// can be made immediately.
     pub(crate) fn new(topology: &'a Topology) -> Self {
         let at_once = |node: &str| {
             topology.nodes.get(node).is_some_and(|node| {
@@ -63,7 +64,7 @@ impl<'a> Board<'a> {
         self.changed.notify_all();
     }
 
-    /// Waits until it is so. `false` if nobody goes on.
+    /// Waits until `so` holds or `limit` has passed. Returns `false` if the work was stopped.
     fn wait(&self, limit: Option<Instant>, so: impl Fn(&Progress) -> bool) -> bool {
         let mut progress = self.lock();
         loop {
@@ -78,7 +79,7 @@ impl<'a> Board<'a> {
         }
     }
 
-    /// Waits for what the node's stage waits for. `false` if nobody goes on.
+    /// Waits for the nodes that this stage depends on. Returns `false` if the work was stopped.
     pub(crate) fn enter(&self, node: &str, stage: Stage) -> bool {
         let waits = self.topology.nodes.get(node).and_then(|node| node.stages.get(&stage));
         let waits = waits.map(|stage| stage.wait_for.as_slice()).unwrap_or_default();
@@ -89,15 +90,15 @@ impl<'a> Board<'a> {
         })
     }
 
-    /// The node has completed a stage.
+    /// Records that the node has completed a stage.
     pub(crate) fn done(&self, node: &str, stage: Stage) {
         self.change(|progress| {
             progress.done.insert(node.to_owned(), stage);
         });
     }
 
-    /// The node's links may be made; waits until they are, or those of the node whose namespace it
-    /// shares. `false` if nobody goes on.
+    /// Marks the node's links as ready to be made and waits until they exist. A node that shares a
+    /// namespace waits for the links of its owner. Returns `false` if the work was stopped.
     pub(crate) fn await_links(&self, node: &str) -> bool {
         self.change(|progress| {
             progress.ready.insert(node.to_owned(), true);
@@ -112,18 +113,18 @@ impl<'a> Board<'a> {
         })
     }
 
-    /// Lets time pass. `false` if nobody goes on.
+    /// Waits for the given time. Returns `false` if the work was stopped.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         self.wait(Some(Instant::now() + time), |_| false)
     }
 
-    /// Nobody goes on.
+    /// Stops the work of all nodes.
     pub(crate) fn stop(&self) {
         self.change(|progress| progress.stopped = true);
     }
 
-    /// Makes links as soon as both their ends are ready, in the order of the file, and reports what
-    /// all nodes have done, until `ended` says that they have ended.
+    /// Makes links in the order of the file as soon as both ends are ready, and reports progress.
+    /// Returns when `ended` returns true.
     pub(crate) fn oversee(
         &self,
         make: impl Fn(usize) -> Result<(), FabricError>,
@@ -187,7 +188,8 @@ impl<'a> Board<'a> {
     }
 }
 
-/// Whether somebody waits for this stage of the node, or has something to do in it.
+/// Whether the node must reach this stage: another node waits for it, or the node has settings for
+/// this stage or a later one.
 pub(crate) fn is_asked_for(topology: &Topology, node: &str, stage: Stage) -> bool {
     let own =
         topology.nodes.get(node).is_some_and(|node| node.stages.keys().any(|own| *own >= stage));
@@ -199,7 +201,7 @@ pub(crate) fn is_asked_for(topology: &Topology, node: &str, stage: Stage) -> boo
     own || waits.into_iter().any(|(waited, of)| waited == node && *of >= stage)
 }
 
-/// Whether all that is waited for can come.
+/// Checks that every `wait-for` can be fulfilled.
 pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
     for (name, node) in &topology.nodes {
         for (stage, settings) in &node.stages {
@@ -214,7 +216,8 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
             (Stage::Healthy, "healthcheck", node.healthcheck.is_some()),
             (Stage::Exit, "cmd", !node.program.is_empty()),
         ] {
-            // Exit is after healthy, but a node without a health check can end all the same.
+            // A node without a health check may have the stage `exit`, although that is after
+            // `healthy`.
             let asked = is_asked_for(topology, name, stage)
                 && (stage == Stage::Exit || !is_asked_for(topology, name, Stage::Exit));
             if asked && !has {
@@ -231,7 +234,8 @@ pub(crate) fn check(topology: &Topology) -> Result<(), TopologyError> {
     Ok(())
 }
 
-/// Looks for circles from a stage of a node on. `known` are those that lead into none.
+/// Searches for dependency cycles, depth first. `known` has the stages that are already known to be
+/// in none.
 fn follow<'a>(
     topology: &'a Topology,
     at: (&'a str, Stage),
@@ -261,7 +265,7 @@ fn follow<'a>(
     Ok(())
 }
 
-/// What must be complete before this stage of the node is.
+/// The stages that must be complete before this stage of the node can be.
 fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a str, Stage)> {
     let waits = |name: &str, stage: Stage| {
         let settings = topology.nodes.get(name).and_then(|node| node.stages.get(&stage));
@@ -272,7 +276,7 @@ fn before<'a>(topology: &'a Topology, name: &'a str, stage: Stage) -> Vec<(&'a s
     let mut all: Vec<(&str, Stage)> =
         previous.map(|previous| (name, previous)).into_iter().chain(waits(name, stage)).collect();
     if stage == Stage::CreateLinks {
-        // A link is made when its other end may have it, too.
+        // A link is made only when its other end is ready, too.
         for link in
             topology.links.iter().filter(|link| link.ends.iter().any(|end| end.node == name))
         {
@@ -376,7 +380,7 @@ mod tests {
         );
         assert!(at("link 0") < at("a has links") && at("link 0") < at("b has links"), "{events:?}");
 
-        // Whoever waits when nobody goes on does not wait any more.
+        // Once the work is stopped, waiting threads return.
         let board = Board::new(&topology);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| board.await_links("b"));

@@ -1,5 +1,5 @@
-//! What a fabric leaves on disk while it is up, so that any later process can end exactly what was
-//! started.
+//! The state of a fabric on disk while it is up. From it, a later process can end exactly the
+//! processes that were started.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -18,44 +18,44 @@ const KEPT: &str = "kept";
 /// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file of it cannot be read or written.
+    /// A file of the state cannot be read or written.
     #[error("cannot use {}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A file of it holds something else than this program writes.
+    /// A file of the state does not have the expected content.
     #[error("{} is damaged", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// Another process builds or removes the same fabric now.
+    /// Another process is building or removing the same fabric.
     #[error("another lab process works on '{0}'")]
     Busy(String),
 }
 
-/// A process of a node, as it was started.
+/// A record of a process that was started in a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// What it is, for example `bgpd`.
+    /// The name of the process, for example `bgpd`.
     pub name: String,
-    /// Which process.
+    /// The id and start time of the process.
     #[serde(flatten)]
     pub identity: Identity,
 }
 
-/// Held while a fabric is built or removed.
+/// The lock that is held while a fabric is built or removed.
 #[derive(Debug)]
 pub(crate) struct Lock(#[allow(dead_code, reason = "held, not used")] UnixListener);
 
-/// `/run/vtepd-lab/NAME`.
+/// The state directory of a fabric, `/run/vtepd-lab/NAME`.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     directory: PathBuf,
@@ -66,7 +66,7 @@ impl State {
         Self { directory: Path::new(BASE).join(name) }
     }
 
-    /// The names of all fabrics that have a state.
+    /// The names of all fabrics that have a state directory.
     pub(crate) fn list() -> Vec<String> {
         let Ok(entries) = fs::read_dir(BASE) else { return Vec::new() };
         let directories =
@@ -77,8 +77,8 @@ impl State {
         names
     }
 
-    /// Keeps other processes from building or removing the fabric until the lock is dropped, or its
-    /// holder dies. An abstract socket, so that nothing stays behind.
+    /// Prevents other processes from building or removing the fabric until the lock is dropped or
+    /// its holder dies. It is an abstract socket, so no file has to be removed.
     pub(crate) fn lock(name: &str) -> Result<Lock, StateError> {
         let address = SocketAddr::from_abstract_name(format!("vtepd-lab/{name}"));
         match address.and_then(|address| UnixListener::bind_addr(&address)) {
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// A node's directory.
+    /// The directory of a node.
     pub(crate) fn node(&self, node: &str) -> PathBuf {
         self.directory.join("nodes").join(node)
     }
@@ -110,19 +110,19 @@ impl State {
         serde_json::from_slice(&text).map_err(|source| StateError::Damaged { path, source })
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and its parents.
     #[expect(clippy::unused_self, reason = "only directories of the state are made")]
     pub(crate) fn make(&self, path: &Path) -> Result<(), StateError> {
         fs::create_dir_all(path).map_err(|source| StateError::Io { path: path.to_owned(), source })
     }
 
-    /// Remembers that the fabric is to stay up, until it is removed.
+    /// Records that the fabric is to stay up until it is removed.
     pub(crate) fn keep(&self) -> Result<(), StateError> {
         let path = self.directory.join(KEPT);
         fs::write(&path, b"").map_err(|source| StateError::Io { path, source })
     }
 
-    /// Whether the fabric was left up on purpose.
+    /// Whether the fabric was kept on purpose.
     pub(crate) fn is_kept(&self) -> bool {
         self.directory.join(KEPT).exists()
     }
@@ -133,15 +133,15 @@ impl State {
                 Err(StateError::Io { path: self.directory.clone(), source })
             }
             _ => {
-                // The last one leaves nothing; where others are up, it is not empty, and stays.
+                // This succeeds only if no other fabric has a state.
                 let _ = fs::remove_dir(BASE);
                 Ok(())
             }
         }
     }
 
-    /// One line per process, written at once, so that a killed writer leaves no half of one in the
-    /// middle.
+    /// Appends one line for the process with a single write, so that a killed writer leaves no
+    /// partial line.
     pub(crate) fn record(&self, record: &Record) -> Result<(), StateError> {
         let path = self.processes();
         let mut line = serde_json::to_vec(record)

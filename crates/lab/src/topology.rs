@@ -1,4 +1,4 @@
-//! A fabric as its ContainerLab file describes it.
+//! A fabric as described by its ContainerLab file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,41 +10,41 @@ use serde::{Deserialize, Serialize};
 use crate::wan::Circuit;
 use crate::{expand, parse, stages};
 
-/// The MTU of a link that gives none, in bytes: ContainerLab's.
+/// MTU in bytes of a link without an `mtu:` key. ContainerLab has the same default.
 pub const LINK_MTU: u32 = 9500;
 
-/// The longest name the kernel takes for an interface (`IFNAMSIZ` without its final zero).
+/// The longest interface name that the kernel accepts (`IFNAMSIZ` without the terminating zero).
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// A topology file that cannot be read, or that asks for something namespaces cannot give.
+/// A topology file cannot be read, or requires a feature that network namespaces do not have.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// The file, or a file it binds, cannot be read.
+    /// The topology file, or a file that it refers to, cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is no YAML.
+    /// The file is not valid YAML.
     #[error("no valid YAML")]
     Yaml(#[from] serde_norway::Error),
-    /// An environment variable is unset and has no default, or the expression is another than
-    /// `${NAME:-default}`.
+    /// An environment variable is unset and has no default, or the expression has an unsupported
+    /// form.
     #[error(
         "cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}"
     )]
     Variable {
-        /// What stands behind the `$`.
+        /// The text after the `$`.
         expression: String,
     },
-    /// ContainerLab may know this, but namespaces cannot, or not yet.
+    /// ContainerLab may support this key or value, but the lab does not.
     #[error("{place}: not supported by lab{}", reason(.why))]
     Unsupported {
         /// Where in the file, for example `topology.nodes.leaf1.startup-config`.
         place: String,
-        /// Why, or empty.
+        /// The reason; may be empty.
         why: &'static str,
     },
     /// A value has the wrong type or form.
@@ -52,29 +52,29 @@ pub enum TopologyError {
     Expected {
         /// Where in the file.
         place: String,
-        /// What belongs there.
+        /// The expected value.
         expected: &'static str,
     },
-    /// Something is missing.
+    /// A required key is missing.
     #[error("{place}: missing")]
     Missing {
         /// Where in the file.
         place: String,
     },
-    /// A link or a `network-mode` names a node that the file does not have.
+    /// A link, a `network-mode` or a `wait-for` names a node that the file does not define.
     #[error("{place}: no node '{node}'")]
     NoSuchNode {
         /// Where in the file.
         place: String,
-        /// The name.
+        /// The name of the node.
         node: String,
     },
-    /// Nodes wait for each other.
+    /// The stages of some nodes wait for each other in a cycle.
     #[error("{place}: waits for itself: {circle}")]
     Circle {
         /// Where in the file.
         place: String,
-        /// Who waits for whom.
+        /// The cycle: nodes with their stages.
         circle: String,
     },
     /// Two links end at the same interface.
@@ -82,12 +82,12 @@ pub enum TopologyError {
     Twice {
         /// Where in the file.
         place: String,
-        /// `node:interface`.
+        /// The interface, as `node:interface`.
         interface: String,
     },
 }
 
-/// Whether a program of a file is this one, wherever its image has it.
+/// Returns whether a program name refers to `lab`, in whatever directory it is.
 pub(crate) fn is_lab(program: &str) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "lab")
 }
@@ -96,97 +96,97 @@ fn reason(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(" ({why})") }
 }
 
-/// What a ContainerLab file says, as far as namespaces can do it; the rest was refused when it was
-/// read.
+/// A parsed and checked ContainerLab file. [`Topology::load`] refuses what namespaces cannot
+/// provide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// `name:` of the file.
     pub name: String,
-    /// By name.
+    /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// In the order of the file.
+    /// The links in the order of the file.
     pub links: Vec<Link>,
-    /// What the file asks for that is left out here, in words for its author.
+    /// Settings of the file that the lab ignores, as messages for the user.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// `linux`: whatever its files and commands make of it.
+    /// `linux`: a namespace that its files and commands configure.
     #[default]
     Linux,
-    /// `bridge`: one bridge, called as the node, with all its links in it.
+    /// `bridge`: a Linux bridge with the name of the node. All links of the node are its ports.
     Bridge,
 }
 
-/// A node: a network namespace, and what runs in it.
+/// A node: a network namespace and the processes in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
     /// `kind:`.
     pub kind: Kind,
-    /// `group:`, which has no effect of its own.
+    /// `group:`. Settings of the group are merged into the node when the file is read.
     pub group: Option<String>,
-    /// The node whose namespace this one shares (`network-mode: container:NODE`).
+    /// The node whose namespace this node uses (`network-mode: container:NODE`).
     pub shares: Option<String>,
-    /// Files and directories that the node sees at another place.
+    /// Files and directories that are bind-mounted in the node.
     pub binds: Vec<Bind>,
-    /// Commands, in words, run once all links are there and FRR has started.
+    /// Commands as lists of words. They run after all links are made and FRR has started.
     pub exec: Vec<Vec<String>>,
-    /// A program and its arguments (`entrypoint:` and `cmd:`), started once the node's links are
-    /// there; it ends with the fabric. Empty for none. One that is called `lab` is this very
-    /// program.
+    /// A program and its arguments (`entrypoint:` and `cmd:`); empty for none. It starts once the
+    /// node's links exist and ends with the fabric. A program named `lab` is the running `lab`
+    /// itself.
     pub program: Vec<String>,
-    /// `startup-delay:`, in seconds, before the node's links are made and anything runs.
+    /// `startup-delay:` in seconds, before the node's links are made and its processes start.
     pub startup_delay: u64,
-    /// `stages:`; those without settings are absent.
+    /// `stages:`. Stages without settings are absent.
     pub stages: BTreeMap<Stage, StageSettings>,
-    /// `healthcheck:`; it is run where a node waits for this one to be healthy.
+    /// `healthcheck:`. It runs if some node waits for this one to be healthy.
     pub healthcheck: Option<Healthcheck>,
-    /// Environment of every command of the node; `env-files` and `env`.
+    /// The environment of all commands of the node, from `env-files` and `env`.
     pub env: BTreeMap<String, String>,
-    /// Kernel parameters of the namespace; all begin with `net.`.
+    /// Kernel parameters (sysctls) of the namespace. All of them start with `net.`.
     pub sysctls: BTreeMap<String, String>,
-    /// The root file system that FRR is run from, if it is not this machine's: `LAB_FRR_ROOT` when
-    /// the fabric was made.
+    /// The root file system that FRR runs from: `LAB_FRR_ROOT` at the time the fabric was made.
+    /// `None` is the machine's own root.
     pub frr_root: Option<PathBuf>,
 }
 
-/// `source:target[:ro]`.
+/// A bind mount: `source:target[:ro]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
-    /// An absolute path outside.
+    /// An absolute path on the machine.
     pub source: PathBuf,
-    /// An absolute path inside.
+    /// An absolute path in the node.
     pub target: PathBuf,
-    /// Whether the node may only read it.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// Where a node is on its way, in this order (`stages:`).
+/// The stages of a node's start, in order (`stages:`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Its namespace is there.
+    /// The namespace exists.
     Create,
-    /// Its links are there, and its processes run.
+    /// The links exist, and FRR and the node's program have started.
     CreateLinks,
-    /// Its `exec` has been run.
+    /// The `exec` commands have finished.
     Configure,
-    /// Its health check has passed.
+    /// The health check has passed.
     Healthy,
-    /// Its program has ended.
+    /// The node's program has ended.
     Exit,
 }
 
 impl Stage {
-    /// All of them.
+    /// All stages in order.
     pub const ALL: [Self; 5] =
         [Self::Create, Self::CreateLinks, Self::Configure, Self::Healthy, Self::Exit];
 
-    /// As files call it.
+    /// The name of the stage in a topology file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -203,34 +203,34 @@ impl Stage {
     }
 }
 
-/// One stage of a node.
+/// The settings of one stage of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSettings {
-    /// Nodes that must have completed a stage before this one begins.
+    /// Nodes that must complete a stage before this one begins.
     pub wait_for: Vec<(String, Stage)>,
-    /// Commands, in words, when it begins.
+    /// Commands, as lists of words, that run when the stage begins.
     pub on_enter: Vec<Vec<String>>,
-    /// Commands, in words, when it is complete.
+    /// Commands, as lists of words, that run when the stage is complete.
     pub on_exit: Vec<Vec<String>>,
 }
 
-/// How it is found out that a node is healthy.
+/// How to test whether a node is healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healthcheck {
-    /// A command in words; 0 is healthy.
+    /// The command as a list of words. Exit status 0 means healthy.
     pub test: Vec<String>,
-    /// Between two tests.
+    /// The time between two tests.
     pub interval: Duration,
-    /// How long one test may take.
+    /// The time limit of one test.
     pub timeout: Duration,
-    /// So many failures in a row are a sick node.
+    /// The number of failures after which the node is unhealthy.
     pub retries: u64,
-    /// Failures in the beginning that do not count.
+    /// The time after the start during which failures do not count.
     pub start_period: Duration,
 }
 
 impl Default for Healthcheck {
-    /// Docker's.
+    /// The same values as Docker's.
     fn default() -> Self {
         let half_a_minute = Duration::from_secs(30);
         Self {
@@ -243,33 +243,33 @@ impl Default for Healthcheck {
     }
 }
 
-/// A veth pair.
+/// A link: a veth pair between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Its two ends.
+    /// The two ends.
     pub ends: [Endpoint; 2],
-    /// What is set at each.
+    /// The settings of each end.
     #[serde(default)]
     pub settings: [EndSettings; 2],
-    /// In bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
 }
 
-/// What is set at one end of a link.
+/// The settings of one end of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndSettings {
-    /// The MAC address, if it is not to be drawn.
+    /// The MAC address; `None` for a random one.
     pub mac: Option<String>,
-    /// IPv4 and IPv6 addresses with their prefix lengths.
+    /// IPv4 and IPv6 addresses with prefix lengths.
     pub addresses: Vec<String>,
 }
 
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// The interface in it.
+    /// The name of the interface in the node.
     pub interface: String,
 }
 
@@ -280,7 +280,7 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl Topology {
-    /// Reads a ContainerLab file. Variables in it come from the environment.
+    /// Reads a ContainerLab file. Variables are replaced from the environment.
     ///
     /// # Errors
     /// [`TopologyError`], with the place in the file.
@@ -293,8 +293,8 @@ impl Topology {
         })
     }
 
-    /// Reads the text of a ContainerLab file that lies in `directory` (binds are relative to it),
-    /// with `lookup` as its environment.
+    /// Parses the text of a ContainerLab file. Relative paths start at `directory`, and `lookup`
+    /// provides the environment variables.
     ///
     /// # Errors
     /// [`TopologyError`], with the place in the file.
@@ -310,7 +310,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The other end of the link that ends here.
+    /// The other end of the link that ends at `end`.
     #[must_use]
     pub fn peer(&self, end: &Endpoint) -> Option<&Endpoint> {
         self.links.iter().find_map(|link| match &link.ends {
@@ -320,7 +320,7 @@ impl Topology {
         })
     }
 
-    /// The circuits that `lab wan` runs on a node, each by its two ends; none where it does not.
+    /// The circuits that nodes emulate with `lab wan`, each as its two ends.
     pub fn circuits(&self) -> impl Iterator<Item = [Endpoint; 2]> {
         let wans = self.nodes.iter().filter_map(|(name, node)| {
             let (_, words) = node.program.split_first().filter(|(program, _)| is_lab(program))?;

@@ -1,8 +1,8 @@
-//! Whether a fabric that is up does what it should: everybody reaches everybody, vtepd forwards on
-//! each leaf, queue pairs spread over the uplinks, a lost uplink costs milliseconds, and a circuit
-//! that fails silently what BFD needs.
+//! Verifies a fabric that is up. All hosts must reach each other, vtepd must forward on each leaf,
+//! and queue pairs must spread over the uplinks. A lost uplink may cost milliseconds, a silent
+//! failure of a circuit the time that BFD needs.
 //!
-//! It works from outside, by the namespaces of the nodes: the images need no tools.
+//! It only uses the namespaces of the nodes, so the container images need no tools.
 
 mod bfd;
 mod failover;
@@ -26,24 +26,24 @@ use crate::topology::Endpoint;
 
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
 
-/// How long every route must have stayed as it is where the sending leaf has an uplink that is in
-/// no route (yet): FRR that was up before its links were may take a minute.
+/// How long all routes must be unchanged if the sending leaf does not use one of its uplinks. FRR
+/// that started before its links existed may take a minute to use them.
 const SETTLE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
 
-/// The fabric could not be looked at.
+/// The verification could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// The fabric.
+    /// An operation on the fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// A namespace.
+    /// An operation on a namespace failed.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// The traffic.
+    /// The traffic could not be sent or received.
     #[error(transparent)]
     Roce(#[from] RoceError),
-    /// The counters.
+    /// The interface counters could not be read.
     #[error(transparent)]
     Counters(#[from] CountersError),
     /// There is nothing to verify.
@@ -51,30 +51,29 @@ pub enum VerifyError {
     Nothing(String),
 }
 
-/// How to look.
+/// The settings of a verification.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Whether each leaf is expected to have a vtepd that forwards; otherwise none is.
+    /// Whether vtepd is expected to forward on each leaf; otherwise no vtepd is expected.
     pub vtepd: bool,
-    /// Queue pairs between the two hosts, 1 to 1000.
+    /// The number of queue pairs between the two hosts, 1 to 1000.
     pub queue_pairs: usize,
     /// Frames per second.
     pub rate: u32,
-    /// Frames for the balance.
+    /// The number of frames for the measurement of balance.
     pub frames: u64,
-    /// Whether an uplink is taken down and up again under traffic, and a circuit cut and joined,
-    /// where there are some.
+    /// Whether an uplink and a circuit, if there are any, are interrupted under traffic.
     pub failover: bool,
-    /// The demo's figures, which the balance must equal.
+    /// Figures of the demo that the balance must match.
     pub figures: Option<Figures>,
-    /// How long the fabric may take until everybody reaches everybody.
+    /// How long to wait until the fabric is complete.
     pub limit: Duration,
 }
 
-/// Looks at everything. What is not as it should be is in [`Outcome::faults`].
+/// Verifies the fabric. Deviations are in [`Outcome::faults`].
 ///
 /// # Errors
-/// [`VerifyError`] if it could not be looked at.
+/// [`VerifyError`] if the verification could not be carried out.
 pub fn run(
     deployed: &Deployed,
     settings: &Settings,
@@ -163,8 +162,8 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Waits until the kernels of all leaves know all other leaves and hosts, and no route changes any
-/// more. Returns the sending leaf's uplinks that are in none, too.
+/// Waits until the kernels of all leaves know all other leaves and hosts, and routes are stable.
+/// Also returns the sending leaf's uplinks that no route uses.
 fn wait(
     deployed: &Deployed,
     settings: &Settings,
@@ -204,7 +203,7 @@ fn wait(
         if routes != calm.1 {
             calm = (Instant::now(), routes);
         }
-        // What is missing is said at the end, with everything else.
+        // After the limit, the verification continues and reports what is missing.
         let patience = if unused.is_empty() { CALM } else { SETTLE };
         if (complete && ready && calm.0.elapsed() >= patience) || start.elapsed() >= settings.limit
         {
@@ -215,8 +214,8 @@ fn wait(
     }
 }
 
-/// The sending leaf's uplinks on the shortest ways by which nothing leaves: those that its vtepd
-/// sends nothing by, where it forwards, or else those that are not in its kernel's route.
+/// The sending leaf's uplinks on the shortest paths that are not used. If its vtepd forwards, they
+/// are not among vtepd's next hops; otherwise they are not in the kernel's route.
 fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>, VerifyError> {
     let Some((from, to)) = spread::ends(deployed.topology(), overlay) else {
         return Ok(Vec::new());
@@ -235,14 +234,14 @@ fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>,
     Ok(unused.map(ToString::to_string).collect())
 }
 
-/// The uplinks that vtepd's metrics name next hops on.
+/// The uplinks of vtepd's next hops, from its metrics.
 fn uplinks_of(metrics: &str) -> BTreeSet<String> {
     let labels =
         metrics.lines().filter_map(|line| line.strip_prefix("vtepd_path_frames_total{uplink=\""));
     labels.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
 }
 
-/// Every host asks every other of its VNI, all at once.
+/// Pings from every host to every other host of its VNI, all in parallel.
 fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyError> {
     let pairs = overlay.hosts.iter().flat_map(|from| {
         let others = overlay.hosts.iter().filter(|to| to.vni == from.vni && to.end != from.end);
@@ -271,7 +270,7 @@ fn reach(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Reach>, VerifyErr
     })
 }
 
-/// What the vtepd of each leaf says.
+/// Reads the metrics of vtepd on each leaf.
 fn leaves(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Leaf>, VerifyError> {
     let names: BTreeSet<&str> = overlay.tunnels.iter().map(|tunnel| tunnel.node.as_str()).collect();
     names
@@ -280,7 +279,7 @@ fn leaves(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<Leaf>, VerifyErr
         .collect()
 }
 
-/// What all leaves do, where they do the same.
+/// The policy of all leaves, or `mixed` if they differ.
 fn policy(leaves: &[Leaf]) -> String {
     let policies: BTreeSet<&str> =
         leaves.iter().flat_map(|leaf| leaf.policies.values().map(String::as_str)).collect();

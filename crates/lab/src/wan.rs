@@ -1,9 +1,9 @@
-//! A circuit between two sites: frames from one interface to another and back, each later by a
-//! delay with jitter, some lost, as many as a rate lets through, in their order. For kernels
-//! without netem, and the same on those that have it.
+//! Emulates a circuit between two sites. Frames pass from one interface to another in both
+//! directions, in order, with delay, jitter, loss and a rate limit. It works the same on kernels
+//! with and without netem.
 //!
-//! Arrivals are dated by the kernel, so being looked at late does not delay a frame; nothing leaves
-//! before its time.
+//! The kernel timestamps arriving frames, so reading a frame late does not add to its delay. No
+//! frame leaves before its time.
 
 mod frame;
 mod links;
@@ -33,39 +33,41 @@ use socket::{Sending, Socket};
 pub use report::{Counts, DirectionReport, Report};
 pub use schedule::Impairment;
 
-/// Bytes that may be on their way in one direction.
+/// The maximum number of bytes in transit in one direction.
 const ON_THE_WAY: usize = 64 << 20;
-/// Frames that follow each other sooner leave together, those that are due first that much late.
+/// The shortest sleep. Frames that become due during it leave together, so a frame may be this
+/// late.
 const TICK: Duration = Duration::from_micros(100);
-/// While there is traffic, interfaces are looked at so often, or four times in the least delay.
+/// While there is traffic, interfaces are polled at this interval, or four times in the minimum
+/// delay if that is shorter.
 const LOOK: Duration = Duration::from_micros(500);
-/// A turn ends after so long, whatever happens.
+/// The maximum duration of the wait in a turn.
 const TURN: Duration = Duration::from_millis(500);
-/// How long an interface that refuses is left alone before it is opened again.
+/// The interval between attempts to open an interface that failed.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Batches that are fetched from one interface before the others have their turn.
+/// The maximum number of batches that are read from one interface before the next one.
 const BATCHES: usize = 8;
 
 /// A circuit could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum WanError {
-    /// An interface.
+    /// An interface cannot be used.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// The kernel did not tell about interfaces, or could not wait.
+    /// Interfaces could not be listed or changed, or waiting failed.
     #[error("cannot {action}")]
     Io {
-        /// What was to be done.
+        /// The operation that failed.
         action: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No circuits, or two with the same interface.
+    /// There are no circuits, or two circuits use the same interface.
     #[error("{0}")]
     Circuits(String),
 }
 
-/// Two interfaces that a circuit joins, `A:B`.
+/// The two interfaces of a circuit, written `A:B`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Circuit(pub [String; 2]);
 
@@ -88,55 +90,55 @@ impl fmt::Display for Circuit {
     }
 }
 
-/// What to run.
+/// The circuits and their properties.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The circuits; no interface is in two.
+    /// The circuits. No interface may be in two of them.
     pub circuits: Vec<Circuit>,
-    /// What each direction of each does.
+    /// The impairment in each direction of every circuit.
     pub impairment: Impairment,
-    /// What jitter and loss are drawn from.
+    /// The seed of jitter and loss.
     pub seed: u64,
-    /// Whether the far end of a circuit loses its carrier when the near end has, as on a wavelength
-    /// between optical transponders; otherwise it does not notice, as on a carrier's Ethernet
-    /// service.
+    /// Whether a lost carrier at one end is propagated to the other end, as on a wavelength between
+    /// optical transponders. Otherwise the other end does not notice it, as with a carrier's
+    /// Ethernet service.
     pub carrier: bool,
 }
 
-/// An interface and the socket on it, if it is there.
+/// An interface of a circuit, and the socket on it if it exists.
 #[derive(Debug)]
 struct Port {
     name: String,
     socket: Option<Socket>,
-    /// Why there is none, where the interface is there.
+    /// Why there is no socket, if the interface exists.
     trouble: Option<PacketError>,
 }
 
-/// Who knows about a circuit's carrier; sides are 0 and 1.
+/// The state of carrier propagation of a circuit. Sides are 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carrier {
-    /// Both sides have it.
+    /// Both sides have a carrier.
     Through,
-    /// This side has lost it, so the other one was set down.
+    /// This side has lost its carrier, so the other side was set down.
     Lost(usize),
-    /// That side is set up again, and may take a while.
+    /// This side was set up again and does not have a carrier yet.
     Returning(usize),
 }
 
-/// One direction of a circuit; ports by their number.
+/// One direction of a circuit. Ports are given by index.
 #[derive(Debug)]
 struct Direction {
     from: usize,
     to: usize,
     schedule: Schedule,
-    /// With the time when each leaves, in order.
+    /// Frames in transit in the order of their departure, each with its time.
     waiting: VecDeque<(Duration, Frame)>,
     held: usize,
     counts: Counts,
     lateness: Lateness,
 }
 
-/// Circuits that run, in the namespace of the thread that made them.
+/// Running circuits, in the namespace of the thread that created the value.
 #[derive(Debug)]
 pub struct Wan {
     start: Instant,
@@ -144,22 +146,21 @@ pub struct Wan {
     directions: Vec<Direction>,
     carriers: Option<Vec<Carrier>>,
     watch: Watch,
-    /// When interfaces were listed last, and when they are next, whether there is word of them or
-    /// not.
+    /// When interfaces were last listed, and when to list them again without a notification.
     listed: Duration,
     list_again: Option<Duration>,
-    /// How often interfaces are looked at while there is traffic.
+    /// The polling interval while there is traffic.
     look: Duration,
-    /// Nobody looks before.
+    /// The time of the next poll.
     next_look: Duration,
 }
 
 impl Wan {
-    /// Joins the interfaces. One that is not there yet is waited for while the circuits run; one
-    /// that goes and comes back is joined again.
+    /// Connects the interfaces. Interfaces that do not exist yet are connected once they appear,
+    /// and again if they are deleted and recreated.
     ///
     /// # Errors
-    /// [`WanError::Circuits`], or without CAP_NET_RAW and CAP_NET_ADMIN.
+    /// [`WanError::Circuits`]; or other errors without `CAP_NET_RAW` and `CAP_NET_ADMIN`.
     pub fn new(settings: &Settings) -> Result<Self, WanError> {
         let names: Vec<&String> = settings.circuits.iter().flat_map(|circuit| &circuit.0).collect();
         if let Some(twice) =
@@ -202,7 +203,7 @@ impl Wan {
         Ok(wan)
     }
 
-    /// Interfaces that are not there, or that refuse, with what they say.
+    /// The interfaces that do not exist or cannot be opened, with the error.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         let missing = self.ports.iter().filter(|port| port.socket.is_none());
@@ -215,7 +216,7 @@ impl Wan {
         missing.map(say).collect()
     }
 
-    /// What has become of the frames so far.
+    /// The counters of all directions so far.
     #[must_use]
     pub fn report(&mut self) -> Report {
         let name = |index: usize| self.ports.get(index).map_or("", |port| &port.name).to_owned();
@@ -234,11 +235,11 @@ impl Wan {
         Report(self.directions.iter_mut().map(report).collect())
     }
 
-    /// Waits until something has arrived or is due, or a signal or half a second has come, and does
-    /// what is to be done.
+    /// Waits until a frame has arrived or is due, for half a second at most or until a signal. Then
+    /// receives and sends frames.
     ///
     /// # Errors
-    /// If the kernel refuses what it should not.
+    /// If a system call fails that has to succeed.
     pub fn turn(&mut self) -> Result<(), WanError> {
         self.wait()?;
         if self.watch.heard() || self.list_again.is_some_and(|at| self.start.elapsed() >= at) {
@@ -280,7 +281,7 @@ impl Wan {
         }
     }
 
-    /// Takes what has arrived. Returns whether anything had.
+    /// Receives the frames that have arrived. Returns whether there were any.
     fn fetch(&mut self) -> bool {
         let mut found = false;
         for direction in &mut self.directions {
@@ -308,7 +309,7 @@ impl Wan {
         found
     }
 
-    /// Sends what is due.
+    /// Sends the frames that are due.
     fn send(&mut self) {
         for direction in &mut self.directions {
             let Some(port) = self.ports.get_mut(direction.to) else { continue };
@@ -339,8 +340,8 @@ impl Wan {
         }
     }
 
-    /// Joins interfaces that have come, lets go of those that have gone, and tells the one side of
-    /// what happened to the other.
+    /// Opens interfaces that have appeared and closes those that were deleted. Then propagates
+    /// carrier changes.
     fn find_ports(&mut self) -> Result<(), WanError> {
         let links = links::all().map_err(io_error("list interfaces"))?;
         (self.listed, self.list_again) = (self.start.elapsed(), None);
@@ -352,7 +353,7 @@ impl Wan {
         let set = |port: &Port, up: bool| {
             let link = links.get(&port.name).filter(|link| link.up != up);
             match link.map_or(Ok(()), |link| links::set(&link.interface, up)) {
-                // It has gone meanwhile, and word of that is on its way.
+                // The interface was deleted; the notification will follow.
                 Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(()),
                 set => set.map_err(io_error("set an interface")),
             }
@@ -385,7 +386,7 @@ impl Wan {
 }
 
 impl Drop for Wan {
-    /// What it has set down it sets up again.
+    /// Sets interfaces up that were set down to propagate a lost carrier.
     fn drop(&mut self) {
         let lost =
             self.carriers.iter().flatten().enumerate().filter_map(
@@ -406,8 +407,8 @@ impl Drop for Wan {
 }
 
 impl Port {
-    /// Opens the interface where that is to be done. One that refuses is asked again later: it may
-    /// have gone since it was listed.
+    /// Opens the interface if necessary. A failure is recorded and retried later, because the
+    /// interface may have been deleted since it was listed.
     fn find(&mut self, link: Option<&Link>) -> Result<(), WanError> {
         let Some(link) = link else {
             (self.socket, self.trouble) = (None, None);
@@ -452,7 +453,7 @@ impl Direction {
         }
     }
 
-    /// The first frames have left, or never will.
+    /// Removes the first `count` frames from the queue: they were sent or refused.
     fn gone(&mut self, count: usize, now: Duration, sent: bool) {
         for (at, frame) in self.waiting.drain(..count.min(self.waiting.len())) {
             self.held -= frame.size();

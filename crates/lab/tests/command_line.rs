@@ -1,4 +1,4 @@
-//! The command line of the program itself.
+//! Tests of the `lab` executable.
 
 #![allow(
     clippy::expect_used,

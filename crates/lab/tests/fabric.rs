@@ -1,4 +1,4 @@
-//! A small fabric without FRR: what the file asks for is there, and all of it goes away again.
+//! Small fabrics without FRR: everything in the file is created, and everything is removed again.
 
 use std::path::Path;
 use std::process::Command;
@@ -48,7 +48,7 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     assert!(fabric.node("h1").unwrap().run(&["ping", "-c", "1", "-W", "5", "192.0.2.1"]).is_ok());
     assert!(fabric.node("side").unwrap().run(&["ip", "link", "show", "up1"]).is_ok());
 
-    // The bind and /sys are the node's own; nothing of it is seen outside.
+    // The bind and `/sys` are visible only in the node.
     assert_eq!(r1.run(&["cat", "/etc/hostname"]).unwrap(), "bound");
     assert_ne!(std::fs::read_to_string("/etc/hostname").unwrap(), "bound");
     assert!(r1.run(&["sh", "-c", "echo changed > /etc/hostname"]).is_err(), "it is read-only");
@@ -56,19 +56,19 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     assert!(!Path::new("/sys/class/net/up1").exists());
     assert!(matches!(fabric.node("r9"), Err(FabricError::NoSuchNode(_))));
 
-    // Nobody else may rebuild it while it is held.
+    // Another process cannot rebuild the fabric while it is locked.
     let busy = Fabric::up(topology.clone(), Some(&name), &report);
     assert!(matches!(busy, Err(FabricError::State(StateError::Busy(_)))), "{busy:?}");
 
-    // As after a kill: all is still there, nobody holds it. The next one with the name starts
-    // afresh.
+    // The state after a killed process: the fabric exists, and no process holds its lock. `up` with
+    // the same name removes it first.
     let process = r1.spawn("sleep", Command::new("sleep").arg("100")).unwrap();
     assert!(Fabric::list().contains(&name));
     assert!(!Fabric::is_kept(&name));
     drop(fabric.keep().unwrap());
     assert!(process.identity.alive() && Fabric::is_kept(&name));
 
-    // Not while somebody else is in there: all stays, and has its name.
+    // If another process runs in a node, `down` changes nothing.
     let stranger = netns::Namespace::open(format!("lab-{name}-r1")).unwrap();
     let stranger = stranger.spawn(Command::new("sleep").arg("101")).unwrap();
     let error = Fabric::open(&name).unwrap().down().unwrap_err();
@@ -134,7 +134,7 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     let report = |_: &str| Ok(());
     let fabric = Fabric::up(topology, Some(&name), &report).unwrap();
     assert!(directory.join("left").exists(), "the last stage's commands have run");
-    // From one host through the circuit and the bridge to the other, 5 ms each way.
+    // From one host through the circuit and the bridge to the other, 5 ms in each direction.
     let second = fabric.node("second").unwrap();
     let answered = lab::process::wait_until(std::time::Duration::from_secs(20), || {
         second.run(&["ping", "-c", "1", "-W", "1", "192.0.2.1"]).is_ok()
@@ -153,7 +153,7 @@ fn nodes_wait_for_each_other_and_a_circuit_runs_through_one() {
     assert_eq!(running, ["lab", "sh"]);
     fabric.down().unwrap();
 
-    // What a node asks for and cannot have ends it all, by name.
+    // A program that cannot run or a failing health check ends the whole fabric.
     for (old, new, named) in [
         ("--delay 5ms", "--delay five", "near: lab has ended"),
         ("interval: 1, retries: 20", "interval: 0, retries: 2", "first: is not healthy"),

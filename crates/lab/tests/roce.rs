@@ -1,4 +1,4 @@
-//! Source → veth → sink, between two namespaces.
+//! A source and a sink in two namespaces with a veth pair.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn all_that_a_source_sends_arrives_in_order() {
         (0, 0, 0, 0)
     );
 
-    // Of a stream with another mark the sink wants to know nothing.
+    // Frames of a stream with another mark count as foreign.
     let other = Source { mark: 2, ..source };
     a.enter(|| other.run(Limit::Frames(100), &stop, &progress)).unwrap().unwrap();
     while sink.report().foreign < 100 {

@@ -1,4 +1,4 @@
-//! The repository's topologies are valid ContainerLab files, and what they say they are.
+//! The repository's topologies are valid ContainerLab files and have the documented structure.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
     let nodes =
         |prefix: &str| topology.nodes.keys().filter(|name| name.starts_with(prefix)).count();
     assert_eq!((nodes("spine"), nodes("leaf"), nodes("host")), (4, 6, 6));
-    // Each spine of one data centre is joined to each of the other by a circuit of its own.
+    // A circuit connects each spine of one data centre to each spine of the other.
     let spines = topology.circuits().map(|ends| {
         let [near, far] = ends.map(|end| topology.peer(&end).unwrap().clone());
         assert!(
@@ -73,7 +73,7 @@ fn scaleacross_has_four_disjoint_paths_and_seeds_that_differ() {
     let cmd = topology.nodes["wan"].program.join(" ");
     assert!(cmd.ends_with("--delay 5ms --jitter 1ms"), "{cmd}");
 
-    // Drawn from the one seed, in the order of the names: nobody has chosen them.
+    // The seeds are drawn from the repository's seed in the order of the node names.
     let mut random = lab::random::Random::new(lab::random::SEED);
     let routers = topology.nodes.iter().filter(|(_, node)| node.group.as_deref() == Some("router"));
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! `lab wan` between two hosts: real frames, the kernel's own ping and TCP.
+//! `lab wan` between two hosts, tested with ping, TCP and RoCE frames.
 
 #![allow(
     clippy::expect_used,
@@ -23,7 +23,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two hosts, and a namespace between them in which circuits run.
+/// Two hosts, and a namespace between them where the circuit runs.
 struct Site {
     hosts: [Namespace; 2],
     between: Namespace,
@@ -43,10 +43,10 @@ impl Site {
         let name = |end: &str| format!("lab-wan-{}-{story}-{end}", std::process::id());
         let [a, b, between] = ["a", "b", "w"].map(|end| Namespace::create(name(end)).unwrap());
         for end in [&a, &b, &between] {
-            // No frames but the test's.
+            // Only frames of the test are on the links.
             end.run(&["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]).unwrap();
         }
-        // What is not there yet is waited for.
+        // `lab wan` starts before its interfaces exist.
         let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
         command.args(["-o", "json", "wan", "a1:b1"]).args(options);
         let mut wan = between.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
@@ -64,7 +64,7 @@ impl Site {
             let address = format!("192.0.2.{}/24", index + 1);
             host.run(&["ip", "addr", "add", &address, "dev", "eth1"]).unwrap();
         }
-        // Its standard error is not read any more: it must not care.
+        // Standard error is closed here; `lab wan` must ignore that.
         Self { hosts: [a, b], between, wan }
     }
 
@@ -79,7 +79,7 @@ impl Site {
         times.map(|(time, _)| time.parse().unwrap()).collect()
     }
 
-    /// Ends the circuits; what each direction has counted.
+    /// Ends `lab wan` and returns the counters of each direction.
     fn end(mut self) -> [Value; 2] {
         self.wan.signal(Signal::SIGTERM).unwrap();
         assert!(self.wan.wait(PATIENCE).unwrap().success());
@@ -98,8 +98,7 @@ impl Site {
     }
 }
 
-/// Many bytes from one host to an address of the other by TCP, which makes super-frames of them;
-/// they arrive as they were.
+/// Sends `bytes` bytes by TCP, which makes super-frames, and checks that they arrive unchanged.
 fn transfer(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     let listener = to.enter(|| TcpListener::bind((address, 0))).unwrap().unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -131,8 +130,8 @@ fn frames_are_late_by_the_delay_and_keep_their_order() {
     let site = Site::new("delay", &["--delay", "5ms", "--jitter", "1ms"]);
     let times = site.ping(100);
     assert_eq!(times.len(), 100);
-    // Both ways at least 4 ms: that is what is promised. How much more depends on who else uses
-    // this machine.
+    // The delay is at least 4 ms in each direction. The upper bound is loose, because it depends on
+    // the load of the machine.
     let (least, most) =
         times.iter().fold((f64::MAX, 0.0_f64), |(l, m), time| (l.min(*time), m.max(*time)));
     println!("round trips of {least} to {most} ms");
@@ -171,8 +170,8 @@ fn super_frames_pass_whole_and_those_in_vxlan_as_segments() {
     const BYTES: usize = 20_000_000;
     transfer(a, b, "192.0.2.2", BYTES);
     let [there, _] = site.end();
-    // Far fewer frames than the MTU alone would make of it: most were super-frames, and their
-    // segments were counted.
+    // Far fewer frames than segments: most were super-frames, and their bytes were counted as
+    // segments.
     let number = |key: &str| there[key].as_u64().unwrap();
     assert!(number("frames") < BYTES as u64 / 9000 && number("bytes") > BYTES as u64, "{there}");
     assert_eq!(number("refused"), 0);
@@ -201,7 +200,7 @@ fn frames_are_lost_and_wait_as_asked() {
     if !is_root("frames_are_lost_and_wait_as_asked") {
         return;
     }
-    // 98 bytes of a ping at 98 kbit/s: 8 ms each way.
+    // 98 bytes of a ping at 98 kbit/s take 8 ms in each direction.
     let site = Site::new("rate", &["--rate", "98", "--queue", "400"]);
     let times = site.ping(20);
     assert!(times.iter().all(|time| *time >= 16.0), "{times:?}");
@@ -210,7 +209,7 @@ fn frames_are_lost_and_wait_as_asked() {
 
     let site = Site::new("loss", &["--loss", "30"]);
     let [a, b] = &site.hosts;
-    // Without ARP nothing else is on the way.
+    // With static neighbour entries there is no ARP.
     for (host, other, address) in [(a, b, "192.0.2.2"), (b, a, "192.0.2.1")] {
         let text = other.run(&["ip", "-o", "link", "show", "eth1"]).unwrap();
         let mac = text.split_once("link/ether ").unwrap().1.split_once(' ').unwrap().0.to_owned();
@@ -230,7 +229,7 @@ fn frames_are_lost_and_wait_as_asked() {
     }
     a.output(&["ping", "-q", "-c", "1000", "-i", "0.002", "-W", "1", "192.0.2.2"]).unwrap();
     let [there, _] = site.end();
-    // Five standard deviations.
+    // Within five standard deviations.
     assert!(
         (228..372).contains(&there["lost"].as_u64().unwrap()) && there["frames"] == 1000,
         "{there}"
@@ -260,7 +259,7 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     }
     assert!(wait_until(PATIENCE, || has_carrier(a) && has_carrier(b)));
     assert!(!site.ping(3).is_empty());
-    // What it has set down it sets up again.
+    // On exit, `lab wan` sets the interface up again.
     set(a, "down");
     assert!(wait_until(PATIENCE, || !has_carrier(b)));
     let _counts = site.end();
@@ -269,13 +268,13 @@ fn the_far_end_hears_of_a_lost_carrier_only_where_it_should() {
     let [a, b] = &site.hosts;
     set(a, "down");
     assert!(site.ping(1).is_empty() && has_carrier(b));
-    // The interface goes, and another of its name comes.
+    // The interface is deleted and created again with the same name.
     a.run(&["ip", "link", "del", "eth1"]).unwrap();
     veth((a, "eth1"), (&site.between, "a1"), 9500).unwrap();
     a.run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth1"]).unwrap();
     assert!(wait_until(PATIENCE, || !site.ping(1).is_empty()));
 
-    // The same, by the same number, while nobody looks.
+    // The same with the same interface index, while `lab wan` is stopped.
     let text = site.between.run(&["ip", "-o", "link", "show", "a1"]).unwrap();
     let index = text.split_once(':').unwrap().0;
     site.wan.signal(Signal::SIGSTOP).unwrap();

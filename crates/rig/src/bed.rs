@@ -1,8 +1,8 @@
-//! A leaf with a host, and a peer that kernel VXLAN serves.
+//! A leaf with a host, and a peer with kernel VXLAN and a host.
 //!
 //! ```text
 //!  host: eth0 ── hp ─ br0 ─ vx0 ─ leaf ─ up1 ── down1 ─ peer ─ vx0 ─ br0 ─ hp ── eth0: far
-//!                                                └ a gateway that is not there: what is sent to it ends on the link
+//!                                                └ a gateway that does not exist
 //! ```
 
 use std::io::Write as _;
@@ -13,76 +13,76 @@ use wire::MacAddr;
 
 use crate::Error;
 
-/// What the names of all namespaces start with.
+/// The prefix of the names of all namespaces.
 pub const PREFIX: &str = "vty-";
-/// MAC address of the uplink.
+/// The MAC address of the uplink.
 pub const UPLINK: MacAddr = MacAddr([2, 0xaa, 0, 0, 0, 1]);
-/// MAC address of the host.
+/// The MAC address of the leaf's host.
 pub const HOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-/// MAC address of the host behind the peer.
+/// The MAC address of the peer's host.
 pub const FAR: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-/// Addresses that frames are sent to on either side, and that nobody has: so frames end where they
-/// arrive.
+/// The number of station MAC addresses on either side. No interface has them, so frames to them are
+/// dropped where they arrive.
 pub const STATIONS: u8 = 8;
-/// MTU of the hosts and of all that their frames pass before they are encapsulated, in bytes.
+/// The MTU in bytes of the hosts, the bridges' ports and the vxlan netdevs.
 pub const MTU: u32 = 1500;
-/// Where frames are longer than that has room for.
+/// The MTU in bytes for measurements with longer frames.
 pub const JUMBO: u32 = 9000;
-/// Ethernet, IPv4 and UDP header.
+/// The length in bytes of Ethernet, IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = pipeline::aggregate::GsoGroup::SHARED;
 
-/// A station behind the VTEP that is not there.
+/// The MAC address of a station behind the VTEP that does not exist.
 #[must_use]
 pub const fn remote(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 1, number % STATIONS])
 }
 
-/// A station that the peer's frames come from.
+/// The source MAC address of the peer's frames.
 #[must_use]
 pub const fn beyond(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 3, number % STATIONS])
 }
 
-/// A station at the host's port.
+/// The MAC address of a station at the leaf's host port.
 #[must_use]
 pub const fn local(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 2, number % STATIONS])
 }
 
-/// The namespaces; they are gone when it is dropped.
+/// The namespaces. Dropping the value deletes them.
 #[derive(Debug)]
 pub struct Bed {
-    /// The host's.
+    /// The namespace of the leaf's host.
     pub host: Namespace,
-    /// The leaf's.
+    /// The namespace of the leaf.
     pub leaf: Namespace,
-    /// The peer's.
+    /// The namespace of the peer.
     pub peer: Namespace,
-    /// That of the host behind the peer.
+    /// The namespace of the peer's host.
     pub far: Namespace,
 }
 
-/// What has passed a place.
+/// Counters of frames at one place.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Passed {
-    /// Frames, those of super-frames one by one.
+    /// Frames. The frames of a super-frame are counted individually.
     pub frames: u64,
-    /// What the link counted: a super-frame is one.
+    /// Packets as counted by the link. A super-frame is one packet.
     pub packets: u64,
 }
 
 impl Bed {
-    /// Lays it out. `tag` tells it from others of the same process.
+    /// Creates the namespaces and links. `tag` distinguishes several beds of one process.
     ///
     /// # Errors
-    /// When namespaces or links cannot be had.
+    /// If namespaces or links cannot be created.
     pub fn new(tag: &str) -> Result<Self, Error> {
         let name = |node: &str| format!("{PREFIX}{tag}{node}-{}", std::process::id());
         let [host, leaf, peer, far] =
             ["host", "leaf", "peer", "far"].map(|node| Namespace::create(name(node)));
         let bed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
         for namespace in [&bed.host, &bed.leaf, &bed.peer, &bed.far] {
-            // A kernel without IPv6 is as quiet.
+            // This fails on a kernel without IPv6, which sends no IPv6 frames either.
             let _ = namespace
                 .enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))?;
         }
@@ -140,15 +140,16 @@ impl Bed {
             "fdb append {HOST} dev vx0 dst 10.0.0.1 self static\nfdb replace {HOST} dev vx0 master static\n"
         );
         batch(&bed.peer, "bridge", &entries)?;
-        // The host's link cuts what a sender hands over as one.
+        // The host's link must split the super-frames that a sender transmits.
         udp_segmentation(&bed.host, "eth0", false)?;
         Ok(bed)
     }
 
-    /// Whether the leaf forwards its host's frames; else they end at its port.
+    /// Sets whether the leaf forwards its host's frames. Otherwise they are dropped at the host
+    /// port.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn set_bridged(&self, yes: bool) -> Result<(), Error> {
         batch(
             &self.leaf,
@@ -156,7 +157,7 @@ impl Bed {
             if yes { "link set hp master br0\n" } else { "link set hp nomaster\n" },
         )?;
         if yes {
-            // Those went with the port.
+            // The kernel deleted these entries with the port.
             let entries: String = (0..STATIONS)
                 .map(|n| format!("fdb replace {} dev hp master static\n", local(n)))
                 .collect();
@@ -165,21 +166,21 @@ impl Bed {
         Ok(())
     }
 
-    /// Whether the leaf's bridge asks iptables about every frame (`bridge-nf-call-iptables`, on by
-    /// default where `br_netfilter` is loaded). Returns whether this kernel has that switch.
+    /// Sets whether the leaf's bridge calls iptables (`bridge-nf-call-iptables`, on by default with
+    /// `br_netfilter`). Returns whether the kernel has this setting.
     ///
     /// # Errors
-    /// None in practice.
+    /// If the namespace cannot be entered.
     pub fn set_bridge_nf(&self, on: bool) -> Result<bool, Error> {
         let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
         Ok(self.leaf.enter(|| std::fs::write(path, if on { "1" } else { "0" }))?.is_ok())
     }
 
-    /// Another MTU than [`MTU`], up to [`JUMBO`]. A vtepd that was started before is not prepared
-    /// for longer frames.
+    /// Sets an MTU other than [`MTU`], up to [`JUMBO`]. A vtepd that was started before does not
+    /// support longer frames.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
         for (host, leaf) in [(&self.host, &self.leaf), (&self.far, &self.peer)] {
             batch(host, "ip", &format!("link set eth0 mtu {mtu}\n"))?;
@@ -188,30 +189,30 @@ impl Bed {
         Ok(())
     }
 
-    /// Encapsulated frames with so many bytes inside that have left by the uplink.
+    /// The encapsulated frames with an inner length of `length` bytes that have left by the uplink.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn left(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
         Ok(Passed { frames: link.frames_sent(length as u64 + 8), packets: link.tx_packets })
     }
 
-    /// What has left by the uplink, for somebody who does not encapsulate.
+    /// The frames that have left by the uplink, for a datapath that does not encapsulate.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn left_as_they_came(&self) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
         Ok(Passed { frames: link.tx_packets, packets: link.tx_packets })
     }
 
-    /// Frames of so many bytes that have left by the host's port.
+    /// The frames of `length` bytes that have left by the host port.
     ///
     /// # Errors
-    /// None in practice.
+    /// If a command or a read in the namespace fails.
     pub fn arrived(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("hp").ok_or("the leaf has no port")?;
@@ -219,10 +220,10 @@ impl Bed {
     }
 }
 
-/// Whether a link takes UDP super-frames as they are; else the kernel cuts them before.
+/// Sets whether a link accepts UDP super-frames; otherwise the kernel splits them first.
 ///
 /// # Errors
-/// Without ethtool.
+/// If ethtool is missing or fails.
 pub(crate) fn udp_segmentation(namespace: &Namespace, link: &str, on: bool) -> Result<(), Error> {
     namespace.run(&[
         "ethtool",
@@ -234,10 +235,10 @@ pub(crate) fn udp_segmentation(namespace: &Namespace, link: &str, on: bool) -> R
     Ok(())
 }
 
-/// Runs the lines of a batch of `ip` or `bridge` in a namespace.
+/// Runs a batch of `ip` or `bridge` commands in a namespace.
 ///
 /// # Errors
-/// With what the tool says.
+/// The tool's error message.
 pub fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Error> {
     let run = || -> std::io::Result<std::process::Output> {
         let mut command = Command::new(tool);

@@ -1,4 +1,4 @@
-//! Which core a thread runs on, and how long it ran.
+//! CPU affinity and CPU time of threads and processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +9,10 @@ use nix::unistd::Pid;
 
 use crate::Error;
 
-/// Leaves the calling thread one core.
+/// Pins the calling thread to one core.
 ///
 /// # Errors
-/// As sched_setaffinity(2): when there is no such core.
+/// The errors of sched_setaffinity(2), for example if there is no such core.
 pub fn pin(core: usize) -> Result<(), Error> {
     pin_thread(Pid::from_raw(0), core)
 }
@@ -23,14 +23,14 @@ fn pin_thread(thread: Pid, core: usize) -> Result<(), Error> {
     Ok(sched_setaffinity(thread, &cores)?)
 }
 
-/// The cores that the calling thread was left are its again when this is dropped.
+/// Pins the calling thread to a core. Dropping the value restores the previous affinity.
 #[derive(Debug)]
 pub struct Pinned {
     before: CpuSet,
 }
 
 impl Pinned {
-    /// As [`pin`].
+    /// Pins the calling thread, as [`pin`] does.
     ///
     /// # Errors
     /// As [`pin`].
@@ -43,15 +43,15 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What was allowed before is allowed still.
+        // The previous affinity was valid, so this does not fail in practice.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
     }
 }
 
-/// Leaves all threads of a process these cores.
+/// Restricts all threads of a process to these cores.
 ///
 /// # Errors
-/// When the process has ended.
+/// If the process has ended.
 pub fn pin_process(process: u32, cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     for core in cores {
@@ -59,23 +59,23 @@ pub fn pin_process(process: u32, cores: &[usize]) -> Result<(), Error> {
     }
     for task in std::fs::read_dir(format!("/proc/{process}/task"))?.flatten() {
         if let Ok(number) = task.file_name().to_string_lossy().parse() {
-            // A thread may end meanwhile.
+            // The thread may have ended meanwhile.
             let _ = sched_setaffinity(Pid::from_raw(number), &set);
         }
     }
     Ok(())
 }
 
-/// Cores that the calling thread may use.
+/// The number of cores that the calling thread may use.
 #[must_use]
 pub fn count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// CPU nanoseconds of all threads of a process so far.
+/// The CPU time of all threads of a process so far, in nanoseconds.
 ///
 /// # Errors
-/// When the process has ended.
+/// If the process has ended.
 pub fn spent(process: u32) -> Result<u64, Error> {
     let mut all = 0;
     for task in std::fs::read_dir(format!("/proc/{process}/task"))?.flatten() {
@@ -86,7 +86,7 @@ pub fn spent(process: u32) -> Result<u64, Error> {
     Ok(all)
 }
 
-/// A thread that needs all that it gets of a core, until it is dropped.
+/// A thread that keeps a core busy until the value is dropped.
 #[derive(Debug)]
 pub struct Busy {
     stop: Arc<AtomicBool>,
@@ -94,7 +94,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// On this core.
+    /// Starts the thread on this core.
     #[must_use]
     pub fn on(core: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -114,7 +114,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }

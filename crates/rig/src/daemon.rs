@@ -1,4 +1,4 @@
-//! A vtepd, or another that forwards, as a child in a namespace.
+//! vtepd, or another datapath, as a child process in a namespace.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,32 +10,32 @@ use lab::{Namespace, Process};
 use crate::reference::Base;
 use crate::{Error, cpu};
 
-/// How long it may take to give everything back.
+/// How long vtepd may take to give back all VNIs to the kernel.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A running vtepd, or what it is compared with. Dropped, it is killed.
+/// A running vtepd or reference datapath. Dropping the value kills it.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
     namespace: String,
     started: Instant,
-    /// Of what is no vtepd; dropped after the process.
+    /// The resources of a reference datapath. They are dropped after the process.
     base: Option<Base>,
 }
 
-/// The vtepd that was built beside this program.
+/// The path of the vtepd executable beside the running program.
 ///
 /// # Errors
-/// When this program cannot say where it is.
+/// If the path of the running program is unknown.
 pub fn beside_this_program() -> Result<PathBuf, Error> {
     Ok(std::env::current_exe()?.with_file_name("vtepd"))
 }
 
 impl Daemon {
-    /// Starts the program, with these arguments.
+    /// Starts vtepd with these arguments.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(program: &Path, namespace: &Namespace, arguments: &[&str]) -> Result<Self, Error> {
         let started = Instant::now();
         let mut command = Command::new(program);
@@ -45,22 +45,23 @@ impl Daemon {
         Ok(Self { process, namespace: namespace.name().to_owned(), started, base: None })
     }
 
-    /// One that is no vtepd, and forwards already.
+    /// A reference datapath that is already running.
     pub(crate) fn on(base: Base, process: Process, namespace: &Namespace) -> Self {
         let (namespace, started) = (namespace.name().to_owned(), Instant::now());
         Self { process, namespace, started, base: Some(base) }
     }
 
-    /// Its process.
+    /// The process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.pid().unsigned_abs()
     }
 
-    /// Waits for the log's word that so many VNIs are taken over. Returns the time since the start.
+    /// Waits until the log reports that `vnis` VNIs are taken over. Returns the time since the
+    /// start.
     ///
     /// # Errors
-    /// When it ends before.
+    /// If vtepd ends before.
     pub fn until_taken(&mut self, vnis: u32) -> Result<Duration, Error> {
         let stderr = self
             .process
@@ -73,7 +74,7 @@ impl Daemon {
             last = line?;
             if last.contains(&word) {
                 let time = self.started.elapsed();
-                // What it says later goes nowhere, and must not stop it.
+                // A thread reads the rest of the log, so that vtepd never blocks on a full pipe.
                 std::thread::spawn(move || lines.for_each(drop));
                 return Ok(time);
             }
@@ -81,28 +82,30 @@ impl Daemon {
         Err(format!("vtepd ended before it had taken {vnis} VNIs: {last}").into())
     }
 
-    /// The sum of the samples whose line starts so: a metric's name, and labels if they matter.
+    /// The sum of the metric samples whose line begins with `start`: a name, and labels if
+    /// necessary.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If vtepd does not answer.
     pub fn counted(&self, start: &str) -> Result<f64, Error> {
         let text = lab::daemon::metrics(&Namespace::open(self.namespace.clone())?)?;
         let samples = text.lines().filter(|line| line.starts_with(start));
         Ok(samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
     }
 
-    /// CPU nanoseconds that it has used.
+    /// The CPU time of the process so far, in nanoseconds.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If the process has ended.
     pub fn cpu(&self) -> Result<u64, Error> {
         cpu::spent(self.id())
     }
 
-    /// Ends it: a vtepd gives back what it has, others are killed. Returns how long that takes.
+    /// Ends the process: vtepd gives back its VNIs, a reference datapath is killed. Returns the
+    /// time that this takes.
     ///
     /// # Errors
-    /// When it cannot be told to, or does not.
+    /// If the process cannot be signalled or does not end.
     pub fn stop(self) -> Result<Duration, Error> {
         let start = Instant::now();
         let ended =

@@ -1,4 +1,4 @@
-//! Round trips between the two hosts.
+//! Round-trip times between the two hosts.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -6,31 +6,31 @@ use std::time::{Duration, Instant};
 use crate::cpu::{self, Pinned};
 use crate::{Bed, Daemon, Error};
 
-/// How long a datagram may take before it counts as lost.
+/// The time after which a datagram counts as lost.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Bytes of a datagram: what an acknowledgement of RoCE has, more or less.
+/// The payload of a datagram in bytes, similar to a RoCE acknowledgement.
 const PAYLOAD: usize = 64;
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 
-/// What round trips took.
+/// Round-trip times.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Echo {
-    /// Microseconds of the one in the middle.
+    /// The median in microseconds.
     pub p50: f64,
-    /// Microseconds that one of a hundred exceeds.
+    /// The 99th percentile in microseconds.
     pub p99: f64,
-    /// Datagrams that did not arrive.
+    /// The number of lost datagrams.
     pub lost: usize,
 }
 
 impl Echo {
-    /// One datagram after the other, for so long. One thread has both hosts' sockets, so nobody
-    /// waits for a thread but vtepd's: the kernel has delivered when sending returns. All is on one
-    /// core, or vtepd on another.
+    /// Sends one datagram after another for `time`. One thread has the sockets of both hosts, and
+    /// the kernel delivers within the send call. So only vtepd's worker has to be scheduled. vtepd
+    /// runs on the last of the `cores` cores, everything else on the first.
     ///
     /// # Errors
-    /// When none comes back.
+    /// If no datagram returns.
     pub fn take(
         bed: &Bed,
         time: Duration,
@@ -68,7 +68,7 @@ impl Echo {
                 .into());
             }
         }
-        // The first ones find caches cold and tables empty.
+        // The first ones are slower, because caches and tables are empty.
         took.drain(..took.len() / 10);
         took.sort_by(f64::total_cmp);
         let at =

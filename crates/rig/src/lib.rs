@@ -1,14 +1,14 @@
-//! vtepd beside kernel VXLAN and others, in network namespaces: what benchmarks measure with.
+//! A test leaf in network namespaces, for benchmarks of vtepd, kernel VXLAN and other datapaths.
 //!
-//! - [`bed`]: a leaf with a host, and a peer that is the kernel's with a host of its own
-//! - [`daemon`]: a vtepd in the leaf
-//! - [`reference`]: Open vSwitch and testpmd in the leaf instead
-//! - [`way`]: who forwards
-//! - [`sender`]: frames from the leaf's host or from its peer, all that go
-//! - [`turn`]: what arrives of them, and what that costs
+//! - [`bed`]: a leaf with a host, and a peer with kernel VXLAN and a host
+//! - [`daemon`]: vtepd in the leaf
+//! - [`reference`]: Open vSwitch or testpmd in the leaf
+//! - [`way`]: the datapath that is measured
+//! - [`sender`]: frames from the leaf's host or from its peer at the maximum rate
+//! - [`turn`]: one measurement of throughput and CPU time
 //! - [`echo`], [`stream`]: round trips and TCP between the two hosts
-//! - [`rows`]: results, and the table made of them
-//! - [`cpu`]: which core, and how much of it
+//! - [`rows`]: results, and a table of them
+//! - [`cpu`]: CPU affinity and CPU time
 
 pub mod bed;
 pub mod cpu;
@@ -27,25 +27,25 @@ pub use sender::{Sender, Traffic};
 pub use turn::Turn;
 pub use way::Way;
 
-/// Why there is no figure.
+/// A measurement could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A namespace, or a command in it.
+    /// A namespace could not be used, or a command in it failed.
     #[error(transparent)]
     Netns(#[from] lab::netns::NetnsError),
-    /// The counters of links.
+    /// The interface counters could not be read.
     #[error(transparent)]
     Counters(#[from] lab::counters::CountersError),
-    /// A system call.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// A frame that cannot be.
+    /// A frame could not be built.
     #[error(transparent)]
     Frame(#[from] wire::WireError),
-    /// A VNI that cannot be.
+    /// A VNI is out of range.
     #[error(transparent)]
     Vni(#[from] wire::TypeError),
-    /// Anything else, in words.
+    /// Any other error, as a message.
     #[error("{0}")]
     Other(String),
 }
@@ -68,10 +68,10 @@ impl From<&str> for Error {
     }
 }
 
-/// Whether this process can make a bed, and has what it is made with.
+/// Checks that this process can create a bed and that the required programs are installed.
 ///
 /// # Errors
-/// In words: what is missing, and what to do.
+/// A message with what is missing and what to do.
 pub fn ready() -> Result<(), Error> {
     if !nix::unistd::geteuid().is_root() {
         return Err("network namespaces need root: run it with sudo".into());
@@ -84,7 +84,7 @@ pub fn ready() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether this program is in `$PATH`.
+/// Whether a program is in `$PATH`.
 fn is_there(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())

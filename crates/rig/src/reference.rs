@@ -1,8 +1,8 @@
-//! What vtepd is compared with beside the kernel, where it is installed: Open vSwitch's userspace
-//! datapath, and DPDK's testpmd, which forwards frames as they are.
+//! Other datapaths to compare vtepd with, if they are installed: Open vSwitch's userspace datapath,
+//! and DPDK's testpmd, which forwards frames unchanged.
 //!
-//! Either runs as a child in the leaf, with its files in a folder of its own: what the machine
-//! itself may run of it is not touched.
+//! Each runs as a child process in the leaf, with its files in a temporary directory. Instances of
+//! the machine itself are not affected.
 //!
 //! ```text
 //!  hp ─ br-int ─ vxlan1 ┄ br-phy ─ up1      Open vSwitch: br-phy has the VTEP's address
@@ -21,28 +21,28 @@ use crate::bed::{STATIONS, UPLINK, batch, remote};
 use crate::sender::Input;
 use crate::{Bed, Daemon, Error, Sender, Traffic};
 
-/// Debian's package of Open vSwitch, and what is run of it.
+/// Debian's package of Open vSwitch, and the programs that are used.
 pub(crate) const OPEN_VSWITCH: (&str, &[&str]) = (
     "openvswitch-switch",
     &["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"],
 );
-/// Debian's package of testpmd.
+/// Debian's package of testpmd, and the program that is used.
 pub(crate) const TESTPMD: (&str, &[&str]) = ("dpdk-dev", &["dpdk-testpmd"]);
 
-/// Bytes: what AF_XDP takes of a veth link, for its frames have to fit a page.
+/// The maximum MTU for AF_XDP on a veth link, because a frame has to fit in a page.
 const MTU: u32 = 3000;
-/// How long either may take until it forwards, and between two looks at whether it does.
+/// How long a datapath may take until it forwards, and the interval between two checks.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
-/// The VTEP that the bed's stations are behind, and the MAC address of the gateway to it.
+/// The VTEP of the bed's stations, and the MAC address of its gateway.
 const VTEP: &str = "10.0.0.3";
 const GATEWAY: &str = "02:ee:00:00:00:01";
 
-/// Makes a bed one for these: its links take no longer frames than AF_XDP does, and its leaf has no
-/// kernel VXLAN.
+/// Prepares a bed for these datapaths: reduces the MTU of its links, and removes kernel VXLAN from
+/// its leaf.
 ///
 /// # Errors
-/// None in practice.
+/// If a command or a read in the namespace fails.
 pub fn prepare(bed: &Bed) -> Result<(), Error> {
     let links = [(&bed.host, "eth0"), (&bed.leaf, "hp"), (&bed.leaf, "up1"), (&bed.peer, "down1")];
     for (namespace, link) in links {
@@ -51,15 +51,16 @@ pub fn prepare(bed: &Bed) -> Result<(), Error> {
     batch(&bed.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")
 }
 
-/// What one of them runs on, to be dropped after its end.
+/// The resources of a running datapath, dropped after its end.
 #[derive(Debug)]
 pub(crate) struct Base {
-    /// Open vSwitch's.
+    /// The database server of Open vSwitch.
     _database: Option<Process>,
     _folder: Folder,
 }
 
-/// Takes what an earlier one has left: they are killed, for one that is busy may take long to end.
+/// Removes what an earlier datapath has left in the leaf. They are killed, because a busy one may
+/// take long to end.
 fn tidy(bed: &Bed) -> Result<(), Error> {
     let links = counters::read(&bed.leaf)?;
     let left =
@@ -71,10 +72,10 @@ fn tidy(bed: &Bed) -> Result<(), Error> {
     batch(&bed.leaf, "ip", &lines)
 }
 
-/// Starts Open vSwitch between the host's port and the uplink, and waits until it forwards.
+/// Starts Open vSwitch between the host port and the uplink, and waits until it forwards.
 ///
 /// # Errors
-/// When it does not, or cannot have such ports.
+/// If it does not forward, or cannot use such ports.
 pub(crate) fn open_vswitch(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
     tidy(bed)?;
     let folder = Folder::new(bed)?;
@@ -99,22 +100,22 @@ pub(crate) fn open_vswitch(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
             return Err(format!("Open vSwitch cannot have {port}: {error}").into());
         }
     }
-    // Without a route in the kernel, where the uplink has them all.
+    // Without a prefix route: the routes of the kernel stay on the uplink.
     batch(&bed.leaf, "ip", "addr add 10.0.0.1/29 dev br-phy noprefixroute\nlink set br-phy up\n")?;
     folder.appctl(&["ovs/route/add", &format!("{VTEP}/32"), "br-phy"])?;
     folder.appctl(&["tnl/neigh/set", "br-phy", VTEP, GATEWAY])?;
     for station in (0..STATIONS).map(remote) {
-        // Else it is flooded to.
+        // Without an FDB entry, frames would be flooded.
         folder.appctl(&["fdb/add", "br-int", "vxlan1", "0", &station.to_string()])?;
     }
     until_it_forwards(bed, &mut process)?;
     Ok(Daemon::on(Base { _database: Some(database), _folder: folder }, process, &bed.leaf))
 }
 
-/// Starts testpmd between the host's port and the uplink, and waits until it forwards.
+/// Starts testpmd between the host port and the uplink, and waits until it forwards.
 ///
 /// # Errors
-/// When it does not, or cannot have such ports.
+/// If it does not forward, or cannot use such ports.
 pub(crate) fn testpmd(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
     tidy(bed)?;
     let folder = Folder::new(bed)?;
@@ -124,7 +125,7 @@ pub(crate) fn testpmd(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
     let words =
         format!("{system} --vdev={driver}0,iface=hp --vdev={driver}1,iface=up1 {forwarding}");
     let mut command = folder.command("dpdk-testpmd", &words.split(' ').collect::<Vec<_>>());
-    // It ends with its input.
+    // testpmd ends when its standard input is closed.
     let mut process = bed.leaf.spawn(command.stdin(Stdio::piped()).stderr(Stdio::piped()))?;
     until_it_forwards(bed, &mut process)?;
     Ok(Daemon::on(Base { _database: None, _folder: folder }, process, &bed.leaf))
@@ -145,26 +146,26 @@ fn until_it_forwards(bed: &Bed, process: &mut Process) -> Result<(), Error> {
     Ok(())
 }
 
-/// The last line of what it has said, once it has ended.
+/// Kills the process and returns the last line of its standard error.
 fn last_words(process: &mut Process) -> String {
     let mut said = String::new();
     if let Some(child) = process.child_mut()
         && child.kill().is_ok()
         && let Some(stderr) = &mut child.stderr
     {
-        // What cannot be read is not said.
+        // An error leaves the text incomplete or empty.
         let _ = stderr.read_to_string(&mut said);
     }
     said.lines().last().unwrap_or("it says nothing").to_owned()
 }
 
-/// An interface's column `error` in words, if there is one.
+/// The text of an interface's column `error`, if it is set.
 fn complaint(column: &str) -> Option<&str> {
     let text = column.trim().trim_matches('"');
     (text != "[]" && !text.is_empty()).then_some(text)
 }
 
-/// What one of them writes to. It is gone when dropped.
+/// The directory of a datapath's files. Dropping the value deletes it.
 #[derive(Debug)]
 struct Folder(PathBuf);
 
@@ -175,7 +176,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    /// A program for which this folder is the system's; it says nothing.
+    /// A command that uses this directory instead of the system's, without output.
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.0);
@@ -188,7 +189,7 @@ impl Folder {
         command
     }
 
-    /// Runs a program to its end.
+    /// Runs a program and returns its standard output.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, Error> {
         let mut command = self.command(program, arguments);
         let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
@@ -199,7 +200,7 @@ impl Folder {
         Err(format!("{program} {}: {}", arguments.join(" "), said.trim()).into())
     }
 
-    /// `words` are separated by spaces.
+    /// Runs `ovs-vsctl`. `words` are separated by spaces.
     fn vsctl(&self, words: &str) -> Result<String, Error> {
         let words = words.split_ascii_whitespace();
         self.run(
@@ -212,7 +213,7 @@ impl Folder {
     }
 
     fn appctl(&self, arguments: &[&str]) -> Result<String, Error> {
-        // A name with a slash is a socket's.
+        // `ovs-appctl` treats a target with a slash as a socket path.
         let socket = self.0.join("switch.ctl");
         self.run(
             "ovs-appctl",
@@ -223,7 +224,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Nobody runs on it any more.
+        // The processes have ended.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

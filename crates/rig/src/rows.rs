@@ -1,76 +1,76 @@
-//! Results as rows, and the table made of them.
+//! Results as rows, and a table of them.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// Which way a figure gets better.
+/// Whether lower or higher figures are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Less is better.
+    /// Lower is better.
     #[default]
     Lower,
-    /// More is better.
+    /// Higher is better.
     Higher,
 }
 
-/// One measured figure.
+/// One result.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Row {
-    /// The benchmark.
+    /// The name of the benchmark.
     pub bench: String,
-    /// What was varied.
+    /// The parameters that were varied.
     pub case: String,
     /// The unit of `vtepd` and `kernel`.
     pub unit: String,
-    /// vtepd's figure.
+    /// vtepd's figure, a median.
     pub vtepd: f64,
-    /// The least and the largest that vtepd's figure is the median of.
+    /// The minimum and maximum of vtepd's figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub range: Option<[f64; 2]>,
-    /// Kernel VXLAN's figure in the same run, where there is one.
+    /// The figure of kernel VXLAN in the same run, if there is one.
     pub kernel: Option<f64>,
-    /// The least and the largest that it is the median of.
+    /// The minimum and maximum of the kernel's figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_range: Option<[f64; 2]>,
-    /// vtepd's figure divided by the kernel's, or by that of whoever `case` names.
+    /// vtepd's figure divided by the kernel's, or by that of the datapath that `case` names.
     pub ratio: Option<f64>,
-    /// What the figure is meant to reach: of the ratio where there is one, else of vtepd's figure.
+    /// The target of the ratio if there is one, otherwise of vtepd's figure.
     pub target: Option<f64>,
-    /// Which way is better.
+    /// Whether lower or higher figures are better.
     pub better: Better,
 }
 
-/// All figures of one run.
+/// All results of one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// What they were measured on.
+    /// A description of the machine.
     pub machine: String,
-    /// The commit that was measured, with `-dirty` behind it where files had been changed.
+    /// The commit that was measured, with the suffix `-dirty` if files were changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The figures.
+    /// The results.
     pub rows: Vec<Row>,
 }
 
-/// The median of some figures, and the least and the largest.
+/// The median, minimum and maximum of some figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     /// The median.
     pub median: f64,
-    /// The least and the largest.
+    /// The minimum and maximum.
     pub range: [f64; 2],
 }
 
 impl Figure {
-    /// Of these figures; NaN if there are none.
+    /// Computes the median and range of these figures; NaN if there are none.
     #[must_use]
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
         let mut figures: Vec<f64> = figures.into_iter().collect();
         figures.sort_by(f64::total_cmp);
         let at = |index: usize| figures.get(index).copied().unwrap_or(f64::NAN);
-        // Of an even number, halfway between the two in the middle.
+        // With an even number of figures, the median is the mean of the two in the middle.
         let last = figures.len().saturating_sub(1);
         let median = f64::midpoint(at(last / 2), at(figures.len() / 2));
         Self { median, range: [at(0), at(last)] }
@@ -78,7 +78,8 @@ impl Figure {
 }
 
 impl Row {
-    /// vtepd's figure, the kernel's where there is one, and the ratio. Without a target.
+    /// A row with vtepd's figure, the kernel's figure if there is one, and the ratio. It has no
+    /// target.
     #[must_use]
     pub fn beside(
         bench: &str,
@@ -114,7 +115,7 @@ impl Row {
 }
 
 impl Report {
-    /// The figures as a table for people.
+    /// Formats the results as a table.
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = format!("{}\n\n", self.machine);
@@ -158,7 +159,7 @@ impl Report {
     }
 }
 
-/// The machine in words: processor, number of CPUs and kernel.
+/// A description of the machine: processor, number of CPUs and kernel.
 #[must_use]
 pub fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -166,7 +167,7 @@ pub fn machine() -> String {
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
         .map(|(_, name)| name);
-    // The machine's, not those that this thread was left.
+    // The CPUs of the machine, not only those in this thread's affinity.
     let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
     let kernel = nix::sys::utsname::uname();
     let release = kernel.as_ref().map_or("?".into(), |kernel| kernel.release().to_string_lossy());

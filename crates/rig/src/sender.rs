@@ -1,5 +1,5 @@
-//! RoCE frames of several queue pairs, in super-frames that a link cuts: so the sender costs less
-//! than what is measured.
+//! Sends RoCE frames of several queue pairs, in super-frames that a link splits. The sender
+//! therefore needs less CPU time than the datapath that is measured.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -14,60 +14,60 @@ use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
 use crate::bed::{HEADERS, HOST, UPLINK, beyond, local, remote, udp_segmentation};
 use crate::{Bed, Error};
 
-/// Frames that the sender hands over as one.
+/// The maximum number of frames in a super-frame.
 const HANDED_OVER: usize = 32;
-/// Fewer, where there are so many queue pairs in bursts that the sender's memory would not fit its
-/// caches.
+/// The maximum with many queue pairs in bursts, so that the sender's memory fits in its caches.
 const MANY: usize = 8;
-/// Bytes of a super-frame at most.
+/// The maximum size of a super-frame in bytes.
 const LARGEST: usize = 60_000;
-/// Queue pairs in bursts from which on that is so.
+/// [`MANY`] applies to more queue pairs than this.
 const MANY_PAIRS: usize = 64;
-/// Super-frames between two looks at the clock.
+/// The number of super-frames between two reads of the clock.
 pub const BETWEEN_LOOKS: usize = 8;
 const GATEWAY: MacAddr = MacAddr([2, 0xaa, 0, 0, 0, 2]);
-/// Nobody's.
+/// A MAC address that no interface has.
 const ELSEWHERE: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 9]);
 
-/// Where frames come from, and as what.
+/// Where frames come from, and in which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Input {
-    /// The host, one by one.
+    /// The host, as single frames.
     Host,
-    /// The peer, encapsulated, one by one: as kernel VXLAN sends them.
+    /// The peer, as single encapsulated frames, as kernel VXLAN sends them.
     Singles,
-    /// The peer, encapsulated, in super-frames: as vtepd sends them.
+    /// The peer, as encapsulated super-frames, as vtepd sends them.
     SuperFrames,
 }
 
-/// What is sent.
+/// A description of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Traffic {
-    /// From where.
+    /// The source and form of the frames.
     pub input: Input,
-    /// Bytes of an inner frame, at least 58.
+    /// The length of an inner frame in bytes, at least 58.
     pub length: usize,
-    /// Queue pairs.
+    /// The number of queue pairs.
     pub queue_pairs: u32,
-    /// Whether each queue pair sends some frames before it is the next one's turn; else one.
+    /// Whether queue pairs send in bursts of several frames; otherwise they take turns frame by
+    /// frame.
     pub bursts: bool,
 }
 
-/// Who sends.
+/// A sender of prepared super-frames.
 #[derive(Debug)]
 pub struct Sender {
     socket: ports::PacketSocket,
     super_frames: Vec<TxFrame>,
-    /// Frames in each of them.
+    /// The number of frames in each super-frame.
     frames: u64,
 }
 
 impl Sender {
-    /// At its place in the bed. What is not to be `forwarded` and comes from the peer is addressed
-    /// to nobody there.
+    /// A sender in the bed. Frames from the peer that are not to be `forwarded` get a destination
+    /// MAC address that no interface has.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW or ethtool, or if the length is too small.
+    /// Without `CAP_NET_RAW` or ethtool, or if the length is too small.
     pub fn new(bed: &Bed, traffic: Traffic, forwarded: bool) -> Result<Self, Error> {
         let (namespace, link) = match traffic.input {
             Input::Host => (&bed.host, "eth0"),
@@ -80,7 +80,7 @@ impl Sender {
         Self::at(namespace, link, traffic, to)
     }
 
-    /// At any interface. What comes from a peer is addressed to `uplink`.
+    /// A sender on any interface. Frames from a peer are addressed to `uplink`.
     ///
     /// # Errors
     /// As [`Sender::new`].
@@ -96,7 +96,7 @@ impl Sender {
         let (ifindex, socket) = namespace.enter(open)??;
         let pairs = traffic.queue_pairs.max(1) as usize;
         let encapsulated = traffic.input != Input::Host;
-        // One flow makes a super-frame, as a peer's does.
+        // Encapsulated super-frames consist of one flow, as those of a vtepd.
         let runs = traffic.bursts || encapsulated;
         let handed_over = if runs && pairs > MANY_PAIRS { MANY } else { HANDED_OVER };
         let most = (LARGEST / (traffic.length + 8)).min(handed_over);
@@ -118,7 +118,7 @@ impl Sender {
         Ok(Self { socket, super_frames, frames: most as u64 })
     }
 
-    /// Sends all it can for so long. Returns how many frames, and how long it took.
+    /// Sends at the maximum rate for `time`. Returns the number of frames and the elapsed time.
     pub fn send(&mut self, time: Duration) -> (u64, Duration) {
         let (start, mut sent) = (Instant::now(), 0);
         while start.elapsed() < time {
@@ -132,8 +132,8 @@ impl Sender {
         (sent, start.elapsed())
     }
 
-    /// Sends some super-frames, from the one with this number on, counted around. Returns the
-    /// frames in them.
+    /// Sends [`BETWEEN_LOOKS`] super-frames from `index` on, modulo their number. Returns the
+    /// number of frames in them.
     pub fn some(&mut self, index: usize) -> u64 {
         let index = index % self.super_frames.len().max(1);
         let end = (index + BETWEEN_LOOKS).min(self.super_frames.len());
@@ -146,7 +146,7 @@ impl Sender {
     }
 }
 
-/// One frame of a queue pair, encapsulated if it comes from the peer.
+/// Builds a frame of a queue pair, encapsulated if it comes from the peer.
 fn frame(traffic: Traffic, uplink: MacAddr, pair: u32, sequence: u32) -> Result<Vec<u8>, Error> {
     let station = (pair % 256) as u8;
     if traffic.input == Input::Host {
@@ -184,7 +184,7 @@ fn inner(
     Ok(frame)
 }
 
-/// A UDP super-frame of frames of one length.
+/// Builds a UDP super-frame from frames of one length.
 fn joined(mut whole: Vec<u8>, length: usize, ifindex: u32) -> Result<TxFrame, Error> {
     let too_long = |_| Error::from("a super-frame is too long");
     let payload = u16::try_from(whole.len() - HEADERS).map_err(too_long)?;

@@ -1,4 +1,4 @@
-//! TCP between the two hosts.
+//! TCP throughput between the two hosts.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -12,20 +12,20 @@ const FAR: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 const CHUNK: usize = 128 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which way the bytes go.
+/// The direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Towards {
-    /// From the leaf's host: vtepd encapsulates them.
+    /// From the leaf's host to the peer's host: vtepd encapsulates.
     Far,
-    /// To the leaf's host: vtepd decapsulates them.
+    /// From the peer's host to the leaf's host: vtepd decapsulates.
     Host,
 }
 
-/// Gigabits a second that arrive of one TCP stream, with MTU 1500, measured for so long after half
-/// of that. Threads run where they will.
+/// The throughput of one TCP stream with MTU 1500, in Gbit/s. It is measured for `time`, after a
+/// warm-up of half of that. Threads are not pinned.
 ///
 /// # Errors
-/// When there is no connection, or it breaks.
+/// If no connection can be established, or it breaks.
 pub fn throughput(
     bed: &Bed,
     towards: Towards,
@@ -38,7 +38,7 @@ pub fn throughput(
     let listener = bed.far.enter(|| TcpListener::bind((FAR, 0)))??;
     let port = listener.local_addr()?.port();
     let connect = || {
-        // Bound to nothing: the host has one address, HOST.
+        // The host has only one address, HOST, so the socket is not bound.
         TcpStream::connect_timeout(&(FAR, port).into(), PATIENCE)
     };
     let near = bed
@@ -82,7 +82,7 @@ pub fn throughput(
         let (start, before) = (Instant::now(), got.load(Ordering::Relaxed));
         std::thread::sleep(time);
         let (bytes, elapsed) = (got.load(Ordering::Relaxed) - before, start.elapsed());
-        // The receiver's end is closed in both directions: that ends the sender as well.
+        // Shuts the receiver's socket down in both directions, which also ends the sender.
         stop.shutdown(Shutdown::Both)?;
         for thread in [receiving, sending] {
             match thread.join() {

@@ -1,4 +1,4 @@
-//! A sender that sends all it can: what arrives, and what that costs.
+//! Measures the frames that arrive, and their cost, while a sender sends at the maximum rate.
 
 use std::time::{Duration, Instant};
 
@@ -6,45 +6,44 @@ use crate::cpu::{self, Busy, Pinned};
 use crate::sender::Input;
 use crate::{Bed, Daemon, Error, Sender, Traffic, Way};
 
-/// How long nothing arrives when the queues have run empty, and how long that may take.
+/// Queues count as empty after this time without arrivals, and the maximum time to wait for that.
 const QUIET: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long it takes until a station that has spoken is known.
+/// The time until tables have learned a station that has sent a frame.
 const ACQUAINTANCE: Duration = Duration::from_millis(20);
-/// The share of the frames that arrived which must have gone the way that is measured.
+/// The minimum share of the arrived frames that must have taken the measured path.
 const NEARLY_ALL: f64 = 0.9;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// What is sent.
+    /// The traffic.
     pub traffic: Traffic,
-    /// Cores that all share: everything on one, or the sender (with the kernel's part that its
-    /// frames cause) and vtepd on one each.
+    /// The number of cores. With 1, everything shares it. With 2, vtepd has the second one. The
+    /// sender and the softirqs that its frames cause have the first.
     pub cores: usize,
-    /// Whether something else needs all it gets of the worker's core.
+    /// Whether another thread keeps the worker's core busy.
     pub busy: bool,
 }
 
-/// One measurement.
+/// The result of one measurement.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Turn {
-    /// Frames a second that arrived.
+    /// Frames per second that arrived.
     pub rate: f64,
-    /// Those sent.
+    /// Frames per second that were sent.
     pub offered: f64,
-    /// CPU nanoseconds of vtepd, or whoever runs in its place, for each frame that arrived.
+    /// CPU time of vtepd or a reference datapath for each frame that arrived, in nanoseconds.
     pub daemon: f64,
-    /// Frames in each packet that the link was given.
+    /// Frames in each packet that the link transmitted.
     pub together: f64,
 }
 
 impl Turn {
-    /// Measures for so long, after half of that has been sent for nothing.
+    /// Measures for `time`, after a warm-up of half of that.
     ///
     /// # Errors
-    /// When there is no such core, or when what arrived has not gone the way that it should:
-    /// figures of another way are worse than none.
+    /// If there is no such core, or the frames did not take the path that was to be measured.
     pub fn take(
         bed: &Bed,
         case: Case,
@@ -64,18 +63,17 @@ impl Turn {
             Input::Singles | Input::SuperFrames => bed.arrived(length),
         };
         let mut sender = Sender::new(bed, case.traffic, way != Way::Nobody)?;
-        // Tables know the sender before it counts: a host that the bridge does not know yet has no
-        // bypass.
+        // Tables must learn the sender first: a host that the bridge does not know has no bypass.
         sender.some(0);
         std::thread::sleep(ACQUAINTANCE);
         let (witness, first) = (Witness::ask(case, way, daemon)?, passed()?);
-        // Queues are as full then as they are later, so what arrives is what is forwarded
-        // meanwhile.
+        // Fill the queues first. Then the frames that arrive during the measurement are those
+        // forwarded during it.
         sender.send(time / 2);
         let (before, cpu_before) = (passed()?, cpu_of(daemon)?);
         let (sent, elapsed) = sender.send(time);
         let (after, cpu_after) = (passed()?, cpu_of(daemon)?);
-        // The next turn finds the queues empty.
+        // Wait until the queues are empty, for the next turn.
         let (ended, mut last) = (Instant::now(), after);
         let all = loop {
             std::thread::sleep(QUIET);
@@ -104,7 +102,7 @@ fn cpu_of(daemon: Option<&Daemon>) -> Result<u64, Error> {
     daemon.map_or(Ok(0), Daemon::cpu)
 }
 
-/// What vtepd has counted of the frames.
+/// vtepd's counters of the frames.
 #[derive(Debug, Clone, Copy, Default)]
 struct Witness {
     forwarded: f64,

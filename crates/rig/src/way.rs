@@ -1,4 +1,4 @@
-//! Who forwards.
+//! The datapaths that are compared.
 
 use std::fmt;
 use std::path::Path;
@@ -7,63 +7,64 @@ use lab::Namespace;
 
 use crate::{Bed, Daemon, Error, is_there, reference};
 
-/// Who forwards.
+/// A datapath of the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// Nobody: frames end where they reach the leaf. What the sender pays in any case.
+    /// No datapath: frames are dropped when they reach the leaf. This measures the cost of the
+    /// sender.
     Nobody,
     /// The kernel's bridge and VXLAN.
     Kernel,
-    /// The same with `bridge-nf-call-iptables` off.
+    /// The kernel's bridge and VXLAN with `bridge-nf-call-iptables` off.
     KernelWithoutNf,
     /// vtepd.
     Vtepd {
-        /// Whether known unicast skips the bridge (not so with `--no-bridge-bypass`).
+        /// Whether known unicast uses the bridge bypass (off with `--no-bridge-bypass`).
         bypass: bool,
-        /// Whether frames leave together (not so with `--no-gso`).
+        /// Whether frames are sent in super-frames (off with `--no-gso`).
         gso: bool,
     },
     /// Open vSwitch's userspace datapath.
     OpenVswitch {
-        /// Whether its ports are AF_XDP sockets, which a thread of their own polls all the time;
-        /// else AF_PACKET ones, which its main thread sleeps on.
+        /// Whether its ports are AF_XDP sockets, which a dedicated thread polls in a loop.
+        /// Otherwise they are AF_PACKET sockets, on which its main thread sleeps.
         xdp: bool,
     },
-    /// DPDK's testpmd, which polls all the time, and does not encapsulate: what only input and
-    /// output cost.
+    /// DPDK's testpmd, which polls in a loop and does not encapsulate. It measures the cost of
+    /// input and output alone.
     Testpmd {
-        /// Whether its ports are AF_XDP sockets; else AF_PACKET rings.
+        /// Whether its ports are AF_XDP sockets; otherwise they are AF_PACKET rings.
         xdp: bool,
     },
 }
 
 impl Way {
-    /// By the bridge, each frame by itself.
+    /// vtepd through the bridge, as single frames.
     pub const PUNT_SINGLE: Self = Self::Vtepd { bypass: false, gso: false };
-    /// By the bridge, frames together.
+    /// vtepd through the bridge, with super-frames.
     pub const PUNT: Self = Self::Vtepd { bypass: false, gso: true };
-    /// Past the bridge, each frame by itself.
+    /// vtepd with the bridge bypass, as single frames.
     pub const BYPASS_SINGLE: Self = Self::Vtepd { bypass: true, gso: false };
-    /// Past the bridge, frames together.
+    /// vtepd with the bridge bypass and super-frames.
     pub const BYPASS: Self = Self::Vtepd { bypass: true, gso: true };
 
-    /// By its main thread.
+    /// Open vSwitch with AF_PACKET.
     pub const OPEN_VSWITCH: Self = Self::OpenVswitch { xdp: false };
-    /// By a thread that polls.
+    /// Open vSwitch with AF_XDP.
     pub const OPEN_VSWITCH_XDP: Self = Self::OpenVswitch { xdp: true };
-    /// By AF_PACKET.
+    /// testpmd with AF_PACKET.
     pub const TESTPMD: Self = Self::Testpmd { xdp: false };
-    /// By AF_XDP.
+    /// testpmd with AF_XDP.
     pub const TESTPMD_XDP: Self = Self::Testpmd { xdp: true };
 
-    /// Whether it is neither vtepd's nor the kernel's, and in a bed that is
-    /// [`prepare`](reference::prepare)d.
+    /// Whether this is Open vSwitch or testpmd, which need a bed after
+    /// [`prepare`](reference::prepare).
     #[must_use]
     pub const fn is_reference(self) -> bool {
         matches!(self, Self::OpenVswitch { .. } | Self::Testpmd { .. })
     }
 
-    /// Debian's package that has to be installed before, if one has to.
+    /// Debian's package that has to be installed for this datapath, if it is missing.
     #[must_use]
     pub fn missing_package(self) -> Option<&'static str> {
         let (package, programs) = match self {
@@ -76,10 +77,10 @@ impl Way {
         (!programs.iter().all(|program| is_there(program))).then_some(package)
     }
 
-    /// Has the leaf forward this way. What is returned has to live as long as it should.
+    /// Makes the leaf forward with this datapath, until the returned value is dropped.
     ///
     /// # Errors
-    /// When vtepd, or who else it is, does not start.
+    /// If the datapath does not start.
     pub fn take(self, bed: &Bed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
         match self {
             Self::OpenVswitch { xdp } => return reference::open_vswitch(bed, xdp).map(Some),
@@ -91,10 +92,10 @@ impl Way {
         self.start(&bed.leaf, vtepd)
     }
 
-    /// Has the peer forward this way, too, if that is vtepd's or the kernel's.
+    /// Makes the peer forward with this datapath, too, if it is vtepd's or the kernel's.
     ///
     /// # Errors
-    /// When vtepd does not start.
+    /// If vtepd does not start.
     pub fn take_peer(self, bed: &Bed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
         self.start(&bed.peer, vtepd)
     }

@@ -1,4 +1,4 @@
-//! `lab wan`: circuits until somebody ends them.
+//! `lab wan`: runs circuits until a signal arrives.
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
     while !interrupted() {
         let now = wan.missing().join(", ");
         if missing.as_ref() != Some(&now) {
-            // Nobody may be there to read it.
+            // A closed standard error is no error.
             let _ = match now.as_str() {
                 "" => writeln!(io::stderr(), "lab: all circuits are joined"),
                 names => writeln!(io::stderr(), "lab: waiting for {names}"),

@@ -1,4 +1,4 @@
-//! The demo's figures, read again: whoever measures the same fabric must find the same.
+//! Reads the demo's figures, to compare another measurement of the same fabric with them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use serde::Deserialize;
 use super::{PolicyOutcome, Setup};
 use crate::spread::Spread;
 
-/// What BGP and BFD add to the frames of a link may change a share, an MMR or an index by so much.
+/// The tolerance of shares, MMR and index. BGP and BFD add frames to the links.
 const NOISE: f64 = 0.02;
 
-/// What `lab demo --json` writes.
+/// The contents of a file that `lab demo --json` has written.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Figures {
-    /// What it was measured with.
+    /// The conditions of the measurement.
     pub setup: Setup,
-    /// What each policy did.
+    /// The result of each policy.
     pub policies: Vec<PolicyOutcome>,
 }
 
-/// The file cannot be read.
+/// The file cannot be read or parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("{} does not hold the demo's figures (lab demo --json)", .path.display())]
 pub struct FiguresError {
@@ -31,7 +31,7 @@ impl Figures {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`FiguresError`] if it is not there, or is something else.
+    /// [`FiguresError`] if the file cannot be read or has another format.
     pub fn load(path: &Path) -> Result<Self, FiguresError> {
         let error = |source: Box<dyn std::error::Error + Send + Sync>| FiguresError {
             path: path.to_owned(),
@@ -41,8 +41,8 @@ impl Figures {
         serde_json::from_slice(&text).map_err(|cause| error(cause.into()))
     }
 
-    /// How a policy's figures differ from these, in words; which of the links side by side (`tier`)
-    /// has which share does not matter.
+    /// The differences between a measurement and these figures, as messages. The shares of the
+    /// links in `tier` are compared in sorted order.
     #[must_use]
     pub fn differences(
         &self,
@@ -91,7 +91,7 @@ impl Figures {
     }
 }
 
-/// The largest first.
+/// The shares of the links, largest first.
 fn shares(spread: &Spread, tier: &[String]) -> Vec<f64> {
     let mut shares: Vec<f64> = tier.iter().map(|link| spread.share(link, tier)).collect();
     shares.sort_by(|a, b| b.total_cmp(a));

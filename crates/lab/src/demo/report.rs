@@ -1,4 +1,4 @@
-//! What the demo found: as a table with a verdict for people, as JSON for programs.
+//! The results of the demo, as a table with a verdict and as JSON.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ use crate::spread::Spread;
 
 use super::Setup;
 
-/// Characters of a full bar.
+/// The width of a full bar in characters.
 const BAR: usize = 10;
-/// Characters of a policy's column.
+/// The width of a policy's column in characters.
 const COLUMN: usize = 18;
-/// Characters of the column of names.
+/// The width of the column of names in characters.
 const NAMES: usize = 26;
-/// A link that carries less than this share of its group is not used: BGP and BFD are there, too.
+/// Links with a smaller share count as unused, because BGP and BFD use all links.
 const USED: f64 = 0.01;
 
-/// What all policies did.
+/// The results of all policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// What it was measured with.
+    /// The conditions of the measurement.
     pub setup: Setup,
-    /// In the order they were measured in: `kernel` first.
+    /// The policies in the order of measurement; `kernel` is first.
     pub policies: Vec<PolicyOutcome>,
     /// The links between the data centres.
     #[serde(skip)]
     pub between: Vec<String>,
-    /// The links that the traffic can take, in groups that share it.
+    /// The links on the path, by tier.
     #[serde(skip)]
     pub on_the_way: Vec<Vec<String>>,
     /// Whether each router has a hash seed of its own.
@@ -37,16 +37,16 @@ pub struct Outcome {
     pub hash_seeds: bool,
 }
 
-/// What one policy did.
+/// The result of one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyOutcome {
     /// `kernel`, `five-tuple`, `qp-bins` or `qp-hash`.
     pub name: String,
-    /// How often it was measured: again where BGP changed a path meanwhile. The figures are the
-    /// last's.
+    /// The number of measurements. It is repeated if BGP changed a path; the figures are those of
+    /// the last one.
     #[serde(skip)]
     pub attempts: u32,
-    /// Balance is over the links between the data centres.
+    /// The loads of the links. The balance is that of the links between the data centres.
     #[serde(flatten)]
     pub spread: Spread,
 }
@@ -58,13 +58,13 @@ impl PolicyOutcome {
 }
 
 impl Outcome {
-    /// The MMR that a random hash gives on average to as many flows as the policy tells apart.
+    /// The expected MMR of a random hash, given the number of flows that the policy distinguishes.
     fn expected_mmr(&self, policy: &str) -> f64 {
         let paths = self.between.len();
         match policy {
             "qp-hash" => RandomPlacement::new(self.setup.queue_pairs, paths).expected_mmr(),
             "qp-bins" => expected_mmr_of_bins(self.setup.queue_pairs, BINS, paths),
-            // One inner source port: all queue pairs are one flow.
+            // All queue pairs have one inner source port, so they are one flow.
             _ => paths as f64,
         }
     }
@@ -193,7 +193,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A bar and its percentage.
+/// A bar with its percentage.
 fn bar(share: f64) -> String {
     let eighths = (share * BAR as f64 * 8.0).round() as usize;
     let partial = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];

@@ -1,4 +1,4 @@
-//! What the demo's figures were measured with.
+//! The conditions of the demo's measurement.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,32 +10,32 @@ use super::Settings;
 use crate::random::SEED;
 use crate::roce::PAYLOAD;
 
-/// See the module's description. What cannot be found out is empty.
+/// The hardware, software and settings of a measurement. What cannot be determined is empty or 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
-    /// When the measurement began, in seconds since 1970 (UTC).
+    /// The start of the measurement in seconds since 1970 (UTC).
     pub unix_time: u64,
-    /// The kernel's release.
+    /// The kernel release.
     pub kernel: String,
-    /// CPUs that this process may use.
+    /// The number of CPUs that this process may use.
     pub cpus: usize,
-    /// The CPU's name.
+    /// The CPU model.
     pub cpu_model: String,
-    /// zebra's version.
+    /// The version of zebra.
     pub frr: String,
-    /// vtepd's version.
+    /// The version of vtepd.
     pub vtepd: String,
     /// The topology file.
     pub topology: PathBuf,
-    /// What queue pair numbers are drawn from.
+    /// The seed of the queue pair numbers.
     pub seed: u64,
-    /// Queue pairs between the two hosts.
+    /// The number of queue pairs between the two hosts.
     pub queue_pairs: usize,
-    /// Frames per policy.
+    /// The number of frames for each policy.
     pub frames: u64,
     /// Frames per second.
     pub rate: u32,
-    /// Payload bytes of each frame.
+    /// The payload of each frame in bytes.
     pub payload: usize,
 }
 
@@ -66,8 +66,7 @@ impl Setup {
     }
 }
 
-/// The last word of the first line that a program says of its version: `zebra version 8.4.4`,
-/// `vtepd 0.1.0`.
+/// The last word of the first line of `--version`, as in `zebra version 8.4.4` or `vtepd 0.1.0`.
 fn version(program: &Path) -> String {
     let output = Command::new(program).arg("--version").output();
     let text = output

@@ -1,4 +1,4 @@
-//! `links`, in the brief and in the extended form.
+//! Parses `links` in the brief and the extended form.
 
 use serde_norway::Value;
 
@@ -29,7 +29,7 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
                     .filter(|mtu| (68..=65535).contains(mtu))
                     .ok_or_else(|| expected(&place, "68 to 65535"))?;
             }
-            // One for each end, in their order; an empty one for none.
+            // One address for each end, in the order of the ends; an empty string for none.
             "ipv4" | "ipv6" => {
                 let values = sequence(&place, value)?;
                 if values.len() > 2 {
@@ -58,7 +58,7 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
     Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu })
 }
 
-/// `node:interface`, or a mapping of the two and more.
+/// Parses an endpoint: `node:interface`, or a mapping.
 fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
     let mut settings = EndSettings::default();
     let (mut node, mut interface) = (None, None);

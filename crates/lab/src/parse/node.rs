@@ -1,4 +1,4 @@
-//! The settings of one level of a node: of the file's defaults, its kind, its group, or its own.
+//! Parses the settings of a node at one level: defaults, kind, group or node.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::value::{
 };
 use crate::topology::{Bind, Node, TopologyError};
 
-/// Keys of a node that describe its container and change nothing that a namespace has.
+/// Keys that describe a container and have no effect on a namespace.
 const HARMLESS: [&str; 25] = [
     "aliases",
     "auto-remove",
@@ -40,7 +40,7 @@ const HARMLESS: [&str; 25] = [
     "type",
 ];
 
-/// Keys that ContainerLab has and namespaces cannot have, with what to do.
+/// Keys that namespaces cannot support, with advice for the user.
 const REFUSED: [(&str, &str); 9] = [
     ("startup-config", "a linux node has none; bind the file where its program looks for it"),
     ("config", "there is no configuration engine; write what it would make"),
@@ -59,12 +59,12 @@ const REFUSED: [(&str, &str); 9] = [
     ),
 ];
 
-/// What one level says.
+/// The settings of one level.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     pub(super) kind: Option<String>,
     pub(super) node: Node,
-    /// `network-mode`, if it is given.
+    /// The value of `network-mode`, if it is given.
     pub(super) network: Option<Option<String>>,
     pub(super) entrypoint: Option<Vec<String>>,
     pub(super) cmd: Option<Vec<String>>,
@@ -136,7 +136,7 @@ fn network_mode(place: &str, mode: &str) -> Result<Option<String>> {
     }
 }
 
-/// `source:target`, with options of which only `ro` means something here.
+/// Parses `source:target[:options]`. Of the options, only `ro` has an effect.
 fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     const FORM: &str = "source:target[:ro]";
     let mut parts = text.split(':');
@@ -149,8 +149,8 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     for option in options.into_iter().flat_map(|options| options.split(',')) {
         match option {
             "ro" => read_only = true,
-            // Labels of SELinux, and who sees mounts below: there is one mount namespace for each
-            // process here.
+            // SELinux labels and mount propagation have no meaning here: each process has a mount
+            // namespace of its own.
             "rw" | "z" | "Z" | "rshared" | "rslave" | "rprivate" | "shared" | "slave"
             | "private" => {}
             _ => return Err(expected(place, FORM)),
@@ -172,10 +172,10 @@ fn bind(place: &str, text: &str, directory: &Path) -> Result<Bind> {
     Ok(Bind { source, target: target.into(), read_only })
 }
 
-/// Stands for the node's name in a bind.
+/// A placeholder for the node's name in a bind.
 const NODE_NAME: &str = "__clabNodeName__";
 
-/// The binds as they are for the node of this name.
+/// Replaces the placeholder with the name of the node.
 pub(super) fn binds_of(name: &str, binds: Vec<Bind>) -> Vec<Bind> {
     let named = |path: &Path| PathBuf::from(path.to_string_lossy().replace(NODE_NAME, name));
     let own =
@@ -183,8 +183,8 @@ pub(super) fn binds_of(name: &str, binds: Vec<Bind>) -> Vec<Bind> {
     binds.into_iter().map(own).collect()
 }
 
-/// Files of lines `NAME=value`, as Docker reads them: `#` begins a comment line, quotes are part of
-/// the value.
+/// Reads files with lines `NAME=value`, with Docker's rules: `#` starts a comment line, and quotes
+/// are part of the value.
 pub(super) fn environment(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     let mut environment = BTreeMap::new();
     for path in files {

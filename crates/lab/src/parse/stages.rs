@@ -1,4 +1,4 @@
-//! `stages` and `healthcheck` of a node.
+//! Parses `stages` and `healthcheck` of a node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn wait_for(place: &str, value: &Value) -> Result<(String, Stage)> {
     node.zip(waited).ok_or_else(|| expected(place, "node and stage"))
 }
 
-/// Lists by phase, or a list of commands that each say their phase.
+/// Parses commands: lists by phase, or a list of mappings with a command and its phase.
 fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> {
     let mut push = |place: &str, phase: &str, text: &str| {
         let command = words(place, text)?;
@@ -91,7 +91,7 @@ fn exec(place: &str, value: &Value, settings: &mut StageSettings) -> Result<()> 
     Ok(())
 }
 
-/// Docker's: the defaults are its own.
+/// Parses a health check. The format and the defaults are Docker's.
 pub(super) fn healthcheck(place: &str, value: &Value) -> Result<Healthcheck> {
     let mut check = Healthcheck::default();
     for (key, value) in entries(place, mapping(place, value)?)? {

@@ -1,4 +1,4 @@
-//! What is understood, what is ignored, and what is refused in which words.
+//! What the parser uses, ignores and refuses, and the error messages.
 
 use super::*;
 use crate::topology::{Bind, Endpoint, LINK_MTU};
@@ -128,7 +128,7 @@ fn links_that_lead_nowhere_are_refused() {
     }
 }
 
-/// The shapes that labs of FRR have; ContainerLab takes each of them as it is.
+/// Forms that public FRR labs use. ContainerLab accepts all of them.
 mod labs_of_others {
     use super::*;
     use crate::topology::{Kind, Stage};
@@ -248,7 +248,7 @@ topology:
   links:
     - endpoints: ['leaf1:eth1', 'leaf2:eth1']
 ";
-        // Its links wait for leaf2, which waits for it.
+        // leaf1's links wait for leaf2, and leaf2 waits for leaf1.
         let error = Topology::parse(text, &directory, |_| None).unwrap_err().to_string();
         assert!(error.contains("waits for itself"), "{error}");
         let text = text.replace("stage: configure}]", "stage: create}]");

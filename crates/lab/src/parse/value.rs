@@ -1,4 +1,4 @@
-//! YAML values as what is expected at a place.
+//! Conversions of YAML values to the expected types.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(super) fn entries<'a>(
     Ok(mapping.iter().filter_map(|(key, value)| Some((key.as_str()?, value))))
 }
 
-/// Text, or a number or truth value that stands for text.
+/// Text. Numbers and Booleans are converted to text.
 pub(super) fn string(place: &str, value: &Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text.clone()),
@@ -50,12 +50,12 @@ pub(super) fn strings(place: &str, value: &Value) -> Result<BTreeMap<String, Str
         .collect()
 }
 
-/// A whole number that is not negative.
+/// A non-negative integer.
 pub(super) fn number(place: &str, value: &Value) -> Result<u64> {
     value.as_u64().ok_or_else(|| expected(place, "a number, 0 or more"))
 }
 
-/// A command in words, as a shell splits it.
+/// A command, split into words as a shell does.
 pub(super) fn words(place: &str, text: &str) -> Result<Vec<String>> {
     shlex::split(text)
         .filter(|words| !words.is_empty())

@@ -1,4 +1,5 @@
-//! One frame: Ethernet, IPv4, UDP to port 4791, base transport header, numbered payload, ICRC.
+//! A frame of the traffic: Ethernet, IPv4, UDP to port 4791, base transport header, numbered
+//! payload and ICRC.
 
 use std::net::Ipv4Addr;
 
@@ -7,35 +8,36 @@ use wire::{Arp, Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram
 
 use super::{Connection, InnerPort, RoceError};
 
-/// The least payload in bytes: the stream's mark and the number.
+/// The minimum payload in bytes: the stream's mark and the frame's number.
 pub const PAYLOAD_MIN: usize = 16;
-/// The largest payload in bytes: the path MTU 4096 of InfiniBand.
+/// The maximum payload in bytes: InfiniBand's path MTU of 4096.
 pub const PAYLOAD_MAX: usize = 4096;
 
 const IP: usize = Ethernet::LENGTH;
 const BTH: usize = IP + Ipv4::LENGTH + Udp::LENGTH;
 const PAYLOAD: usize = BTH + Bth::LENGTH;
 
-/// The frames of one queue pair, which differ only by their number.
+/// A template for the frames of one queue pair. They differ only by number, sequence number and
+/// ICRC.
 #[derive(Debug, Clone)]
 pub struct FrameTemplate {
     bytes: Vec<u8>,
     first_sequence: u32,
 }
 
-/// Who sends to whom.
+/// The addresses of the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// Sender.
+    /// The sender's MAC and IPv4 address.
     pub source: (MacAddr, Ipv4Addr),
-    /// Receiver.
+    /// The receiver's MAC and IPv4 address.
     pub destination: (MacAddr, Ipv4Addr),
 }
 
 impl FrameTemplate {
-    /// Frames with `payload` bytes (a multiple of 4, [`PAYLOAD_MIN`] to [`PAYLOAD_MAX`]) that carry
-    /// `mark`, so that a sink knows them. RC "send only", don't fragment, ToS 0, as mlx5 sends them
-    /// without a traffic class.
+    /// A template for frames with `payload` bytes: a multiple of 4, [`PAYLOAD_MIN`] to
+    /// [`PAYLOAD_MAX`]. They carry `mark`, by which the sink recognises the stream. They are RC
+    /// "send only" with "don't fragment" and ToS 0, as mlx5 sends them without a traffic class.
     ///
     /// # Errors
     /// [`RoceError::Setting`] if the payload is out of range.
@@ -62,8 +64,8 @@ impl FrameTemplate {
         ip.set_dont_fragment(true).fill_checksum();
         let udp =
             Udp::new(inner_port.of(connection), number::PORT_ROCE, datagram).map_err(setting)?;
-        // The number in the payload tells more than the 24 bits of the packet sequence number,
-        // which starts anywhere, as it does on real connections.
+        // The packet sequence number has 24 bits and starts anywhere, as on real connections. The
+        // number in the payload has 64 bits and starts at 0.
         let first_sequence = connection.local.get();
         let bth = Bth::new(opcode::RC_SEND_ONLY, connection.remote, first_sequence);
 
@@ -79,14 +81,14 @@ impl FrameTemplate {
         Ok(Self { bytes, first_sequence })
     }
 
-    /// Length of each frame in bytes, without the Ethernet FCS.
+    /// The length of each frame in bytes, without the Ethernet FCS.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a frame is never empty")]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Makes `frame` the frame of this number.
+    /// Writes the frame with this number into `frame`.
     pub fn write(&self, number: u64, frame: &mut Vec<u8>) {
         frame.clear();
         frame.extend_from_slice(&self.bytes);
@@ -94,7 +96,7 @@ impl FrameTemplate {
         if let Some(place) = frame.get_mut(BTH..PAYLOAD)
             && let Ok((mut bth, _)) = Bth::parse_mut(place)
         {
-            // The low 24 bits.
+            // The packet sequence number has 24 bits.
             bth.set_sequence(u32::try_from(sequence & 0xff_ffff).unwrap_or_default());
         }
         if let Some(place) = frame.get_mut(PAYLOAD + 8..PAYLOAD + 16) {
@@ -107,14 +109,14 @@ impl FrameTemplate {
     }
 }
 
-/// The ICRC of a frame as [`FrameTemplate`] makes them, by the processor's CRC instructions:
-/// `wire::icrc` follows every kind of header and would cost a sender of 100,000 frames/s in a debug
-/// build all its time.
+/// Computes the ICRC of a frame of [`FrameTemplate`] with the CPU's CRC instructions. `wire::icrc`
+/// supports all headers, but is too slow for the sender.
 fn fast_icrc(frame: &[u8]) -> Option<u32> {
     let mut headers = [0xff_u8; 8 + PAYLOAD - IP];
     let (_, covered) = headers.split_at_mut(8);
     covered.copy_from_slice(frame.get(IP..PAYLOAD)?);
-    // ToS, TTL, header checksum, UDP checksum, FECN and BECN may change on the way.
+    // These fields are masked because they may change on the way: ToS, TTL, header checksum, UDP
+    // checksum, FECN and BECN.
     for field in [1, 8, 10, 11, 26, 27, 32] {
         *covered.get_mut(field)? = 0xff;
     }
@@ -124,28 +126,28 @@ fn fast_icrc(frame: &[u8]) -> Option<u32> {
     Some(crc.finalize())
 }
 
-/// What a sink sees in a frame.
+/// The result of checking a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// Frame `number` of the stream to this queue pair, undamaged.
+    /// An undamaged frame of the stream.
     Numbered {
-        /// The queue pair it is sent to.
+        /// The destination queue pair.
         queue_pair: QueuePair,
-        /// Its number, from 0.
+        /// The number of the frame, from 0.
         number: u64,
-        /// Its packet sequence number minus its number: constant along a stream.
+        /// The packet sequence number minus the frame's number. It is constant for a queue pair.
         offset: u32,
     },
-    /// A RoCE frame to this queue pair whose ICRC is wrong.
+    /// A RoCE frame with a wrong ICRC.
     Corrupted {
-        /// The queue pair it seems to be sent to.
+        /// The destination queue pair in the header.
         queue_pair: QueuePair,
     },
-    /// Anything else.
+    /// Any other frame, including those of other streams.
     Foreign,
 }
 
-/// Looks at a received frame. Frames of other streams than `mark` are foreign.
+/// Checks a received frame. Frames of streams with another mark are foreign.
 #[must_use]
 pub fn see(frame: &[u8], mark: u64) -> Seen {
     look(frame, mark).unwrap_or(Seen::Foreign)
@@ -189,7 +191,7 @@ fn look(frame: &[u8], mark: u64) -> Option<Seen> {
     })
 }
 
-/// An ARP request for one's own address.
+/// An ARP request for the sender's own address.
 pub(super) fn gratuitous_arp(mac: MacAddr, address: Ipv4Addr) -> Vec<u8> {
     let ethernet = Ethernet::new(MacAddr::BROADCAST, mac, number::ETHERTYPE_ARP);
     let mut arp = Arp::new(Arp::REQUEST);
@@ -232,7 +234,7 @@ mod tests {
                 (u64::from(connection.local.get()) + number) & 0xff_ffff
             );
             assert!(Ipv4Packet::parse(&frame[14..]).unwrap().checksum_is_right());
-            // The other implementation, which knows every kind of header.
+            // `wire::icrc` is an independent implementation.
             assert_eq!(icrc::is_right(&frame[14..]), Ok(true));
         }
         for payload in [12, 18, 4100] {
@@ -258,8 +260,8 @@ mod tests {
         for length in 0..whole.len() {
             assert!(!matches!(see(&whole[..length], 7), Seen::Numbered { .. }), "cut to {length}");
         }
-        // Whatever the path may not change is covered; what it may (ToS, TTL, checksums, ECN bits)
-        // is not.
+        // The ICRC covers all fields that the path may not change. It does not cover ToS, TTL,
+        // checksums and ECN bits.
         let may_change = [15, 22, 24, 25, 40, 41, 46];
         for at in 14..whole.len() {
             let mut damaged = whole.clone();

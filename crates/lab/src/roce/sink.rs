@@ -1,4 +1,4 @@
-//! Receiving: what arrived of each queue pair, in which order, and how often.
+//! The receiver: counts lost, reordered, duplicated and damaged frames of each queue pair.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -9,18 +9,19 @@ use serde::Serialize;
 use super::{Connection, RoceError, Seen, Sent, see};
 use crate::packet::{BATCH, Interface, PacketSocket};
 
-/// How long a receive waits before the sink looks up.
+/// The timeout of a receive call.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The longest frame that is kept whole: the largest payload with all headers.
+/// Receive buffer size of a frame: the largest payload with all headers.
 const FRAME_SIZE: usize = 4352;
-/// Numbers up to here are kept track of; 16 MiB per queue pair at most.
+/// The highest frame number that is tracked. It limits the bitmap of a queue pair to 16 MiB.
 const NUMBER_MAX: u64 = 1 << 27;
 
-/// A sink on one interface.
+/// A receiver on one interface.
 #[derive(Debug)]
 pub struct Sink {
     socket: PacketSocket,
-    /// A host that nobody listens on would answer each frame with ICMP port unreachable.
+    /// A socket on the RoCE port. Without it, the host would answer each frame with ICMP port
+    /// unreachable.
     _listener: Option<UdpSocket>,
     mark: u64,
     buffer: Vec<u8>,
@@ -28,16 +29,16 @@ pub struct Sink {
     foreign: u64,
 }
 
-/// What is known of one queue pair.
+/// The state of one queue pair.
 #[derive(Debug, Default)]
 struct Track {
-    /// A bit for each number that arrived.
+    /// A bitmap of the numbers that arrived.
     arrived: Vec<u64>,
     received: u64,
     reordered: u64,
     duplicated: u64,
     corrupted: u64,
-    /// One more than the highest number that arrived.
+    /// The highest number that arrived, plus one.
     next: u64,
     offset: Option<u32>,
 }
@@ -45,31 +46,31 @@ struct Track {
 /// What arrived of one queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct QueuePairReport {
-    /// Destination queue pair.
+    /// The destination queue pair.
     pub queue_pair: u32,
-    /// Different frames that arrived undamaged.
+    /// Undamaged frames that arrived, without duplicates.
     pub received: u64,
     /// Frames that did not arrive.
     pub lost: u64,
     /// Frames that arrived after one with a higher number (RFC 4737 section 3.3).
     pub reordered: u64,
-    /// Frames that had arrived before.
+    /// Frames that arrived more than once; each repetition counts.
     pub duplicated: u64,
-    /// Frames with a wrong ICRC, or an impossible number.
+    /// Frames with a wrong ICRC or an impossible number.
     pub corrupted: u64,
 }
 
-/// What arrived.
+/// What arrived of all queue pairs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// By destination queue pair.
+    /// The queue pairs, by destination number.
     pub queue_pairs: Vec<QueuePairReport>,
-    /// IPv4 frames that are none of this stream's.
+    /// IPv4 frames that do not belong to the stream.
     pub foreign: u64,
 }
 
 impl Report {
-    /// Different frames that arrived undamaged.
+    /// Undamaged frames that arrived, without duplicates.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.queue_pairs.iter().map(|report| report.received).sum()
@@ -81,13 +82,13 @@ impl Report {
         self.queue_pairs.iter().map(|report| report.lost).sum()
     }
 
-    /// Frames that arrived after a later one of their queue pair.
+    /// Frames that arrived after a later frame of their queue pair.
     #[must_use]
     pub fn reordered(&self) -> u64 {
         self.queue_pairs.iter().map(|report| report.reordered).sum()
     }
 
-    /// Frames that had arrived before.
+    /// Repetitions of frames that had already arrived.
     #[must_use]
     pub fn duplicated(&self) -> u64 {
         self.queue_pairs.iter().map(|report| report.duplicated).sum()
@@ -101,11 +102,11 @@ impl Report {
 }
 
 impl Sink {
-    /// Starts to receive on an interface of the calling thread's namespace: what arrives from now
-    /// on is not missed, also while nobody calls [`Sink::receive`], for some ten thousand frames.
+    /// Opens a receiver on an interface of the calling thread's namespace. From now on, the socket
+    /// buffers some ten thousand frames between calls of [`Sink::receive`].
     ///
     /// # Errors
-    /// [`RoceError::Packet`] if there is no such interface, or without CAP_NET_RAW.
+    /// [`RoceError::Packet`] if there is no such interface, or without `CAP_NET_RAW`.
     pub fn open(interface: &str, mark: u64) -> Result<Self, RoceError> {
         let interface = Interface::find(interface)?;
         let socket = PacketSocket::receiver(&interface, PATIENCE)?;
@@ -121,18 +122,18 @@ impl Sink {
         })
     }
 
-    /// Receives one batch, or waits a little in vain. Returns how many frames there were.
+    /// Receives one batch. Returns the number of frames: 0 after a timeout.
     ///
     /// # Errors
-    /// [`RoceError::Packet`] if the interface goes away.
+    /// [`RoceError::Packet`] if the interface no longer exists.
     pub fn receive(&mut self) -> Result<usize, RoceError> {
         let Self { socket, mark, buffer, queue_pairs, foreign, .. } = self;
         Ok(socket
             .receive(buffer, FRAME_SIZE, |frame| count(see(frame, *mark), queue_pairs, foreign))?)
     }
 
-    /// Receives until `quiet` has passed without a frame of this stream, or all of `sent` are
-    /// there. Others may go on.
+    /// Receives until all frames of `sent` have arrived, or no frame of this stream has arrived for
+    /// `quiet`.
     ///
     /// # Errors
     /// As [`Sink::receive`].
@@ -148,20 +149,21 @@ impl Sink {
         Ok(())
     }
 
-    /// Different frames that have arrived undamaged so far.
+    /// Undamaged frames that have arrived so far, without duplicates.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.queue_pairs.values().map(|track| track.received).sum()
     }
 
-    /// What arrived so far; lost is what is missing below the highest number of each queue pair.
+    /// The report so far. `lost` counts the numbers missing below the highest one of each queue
+    /// pair.
     #[must_use]
     pub fn report(&self) -> Report {
         let report = |(queue_pair, track): (&u32, &Track)| track.report(*queue_pair, track.next);
         Report { queue_pairs: self.queue_pairs.iter().map(report).collect(), foreign: self.foreign }
     }
 
-    /// What arrived of what was sent; a queue pair of which nothing arrived is in the list too.
+    /// The report on a stream that was sent. Queue pairs of which nothing arrived are included.
     #[must_use]
     pub fn report_of(&self, sent: &Sent, connections: &[Connection]) -> Report {
         let nothing = Track::default();

@@ -1,4 +1,4 @@
-//! Sending: queue pairs in turn, at a steady rate, from one CPU.
+//! The sender: queue pairs take turns at a constant rate.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use serde::Serialize;
 use super::{Addresses, Connection, FrameTemplate, InnerPort, RoceError, resolve};
 use crate::packet::{BATCH, Interface, PacketSocket};
 
-/// How long a destination may take to answer ARP.
+/// How long to wait for the ARP answer of the destination.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
-/// The shortest sleep worth asking for; frames due meanwhile are sent as one burst.
+/// The shortest sleep. Frames that become due during a sleep are sent as a burst.
 const TICK: Duration = Duration::from_micros(200);
-/// What a sender that was not scheduled still catches up on; more would be a burst that no queue is
-/// made for.
+/// The maximum delay after which a sender still catches up. A longer delay would cause a burst that
+/// overflows queues.
 const DEBT_MAX: Duration = Duration::from_millis(5);
 
 /// A source of numbered frames.
@@ -25,45 +25,45 @@ const DEBT_MAX: Duration = Duration::from_millis(5);
 pub struct Source {
     /// The interface to send from, in the calling thread's namespace.
     pub interface: String,
-    /// Where to; must be on the interface's link.
+    /// The destination address. It must be on the interface's link.
     pub destination: Ipv4Addr,
-    /// The queue pairs, which take turns.
+    /// The connections, which take turns.
     pub connections: Vec<Connection>,
-    /// The UDP source port of each.
+    /// The UDP source port of the connections.
     pub inner_port: InnerPort,
-    /// Payload bytes per frame, a multiple of 4, 16 to 4096. A frame is 58 bytes longer.
+    /// The payload of a frame in bytes: a multiple of 4, 16 to 4096. A frame is 58 bytes longer.
     pub payload: usize,
-    /// Frames per second of all queue pairs together, at least 1.
+    /// Frames per second of all queue pairs together; at least 1.
     pub rate: u32,
-    /// What the sink knows the frames by.
+    /// The mark by which the sink recognises the frames.
     pub mark: u64,
-    /// The CPU to stay on. On the way through veth links the sender's CPU does the routers' work
-    /// too, and kernel VXLAN's route cache depends on it.
+    /// The CPU of the sending thread. Over veth links it also does the routers' work, and kernel
+    /// VXLAN has a route cache for each CPU.
     pub cpu: Option<usize>,
 }
 
-/// When to stop, if nobody says so before.
+/// When to stop sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// After so many frames.
+    /// After this number of frames.
     Frames(u64),
-    /// After so long.
+    /// After this time.
     Time(Duration),
 }
 
 /// What was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Sent {
-    /// Frames of all queue pairs.
+    /// The number of frames of all queue pairs.
     pub frames: u64,
-    /// Queue pairs.
+    /// The number of queue pairs.
     pub queue_pairs: u64,
-    /// How long it took.
+    /// The duration in nanoseconds.
     pub nanoseconds: u128,
 }
 
 impl Sent {
-    /// How many frames of them went to the queue pair that stands at `index` in the list.
+    /// The number of frames that were sent to the queue pair at `index` in the list of connections.
     #[must_use]
     pub fn to(&self, index: u64) -> u64 {
         let share = self.frames.checked_div(self.queue_pairs).unwrap_or_default();
@@ -72,7 +72,8 @@ impl Sent {
 }
 
 impl Source {
-    /// Sends until `limit` or until `stop` is set. `progress` counts the frames.
+    /// Sends until `limit` is reached or `stop` is set. `progress` is set to the number of frames
+    /// sent so far.
     ///
     /// # Errors
     /// [`RoceError`] if a setting is out of range, the destination does not answer or the interface
@@ -165,7 +166,8 @@ impl Source {
     }
 }
 
-/// How many frames are due. Time is counted from an origin, so that rounding does not add up.
+/// Computes how many frames are due. Times are relative to an origin, so rounding errors do not
+/// accumulate.
 struct Pace {
     rate: u64,
     origin: Instant,
@@ -204,7 +206,7 @@ impl Pace {
     }
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to a CPU.
 ///
 /// # Errors
 /// [`RoceError::Io`] if there is no such CPU.
@@ -236,7 +238,8 @@ mod tests {
         assert_eq!(pace.until_next(at(5)), Duration::from_micros(5));
         assert_eq!(pace.due(at(200)), 20);
         pace.sent(20);
-        // A second away from the CPU: a new start, no burst of 100,000 frames.
+        // After a second without CPU, the pace starts anew instead of sending 100,000 frames in a
+        // burst.
         assert_eq!(pace.due(at(1_000_000)), 1);
         pace.sent(1);
         assert_eq!(pace.due(at(1_000_100)), 10);

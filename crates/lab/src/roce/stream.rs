@@ -1,4 +1,4 @@
-//! A source and a sink at the two ends of a fabric, run together.
+//! Runs a sender and a receiver on two hosts of a fabric.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use crate::deployed::{Deployed, Host};
 use crate::netns::{Namespace, NetnsError};
 use crate::random::SEED;
 
-/// How long nothing may come before no more is waited for.
+/// The receiver stops after this time without a frame.
 const QUIET: Duration = Duration::from_secs(1);
-/// Payload bytes of a frame: a path MTU of 1024.
+/// The payload of a frame in bytes: a path MTU of 1024.
 pub(crate) const PAYLOAD: usize = 1024;
-/// Bytes of UDP payload that one frame is between leaves: the VXLAN header, and the frame with its
+/// The UDP payload of a frame between leaves in bytes: the VXLAN header and the inner frame with
 /// headers and ICRC.
 pub const CARRIED: u64 = 8 + 58 + PAYLOAD as u64;
-/// One inner source port for all queue pairs: what older NICs and many traffic generators send.
+/// One inner UDP source port for all queue pairs, as older NICs and many traffic generators use.
 const INNER_PORT: u16 = 49152;
 
-/// A host that takes part: its namespace, and its interface there.
+/// A host of the stream: its namespace and its interface.
 #[derive(Debug)]
 struct End {
     namespace: Namespace,
     interface: String,
 }
 
-/// Frames of many queue pairs from one host to another, all with one inner source port.
+/// Frames of many queue pairs from one host to another, all with the same inner source port.
 #[derive(Debug)]
 pub(crate) struct Stream {
     from: End,
@@ -55,14 +55,14 @@ impl Stream {
         Ok(Self { from: end(from)?, to: end(to)?, address: to.address, queue_pairs, rate, limit })
     }
 
-    /// Sends to the limit, or until `stop` is set, and receives. `meanwhile` is called about every
-    /// 20 ms with the frames sent.
+    /// Sends until the limit is reached or `stop` is set, and receives. `meanwhile` is called about
+    /// every 20 ms with the number of frames sent.
     pub(crate) fn run<E: From<RoceError> + From<NetnsError>>(
         &self,
         stop: &AtomicBool,
         mut meanwhile: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<(Sent, Report), E> {
-        // The receiver does not speak otherwise, and its leaf would forget it.
+        // The receiver sends nothing else, so its leaf's bridge entry would age out.
         self.to.namespace.enter(|| announce(&self.to.interface))??;
         let source = Source {
             interface: self.from.interface.clone(),
@@ -76,7 +76,7 @@ impl Stream {
         };
         let mut sink = self.to.namespace.enter(|| Sink::open(&self.to.interface, SEED))??;
         let progress = AtomicU64::new(0);
-        // Set also when `meanwhile` fails, or the source would go on.
+        // Also set when `meanwhile` fails, so that the sender stops.
         let ended = AtomicBool::new(false);
         let sent = std::thread::scope(|scope| {
             let sending = scope

@@ -1,4 +1,4 @@
-//! What a router says by BFD (RFC 5880), heard on the link behind it.
+//! Observes the BFD packets (RFC 5880) of a router on a link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use super::VerifyError;
 use crate::netns::{Namespace, NetnsError};
 use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
 
-/// Of a frame, as much as is looked at.
+/// The number of bytes of a frame that are examined.
 const LENGTH: usize = 128;
-/// How long the hearing thread goes on when nobody needs it any more, at most.
+/// The receive timeout, and so the maximum delay until the thread stops.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// UDP destination port of control packets, single hop (RFC 5881 section 4).
+/// The UDP destination port of single-hop control packets (RFC 5881 section 4).
 const PORT: u16 = 3784;
 
-/// Of a session (RFC 5880 section 4.1, Sta).
+/// The state of a session (RFC 5880 section 4.1, Sta).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     AdminDown,
@@ -25,7 +25,7 @@ enum State {
     Up,
 }
 
-/// Hears what arrives at an interface, in a thread of its own.
+/// A thread that receives BFD packets at an interface.
 #[derive(Debug)]
 pub(super) struct Bfd {
     stop: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ impl Bfd {
         Ok(Self { stop, hearing })
     }
 
-    /// When the router first gave its session up, if it has.
+    /// Stops the thread. Returns when the router's session first left the state Up, if it did.
     pub(super) fn down(self) -> Result<Option<Instant>, VerifyError> {
         self.stop.store(true, Ordering::Relaxed);
         let heard = self.hearing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -63,7 +63,7 @@ impl Bfd {
     }
 }
 
-/// The state that a control packet tells, in IPv4 in Ethernet without a tag.
+/// The state in a BFD control packet, in an untagged IPv4 frame.
 fn state(frame: &[u8]) -> Option<State> {
     let header = frame.get(14..).filter(|_| frame.get(12..14) == Some(&[8, 0]))?;
     let length = usize::from(header.first()? & 0xf) * 4;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_state_of_a_control_packet() {
-        // Of FRR: version 1, no diagnostic, Up; three times 300 ms.
+        // A packet of FRR: version 1, no diagnostic, Up; three times 300 ms.
         let mut frame = vec![0; 14 + 20 + 8 + 24];
         frame[12..14].copy_from_slice(&[8, 0]);
         frame[14] = 0x45;

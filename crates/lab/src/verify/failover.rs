@@ -1,5 +1,5 @@
-//! Links that fail under traffic: an uplink, which both its ends notice, and a circuit between two
-//! sites, which only BFD notices.
+//! Link failures under traffic: of an uplink, which both ends detect by its carrier, and of a
+//! circuit, which only BFD detects.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +14,21 @@ use crate::netns::NetnsError;
 use crate::roce::{CARRIED, Limit, Report, Sent, Stream};
 use crate::topology::Endpoint;
 
-/// How long traffic runs before a link fails, and before it returns.
+/// The duration of traffic before a link fails, and before it returns.
 const BEFORE: Duration = Duration::from_secs(1);
-/// How long a link is down at least, and at most where frames are still sent to it.
+/// The minimum time that a link is down, and the maximum if frames are still sent to it.
 const DOWN: Duration = Duration::from_secs(2);
 const DOWN_AT_MOST: Duration = Duration::from_secs(10);
-/// A link that nothing is sent to for so long is out of use.
+/// A link is unused after this time without frames.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long a link is watched on its return at most.
+/// The maximum time to wait until a returned link is used.
 const RETURN: Duration = Duration::from_secs(20);
-/// A link with this share of the frames is in use.
+/// The minimum share of the frames on a link that is in use.
 const USED: f64 = 0.02;
-/// What an interface of a circuit is called while the circuit is cut.
+/// The temporary name of a circuit's interface while the circuit is cut.
 const CUT: &str = "lab-cut";
 
-/// What is sent meanwhile.
+/// The traffic during a failure.
 pub(super) struct Traffic<'a> {
     pub(super) deployed: &'a Deployed,
     /// Frames per second.
@@ -37,7 +37,7 @@ pub(super) struct Traffic<'a> {
     pub(super) interrupted: &'a AtomicBool,
 }
 
-/// A link that can be broken, and is whole again at the end, whatever happens meanwhile.
+/// A link that can be interrupted. Dropping the value restores it.
 struct Link<'a> {
     set: &'a dyn Fn(bool) -> Result<(), VerifyError>,
     whole: bool,
@@ -64,7 +64,7 @@ impl Drop for Link<'_> {
 }
 
 impl Traffic<'_> {
-    /// Takes an uplink's far end down, and brings it up again.
+    /// Sets the far end of an uplink down and up again.
     pub(super) fn lose_uplink(
         &self,
         uplink: &Endpoint,
@@ -79,8 +79,8 @@ impl Traffic<'_> {
         self.lose(uplink, share, Link { set: &set, whole: true })
     }
 
-    /// Cuts the circuit that `near` sends to at its end `port`: `lab wan`, which finds it by its
-    /// name, passes nothing on any more, in either direction, while both routers keep their
+    /// Cuts the circuit that `near` sends to, at its end `port`. The interface is renamed, so that
+    /// `lab wan` does not find it and forwards nothing in either direction. Both routers keep their
     /// carrier.
     pub(super) fn lose_circuit(
         &self,
@@ -108,7 +108,7 @@ impl Traffic<'_> {
         })
     }
 
-    /// Breaks a link that `near` sends to, and mends it, under traffic.
+    /// Interrupts and restores a link that `near` sends to, under traffic.
     fn lose(
         &self,
         near: &Endpoint,
@@ -171,7 +171,7 @@ impl Traffic<'_> {
                 back = Some(start.elapsed().saturating_sub(BEFORE));
                 ended = Some(Instant::now());
             }
-            // A while longer: returning must not cost anything either.
+            // Traffic continues for a while, to detect losses after the return.
             stop_if(ended.is_some_and(|at| at.elapsed() >= BEFORE));
             Ok::<_, VerifyError>(())
         })?;

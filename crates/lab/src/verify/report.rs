@@ -1,4 +1,4 @@
-//! What was seen: as tables with a verdict for people, as JSON for programs.
+//! The result of a verification, as tables with a verdict and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,126 +8,125 @@ use serde::Serialize;
 use crate::deployed::Deployed;
 use crate::spread::Spread;
 
-/// A lost uplink may cost this long, in milliseconds, where vtepd forwards.
+/// The maximum outage after the loss of an uplink if vtepd forwards, in milliseconds.
 const OUTAGE_MAX: f64 = 100.0;
-/// A circuit that fails silently may: BFD notices after three times 300 ms, on a machine that does
-/// much else; BGP does the rest.
+/// The maximum outage after a silent failure of a circuit, in milliseconds. BFD detects it after
+/// three times 300 ms, later on a busy machine. BGP then needs some time, too.
 const SILENT_OUTAGE_MAX: f64 = 4000.0;
 
-/// What was seen.
+/// The result of a verification.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// `name:` of the topology.
     pub topology: String,
     /// `containerlab` or `lab`.
     pub runtime: &'static str,
-    /// Each pair of hosts of one VNI, both ways.
+    /// Reachability of each ordered pair of hosts of one VNI.
     pub reach: Vec<Reach>,
-    /// Each node with a VXLAN netdev.
+    /// The nodes with a VXLAN netdev.
     pub leaves: Vec<Leaf>,
-    /// Of one stream, over the uplinks of its leaf.
+    /// The balance of one stream over the uplinks of its leaf.
     pub balance: Balance,
-    /// `null` where it was not asked for, or a leaf has one uplink only.
+    /// The failure of an uplink; `null` if it was not tested or the leaf has only one uplink.
     pub failover: Option<Failover>,
-    /// `null` where it was not asked for, or no circuits lie on the way.
+    /// The failure of a circuit; `null` if it was not tested or the path has no circuits.
     pub wide_area: Option<WideAreaFailover>,
-    /// What is not as it should be, in words; nothing if all is well.
+    /// Deviations from the expected state as messages; empty if there are none.
     pub faults: Vec<String>,
 }
 
 /// Whether one host reaches another (ICMP echo).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reach {
-    /// Who asks.
+    /// The host that sends the requests.
     pub from: String,
-    /// Who answers.
+    /// The host that answers.
     pub to: String,
-    /// In which VNI.
+    /// The VNI of both hosts.
     pub vni: u32,
-    /// Whether all of three were answered.
+    /// Whether `ping` succeeded.
     pub reached: bool,
 }
 
-/// A leaf's vtepd, by its metrics.
+/// The vtepd of a leaf, according to its metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Leaf {
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// Whether vtepd answers there.
+    /// Whether vtepd answers on this node.
     pub vtepd: bool,
-    /// Whether it forwards at least one VNI.
+    /// Whether vtepd forwards at least one VNI.
     pub forwards: bool,
     /// The policy of each VNI.
     pub policies: BTreeMap<String, String>,
-    /// What stays with the kernel: the metric's labels.
+    /// What stays with the kernel: the labels of the metric.
     pub left: Vec<String>,
-    /// Why it is not known what it does.
+    /// Why the metrics are not available.
     pub says: Option<String>,
 }
 
-/// How one stream was spread.
+/// The distribution of one stream over links.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Balance {
     /// The sending host.
     pub from: String,
     /// The receiving host.
     pub to: String,
-    /// What the leaves do: a policy of vtepd, `kernel`, or `mixed`.
+    /// The policy of all leaves, `kernel`, or `mixed`.
     pub policy: String,
-    /// All with one inner UDP source port.
+    /// The number of queue pairs. All have the same inner UDP source port.
     pub queue_pairs: usize,
-    /// Frames sent.
+    /// The number of frames sent.
     pub frames: u64,
-    /// Share of each uplink of the sending leaf, 0 to 1.
+    /// The share of each uplink of the sending leaf, 0 to 1.
     pub uplinks: BTreeMap<String, f64>,
-    /// What became of them.
+    /// The loads of the links, and what arrived.
     #[serde(flatten)]
     pub spread: Spread,
-    /// What a perfect random hash of the queue pairs gives on average.
+    /// The expected max-mean ratio of an ideal random hash of the queue pairs.
     pub random_mmr: f64,
-    /// What it stays within in 999 of 1000 draws.
+    /// The 99.9th percentile of this ratio.
     pub random_mmr_at_most: f64,
 }
 
-/// What it cost that a circuit between two sites passed nothing on any more, while the routers at
-/// both its ends kept their carrier.
+/// The effect of a circuit that failed silently: the routers at both ends kept their carrier.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WideAreaFailover {
-    /// The interface that the circuit was cut at, `node:interface`.
+    /// The interface where the circuit was cut, as `node:interface`.
     pub circuit: String,
-    /// When the sending router's BFD gave its session up; `null` if it did not.
+    /// When the sending router's BFD session went down after the cut; `null` if it did not.
     pub detected_after_milliseconds: Option<f64>,
-    /// The rest; `uplink` is the sending router's, and what was lost is also how long it took until
-    /// traffic was whole again.
+    /// The effect on traffic. `uplink` belongs to the sending router. The milliseconds of `lost`
+    /// are also the time until traffic recovered.
     #[serde(flatten)]
     pub failover: Failover,
 }
 
-/// What the loss and the return of an uplink cost.
+/// The effect of the loss and the return of an uplink.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Failover {
-    /// The uplink, `node:interface`.
+    /// The uplink, as `node:interface`.
     pub uplink: String,
-    /// What it had carried, 0 to 1.
+    /// Its share of the traffic before, 0 to 1.
     pub share: f64,
-    /// Its loss.
+    /// The effect of its loss.
     pub lost: Outage,
-    /// Its return.
+    /// The effect of its return.
     pub returned: Outage,
-    /// When frames took it again; `null` if they did not.
+    /// When frames used it again after its return; `null` if they did not.
     pub returned_after_seconds: Option<f64>,
 }
 
-/// What happened to a stream meanwhile.
+/// What happened to a stream during a failure or return.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outage {
-    /// Frames sent.
+    /// The number of frames sent.
     pub frames: u64,
     /// Frames that did not arrive.
     pub lost: u64,
-    /// Frames that arrived after a later one of their queue pair.
+    /// Frames that arrived after a later frame of their queue pair.
     pub reordered: u64,
-    /// How long the uplink's share of the stream takes to send as many frames.
+    /// The number of lost frames, expressed as sending time of the uplink's share.
     pub milliseconds: f64,
 }
 
@@ -164,7 +163,7 @@ impl Leaf {
 }
 
 impl Failover {
-    /// What is not as it should be; its loss may cost so many milliseconds.
+    /// Deviations from the expected behaviour. `outage_max` is in milliseconds.
     fn faults(&self, outage_max: f64) -> Vec<String> {
         let Self { uplink, lost, returned, returned_after_seconds, .. } = self;
         let mut faults = Vec::new();

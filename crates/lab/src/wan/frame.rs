@@ -1,11 +1,11 @@
-//! A frame with what the kernel has left undone of it.
+//! A frame with the description of its pending offloads.
 
 use pipeline::gso::Segmenter;
 use pipeline::{Checksum, Gso, GsoKind};
 
-/// Length of `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in the machine's byte
-/// order: flags (8 bits), kind of segmentation (8), length of the headers, size of a segment, start
-/// and offset of the checksum (16 each).
+/// Length of `struct virtio_net_hdr` (`include/uapi/linux/virtio_net.h`), in host byte order: flags
+/// (8 bits), GSO type (8), header length, segment size, checksum start and checksum offset (16
+/// each).
 pub(super) const VNET_HEADER: usize = 10;
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
@@ -13,12 +13,12 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// A frame on its way: [`VNET_HEADER`], then the frame with its tag.
+/// A frame in transit: [`VNET_HEADER`], then the frame with its VLAN tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame(Vec<u8>);
 
 impl Frame {
-    /// Bytes that it takes on a wire, all segments of a super-frame together.
+    /// The length on the wire in bytes: for a super-frame, of all its segments.
     pub(super) fn wire_bytes(&self) -> u64 {
         let length = self.0.len().saturating_sub(VNET_HEADER);
         let Some(segment) = self.number(4).filter(|size| *size > 0 && self.kind() != 0) else {
@@ -28,7 +28,7 @@ impl Frame {
         let headers = transport
             + match self.kind() & 0xf {
                 GSO_UDP_L4 => 8,
-                // TCP's data offset, in words of 32 bits (RFC 9293 section 3.1).
+                // TCP's data offset in units of 32 bits (RFC 9293 section 3.1).
                 _ => self
                     .0
                     .get(VNET_HEADER + transport + 12)
@@ -38,14 +38,14 @@ impl Frame {
         (length + (segments - 1) * headers) as u64
     }
 
-    /// What the kernel is given.
+    /// The bytes for the kernel, including the header.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A super-frame inside a tunnel (VXLAN) in its segments, as the header cannot tell a kernel of
-    /// tunnels, and so is one of UDP, whose segments were frames of their own and are lost by
-    /// themselves; every other frame as it is. `None` if its headers contradict each other.
+    /// Splits super-frames inside a tunnel (VXLAN), because the header cannot describe tunnels.
+    /// Also splits UDP super-frames, whose segments may be lost individually. Other frames are
+    /// returned unchanged; `None` if the headers are inconsistent.
     pub(super) fn cut(self) -> Option<Vec<Self>> {
         let (header, frame) = self.0.split_at_checked(VNET_HEADER)?;
         let flags = header.first()?;
@@ -70,7 +70,7 @@ impl Frame {
         let checksum = Checksum::Partial { start: number(6)?, offset: number(8)? };
         let segmenter = Segmenter::new(frame, &dissection, gso, checksum).ok()?;
         let segment = |index| {
-            // Nothing is left undone of it.
+            // The segment has no pending offloads.
             let mut bytes = vec![0; VNET_HEADER];
             bytes.extend(segmenter.frame(index).ok()?);
             Some(Self(bytes))
@@ -78,7 +78,7 @@ impl Frame {
         (0..segmenter.count()).map(segment).collect()
     }
 
-    /// Bytes of memory.
+    /// The memory of the frame in bytes.
     pub(super) fn size(&self) -> usize {
         self.0.len()
     }
@@ -87,20 +87,20 @@ impl Frame {
         self.0.get(1).copied().unwrap_or_default()
     }
 
-    /// A number of the header.
+    /// A 16-bit field of the header.
     fn number(&self, at: usize) -> Option<usize> {
         let bytes = self.0.get(at..at + 2)?;
         Some(usize::from(u16::from_ne_bytes(bytes.try_into().ok()?)))
     }
 
-    /// As received, with the tag that the kernel has taken out put back in.
+    /// A received frame. The VLAN tag, which the kernel has removed, is inserted again.
     pub(super) fn new(bytes: &[u8], tag: Option<[u8; 4]>) -> Self {
         let addresses = VNET_HEADER + 12;
         let Some((tag, (head, rest))) = tag.zip(bytes.split_at_checked(addresses)) else {
             return Self(bytes.to_vec());
         };
         let mut frame = Self([head, &tag, rest].concat());
-        // Both count from the start of the frame.
+        // Both offsets are relative to the start of the frame.
         let needs_checksum = frame.0.first().is_some_and(|flags| flags & NEEDS_CSUM != 0);
         for (at, moved) in [(2, frame.kind() != 0), (6, needs_checksum)] {
             if moved
@@ -119,8 +119,8 @@ impl Frame {
 mod tests {
     use super::*;
 
-    /// A header of these numbers (kind, header length, segment size, checksum start) and a frame of
-    /// so many bytes.
+    /// A header with these fields (header length, segment size, checksum start), and a frame of
+    /// `length` bytes.
     fn bytes(flags: u8, kind: u8, numbers: [u16; 3], length: usize) -> Vec<u8> {
         let mut bytes = vec![flags, kind];
         bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_super_frame_counts_as_its_segments() {
         assert_eq!(Frame::new(&bytes(0, 0, [0; 3], 1514), None).wire_bytes(), 1514);
-        // 8 + 34 bytes of headers, 3 segments of 1,000 bytes: the last has 1.
+        // 42 bytes of headers and three segments: two of 1,000 bytes and one of 1.
         let udp = Frame::new(&bytes(NEEDS_CSUM, GSO_UDP_L4, [42, 1000, 34], 42 + 2001), None);
         assert_eq!(udp.wire_bytes(), 2001 + 3 * 42);
         let mut tcp = bytes(NEEDS_CSUM, 1, [66, 1448, 34], 66 + 4 * 1448);

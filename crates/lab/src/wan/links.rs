@@ -1,5 +1,5 @@
-//! The interfaces of the namespace: which there are, whether they have a carrier, and a word when
-//! that changes (rtnetlink(7)).
+//! The interfaces of the namespace with their carrier state, and notifications of changes
+//! (rtnetlink(7)).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,17 +16,17 @@ use nix::sys::socket::{
 
 use crate::packet::Interface;
 
-/// One interface.
+/// An interface and its state.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) interface: Interface,
-    /// Set up by its administrator.
+    /// Set up administratively (`IFF_UP`).
     pub(super) up: bool,
-    /// Up, and so is the other end.
+    /// Up with a carrier (`IFF_UP` and `IFF_LOWER_UP`).
     pub(super) carrier: bool,
 }
 
-/// All interfaces, by name.
+/// All interfaces by name.
 pub(super) fn all() -> io::Result<BTreeMap<String, Link>> {
     let mut links = BTreeMap::new();
     for entry in getifaddrs()? {
@@ -44,7 +44,8 @@ pub(super) fn all() -> io::Result<BTreeMap<String, Link>> {
     Ok(links)
 }
 
-/// Readable when an interface has come, gone, or lost or found its carrier.
+/// A socket that becomes readable when an interface appears, disappears or changes its carrier
+/// state.
 #[derive(Debug)]
 pub(super) struct Watch(OwnedFd);
 
@@ -59,7 +60,7 @@ impl Watch {
         Ok(Self(netlink(SockFlag::SOCK_NONBLOCK, 0)?))
     }
 
-    /// Whether there was word since the last call.
+    /// Whether there were notifications since the last call.
     pub(super) fn heard(&self) -> bool {
         let mut buffer = [0; 8192];
         let mut heard = false;
@@ -78,14 +79,14 @@ impl AsFd for Watch {
     }
 }
 
-/// Sets an interface up or down; its other end loses or finds its carrier.
+/// Sets an interface up or down. The carrier of its peer follows.
 pub(super) fn set(interface: &Interface, up: bool) -> io::Result<()> {
     let socket = netlink(SockFlag::empty(), 0)?;
     let index = u32::try_from(interface.link.ifindex()).unwrap_or_default();
     let mask = libc::IFF_UP as u32;
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    // struct nlmsghdr and struct ifinfomsg: length, type, flags, sequence, sender; family and type,
-    // index, flags, which to change.
+    // `struct nlmsghdr` (length, type, flags, sequence number, port) and `struct ifinfomsg` (family
+    // and type, index, flags, mask of flags to change).
     let mut request = 32_u32.to_ne_bytes().to_vec();
     request.extend([libc::RTM_NEWLINK.to_ne_bytes(), flags.to_ne_bytes()].concat());
     request.extend(
@@ -94,7 +95,7 @@ pub(super) fn set(interface: &Interface, up: bool) -> io::Result<()> {
     send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
     let mut answer = [0; 256];
     let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    // struct nlmsgerr: the error number, negative, or 0.
+    // `struct nlmsgerr`: 0 or a negative error number.
     let code = answer
         .get(..length)
         .and_then(|answer| answer.get(16..20))

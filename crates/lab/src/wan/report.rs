@@ -1,43 +1,43 @@
-//! What became of the frames.
+//! Counters of the frames.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Of one direction of a circuit. `frames` are all of `sent`, `lost`, `queue_full`, `buffer_full`,
-/// `refused` and `waiting`; `unreadable` and `overruns` never became frames.
+/// The counters of one direction of a circuit. `frames` is the sum of `sent`, `lost`, `queue_full`,
+/// `buffer_full`, `refused` and `waiting`. It does not include `unreadable` and `overruns`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Frames that came in; a TCP super-frame is one, but one of UDP or inside of VXLAN is cut into
-    /// its segments before.
+    /// Received frames. A TCP super-frame is one frame. UDP super-frames and those inside VXLAN are
+    /// split first.
     pub frames: u64,
-    /// Their bytes, as on a wire: super-frames as their segments, without preamble and FCS.
+    /// Bytes of these frames on the wire, without preamble and FCS. Super-frames count as their
+    /// segments.
     pub bytes: u64,
-    /// Frames that went out.
+    /// Frames that were sent.
     pub sent: u64,
-    /// Frames that were lost as asked for (`--loss`).
+    /// Frames that were dropped by `--loss`.
     pub lost: u64,
-    /// Frames that found the queue for the rate full.
+    /// Frames that were dropped because the rate limiter's queue was full.
     pub queue_full: u64,
-    /// Frames that found 64 MiB on their way already.
+    /// Frames that were dropped because 64 MiB were in transit.
     pub buffer_full: u64,
-    /// Frames that the interface on the other side did not take: down, gone, or with a smaller MTU.
+    /// Frames that the outgoing interface refused: it is down or deleted, or its MTU is smaller.
     pub refused: u64,
-    /// Frames on their way.
+    /// Frames in transit.
     pub waiting: u64,
-    /// Frames that the kernel could not hand over with their offloads, or that are longer than 64
-    /// KiB.
+    /// Frames that are longer than 64 KiB, or whose offloads the kernel cannot describe.
     pub unreadable: u64,
-    /// Frames that the kernel dropped because they were not fetched in time.
+    /// Frames that the kernel dropped because the socket buffer was full.
     pub overruns: u64,
 }
 
-/// How much later than it should have a frame went out, over all frames of a direction.
+/// A histogram of how late frames were sent in one direction.
 #[derive(Debug, Clone)]
 pub(super) struct Lateness(Vec<u64>);
 
-/// Of one count of [`Lateness`], and how many there are.
+/// The width of a histogram step, and the number of steps.
 const STEP: Duration = Duration::from_micros(25);
 const STEPS: usize = 400;
 
@@ -54,8 +54,8 @@ impl Lateness {
         }
     }
 
-    /// In microseconds, rounded up to 25: what this share of the frames did not exceed. 10,000
-    /// stands for that and more.
+    /// The lateness in microseconds that this share of the frames did not exceed, rounded up to a
+    /// multiple of 25. 10,000 means 10,000 or more.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let all: u64 = self.0.iter().sum();
         let wanted = (all as f64 * share).ceil() as u64;
@@ -69,23 +69,23 @@ impl Lateness {
     }
 }
 
-/// One direction of a circuit.
+/// The report on one direction of a circuit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DirectionReport {
-    /// The interface that frames come from.
+    /// The interface where frames arrive.
     pub from: String,
-    /// The interface that they go to.
+    /// The interface where frames are sent.
     pub to: String,
-    /// What became of them.
+    /// The counters.
     #[serde(flatten)]
     pub counts: Counts,
-    /// How much later than meant frames went out, µs: half of them at most so much.
+    /// The median of how late frames were sent, in µs.
     pub late_median_us: u64,
-    /// 99 of 100 at most so much.
+    /// The 99th percentile of how late frames were sent, in µs.
     pub late_p99_us: u64,
 }
 
-/// All directions.
+/// The report on all directions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Report(pub Vec<DirectionReport>);

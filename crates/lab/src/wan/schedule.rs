@@ -1,61 +1,60 @@
-//! When a frame leaves a circuit, if it does: no clock, no sockets.
+//! Computes whether and when a frame leaves a circuit, without clock and sockets.
 
 use std::time::Duration;
 
 use crate::random::Random;
 
-/// How far apart the delays are that are drawn, at least; and at least so many jitters, so that no
-/// frame overtakes another.
+/// The minimum interval between two drawn delays. It is at least [`PERIOD_JITTERS`] times the
+/// jitter, so that no frame overtakes another.
 const PERIOD: Duration = Duration::from_millis(10);
 const PERIOD_JITTERS: u32 = 4;
 
-/// What a circuit does to each of its directions. The names and units are `containerlab tools
-/// netem`'s.
+/// The properties of each direction of a circuit. Names and units are those of `containerlab tools
+/// netem`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Impairment {
-    /// How long a frame is on its way, on average.
+    /// The average delay.
     pub delay: Duration,
-    /// How far the delay goes from that, up and down; at most `delay`.
+    /// The maximum deviation from the average delay; at most `delay`.
     ///
-    /// A delay is drawn every 10 ms (or every four jitters, if that is longer), each in `delay` ±
-    /// `jitter` as likely as any other, and in between it goes from one to the next evenly. So
-    /// frames that are near in time have similar delays, whatever their rate, and none overtakes
-    /// another.
+    /// A delay is drawn every 10 ms, or every four jitters if that is longer. It is uniformly
+    /// distributed in `delay` ± `jitter`. In between, the delay changes linearly. Frames that are
+    /// close in time therefore have similar delays, and none overtakes another.
     pub jitter: Duration,
-    /// The probability that a frame is lost, 0 to 1, each for itself. A TCP super-frame is one
-    /// frame.
+    /// The probability that a frame is lost, 0 to 1, independently of others. A TCP super-frame is
+    /// one frame.
     pub loss: f64,
-    /// Bits per second of Ethernet frames (without preamble and FCS); super-frames count as the
-    /// segments that they stand for.
+    /// The rate limit in bits per second of Ethernet frames, without preamble and FCS. Super-frames
+    /// count as their segments.
     pub rate: Option<u64>,
-    /// Bytes that may wait for their turn where there is a rate.
+    /// The maximum number of bytes that wait for the rate limiter.
     pub queue: u64,
 }
 
-/// What becomes of a frame.
+/// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It leaves then.
+    /// The frame leaves at this time.
     Leaves(Duration),
-    /// By [`Impairment::loss`].
+    /// The frame is lost ([`Impairment::loss`]).
     Lost,
-    /// By [`Impairment::queue`].
+    /// The queue of the rate limiter is full ([`Impairment::queue`]).
     QueueFull,
 }
 
-/// One direction of a circuit. All times count from the same moment.
+/// The schedule of one direction of a circuit. All times have the same origin.
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     impairment: Impairment,
     random: Random,
-    /// The delay goes from one value to another between two times.
+    /// The delay changes linearly from `from` at `since` to `to` at `until`.
     since: Duration,
     from: Duration,
     until: Duration,
     to: Duration,
-    /// When the last frame has been put on the circuit.
+    /// When the rate limiter has transmitted the previous frame.
     free: Duration,
-    /// When the last frame leaves.
+    /// When the previous frame leaves.
     last: Duration,
 }
 
@@ -75,8 +74,8 @@ impl Schedule {
         schedule
     }
 
-    /// What becomes of a frame of so many bytes that arrives now, or not before the frame that was
-    /// asked about last.
+    /// Decides about a frame of `bytes` bytes that arrives at `now`. `now` must not be before that
+    /// of the previous call.
     pub(super) fn fate(&mut self, now: Duration, bytes: u64) -> Fate {
         if self.loses() {
             return Fate::Lost;
@@ -85,7 +84,7 @@ impl Schedule {
         if let Some(rate) = self.impairment.rate.filter(|rate| *rate > 0) {
             let start = now.max(self.free);
             let waiting = bytes_in(start.saturating_sub(now), rate);
-            // A frame that finds nobody waiting is taken whatever its size.
+            // If no frame waits, a frame of any size is accepted.
             if waiting > 0 && waiting.saturating_add(bytes) > self.impairment.queue {
                 return Fate::QueueFull;
             }
@@ -97,7 +96,7 @@ impl Schedule {
     }
 
     fn loses(&mut self) -> bool {
-        // 53 bits: what an f64 holds exactly.
+        // 53 bits are what an `f64` represents exactly.
         self.impairment.loss > 0.0
             && ((self.random.next() >> 11) as f64) / ((1_u64 << 53) as f64) < self.impairment.loss
     }
@@ -110,7 +109,7 @@ impl Schedule {
         while at >= self.until {
             self.from = self.to;
             self.to = self.draw();
-            // After a pause nobody asks how the delay has wandered meanwhile.
+            // After a long pause, the intermediate delays are skipped.
             self.since = if at >= self.until + 2 * period { at } else { self.until };
             self.until = self.since + period;
         }
@@ -119,7 +118,7 @@ impl Schedule {
         Duration::from_secs_f64((from + (to - from) * way).max(0.0))
     }
 
-    /// As likely as any other within the jitter.
+    /// Draws a delay, uniformly distributed in `delay` ± `jitter`.
     fn draw(&mut self) -> Duration {
         let Impairment { delay, jitter, .. } = self.impairment;
         let width = u64::try_from(2 * jitter.as_nanos()).unwrap_or(u64::MAX);
@@ -128,13 +127,13 @@ impl Schedule {
     }
 }
 
-/// Bytes that a circuit takes in that time.
+/// The number of bytes that a circuit transmits in this time.
 fn bytes_in(time: Duration, rate: u64) -> u64 {
     u64::try_from(time.as_nanos().saturating_mul(u128::from(rate)) / 8_000_000_000)
         .unwrap_or(u64::MAX)
 }
 
-/// How long a circuit takes for so many bytes.
+/// The time that a circuit needs to transmit this number of bytes.
 fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanoseconds = u128::from(bytes) * 8_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
@@ -165,7 +164,7 @@ mod tests {
         }
     }
 
-    /// The delays in ms of frames that arrive so far apart.
+    /// The delays in ms of frames that arrive at intervals of `apart`.
     fn delays(impairment: Impairment, apart: Duration, count: u32) -> Vec<f64> {
         let mut schedule = schedule(impairment);
         let delay = |index| {
@@ -221,7 +220,7 @@ mod tests {
             (0..100_000).filter(|index| schedule.fate(MS * *index, 100) == Fate::Lost).count()
         };
         assert_eq!((lost(0.0), lost(1.0)), (0, 100_000));
-        // Five standard deviations of a binomial distribution.
+        // Within five standard deviations of the binomial distribution.
         assert!((850..1150).contains(&lost(0.01)), "{}", lost(0.01));
     }
 
@@ -239,12 +238,12 @@ mod tests {
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(3 * MS));
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(4 * MS));
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::Leaves(5 * MS));
-        // Three are on the circuit or wait: 3,000 bytes.
+        // Three frames, 3,000 bytes, are in the rate limiter.
         assert_eq!(schedule.fate(Duration::ZERO, 1000), Fate::QueueFull);
         assert_eq!(schedule.fate(MS, 1000), Fate::Leaves(6 * MS));
-        // The circuit was idle: nobody has saved up time.
+        // After a pause, the rate limiter allows no burst.
         assert_eq!(schedule.fate(100 * MS, 1000), Fate::Leaves(103 * MS));
-        // Larger than the queue, but nobody waits.
+        // The frame is larger than the queue, but the queue is empty.
         assert_eq!(schedule.fate(200 * MS, 9000), Fate::Leaves(211 * MS));
     }
 }

@@ -1,6 +1,6 @@
-//! Whole frames in and out of an interface, each with what the kernel has left undone of it:
-//! checksums, and segments of super-frames (`PACKET_VNET_HDR`, packet(7)). What was received is
-//! sent in the same words.
+//! Receives and sends whole frames with their pending offloads: checksums, and segments of
+//! super-frames (`PACKET_VNET_HDR`, packet(7)). The description of the offloads is passed on with
+//! the frame.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,14 +18,13 @@ use nix::sys::socket::{
 use super::frame::{Frame, VNET_HEADER};
 use crate::packet::{Interface, PacketError, io_error};
 
-/// Frames that one system call moves at most.
+/// The maximum number of frames per system call.
 const BATCH: usize = 32;
-/// The largest super-frame with its Ethernet header, a tag and [`VNET_HEADER`].
+/// The largest super-frame with its Ethernet header, a VLAN tag and [`VNET_HEADER`].
 const CAPACITY: usize = VNET_HEADER + 14 + 4 + (1 << 16);
-/// What the kernel may hold for a reader that is not scheduled, and for receivers that are not, in
-/// bytes.
+/// The size of the receive and send buffers in bytes, for times when a reader is not scheduled.
 const BUFFER: usize = 32 << 20;
-/// Batches of what a new socket may have heard of others in the microseconds before it was bound.
+/// The maximum number of batches of other interfaces' frames that a new socket discards.
 const STRAY: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -62,23 +61,23 @@ nix::getsockopt_impl!(
     GetStruct<libc::tpacket_stats>
 );
 
-/// What a look into the socket has found.
+/// The frames of one receive call.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// Frames, each with how long ago it arrived.
+    /// The frames, each with the time since its arrival.
     pub(super) frames: Vec<(Frame, Duration)>,
-    /// Frames that arrived, but that the kernel cannot hand over whole with their offloads.
+    /// Frames whose offloads cannot be described.
     pub(super) unreadable: u64,
 }
 
-/// What the kernel said to a frame.
+/// The result of a send call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sending {
-    /// So many have gone, one or more.
+    /// This number of frames was sent; at least one.
     Sent(usize),
-    /// None can go now; later they can.
+    /// None could be sent now; try again later.
     Later,
-    /// The first will never go.
+    /// The first frame can never be sent.
     Refused,
 }
 
@@ -91,7 +90,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Hears all that arrives on the interface from now on; nothing that leaves it.
+    /// Opens a socket that receives all frames that arrive on the interface, and none that leave
+    /// it.
     pub(super) fn open(interface: &Interface) -> Result<Self, PacketError> {
         let open = || -> nix::Result<OwnedFd> {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -120,7 +120,7 @@ impl Socket {
             interface: interface.name.clone(),
             buffer: vec![0; BATCH * CAPACITY],
         };
-        // Until it was bound it heard the other interfaces, too.
+        // Until it was bound, the socket received frames of other interfaces, too.
         for _ in 0..STRAY {
             if socket.receive()?.frames.is_empty() {
                 break;
@@ -129,11 +129,11 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Whether this is still the interface. The kernel lets go of one that is removed, and another
-    /// may come by its number.
+    /// Whether the socket is still bound to this interface. The kernel unbinds it when the
+    /// interface is deleted. A new interface may then have the same index.
     pub(super) fn is_on(&self, interface: &Interface) -> bool {
-        // Not `LinkAddr`: the kernel's answer is shorter than that, by what an Ethernet address
-        // does not fill.
+        // This does not use `LinkAddr` directly, because the kernel's answer is shorter than
+        // `struct sockaddr_ll` for an Ethernet address.
         let own = getsockname::<SockaddrStorage>(self.descriptor.as_raw_fd()).ok();
         let own = own.as_ref().and_then(SockaddrStorage::as_link_addr);
         own.is_some_and(|own| own.ifindex() == interface.link.ifindex())
@@ -144,7 +144,7 @@ impl Socket {
         self.descriptor = descriptor;
     }
 
-    /// What has arrived, at most one batch; does not wait.
+    /// Receives at most one batch without waiting.
     pub(super) fn receive(&mut self) -> Result<Received, PacketError> {
         let mut received = Received::default();
         let control = nix::cmsg_space!(libc::timespec, libc::tpacket_auxdata);
@@ -158,9 +158,10 @@ impl Socket {
             let fd = self.descriptor.as_raw_fd();
             match recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
                 Ok(messages) => messages.map(|message| About::of(&message)).collect(),
-                // ENETDOWN is told once after the interface went down; it may come up again.
+                // The kernel reports ENETDOWN once after the interface went down. It may come up
+                // again.
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => return Ok(received),
-                // The kernel could not describe the frame's offloads and has dropped it
+                // The kernel could not describe the offloads of a frame and has dropped it
                 // (`virtio_net_hdr_from_skb`).
                 Err(Errno::EINVAL) => {
                     received.unreadable = 1;
@@ -188,7 +189,7 @@ impl Socket {
         Ok(received)
     }
 
-    /// Sends the first of these frames, as many as the kernel takes at once.
+    /// Sends the first of these frames, as many as the kernel accepts in one call.
     pub(super) fn send<'a>(
         &self,
         frames: impl Iterator<Item = &'a Frame>,
@@ -201,8 +202,8 @@ impl Socket {
         match sendmmsg(self.descriptor.as_raw_fd(), &mut headers, &slices, addresses, [], flags) {
             Ok(sent) => Ok(Sending::Sent(sent.count())),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Sending::Later),
-            // Down or gone, too long for the far side's MTU, or (ENOMEM) a super-frame that it
-            // cannot cut.
+            // The interface is down or deleted, the frame exceeds its MTU, or (ENOMEM) the kernel
+            // cannot split the super-frame.
             Err(
                 Errno::ENOMEM
                 | Errno::ENETDOWN
@@ -216,7 +217,7 @@ impl Socket {
         }
     }
 
-    /// Frames that found the buffer full since the last call.
+    /// The number of frames that were dropped because the buffer was full, since the last call.
     pub(super) fn overruns(&self) -> u64 {
         getsockopt(&self.descriptor, Statistics)
             .map_or(0, |statistics| u64::from(statistics.tp_drops))
@@ -229,11 +230,11 @@ impl AsFd for Socket {
     }
 }
 
-/// What is known of a frame beside its bytes.
+/// The metadata of a received frame.
 struct About {
     length: usize,
     whole: bool,
-    /// Since 1970, by the kernel's clock.
+    /// The kernel's timestamp, as the time since 1970.
     arrived: Option<Duration>,
     tag: Option<[u8; 4]>,
 }
@@ -264,8 +265,8 @@ impl About {
     }
 }
 
-/// The tag in a `struct tpacket_auxdata` (`include/uapi/linux/if_packet.h`): status (32 bits), two
-/// lengths (32 each), two offsets, the tag's TCI and TPID (16 each).
+/// Reads the VLAN tag from a `struct tpacket_auxdata` (`include/uapi/linux/if_packet.h`): status
+/// (32 bits), two lengths (32 each), two offsets, TCI and TPID (16 each).
 fn tag(auxdata: &[u8]) -> Option<[u8; 4]> {
     let status = u32::from_ne_bytes(auxdata.get(..4)?.try_into().ok()?);
     if status & libc::TP_STATUS_VLAN_VALID == 0 {

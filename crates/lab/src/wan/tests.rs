@@ -9,7 +9,7 @@ fn a_circuit_is_two_interfaces() {
     }
 }
 
-/// Runs `f` with a circuit that has both its interfaces, and the host at both its ends.
+/// Runs `f` with a circuit whose interfaces both connect to the same host.
 fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
     if !nix::unistd::geteuid().is_root() {
         println!("SKIPPED {story}: needs root");
@@ -34,10 +34,10 @@ fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
     let run = || {
         let mut wan = Wan::new(&settings).unwrap();
         assert!(wan.missing().is_empty());
-        // Opened once, for good.
+        // The socket is not opened again.
         let link = &links::all().unwrap()["a1"];
         assert!(wan.ports[0].socket.as_ref().unwrap().is_on(&link.interface));
-        // The kernel has nothing to tell when a socket fails.
+        // A failing socket must be detected without a notification of the kernel.
         wan.watch = Watch::deaf().unwrap();
         f(&mut wan, &host);
     };
@@ -56,7 +56,7 @@ fn turn_until_whole(wan: &mut Wan) {
 fn a_read_error_costs_no_circuit() {
     with_a_circuit("a_read_error_costs_no_circuit", |wan, _| {
         for _ in 0..3 {
-            // No socket at all: everything fails on it.
+            // `/dev/null` is not a socket, so every socket call on it fails.
             let wrong = std::fs::File::open("/dev/null").unwrap();
             wan.ports[0].socket.as_mut().unwrap().replace(wrong.into());
             wan.turn().unwrap();
