@@ -19,11 +19,11 @@ pub const OPTIONS: &[Row] = &[
     option!("df set"),
     option!("df inherit").also(BITS),
     option!("noudpcsum"),
-    // All fragments of a packet leave the bridge or none.
+    // The fragments of a packet arrive in one batch, so vtepd could group them into a super-frame.
     Row::new("noudpcsum and 1,000 bytes", "remake noudpcsum; ip link set vx10 mtu 1000", "remake").also(LONG),
     option!("gbp").harmless(),
-    // The packets of such an entry do not come from vtepd, so the kernel resolves the VTEP for each
-    // frame.
+    // The netdev stays with the kernel. vtepd must not set the mark for a route lookup per frame,
+    // because with gbp the mark is the group policy.
     Row::new(
         "gbp with an entry of another VNI",
         "remake gbp; bridge fdb replace 02:00:00:00:0a:62 dev vx10 dst 10.0.0.3 vni 12 self static",
