@@ -88,7 +88,7 @@ impl fmt::Display for Observation {
 
 const IP: usize = Ethernet::LENGTH;
 
-/// Normalises a packet that the leaf sent out of an uplink, or an ICMP packet. It replaces source
+/// Normalises a packet that the leaf sent, or an ICMP packet. It replaces source
 /// port, IP identification and checksums by whether they are valid.
 fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
