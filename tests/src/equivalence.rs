@@ -9,8 +9,8 @@
 //! ```
 //!
 //! No protocol stack uses the four interfaces of `outside`: the tests write frames to them and read
-//! frames from them. So hosts and remote VTEPs send exactly what a test requests, and the links carry
-//! nothing else.
+//! frames from them. So hosts and remote VTEPs send exactly the frames of a test, and the links
+//! carry no others.
 //!
 //! - [`leaf`]: the two namespaces
 //! - [`stimulus`]: the frames that are sent, as data

@@ -1,5 +1,5 @@
-//! The network that most tests use: kernel VXLAN on all leaves, configured without FRR. A test starts
-//! vtepd where it needs it.
+//! The network that most tests use: kernel VXLAN on all leaves, configured without FRR. A test
+//! starts vtepd where it needs it.
 //!
 //! ```text
 //!   host ──┐                ┌── r1 ──┐           ┌── peer (10.0.0.2) ── far

@@ -119,9 +119,9 @@ fn an_idle_worker_sleeps() {
     assert!(undisturbed, "the lab is never quiet");
 }
 
-/// The other threads do not wake up without a reason either. vtepd polls once a second what the
-/// kernel does not notify of: default TTL, port range and path MTUs, and with the bypass further
-/// settings.
+/// The other threads do not wake up without a reason either. Once a second vtepd polls settings for
+/// which the kernel sends no notifications: default TTL, port range and path MTUs. With the bypass
+/// it polls further settings.
 #[test]
 fn an_idle_daemon_sleeps() {
     const IDLE: Duration = Duration::from_secs(2);

@@ -55,7 +55,7 @@ struct Fabric<'a> {
 }
 
 impl Fabric<'_> {
-    /// Sends one frame of each flow and returns each flow's uplink. Flows whose frame was lost are
+    /// Sends one frame of each flow and returns each flow's uplink. Flows with a lost frame are
     /// absent.
     fn taken(&self) -> BTreeMap<u32, &'static str> {
         let Self { lab, uplinks } = self;

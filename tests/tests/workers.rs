@@ -20,8 +20,8 @@ fn received(vtepd: &Vtepd, field: &str) -> Vec<u64> {
     workers.iter().map(|worker| worker[field].as_u64().unwrap()).collect()
 }
 
-/// A leaf with three workers behaves like one with one: hosts talk, streams in both directions
-/// arrive in order, all frames are counted, and everything is given back to the kernel.
+/// A leaf with three workers behaves like a leaf with one. Hosts talk, streams in both directions
+/// arrive in order, and all frames are counted. At the end everything is given back to the kernel.
 #[test]
 fn a_leaf_with_three_workers_forwards_in_order() {
     if !can_run("a_leaf_with_three_workers_forwards_in_order") {

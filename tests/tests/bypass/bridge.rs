@@ -69,7 +69,7 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     }
 }
 
-/// The bridge loses its entry for a local host whose frames all take the bypass: the entry moves
+/// The bridge loses its entry for a local host whose frames all take the bypass. The entry moves
 /// behind a VTEP (a late update of FRR), disappears, or moves to another port. The host's next
 /// frame passes through the bridge and restores the entry, long before the next refresh.
 #[test]

@@ -7,8 +7,7 @@ use crate::stream::Stream;
 const RATE: u32 = 5000;
 
 /// Ping, TCP and UDP between all hosts, with vtepd on no leaf, on one and on all. vtepd starts and
-/// stops during a TCP transfer in each direction and a stream of numbered UDP frames, of which none
-/// is lost.
+/// stops during TCP transfers and a stream of numbered UDP frames. No frame of the stream is lost.
 #[test]
 fn o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none() {
     if !can_run("o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none") {
