@@ -1,4 +1,4 @@
-//! Compiles the steering programs with clang, for the targets that run them.
+//! Compiles the BPF programs with clang, for the targets that run them.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-/* Preloaded into a daemon: counts what it allocates, in all its threads and in the one called "worker", in a file that two 64-bit
- * counters fit and that the environment's VTEPD_ALLOCATIONS names. For glibc. */
+/* A library for LD_PRELOAD that counts a process's allocations, with glibc. The file named by VTEPD_ALLOCATIONS in the
+ * environment holds two 64-bit counters: allocations of all threads, and those of threads named "worker". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static void count(void)
 
 	if (!counts)
 		return;
-	/* A thread gets its name after it has begun. */
+	/* A thread gets its name only after it has started. */
 	if (!worker && prctl(PR_GET_NAME, name) == 0)
 		worker = strcmp(name, "worker") == 0;
 	atomic_fetch_add(&counts[0], 1);

@@ -1,5 +1,5 @@
-//! What hosts' sockets send as fast as they can, in super-frames: numbered datagrams
-//! (`UDP_SEGMENT`), and TCP streams of bytes that both ends know.
+//! Bulk traffic between hosts, sent in super-frames as fast as sockets accept it: numbered
+//! datagrams (`UDP_SEGMENT`), and TCP streams whose bytes both ends can compute.
 
 use std::io::{IoSliceMut, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -20,29 +20,30 @@ use crate::PATIENCE;
 use crate::lab::Host;
 use crate::sockets::{bytes, on_one_cpu};
 
-/// Segments of a super-frame at most, as every kernel takes them.
+/// Maximum number of segments in a super-frame. Every kernel accepts this many.
 const SEGMENTS: usize = 64;
-/// Bytes of a super-frame at most.
+/// Maximum size of a super-frame in bytes.
 const LARGEST: usize = 60_000;
-/// Base transport header, and the number.
+/// Length of the base transport header and the datagram number in bytes.
 const HEADER: usize = Bth::LENGTH + 8;
-/// Datagrams begin somewhere in so many bytes that look random; a power of two.
+/// Number of positions in the pseudo-random pool at which a payload can start.
 const POOL: usize = 1 << 16;
-/// Datagrams that one system call receives at most.
+/// Maximum number of datagrams that one system call receives.
 const BATCH: usize = 64;
-/// So many times what is to arrive is sent at most.
+/// Sending stops at this multiple of the wanted number of datagrams.
 const FUTILE: u64 = 1000;
-/// How long nothing may come before no more is waited for.
+/// If nothing arrives for this time after the last send, the receiver stops.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Bytes that a TCP stream is written and read by.
+/// Bytes of a TCP stream that are written and compared together.
 const CHUNK: usize = 256 << 10;
 
-/// Whose flows the datagrams are.
+/// The flows that the datagrams belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flows {
-    /// Of so many sockets; each super-frame is one socket's.
+    /// The number of sockets. Each super-frame comes from one socket.
     Sockets(u32),
-    /// RoCE of so many queue pairs, which share one socket and take turns in each super-frame.
+    /// RoCE with this number of queue pairs. They share one socket and alternate in each
+    /// super-frame.
     QueuePairs(u32),
 }
 
@@ -62,44 +63,43 @@ pub struct Datagrams {
     pool: Arc<Vec<u8>>,
 }
 
-/// What was sent.
+/// Number of frames sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
     /// Super-frames.
     pub super_frames: u64,
-    /// Datagrams in each.
+    /// Datagrams in each super-frame.
     pub segments: u64,
 }
 
 impl Sent {
-    /// Datagrams in all.
+    /// The total number of datagrams.
     #[must_use]
     pub const fn datagrams(self) -> u64 {
         self.super_frames * self.segments
     }
 }
 
-/// What sender and receiver know of each other.
+/// State that sender and receiver share.
 #[derive(Debug, Default)]
 struct Progress {
     sent_all: AtomicBool,
     arrived: AtomicU64,
 }
 
-/// What became of them.
+/// Number of datagrams received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Datagrams that arrived as they were sent, each behind those of its flow that were sent
-    /// before it.
+    /// Datagrams that arrived unchanged and in the order of their flow.
     pub whole: u64,
-    /// Others than those that were sent.
+    /// Datagrams that do not match any datagram that was sent.
     pub damaged: u64,
-    /// Doubled, or overtaken by a later one of its flow.
+    /// Datagrams that arrived twice, or after a later one of their flow.
     pub out_of_turn: u64,
 }
 
 impl Datagrams {
-    /// Of so many bytes each.
+    /// Datagrams of `size` bytes each.
     #[must_use]
     pub fn new(flows: Flows, size: usize) -> Self {
         assert!(size >= HEADER, "a datagram has {HEADER} bytes at least");
@@ -131,7 +131,7 @@ impl Datagrams {
         payload.copy_from_slice(self.payload(flow, number));
     }
 
-    /// Flow and number of a datagram, if it is one of these in every byte.
+    /// Returns flow and number of a datagram, if every byte is as it was sent.
     fn read(&self, datagram: &[u8]) -> Option<(u32, u64)> {
         let (header, payload) = datagram.split_first_chunk::<HEADER>()?;
         let (bth, number) = Bth::parse(header).ok()?;
@@ -144,7 +144,8 @@ impl Datagrams {
         right.then_some((flow, number))
     }
 
-    /// Sends as fast as it goes until so many have arrived, or [`FUTILE`] times as many were sent.
+    /// Sends as fast as possible until `wanted` datagrams have arrived, or [`FUTILE`] times as many
+    /// were sent.
     #[must_use]
     pub fn send(&self, from: &Host, to: &Host, wanted: u64) -> (Sent, Arrived) {
         let port = if matches!(self.flows, Flows::QueuePairs(_)) { PORT_ROCE } else { 0 };
@@ -181,7 +182,7 @@ impl Datagrams {
         })
     }
 
-    /// Returns how many super-frames it were.
+    /// Returns the number of super-frames sent.
     fn send_until(&self, senders: &[UdpSocket], enough: impl Fn(u64) -> bool) -> u64 {
         let mut numbers = vec![0; self.flows.count() as usize];
         let mut super_frame = vec![0; self.size * self.segments()];
@@ -206,9 +207,9 @@ impl Datagrams {
         sent
     }
 
-    /// Receives until all is sent and nothing comes any more.
+    /// Receives until everything is sent and nothing has arrived for [`SILENCE`].
     fn receive(&self, socket: &UdpSocket, progress: &Progress) -> Arrived {
-        // RingSize to see that one is too long.
+        // One more byte shows that a datagram is too long.
         let room = self.size + 1;
         let mut buffer = vec![0; room * BATCH];
         let mut next = vec![0; self.flows.count() as usize];
@@ -243,7 +244,7 @@ impl Datagrams {
     }
 }
 
-/// Sends so many bytes by a TCP connection from each first host to its second, all at once, and
+/// Sends `length` bytes over a TCP connection from each first host to its second, in parallel, and
 /// compares what arrives.
 pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
     std::thread::scope(|scope| {
@@ -283,7 +284,7 @@ pub fn tcp_streams(ways: &[(&Host, &Host)], length: u64) {
     });
 }
 
-/// Bytes that look random, the same for the same seed, a chunk at a time.
+/// Pseudo-random bytes in chunks. The same seed gives the same bytes.
 struct Chunks {
     random: Random,
     left: u64,
@@ -310,7 +311,7 @@ impl Iterator for Chunks {
     }
 }
 
-/// What a namespace's stack counts of a protocol, by the names of `/proc/net/snmp`.
+/// A protocol's counter in a namespace, with its name in `/proc/net/snmp`.
 #[must_use]
 pub fn snmp(namespace: &Namespace, protocol: &str, counter: &str) -> u64 {
     let table =

@@ -1,4 +1,4 @@
-//! What an interface received, tags included, as seen by an AF_PACKET socket.
+//! Captures of what an interface receives, tags included, with an AF_PACKET socket.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,19 @@ use ports::{PacketSocket, RingSize};
 
 use crate::{Outer, wait_for};
 
-/// Of its ring. A kernel that is not preemptible runs nobody else while it clears that: 64 MB took
-/// it 0.2 s, in which a worker passed for one that hangs.
+/// Size of the capture's ring. A kernel without preemption runs no other thread on the CPU while it
+/// clears the ring. If that takes too long, a worker seems to hang.
 const ROOM: RingSize = RingSize { frames: 3584, ..RingSize::LITTLE };
 
-/// A received frame with its outermost tag where it was on the wire.
+/// A received frame with its outermost tag at its place in the frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// The bytes. A partial checksum is complete, unless it is a super-frame of TCP.
+    /// The bytes. Partial checksums are completed, except in TCP super-frames.
     pub bytes: Vec<u8>,
 }
 
 impl Captured {
-    /// The frame, or what a link would cut a UDP super-frame into.
+    /// The frame, or the segments of a UDP super-frame.
     pub(crate) fn of(frame: &Frame<'_>) -> Vec<Self> {
         let mut cut = match frame.offload.gso {
             Some(gso) if gso.kind == GsoKind::Udp => {
@@ -55,14 +55,14 @@ impl Captured {
         cut.into_iter().map(|bytes| Self { bytes }).collect()
     }
 
-    /// Its outer headers, if it is VXLAN to this UDP port.
+    /// The outer headers, if the frame is VXLAN to this UDP port.
     #[must_use]
     pub fn outer(&self, port: u16) -> Option<Outer> {
         Outer::parse(&self.bytes, port)
     }
 }
 
-/// A running capture that adds up what it sees in a `T`.
+/// A running capture that collects what it sees in a `T`.
 #[derive(Debug)]
 pub struct Capture<T> {
     stop: Arc<AtomicBool>,
@@ -71,7 +71,7 @@ pub struct Capture<T> {
 }
 
 impl Capture<Vec<Captured>> {
-    /// Keeps the frames that `wanted` wants. Nothing that arrives after this returns is missed.
+    /// Keeps the frames that `wanted` accepts. No frame that arrives after the return is missed.
     #[must_use]
     pub fn start(
         namespace: &Namespace,
@@ -91,7 +91,7 @@ impl Capture<Vec<Captured>> {
         Self::start(namespace, interface, move |frame| Outer::is_vxlan(frame, port))
     }
 
-    /// Waits until there are so many.
+    /// Waits until at least `count` frames have arrived.
     pub fn wait(&self, count: usize) {
         let so_far = || self.seen.lock().unwrap().len();
         if !::lab::process::wait_until(crate::PATIENCE, || so_far() >= count) {
@@ -99,7 +99,7 @@ impl Capture<Vec<Captured>> {
         }
     }
 
-    /// How many there are so far.
+    /// The number of frames so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.seen.lock().unwrap().len()
@@ -107,7 +107,7 @@ impl Capture<Vec<Captured>> {
 }
 
 impl<T: Send + 'static> Capture<T> {
-    /// Has `add` see each frame.
+    /// Calls `add` with each frame.
     #[must_use]
     pub fn fold(
         namespace: &Namespace,
@@ -147,17 +147,17 @@ impl<T: Send + 'static> Capture<T> {
         Self { stop, seen, thread: Some(thread) }
     }
 
-    /// Waits until what was seen is as wanted.
+    /// Waits until `wanted` holds for what was captured.
     pub fn wait_until(&self, what: &str, wanted: impl Fn(&T) -> bool) {
         wait_for(what, || wanted(&self.seen.lock().unwrap()));
     }
 
-    /// Reads something of what was seen so far.
+    /// Calls `read` with what was captured so far.
     pub fn look<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&self.seen.lock().unwrap())
     }
 
-    /// Ends the capture and returns what it saw. What had arrived by now is part of it.
+    /// Ends the capture and returns the result, which includes all frames that have arrived by now.
     #[must_use]
     pub fn stop(mut self) -> T
     where

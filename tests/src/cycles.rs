@@ -1,4 +1,4 @@
-//! vtepd comes and goes under a stream of numbered frames: what each change costs.
+//! Starts and stops vtepd while numbered frames pass, and counts the frames that each change loses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::daemon::Vtepd;
 use crate::lab::{Lab, VNI};
 use crate::stream::{Rate, Stream};
 
-/// Which way the stream goes.
+/// Direction of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From a host behind the leaf: vtepd encapsulates.
@@ -19,7 +19,7 @@ pub enum Direction {
     In,
 }
 
-/// How vtepd goes.
+/// How vtepd is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// SIGTERM.
@@ -28,55 +28,55 @@ pub enum End {
     Kill,
 }
 
-/// One row of the table.
+/// Parameters of a run: one row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     /// `tcx` or `clsact`.
     pub hook: &'static str,
-    /// How many workers.
+    /// Number of workers.
     pub workers: u8,
-    /// Which way.
+    /// Direction of the stream.
     pub direction: Direction,
-    /// How it ends.
+    /// How vtepd is stopped.
     pub end: End,
     /// Frames per second.
     pub rate: u32,
-    /// How often it comes and goes.
+    /// Number of times that vtepd starts and stops.
     pub cycles: usize,
 }
 
-/// What one change cost, in frames.
+/// Frames affected by one change.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
     /// Frames that never arrived.
     pub lost: u64,
-    /// Frames that arrived again.
+    /// Frames that arrived more than once.
     pub doubled: u64,
     /// Frames that arrived after a later one of their queue pair.
     pub reordered: u64,
 }
 
-/// What the changes of a run cost.
+/// Frames affected by the changes of a run.
 #[derive(Debug, Clone)]
 pub struct Costs {
-    /// The run.
+    /// The run's parameters.
     pub run: Run,
-    /// Each attach.
+    /// One element for each attach.
     pub attach: Vec<Cost>,
-    /// Each end.
+    /// One element for each end.
     pub end: Vec<Cost>,
-    /// Frames sent, and frames per second in fact.
+    /// Number of frames sent, and the measured frames per second.
     pub sent: (u64, f64),
-    /// Frames that the kernel dropped outside all changes.
+    /// Frames affected outside all changes.
     pub noise: Cost,
-    /// What vtepd itself says that it dropped while it had the traffic, by metric.
+    /// Frames that vtepd counted as dropped while it forwarded, by metric.
     pub dropped: BTreeMap<String, u64>,
 }
 
-/// Frames that pass between two changes, and before the cost of one is looked at.
+/// Duration of traffic between two changes, and before the cost of a change is read.
 const BETWEEN: Duration = Duration::from_millis(60);
 
-/// Runs vtepd under the stream so often.
+/// Starts and stops vtepd as often as `run` asks while the stream passes.
 #[must_use]
 pub fn run(lab: &Lab, run: Run) -> Costs {
     let (from, to) = match run.direction {
@@ -127,7 +127,7 @@ pub fn run(lab: &Lab, run: Run) -> Costs {
     Costs { run, attach, end, sent: (sent.frames, rate), noise, dropped }
 }
 
-/// What was seen of a stream at the last look.
+/// What was read from a stream so far.
 struct Ledger<'a> {
     stream: &'a Stream,
     seen: Sum,
@@ -141,7 +141,7 @@ impl<'a> Ledger<'a> {
         Self { stream, seen: Sum::default(), frames: frames.max(20) }
     }
 
-    /// Lets frames pass and returns the cost of what happened since the last look.
+    /// Waits until frames have passed, and returns the cost since the last call.
     fn settle(&mut self) -> Cost {
         self.stream.pass(self.frames);
         let report = self.stream.report();
@@ -186,23 +186,24 @@ impl std::ops::Add for Cost {
 }
 
 impl Costs {
-    /// Whether nothing came twice, and nothing was lost by attach and detach.
+    /// Checks that no frame came twice, and that attach and detach lost none.
     ///
     /// # Errors
-    /// What is not so.
+    /// The first change that did.
     pub fn check_frames(&self) -> Result<(), String> {
         self.check(0, if self.run.end == End::Kill { u64::MAX } else { 0 })
     }
 
-    /// Whether SIGKILL lost less than 5 ms of traffic.
+    /// Checks that SIGKILL lost less than 5 ms of traffic.
     ///
     /// # Errors
-    /// When it lost more.
+    /// If it lost more.
     pub fn check_time(&self) -> Result<(), String> {
         self.check(u64::MAX, u64::from(self.run.rate) * 5 / 1000)
     }
 
-    /// Holds each attach and each end to so many lost frames, and to none that came twice.
+    /// Checks each attach and each end against a maximum of lost frames, and that no frame came
+    /// twice.
     fn check(&self, attach: u64, end: u64) -> Result<(), String> {
         for (name, costs, limit) in [("attach", &self.attach, attach), ("end", &self.end, end)] {
             for (cycle, cost) in costs.iter().enumerate() {

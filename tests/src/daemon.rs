@@ -15,10 +15,10 @@ use wire::MacAddr;
 
 use crate::{PATIENCE, wait_for};
 
-/// Where vtepd serves its metrics unless told otherwise.
+/// Default address of vtepd's metrics.
 const METRICS: &str = "127.0.0.1:9472";
 
-/// A running vtepd. Dropped, it is killed; if the story failed, its log is shown.
+/// A running vtepd. Drop kills it, and prints its log if the test failed.
 #[derive(Debug)]
 pub struct Vtepd {
     process: Option<Process>,
@@ -26,19 +26,19 @@ pub struct Vtepd {
     log: PathBuf,
 }
 
-/// The program under test: the environment's `VTEPD`, or the one built beside the test.
+/// The program under test: `VTEPD` from the environment, or the binary built next to the test.
 #[must_use]
 pub fn program() -> PathBuf {
     named_or_beside("VTEPD", "vtepd")
 }
 
-/// The lab: the environment's `LAB`, or the one built beside the test.
+/// The `lab` program: `LAB` from the environment, or the binary built next to the test.
 #[must_use]
 pub fn lab_program() -> PathBuf {
     named_or_beside("LAB", "lab")
 }
 
-/// Its command line: the environment's `VTEPCTL`, or the one built beside the test.
+/// The `vtepctl` program: `VTEPCTL` from the environment, or the binary built next to the test.
 #[must_use]
 pub fn ctl_program() -> PathBuf {
     named_or_beside("VTEPCTL", "vtepctl")
@@ -67,7 +67,7 @@ impl Vtepd {
         vtepd
     }
 
-    /// As [`Self::start`], with a configuration file that is gone once it has been read.
+    /// Like [`Self::start`], with a configuration file. The file is deleted once vtepd is ready.
     #[must_use]
     pub fn start_configured(
         namespace: &Namespace,
@@ -85,7 +85,7 @@ impl Vtepd {
         vtepd
     }
 
-    /// As [`Self::start`], with more in its environment.
+    /// Like [`Self::start`], with additional environment variables.
     #[must_use]
     pub fn start_in(
         namespace: &Namespace,
@@ -97,7 +97,7 @@ impl Vtepd {
         vtepd
     }
 
-    /// Starts vtepd and returns at once.
+    /// Starts vtepd without waiting.
     #[must_use]
     pub fn spawn(namespace: &Namespace, arguments: &[&str]) -> Self {
         Self::spawn_in(namespace, arguments, &[])
@@ -122,7 +122,7 @@ impl Vtepd {
         Self { process: Some(process), namespace, log }
     }
 
-    /// Waits until frames are redirected to it.
+    /// Waits until vtepd reports that it is ready (`vtepd_ready`).
     pub fn wait_until_ready(&mut self) {
         let start = Instant::now();
         loop {
@@ -137,7 +137,7 @@ impl Vtepd {
         }
     }
 
-    /// Runs vtepd to its end, for `--dry-run` and for refusals.
+    /// Runs vtepd until it exits, for `--dry-run` and for configurations that it rejects.
     #[must_use]
     pub fn output(namespace: &Namespace, arguments: &[&str]) -> Output {
         namespace
@@ -151,7 +151,7 @@ impl Vtepd {
             .unwrap()
     }
 
-    /// Where vtepctl says that a host is: a VTEP or a port.
+    /// The location of a host in `vtepctl fdb`: a VTEP or a port.
     #[must_use]
     pub fn place(&self, mac: MacAddr) -> Option<String> {
         let rows = self.ask(&["fdb", "--mac", &mac.to_string()]);
@@ -159,7 +159,7 @@ impl Vtepd {
         row["port"].as_str().or(row["vtep"].as_str()).map(str::to_owned)
     }
 
-    /// What the kernel says of its thread of this name: a folder of `proc(5)`.
+    /// The `/proc` directory of the thread with this name (`proc(5)`).
     #[must_use]
     pub fn thread(&self, name: &str) -> PathBuf {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
@@ -170,14 +170,14 @@ impl Vtepd {
         found.unwrap_or_else(|| panic!("no thread '{name}'"))
     }
 
-    /// Runs vtepctl in its namespace, to its end.
+    /// Runs vtepctl in vtepd's namespace until it exits.
     #[must_use]
     pub fn ctl(&self, arguments: &[&str]) -> Output {
         let run = || Command::new(ctl_program()).args(arguments).output().expect("start vtepctl");
         self.namespace.enter(run).unwrap()
     }
 
-    /// What vtepctl answers, as JSON.
+    /// Runs vtepctl and returns its output as JSON.
     #[must_use]
     pub fn ask(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(&[arguments, &["-o", "json"]].concat());
@@ -187,7 +187,7 @@ impl Vtepd {
             .unwrap_or_else(|error| panic!("vtepctl {arguments:?}: {error}"))
     }
 
-    /// What happens from now on, and what happened since it was started.
+    /// The event stream, with the events since vtepd started.
     #[must_use]
     pub fn events(&self) -> Events {
         let mut command = Command::new(ctl_program());
@@ -198,7 +198,7 @@ impl Vtepd {
         let mut child = self.namespace.enter(|| command.spawn().expect("start vtepctl")).unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (send, receive) = mpsc::channel();
-        // Ends with the child.
+        // Ends with the child process.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let event =
@@ -215,13 +215,13 @@ impl Vtepd {
         self.process.as_mut().expect("vtepd has not been stopped")
     }
 
-    /// Its process id.
+    /// The process ID.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.process.as_ref().expect("vtepd has not been stopped").pid()
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -232,7 +232,7 @@ impl Vtepd {
         wait_for(&format!("'{text}' in vtepd's log"), || self.log().contains(text));
     }
 
-    /// Its metrics now.
+    /// The current metrics.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.try_metrics()
@@ -245,7 +245,7 @@ impl Vtepd {
         head.starts_with("HTTP/1.1 200").then(|| Metrics(body.to_owned()))
     }
 
-    /// Waits until its metrics are as wanted, and returns them.
+    /// Waits until `wanted` holds for the metrics, and returns them.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
         let start = Instant::now();
         loop {
@@ -262,8 +262,7 @@ impl Vtepd {
         }
     }
 
-    /// Waits until the accounts of the worker are even and no frame has passed since the last look:
-    /// the batch under way is done.
+    /// Waits until the worker's frame counters do not change for 20 ms.
     pub fn wait_until_idle(&self) -> Metrics {
         let mut before = self.metrics();
         let start = Instant::now();
@@ -278,19 +277,19 @@ impl Vtepd {
         }
     }
 
-    /// Has it read its configuration again.
+    /// Sends SIGHUP, so that vtepd reads its configuration again.
     pub fn hangup(&self) {
         self.process.as_ref().unwrap().signal(Signal::SIGHUP).unwrap();
     }
 
-    /// Ends it by SIGTERM; its exit status and its log.
+    /// Stops vtepd with SIGTERM. Returns its exit status and its log.
     #[must_use]
     pub fn terminate(mut self) -> (ExitStatus, String) {
         self.process().signal(Signal::SIGTERM).unwrap();
         self.wait()
     }
 
-    /// Waits for its end; its exit status and its log.
+    /// Waits until vtepd exits. Returns its exit status and its log.
     #[must_use]
     pub fn wait(mut self) -> (ExitStatus, String) {
         let status = self
@@ -300,7 +299,7 @@ impl Vtepd {
         (status, self.log())
     }
 
-    /// Ends it by SIGKILL.
+    /// Stops vtepd with SIGKILL.
     pub fn kill(mut self) {
         self.process.take().unwrap().kill().unwrap();
     }
@@ -325,7 +324,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// Waits for the next event that is as wanted, and returns it; those before it are passed over.
+    /// Waits for the next event for which `wanted` holds, and returns it. Events before it are
+    /// skipped.
     pub fn wait_for(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -373,7 +373,7 @@ impl Metrics {
         self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
-    /// The value of a series that must be there.
+    /// The value of a series that must exist.
     #[must_use]
     pub fn get(&self, series: &str) -> u64 {
         self.find(series).unwrap_or_else(|| panic!("no '{series}' in\n{}", self.0))
@@ -390,32 +390,32 @@ impl Metrics {
         values.sum()
     }
 
-    /// Frames of a VNI, `encapsulated` or `decapsulated`.
+    /// Number of frames of a VNI, `encapsulated` or `decapsulated`.
     #[must_use]
     pub fn vni_frames(&self, vni: u32, direction: &str) -> u64 {
         self.find(&format!("vtepd_vni_frames_total{{vni=\"{vni}\",direction=\"{direction}\"}}"))
             .unwrap_or(0)
     }
 
-    /// Frames dropped for a reason.
+    /// Number of frames dropped for a reason.
     #[must_use]
     pub fn dropped(&self, reason: &str) -> u64 {
         self.get(&format!("vtepd_dropped_frames_total{{reason=\"{reason}\"}}"))
     }
 
-    /// Frames dropped for any reason.
+    /// Number of frames dropped for any reason.
     #[must_use]
     pub fn dropped_in_all(&self) -> u64 {
         self.sum("vtepd_dropped_frames_total")
     }
 
-    /// Whether vtepd has this VNI.
+    /// Whether vtepd knows this VNI.
     #[must_use]
     pub fn has_vni(&self, vni: u32) -> bool {
         self.0.contains(&format!("vtepd_vni_info{{vni=\"{vni}\","))
     }
 
-    /// Why a netdev is left to the kernel: the reason's slug.
+    /// The reason's slug, if a netdev stays with the kernel.
     #[must_use]
     pub fn left(&self, netdev: &str) -> Option<String> {
         let start = format!("vtepd_left_to_kernel{{netdev=\"{netdev}\",");
@@ -423,7 +423,7 @@ impl Metrics {
         line.split_once("reason=\"")?.1.split_once('"').map(|(reason, _)| reason.to_owned())
     }
 
-    /// What moved through the worker: in, added, out, dropped, held.
+    /// The worker's frame counters: received, copied, sent, dropped, held.
     #[must_use]
     pub fn passed(&self) -> [u64; 5] {
         [

@@ -1,5 +1,5 @@
-//! *The kernel delivers N, vtepd delivers N*: one leaf, the same frames with kernel VXLAN alone and
-//! with vtepd.
+//! Equivalence of kernel VXLAN and vtepd: one leaf forwards the same frames with kernel VXLAN alone
+//! and with vtepd, and the same frames must arrive.
 //!
 //! ```text
 //!        outside                        leaf                        outside
@@ -8,17 +8,17 @@
 //!   h2 ──────────── hp2 ┘                          └ up2 ──────────── u2   VTEP 10.0.0.3
 //! ```
 //!
-//! The four interfaces of `outside` belong to no protocol stack: frames are written to them and
-//! read from them. So hosts and remote VTEPs send whatever a test wants, and nothing else is on the
-//! links.
+//! No protocol stack uses the four interfaces of `outside`: the tests write frames to them and read
+//! frames from them. So hosts and remote VTEPs send exactly the frames of a test, and the links
+//! carry no others.
 //!
 //! - [`leaf`]: the two namespaces
 //! - [`stimulus`]: the frames that are sent, as data
 //! - [`wires`]: the four interfaces
 //! - [`observation`]: what arrived, in a normal form
-//! - [`table`]: what a row is, and what is done with each
+//! - [`table`]: what a row is, and how it is tested
 //! - [`rows`]: the rows
-//! - [`differential`]: leaves, changes and frames drawn at random
+//! - [`differential`]: random leaves, changes and frames
 
 pub mod differential;
 pub mod leaf;

@@ -1,4 +1,4 @@
-//! Frames of an EtherType that only the stories use, and who gets them.
+//! Frames of an EtherType that only the tests use, and captures of them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,29 +8,29 @@ use crate::frames::{self, Pair};
 use crate::lab::LEAF;
 use crate::{Capture, Lab, quiet, wait_for};
 
-/// A private EtherType (IEEE 802-2014 section 9.2.3): nobody else sends it.
+/// EtherType for local experiments (IEEE 802-2014 section 9.2.3). No other traffic uses it.
 pub const EXPERIMENT: u16 = 0x88b5;
-/// What comes before the inner EtherType in a frame between leaves.
+/// Offset of the inner EtherType in a frame between leaves.
 const INNER_TYPE: usize = 50 + 12;
 
-/// Numbered frames.
+/// Numbered frames of the experimental EtherType.
 #[must_use]
 pub fn experiments(pair: Pair, count: u8) -> Vec<Vec<u8>> {
     (0..count).map(|n| frames::ethernet(pair, EXPERIMENT, &[n; 50])).collect()
 }
 
-/// Whether a frame is one.
+/// Whether a frame has the experimental EtherType.
 #[must_use]
 pub fn is_experiment(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&EXPERIMENT.to_be_bytes())
 }
 
-/// Captures of those on the leaf's uplinks, as the routers get them.
+/// Captures of encapsulated experimental frames from the leaf's uplinks, at the routers.
 #[derive(Debug)]
 pub struct Uplinks([Capture<Vec<Captured>>; 2]);
 
 impl Uplinks {
-    /// Starts them.
+    /// Starts the captures.
     #[must_use]
     pub fn watch(lab: &Lab) -> Self {
         let of =
@@ -38,13 +38,14 @@ impl Uplinks {
         Self(lab.routers.each_ref().map(|router| Capture::start(router, "leaf", of)))
     }
 
-    /// How many there are so far.
+    /// The number of frames so far.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.iter().map(Capture::count).sum()
     }
 
-    /// How many the leaf sent to each VTEP, once at least `count` have been seen and no more come.
+    /// Waits until at least `count` frames have arrived and no more follow. Returns how many the
+    /// leaf sent to each VTEP.
     #[must_use]
     pub fn sent(self, count: usize) -> BTreeMap<Ipv4Addr, usize> {
         wait_for("the leaf's frames", || self.count() >= count);
@@ -52,7 +53,7 @@ impl Uplinks {
         self.stop()
     }
 
-    /// How many the leaf sent to each VTEP so far.
+    /// Returns how many frames the leaf has sent to each VTEP so far.
     #[must_use]
     pub fn stop(self) -> BTreeMap<Ipv4Addr, usize> {
         let mut sent = BTreeMap::new();

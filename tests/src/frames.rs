@@ -1,4 +1,4 @@
-//! Frames to inject, byte by byte.
+//! Builders for frames to inject.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use wire::{Ethernet, Ipv4, Ipv6, MacAddr, QueuePair, Udp, Vxlan, icrc, number};
 
 use crate::lab::Host;
 
-/// Who sends to whom.
+/// Sender and receiver of a frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
     /// Sender.
@@ -25,7 +25,7 @@ impl Pair {
         Self { from: (from.mac(), from.ip()), to: (to.mac(), to.ip()) }
     }
 
-    /// To another MAC address.
+    /// The same with another destination MAC address.
     #[must_use]
     pub const fn to_mac(self, mac: MacAddr) -> Self {
         Self { to: (mac, self.to.1), ..self }
@@ -38,7 +38,7 @@ pub fn ethernet(pair: Pair, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&Ethernet::new(pair.to.0, pair.from.0, ethertype).as_bytes()[..], payload].concat()
 }
 
-/// An IPv4 packet in its frame.
+/// An Ethernet frame with an IPv4 packet. `change` may modify the IPv4 header.
 #[must_use]
 pub fn ipv4(
     pair: Pair,
@@ -52,7 +52,7 @@ pub fn ipv4(
     ethernet(pair, number::ETHERTYPE_IPV4, &[&header.as_bytes()[..], payload].concat())
 }
 
-/// UDP header and payload, with a right checksum for an IPv4 packet.
+/// UDP header and payload with a correct checksum over IPv4.
 #[must_use]
 pub fn datagram(pair: Pair, (source, destination): (u16, u16), payload: &[u8]) -> Vec<u8> {
     let mut header = Udp::new(source, destination, payload.len()).unwrap();
@@ -64,7 +64,7 @@ pub fn datagram(pair: Pair, (source, destination): (u16, u16), payload: &[u8]) -
     [&header.as_bytes()[..], payload].concat()
 }
 
-/// UDP over IPv4 in its frame.
+/// An Ethernet frame with UDP over IPv4.
 #[must_use]
 pub fn udp(pair: Pair, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     ipv4(pair, number::PROTOCOL_UDP, &datagram(pair, ports, payload), |_| ())
@@ -81,12 +81,12 @@ pub struct Roce {
     pub opcode: u8,
     /// Inner UDP source port.
     pub source_port: u16,
-    /// Bytes between base transport header and ICRC.
+    /// Bytes between the base transport header and the ICRC.
     pub payload: usize,
 }
 
 impl Roce {
-    /// An ordinary packet to a queue pair.
+    /// A packet to a queue pair, with default values.
     #[must_use]
     pub const fn to(queue_pair: u32) -> Self {
         Self { queue_pair, sequence: 0, opcode: 4, source_port: 0xc000, payload: 64 }
@@ -101,7 +101,7 @@ impl Roce {
         bth.as_bytes().iter().copied().chain(payload).chain([0; icrc::LENGTH]).collect()
     }
 
-    /// Over IPv4, with the right ICRC and no UDP checksum.
+    /// A frame over IPv4, with a correct ICRC and without a UDP checksum.
     #[must_use]
     pub fn frame(self, pair: Pair) -> Vec<u8> {
         let transport = self.transport();
@@ -112,8 +112,8 @@ impl Roce {
         frame
     }
 
-    /// Over IPv6, behind extension headers: each a protocol number and its bytes, which start with
-    /// the next header's number.
+    /// A frame over IPv6 with extension headers. Each extension is a protocol number and its bytes,
+    /// which start with the next header's number.
     #[must_use]
     pub fn frame_v6(self, pair: Pair, extensions: &[(u8, Vec<u8>)]) -> Vec<u8> {
         let transport = self.transport();
@@ -138,13 +138,13 @@ fn v6(address: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::from([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d])
 }
 
-/// The frame with a tag behind its addresses.
+/// The frame with a VLAN tag after its MAC addresses.
 #[must_use]
 pub fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
     [&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]].concat()
 }
 
-/// A VXLAN packet as a VTEP sends it, to be injected below a leaf.
+/// A VXLAN packet of a remote VTEP, to be injected at a leaf's uplink.
 #[derive(Debug, Clone, Copy)]
 pub struct Tunnelled {
     /// MAC address of the leaf's uplink.
@@ -159,12 +159,12 @@ pub struct Tunnelled {
     pub vni: u32,
     /// Outer type of service.
     pub tos: u8,
-    /// What is flipped in the VXLAN header.
+    /// Bits to flip in the VXLAN header.
     pub flip: u64,
 }
 
 impl Tunnelled {
-    /// The frame around an inner one.
+    /// The encapsulated frame.
     #[must_use]
     pub fn frame(self, inner: &[u8]) -> Vec<u8> {
         let mut vxlan = Vxlan::zeroed();
@@ -182,7 +182,7 @@ impl Tunnelled {
     }
 }
 
-/// Sends frames out of an interface, as they are.
+/// Sends frames out of an interface unchanged.
 pub fn inject(namespace: &Namespace, interface: &str, frames: &[Vec<u8>]) {
     let send = || {
         let interface = Interface::find(interface).unwrap();

@@ -1,16 +1,16 @@
-//! One story at a time, as root.
+//! Runs one test at a time, as root.
 
 use std::fs::File;
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// Held while a story runs: stories share the machine's CPUs and measure gaps, so they wait for one
-/// another, across threads and processes.
+/// A lock that a test holds while it runs. Tests share the machine's CPUs and measure gaps, so they
+/// run one after another, across threads and processes.
 #[derive(Debug)]
 pub struct Turn(#[allow(dead_code, reason = "held, not used")] Flock<File>);
 
 impl Turn {
-    /// Waits for the turn.
+    /// Waits for the lock.
     #[must_use]
     pub fn take() -> Self {
         let path = std::env::temp_dir().join("vtepd-stories.lock");
@@ -24,7 +24,7 @@ impl Turn {
     }
 }
 
-/// Whether the story can run here; prints why it is skipped otherwise.
+/// Whether the test can run here. Prints why it is skipped otherwise.
 #[must_use]
 pub fn can_run(name: &str) -> bool {
     if nix::unistd::geteuid().is_root() {
@@ -34,7 +34,7 @@ pub fn can_run(name: &str) -> bool {
     false
 }
 
-/// Says that a story is skipped, in the form that `tests/run` collects.
+/// Reports that a test is skipped, in the form that `tests/run` collects.
 pub fn skip(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
 }

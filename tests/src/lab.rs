@@ -1,5 +1,5 @@
-//! The fabric of the stories. Kernel VXLAN everywhere, set up by hand; vtepd comes where a story
-//! starts it.
+//! The network that most tests use: kernel VXLAN on all leaves, configured without FRR. A test
+//! starts vtepd where it needs it.
 //!
 //! ```text
 //!   host ──┐                ┌── r1 ──┐           ┌── peer (10.0.0.2) ── far
@@ -23,7 +23,7 @@ use crate::guard::Turn;
 /// VNI of the overlay that every lab has.
 pub const VNI: u32 = 10;
 
-/// How a lab differs from the ordinary one.
+/// Parameters of a lab.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// MTU of all links between leaves and routers, in bytes.
@@ -34,8 +34,8 @@ pub struct Setup {
     pub port: u16,
     /// Further options of the leaf's vxlan netdev, as `ip link` takes them.
     pub vxlan: &'static str,
-    /// Whether leaves learn from received frames, with the kernel's defaults, instead of having all
-    /// entries.
+    /// Whether leaves learn from received frames, with the kernel's defaults, instead of having
+    /// static entries.
     pub learning: bool,
     /// Further options of the other leaves' vxlan netdevs.
     pub peers: &'static str,
@@ -89,16 +89,16 @@ impl Host {
     }
 }
 
-/// See the module's description. Dropped, everything goes away.
+/// The network of the module's description. Drop deletes it.
 #[derive(Debug)]
 pub struct Lab {
-    /// Behind the leaf.
+    /// First host behind the leaf.
     pub host: Host,
-    /// Behind the leaf as well.
+    /// Second host behind the leaf.
     pub next: Host,
-    /// Behind `peer`.
+    /// Host behind `peer`.
     pub far: Host,
-    /// Behind `peer2`.
+    /// Host behind `peer2`.
     pub farther: Host,
     /// The leaf under test.
     pub leaf: Namespace,
@@ -106,9 +106,9 @@ pub struct Lab {
     pub routers: [Namespace; 2],
     /// A remote leaf.
     pub peer: Namespace,
-    /// Another one.
+    /// Another remote leaf.
     pub peer2: Namespace,
-    /// How it was set up.
+    /// The lab's parameters.
     pub setup: Setup,
     prefix: String,
     _turn: Turn,
@@ -124,18 +124,18 @@ pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const PEER2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 
 impl Lab {
-    /// The ordinary lab, in namespaces named after the story.
+    /// A lab with default parameters, in namespaces named after the test.
     #[must_use]
     pub fn new(case: &str) -> Self {
         Self::with(case, Setup::default())
     }
 
-    /// A lab that differs.
+    /// A lab with other parameters.
     #[must_use]
     pub fn with(case: &str, setup: Setup) -> Self {
         let turn = Turn::take();
         let prefix = format!("vtt-{case}-");
-        // What a killed run left behind.
+        // Namespaces of a run that was killed.
         for leftover in ::lab::netns::list(&prefix) {
             ::lab::netns::delete(&leftover).expect("remove a leftover namespace");
         }
@@ -175,8 +175,8 @@ impl Lab {
         lab
     }
 
-    /// Has bridges forward IP as they forward anything else, without a look at its headers
-    /// (br_netfilter is on by default).
+    /// Turns br_netfilter off, which is on by default, so that bridges do not pass IP frames to
+    /// iptables.
     pub fn without_bridge_netfilter(&self) {
         for (leaf, ..) in self.leaves() {
             for family in ["ip", "ip6", "arp"] {
@@ -188,7 +188,7 @@ impl Lab {
         }
     }
 
-    /// The leaves with their number, and the name that routers call their link by.
+    /// The leaves with their number and the routers' name for the link to them.
     fn leaves(&self) -> [(&Namespace, u8, &'static str); 3] {
         [(&self.leaf, 1, "leaf"), (&self.peer, 2, "peer"), (&self.peer2, 3, "peer2")]
     }
@@ -246,10 +246,10 @@ impl Lab {
         ]
     }
 
-    /// One more overlay: a bridge, a vxlan netdev and host ports on each leaf. `options` are those
+    /// Adds an overlay: a bridge, a vxlan netdev and host ports on each leaf. `options` are those
     /// of the leaf's vxlan netdev, `peer_options` those of the others', `bridge` those of the
-    /// leaf's bridge, all as `ip link` takes them. Without `nolearning` a leaf has no entries but
-    /// the flood list, with `remote` not even that.
+    /// leaf's bridge, all as `ip link` takes them. Without `nolearning` a leaf has only the flood
+    /// list, with `remote` no entries at all.
     pub fn overlay(&self, vni: u32, options: &str, peer_options: &str, bridge: &str) {
         let Setup { overlay_mtu: mtu, port, .. } = self.setup;
         for (leaf, number, _) in self.leaves() {
@@ -275,7 +275,7 @@ impl Lab {
             }
             writeln!(text, "link set br{vni} up").unwrap();
             ip(leaf, &text);
-            // Without FDB entries of unicast VTEPs.
+            // Netdevs with `external` or `group` get no FDB entries.
             let unicast = !vxlan.contains("external") && !vxlan.contains("group");
             if unicast && !vxlan.contains("remote") {
                 self.flood_list(leaf, number, vni);
@@ -302,7 +302,7 @@ impl Lab {
         }
     }
 
-    /// Waits until all host ports of an overlay forward: a bridge hears of a carrier up to a second
+    /// Waits until all host ports of an overlay forward. A bridge sees a new carrier up to a second
     /// later (`linkwatch`).
     pub fn wait_for_ports(&self, vni: u32) {
         for (_, leaf, port) in self.hosts() {
@@ -312,7 +312,7 @@ impl Lab {
         }
     }
 
-    /// All other leaves.
+    /// Adds all other leaves to the flood list.
     fn flood_list(&self, leaf: &Namespace, number: u8, vni: u32) {
         let mut text = String::new();
         for other in (1..=self.leaves().len()).filter(|other| *other != usize::from(number)) {
@@ -321,13 +321,13 @@ impl Lab {
         bridge(leaf, &text);
     }
 
-    /// The leaf's entries, once more: what FRR would program when a vxlan netdev has lost them.
+    /// Adds the leaf's entries again, as FRR would after a vxlan netdev has lost them.
     pub fn entries(&self, vni: u32) {
         self.flood_list(&self.leaf, 1, vni);
         self.static_fdb(&self.leaf, 1, vni);
     }
 
-    /// What FRR would program beside it: remote hosts in the FDB of bridge and vxlan netdev.
+    /// Adds the remote hosts to the FDB of bridge and vxlan netdev, as FRR does.
     fn static_fdb(&self, leaf: &Namespace, number: u8, vni: u32) {
         let mut text = String::new();
         for (host, of, _) in self.hosts() {
@@ -340,7 +340,7 @@ impl Lab {
     }
 }
 
-/// The commands of `bridge -batch` that put a remote MAC where FRR puts it.
+/// The commands of `bridge -batch` that add a remote MAC address as FRR does.
 #[must_use]
 pub fn remote_mac(mac: MacAddr, vni: u32, vtep: Ipv4Addr) -> String {
     format!(
@@ -376,14 +376,14 @@ fn batch(tool: &str, namespace: &Namespace, lines: &str) {
     assert!(output.status.success(), "{tool} in {}: {said}of\n{lines}", namespace.name());
 }
 
-/// Runs a command line in a namespace and returns what it printed. Arguments are separated by
-/// single spaces.
+/// Runs a command line in a namespace and returns its output. Arguments are separated by single
+/// spaces.
 pub fn run(namespace: &Namespace, command: &str) -> String {
     let words: Vec<&str> = command.split(' ').collect();
     namespace.run(&words).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Sets a sysctl below `net` in a namespace; the name is a path.
+/// Sets a sysctl below `net` in a namespace. The name is a path.
 pub fn sysctl(namespace: &Namespace, name: &str, value: &str) {
     let path = format!("/proc/sys/net/{name}");
     // Kernels without IPv6 have nothing to turn off.

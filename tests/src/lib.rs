@@ -1,21 +1,23 @@
-//! What the stories share: a small fabric of namespaces, vtepd under guard, frames to inject and
-//! captures of what arrives.
+//! Helpers that the tests share: a small network of namespaces, vtepd as a child process, frames to
+//! inject, and captures.
 //!
-//! - [`guard`]: one story at a time, as root
-//! - [`lab`]: the fabric; [`lab::Lab`] draws it
-//! - [`daemon`]: vtepd as a child, its metrics and its log
-//! - [`memory`]: what vtepd allocates
-//! - [`normal_form`]: vtepd's tables and the kernel's, to be compared entry by entry
-//! - [`frames`]: inner and outer frames, byte by byte
-//! - [`nftables`]: rules put in and taken out
-//! - [`programs`]: BPF programs of somebody else
-//! - [`outer`]: what a captured frame says in its outer headers
-//! - [`capture`]: what an interface received
+//! - [`guard`]: one test at a time, as root
+//! - [`lab`]: the network
+//! - [`daemon`]: vtepd as a child process, its metrics and its log
+//! - [`memory`]: vtepd's allocations
+//! - [`normal_form`]: vtepd's tables and the kernel's, to compare them entry by entry
+//! - [`frames`]: builders for inner and outer frames
+//! - [`nftables`]: adds and removes nftables rules
+//! - [`programs`]: BPF programs that do not belong to vtepd
+//! - [`outer`]: the outer headers of a captured frame
+//! - [`capture`]: captures of what an interface receives
 //! - [`sockets`]: TCP and UDP between hosts
-//! - [`bulk`]: the same as fast as they go, in super-frames
-//! - [`stream`]: numbered frames at a steady rate, and what became of them
+//! - [`bulk`]: TCP and UDP in super-frames, as fast as possible
+//! - [`stream`]: numbered frames at a steady rate
 //! - [`equivalence`]: the same frames with kernel VXLAN alone and with vtepd
-//! - [`cycles`]: vtepd comes and goes under such a stream
+//! - [`cycles`]: vtepd starts and stops while such a stream passes
+//! - [`experiments`]: frames of an EtherType that only the tests use
+//! - [`multicast`]: MDB entries of vxlan netdevs
 
 #![allow(
     clippy::expect_used,
@@ -51,19 +53,19 @@ pub use outer::Outer;
 
 use std::time::{Duration, Instant};
 
-/// How long anything that has to happen may take.
+/// How long a test waits for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing may come after what was expected, before it is believed that nothing more
-/// comes.
+/// If nothing arrives for this time after the expected frames, a test assumes that nothing more
+/// follows.
 pub const QUIET: Duration = Duration::from_millis(150);
 
-/// Polls until `condition` holds; fails the story, naming `what`, if it does not within
+/// Polls until `condition` holds. Fails the test, naming `what`, if it does not within
 /// [`PATIENCE`].
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     assert!(::lab::process::wait_until(PATIENCE, &mut condition), "waited in vain for {what}");
 }
 
-/// Lets time pass in which nothing may happen.
+/// Waits for [`QUIET`].
 pub fn quiet() {
     let until = Instant::now() + QUIET;
     while let Some(left) = until.checked_duration_since(Instant::now()) {

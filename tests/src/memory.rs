@@ -1,4 +1,4 @@
-//! What a daemon's memory is asked for while it runs: a library that counts is preloaded into it.
+//! Counts the allocations of a running vtepd with a preloaded library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,21 +10,21 @@ use crate::Vtepd;
 /// A vtepd whose allocations are counted.
 #[derive(Debug)]
 pub struct Counted {
-    /// Itself.
+    /// The running vtepd.
     pub vtepd: Vtepd,
     counts: PathBuf,
 }
 
-/// Of a running vtepd.
+/// Memory use of a running vtepd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// Allocations of all threads.
     pub allocations: u64,
-    /// Those of the worker.
+    /// Allocations of the worker.
     pub by_worker: u64,
-    /// Pages that the worker touched first.
+    /// Minor page faults of the worker.
     pub worker_faults: u64,
-    /// Bytes in memory.
+    /// Resident bytes.
     pub resident: u64,
 }
 
@@ -36,7 +36,7 @@ impl Counted {
             |end| std::env::temp_dir().join(format!("vtepd-story-{}.{end}", std::process::id()));
         let (library, counts) = (file("so"), file("allocations"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/allocations.c");
-        // Built-in, the compiler would take a call of malloc() for one that it may leave out.
+        // With its built-in functions, the compiler could remove calls of malloc().
         let compile = Command::new("cc")
             .args(["-O2", "-shared", "-fPIC", "-fno-builtin", "-o"])
             .arg(&library)
@@ -56,7 +56,7 @@ impl Counted {
         counted
     }
 
-    /// How it is now.
+    /// The current memory use.
     #[must_use]
     pub fn memory(&self) -> Memory {
         let counts = std::fs::read(&self.counts).unwrap();
@@ -84,7 +84,7 @@ impl Drop for Counted {
 /// Minor faults of a thread (`proc_pid_stat(5)`, field 10).
 fn faults(thread: &Path) -> u64 {
     let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
-    // The rest begins with the third.
+    // What follows the name begins with field 3.
     let faults = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(7)?.parse().ok());
     faults.unwrap_or_else(|| panic!("no faults in {stat}"))
 }

@@ -1,5 +1,5 @@
-//! Multicast entries of vxlan netdevs, over netlink: the tool of many distributions does not know
-//! them.
+//! Multicast entries (MDB) of vxlan netdevs, over netlink, because the iproute2 of many
+//! distributions does not support them.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
@@ -17,8 +17,8 @@ fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// As `bridge mdb add dev NETDEV port NETDEV grp GROUP dst VTEP permanent`, or `del`. False where
-/// the kernel refuses, as those before Linux 6.4 do.
+/// Does `bridge mdb add dev NETDEV port NETDEV grp GROUP dst VTEP permanent`, or `del`. Returns
+/// false if the kernel refuses, as kernels before Linux 6.4 do.
 pub fn set_entry(
     namespace: &Namespace,
     netdev: &str,

@@ -1,5 +1,5 @@
-//! Rules of nftables, put in and taken out as `nft` would, over netlink: so no tool has to be
-//! there, and it is done when it returns.
+//! Adds and removes nftables rules over netlink. The tests need no `nft` program, and a change has
+//! taken effect when the function returns.
 
 use std::os::fd::AsRawFd;
 
@@ -21,7 +21,7 @@ const ACKNOWLEDGE: u16 = 4;
 const TABLE: &[u8] = b"story\0";
 const CHAIN: &[u8] = b"forward\0";
 
-/// Adds a table of this family with a chain that sees what is forwarded, and accepts it.
+/// Adds a table of this family with a chain at the forward hook. The chain accepts everything.
 pub fn add_chain(namespace: &Namespace, family: u8) {
     // NF_BR_FORWARD, NF_INET_FORWARD; priority 0
     let hook = [attribute(1, &2u32.to_be_bytes()), attribute(2, &[0; 4])].concat();
@@ -37,7 +37,7 @@ pub fn add_chain(namespace: &Namespace, family: u8) {
     );
 }
 
-/// Adds a rule to the chain: drop everything.
+/// Adds a rule that drops everything to the chain.
 pub fn drop_everything(namespace: &Namespace, family: u8) {
     // An `immediate` expression that puts the verdict NF_DROP (0) into the verdict register (0).
     let verdict = attribute(NESTED | 2, &attribute(1, &[0; 4]));
@@ -50,7 +50,7 @@ pub fn drop_everything(namespace: &Namespace, family: u8) {
     change(namespace, &[(6, CREATE | 0x800, family, rule)]);
 }
 
-/// Takes all rules out of the chain.
+/// Deletes all rules of the chain.
 pub fn delete_rules(namespace: &Namespace, family: u8) {
     change(
         namespace,
@@ -73,7 +73,7 @@ fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8], body].concat()
 }
 
-/// One batch of messages: kind, flags beside `NLM_F_REQUEST`, family, attributes.
+/// Sends one batch of messages: kind, flags in addition to `NLM_F_REQUEST`, family, attributes.
 fn change(namespace: &Namespace, messages: &[(u16, u16, u8, Vec<u8>)]) {
     // NFNL_MSG_BATCH_BEGIN and _END, for NFNL_SUBSYS_NFTABLES.
     let nftables = [0, 0, 0, 10];

@@ -1,9 +1,9 @@
-//! What vtepd forwards by and what the kernel has, entry by entry, in the normal form of
+//! The tables that vtepd forwards with and the kernel's, entry by entry, in the normal form of
 //! `docs/reference/api.md`: a set of lines.
 //!
-//! - `fdb NETDEV MAC VTEP`: entries with a VTEP; none of addresses that the bridge has on a port of
-//!   its own
-//! - `flood NETDEV VTEP`: the same of MAC address zero
+//! - `fdb NETDEV MAC VTEP`: entries with a VTEP, without addresses that the bridge has on another
+//!   port
+//! - `flood NETDEV VTEP`: entries with a VTEP and the MAC address zero
 //! - `route VTEP UPLINK GATEWAY WEIGHT`: the live next hops of the longest prefix, weights in
 //!   lowest terms
 //! - `host BRIDGE ADDRESS MAC`: bindings of MAC and IP addresses
@@ -12,13 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// The lines.
+/// Entries in the normal form.
 pub type Lines = BTreeSet<String>;
 
 const FLOOD: &str = "00:00:00:00:00:00";
 
-/// What the lines of one side lack and have too much against the other's, each with a sign; nothing
-/// where they are equal.
+/// Lines that only one side has, with a prefix that names the side. Empty if both are equal.
 #[must_use]
 pub fn differences(vtepd: &Lines, kernel: &Lines) -> Vec<String> {
     let only = |sign: &str, one: &Lines, other: &Lines| {
@@ -27,7 +26,7 @@ pub fn differences(vtepd: &Lines, kernel: &Lines) -> Vec<String> {
     [only("vtepd alone:", vtepd, kernel), only("vtepd lacks:", kernel, vtepd)].concat()
 }
 
-/// What vtepd has of these VNIs. `ask` runs vtepctl with `-o json`.
+/// vtepd's entries for these VNIs. `ask` runs vtepctl with `-o json`.
 pub fn of_vtepd(ask: impl Fn(&[&str]) -> Value, vnis: &[u32]) -> Lines {
     let rows =
         |answer: Value| answer.as_array().cloned().unwrap_or_else(|| panic!("no list: {answer}"));
@@ -62,12 +61,12 @@ pub fn of_vtepd(ask: impl Fn(&[&str]) -> Value, vnis: &[u32]) -> Lines {
     lines
 }
 
-/// What the kernel has of these vxlan netdevs, each with its bridge. `run` runs a command in the
-/// leaf and returns what it prints.
+/// The kernel's entries for these vxlan netdevs, each with its bridge. `run` runs a command in the
+/// leaf and returns its output.
 pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Lines {
     let json = |command: &str| {
         let printed = run(command);
-        // iproute2 prints nothing at all where there is nothing.
+        // iproute2 prints nothing for an empty table.
         let printed = if printed.trim().is_empty() { "[]" } else { printed.as_str() };
         let rows: Vec<Value> = serde_json::from_str(printed)
             .unwrap_or_else(|error| panic!("{command}: {error}: {printed}"));
@@ -114,9 +113,10 @@ pub fn of_kernel(run: impl Fn(&str) -> String, netdevs: &[(&str, &str)]) -> Line
     lines
 }
 
-/// What the bypass goes by, against what the kernel has: addresses that bridges have on ports with
-/// the bypass, or behind one of these vxlan netdevs, each with its bridge, which are all that are
-/// taken over. Nothing where vtepd knows as many.
+/// Compares the number of addresses that the bypass uses with the kernel's tables. `netdevs` are
+/// all vxlan netdevs that are taken over, each with its bridge. The kernel's side is the addresses
+/// that these bridges have on ports with the bypass or behind these netdevs. Returns `None` if the
+/// numbers are equal.
 pub fn bypass_differences(
     ask: impl Fn(&[&str]) -> Value,
     run: impl Fn(&str) -> String,
@@ -153,7 +153,7 @@ pub fn bypass_differences(
         .then(|| format!("the bypass goes by {known} addresses, not by {places:?}"))
 }
 
-/// The VTEPs that entries name.
+/// The VTEPs of `fdb` and `flood` lines.
 #[must_use]
 pub fn vteps(lines: &Lines) -> BTreeSet<String> {
     let named = lines.iter().filter(|line| line.starts_with("fdb ") || line.starts_with("flood "));

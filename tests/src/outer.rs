@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use wire::{Ethernet, Ipv4Packet, MacAddr, UdpDatagram, Vxlan, number};
 
-/// What the outer headers say, and the inner frame.
+/// Fields of the outer headers, and the inner frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outer {
     /// Destination MAC address.
@@ -21,7 +21,7 @@ pub struct Outer {
     pub dont_fragment: bool,
     /// UDP source port: the entropy.
     pub source_port: u16,
-    /// UDP checksum, 0 for none. A right one, otherwise parsing fails.
+    /// UDP checksum, 0 for none. Parsing fails if it is wrong.
     pub udp_checksum: u16,
     /// The whole VXLAN header.
     pub vxlan: [u8; 8],
@@ -32,7 +32,7 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// Whether a frame is UDP over IPv4 to this port, and no later fragment.
+    /// Whether a frame is UDP over IPv4 to this port, and not a later fragment.
     #[must_use]
     pub fn is_vxlan(frame: &[u8], port: u16) -> bool {
         let Ok((ethernet, packet)) = Ethernet::parse(frame) else { return false };
@@ -43,10 +43,10 @@ impl Outer {
             && ip.payload.get(2..4) == Some(&port.to_be_bytes()[..])
     }
 
-    /// Takes a frame apart. `None` if it is no VXLAN to this port.
+    /// Parses a frame. Returns `None` if it is not VXLAN to this port.
     ///
     /// # Panics
-    /// If it is and something about it is wrong: lengths, checksums.
+    /// If it is VXLAN, but a length or a checksum is wrong.
     #[must_use]
     pub fn parse(frame: &[u8], port: u16) -> Option<Self> {
         if !Self::is_vxlan(frame, port) {

@@ -1,10 +1,10 @@
-//! Programs of somebody else.
+//! BPF programs that do not belong to vtepd.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Compiles programs that drop IPv4 frames with TOS 0x48 and pass all others on: `somebody_else`
-/// for tcx and clsact, `somebody_xdp`.
+/// Compiles programs that drop IPv4 frames with TOS 0x48 and pass all others: `somebody_else` for
+/// tcx and clsact, `somebody_xdp` for XDP.
 #[must_use]
 pub fn somebody_else() -> PathBuf {
     let source = std::env::temp_dir().join("vtepd-story-foreign.c");

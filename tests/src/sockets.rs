@@ -1,5 +1,5 @@
-//! TCP and UDP between hosts, by ordinary sockets: what they send comes with partial checksums and
-//! as super-frames.
+//! TCP and UDP between hosts with ordinary sockets. Their frames have partial checksums and can be
+//! super-frames.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -13,19 +13,19 @@ use nix::unistd::Pid;
 use crate::PATIENCE;
 use crate::lab::Host;
 
-/// Bytes that look random, the same for the same seed.
+/// Pseudo-random bytes. The same seed gives the same bytes.
 #[must_use]
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
 }
 
-/// Sends so many bytes each way over one TCP connection and compares them.
+/// Sends `length` bytes in each direction over one TCP connection and compares them.
 pub fn tcp_both_ways(client: &Host, server: &Host, length: usize) {
     tcp_between((client, client.ip()), (server, server.ip()), length);
 }
 
-/// As [`tcp_both_ways`], between other addresses of the hosts.
+/// Like [`tcp_both_ways`], with other addresses of the hosts.
 pub fn tcp_between(
     (client, _): (&Host, Ipv4Addr),
     (server, address): (&Host, Ipv4Addr),
@@ -62,8 +62,8 @@ fn exchange(stream: TcpStream, own: u64, theirs: u64, length: usize) {
     );
 }
 
-/// Sends datagrams and compares what arrives; none may be lost. `segment` has the kernel cut them
-/// from larger sends (`UDP_SEGMENT`).
+/// Sends datagrams and compares what arrives. None may be lost. With `segment`, the kernel splits
+/// larger sends into datagrams (`UDP_SEGMENT`).
 pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool) {
     let receiver = to.ns.enter(|| UdpSocket::bind((to.ip(), 0))).unwrap().unwrap();
     setsockopt(&receiver, sockopt::RcvBufForce, &(32 << 20)).unwrap();
@@ -79,7 +79,7 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
     on_one_cpu(|| {
         for (number, chunk) in all.chunks(per_send * size).enumerate() {
             sender.send(chunk).expect("UDP takes it");
-            // A receiver that is not scheduled has room for so much.
+            // The receiver's buffer must not overflow if the receiver is not scheduled.
             if number % 16 == 15 {
                 std::thread::yield_now();
             }
@@ -97,8 +97,8 @@ pub fn udp(from: &Host, to: &Host, datagrams: usize, size: usize, segment: bool)
     }
 }
 
-/// Each CPU has a queue of its own for what a veth is given: a sender that moves to another one may
-/// overtake itself.
+/// Runs `send` on one CPU. A veth has a backlog queue on each CPU, so the frames of a sender that
+/// changes its CPU may overtake each other.
 pub(crate) fn on_one_cpu(send: impl FnOnce()) {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();
@@ -110,18 +110,17 @@ pub(crate) fn on_one_cpu(send: impl FnOnce()) {
     sched_setaffinity(this, &all).unwrap();
 }
 
-/// Pings a host: so many requests of so many bytes, each of which must be answered. `options` are
-/// those of ping.
+/// Pings a host with `count` requests of `size` bytes. Each must be answered. `options` are those
+/// of ping.
 pub fn ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) {
-    // Without a deadline ping waits for its last answer no longer than two of the round trips that
-    // it has seen.
+    // Without a deadline ping waits for its last answer only for twice the longest round-trip time.
     let options = [options, &["-i", "0.05", "-w", "10"]].concat();
     let said = try_ping(from, to, count, size, &options);
     let expected = format!("{count} packets transmitted, {count} received");
     assert!(said.contains(&expected) && !said.contains("duplicate"), "{said}");
 }
 
-/// As [`ping`], but returns what ping said.
+/// Like [`ping`], but returns ping's output.
 #[must_use]
 pub fn try_ping(from: &Host, to: Ipv4Addr, count: u32, size: u32, options: &[&str]) -> String {
     let (count, size, to) = (count.to_string(), size.to_string(), to.to_string());

@@ -1,4 +1,4 @@
-//! Numbered frames at a steady rate from one host to another, and what became of them.
+//! Numbered frames at a steady rate from one host to another, and counts of what arrived.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -10,14 +10,14 @@ use ::lab::roce::{self, Connection, InnerPort, Limit, Report, RoceError, Sent, S
 
 use crate::lab::{ETH, Host};
 
-/// How a stream is sent.
+/// Parameters of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Rate {
     /// Frames per second.
     pub frames: u32,
-    /// Queue pairs that they belong to, in turn.
+    /// Queue pairs of the frames, used in turn.
     pub queue_pairs: usize,
-    /// Payload bytes, a multiple of 4 from 16 on.
+    /// Payload bytes: a multiple of 4, at least 16.
     pub payload: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts to send. Every stream of a story needs its own mark.
+    /// Starts to send. Every stream of a test needs its own mark.
     #[must_use]
     pub fn start(from: &Host, to: &Host, rate: Rate, mark: u64) -> Self {
         let connections = roce::connections(mark, rate.queue_pairs);
@@ -67,7 +67,7 @@ impl Stream {
         Self { stop, sent, sender, reports, sink, connections }
     }
 
-    /// Frames sent so far.
+    /// Number of frames sent so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl Stream {
         report.recv().expect("the sink lives")
     }
 
-    /// Waits until so many more frames have arrived.
+    /// Waits until `frames` more frames have arrived.
     pub fn pass(&self, frames: u64) {
         let until = self.report().received() + frames;
         crate::wait_for("the stream to go on", || {
@@ -93,14 +93,15 @@ impl Stream {
         });
     }
 
-    /// As [`Self::finish`]; every frame must have arrived, once and as it was sent.
+    /// Like [`Self::finish`]. Checks that every frame arrived once and unchanged.
     pub fn finish_whole(self) {
         let (sent, report) = self.finish();
         let fate = (report.lost(), report.duplicated(), report.corrupted());
         assert_eq!(fate, (0, 0, 0), "lost, doubled and damaged of {}", sent.frames);
     }
 
-    /// Stops sending, waits for what is under way, and says what became of all.
+    /// Stops sending, waits for frames in flight, and returns counts of what was sent and what
+    /// arrived.
     #[must_use]
     pub fn finish(self) -> (Sent, Report) {
         self.stop.store(true, Ordering::Relaxed);
@@ -108,7 +109,7 @@ impl Stream {
         drop(self.reports);
         let mut sink = self.sink.join().unwrap();
         sink.drain(&sent, Duration::from_millis(500)).expect("the sink receives");
-        // Doubles may follow what is complete.
+        // Duplicates may follow the last frame.
         let quiet = std::time::Instant::now() + crate::QUIET;
         while std::time::Instant::now() < quiet {
             sink.receive().expect("the sink receives");

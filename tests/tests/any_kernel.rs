@@ -1,7 +1,6 @@
-//! What vtepd must do on whatever kernel it finds: run here with all other tests, and on other
-//! kernels by `tests/linux-vm`, in an emulated machine that may be many times slower, beside
-//! others. So rates are low, and limits are times that only a kernel that does not carry on would
-//! miss.
+//! Tests that must pass on every kernel. They run here with all other tests, and on other kernels
+//! in an emulated machine (`tests/linux-vm`). That machine may be many times slower, so rates are
+//! low and time limits are long.
 
 #![allow(
     clippy::expect_used,
@@ -21,7 +20,7 @@ use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
 
 const RATE: Rate = Rate { frames: 300, queue_pairs: 4, payload: 64 };
 
-/// Streams each way, and what was seen of them at the last look.
+/// A stream in each direction, and the losses counted so far.
 struct Streams {
     streams: [(&'static str, Stream); 2],
     lost: [u64; 2],
@@ -36,8 +35,8 @@ impl Streams {
         Self { streams, lost: [0; 2] }
     }
 
-    /// Lets frames pass each way; prints what was lost since the last look and holds it to what may
-    /// be: of as many milliseconds. Never does a frame come twice.
+    /// Waits until frames have passed in each direction. Prints the losses since the last call and
+    /// checks that they are at most `milliseconds` of traffic. No frame may come twice.
     fn settle(&mut self, step: &str, milliseconds: u64) {
         self.streams.iter().for_each(|(_, stream)| stream.pass(100));
         for ((way, stream), lost) in self.streams.iter().zip(&mut self.lost) {
@@ -52,14 +51,14 @@ impl Streams {
     }
 }
 
-/// A vtepd whose worker may take its time: an emulated machine does not run it for longer than the
-/// usual limit.
+/// A vtepd with a long stall limit, because an emulated machine may not run the worker within the
+/// default limit.
 fn patient(lab: &Lab) -> Vtepd {
     Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 3000\n", &["--no-fpm"])
 }
 
-/// It comes, is killed, comes again, hangs, and goes, under a stream each way to and from a kernel
-/// VXLAN peer.
+/// vtepd starts, is killed, restarts, hangs and stops, with a stream in each direction to and from
+/// a kernel VXLAN peer.
 #[test]
 fn the_minimal_takeover() {
     if !can_run("the_minimal_takeover") {
@@ -110,8 +109,8 @@ fn the_minimal_takeover() {
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
 }
 
-/// What local senders leave to somebody below arrives, every byte: UDP super-frames (`UDP_SEGMENT`)
-/// also where the kernel cannot tell vtepd of them, which says so.
+/// Super-frames of local sockets arrive with every byte. This holds for UDP (`UDP_SEGMENT`) even if
+/// AF_PACKET cannot describe them, which vtepd reports.
 #[test]
 fn super_frames_of_local_senders_arrive() {
     const DATAGRAMS: usize = 100;

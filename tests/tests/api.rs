@@ -1,5 +1,5 @@
-//! What vtepctl says is what the kernel has and what the wire shows, and what it changes changes
-//! under traffic.
+//! vtepctl's output equals the kernel's tables and the packets on the wire, and its changes take
+//! effect under traffic.
 
 #![allow(
     clippy::expect_used,
@@ -29,7 +29,7 @@ use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets, wait_for};
 use wire::roce::{Bth, opcode};
 use wire::{MacAddr, QueuePair, number};
 
-/// MAC addresses and VTEPs that the kernel has for a vxlan netdev; the flood list with MAC address
+/// MAC addresses and VTEPs in the kernel's FDB of a vxlan netdev. The flood list has MAC address
 /// zero.
 fn kernel_fdb(leaf: &Namespace, netdev: &str) -> BTreeSet<(String, String)> {
     let entries: Value =
@@ -42,7 +42,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
-/// The same as vtepd has it.
+/// The same entries in vtepd.
 fn vtepd_fdb(vtepd: &Vtepd, vni: &str) -> BTreeSet<(String, String)> {
     let rows = |answer: Value, mac: fn(&Value) -> String| {
         let rows = answer.as_array().unwrap().clone();
@@ -97,7 +97,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
     let one = vtepd.ask(&["fdb", "--mac", "02:aa:00:00:00:01"]);
     assert_eq!((one[0]["vtep"].as_str(), one.as_array().unwrap().len()), (Some("10.0.0.2"), 1));
 
-    // VNIs that are not there, or not taken over.
+    // VNIs that do not exist or are not taken over.
     for (vni, says) in [
         ("20", "it is in no bridge"),
         ("30", "no vxlan netdev of this network namespace has VNI 30"),
@@ -106,7 +106,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(says), "{said}");
     }
-    // A reader that goes away: a pipe holds 64 kB.
+    // A reader that closes the pipe early. A pipe holds 64 kB.
     let vtepctl = vtepd_tests::daemon::ctl_program();
     let line = format!("{} fdb | head -n 1; echo ${{PIPESTATUS[0]}}", vtepctl.display());
     let said = lab.leaf.run(&["bash", "-c", &line]).unwrap();
@@ -116,7 +116,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         "{said}"
     );
 
-    // The next hops, with one of them gone.
+    // The next hops, after one of them has gone.
     let route = |m: &Value| {
         m.as_array().unwrap().iter().find(|route| route["vtep"] == "10.0.0.2").unwrap().clone()
     };
@@ -142,7 +142,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
         (&VNI.into(), &true.into())
     );
 
-    // Who is not there is named with what to do.
+    // Without a vtepd, the error says what to do.
     let (_, _) = vtepd.terminate();
     let output = lab
         .leaf
@@ -155,7 +155,7 @@ fn the_fdb_is_the_kernels_and_the_status_says_who_is_taken_and_who_is_left() {
     );
 }
 
-/// Events come after the change that they tell of is in force, in order and without gaps.
+/// Events come after their change has taken effect, in order and without gaps.
 #[test]
 fn events_tell_what_the_kernel_adds_moves_and_removes() {
     if !can_run("events_tell_what_the_kernel_adds_moves_and_removes") {
@@ -164,7 +164,7 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     let lab = Lab::new("events");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let mut events = vtepd.events();
-    // What happened before somebody watched is remembered.
+    // Events from before the connection are stored.
     let attached = events.wait_for_kind("attached");
     assert_eq!((&attached["vni"], &attached["interface"]), (&10.into(), &"vx10".into()));
     let mac = "02:aa:00:00:00:01";
@@ -213,8 +213,8 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     assert_eq!(two.lines().count(), 2, "{two}");
 }
 
-/// Under traffic, nothing is lost; what the configuration says comes back with SIGHUP, what was
-/// detached does not.
+/// No frame is lost under traffic. SIGHUP restores the configured settings, but does not attach a
+/// detached VNI.
 #[test]
 fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
     if !can_run("a_vni_is_detached_and_attached_under_traffic_without_loss") {
@@ -240,7 +240,7 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
         stream.pass(500);
         vtepd.hangup();
         events.wait_for_kind("reload");
-        // Changes are answered once everything before them is in force.
+        // An answer means that all earlier changes have taken effect.
         assert_eq!(vtepd.ask(&["policy", "set", "20", "qp-hash"])["taken"], Value::Null);
         let said =
             String::from_utf8(vtepd.ctl(&["policy", "set", "20", "qp-hash"]).stdout).unwrap();
@@ -258,11 +258,11 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
     let (sent, report) = stream.finish();
     assert_eq!((report.lost(), report.duplicated()), (0, 0), "of {}", sent.frames);
 
-    // Against the configuration, until that is read again.
+    // Against the configuration, until it is read again.
     assert_eq!(vtepd.ask(&["attach", "20"])["taken"]["policy"]["name"], "qp-hash");
     vtepd.hangup();
     vtepd.wait_for("the configuration's word", |m| !m.has_vni(20) && m.has_vni(10));
-    // What cannot be taken over is said at once.
+    // If the VNI cannot be taken over, the answer is an error.
     ip(&lab.leaf, "link set vx20 nomaster");
     let output = vtepd.ctl(&["attach", "20"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -273,7 +273,7 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
     );
 }
 
-/// What `explain` says is what the wire shows, for each policy, set live.
+/// `explain` predicts the packets on the wire for each policy, set while vtepd runs.
 #[test]
 fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     if !can_run("explain_is_what_the_wire_shows_and_a_policy_is_set_live") {
@@ -337,7 +337,7 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     expected.sort_unstable();
     assert_eq!(shown, expected);
 
-    // A captured VXLAN packet is explained by what is in it.
+    // A captured VXLAN packet is explained by its contents.
     let file =
         std::env::temp_dir().join(format!("vtepd-story-explain-{}.pcap", std::process::id()));
     std::fs::write(&file, pcap(&frames[0].bytes)).unwrap();
@@ -347,7 +347,7 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
         (&10.into(), &lab.far.mac().to_string().into())
     );
 
-    // A packet that comes in: sent to this leaf, to a VTEP that it is not, and with a reserved bit.
+    // Received packets: one for this leaf, one for another VTEP, and one with a reserved bit.
     let own = mac_of(&lab.leaf, "up1");
     let tunnelled = Tunnelled {
         to: own,
@@ -397,7 +397,7 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     }
     std::fs::remove_file(file).unwrap();
 
-    // Settings that make no sense change nothing.
+    // Invalid settings change nothing.
     for (arguments, says) in [
         (&["qp-spray"][..], "'qp-spray' is no policy"),
         (&["qp-bins", "--bins", "101"], "101 bins do not fit"),
@@ -422,8 +422,8 @@ fn explain_is_what_the_wire_shows_and_a_policy_is_set_live() {
     wait_for("the configuration's word", || policy()["source_ports"] == "49152-65535");
 }
 
-/// A path instead of a name: its owner's alone, gone with the daemon; health and reflection answer
-/// as their standards say.
+/// A socket with a path belongs to its owner alone and disappears with the daemon. Health and
+/// reflection services follow their specifications.
 #[test]
 fn a_path_has_permissions_and_the_standard_services_answer() {
     if !can_run("a_path_has_permissions_and_the_standard_services_answer") {
@@ -461,7 +461,8 @@ fn a_path_has_permissions_and_the_standard_services_answer() {
     let (status, log) = vtepd.terminate();
     assert!(status.success() && !path.exists(), "{log}");
 
-    // The abstract socket is root's and the daemon's user's; another user is told so.
+    // Only root and the daemon's user may use the abstract socket. Other users get an error that
+    // explains it.
     let _vtepd = Vtepd::start(&lab.leaf, &[]);
     let copy = std::env::temp_dir().join(format!("vtepctl-{}", std::process::id()));
     std::fs::copy(vtepd_tests::daemon::ctl_program(), &copy).unwrap();
@@ -476,7 +477,7 @@ fn a_path_has_permissions_and_the_standard_services_answer() {
     );
 }
 
-/// What goes to each VTEP and comes from it adds up to what the VNIs count.
+/// Frames to and from each VTEP add up to the VNIs' counters.
 #[test]
 fn each_peer_shows_what_it_was_sent_and_what_it_sent() {
     if !can_run("each_peer_shows_what_it_was_sent_and_what_it_sent") {
@@ -526,7 +527,7 @@ fn roce(pair: Pair, queue_pair: u32) -> Vec<u8> {
     frames::udp(pair, (50_000, number::PORT_ROCE), &[&bth.as_bytes()[..], &[0; 68]].concat())
 }
 
-/// A capture file of one frame.
+/// A capture file with one frame.
 fn pcap(frame: &[u8]) -> Vec<u8> {
     let length = frame.len() as u32;
     let header = [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, 1, 0, 0, length, length];

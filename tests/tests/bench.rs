@@ -1,4 +1,4 @@
-//! `vtepctl bench` on its own: what it prints, and that nothing of it stays.
+//! `vtepctl bench`: its output, and that it leaves nothing behind.
 
 #![allow(
     clippy::expect_used,
@@ -31,13 +31,13 @@ fn bench_of(vtepd: &Path, arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start vtepctl")
 }
 
-/// The namespaces that a run has made and not taken away.
+/// Namespaces of a run that still exist.
 fn left_behind(process: u32) -> Vec<String> {
     list("vty-").into_iter().filter(|name| name.ends_with(&format!("-{process}"))).collect()
 }
 
-/// As short as it goes: every figure is there, beside the kernel's where there is one, and is what
-/// it says.
+/// A run as short as possible contains every figure, next to the kernel's where there is one.
+/// Ratios are correct.
 #[test]
 fn a_bench_has_every_figure_beside_the_kernels() {
     if !can_run("a_bench_has_every_figure_beside_the_kernels") {
@@ -78,8 +78,8 @@ fn a_bench_has_every_figure_beside_the_kernels() {
     assert_eq!(left_behind(id), Vec::<String>::new());
 }
 
-/// A vtepd that does not do what it is told: its frames never skip the bridge. What its name would
-/// promise is left out, in plain words, and everything else is there.
+/// A vtepd that ignores `--bridge-bypass`. Figures that need the bypass are left out with a reason,
+/// and all others are present.
 #[test]
 fn frames_that_went_another_way_are_left_out_and_the_rest_is_told() {
     if !can_run("frames_that_went_another_way_are_left_out_and_the_rest_is_told") {

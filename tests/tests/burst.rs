@@ -1,5 +1,5 @@
-//! One host's burst of broadcast frames, copied for a large flood list, takes neither other flows'
-//! frames nor memory.
+//! A host's burst of broadcast frames, copied for a large flood list, takes neither frames of other
+//! flows nor memory.
 
 #![allow(
     clippy::expect_used,
@@ -17,23 +17,23 @@ use vtepd_tests::lab::{ETH, bridge, ip};
 use vtepd_tests::{Lab, Vtepd, sockets};
 use wire::MacAddr;
 
-/// VTEPs beside those of the lab, which nobody answers for.
+/// VTEPs in addition to those of the lab. None of them exists.
 const VTEPS: u16 = 495;
 /// `ETH_P_802_EX1`: local experiments.
 const EXPERIMENT: u16 = 0x88b5;
 const BURST: usize = 1500;
-/// Bytes that the daemon's memory may grow by. The copies of one turn take 1 MB, and those of a
-/// whole batch 200 MB.
+/// Maximum growth of the daemon's memory in bytes. The copies of one turn of the worker fit many
+/// times, those of a whole batch do not.
 const GROWTH: u64 = 24 << 20;
 
-/// Bytes of a process in memory.
+/// Resident memory of a process in bytes.
 fn resident(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// A leaf that floods to [`VTEPS`] more VTEPs, which its routers drop the frames of.
+/// A leaf that floods to [`VTEPS`] more VTEPs. Its routers drop these copies.
 fn lab(case: &str) -> Lab {
     let lab = Lab::new(case);
     ip(&lab.leaf, "route add 10.9.0.0/16 src 10.0.0.1 nexthop via 10.1.1.0 nexthop via 10.1.2.0");
@@ -64,7 +64,7 @@ fn a_broadcast_burst_takes_nothing_from_others() {
     let broadcast = vec![frames::ethernet(pair, EXPERIMENT, &[7; 50]); BURST];
     std::thread::scope(|scope| {
         scope.spawn(|| inject(&lab.host.ns, ETH, &broadcast));
-        // They wait behind the burst, as long as the copies take.
+        // Pings wait behind the burst for as long as the copies take.
         let said = sockets::try_ping(&lab.next, lab.far.ip(), 20, 100, &["-W", "10"]);
         assert!(said.contains("20 packets transmitted, 20 received"), "{said}");
     });

@@ -1,4 +1,4 @@
-//! A worker that sleeps when there is nothing to do, and one that was told never to.
+//! An idle worker sleeps, unless it runs with `--busy-poll`.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::{Lab, Vtepd, sockets};
 
-/// The part of a core that the worker takes with nothing to do, in percent.
+/// CPU time of an idle worker, in percent of a core.
 fn idle_use(vtepd: &Vtepd) -> u64 {
     let schedstat = vtepd.thread("worker").join("schedstat");
     let run = || {
@@ -31,7 +31,7 @@ fn a_worker_sleeps_unless_it_was_told_not_to() {
         sockets::tcp_both_ways(&lab.host, &lab.far, 1_000_000);
         vtepd.wait_until_idle();
         let percent = idle_use(&vtepd);
-        // Others may be busy as well.
+        // Other processes may use the CPU as well.
         assert!(if spins { percent >= 25 } else { percent <= 2 }, "{arguments:?}: {percent} %");
         let (status, log) = vtepd.terminate();
         assert!(status.success(), "{log}");

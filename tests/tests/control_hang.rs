@@ -1,5 +1,4 @@
-//! A control task that hangs leaves everything to the kernel, and the daemon still ends when it is
-//! told to.
+//! While the control task hangs, the kernel forwards everything. Signals still end the daemon.
 
 #![allow(
     clippy::expect_used,
@@ -22,8 +21,8 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{Lab, bridge, ip, run};
 use vtepd_tests::{PATIENCE, Vtepd, sockets, wait_for};
 
-/// A thread that is stopped, as by a system call that does not return, until [`Self::resume`] or
-/// the end of the process.
+/// A thread that is stopped with ptrace, as in a system call that does not return, until
+/// [`Self::resume`] or the end of the process.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -35,14 +34,14 @@ impl Stopped {
         Self(tid)
     }
 
-    /// Lets it go on.
+    /// Continues the thread.
     fn resume(self) {
         ptrace::detach(self.0, None).expect("let the thread go on");
     }
 }
 
-/// The leaf's FDB entry for the far host names another VTEP, and frames go there within the stall
-/// limit.
+/// The leaf's FDB entry for the far host changes while the control task hangs. Frames soon go to
+/// the new VTEP, because the kernel forwards them.
 #[test]
 fn the_kernel_forwards_while_the_control_task_hangs() {
     if !can_run("the_kernel_forwards_while_the_control_task_hangs") {
@@ -69,14 +68,14 @@ fn the_kernel_forwards_while_the_control_task_hangs() {
         vtepd.wait_for("vtepd to take over again", |metrics| metrics.get("vtepd_ready") == 1);
     assert_eq!(metrics.get("vtepd_control_stalls_total"), 1);
     vtepd.wait_for_log("the control task hung, and the kernel forwarded everything for");
-    // By the entry that it missed.
+    // With the entry that vtepd missed.
     assert_eq!(vtepd.place(for_far).as_deref(), Some("10.0.0.3"));
     bridge(&lab.leaf, &format!("fdb replace {for_far} dev vx10 dst 10.0.0.2 self extern_learn"));
     wait_for("the entry", || vtepd.place(for_far).as_deref() == Some("10.0.0.2"));
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
 }
 
-/// SIGTERM and SIGINT end a vtepd whose control task hangs, and the kernel forwards.
+/// SIGTERM and SIGINT end a vtepd whose control task hangs. Afterwards the kernel forwards.
 #[test]
 fn signals_end_a_vtepd_that_hangs() {
     if !can_run("signals_end_a_vtepd_that_hangs") {
@@ -89,7 +88,7 @@ fn signals_end_a_vtepd_that_hangs() {
         let _stopped = Stopped::thread(pid);
         nix::sys::signal::kill(Pid::from_raw(pid), signal).unwrap();
         let told = Instant::now();
-        // A traced thread's end is seen by its tracer first.
+        // The tracer sees the end of a traced thread first.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
         wait_for("vtepd to end", || {
             waitpid(Pid::from_raw(pid), Some(flags)) != Ok(WaitStatus::StillAlive)
@@ -97,12 +96,12 @@ fn signals_end_a_vtepd_that_hangs() {
         let took = told.elapsed();
         assert!(took < Duration::from_secs(6), "{signal}: {took:?}");
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
-        // Waited for already.
+        // Its exit status has already been collected.
         std::mem::forget(vtepd);
     }
 }
 
-/// A log that is open and not read: its pipe is full after some lines.
+/// A log that is open but not read. Its pipe is full after a few lines.
 #[test]
 fn a_log_that_nobody_reads_blocks_nothing() {
     if !can_run("a_log_that_nobody_reads_blocks_nothing") {
@@ -110,12 +109,12 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     }
     let lab = Lab::new("unread");
     let (mut reader, writer) = std::io::pipe().unwrap();
-    // The smallest pipe there is.
+    // The smallest possible pipe.
     let _ = nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096));
     let mut command = Command::new(vtepd_tests::daemon::program());
     command.args(["-vv", "--no-fpm"]).env_remove("RUST_LOG").stdout(Stdio::null()).stderr(writer);
     let mut vtepd = lab.leaf.spawn(&mut command).unwrap();
-    // With its end of the pipe.
+    // Closes the test's write end of the pipe.
     drop(command);
     wait_for("vtepd to take over", || run(&lab.leaf, "ip -br link").contains("vtepd-bridge"));
     let uplink =
@@ -124,7 +123,7 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     for _ in 0..60 {
         ip(&lab.leaf, &format!("link set {uplink} down\nlink set {uplink} up"));
     }
-    // It still hears the kernel, and says so.
+    // The control task still answers requests.
     let status = || {
         let mut ctl = Command::new(vtepd_tests::daemon::ctl_program());
         ctl.args(["status", "-o", "json"]).stdin(Stdio::null());
@@ -142,7 +141,7 @@ fn a_log_that_nobody_reads_blocks_nothing() {
     drain(&mut reader);
 }
 
-/// The beginning of the log came through.
+/// Checks that the beginning of the log arrived.
 fn drain(reader: &mut PipeReader) {
     let mut text = Vec::new();
     reader.read_to_end(&mut text).unwrap();

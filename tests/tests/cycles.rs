@@ -1,7 +1,7 @@
-//! Q21 and Q22: vtepd comes and goes under numbered frames.
+//! Q21 and Q22: vtepd starts and stops while numbered frames pass.
 //!
-//! The short runs are part of every test run; `tests/cycles` runs all of it, fifty times each, and
-//! prints the table.
+//! The short runs are part of every test run. `tests/cycles` runs all of them with fifty cycles
+//! each and prints the table.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,9 +9,9 @@ use vtepd_tests::Lab;
 use vtepd_tests::cycles::{self, Direction, End, HEADING, Run};
 use vtepd_tests::guard::can_run;
 
-/// Runs both directions at both rates and prints what it cost; fails with all that missed its
-/// target. What took SIGKILL too long may be tried as often: a machine that is kept from its cores
-/// for some milliseconds says nothing of vtepd.
+/// Runs both directions at all rates and prints the costs. Fails with all runs that missed their
+/// target. A run that misses the time limit of SIGKILL is repeated up to `tries` times, because a
+/// busy machine may suspend the test for some milliseconds.
 fn come_and_go(
     case: &str,
     hook: &'static str,
@@ -66,8 +66,7 @@ fn come_and_go_with(
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// Rates of the short runs: what an unoptimised worker follows on a machine that has other things
-/// to do.
+/// Rates of the short runs. An unoptimised worker on a busy machine can forward them.
 const SHORT: [u32; 2] = [20_000, 1000];
 const SHORT_CYCLES: usize = 5;
 const SHORT_TRIES: usize = 3;
@@ -107,8 +106,8 @@ fn q22_sigkill_under_traffic_loses_less_than_5_ms_on_clsact() {
     }
 }
 
-/// The whole table. `CYCLES` says how often, 50 by default; `HOOK` restricts it to one kind of
-/// hook.
+/// The whole table. `CYCLES` sets the number of cycles (50 by default), `HOOK` restricts it to one
+/// kind of hook.
 #[test]
 #[ignore = "takes about ten minutes and two idle cores: tests/cycles"]
 fn all_cycles() {

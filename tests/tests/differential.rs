@@ -1,4 +1,4 @@
-//! Some runs of the differential fuzzing, always the same. `tests/differential` runs more.
+//! A few runs of the differential fuzzing with fixed seeds. `tests/differential` runs more.
 
 use vtepd_tests::equivalence::differential::{Limits, run};
 use vtepd_tests::guard::can_run;

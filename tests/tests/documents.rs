@@ -1,4 +1,4 @@
-//! The documents: columns, length of sentences, sizes, links, and the table of contents.
+//! Checks the documents: columns, length of sentences, sizes, links, and the table of contents.
 
 #![allow(
     clippy::expect_used,
@@ -15,14 +15,14 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 const COLUMNS: usize = 100;
 const WORDS: usize = 40;
 
-/// Pages that are generated from texts of other lengths.
+/// Pages that are generated from texts with longer lines.
 const GENERATED: [&str; 2] = ["docs/reference/cli.md", "benches/RESULTS.md"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Every Markdown file, by its path from the root.
+/// All Markdown files with their paths from the root.
 fn pages() -> Vec<(String, String)> {
     let mut folders = vec![root()];
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Parser<'_> {
 fn lines_have_at_most_100_columns() {
     let mut long = Vec::new();
     for (page, text) in pages().iter().filter(|(page, _)| !GENERATED.contains(&page.as_str())) {
-        // A row of a table cannot be wrapped.
+        // Table rows cannot be wrapped.
         let lines = text.lines().enumerate().filter(|(_, line)| !line.starts_with('|'));
         long.extend(
             lines
@@ -64,7 +64,7 @@ fn lines_have_at_most_100_columns() {
     assert!(long.is_empty(), "longer than {COLUMNS} columns: {long:#?}");
 }
 
-/// The sentences of paragraphs, items and cells; code blocks apart.
+/// The sentences of paragraphs, items and table cells, without code blocks.
 fn sentences(text: &str) -> Vec<String> {
     let (mut all, mut current, mut code) = (Vec::new(), String::new(), false);
     for event in parse(text) {

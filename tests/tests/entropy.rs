@@ -1,4 +1,4 @@
-//! Which outer source port and which uplink a frame gets, as the wire shows it.
+//! The outer source port and the uplink of each frame on the wire.
 
 #![allow(
     clippy::expect_used,
@@ -21,8 +21,8 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Outer, Vtepd, quiet, wait_for};
 use wire::roce::opcode;
 
-/// How many frames are on their way at once: what the kernel's backlog of a veth link holds
-/// (`netdev_max_backlog`, 1,000), and the ring behind it, with the worker not running.
+/// Maximum number of frames in flight. The backlog of a veth link (`netdev_max_backlog`, 1,000) and
+/// the ring hold them even if the worker does not run.
 const AT_ONCE: usize = 500;
 
 /// Sends frames from the host and returns their outer headers, by uplink.
@@ -39,7 +39,7 @@ fn encapsulate(lab: &Lab, sent: &[Vec<u8>]) -> [Vec<Outer>; 2] {
     up.map(|capture| outers(capture.stop()))
 }
 
-/// The outer port of each inner frame.
+/// The outer source port of each inner frame.
 fn ports(lab: &Lab, sent: &[Vec<u8>]) -> Vec<u16> {
     let all: Vec<Outer> = encapsulate(lab, sent).into_iter().flatten().collect();
     assert_eq!(all.len(), sent.len());
@@ -87,7 +87,7 @@ fn q1_one_queue_pair_has_one_outer_port_whatever_it_carries() {
 }
 
 /// A million frames of one queue pair, or as many as pass in twelve seconds. A worker that is not
-/// scheduled may lose some, which it counts; none may overtake another.
+/// scheduled may lose some, which it counts. None may overtake another.
 #[test]
 fn q1_one_queue_pair_keeps_its_order() {
     if !can_run("q1_one_queue_pair_keeps_its_order") {
@@ -209,8 +209,8 @@ fn q3_the_queue_pair_is_found_behind_tags_and_extension_headers() {
     }
     assert!(different.len() > 15, "queue pairs tell flows apart: {different:?}");
 
-    // A base transport header that is cut short: the five-tuple decides, so the queue pair does
-    // not.
+    // With a truncated base transport header the five-tuple determines the port, and the queue pair
+    // does not.
     let cut = |queue_pair, length| {
         let transport = Roce::to(queue_pair).transport();
         frames::udp(pair, (0xc000, 4791), &transport[..length])
@@ -253,7 +253,7 @@ fn q4_all_fragments_of_a_datagram_have_one_outer_port() {
     }
 }
 
-/// Q9: what the pure function says is what leaves, for every policy, seed and range.
+/// Q9: `Entropy::decide` predicts the port on the wire for every policy, seed and range.
 #[test]
 fn q9_explain_says_what_the_wire_shows() {
     if !can_run("q9_explain_says_what_the_wire_shows") {
@@ -290,7 +290,7 @@ fn q9_explain_says_what_the_wire_shows() {
             .map(|frame| entropy.decide(&wire::dissect(frame).unwrap()).source_port)
             .collect();
         assert_eq!(ports(&lab, &sent), expected, "{policy}");
-        // The metrics know the policy, and how many left by each next hop.
+        // The metrics contain the policy and the number of frames over each next hop.
         quiet();
         let metrics = vtepd.metrics();
         assert!(metrics.0.contains(&format!(
@@ -301,8 +301,8 @@ fn q9_explain_says_what_the_wire_shows() {
     }
 }
 
-/// Kernel VXLAN with a constant inner port has nothing to tell queue pairs apart by; the five-tuple
-/// policy is as blind.
+/// With a constant inner port, kernel VXLAN and the five-tuple policy cannot distinguish queue
+/// pairs.
 #[test]
 fn five_tuple_puts_all_queue_pairs_of_one_inner_port_on_one_outer_port() {
     if !can_run("five_tuple_puts_all_queue_pairs_of_one_inner_port_on_one_outer_port") {

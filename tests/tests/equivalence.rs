@@ -1,5 +1,5 @@
-//! *The kernel delivers N, vtepd delivers N*: a row for each knob of the leaf. `ROW=part-of-a-name`
-//! tries only some.
+//! Equivalence of kernel VXLAN and vtepd, with a row for each knob of the leaf.
+//! `ROW=part-of-a-name` selects rows.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -8,13 +8,13 @@ use vtepd_tests::equivalence::rows::GROUPS;
 use vtepd_tests::equivalence::table::try_all;
 use vtepd_tests::guard::can_run;
 
-/// Tries a group with and without `learning` on the netdev.
+/// Tests a group with and without `learning` on the netdev.
 fn both(name: &str) {
     if !can_run(name) {
         return;
     }
     let group = GROUPS.iter().find(|group| group.name == name).unwrap();
-    // Both at once: most of the time is spent on waiting.
+    // In parallel, because most of the time is waiting.
     std::thread::scope(|scope| {
         for learning in ["nolearning", "learning"] {
             let plan = Plan { vxlan: format!("{learning} {}", group.options), ..Plan::default() };
@@ -23,7 +23,7 @@ fn both(name: &str) {
     });
 }
 
-/// There are as many rows as were promised, each with a name of its own within its group.
+/// The table has at least the documented number of rows, each with a unique name within its group.
 #[test]
 fn the_table_is_whole() {
     let names: Vec<_> = GROUPS

@@ -1,6 +1,5 @@
-//! What the kernel applies at the bridge and at the vxlan netdev applies with vtepd running, too:
-//! the kernel delivers N frames, vtepd delivers N frames, whether the setting is there before vtepd
-//! starts or comes later.
+//! Settings of the bridge and the vxlan netdev also apply with vtepd: vtepd delivers as many frames
+//! as the kernel. The setting may exist before vtepd starts or appear later.
 
 #![allow(
     clippy::expect_used,
@@ -19,9 +18,9 @@ use vtepd_tests::multicast::set_entry;
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, wait_for};
 use wire::MacAddr;
 
-/// The payload that all frames of these stories have.
+/// The payload of all frames in these tests.
 const MARK: &[u8] = b"equivalence at the bridge";
-/// A MAC address that no table has.
+/// A MAC address that is in no table.
 const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x77]);
 
 fn is_ours(frame: &[u8]) -> bool {
@@ -40,8 +39,8 @@ fn is_taken(vtepd: &Vtepd) {
     vtepd.wait_for("the VNI to be taken over", |metrics| metrics.left("vx10").is_none());
 }
 
-/// Compares what the kernel delivers with what vtepd does: the setting there before the start,
-/// gone, and there again.
+/// Compares what the kernel and vtepd deliver: with the setting before the start, without it, and
+/// with it again.
 fn compare<T: PartialEq + std::fmt::Debug>(
     lab: &Lab,
     set: impl Fn(bool),
@@ -70,7 +69,7 @@ fn compare<T: PartialEq + std::fmt::Debug>(
     assert_eq!(deliver(), kernel, "while it runs");
 }
 
-/// A queueing discipline of the netdev that has room for one frame: of twenty, hardly any leave.
+/// A queueing discipline of the netdev with room for one frame. Of twenty frames hardly any leave.
 #[test]
 fn a_queueing_discipline_of_the_netdev_shapes() {
     if !can_run("a_queueing_discipline_of_the_netdev_shapes") {
@@ -80,7 +79,7 @@ fn a_queueing_discipline_of_the_netdev_shapes() {
     let pair = Pair::of(&lab.host, &lab.far);
     let payload = [MARK, &[0; 1300]].concat();
     let frames = vec![frames::udp(pair, (1, 2), &payload); 20];
-    // Whether all arrive: how many do depends on the time.
+    // Whether all frames arrive. The number that arrives depends on timing.
     let all = || delivered(&lab.host, &[&lab.far], &frames)[0].len() == frames.len();
     let set = |there| {
         let what = if there {
@@ -93,7 +92,7 @@ fn a_queueing_discipline_of_the_netdev_shapes() {
     compare(&lab, set, Some("netdev-qdisc"), all);
 }
 
-/// A multicast entry of the netdev: only the VTEP that it names gets the group's frames.
+/// With a multicast entry of the netdev, only its VTEP gets the group's frames.
 #[test]
 fn a_multicast_entry_of_the_netdev_names_who_gets_a_group() {
     if !can_run("a_multicast_entry_of_the_netdev_names_who_gets_a_group") {
@@ -117,8 +116,8 @@ fn a_multicast_entry_of_the_netdev_names_who_gets_a_group() {
     compare(&lab, set, Some("vxlan-mdb"), deliver);
 }
 
-/// Once the netdev's port is locked, the bridge drops what comes from a source that it does not
-/// have there.
+/// A locked port of the netdev: the bridge drops frames from sources that it does not have on this
+/// port.
 #[test]
 fn a_locked_port_of_the_netdev_lets_only_known_sources_in() {
     if !can_run("a_locked_port_of_the_netdev_lets_only_known_sources_in") {
@@ -129,7 +128,7 @@ fn a_locked_port_of_the_netdev_lets_only_known_sources_in() {
     let speak = Pair::of(&lab.host, &lab.host).to_mac(MacAddr::BROADCAST);
     let frames = vec![frames::udp(pair, (1, 2), MARK); 5];
     let deliver = || {
-        // The bridge is to have the host, so that frames for it may skip the bridge.
+        // The bridge learns the host, so that frames for it may use the bypass.
         inject(&lab.host.ns, ETH, &[frames::ethernet(speak, 0x88b5, &[0; 50])]);
         quiet();
         delivered(&lab.far, &[&lab.host], &frames)
@@ -141,7 +140,7 @@ fn a_locked_port_of_the_netdev_lets_only_known_sources_in() {
     compare(&lab, set, None, deliver);
 }
 
-/// Malformed IPv4 packets, each from one host to another.
+/// Malformed IPv4 packets between two hosts.
 fn malformed(pair: Pair) -> Vec<Vec<u8>> {
     let plain = || frames::udp(pair, (1, 2), MARK);
     let change = |at: usize, value: u8| {
@@ -166,7 +165,7 @@ fn malformed(pair: Pair) -> Vec<Vec<u8>> {
     ]
 }
 
-/// With bridge-nf-call-iptables the bridge drops malformed packets and cuts off what is behind a
+/// With bridge-nf-call-iptables the bridge drops malformed packets and removes bytes after a
 /// packet.
 #[test]
 fn malformed_packets_are_what_the_bridge_makes_of_them() {
@@ -177,7 +176,7 @@ fn malformed_packets_are_what_the_bridge_makes_of_them() {
         return vtepd_tests::guard::skip("malformed_packets", "no br_netfilter");
     }
     let lab = Lab::new("eqmal");
-    // The other leaves do not interfere.
+    // The other leaves must not change the packets.
     lab.without_bridge_netfilter();
     let (out, back) =
         (malformed(Pair::of(&lab.host, &lab.far)), malformed(Pair::of(&lab.far, &lab.host)));
@@ -189,7 +188,7 @@ fn malformed_packets_are_what_the_bridge_makes_of_them() {
         sysctl(&lab.leaf, name, on);
         let kernel = deliver();
         let vtepd = Vtepd::start(&lab.leaf, &["--bridge-bypass", "--no-fpm"]);
-        // The first frames tell the bridge where the host is.
+        // The bridge learns the host from the first frames.
         deliver();
         vtepd.wait_for("the bypass", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") >= 3);
         assert_eq!(deliver(), kernel, "bridge-nf-call-iptables={on}");
@@ -198,8 +197,8 @@ fn malformed_packets_are_what_the_bridge_makes_of_them() {
     assert_ne!(seen[0], seen[1], "the bridge makes a difference");
 }
 
-/// What is inherited behind tags: the kernel looks behind 802.1Q and 802.1ad, for the
-/// don't-fragment bit behind none.
+/// Inherited fields of tagged frames: the kernel parses 802.1Q and 802.1ad tags, but for the
+/// don't-fragment bit no tags.
 #[test]
 fn outer_fields_of_tagged_frames_are_the_kernels() {
     if !can_run("outer_fields_of_tagged_frames_are_the_kernels") {

@@ -1,8 +1,8 @@
-//! Policy routing, IPsec, addresses, encapsulations, path MTU: what the kernel delivers, vtepd
+//! Policy routing, IPsec, addresses, encapsulations and path MTU: vtepd delivers what the kernel
 //! delivers, and no more.
 //!
-//! Each story does the same three times: with kernel VXLAN alone, with vtepd started after the
-//! cause is there, and with the cause coming and going while vtepd runs.
+//! Each test compares three cases: kernel VXLAN alone, vtepd started with the setting in place, and
+//! the setting added and removed while vtepd runs.
 
 #![allow(
     clippy::expect_used,
@@ -18,20 +18,20 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, Host, VNI, bridge, ip, run, sysctl};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
-/// Frames of so many flows are sent each way.
+/// Number of flows in each direction.
 const FLOWS: u16 = 20;
-/// The UDP port that they go to.
+/// UDP destination port of the flows.
 const PORT: u16 = 9;
 
-/// What becomes of frames of [`FLOWS`] flows each way between the leaf's host and the peer's.
+/// Counts of frames of [`FLOWS`] flows in each direction, between the leaf's host and the peer's.
 #[derive(Debug)]
 struct Fate {
-    /// Those that arrive at the peer's host.
+    /// Frames that arrive at the peer's host.
     sent: usize,
-    /// Those that arrive at the leaf's host.
+    /// Frames that arrive at the leaf's host.
     received: usize,
-    /// Which routers get frames from the leaf; of those expected, which may. The kernel may use one
-    /// of several only.
+    /// Routers that get frames from the leaf. In an expectation, routers that may get frames,
+    /// because the kernel may use only one of several.
     routers: [bool; 2],
 }
 
@@ -52,7 +52,7 @@ fn fate(lab: &Lab) -> Fate {
     flows(&lab.host, &lab.far);
     flows(&lab.far, &lab.host);
     quiet();
-    // The capture of the sender's own interface sees what it sends, too.
+    // A capture also sees the frames that its own host sends.
     let arrived = |capture: Capture<_>, own: u8| {
         let frames: Vec<vtepd_tests::capture::Captured> = capture.stop();
         frames.iter().filter(|frame| frame.bytes.get(5) == Some(&own)).count()
@@ -65,7 +65,7 @@ fn fate(lab: &Lab) -> Fate {
     }
 }
 
-/// Sends frames, and compares what becomes of them.
+/// Sends frames, and compares what arrives.
 fn check(lab: &Lab, expected: &Fate, what: &str) {
     let seen = fate(lab);
     let ways = seen.routers.iter().zip(&expected.routers).all(|(used, allowed)| !used || *allowed);
@@ -76,15 +76,14 @@ fn check(lab: &Lab, expected: &Fate, what: &str) {
 /// Everything arrives, over both routers.
 const ALL: Fate = Fate { sent: FLOWS as usize, received: FLOWS as usize, routers: [true, true] };
 
-/// vtepd leaves the VNI for this reason.
+/// Waits until the VNI stays with the kernel for this reason.
 fn wait_until_left(vtepd: &Vtepd, slug: &str) {
     vtepd.wait_for(slug, |metrics| {
         metrics.left("vx10").as_deref() == Some(slug) && !metrics.has_vni(VNI)
     });
 }
 
-/// The same with kernel VXLAN and with vtepd: while `add` is in force, and once `remove` has taken
-/// it away.
+/// Compares kernel VXLAN and vtepd while the setting of `add` is in force, and after `remove`.
 fn as_the_kernel(
     lab: &Lab,
     slug: &str,
@@ -95,7 +94,7 @@ fn as_the_kernel(
     check(lab, &ALL, "the kernel, before");
     add(lab);
     check(lab, expected, "the kernel");
-    // It is there before the start.
+    // The setting exists before the start.
     let dry = Vtepd::output(&lab.leaf, &["--dry-run"]);
     let dry = String::from_utf8(dry.stdout).unwrap();
     assert!(dry.contains(&format!("[{slug}]")), "{dry}");
@@ -106,7 +105,7 @@ fn as_the_kernel(
     vtepd.wait_for("the VNI", |metrics| metrics.has_vni(VNI));
     check(lab, &ALL, "vtepd, once it is gone");
     assert!(vtepd.metrics().vni_frames(VNI, "encapsulated") >= u64::from(FLOWS));
-    // It comes and goes.
+    // The setting appears and disappears.
     add(lab);
     wait_until_left(&vtepd, slug);
     check(lab, expected, "vtepd, running before");
@@ -179,7 +178,7 @@ fn without_its_local_address_a_vni_sends_and_receives_nothing() {
         &lab,
         "local-address-missing",
         &nothing,
-        // The routes that name it as their source go with it.
+        // The routes with this source address disappear with it.
         |lab| ip(&lab.leaf, "addr del 10.0.0.1/32 dev lo"),
         |lab| {
             let routes = [2, 3].map(|other| {
@@ -196,9 +195,9 @@ fn next_hops_with_an_encapsulation_are_not_bypassed() {
         return;
     }
     let lab = Lab::new("encap");
-    // Whoever takes the next hop for a plain one gets an answer and delivers.
+    // With proxy ARP, a sender that ignored the encapsulation would deliver its packets.
     sysctl(&lab.routers[0], "ipv4/conf/leaf/proxy_arp", "1");
-    // The namespace has no IPv6, so the kernel sends nothing at all.
+    // The namespace has no IPv6, so the kernel sends nothing.
     let no_output = Fate { sent: 0, routers: [false, false], ..ALL };
     as_the_kernel(
         &lab,
@@ -214,7 +213,8 @@ fn next_hops_with_an_encapsulation_are_not_bypassed() {
     );
 }
 
-/// A blackhole drops here and there; a route by TOS only concerns tunnels with one.
+/// A blackhole drops with the kernel and with vtepd. A route by TOS concerns only tunnels with that
+/// TOS.
 #[test]
 fn blackholes_drop_and_routes_by_tos_are_followed() {
     if !can_run("blackholes_drop_and_routes_by_tos_are_followed") {
@@ -247,7 +247,7 @@ fn blackholes_drop_and_routes_by_tos_are_followed() {
     }
 }
 
-/// Docker's way: the netdev is made in one namespace, whose addresses and routes it keeps, and
+/// As with Docker, the netdev is created in one namespace, whose addresses and routes it keeps, and
 /// moved to another.
 #[test]
 fn a_netdev_moved_here_keeps_its_underlay_and_is_left() {
@@ -275,7 +275,7 @@ fn a_netdev_moved_here_keeps_its_underlay_and_is_left() {
     sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
 }
 
-/// Behind the routers is a link with a smaller MTU. The kernel learns of it from ICMP, about
+/// A link behind the routers has a smaller MTU. The kernel learns it from ICMP messages about
 /// packets that vtepd sent.
 #[test]
 fn path_mtu_is_followed() {
@@ -296,7 +296,7 @@ fn path_mtu_is_followed() {
                 run(namespace, "ip route flush cache");
             }
             sockets::tcp_both_ways(&lab.host, &lab.far, 300_000);
-            // The host was told.
+            // The host has learned the path MTU.
             let way = run(&lab.host.ns, &format!("ip route get {}", lab.far.ip()));
             assert!(way.contains("mtu 1450"), "{way}");
         };

@@ -1,4 +1,4 @@
-//! Programs of somebody else on the same hooks keep working, and are named.
+//! Programs on the same hooks that do not belong to vtepd keep working, and vtepd names them.
 
 #![allow(
     clippy::expect_used,
@@ -16,8 +16,8 @@ use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
 
-/// A filter of somebody else drops what it wants to drop, before vtepd, and vtepd says that it is
-/// there.
+/// A filter that does not belong to vtepd drops frames before vtepd sees them, and vtepd reports
+/// the filter.
 #[test]
 fn foreign_clsact_filters_are_named_and_keep_working() {
     if !can_run("foreign_clsact_filters_are_named_and_keep_working") {
@@ -31,7 +31,7 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
             run(&lab.leaf, command);
         }
         for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
-            // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise say nothing (TC_ACT_UNSPEC).
+            // If byte 15 is 0x48 drop (TC_ACT_SHOT), otherwise continue (TC_ACT_UNSPEC).
             let program = "4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295";
             let command =
                 format!("tc filter add dev {interface} {way} prio 10 protocol all bpf da bytecode");
@@ -54,7 +54,7 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
         assert!(vtepd.log().contains("runs before vtepd"), "{}", vtepd.log());
         let (status, log) = vtepd.terminate();
         assert!(status.success(), "{status}: {log}");
-        // What is not vtepd's stays.
+        // Filters that do not belong to vtepd stay.
         for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
             let filters = run(&lab.leaf, &format!("tc filter show dev {interface} {way}"));
             assert!(filters.contains("bytecode") && !filters.contains("vtepd"), "{filters}");
@@ -62,15 +62,16 @@ fn foreign_clsact_filters_are_named_and_keep_working() {
     }
 }
 
-/// A clsact filter that comes later is before vtepd as well: the kernel runs all programs of tcx
-/// before all filters of clsact, so vtepd's own program moves behind it, and back when it goes.
+/// A clsact filter that is added later also runs before vtepd. The kernel runs all tcx programs
+/// before all clsact filters, so vtepd moves its own program behind the filter, and back when the
+/// filter is removed.
 #[test]
 fn foreign_clsact_filters_that_come_later_keep_working() {
     if !can_run("foreign_clsact_filters_that_come_later_keep_working") {
         return;
     }
     for (interface, way) in [("up1", "ingress"), ("vx10", "egress")] {
-        // The filter looks at the outer header on the uplink.
+        // At the uplink, the filter reads the outer header.
         let lab = Lab::with("later", Setup { peers: "tos inherit", ..Setup::default() });
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", "tcx"]);
@@ -89,7 +90,7 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
         words.push("4,48 0 0 15,21 0 1 72,6 0 0 2,6 0 0 4294967295");
         lab.leaf.run(&words).unwrap();
         wait_for("vtepd's program behind the filter", own);
-        // It leaves its old place after that.
+        // vtepd detaches its program from tcx only after that.
         wait_for("the filter to drop", dropped);
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
         run(&lab.leaf, &format!("tc filter del dev {interface} {way} prio 10"));
@@ -99,8 +100,8 @@ fn foreign_clsact_filters_that_come_later_keep_working() {
     }
 }
 
-/// Programs of somebody else on tcx and XDP see received frames first; what they drop vtepd does
-/// not get.
+/// tcx and XDP programs that do not belong to vtepd see received frames first. vtepd does not get
+/// what they drop.
 #[test]
 fn foreign_tcx_and_xdp_programs_come_first() {
     if !can_run("foreign_tcx_and_xdp_programs_come_first") {
@@ -128,8 +129,7 @@ fn foreign_tcx_and_xdp_programs_come_first() {
             };
             let theirs = lab.leaf.enter(attach).unwrap();
             let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
-            // The kernel tells the names of programs to CAP_SYS_ADMIN alone, which vtepd has given
-            // up.
+            // The kernel shows names of programs only to CAP_SYS_ADMIN, which vtepd has dropped.
             let name =
                 if place == "tcx" { "`) on up1 (tcx ingress)" } else { "an XDP program on up1" };
             vtepd.wait_for_log(name);

@@ -1,4 +1,4 @@
-//! Frames between hosts behind a leaf of vtepd's and hosts behind kernel VXLAN.
+//! Frames between hosts behind a leaf with vtepd and hosts behind kernel VXLAN.
 
 #![allow(
     clippy::expect_used,
@@ -22,7 +22,7 @@ use wire::MacAddr;
 
 const UNKNOWN: MacAddr = MacAddr([2, 0xff, 0, 0, 0, 9]);
 
-/// Captures of the experiments at the three other hosts.
+/// Captures of experimental frames at the three other hosts.
 fn watch(lab: &Lab) -> [Capture<Vec<Captured>>; 3] {
     [&lab.next, &lab.far, &lab.farther].map(|host| Capture::start(&host.ns, ETH, is_experiment))
 }
@@ -58,7 +58,7 @@ fn o1_ping_tcp_and_udp_against_a_kernel_peer_on_clsact() {
     }
 }
 
-/// `vxlan_bridge_1d_port_8472`, and VPP's custom port.
+/// The port of `vxlan_bridge_1d_port_8472`, and VPP's custom port.
 #[test]
 fn l11_v6_the_same_on_other_ports() {
     if !can_run("l11_v6_the_same_on_other_ports") {
@@ -112,7 +112,7 @@ fn l1_unknown_unicast_comes_once_to_everybody() {
     assert_eq!(metrics.vni_frames(VNI, "encapsulated"), 60);
 }
 
-/// And what a peer floods reaches both local ports once, and is not sent back.
+/// A frame that a peer floods reaches both local ports once, and is not sent back.
 #[test]
 fn l1_a_peers_flood_comes_once_and_does_not_return() {
     if !can_run("l1_a_peers_flood_comes_once_and_does_not_return") {
@@ -137,7 +137,7 @@ fn l2_an_unreachable_vtep_neither_stops_nor_doubles_the_others() {
         return;
     }
     let lab = Lab::new("l2");
-    // One VTEP without a route, one whose next hop nobody answers for.
+    // One VTEP without a route, and one whose next hop does not exist.
     ip(&lab.leaf, "route add 10.0.0.9/32 via 10.1.1.77 dev up1 onlink");
     bridge(
         &lab.leaf,
@@ -168,7 +168,7 @@ fn l3_a_known_mac_goes_to_its_one_place() {
     }
     let lab = Lab::new("l3");
     let _vtepd = Vtepd::start(&lab.leaf, &[]);
-    // The bridge knows a local MAC once it has spoken.
+    // The bridge learns a local MAC address from its first frame.
     inject(
         &lab.next.ns,
         ETH,
@@ -189,11 +189,11 @@ fn l3_a_known_mac_goes_to_its_one_place() {
     }
 }
 
-/// Frames of every size and kind, so that nothing about them can be taken for granted.
+/// Frames of many sizes and kinds.
 fn samples(pair: Pair, ceiling: usize) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    // The kernel takes a tag off only where two more bytes follow (`skb_vlan_untag`): nothing
-    // shorter passes a punt pair.
+    // The kernel removes a tag only if two more bytes follow (`skb_vlan_untag`), so shorter frames
+    // do not pass a punt pair.
     for size in [2, 3, 5, 46, 60, 128, 255, 1000, 1486, ceiling - 14] {
         all.push(frames::ethernet(pair, EXPERIMENT, &sockets::bytes(size as u64, size)));
     }
@@ -204,22 +204,23 @@ fn samples(pair: Pair, ceiling: usize) -> Vec<Vec<u8>> {
         all.push(Roce { sequence, payload, ..Roce::to(0x1234) }.frame(pair));
         all.push(Roce { sequence, payload, ..Roce::to(0x1234) }.frame_v6(pair, &[]));
     }
-    // MPLS (RFC 3032), and something that calls itself IP and is not.
+    // MPLS (RFC 3032), and a frame with the EtherType of IPv4 that is not IP.
     all.push(frames::ethernet(pair, 0x8847, &[0, 1, 0x11, 0x40, 0x45, 0, 0, 20]));
     all.push(frames::ethernet(pair, 0x0800, &[0xff; 33]));
-    // A peer's kernel drops what is shorter than the IP header it announces (`pskb_inet_may_pull`).
+    // A peer's kernel drops frames that are shorter than the IP header of their EtherType
+    // (`pskb_inet_may_pull`).
     all.push(frames::ethernet(pair, 0x86dd, &[0; 41]));
     all
 }
 
-/// Waits until all have arrived, or for what seems enough: the story says better what is missing.
+/// Waits until all have arrived, or for a few seconds. The test then reports what is missing.
 fn wait_for_all(capture: &Capture<Vec<Captured>>, count: usize) {
     let _ = lab::process::wait_until(Duration::from_secs(3), || capture.count() >= count);
     quiet();
 }
 
-/// V1 and Q11: what arrives is what was sent, byte by byte, ICRC included, both ways, tagged or
-/// not.
+/// V1 and Q11: frames arrive as they were sent, byte by byte, ICRC included, in both directions,
+/// with and without tags.
 #[test]
 fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
     if !can_run("v1_q11_o3_inner_bytes_are_the_same_at_both_ends") {
@@ -232,7 +233,7 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
         let pair = Pair::of(from, to);
         let mut sent = samples(pair, 8950 + 14);
         let short = samples(pair, 1500);
-        // 802.1Q, 802.1ad, both; priority and drop eligibility set.
+        // 802.1Q, 802.1ad and both, with priority and drop eligibility.
         sent.extend(short.iter().map(|frame| frames::tagged(frame, 0x8100, 0xb065)));
         sent.extend(short.iter().map(|frame| frames::tagged(frame, 0x88a8, 7)));
         sent.extend(
@@ -245,7 +246,7 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
         inject(&from.ns, ETH, &sent);
         wait_for_all(&capture, sent.len());
         let received: Vec<Vec<u8>> = capture.stop().into_iter().map(|frame| frame.bytes).collect();
-        // Frames of different flows may pass each other.
+        // Frames of different flows may be reordered.
         for frame in sent.iter().chain(&received) {
             let times = |all: &[Vec<u8>]| all.iter().filter(|other| *other == frame).count();
             let what = frame.iter().take(64).map(|b| format!("{b:02x}")).collect::<String>();
@@ -255,8 +256,9 @@ fn v1_q11_o3_inner_bytes_are_the_same_at_both_ends() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0);
 }
 
-/// Frames of one queue pair leave together, and arrive each by itself, in order, byte by byte: at a
-/// kernel peer and at another vtepd. Over uplinks that somebody impairs each leaves by itself.
+/// Frames of one queue pair leave in super-frames and arrive one by one, in order, byte by byte, at
+/// a kernel peer and at another vtepd. Over uplinks with an impairing queueing discipline each
+/// frame leaves alone.
 #[test]
 fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     if !can_run("v1_q1_super_frames_leave_together_and_arrive_one_by_one") {
@@ -267,7 +269,7 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     lab.without_bridge_netfilter();
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     let pair = Pair::of(&lab.host, &lab.far);
-    // In bursts, of more than one length.
+    // In bursts, with more than one length.
     let frame = |number: u32| {
         let payload = if number % 96 < 64 { 1024 } else { 16 };
         Roce { sequence: number, payload, ..Roce::to(number / 16 % QUEUE_PAIRS) }.frame(pair)
@@ -283,7 +285,7 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
     for (with_peer, impaired) in [(false, false), (true, false), (false, true), (false, false)] {
         let peer = with_peer.then(|| Vtepd::start(&lab.peer, &[]));
         for uplink in ["up1", "up2"] {
-            // Nothing of it delays, and what is there does not end it.
+            // A pfifo delays nothing, but vtepd treats the uplink as impaired.
             let kind = if impaired { "pfifo limit 10000" } else { "noqueue" };
             run(&lab.leaf, &format!("tc qdisc replace dev {uplink} root {kind}"));
         }
@@ -311,8 +313,7 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
         let capture =
             Capture::start(&lab.far.ns, ETH, move |frame| frame.get(6..12) == Some(&source.0));
         let before = vtepd.metrics();
-        // No more at once than a kernel's backlog takes on a machine that is busy with something
-        // else.
+        // No burst exceeds a kernel backlog, even on a busy machine.
         let mut so_far = 0;
         for burst in sent.chunks(640) {
             inject(&lab.host.ns, ETH, burst);
@@ -339,7 +340,7 @@ fn v1_q1_super_frames_leave_together_and_arrive_one_by_one() {
                 left.len()
             );
         }
-        // Counted are frames, not pieces.
+        // The counters count frames, not super-frames.
         let metrics = vtepd.metrics();
         let counted = |name: &str| metrics.get(name) - before.get(name);
         assert_eq!(
@@ -423,8 +424,8 @@ fn v4_a_flood_is_one_well_formed_copy_for_each_vtep() {
     );
 }
 
-/// Frames with any other flag or reserved bit set are the kernel's, which has its own opinion of
-/// each; nothing of that changes.
+/// Packets with any other flag or reserved bit stay with the kernel, whose rules differ for each
+/// bit.
 #[test]
 fn l12_reserved_bits_are_left_to_the_kernel() {
     if !can_run("l12_reserved_bits_are_left_to_the_kernel") {
@@ -478,7 +479,8 @@ fn l12_reserved_bits_are_left_to_the_kernel() {
     assert_eq!(metrics.get("vtepd_steering_frames_total{decision=\"uplink_redirected\"}"), 1);
 }
 
-/// Q16: TCP super-frames and partial checksums from plain veth ports, both ways, and `UDP_SEGMENT`.
+/// Q16: TCP super-frames and partial checksums from veth ports, in both directions, and
+/// `UDP_SEGMENT`.
 #[test]
 fn q16_super_frames_and_partial_checksums_from_plain_veth() {
     if !can_run("q16_super_frames_and_partial_checksums_from_plain_veth") {
@@ -503,8 +505,7 @@ fn q16_super_frames_and_partial_checksums_from_plain_veth() {
             sockets::udp(&lab.host, &lab.far, 10, size, false);
             sockets::udp(&lab.far, &lab.host, 10, size, false);
         }
-        // Super-frames of the host are cut before they leave the leaf, however many segments leave
-        // together.
+        // Segments have the host's size, however many of them leave in one super-frame.
         for largest in sizes.map(Capture::stop) {
             assert!(largest <= overlay_mtu as usize + 14, "a frame of {largest} bytes");
         }
@@ -519,7 +520,7 @@ fn q16_super_frames_and_partial_checksums_from_plain_veth() {
     }
 }
 
-/// Q12 on the wire: whatever comes, every frame is accounted for.
+/// Q12 on the wire: every frame is counted under random traffic.
 #[test]
 fn q12_every_frame_is_accounted_for_under_random_traffic() {
     if !can_run("q12_every_frame_is_accounted_for_under_random_traffic") {
@@ -527,7 +528,7 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     }
     let lab = Lab::new("q12");
     lab.without_bridge_netfilter();
-    // Some of the flood goes nowhere: no route, no next hop.
+    // Some flood copies have no route or no next hop.
     ip(&lab.leaf, "route add 10.0.0.9/32 via 10.1.1.77 dev up1 onlink");
     bridge(
         &lab.leaf,
@@ -547,8 +548,8 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
             let ethertype = [0x0800, 0x86dd, 0x8100, EXPERIMENT][random.below(4) as usize];
             from_host.push(frames::ethernet(pair, ethertype, &bytes));
             from_host.push(frames::udp(pair, (random.next() as u16, 4791), &bytes));
-            // From VTEPs known and unknown, with every ECN codepoint, with inner frames that are
-            // none.
+            // From known and unknown VTEPs, with every ECN codepoint, some with invalid inner
+            // frames.
             let source = [PEER, PEER2, [10, 9, 9, 9].into()][random.below(3) as usize];
             let tos = random.below(4) as u8;
             let tunnelled =
@@ -571,7 +572,7 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     for reason in ["no_route", "unknown_vtep", "ecn_not_capable", "inner_truncated"] {
         assert!(metrics.dropped(reason) > 0, "nothing was dropped for {reason}:\n{}", metrics.0);
     }
-    // The steering programs say the same as the worker: what they redirected has arrived.
+    // The steering programs and the worker count the same: every redirected frame has arrived.
     let steered =
         |decision| metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"));
     let from_hosts = steered("vxlan_redirected") + steered("port_bypassed");
@@ -582,7 +583,7 @@ fn q12_every_frame_is_accounted_for_under_random_traffic() {
     );
 }
 
-/// A host moves behind the leaf without its remote entry being deleted first: frames follow it.
+/// A host moves behind the leaf before its remote entry is deleted. Frames follow it.
 #[test]
 fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
     if !can_run("q15_a_host_that_becomes_local_gets_its_frames_at_once") {
@@ -598,8 +599,8 @@ fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
     inject(&lab.host.ns, ETH, &experiments(pair, 1));
     seen[1].wait(1);
 
-    // It speaks behind the leaf: the bridge moves it by itself, as zebra has it done
-    // (`zebra_evpn_mac`): the `self` entry goes.
+    // A frame behind the leaf moves the address in the bridge. The entry in the vxlan netdev's FDB
+    // stays until zebra deletes it (`zebra_evpn_mac`).
     let moved = Pair { from: (mover, lab.next.ip()), to: (MacAddr::BROADCAST, lab.host.ip()) };
     let before = Instant::now();
     inject(&lab.next.ns, ETH, &[frames::ethernet(moved, EXPERIMENT, &[0xee; 50])]);
@@ -612,12 +613,12 @@ fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
     });
     let after = before.elapsed();
     assert!(after < Duration::from_millis(100), "the traffic followed after {after:?}");
-    // And it is known no more at the old place once the control plane takes the entry away.
+    // The old entry disappears when the control plane deletes it.
     bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 dst {PEER} self"));
     vtepd
         .wait_for("the MAC to go", |metrics| metrics.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
 
-    // Back again: the control plane names its VTEP, nothing more.
+    // The control plane announces the address at another VTEP.
     bridge(&lab.leaf, &vtepd_tests::lab::remote_mac(mover, VNI, PEER2));
     let before = Instant::now();
     wait_for("the first frame at the third place", || {
@@ -628,7 +629,7 @@ fn q15_a_host_that_becomes_local_gets_its_frames_at_once() {
     assert!(before.elapsed() < Duration::from_millis(100), "{:?}", before.elapsed());
 }
 
-/// The default accepts frames from VTEPs that no table names, as the kernel does, and counts them.
+/// By default vtepd accepts frames from unknown VTEPs, as the kernel does, and counts them.
 #[test]
 fn unknown_vteps_are_counted_and_dropped_if_told() {
     if !can_run("unknown_vteps_are_counted_and_dropped_if_told") {

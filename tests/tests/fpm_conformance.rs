@@ -1,8 +1,7 @@
-//! What FRR 8.4.4 and 10.3 really sent over FPM, against what it means: every recorded stream of
-//! `fixtures/fpm` decodes to what its JSON says, however it is cut, and no damage to it makes the
-//! decoder panic.
+//! Recorded FPM streams of FRR 8.4.4 and 10.3: every stream of `fixtures/fpm` decodes to the
+//! contents of its JSON file, however it is split. No damage to a stream makes the decoder panic.
 
-#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
+#![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Test helpers may panic.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +19,7 @@ use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// A recorded stream and what is known of it.
+/// A recorded stream and its expected contents.
 struct Recording {
     name: String,
     stream: Vec<u8>,
@@ -54,7 +53,7 @@ fn drain(framer: &mut Framer) -> Vec<Transaction> {
         .collect()
 }
 
-/// The whole stream's transactions.
+/// The transactions of a whole stream.
 fn transactions(stream: &[u8]) -> Vec<Transaction> {
     let mut framer = Framer::new();
     framer.push(stream);
@@ -68,8 +67,8 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[1, kind], length.as_slice(), payload].concat()
 }
 
-// --- What the JSON says, as messages. Every key is either translated or listed as not represented;
-// a new one fails.
+// Converts the JSON to messages. Every key is either translated or listed as not represented, so an
+// unknown key fails the test.
 
 fn number(value: &Value) -> u32 {
     u32::try_from(value.as_u64().unwrap()).unwrap()
@@ -93,8 +92,7 @@ fn flags(value: &Value, names: &[(&str, u32)]) -> u32 {
 const MESSAGE_FLAGS: [(&str, u32); 4] =
     [("REQUEST", 1), ("REPLACE", 0x100), ("CREATE", 0x400), ("CREATE(sic)", 0x400)];
 
-/// The keys of a decoded message that are looked at; all others must be of the header or without
-/// meaning here.
+/// Checks that an object has only keys in `used` or `meaningless`.
 fn only<'a>(
     object: &'a Map<String, Value>,
     used: &[&str],
@@ -316,8 +314,8 @@ fn every_recorded_stream_decodes_to_its_json() {
 
 #[test]
 fn s1_one_and_two_messages_per_frame() {
-    // FRR 10.3 replaces: one message per frame. FRR 8.4 deletes and adds: both in one frame, in
-    // this order.
+    // FRR 10.3 replaces routes, with one message per frame. FRR 8.4 deletes and adds, with both
+    // messages in one frame.
     let one = transactions(&recording("frr103-nonhg-11-uplink-bfd-down-spine1").stream);
     let two = transactions(&recording("frr844-nonhg-11-uplink-bfd-down-spine1").stream);
     assert_eq!((one.len(), two.len()), (3, 3));
@@ -376,7 +374,7 @@ fn q13_bad_header() {
     for (header, error) in cases {
         let mut framer = Framer::new();
         framer.push(&[&good, &header[..], &[0; 64]].concat());
-        // What came before is still good; what comes after is never read.
+        // Earlier frames are valid. Later bytes are never read.
         assert_eq!(decode_frame(&framer.next_frame().unwrap().unwrap()).unwrap().messages.len(), 1);
         assert_eq!(framer.next_frame(), Err(error));
         framer.push(&good);
@@ -392,7 +390,7 @@ fn q13_empty_frame() {
 #[test]
 fn q13_bad_length_inside_a_frame() {
     for Recording { name, stream, .. } in recordings() {
-        // Each frame with its first message's nlmsg_len one more than there is, and shorter than a
+        // The nlmsg_len of each frame's first message: one more than available, and shorter than a
         // header.
         let mut framer = Framer::new();
         framer.push(&stream);
@@ -414,7 +412,7 @@ fn q13_bad_length_inside_a_frame() {
     }
 }
 
-/// Adds an attribute that nobody knows to the end of each message.
+/// Appends an unknown attribute to each message.
 fn with_unknown_attributes(payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = payload;
@@ -477,7 +475,7 @@ fn q13_frame_of_65535_bytes() {
     assert_eq!(transactions(&stream), [same.clone(), same.clone(), same]);
 }
 
-/// A server on a port that the system chooses.
+/// A server on a port that the kernel chooses.
 fn server() -> Server {
     Server::bind("127.0.0.1:0".parse().unwrap(), fpm::Users::default()).unwrap()
 }
@@ -493,7 +491,7 @@ async fn collect(server: &mut Server, frames: usize) -> Vec<Transaction> {
     transactions
 }
 
-/// zebra dies inside a message, comes back and replays.
+/// zebra ends within a message, reconnects and replays.
 #[tokio::test]
 async fn q13_cut_inside_a_message() {
     let session = recording("frr103-nonhg-17-fpm-reconnect").stream;
@@ -503,7 +501,8 @@ async fn q13_cut_inside_a_message() {
     for cut in [1, 3, 4, 5, 100, session.len() - 1] {
         let mut zebra = TcpStream::connect(address).await.unwrap();
         zebra.write_all(&session[..cut]).await.unwrap();
-        // It ends what it sends; whose socket it is must be seen.
+        // Only the write side is closed, because the server must still be able to look up the
+        // socket's owner.
         zebra.shutdown().await.unwrap();
         assert!(matches!(server.next().await, Event::Connected { .. }));
         let mut framer = Framer::new();
@@ -526,7 +525,7 @@ async fn q13_cut_inside_a_message() {
     }
 }
 
-/// Malformed input ends the connection that brought it, with a reason, and the next one works.
+/// Malformed input ends its connection with a reason, and the next connection works.
 #[tokio::test]
 async fn q13_malformed_input_closes_that_connection_only() {
     let good = recording("frr844-nhg-01-initial").stream;
@@ -569,8 +568,8 @@ fn the_generation_shows_in_the_stream() {
     }
 }
 
-/// What reads a stream must survive any: the result is transactions, an error or a wait, but never
-/// a panic.
+/// Decodes any stream. The result may be transactions, an error or an incomplete frame, but never a
+/// panic.
 fn survive(stream: &[u8]) {
     let mut framer = Framer::new();
     framer.push(stream);

@@ -1,4 +1,4 @@
-//! A local user without privileges tells no routes.
+//! A local user without privileges cannot inject routes over FPM.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,7 +9,7 @@ use nix::unistd::setfsuid;
 use vtepd_tests::guard::can_run;
 use vtepd_tests::{Lab, Vtepd, sockets};
 
-/// An FPM frame with a route for 10.0.0.2/32 that drops packets, as zebra sends it.
+/// An FPM frame with a blackhole route to 10.0.0.2/32, as zebra sends it.
 fn blackhole() -> Vec<u8> {
     let mut frame = vec![1, 1, 0, 40];
     // nlmsghdr: RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_CREATE; rtmsg: /32, table main, RTPROT_ZEBRA,
@@ -23,10 +23,10 @@ fn blackhole() -> Vec<u8> {
     frame
 }
 
-/// A connection from a socket of this user's, over which the frame is sent.
+/// Sends the frame over a connection of this user.
 fn send_as(lab: &Lab, uid: u32) -> TcpStream {
     let connect = || {
-        // The file system's user belongs to the thread, and sockets to the file system's user.
+        // A socket belongs to the file system user ID, which is an attribute of the thread.
         setfsuid(uid.into());
         let stream = TcpStream::connect("127.0.0.1:2620");
         setfsuid(0.into());
@@ -52,7 +52,7 @@ fn a_stranger_changes_no_route() {
     let warnings = status["warnings"].to_string();
     assert!(warnings.contains("1 FPM connection(s) of users who may not connect"), "{warnings}");
 
-    // The same from root is heard.
+    // The same frame from root is accepted.
     let _zebra = send_as(&lab, 0);
     vtepd.wait_for("frames for a VTEP without a route", |metrics| {
         let _ = sockets::try_ping(&lab.host, lab.far.ip(), 1, 56, &["-W", "0.05"]);

@@ -1,8 +1,8 @@
-//! More frames than the machine can carry, by themselves and in super-frames: what arrives is as it
-//! was sent, what does not is counted, and vtepd goes on answering.
+//! More frames than the machine can forward, alone and in super-frames. Frames that arrive are
+//! unchanged, missing ones are counted, and vtepd keeps answering requests.
 //!
-//! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test full_rate` sends so many frames in each
-//! case.
+//! `VTEPD_FRAMES=10000000 cargo test -p vtepd-tests --test full_rate` sets the number of frames in
+//! each case.
 
 #![allow(
     clippy::expect_used,
@@ -25,14 +25,13 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Setup, Vtepd, wait_for};
 use wire::MacAddr;
 
-/// More than any machine's veth links carry, so the sender sends what it can.
+/// A higher rate than any machine's veth links carry, so the sender sends as fast as it can.
 const RATE: u32 = 5_000_000;
 const QUEUE_PAIRS: usize = 64;
-/// How long an answer may take, on a machine that does other things as well. (`println!` says how
-/// long it took.)
+/// Maximum time of an answer on a busy machine.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Gauges of what the kernel and zebra have said.
+/// The gauge of remote MAC addresses.
 const MACS: &str = "vtepd_vni_remote_macs{vni=\"10\"}";
 
 /// Whether zebra is connected.
@@ -66,8 +65,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
     ) {
         return;
     }
-    // Everything is on the sender's CPU but vtepd, the sink and the hosts' stack, which find
-    // theirs.
+    // All work is on the sender's CPU, except vtepd, the sink and the hosts' stacks.
     for (mark, (arguments, with_peer, payload)) in (0..).zip([
         (&[][..], false, 16),
         (&[][..], true, 1024),
@@ -90,7 +88,8 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
             assert_eq!(vtepd.ask(&["status"])["pid"], vtepd.pid());
             slowest = slowest.max(asked.elapsed());
             answers += 1;
-            // What the kernel says, and zebra: an address comes or goes, a connection is made.
+            // A change from the kernel and one from zebra: an address appears or disappears, and a
+            // connection is opened.
             let there = known == before.get(MACS);
             let entry = remote_mac(MacAddr([2, 0, 0, 0, 0, 0x71]), VNI, PEER);
             bridge(
@@ -129,8 +128,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
         assert_eq!(fate, (0, 0, 0), "doubled, reordered and damaged");
         assert!(report.received() > sent.frames / 10, "traffic collapsed");
         assert!(report.received() <= encapsulated, "some did not go through vtepd");
-        // Of what the programs hand over, each frame is forwarded or counted as dropped, in the
-        // ring and nowhere else.
+        // Each redirected frame is forwarded or counted as dropped in the ring.
         let handed_over = ["vxlan_redirected", "port_bypassed"].map(|decision| {
             counted(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
         });
@@ -161,7 +159,7 @@ fn q1_q11_q12_at_full_rate_what_arrives_is_whole_and_in_order_and_the_rest_is_co
     }
 }
 
-/// Frames of a direction that the steering programs have handed over, a super-frame as one.
+/// Frames of a direction that the steering programs have redirected. A super-frame counts as one.
 fn handed_over(metrics: &Metrics, from: &str) -> u64 {
     let decisions = match from {
         "bridge" => &["vxlan_redirected", "port_bypassed"][..],
@@ -172,8 +170,8 @@ fn handed_over(metrics: &Metrics, from: &str) -> u64 {
     decisions.iter().map(steered).sum()
 }
 
-/// Nothing but what found no room in the rings was dropped, and all else that was handed over has
-/// gone on. Returns what found no room.
+/// Checks that only frames without room in the rings were dropped, and that all other redirected
+/// frames were forwarded. Returns the number without room.
 fn accounted_for(metrics: &Metrics) -> u64 {
     let [received, copied, sent, dropped, held] = metrics.passed();
     assert_eq!(received + copied, sent + dropped + held, "{}", metrics.0);
@@ -186,7 +184,7 @@ fn accounted_for(metrics: &Metrics) -> u64 {
     no_room
 }
 
-/// What the kernel's own queues had no room for, on all links of the lab; a super-frame as one.
+/// Frames dropped by the kernel's queues on all links of the lab. A super-frame counts as one.
 fn dropped_on_links(lab: &Lab) -> u64 {
     let namespaces =
         [&lab.host.ns, &lab.leaf, &lab.routers[0], &lab.routers[1], &lab.peer, &lab.far.ns];
@@ -194,7 +192,8 @@ fn dropped_on_links(lab: &Lab) -> u64 {
     counters.iter().flatten().map(|(_, link)| link.rx_dropped + link.tx_dropped).sum()
 }
 
-/// So many are missing as are counted, where each that is counted may have been a super-frame.
+/// Checks the number of missing frames against the counters. Each counted frame may have been a
+/// super-frame.
 fn assert_counted(before: u64, after: u64, counted: RangeInclusive<u64>) {
     /// `UDP_MAX_SEGMENTS`.
     const TOGETHER: u64 = 128;
@@ -203,7 +202,7 @@ fn assert_counted(before: u64, after: u64, counted: RangeInclusive<u64>) {
     assert!(range.contains(&lost), "{lost} of {before} are missing, {counted:?} are counted");
 }
 
-/// MTUs of a fabric whose hosts know nothing of jumbo frames.
+/// MTUs of a fabric whose hosts have no jumbo frames.
 const SMALL: Setup = Setup {
     overlay_mtu: 1500,
     underlay_mtu: 1550,
@@ -251,8 +250,8 @@ fn q16_datagrams_at_full_rate_arrive_as_they_were_sent_or_are_counted() {
             "damaged, and doubled or overtaken"
         );
         assert!(arrived.whole >= frames(), "traffic collapsed");
-        // Who is missing where: up to the first vtepd, in its ring, on the way to the second, in
-        // its ring, at the receiver's.
+        // Places where datagrams can be lost: before the first vtepd, in its ring, between the two,
+        // in the second one's ring, and at the receiver.
         let mut there = sent.datagrams();
         if let Some(first) = vtepds.0 {
             let metrics = first.wait_until_idle();
@@ -324,14 +323,14 @@ fn q16_tcp_at_full_rate_brings_every_byte() {
         }
         for host in [&lab.host, &lab.far] {
             println!("  {} segments sent again", snmp(&host.ns, "Tcp", "RetransSegs"));
-            // Sent again, what was damaged would arrive.
+            // TCP would retransmit damaged segments, so the stream alone would not show them.
             assert_eq!(snmp(&host.ns, "Tcp", "InErrs"), 0, "damaged segments");
         }
     }
 }
 
-/// All kinds of traffic, both ways: so many RoCE frames by themselves, then super-frames of
-/// datagrams, and of TCP.
+/// All kinds of traffic in both directions: single RoCE frames, then super-frames of datagrams and
+/// of TCP.
 fn everything(lab: &Lab, frames: u64, mark: u64) {
     for (from, to) in [(&lab.host, &lab.far), (&lab.far, &lab.host)] {
         let rate = Rate { frames: RATE, queue_pairs: 1000, payload: 256 };
@@ -344,9 +343,9 @@ fn everything(lab: &Lab, frames: u64, mark: u64) {
     }
 }
 
-/// Q19: the whole worker, from socket to socket. What it needs it has made after some frames of
-/// each kind, but for pages of buffers that are there from the start: so many super-frames at once
-/// as fill them come late, or never.
+/// Q19: the whole worker, from socket to socket. After some frames of each kind it allocates almost
+/// nothing. Pages of preallocated buffers may be touched later, when enough super-frames arrive
+/// together to fill them.
 #[test]
 fn q19_at_full_rate_the_worker_allocates_nothing() {
     const FEW: u64 = 50;

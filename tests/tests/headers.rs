@@ -1,4 +1,4 @@
-//! What the outer headers take from the netdev and from the inner frame.
+//! Fields of the outer headers that come from the netdev and from the inner frame.
 
 #![allow(
     clippy::expect_used,
@@ -17,7 +17,7 @@ use vtepd_tests::lab::{ETH, LEAF, PEER, VNI, bridge, ip, mac_of, remote_mac, sys
 use vtepd_tests::{Capture, Lab, Outer, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::{Ethernet, Ipv4Packet};
 
-/// Sends one UDP packet with these bits of its IPv4 header from the host, and returns its outer
+/// Sends one UDP packet with these fields of its IPv4 header from the host, and returns its outer
 /// headers on the wire.
 fn outer_of(lab: &Lab, tos: u8, ttl: u8, dont_fragment: bool) -> Outer {
     let pair = Pair::of(&lab.host, &lab.far);
@@ -33,7 +33,7 @@ fn outer_of(lab: &Lab, tos: u8, ttl: u8, dont_fragment: bool) -> Outer {
     outer
 }
 
-/// What the kernel makes of the same frame, to compare with: vtepd has to be away.
+/// The fields to compare: TOS, TTL, don't-fragment, and whether there is a UDP checksum.
 fn facts(outer: &Outer) -> (u8, u8, bool, bool) {
     (outer.tos, outer.ttl, outer.dont_fragment, outer.udp_checksum != 0)
 }
@@ -65,8 +65,8 @@ fn l4_the_ttl_is_as_configured_and_one_less_after_a_router() {
     }
 }
 
-/// With the namespace's default TTL where the netdev says nothing, and with the one of vtepd's
-/// configuration before all.
+/// The namespace's default TTL applies if the netdev has none. The TTL of vtepd's configuration
+/// overrides both.
 #[test]
 fn l4_the_ttl_of_the_namespace_and_of_the_configuration() {
     if !can_run("l4_the_ttl_of_the_namespace_and_of_the_configuration") {
@@ -83,8 +83,7 @@ fn l4_the_ttl_of_the_namespace_and_of_the_configuration() {
     assert_eq!(outer_of(&lab, 0, 5, false).ttl, 9);
 }
 
-/// L5 and L6: TOS inherited or fixed, ECN copied; inner CE becomes ECT(0) outside, as Linux does
-/// it.
+/// L5 and L6: TOS inherited or fixed, ECN copied. As in Linux, inner CE becomes outer ECT(0).
 #[test]
 fn l5_l6_tos_and_ecn_are_what_the_kernel_would_set() {
     if !can_run("l5_l6_tos_and_ecn_are_what_the_kernel_would_set") {
@@ -105,7 +104,7 @@ fn l5_l6_tos_and_ecn_are_what_the_kernel_would_set() {
     }
 }
 
-/// RFC 6040 figure 4, all sixteen; and what is dropped is counted.
+/// All sixteen cases of RFC 6040 figure 4. Drops are counted.
 #[test]
 fn l7_l8_ecn_on_the_way_in_is_what_the_kernel_would_make_of_it() {
     if !can_run("l7_l8_ecn_on_the_way_in_is_what_the_kernel_would_make_of_it") {
@@ -169,7 +168,7 @@ fn l7_l8_ecn_on_the_way_in_is_what_the_kernel_would_make_of_it() {
     assert_eq!(vtepd.metrics().dropped("ecn_not_capable"), 1);
 }
 
-/// Don't-fragment and the UDP checksum, as the netdev has them.
+/// Don't-fragment and UDP checksum follow the netdev.
 #[test]
 fn df_and_udp_checksum_follow_the_netdev() {
     if !can_run("df_and_udp_checksum_follow_the_netdev") {
@@ -186,7 +185,7 @@ fn df_and_udp_checksum_follow_the_netdev() {
         let ours = [true, false].map(|inner| facts(&outer_of(&lab, 0, 64, inner)));
         assert_eq!(ours, kernel, "'{options}'");
         assert_eq!(ours, df.map(|df| (0, 64, df, checksum)), "'{options}'");
-        // Without checksums TCP and its super-frames pass as well.
+        // TCP and its super-frames also pass without checksums.
         sockets::tcp_both_ways(&lab.host, &lab.far, 300_000);
     }
 }
@@ -214,8 +213,8 @@ fn srcport_range_of_the_netdev() {
     assert_eq!(ports(), all_but_the_last, "five-tuple");
 }
 
-/// What the kernel lets be changed on a living netdev takes effect; what it does not, by making the
-/// netdev anew.
+/// Changes of an existing netdev take effect. Options that the kernel cannot change take effect
+/// when the netdev is created again.
 #[test]
 fn the_outer_header_follows_the_netdev_live() {
     if !can_run("the_outer_header_follows_the_netdev_live") {
@@ -237,7 +236,7 @@ fn the_outer_header_follows_the_netdev_live() {
     change("link set vx10 type vxlan id 10 ttl 33 tos 0x20 df inherit");
     assert_eq!(facts(&outer_of(&lab, 0x14, 64, true)), (0x20, 33, true, true));
 
-    // The checksum cannot be changed on a living one.
+    // The checksum option of an existing netdev cannot be changed.
     ip(
         &lab.leaf,
         "link del vx10\n\

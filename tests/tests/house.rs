@@ -1,5 +1,5 @@
-//! The rules of ARCHITECTURE.md's "Rooms": who may use whom, where `unsafe` stands, how long a file
-//! gets.
+//! The rules of "Crates" in ARCHITECTURE.md: dependencies between crates, files with `unsafe`, and
+//! the length of files.
 
 #![allow(
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// What each room may use of this project, as ARCHITECTURE.md's table says.
+/// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
 const MAY_USE: [(&str, &[&str]); 15] = [
     ("wire", &[]),
     ("entropy", &["wire"]),
@@ -48,7 +48,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("manual", &[]),
 ];
 
-/// Crates that know time, sockets or the system; none of them where frames are decided about.
+/// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const WORLDLY: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
 const PURE: [&str; 4] = ["wire", "entropy", "tables", "pipeline"];
 
@@ -80,7 +80,7 @@ fn manifest(folder: &Path) -> Table {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every member of the workspace but the fuzz targets, which are none.
+/// Every member of the workspace. The fuzz targets are not members.
 fn members() -> BTreeMap<String, (PathBuf, Table)> {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(root().join("crates"))
         .unwrap()
@@ -153,7 +153,7 @@ fn each_room_uses_what_it_may() {
     assert!(rooms.iter().all(|room| members.contains_key(*room)), "a room of the table is missing");
 }
 
-/// The table in ARCHITECTURE.md says the same as the one here.
+/// The table in ARCHITECTURE.md equals [`MAY_USE`].
 #[test]
 fn architecture_names_every_room() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
@@ -198,7 +198,7 @@ fn every_member_inherits_the_lints() {
 
 #[test]
 fn unsafe_stands_in_ports_only() {
-    // Put together, so that this file does not hold what it looks for.
+    // Concatenated, so that this file does not contain the words.
     let words = ["fn", "impl", "{", "extern", "trait"].map(|next| format!("{} {next}", "unsafe"));
     for (path, text) in sources() {
         let code = text.lines().map(|line| line.split("//").next().unwrap());
@@ -212,14 +212,14 @@ fn unsafe_stands_in_ports_only() {
     }
 }
 
-/// Files that take a lint against panics back, each with its reason.
+/// Files that allow a lint against panics, each with its reason.
 const PANICS: [(&str, &str); 1] = [(
     "crates/wire/src/icrc.rs",
     "a table that the compiler fills: an index out of range does not compile",
 )];
 
-/// The attributes of a file, each from `#[` or `#![` to its closing bracket, over as many lines as
-/// it has.
+/// The attributes of a file, each from `#[` or `#![` to its closing bracket, also over several
+/// lines.
 fn attributes(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (start, _) in text.match_indices("#[").chain(text.match_indices("#![")) {
@@ -233,7 +233,7 @@ fn attributes(text: &str) -> Vec<&str> {
     found
 }
 
-/// Whether an attribute takes a lint against panics back.
+/// Whether an attribute allows a lint against panics.
 fn allows_panics(attribute: &str) -> bool {
     let lints = ["unwrap_used", "expect_used", "panic", "indexing_slicing"];
     let words: Vec<&str> =
@@ -242,8 +242,8 @@ fn allows_panics(attribute: &str) -> bool {
     takes_back && lints.iter().any(|lint| words.contains(&format!("clippy::{lint}").as_str()))
 }
 
-/// Tests may panic, libraries and binaries may not: nobody takes that back for a whole crate but
-/// those who may.
+/// Tests and benchmarks may panic. Libraries and binaries may not allow panics, except the files in
+/// [`PANICS`].
 #[test]
 fn nobody_allows_panics_outside_tests() {
     for (path, text) in sources() {
@@ -256,7 +256,7 @@ fn nobody_allows_panics_outside_tests() {
     }
 }
 
-/// The check above sees attributes over several lines, and expectations.
+/// The check above recognises attributes over several lines, and `expect` attributes.
 #[test]
 fn attributes_that_allow_panics_are_seen_in_every_form() {
     let lint = format!("clippy::{}", "unwrap_used");

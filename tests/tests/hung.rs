@@ -1,5 +1,4 @@
-//! A vtepd that hangs is as good as a dead one: the kernel forwards. One that is idle does not wake
-//! up for that.
+//! The kernel forwards while vtepd hangs. An idle vtepd has no timers for that.
 
 #![allow(
     clippy::expect_used,
@@ -20,13 +19,12 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd};
 
 const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
-/// How long frames wait for a worker that hangs, and how much longer on a machine that has other
-/// things to do.
+/// Maximum time that frames wait for a hanging worker, and an allowance for a busy machine.
 const LIMIT: Duration = Duration::from_millis(200);
 const SLACK: Duration = Duration::from_millis(300);
 
-/// Stopped by SIGSTOP under a stream each way: what follows the limit is the kernel's, what had
-/// waited is dropped when vtepd runs again and counted, nothing comes twice.
+/// vtepd is stopped with SIGSTOP, with a stream in each direction. After the limit the kernel
+/// forwards. Frames that waited are dropped and counted when vtepd continues. No frame comes twice.
 #[test]
 fn a_stopped_vtepd_leaves_everything_to_the_kernel() {
     if !can_run("a_stopped_vtepd_leaves_everything_to_the_kernel") {
@@ -49,7 +47,7 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
     assert_eq!(vtepd.metrics().get("vtepd_worker_stalls_total"), 0);
 
     kill(pid, Signal::SIGSTOP).unwrap();
-    // Four seconds: far more than the punt pairs could hold for it.
+    // Four seconds of traffic: far more than the punt pairs can hold.
     streams.iter().for_each(|stream| stream.pass(8000));
     let limit = u64::from(RATE.frames) * u64::try_from((LIMIT + SLACK).as_millis()).unwrap() / 1000;
     for stream in &streams {
@@ -88,7 +86,7 @@ fn stopped(lab: &Lab, arguments: &[&str]) {
     assert_eq!(metrics.dropped("waited_too_long"), lost, "what is lost is counted: {}", metrics.0);
 }
 
-/// Wake-ups of a thread of its own accord or for what it waited for.
+/// Voluntary context switches of a thread.
 fn wake_ups(vtepd: &Vtepd, thread: &str) -> u64 {
     let status = fs::read_to_string(vtepd.thread(thread).join("status")).unwrap();
     let count =
@@ -106,7 +104,8 @@ fn an_idle_worker_sleeps() {
     let received =
         |metrics: &vtepd_tests::daemon::Metrics| metrics.sum("vtepd_steering_frames_total");
     let mut undisturbed = false;
-    // Whatever the hosts say by themselves wakes it: a second without any is waited for.
+    // Frames that the hosts send by themselves wake the worker, so the test waits for a second
+    // without any.
     for _ in 0..20 {
         let (frames, before) = (received(&vtepd.metrics()), wake_ups(&vtepd, "worker"));
         std::thread::sleep(Duration::from_secs(1));
@@ -120,20 +119,21 @@ fn an_idle_worker_sleeps() {
     assert!(undisturbed, "the lab is never quiet");
 }
 
-/// Nor does the rest of it wake up for nothing. It looks once a second for what the kernel does not
-/// tell (default TTL and port range, path MTUs), and with the bypass for what that would hide.
+/// The other threads do not wake up without a reason either. Once a second vtepd polls settings for
+/// which the kernel sends no notifications: default TTL, port range and path MTUs. With the bypass
+/// it polls further settings.
 #[test]
 fn an_idle_daemon_sleeps() {
     const IDLE: Duration = Duration::from_secs(2);
-    /// Two looks, each of which may wait for a thread that reads files.
+    /// Two polls, each of which may wait for a thread that reads files.
     const LOOKS: u64 = 6;
     if !can_run("an_idle_daemon_sleeps") {
         return;
     }
     let lab = Lab::new("idled");
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm", "--no-bridge-bypass"]);
-    // The hosts and the kernel's neighbours say things by themselves: two seconds without any are
-    // waited for.
+    // Packets that hosts and neighbours send by themselves wake vtepd, so the test waits for two
+    // seconds without any.
     let sleeps = (0..20).any(|_| {
         let before = wake_ups(&vtepd, "vtepd");
         std::thread::sleep(IDLE);

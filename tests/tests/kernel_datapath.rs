@@ -1,6 +1,6 @@
-//! The `kernel` datapath: kernel VXLAN encapsulates, with the source port that the policy gives. On
-//! each underlay that vtepd does not take over, 32 queue pairs with one inner source port get 32
-//! outer ports, each as `vtepctl explain` says, and use all uplinks.
+//! The `kernel` datapath: kernel VXLAN encapsulates, with the source port that the policy selects.
+//! The tests cover each kind of netdev that vtepd does not take over. Queue pairs with one inner
+//! source port get different outer ports, as `vtepctl explain` reports, and use all uplinks.
 
 #![allow(
     clippy::expect_used,
@@ -19,13 +19,12 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{bridge, ip, run, sysctl};
 use vtepd_tests::{Lab, Vtepd, wait_for};
 
-/// The kernel's default `ip_local_port_range` is 32768 to 60999, of which VXLAN never uses the last
-/// port.
+/// The kernel's default `ip_local_port_range` is 32768 to 60999. VXLAN never uses the last port.
 const KERNEL_RANGE: (u16, u16) = (32768, 60998);
-/// The upper bound of Pearson's statistic with one degree of freedom, p = 0.001.
+/// Upper bound of Pearson's statistic with one degree of freedom, p = 0.001.
 const CHI_SQUARED: f64 = 10.83;
 
-/// A VXLAN packet as an uplink showed it.
+/// A VXLAN packet captured on an uplink.
 #[derive(Debug, Clone)]
 struct Sent {
     source_port: u16,
@@ -33,8 +32,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Of a packet over IPv4 without options, or IPv6 without extension headers, to UDP port 4789
-    /// or 4790.
+    /// Parses a packet over IPv4 without options, or IPv6 without extension headers, to UDP port
+    /// 4789 or 4790.
     fn parse(frame: &[u8]) -> Option<Self> {
         let udp = match frame.get(12..14)? {
             [0x08, 0x00] if frame.get(23) == Some(&17) => 34,
@@ -47,14 +46,14 @@ impl Sent {
     }
 }
 
-/// The test's hosts and interfaces: the frames go out of `interface` of the lab's first host.
+/// The lab, and the interface of its first host that sends the frames.
 struct Overlay {
     lab: Lab,
     interface: String,
 }
 
 impl Overlay {
-    /// Captures what leaves by both uplinks while `frames` are sent.
+    /// Sends `frames` and captures what leaves over both uplinks.
     fn send(&self, frames: &[Vec<u8>]) -> [Vec<Sent>; 2] {
         let up = self.lab.routers.each_ref().map(|router| {
             Capture::fold(router, "leaf", Vec::new(), |sent: &mut Vec<Sent>, frame| {
@@ -70,8 +69,8 @@ impl Overlay {
     }
 
     /// Sends frames to 32 and to 512 queue pairs, all with one inner source port. Compares each
-    /// outer port with the policy and with `vtepctl explain`, and, if `uplinks` is set, the shares
-    /// of the two uplinks with chance.
+    /// outer port with the policy and with `vtepctl explain`. If `uplinks` is set, checks that the
+    /// shares of the two uplinks are plausible for a random hash.
     fn check(&self, vtepd: &Vtepd, vni: u32, entropy: &Entropy, uplinks: bool) {
         let pair = Pair::of(&self.lab.host, &self.lab.far);
         let to = |queue_pair| Roce::to(queue_pair).frame(pair);
@@ -88,7 +87,7 @@ impl Overlay {
             assert_eq!(shares.iter().sum::<usize>(), frames.len(), "each frame leaves once");
             match entropy.bins() {
                 Some(bins) => assert_eq!(ports.len(), usize::from(bins.get())),
-                // 512 ports of 28,000: some meet.
+                // With 512 queue pairs and 28,000 ports, a few ports are used twice.
                 None => assert!(ports.len() > count as usize * 9 / 10, "{} ports", ports.len()),
             }
             if uplinks {
@@ -121,11 +120,11 @@ fn entropy(policy: Policy, bins: u16, range: (u16, u16)) -> Entropy {
     Entropy::new(Settings { policy, seed: 0, range, bins, netdev_range: None }).unwrap()
 }
 
-/// One more overlay on the leaf, with one host, that vtepd does not take over. `flood` is the
-/// remote VTEP, if it is unicast.
+/// Adds an overlay to the leaf with one host, which vtepd does not take over. `flood` is the remote
+/// VTEP, if it is unicast.
 fn overlay(case: &str, options: &str, flood: &str) -> Overlay {
     let lab = Lab::new(case);
-    // Bridges stay without IPv6: what they say of themselves would be counted.
+    // Bridges have no IPv6, because their own packets would be counted.
     for interface in ["lo", "up1", "up2"] {
         sysctl(&lab.leaf, &format!("ipv6/conf/{interface}/disable_ipv6"), "0");
     }
@@ -184,10 +183,11 @@ fn a_netdev_with_an_ipv6_underlay_gets_chosen_ports() {
     assert_eq!(row["chosen_port"]["policy"]["name"], "qp-hash", "{row}");
     assert_eq!(row["chosen_port"]["route_per_frame"], true, "{row}");
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
-    // The policy is changed while frames could be under way.
+    // The policy changes while frames may be in flight.
     let _ = vtepd.ask(&["policy", "set", "30", "qp-bins", "--bins", "4"]);
     overlay.check(&vtepd, 30, &entropy(Policy::QpBins, 4, KERNEL_RANGE), false);
-    // What is not IP keeps the kernel's own hash, which is the same for the same MAC addresses.
+    // Frames that are not IP keep the kernel's own hash, which is the same for the same MAC
+    // addresses.
     let pair = Pair::of(&overlay.lab.host, &overlay.lab.far);
     let up = overlay.send(&[0u8, 1, 2, 3].map(|n| frames::ethernet(pair, 0x8847, &[n; 60])));
     let ports: BTreeSet<u16> = up.iter().flatten().map(|sent| sent.source_port).collect();
@@ -200,7 +200,7 @@ fn a_netdev_with_an_ipv6_underlay_gets_chosen_ports() {
     );
     let series = r#"vtepd_vni_datapath{vni="30",netdev="vx30",datapath="kernel",policy="qp-bins"}"#;
     assert_eq!(metrics.get(series), 1);
-    // Its end gives the kernel's hash back: one inner port, one outer port.
+    // When vtepd stops, the kernel's hash applies again: one inner port gives one outer port.
     assert!(vtepd.terminate().0.success());
     let up = overlay.send(&(0x100..0x120).map(|qp| Roce::to(qp).frame(pair)).collect::<Vec<_>>());
     let ports: BTreeSet<u16> = up.iter().flatten().map(|sent| sent.source_port).collect();
@@ -217,7 +217,7 @@ fn a_netdev_without_a_local_address_gets_chosen_ports_within_its_range() {
     assert_eq!(row(&vtepd, "vx30")["reason_slug"], "no-local-address");
     // The configured range ends at 65535, which the kernel never uses.
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, (49152, 65534)), true);
-    // Within the netdev's range, the configured one counts.
+    // A configured range applies within the netdev's range.
     let _ = vtepd.ask(&["policy", "set", "30", "--source-ports", "50000-60000"]);
     overlay.check(&vtepd, 30, &entropy(Policy::QpHash, 4, (50000, 60000)), true);
 }
@@ -247,16 +247,16 @@ fn the_kernel_datapath_can_be_chosen() {
         (&"kernel".into(), &"kernel-datapath".into())
     );
     overlay.check(&vtepd, 10, &entropy(Policy::QpHash, 4, KERNEL_RANGE), true);
-    // Everything was forwarded by kernel VXLAN: the worker had nothing to do.
+    // Kernel VXLAN forwarded everything, and the worker nothing.
     assert_eq!(vtepd.metrics().sum("vtepd_vni_frames_total"), 0);
     drop(vtepd);
-    // For one VNI, and with the mark off: one CPU sends by one uplink.
+    // For one VNI, without the mark. Frames from one CPU then leave over one uplink.
     let configuration = "[takeover]\nroute-per-frame = \"off\"\n[vni.10]\ndatapath = \"kernel\"\n";
     let vtepd = Vtepd::start_configured(&overlay.lab.leaf, configuration, &[]);
     assert_eq!(row(&vtepd, "vx10")["chosen_port"]["route_per_frame"], false);
     overlay.check(&vtepd, 10, &entropy(Policy::QpHash, 4, KERNEL_RANGE), false);
     drop(vtepd);
-    // What the user keeps vtepd away from is not touched.
+    // Excluded VNIs are not touched.
     let vtepd = Vtepd::start(&overlay.lab.leaf, &["--exclude", "10"]);
     let excluded = row(&vtepd, "vx10");
     assert_eq!(
@@ -266,8 +266,8 @@ fn the_kernel_datapath_can_be_chosen() {
     );
 }
 
-/// One netdev for many VNIs, in a VLAN-aware bridge that maps VLAN 40 to VNI 40 and VLAN 41 to VNI
-/// 41.
+/// One netdev for several VNIs, in a VLAN-aware bridge that maps VLAN 40 to VNI 40 and VLAN 41 to
+/// VNI 41.
 #[test]
 #[ignore = "needs bridge VLAN filtering: tests/linux-vm 6.1 kernel_datapath"]
 fn an_external_netdev_on_a_vlan_aware_bridge_gets_chosen_ports() {

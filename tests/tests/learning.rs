@@ -1,5 +1,5 @@
-//! VXLAN without a control plane: leaves built with `ip` alone, which learn from the frames they
-//! receive.
+//! VXLAN without a control plane: leaves configured only with `ip`, which learn from received
+//! frames.
 
 #![allow(
     clippy::expect_used,
@@ -26,19 +26,19 @@ fn lab(case: &str, vxlan: &'static str, peers: &'static str) -> Lab {
     Lab::with(case, Setup { learning: true, vxlan, peers, ..Setup::default() })
 }
 
-/// A host says something to everybody.
+/// A host sends a broadcast frame.
 fn speak(host: &Host) {
     inject(&host.ns, ETH, &experiments(Pair::of(host, host).to_mac(MacAddr::BROADCAST), 1));
 }
 
-/// Where ten frames from the leaf's host to this address go.
+/// The VTEPs that get ten frames from the leaf's host to this address.
 fn ways(lab: &Lab, to: MacAddr, count: usize) -> BTreeMap<Ipv4Addr, usize> {
     let uplinks = Uplinks::watch(lab);
     inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(to), 10));
     uplinks.sent(count)
 }
 
-/// The leaf's kernel's entry for an address, as `bridge fdb` shows it.
+/// The kernel's entry for an address on the leaf, in the output of `bridge fdb`.
 fn entry(lab: &Lab, mac: MacAddr) -> Option<String> {
     let shown = run(&lab.leaf, "bridge fdb show dev vx10");
     shown
@@ -47,7 +47,7 @@ fn entry(lab: &Lab, mac: MacAddr) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Waits until the kernel has learned an address and the worker goes by it.
+/// Waits until the kernel has learned an address and the worker uses it.
 fn learned(lab: &Lab, vtepd: &Vtepd, mac: MacAddr, vtep: Ipv4Addr) {
     let wanted = format!("{mac} dst {vtep} self");
     wait_for(&wanted, || entry(lab, mac).is_some_and(|entry| entry.trim_end() == wanted));
@@ -61,8 +61,9 @@ fn count(vtepd: &Vtepd, change: &str) -> u64 {
     vtepd.metrics().get(&format!("vtepd_learned_addresses_total{{change=\"{change}\"}}"))
 }
 
-/// Flood entries for two VTEPs. A silent host is flooded to, one that has spoken is not, one that
-/// moves is followed; and the kernel, when vtepd is killed, knows all of it.
+/// Flood entries for two VTEPs. Frames to a silent host are flooded, frames to a host that has sent
+/// are not, and a host that moves is followed. When vtepd is killed, the kernel knows all
+/// addresses.
 #[test]
 fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     if !can_run("l9_first_frames_flood_the_next_go_to_their_vtep") {
@@ -80,7 +81,7 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     learned(&lab, &vtepd, far, PEER);
     assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
 
-    // Everybody with everybody.
+    // All hosts talk to each other.
     for (from, to) in [(&lab.host, &lab.far), (&lab.farther, &lab.host), (&lab.next, &lab.farther)]
     {
         sockets::ping(from, to.ip(), 5, 1600, &[]);
@@ -89,14 +90,14 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     learned(&lab, &vtepd, lab.farther.mac(), PEER2);
     assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER2, 10)]));
 
-    // The host turns up behind the other VTEP, and speaks.
+    // The host appears behind the other VTEP and sends.
     let moved = Pair { from: (far, lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
     inject(&lab.farther.ns, ETH, &experiments(moved.to_mac(MacAddr::BROADCAST), 1));
     learned(&lab, &vtepd, far, PEER2);
     assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER2, 10)]));
     assert_eq!((count(&vtepd, "new"), count(&vtepd, "moved")), (2, 1), "{}", vtepd.metrics().0);
 
-    // Local, after all: the bridge knows better than the tunnel.
+    // The host becomes local. The bridge's entry takes precedence over the tunnel's.
     let local = Pair { from: (far, lab.far.ip()), ..Pair::of(&lab.next, &lab.host) };
     inject(&lab.next.ns, ETH, &experiments(local.to_mac(lab.host.mac()), 1));
     wait_for("the bridge to learn", || {
@@ -108,7 +109,7 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     assert_eq!(at_next.stop().len(), 10);
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
 
-    // The kernel goes on with what vtepd learned, and learns itself.
+    // The kernel keeps what vtepd learned, and continues to learn.
     vtepd.kill();
     assert_eq!(ways(&lab, lab.farther.mac(), 10), BTreeMap::from([(PEER2, 10)]));
     inject(
@@ -122,8 +123,8 @@ fn l9_first_frames_flood_the_next_go_to_their_vtep() {
     });
 }
 
-/// What the kernel had learned is forwarded by from the first frame on, and the kernel has it
-/// afterwards.
+/// Entries that the kernel has learned are used from the first frame on, and the kernel still has
+/// them afterwards.
 #[test]
 fn what_the_kernel_had_learned_stays() {
     if !can_run("what_the_kernel_had_learned_stays") {
@@ -139,7 +140,7 @@ fn what_the_kernel_had_learned_stays() {
     });
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     assert_eq!(ways(&lab, far, 10), BTreeMap::from([(PEER, 10)]));
-    // It counts as heard now: nobody has told vtepd how old it is.
+    // vtepd does not know the entry's age, so the first frame refreshes it.
     speak(&lab.far);
     vtepd.wait_for("a refresh", |m| {
         m.get("vtepd_learned_addresses_total{change=\"refreshed\"}") == 1
@@ -151,8 +152,8 @@ fn what_the_kernel_had_learned_stays() {
     assert_eq!(entry(&lab, far).unwrap().trim_end(), wanted);
 }
 
-/// A default `remote` each: only one leaf to flood to, and a third one, which nobody named, is
-/// learned from all the same.
+/// Leaves with a default `remote` each: one leaf gets flooded frames, and a third leaf, which is
+/// not configured, is still learned from.
 #[test]
 fn a_default_remote_is_where_first_frames_go() {
     if !can_run("a_default_remote_is_where_first_frames_go") {
@@ -178,8 +179,7 @@ fn a_default_remote_is_where_first_frames_go() {
     );
 }
 
-/// A static entry is nobody's to move: the kernel drops frames from elsewhere with its address, and
-/// so does vtepd.
+/// A static entry is not moved. The kernel and vtepd drop frames with its address from elsewhere.
 #[test]
 fn what_is_static_is_not_moved() {
     if !can_run("what_is_static_is_not_moved") {
@@ -218,8 +218,8 @@ fn what_is_static_is_not_moved() {
     }
 }
 
-/// A host that sends stays, one that is silent goes although it is sent to, each by the netdev's
-/// own ageing time.
+/// The entry of a host that sends stays, and that of a silent host ages out although frames are
+/// sent to it, with the netdev's ageing time.
 #[test]
 fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
     if !can_run("l9_who_sends_is_remembered_who_does_not_is_forgotten") {
@@ -243,17 +243,17 @@ fn l9_who_sends_is_remembered_who_does_not_is_forgotten() {
         }
     }
     let forgotten = forgotten.expect("the silent host is forgotten");
-    // The kernel looks every ten seconds at the latest.
+    // The kernel checks entries at least every ten seconds.
     assert!(forgotten > Duration::from_millis(2900), "{forgotten:?}");
     assert!(entry(&lab, lab.far.mac()).is_some());
-    // Had it been forgotten in between, it would be new again.
+    // If it had aged out in between, it would be counted as new again.
     assert_eq!(count(&vtepd, "new"), 2, "{}", vtepd.metrics().0);
     assert!((8..=40).contains(&count(&vtepd, "refreshed")), "{}", vtepd.metrics().0);
-    // Forgotten, it is flooded to.
+    // After that, frames to it are flooded.
     assert_eq!(ways(&lab, lab.farther.mac(), 20), BTreeMap::from([(PEER, 10), (PEER2, 10)]));
 }
 
-/// The flood list as the kernel has it.
+/// The kernel's flood list.
 fn kernel_flood(lab: &Lab) -> BTreeSet<Ipv4Addr> {
     let shown = run(&lab.leaf, "bridge fdb show dev vx10");
     let zero = |line: &&str| line.starts_with("00:00:00:00:00:00 ");
@@ -264,8 +264,8 @@ fn kernel_flood(lab: &Lab) -> BTreeSet<Ipv4Addr> {
         .collect()
 }
 
-/// An entry that is deleted is flooded to again; a netdev that does not learn any more learns
-/// nothing, and again once it does.
+/// Frames to a deleted entry are flooded again. A netdev stops learning when learning is turned
+/// off, and resumes when it is turned on.
 #[test]
 fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
     if !can_run("l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on") {
@@ -288,7 +288,7 @@ fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
     learned(&lab, &vtepd, far, PEER);
     assert_eq!(ways(&lab, far, 10), known, "and learned again at once");
 
-    // Off: what was learned stays, what speaks now is not.
+    // Without learning, learned entries stay, and new senders are not learned.
     let learning = |on: bool| {
         let word = if on { "learning" } else { "nolearning" };
         ip(&lab.leaf, &format!("link set vx10 type vxlan id 10 {word}"));
@@ -311,8 +311,7 @@ fn l9_what_is_deleted_is_flooded_to_and_learning_goes_off_and_on() {
     assert_eq!(count(&vtepd, "new"), 3, "{}", vtepd.metrics().0);
 }
 
-/// The default `remote` becomes another one: every other flood entry stays, with vtepd as in the
-/// kernel.
+/// The default `remote` changes. Every other flood entry stays, in vtepd as in the kernel.
 #[test]
 fn l17_changing_the_default_remote_loses_no_flood_entry() {
     const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 4);
@@ -358,7 +357,7 @@ fn l17_changing_the_default_remote_loses_no_flood_entry() {
     flooded([OTHER, PEER2]);
 }
 
-/// What the kernel has of a vxlan netdev: addresses with a VTEP, without the flood list.
+/// The kernel's MAC addresses with a VTEP for a vxlan netdev, without the flood list.
 fn kernel_macs(lab: &Lab, vni: u32) -> BTreeSet<String> {
     let shown = run(&lab.leaf, &format!("bridge fdb show dev vx{vni}"));
     let entries = shown
@@ -372,9 +371,9 @@ fn vtepd_macs(vtepd: &Vtepd, vni: u32) -> BTreeSet<String> {
     fdb.as_array().unwrap().iter().map(|row| row["mac"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Addresses that do not fit are not learned, whoever sets the limit: the netdev's `maxaddress`,
-/// the VNI's own or that of all. Flushed by VNI, by origin and by bridge port, tables are the
-/// kernel's, while two VNIs forward.
+/// Addresses above a limit are not learned: the netdev's `maxaddress`, the VNI's own limit or the
+/// total. Entries are flushed by VNI, by origin and by bridge port while two VNIs forward, and the
+/// tables stay equal to the kernel's.
 #[test]
 fn v12_the_table_cap_holds_and_flushes_are_followed() {
     const VNIS: [u32; 3] = [10, 20, 30];
@@ -430,7 +429,7 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
     VNIS.iter().for_each(|vni| claims(*vni, 0..40));
     wait_for("addresses that do not fit", || refused() >= 80);
     quiet();
-    // The flood list is one address.
+    // The flood list counts as one address.
     let sizes = VNIS.map(|vni| kernel_macs(&lab, vni).len());
     assert_eq!(sizes, [11, 7, 36 - 12 - 8 - 1], "{}", vtepd.metrics().0);
     let same = |vni: u32| {
@@ -438,7 +437,7 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
     };
     VNIS.iter().for_each(|vni| same(*vni));
 
-    // By VNI: of one, all that was learned. The others keep theirs.
+    // By VNI: all learned entries of one VNI. The others keep theirs.
     run(&lab.leaf, "bridge fdb flush dev vx20 self nopermanent");
     wait_for("the flush", || !vtepd_macs(&vtepd, 20).iter().any(|mac| mac.starts_with("02:07")));
     same(20);
@@ -447,7 +446,7 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
     wait_for("what is learned in its place", || {
         vtepd_macs(&vtepd, 20).iter().filter(|mac| mac.starts_with("02:07")).count() == 2
     });
-    // By origin: what was learned goes, what somebody else keeps stays, and the other way round.
+    // By origin: learned entries go and `extern_learn` entries stay, and vice versa.
     let external: BTreeSet<String> =
         ["02:09:00:00:00:01", "02:09:00:00:00:02"].map(str::to_owned).into();
     let set = |mac: &String| format!("fdb add {mac} dev vx20 dst {PEER2} self extern_learn\n");
@@ -462,7 +461,7 @@ fn v12_the_table_cap_holds_and_flushes_are_followed() {
     run(&lab.leaf, "bridge fdb flush dev vx20 self extern_learn");
     wait_for("the others to go", || vtepd_macs(&vtepd, 20).is_disjoint(&external));
     same(20);
-    // By port of the bridge: what it has behind a host's port, and behind vxlan.
+    // By bridge port: a host port, and the vxlan netdev.
     run(&lab.leaf, "bridge fdb flush dev br30 brport vx30");
     run(&lab.leaf, "bridge fdb flush dev br30 brport hp30");
     assert_eq!(vtepd_macs(&vtepd, 30).len(), sizes[2], "the bridge's entries are not the tunnel's");

@@ -1,5 +1,5 @@
-//! Outer source addresses that no other host can have: the kernel drops such packets, and so does
-//! vtepd, which counts them.
+//! Outer source addresses that no other host can have. The kernel drops such packets. vtepd drops
+//! and counts them.
 
 #![allow(
     clippy::expect_used,
@@ -18,7 +18,7 @@ use vtepd_tests::lab::{ETH, LEAF, PEER, mac_of, run};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet};
 use wire::MacAddr;
 
-/// Addresses that the kernel takes for martians, the leaf's own VTEP and uplink address among them.
+/// Addresses that the kernel treats as martians, among them the leaf's own VTEP and uplink address.
 const MARTIANS: [Ipv4Addr; 7] = [
     Ipv4Addr::UNSPECIFIED,
     Ipv4Addr::LOCALHOST,
@@ -28,12 +28,12 @@ const MARTIANS: [Ipv4Addr; 7] = [
     LEAF,
     Ipv4Addr::new(10, 1, 1, 1),
 ];
-/// What the kernel takes, though nobody may send by (RFC 1112 section 4).
+/// The kernel accepts class E, although it is not unicast (RFC 1112 section 4).
 const CLASS_E: Ipv4Addr = Ipv4Addr::new(240, 0, 0, 1);
 const FRAMES: u8 = 20;
 
-/// How many of the frames from this address get to the leaf's host. Each address is used for a
-/// station of its own.
+/// The number of frames from this outer source that reach the leaf's host. Each source has its own
+/// inner MAC address.
 fn arrive(lab: &Lab, source: Ipv4Addr) -> usize {
     let at_host = Capture::start(&lab.host.ns, ETH, is_experiment);
     let tunnel = |source| Tunnelled {
@@ -52,14 +52,14 @@ fn arrive(lab: &Lab, source: Ipv4Addr) -> usize {
         experiments(inner, FRAMES).iter().map(|frame| tunnel(source).frame(frame)).collect()
     };
     inject(&lab.routers[0], "leaf", &frames(source, inner));
-    // What comes after has arrived when this has.
+    // When these frames have arrived, so have all frames before them.
     inject(&lab.routers[0], "leaf", &frames(PEER, Pair::of(&lab.far, &lab.host)));
     at_host.wait(usize::from(FRAMES));
     quiet();
     at_host.stop().iter().filter(|captured| captured.bytes[6..12] == stranger.0.0).count()
 }
 
-/// Martians that the leaf's kernel has learned stations of.
+/// Entries that the leaf's kernel has learned from martians.
 fn learned(lab: &Lab) -> Vec<String> {
     let shown = run(&lab.leaf, "bridge fdb show dev vx10");
     let of_vteps = |line: &&str| line.starts_with("02:5a:") && line.contains(" dst ");
@@ -89,10 +89,10 @@ fn martian_sources_are_dropped_and_not_learned() {
         }
         assert_eq!(learned(&lab), Vec::<String>::new());
         if learning {
-            // An entry of a VTEP whose address becomes the leaf's own leaves the VNI to the kernel.
+            // If an entry's VTEP becomes an address of the leaf, the VNI stays with the kernel.
             continue;
         }
-        // An address that becomes the leaf's own is none that others send by any more.
+        // An address that becomes the leaf's own is a martian from then on.
         let other = Ipv4Addr::new(10, 77, 0, 1);
         assert_eq!(arrive(&lab, other), usize::from(FRAMES));
         run(&lab.leaf, "ip address add 10.77.0.1/32 dev lo");

@@ -1,4 +1,4 @@
-//! MAC addresses that move, must not move, or move all the time.
+//! MAC addresses that move, must not move, or flap.
 
 #![allow(
     clippy::expect_used,
@@ -18,7 +18,7 @@ use vtepd_tests::lab::{ETH, PEER, PEER2, bridge, remote_mac, run};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, wait_for};
 use wire::MacAddr;
 
-/// Traffic follows the kernel's word within this time.
+/// Traffic follows a change in the kernel within this time.
 const FOLLOWS: Duration = Duration::from_millis(100);
 
 fn learning(case: &str) -> Lab {
@@ -30,13 +30,13 @@ fn experiments(from: MacAddr, to: MacAddr, count: u8) -> Vec<Vec<u8>> {
     vtepd_tests::experiments::experiments(Pair { from: (from, anybody), to: (to, anybody) }, count)
 }
 
-/// Somebody says to everybody that he has this address.
+/// A host sends a broadcast frame from this address.
 fn claim(who: &Host, mac: MacAddr) {
     inject(&who.ns, ETH, &experiments(mac, MacAddr::BROADCAST, 1));
 }
 
-/// What the hosts get of frames to `mac`: next to the leaf's host, behind the peer, behind the
-/// other peer.
+/// Captures of frames to one address at three hosts: next to the leaf's host, behind the peer, and
+/// behind the other peer.
 struct Watch([Capture<Vec<Captured>>; 3]);
 
 impl Watch {
@@ -52,7 +52,7 @@ impl Watch {
     }
 }
 
-/// Who gets ten frames from the leaf's host to this address.
+/// Sends ten frames from the leaf's host to this address. Returns how many each host gets.
 fn reached(lab: &Lab, mac: MacAddr) -> [usize; 3] {
     let watch = Watch::start(lab, mac);
     inject(&lab.host.ns, ETH, &experiments(lab.host.mac(), mac, 10));
@@ -61,7 +61,7 @@ fn reached(lab: &Lab, mac: MacAddr) -> [usize; 3] {
     watch.counts()
 }
 
-/// Sends frames to this address until the host at this place gets one; says how long that took.
+/// Sends frames to this address until the host at this place gets one. Returns how long that took.
 fn follows(lab: &Lab, mac: MacAddr, place: usize) -> Duration {
     let watch = Watch::start(lab, mac);
     let start = Instant::now();
@@ -78,8 +78,8 @@ fn at(lab: &Lab, mac: MacAddr, port: &str) -> String {
     shown.lines().filter(|line| line.starts_with(&mac.to_string())).collect::<Vec<_>>().join("\n")
 }
 
-/// A sticky address on a port of the leaf stays there whoever else has it, one behind a VTEP stays
-/// there as well, written as FRR writes it: no frame moves either, with vtepd as without.
+/// Sticky addresses, one on a port of the leaf and one behind a VTEP, with the entries that FRR
+/// writes. No frame moves them, with vtepd as without.
 #[test]
 fn sticky_macs_are_moved_by_no_frame() {
     if !can_run("sticky_macs_are_moved_by_no_frame") {
@@ -97,12 +97,12 @@ fn sticky_macs_are_moved_by_no_frame() {
     );
     for takes_over in [false, true] {
         let vtepd = takes_over.then(|| Vtepd::start(&lab.leaf, &[]));
-        // From another VTEP and from a port of the leaf: neither is believed.
+        // Frames from another VTEP and from a port of the leaf do not move them.
         claim(&lab.farther, local);
         claim(&lab.farther, remote);
         claim(&lab.next, remote);
         claim(&lab.far, local);
-        // The peers believe everybody: so the owners speak last.
+        // The peers learn from every frame, so the owners send last.
         claim(&lab.next, local);
         claim(&lab.far, remote);
         quiet();
@@ -126,7 +126,7 @@ fn sticky_macs_are_moved_by_no_frame() {
         }
     }
 
-    // Sticky no more, it is followed at once.
+    // Without `sticky`, the address is followed immediately.
     let vtepd = Vtepd::start(&lab.leaf, &[]);
     bridge(
         &lab.leaf,
@@ -148,8 +148,8 @@ fn told(vtepd: &Vtepd, mac: MacAddr, kind: &str) -> Vec<Value> {
     events.filter(|event| event["mac"] == mac.to_string() && event["kind"] == kind).collect()
 }
 
-/// The kernel moves an address thousands of times as fast as it can: workers go by the last word at
-/// once, the moves that they never saw are counted, and the journal holds a handful of events.
+/// The kernel moves an address thousands of times as fast as possible. Workers use the last move
+/// immediately, moves that they never saw are counted, and the journal has only a few events.
 #[test]
 fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
     const MOVES: u64 = 20_000;
@@ -158,7 +158,7 @@ fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
     }
     let lab = Lab::new("flapk");
     let vtepd = Vtepd::start(&lab.leaf, &[]);
-    // The peers do not know it, and hand it to their hosts.
+    // The peers do not know the address, so they flood its frames to their hosts.
     let mac = MacAddr([2, 0, 0, 0, 0, 0x66]);
     bridge(&lab.leaf, &remote_mac(mac, 10, PEER));
     vtepd.wait_for("the address", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 3);
@@ -170,7 +170,7 @@ fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
         format!("fdb replace {mac} dev vx10 dst {vtep} self extern_learn\n")
     };
     let start = Instant::now();
-    // The last one is to PEER, and then one more.
+    // The last of these moves is to PEER, and one more follows.
     bridge(&lab.leaf, &(0..MOVES).map(write).collect::<String>());
     let flapped = start.elapsed();
     bridge(&lab.leaf, &write(MOVES));
@@ -188,21 +188,21 @@ fn a_mac_that_flaps_in_the_kernel_is_followed_and_not_told_each_time() {
     assert_eq!(settled["vtep"], PEER2.to_string());
     assert!(settled["moves"].as_u64().unwrap() <= followed, "{settled}");
     assert_eq!(told(&vtepd, mac, "mac-flapping").len(), 1);
-    // Five that are told before it is called flapping, and the one by which it is.
+    // Five moves are reported before the address counts as flapping, and the one that makes it so.
     assert_eq!(told(&vtepd, mac, "mac-moved").len(), 6);
     assert_eq!(vtepd.metrics().get("vtepd_flapping_addresses_total"), 1);
     for asked in ["counters", "status"] {
         assert_eq!(vtepd.ask(&[asked])["moves"]["flapping"], 1);
     }
-    // Afterwards a move is a move again.
+    // Afterwards a move is reported as a move again.
     bridge(&lab.leaf, &remote_mac(mac, 10, PEER));
     let took = follows(&lab, mac, 1);
     assert!(took < FOLLOWS, "{took:?}");
     assert_eq!(told(&vtepd, mac, "mac-moved").len(), 7);
 }
 
-/// Two hosts with one address, both talking: it is learned elsewhere a few times a second, what is
-/// refused is counted, and once only one of them talks it is found there.
+/// Two hosts send from the same address. It moves a few times a second, and refused moves are
+/// counted. When only one of them sends, the address is found there.
 #[test]
 fn a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second() {
     if !can_run("a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second") {
@@ -230,7 +230,7 @@ fn a_mac_that_flaps_in_received_frames_is_moved_a_few_times_a_second() {
     assert_eq!(learned("new"), 1);
     assert_eq!(told(&vtepd, mac, "mac-flapping").len(), 1);
     wait_for("it to come to rest", || told(&vtepd, mac, "mac-settled").len() == 1);
-    // It is where somebody was heard last; and follows when somebody else speaks alone.
+    // The address is where it was last learned, and follows when only one host sends.
     for (who, place) in [(&lab.far, 1), (&lab.farther, 2), (&lab.far, 1)] {
         claim(who, mac);
         let took = follows(&lab, mac, place);

@@ -1,5 +1,5 @@
-//! What needs kernel modules that the machines of the other tests lack (8021q, vrf, sch_netem): run
-//! in `tests/linux-vm`'s guest.
+//! Tests that need kernel modules which the machines of the other tests lack (8021q, vrf,
+//! sch_netem). They run in the guest of `tests/linux-vm`.
 
 #![allow(
     clippy::expect_used,
@@ -12,8 +12,7 @@
 use vtepd_tests::lab::{VNI, ip, run, sysctl};
 use vtepd_tests::{Lab, Setup, Vtepd, sockets};
 
-/// Links without super-frames that would take an emulated machine long, and a worker that may take
-/// its time.
+/// MTUs that an emulated machine can handle quickly.
 fn lab(case: &str) -> Lab {
     Lab::with(case, Setup { overlay_mtu: 1500, underlay_mtu: 1550, ..Setup::default() })
 }
@@ -22,7 +21,7 @@ fn start(lab: &Lab) -> Vtepd {
     Vtepd::start_configured(&lab.leaf, "[takeover]\nstall-limit-ms = 5000\n", &["--no-fpm"])
 }
 
-/// The leaf takes the tag off: `hp10.100` is in the bridge, not `hp10`.
+/// The leaf removes the tag: `hp10.100` is in the bridge, not `hp10`.
 #[test]
 #[ignore = "needs 8021q: tests/linux-vm 6.1 modules"]
 fn hosts_on_vlan_interfaces_of_the_leaf() {
@@ -94,7 +93,7 @@ fn svis_in_a_vrf() {
     assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
 }
 
-/// An uplink's delay and loss hold for what vtepd sends.
+/// An uplink's netem delay and loss apply to vtepd's packets.
 #[test]
 #[ignore = "needs sch_netem: tests/linux-vm 6.1 modules"]
 fn netem_on_uplinks() {

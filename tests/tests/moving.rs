@@ -1,8 +1,8 @@
-//! A VNI moves between the userspace and the kernel datapath under load: nothing is lost or
-//! doubled, and next to nothing arrives out of order.
+//! A VNI moves between the userspace and the kernel datapath under load. No frame is lost or
+//! duplicated, and very few are reordered.
 //!
-//! A routing rule that may match the VNI's packets comes and goes. It sends them where they go
-//! without it, so that only the datapath changes.
+//! A routing rule that may match the VNI's packets appears and disappears. It routes them as
+//! before, so that only the datapath changes.
 
 #![allow(
     clippy::expect_used,
@@ -18,16 +18,16 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd};
 
 const QUEUE_PAIRS: usize = 16;
-/// How often the VNI moves away and back.
+/// Number of moves away and back.
 const ROUNDS: u32 = 10;
 const RULE: &str = "pref 100 to 10.0.0.2 lookup main";
 
-/// Frames per second: the environment's `RATE`.
+/// Frames per second: `RATE` from the environment.
 fn rate() -> u32 {
     std::env::var("RATE").ok().and_then(|rate| rate.parse().ok()).unwrap_or(50_000)
 }
 
-/// What becomes of a stream while the VNI moves away and back ten times.
+/// Checks the losses of a stream while the VNI moves away and back ten times.
 fn moved(lab: &Lab, vtepd: &Vtepd, way: &str, from: &Host, to: &Host, mark: u64) {
     let rate = Rate { frames: rate(), queue_pairs: QUEUE_PAIRS, payload: 64 };
     let stream = Stream::start(from, to, rate, mark);
@@ -50,7 +50,7 @@ fn moved(lab: &Lab, vtepd: &Vtepd, way: &str, from: &Host, to: &Host, mark: u64)
         "{way}: {rate:?}: of {frames} frames, lost, doubled and damaged {fate:?}, {reordered} reordered"
     );
     assert_eq!(fate, (0, 0, 0), "{way}: lost, doubled and damaged of {frames}");
-    // When a VNI goes, the kernel may forward frames before the worker has sent those it was given.
+    // When a VNI leaves, the kernel may forward frames before the worker has sent its last ones.
     assert!(reordered <= frames / 1000, "{way}: {reordered} of {frames} are reordered");
 }
 

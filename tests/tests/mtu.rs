@@ -1,5 +1,5 @@
-//! L22 and what labs have: an underlay whose MTU equals the overlay's. What does not fit stays the
-//! kernel's job, and the result is what it was without vtepd.
+//! L22: an underlay whose MTU equals the overlay's, as many labs have it. Frames that do not fit
+//! stay with the kernel, and the result is the same as without vtepd.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,8 +11,8 @@ use vtepd_tests::lab::{ETH, VNI, ip, run, sysctl};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::{Ethernet, Ipv4Packet};
 
-/// Fragments and whole packets of the underlay, towards a router: how many, and how many of them
-/// are parts.
+/// Captures UDP packets from the leaf at the routers during `act`. Returns how many there were, and
+/// how many of them were fragments.
 fn on_the_underlay(lab: &Lab, act: impl FnOnce()) -> (usize, usize) {
     let to_leaf = |frame: &[u8]| {
         let Ok((_, packet)) = Ethernet::parse(frame) else { return false };
@@ -30,9 +30,9 @@ fn on_the_underlay(lab: &Lab, act: impl FnOnce()) -> (usize, usize) {
     (frames.len(), parts)
 }
 
-/// What big inner packets see, with and without don't-fragment.
+/// Results of pings with large packets, with and without don't-fragment.
 fn story(lab: &Lab, df: &str) -> Vec<String> {
-    // What hosts have learnt about the path before.
+    // Path MTUs that hosts have learned before.
     for host in [&lab.host, &lab.far] {
         run(&host.ns, "ip route flush cache");
     }
@@ -76,7 +76,7 @@ fn big_packets_fare_as_with_kernel_vxlan_where_both_mtus_are_equal() {
             );
             assert!(metrics.vni_frames(VNI, "encapsulated") > 0);
             assert_eq!(metrics.dropped("too_big"), 0, "{}", metrics.0);
-            // The frame that just fits is vtepd's, the one that is one byte longer the kernel's.
+            // vtepd forwards a frame that just fits. A frame one byte longer stays with the kernel.
             let pair = Pair::of(&lab.host, &lab.far);
             for (payload, vtepds) in [(1500 - 50 - 28, 1), (1500 - 50 - 27, 0)] {
                 let before = vtepd.metrics().vni_frames(VNI, "encapsulated");
@@ -97,8 +97,7 @@ fn big_packets_fare_as_with_kernel_vxlan_where_both_mtus_are_equal() {
                 }
             }
         }
-        // TCP finds the path's MTU by itself, although its super-frames' segments do not fit at
-        // first.
+        // TCP discovers the path MTU, although its super-frames' segments are too long at first.
         let _vtepd = Vtepd::start(&lab.leaf, &[]);
         for host in [&lab.host, &lab.far] {
             run(&host.ns, "ip route flush cache");
@@ -107,7 +106,8 @@ fn big_packets_fare_as_with_kernel_vxlan_where_both_mtus_are_equal() {
     }
 }
 
-/// A host that routes through the leaf's SVI learns the path's MTU from the kernel, as before.
+/// A host that routes through the leaf's SVI learns the path MTU from the kernel, with vtepd as
+/// without.
 #[test]
 fn l22_icmp_fragmentation_needed_has_the_right_mtu() {
     if !can_run("l22_icmp_fragmentation_needed_has_the_right_mtu") {
@@ -134,7 +134,7 @@ fn l22_icmp_fragmentation_needed_has_the_right_mtu() {
     let attempt = || {
         run(&lab.next.ns, "ip route flush cache");
         let socket = lab.next.ns.enter(|| UdpSocket::bind("172.16.9.2:0")).unwrap().unwrap();
-        // Linux sets don't-fragment on what fits the path as far as it is known.
+        // Linux sets don't-fragment on packets that fit the known path MTU.
         socket.connect((lab.far.ip(), 9)).unwrap();
         // UDP over IPv4.
         let udp = |frame: &[u8]| frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&17);

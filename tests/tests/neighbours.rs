@@ -1,5 +1,5 @@
-//! What the leaf's bridge and its SVIs do stays as it was: ARP and ND suppression, and routing
-//! between VNIs.
+//! ARP and ND suppression of the leaf's bridge and routing between VNIs over its SVIs work as
+//! without vtepd.
 
 #![allow(
     clippy::expect_used,
@@ -20,8 +20,9 @@ use wire::checksum::Sum;
 use wire::nd::{LinkLayerOption, Neighbor};
 use wire::{Arp, Ethernet, Ipv6, MacAddr, number};
 
-/// An ARP request to all, or a neighbour solicitation to many (RFC 4861 section 4.3). A check of a
-/// known neighbour is unicast, and forwarded, suppressed or not (`br_handle_frame_finish()`).
+/// Whether a frame is a broadcast ARP request or a multicast neighbour solicitation (RFC 4861
+/// section 4.3). Requests to a known neighbour are unicast, and the bridge forwards them with or
+/// without suppression (`br_handle_frame_finish()`).
 fn asks(frame: &[u8]) -> bool {
     let arp = frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
     let solicitation = frame.get(12..14) == Some(&[0x86, 0xdd])
@@ -30,7 +31,7 @@ fn asks(frame: &[u8]) -> bool {
     frame[0] & 1 == 1 && (arp || solicitation)
 }
 
-/// Turns IPv6 on, without questions whether an address is taken already.
+/// Turns IPv6 on without duplicate address detection.
 fn ipv6(host: &Host) {
     for (name, value) in
         [("dad_transmits", "0"), ("router_solicitations", "0"), ("disable_ipv6", "0")]
@@ -39,8 +40,8 @@ fn ipv6(host: &Host) {
     }
 }
 
-/// With `neigh_suppress` on the vxlan port the bridge answers for hosts that the SVI's neighbours
-/// know; the others are asked through the overlay, as with kernel VXLAN.
+/// With `neigh_suppress` on the vxlan port the bridge answers for hosts in the SVI's neighbour
+/// table. Requests for other hosts pass the overlay, as with kernel VXLAN.
 #[test]
 fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
     if !can_run("l21_the_bridge_answers_arp_and_nd_for_whom_it_knows") {
@@ -64,7 +65,7 @@ fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
             mac = lab.far.mac()
         ),
     );
-    // Whoever is asked for has the answer to the other direction.
+    // The answering hosts need no requests of their own.
     for host in [&lab.far, &lab.farther] {
         ip(
             &host.ns,
@@ -98,7 +99,7 @@ fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
                     "requests that {address} has seen: {asked:02x?}"
                 );
                 if let (Some(vtepd), Some(before)) = (vtepd, before) {
-                    // IPv6 floods a thing or two of its own.
+                    // IPv6 also floods some packets of its own.
                     assert!(
                         suppressed || flooded(vtepd) > before,
                         "{address}: {}",
@@ -113,7 +114,7 @@ fn l21_the_bridge_answers_arp_and_nd_for_whom_it_knows() {
     attempt(Some(&vtepd));
 }
 
-/// From a subnet in one VNI to a subnet in another, routed by the leaf; and to the leaf itself.
+/// From a subnet in one VNI to a subnet in another, routed by the leaf, and to the leaf itself.
 #[test]
 fn the_leaf_routes_between_vnis_through_its_svis() {
     const OTHER: u32 = 20;
@@ -124,7 +125,7 @@ fn the_leaf_routes_between_vnis_through_its_svis() {
     lab.overlay(OTHER, "nolearning", "nolearning", "");
     sysctl(&lab.leaf, "ipv4/ip_forward", "1");
     ip(&lab.leaf, "addr add 192.168.10.254/24 dev br10\naddr add 192.168.20.254/24 dev br20");
-    // One side is in VNI 10 alone, the other in VNI 20 alone.
+    // One host is only in VNI 10, the other only in VNI 20.
     ip(&lab.host.ns, "addr flush dev eth20\nroute add 192.168.20.0/24 via 192.168.10.254");
     ip(&lab.far.ns, "addr flush dev eth10\nroute add 192.168.10.0/24 via 192.168.20.254");
     let attempt = || {
@@ -141,11 +142,11 @@ fn the_leaf_routes_between_vnis_through_its_svis() {
     for way in ["encapsulated", "decapsulated"] {
         assert!(metrics.vni_frames(OTHER, way) > 20, "{}", metrics.0);
     }
-    // What stays on the leaf is no business of the overlay it came from.
+    // Frames that the leaf routes do not enter the overlay that they came from.
     assert_eq!(metrics.vni_frames(VNI, "decapsulated"), 0, "{}", metrics.0);
 }
 
-/// How the host's question is put.
+/// The form of the host's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Question {
     Arp,
@@ -156,11 +157,12 @@ enum Question {
 
 use Question::{Arp as ArpRequest, Solicitation, UnicastArp, UnicastSolicitation};
 
-/// A question of `from` for the addresses of `whom`.
+/// A request of `from` for the addresses of `whom`.
 fn question(kind: Question, from: &Host, whom: &Host) -> Vec<u8> {
     let everybody = match kind {
         ArpRequest => MacAddr::BROADCAST,
-        // The solicited-node address (RFC 4291 section 2.7.1), as a group (RFC 2464 section 7).
+        // The solicited-node address (RFC 4291 section 2.7.1), as a multicast MAC address (RFC 2464
+        // section 7).
         Solicitation => MacAddr([0x33, 0x33, 0xff, 0, 0, whom.number]),
         UnicastArp | UnicastSolicitation => whom.mac(),
     };
@@ -190,7 +192,7 @@ fn question(kind: Question, from: &Host, whom: &Host) -> Vec<u8> {
     [&ethernet.as_bytes()[..], ip.as_bytes(), message.as_bytes(), option.as_bytes()].concat()
 }
 
-/// Whether a frame is a question for an address, ours or anybody's; or an answer.
+/// Whether a frame is an ARP request or a neighbour solicitation.
 fn is_question(frame: &[u8]) -> bool {
     let arp = frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
     arp || frame.get(12..14) == Some(&[0x86, 0xdd])
@@ -205,9 +207,9 @@ fn is_answer(frame: &[u8]) -> bool {
         && frame.get(54) == Some(&136)
 }
 
-/// Each kind of question, with the bridge knowing the asked host's place, its neighbour entry, both
-/// or neither: who sees the question and how many answers come. With vtepd it is as without, and
-/// the bridge answers for whom it knows wholly and for nobody else.
+/// Each kind of request, with the bridge knowing the target's FDB entry, its neighbour entry, both
+/// or neither. The number of requests and answers is the same with vtepd as without. The bridge
+/// answers only if it has both entries.
 #[test]
 fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
     if !can_run("l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known") {
@@ -234,7 +236,7 @@ fn l21_the_bridge_answers_only_where_fdb_and_neighbour_are_both_known() {
         let mut outcomes = BTreeMap::new();
         for (fdb, neighbour) in [(true, true), (true, false), (false, true), (false, false)] {
             let place = if fdb { "replace" } else { "del" };
-            // Without an entry there is nothing to delete.
+            // The command fails if there is no entry to delete.
             let _ = lab.leaf.output(&[
                 "bridge",
                 "fdb",

@@ -1,4 +1,4 @@
-//! Several next hops: whose flows move when one goes, and IPv6 ones for IPv4 routes.
+//! Several next hops: the flows that move when one is lost, and IPv6 next hops of IPv4 routes.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -19,16 +19,16 @@ use vtepd_tests::{Capture, Lab, Vtepd, sockets, wait_for};
 use wire::MacAddr;
 
 const FLOWS: u32 = 128;
-/// Where the queue pair stands in an inner frame: behind Ethernet, IPv4 and UDP headers and five
-/// bytes of BTH.
+/// Offset of the queue pair in an inner frame: after Ethernet, IPv4 and UDP headers and five bytes
+/// of BTH.
 const QUEUE_PAIR: std::ops::Range<usize> = 47..50;
 
-/// The links from the leaf to the routers: the leaf's name of each, the router's number, and its
-/// name of it.
+/// The links between the leaf and the routers: the leaf's name, the router's number, and the
+/// router's name.
 const UPLINKS: [(&str, usize, &str); 4] =
     [("up1", 0, "leaf"), ("up2", 1, "leaf"), ("up3", 0, "third"), ("up4", 1, "fourth")];
 
-/// Gives the leaf two more uplinks, and routes over all four.
+/// Adds two uplinks to the leaf, and routes over all four.
 fn four_uplinks(lab: &Lab) {
     for (up, router, name) in &UPLINKS[2..] {
         let (mtu, router) = (lab.setup.underlay_mtu, &lab.routers[*router]);
@@ -55,8 +55,8 @@ struct Fabric<'a> {
 }
 
 impl Fabric<'_> {
-    /// Sends one frame of each flow and says which uplink each of them took. Those of lost frames
-    /// are absent.
+    /// Sends one frame of each flow and returns each flow's uplink. Flows with a lost frame are
+    /// absent.
     fn taken(&self) -> BTreeMap<u32, &'static str> {
         let Self { lab, uplinks } = self;
         let watch = |(up, router, name): &(_, usize, &str)| {
@@ -78,7 +78,7 @@ impl Fabric<'_> {
         watching.into_iter().flat_map(flows).collect()
     }
 
-    /// Waits until every flow goes somewhere and none by `lost`; says where.
+    /// Waits until every flow has an uplink other than `lost`. Returns the uplinks.
     fn settled_without(&self, lost: &str) -> BTreeMap<u32, &'static str> {
         let mut taken = BTreeMap::new();
         wait_for(&format!("all flows to leave {lost}"), || {
@@ -95,8 +95,8 @@ fn only_those_of(lost: &str, before: &BTreeMap<u32, &str>, after: &BTreeMap<u32,
     }
 }
 
-/// A lost next hop moves its own flows and no others, whether its link or its gateway is lost; they
-/// come back with it.
+/// A lost next hop moves its own flows and no others, whether its link or its gateway is lost. The
+/// flows return with it.
 #[test]
 fn a_lost_next_hop_moves_only_its_flows() {
     if !can_run("a_lost_next_hop_moves_only_its_flows") {
@@ -115,7 +115,7 @@ fn a_lost_next_hop_moves_only_its_flows() {
     ip(&lab.routers[0], "link set third up");
     wait_for("the flows of up3 to come back", || fabric.taken() == before);
 
-    // A gateway that has gone silent behind a link that is up.
+    // A gateway that does not answer, behind a link that is up.
     ip(&lab.routers[1], "link set fourth arp off");
     ip(&lab.leaf, "neigh flush dev up4");
     only_those_of("up4", &before, &fabric.settled_without("up4"));
@@ -123,9 +123,9 @@ fn a_lost_next_hop_moves_only_its_flows() {
     wait_for("the flows of up4 to come back", || fabric.taken() == before);
 }
 
-/// IPv4 routes with IPv6 next hops (RFC 8950), as BGP unnumbered makes them: both routers are
-/// `fe80::1` on their links. A gateway that changes its MAC address is followed; one that falls
-/// silent is left.
+/// IPv4 routes with IPv6 next hops (RFC 8950), as in BGP unnumbered: both routers are `fe80::1` on
+/// their links. vtepd follows a gateway that changes its MAC address, and stops using one that does
+/// not answer.
 #[test]
 fn rfc8950_ipv4_routes_have_ipv6_next_hops() {
     if !can_run("rfc8950_ipv4_routes_have_ipv6_next_hops") {
@@ -142,8 +142,8 @@ fn rfc8950_ipv4_routes_have_ipv6_next_hops() {
         ipv6(router, "leaf");
         ip(router, "addr add fe80::1/64 dev leaf nodad");
     }
-    // Nothing leads to the routers but ND. With the last address of an interface the kernel flushes
-    // its routes.
+    // Without IPv4 addresses on the uplinks, only ND resolves the routers. The kernel flushes the
+    // routes of an interface with its last address.
     for (up, number) in [("up1", 1), ("up2", 2)] {
         ip(&lab.leaf, &format!("addr del 10.1.{number}.1/31 dev {up}"));
     }

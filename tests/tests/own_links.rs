@@ -1,4 +1,4 @@
-//! Somebody sets vtepd's own interfaces down, or deletes them: hosts go on talking.
+//! vtepd's own interfaces are set down or deleted. Traffic of the hosts continues.
 
 #![allow(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Packet filters that may match VXLAN packets keep a VNI with kernel VXLAN; others do not. What
-//! each filter does to frames, the table in `equivalence.rs` compares.
+//! A VNI stays with the kernel if packet filters may match its packets, and is taken over
+//! otherwise. The table in `equivalence.rs` compares what each filter does to frames.
 
 #![allow(
     clippy::expect_used,
@@ -14,10 +14,10 @@ use vtepd_tests::lab::{VNI, run};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Vtepd};
 
-/// A table of nftables with one rule that may match.
+/// An nftables table with one rule that may match.
 const MATCHING: &str = "add table ip zz; add chain ip zz c { type filter hook input priority 0; }; add rule ip zz c udp dport 4789 drop";
 
-/// Runs commands of nft.
+/// Runs nft commands.
 fn nft(lab: &Lab, commands: &str) {
     lab.leaf.run(&["nft", commands]).unwrap_or_else(|error| panic!("{commands}: {error}"));
 }
@@ -31,7 +31,8 @@ fn wait_until_taken(vtepd: &Vtepd) {
     vtepd.wait_for("the VNI to be taken over", |metrics| metrics.has_vni(VNI));
 }
 
-/// With these filters, the VNI is taken over: once all rules have been read for certain.
+/// Checks that the VNI is taken over with these filters. A matching rule is added and deleted, so
+/// that vtepd has certainly read all rules.
 fn assert_harmless(lab: &Lab, vtepd: &Vtepd, what: &str) {
     nft(lab, MATCHING);
     wait_until_left(vtepd);
@@ -40,7 +41,7 @@ fn assert_harmless(lab: &Lab, vtepd: &Vtepd, what: &str) {
     wait_until_taken(vtepd);
 }
 
-/// A base chain of table `inet t` and rules for it.
+/// A base chain of table `inet t` with these rules.
 fn with(chain: &str, rules: &[&str]) -> String {
     let rules = rules.iter().map(|rule| format!("add rule inet t c {rule};"));
     format!("add table inet t; add chain inet t c {{ {chain}; }}; {}", rules.collect::<String>())
@@ -77,7 +78,7 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
             ],
         ),
         (INPUT, &["udp dport 4789 counter", "counter", "ct state established accept"]),
-        // A firewall that lets VXLAN in.
+        // A firewall that accepts VXLAN.
         (
             firewall,
             &["iif lo accept", "ct state established accept", "udp dport 4789 accept", "log"],
@@ -99,7 +100,8 @@ fn rules_that_cannot_match_leave_the_vni_with_vtepd() {
         assert_harmless(&lab, &vtepd, &rules.join(", "));
         nft(&lab, "delete table inet t");
     }
-    // A jump that nothing takes, a flowtable, and a netdev chain at an interface that is no uplink.
+    // A jump that no packet takes, a flowtable, and a netdev chain on an interface that is not an
+    // uplink.
     nft(&lab, "add table inet t; add chain inet t d; add rule inet t d drop");
     nft(
         &lab,
@@ -167,7 +169,7 @@ fn rules_that_may_match_leave_the_vni_with_the_kernel() {
         nft(&lab, "delete table inet t");
         wait_until_taken(&vtepd);
     }
-    // Chains that others call, and chains of single interfaces.
+    // Chains that are reached by a jump, and chains of single interfaces.
     nft(&lab, "add table inet t; add chain inet t d; add rule inet t d udp dport 4789 drop");
     nft(&lab, &with(INPUT, &["meta l4proto udp jump d"]));
     wait_until_left(&vtepd);
@@ -183,7 +185,7 @@ fn rules_that_may_match_leave_the_vni_with_the_kernel() {
     }
 }
 
-/// What Docker writes into the namespace of each container with a network of its own.
+/// Adds the rules that Docker writes into a container's network namespace.
 fn docker(lab: &Lab, iptables: &str) {
     for command in [
         "-N DOCKER_OUTPUT",
@@ -199,7 +201,7 @@ fn docker(lab: &Lab, iptables: &str) {
     }
 }
 
-/// With both kinds of iptables: Docker's rules for its name server disturb nobody, and rules for
+/// With both kinds of iptables: Docker's rules for its name server do not matter, and rules for
 /// VXLAN do.
 #[test]
 fn rules_of_docker_leave_the_vni_with_vtepd() {
@@ -232,7 +234,7 @@ fn rules_of_docker_leave_the_vni_with_vtepd() {
             run(&lab.leaf, &format!("{iptables} -t {table} -D {rule}"));
             wait_until_taken(&vtepd);
         }
-        // What cannot match: read for certain once the rule behind it has been.
+        // Rules that cannot match. vtepd has certainly read them once it reacts to a later rule.
         for (table, rule) in [
             ("filter", "INPUT -p tcp --dport 22 -j DROP"),
             ("filter", "INPUT -p udp -m udp ! --dport 4789 -m comment --comment x -j DROP"),
@@ -252,8 +254,8 @@ fn rules_of_docker_leave_the_vni_with_vtepd() {
     }
 }
 
-/// A rule that only marks packets comes and goes while frames flow both ways: all arrive, once and
-/// in order.
+/// A rule that only marks packets appears and disappears while frames pass in both directions. All
+/// frames arrive once and in order.
 #[test]
 fn a_rule_that_comes_and_goes_disturbs_no_frame() {
     if !can_run("a_rule_that_comes_and_goes_disturbs_no_frame") {
@@ -279,8 +281,9 @@ fn a_rule_that_comes_and_goes_disturbs_no_frame() {
     }
 }
 
-/// A strict reverse path filter comes and goes while frames flow both ways by both uplinks: all
-/// arrive, once, and vtepd still takes what comes from VTEPs whose route uses the uplink.
+/// A strict reverse path filter appears and disappears while frames pass in both directions over
+/// both uplinks. All frames arrive once, and vtepd still decapsulates packets of VTEPs whose route
+/// uses the uplink.
 #[test]
 fn a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame() {
     if !can_run("a_reverse_path_filter_that_all_packets_pass_disturbs_no_frame") {

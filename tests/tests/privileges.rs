@@ -1,4 +1,4 @@
-//! After its start vtepd has few capabilities, and a filter of system calls; and all that it does
+//! After its start vtepd has few capabilities and a system call filter. Everything that it does
 //! later still works.
 
 #![allow(
@@ -24,7 +24,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
 }
 
-/// Every thread has given up what it does not need.
+/// Checks that every thread has dropped its unneeded privileges.
 fn assert_confined(vtepd: &Vtepd) {
     let mut threads = 0;
     for task in std::fs::read_dir(format!("/proc/{}/task", vtepd.pid())).unwrap() {
@@ -58,21 +58,21 @@ fn what_comes_later_works_with_few_privileges() {
     assert_confined(&vtepd);
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
 
-    // A netdev, its bridge and its ports that come later, with the bypass.
+    // A netdev, its bridge and its ports that are added later, with the bypass.
     lab.overlay(20, "nolearning", "nolearning", "");
     vtepd.wait_for("the VNI that came later", |metrics| metrics.has_vni(20));
     lab.wait_for_ports(20);
     sockets::ping(&lab.host, lab.far.ip_in(20), 5, 56, &[]);
     vtepd.wait_for("its frames", |metrics| metrics.vni_frames(20, "encapsulated") >= 5);
 
-    // Another configuration.
+    // A changed configuration.
     std::fs::write(&file, "[entropy]\nseed = 2\n").unwrap();
     vtepd.hangup();
     vtepd.wait_for("the configuration", |metrics| {
         metrics.get("vtepd_configuration_generation") == 2
     });
 
-    // Questions and changes.
+    // API requests and changes.
     let [source, destination] = [&lab.host, &lab.far].map(|host| host.ip().to_string());
     let flow = ["--dst-mac", &lab.far.mac().to_string(), "--src", &source, "--dst", &destination];
     let explained = vtepd.ask(&[&["explain", "--vni", "10", "--qp", "17"][..], &flow].concat());
@@ -82,14 +82,14 @@ fn what_comes_later_works_with_few_privileges() {
     assert!(vtepd.ctl(&["attach", "20"]).status.success());
     vtepd.wait_for("the VNI to be back", |metrics| metrics.has_vni(20));
 
-    // Its own interface, set down.
+    // Its own interface is set down.
     ip(&lab.leaf, "link set vtepd-bridge down");
     wait_for("the interface to be up again", || {
         run(&lab.leaf, "ip -o link show vtepd-bridge").contains(",UP")
     });
     sockets::ping(&lab.host, lab.far.ip(), 5, 56, &[]);
 
-    // A successor.
+    // A successor with `--replace`.
     let mut successor = Vtepd::spawn(&lab.leaf, &[&arguments[..], &["--replace"]].concat());
     let (status, log) = vtepd.wait();
     assert!(status.success() && log.contains("another vtepd takes over"), "{status}: {log}");

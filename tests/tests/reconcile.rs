@@ -1,5 +1,4 @@
-//! Whatever happens to the kernel's objects: in the end vtepd's tables are the kernel's, and frames
-//! get through.
+//! After any change of the kernel's objects, vtepd's tables equal the kernel's, and frames pass.
 
 #![allow(
     clippy::expect_used,
@@ -19,17 +18,17 @@ use vtepd_tests::lab::{VNI, bridge, ifindex, ip, run};
 use vtepd_tests::normal_form::{Lines, bypass_differences, differences, of_kernel, of_vtepd};
 use vtepd_tests::{Lab, PATIENCE, Vtepd, sockets, wait_for};
 
-/// The vxlan netdev of the first overlay and its bridge, as they are called now.
+/// The current names of the first overlay's vxlan netdev and bridge.
 type Names<'a> = (&'a str, &'a str);
 
 const NAMES: Names<'_> = ("vx10", "br10");
 
-/// Waits until vtepd has what the kernel has of these netdevs; returns the lines.
+/// Waits until vtepd's tables equal the kernel's for these netdevs. Returns the lines.
 fn agree(what: &str, lab: &Lab, vtepd: &Vtepd, netdevs: &[(u32, Names<'_>)]) -> Lines {
     let (vnis, names): (Vec<u32>, Vec<Names<'_>>) = netdevs.iter().copied().unzip();
     let mut last = (Lines::new(), vec![String::new()]);
     wait_until(PATIENCE, || {
-        // What is not there yet is no list.
+        // vtepctl refuses requests for a VNI that is not taken over yet.
         if !vnis.iter().all(|vni| vtepd.metrics().has_vni(*vni)) {
             return false;
         }
@@ -45,7 +44,7 @@ fn agree(what: &str, lab: &Lab, vtepd: &Vtepd, netdevs: &[(u32, Names<'_>)]) -> 
     kernel
 }
 
-/// Frames get through both ways, by vtepd.
+/// Checks that frames pass in both directions through vtepd.
 fn traffic(what: &str, lab: &Lab, vtepd: &Vtepd) {
     let frames = || {
         ["encapsulated", "decapsulated"].map(|direction| vtepd.metrics().vni_frames(VNI, direction))
@@ -56,13 +55,13 @@ fn traffic(what: &str, lab: &Lab, vtepd: &Vtepd) {
         // A busy machine may have sent a fourth request.
         assert!(said.contains(" 0% packet loss"), "{what}: {said}");
     }
-    // The last one is counted when its batch is done.
+    // The last one is counted when its batch is complete.
     wait_for(&format!("{what}: six frames more than {before:?} by vtepd"), || {
         frames().iter().zip(before).all(|(now, before)| *now >= before + 6)
     });
 }
 
-/// The leaf's overlay once more, where its netdev or its bridge is gone.
+/// Creates the leaf's vxlan netdev and its entries again.
 fn make_again(lab: &Lab, local: &str) {
     let mtu = lab.setup.overlay_mtu;
     ip(
@@ -76,14 +75,14 @@ fn make_again(lab: &Lab, local: &str) {
     lab.entries(VNI);
 }
 
-/// Renamed, moved, down and up, deleted and made again: uplink, bridge and vxlan netdev.
+/// Uplink, bridge and vxlan netdev are renamed, moved, set down and up, deleted and created again.
 #[test]
 fn links_are_followed_whatever_becomes_of_them() {
     if !can_run("links_are_followed_whatever_becomes_of_them") {
         return;
     }
     let lab = Lab::new("links");
-    // Bindings of MAC and IP addresses, and a next hop that has more weight.
+    // Bindings of MAC and IP addresses, and a next hop with more weight.
     ip(
         &lab.leaf,
         &format!(
@@ -116,7 +115,7 @@ fn links_are_followed_whatever_becomes_of_them() {
         ("fabric", "br10", NAMES),
         ("core1", "up1", NAMES),
     ] {
-        // Before Linux 6.2 nothing is renamed while it is up.
+        // Before Linux 6.2 an interface cannot be renamed while it is up.
         if lab.leaf.run(&["ip", "link", "set", from, "name", to]).is_err() {
             println!(
                 "SKIPPED links_are_followed_whatever_becomes_of_them (renaming): the kernel renames nothing that is up"
@@ -149,7 +148,7 @@ fn links_are_followed_whatever_becomes_of_them() {
     leaf("link set vx10 type bridge_slave learning off");
     settled("all back", NAMES);
 
-    // Its learned entries go with it when it goes down.
+    // The netdev's learned entries disappear when it goes down.
     leaf("link set vx10 down");
     vtepd.wait_for("vx10 to be left", |m| m.left("vx10").is_some_and(|why| why == "down"));
     leaf("link set vx10 up");
@@ -165,7 +164,7 @@ fn links_are_followed_whatever_becomes_of_them() {
     make_again(&lab, "10.0.0.1");
     assert_ne!(ifindex(&lab.leaf, "vx10"), old);
     settled("made again", NAMES);
-    // Both at once, and nobody waits in between.
+    // Both together, without waiting in between.
     leaf(
         "link del vx10\nlink del br10\nlink add br10 type bridge mcast_snooping 0\nlink set br10 up",
     );
@@ -178,7 +177,7 @@ fn links_are_followed_whatever_becomes_of_them() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
 }
 
-/// VNIs come and go, the VTEP's address and the MTU change.
+/// VNIs appear and disappear, and the VTEP's address and the MTU change.
 #[test]
 fn vnis_addresses_and_mtus_are_followed() {
     if !can_run("vnis_addresses_and_mtus_are_followed") {
@@ -205,7 +204,8 @@ fn vnis_addresses_and_mtus_are_followed() {
         traffic("a VNI less", &lab, &vtepd);
     }
 
-    // From 10.0.0.1 to 10.0.0.9 and back: first the netdev changes, then it is made again.
+    // From 10.0.0.1 to 10.0.0.9 and back: first by a change of the netdev, then by creating it
+    // again.
     for (from, to) in [("10.0.0.1", "10.0.0.9"), ("10.0.0.9", "10.0.0.1")] {
         for (router, number) in lab.routers.iter().zip(1..) {
             ip(router, &format!("route replace {to}/32 via 10.1.{number}.1"));
@@ -226,7 +226,7 @@ fn vnis_addresses_and_mtus_are_followed() {
             }
             bridge(peer, &entries);
         }
-        // Routes that prefer the address go with it, without an event.
+        // Routes with this source address disappear with it, without a notification.
         ip(&lab.leaf, &format!("addr add {to}/32 dev lo\naddr del {from}/32 dev lo"));
         for peer in 2..=3 {
             ip(
@@ -248,7 +248,8 @@ fn vnis_addresses_and_mtus_are_followed() {
         traffic(to, &lab, &vtepd);
     }
 
-    // The outer headers are 36 bytes behind the Ethernet header, the limit has the inner one.
+    // The limit applies to the inner frame with its Ethernet header. IPv4, UDP and VXLAN headers
+    // take 36 bytes more.
     let limit = || vtepd.ask(&["vni"])[0]["taken"]["frame_limit"].as_u64();
     for mtu in [3000_u64, 9000] {
         for up in ["up1", "up2"] {
@@ -261,8 +262,9 @@ fn vnis_addresses_and_mtus_are_followed() {
     assert_eq!(vtepd.metrics().dropped_in_all(), 0, "{}", vtepd.metrics().0);
 }
 
-/// Q18: so much happens while vtepd is stopped that the kernel drops events (ENOBUFS). It reads
-/// everything again, says so and counts it, and nothing is missing or too much, of any kind.
+/// Q18: while vtepd is stopped, so many events occur that the kernel drops some (ENOBUFS). vtepd
+/// reads all tables again, reports and counts that, and its tables of every kind equal the
+/// kernel's.
 #[test]
 fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
     if !can_run("q18_what_a_stopped_vtepd_did_not_hear_it_reads_again") {
@@ -283,7 +285,7 @@ fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
 
     let signal = |signal| kill(Pid::from_raw(vtepd.pid()), signal).unwrap();
     signal(Signal::SIGSTOP);
-    // Eight megabytes of events are about 10,000 entries.
+    // More events than the socket's receive buffer holds.
     let mut flood = String::new();
     for number in 0..20_000_u16 {
         let [high, low] = number.to_be_bytes();
@@ -295,11 +297,12 @@ fn q18_what_a_stopped_vtepd_did_not_hear_it_reads_again() {
         .unwrap();
     }
     bridge(&lab.leaf, &flood);
-    // Most of it is gone again: who watches what changed remembers 8,192 events.
+    // Most entries are deleted again, so that the journal can store all events of the
+    // resynchronisation.
     let gone: String =
         flood.lines().skip(5000).map(|line| line.replace("fdb add", "fdb del") + "\n").collect();
     bridge(&lab.leaf, &gone);
-    // And what comes after that nobody hears: entries, a move, a route, a host, a link's name, a
+    // vtepd gets no events about the following changes: entries, a move, a route, a host and a
     // whole VNI.
     bridge(&lab.leaf, &old.replace("fdb add", "fdb del"));
     bridge(&lab.leaf, "fdb replace 02:e0:00:00:00:00 dev vx10 dst 10.0.0.3 self");

@@ -1,4 +1,4 @@
-//! Generates `docs/reference/cli.md` from `--help` of the programs, `benches/RESULTS.md` from
+//! Generates `docs/reference/cli.md` from the programs' `--help`, `benches/RESULTS.md` from
 //! `benches/results/*.json`, and `docs/images/demo.svg` from the demo's committed figures:
 //! `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes them.
 
@@ -16,7 +16,7 @@ use std::process::Command;
 
 use vtepd_tests::daemon::{ctl_program, lab_program, program};
 
-/// What `program COMMANDS --help` prints.
+/// The output of `program COMMANDS --help`.
 fn help(program: &Path, commands: &[String]) -> String {
     let output =
         Command::new(program).args(commands).arg("--help").env("COLUMNS", "100").output().unwrap();
@@ -48,7 +48,7 @@ fn describe(page: &mut String, program: &Path, name: &str, path: &[String]) {
     }
 }
 
-/// Writes a page, if told to, and compares it with what is there.
+/// Writes a page, if `VTEPD_UPDATE_DOCS` is set, and compares it with the existing one.
 fn compare(path: &str, page: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
     if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {
@@ -70,7 +70,7 @@ fn the_reference_of_the_command_line_is_up_to_date() {
     compare("docs/reference/cli.md", &page);
 }
 
-/// A figure with as many digits as say something.
+/// A figure with its significant digits.
 fn figure(value: &serde_json::Value) -> String {
     match value.as_f64() {
         None => String::new(),

@@ -1,4 +1,5 @@
-//! vtepd as a systemd service: with the unit's capabilities and no others, and telling how it is.
+//! vtepd as a systemd service: it runs with only the unit's capabilities and notifies systemd of
+//! its state.
 
 #![allow(
     clippy::expect_used,
@@ -21,7 +22,7 @@ use vtepd_tests::stream::{Rate, Stream};
 
 const RATE: Rate = Rate { frames: 5000, queue_pairs: 8, payload: 64 };
 
-/// `+net_admin,…` as setpriv wants it, of the capabilities that the unit file names.
+/// The capabilities of the unit file in the form of setpriv, `+net_admin,…`.
 fn capabilities() -> String {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/debian/vtepd.service");
     let text = std::fs::read_to_string(unit).unwrap();
@@ -75,7 +76,7 @@ fn it_runs_with_the_units_capabilities_and_tells_systemd_when_it_is_ready() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// What systemd takes away from the service before vtepd starts, by systemd's own account.
+/// The unit's hardening, as rated by `systemd-analyze security`.
 #[test]
 fn the_units_are_hardened() {
     for unit in ["vtepd.service", "vtepd@.service"] {

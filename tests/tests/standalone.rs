@@ -1,5 +1,5 @@
-//! VNIs without a kernel bridge and without netdevs: access ports, a table of vtepd's own, remote
-//! leaves that are the kernel's.
+//! Standalone VNIs, without kernel bridge and netdev: access ports, vtepd's own table, and remote
+//! leaves with kernel VXLAN.
 
 #![allow(
     clippy::expect_used,
@@ -28,7 +28,7 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Host, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::MacAddr;
 
-/// Both hosts of the leaf on one VNI, with both remote leaves.
+/// Both hosts of the leaf in one VNI, with both remote leaves.
 const TWO_PORTS: &str = r#"
 [[standalone]]
 vni = 10
@@ -37,14 +37,14 @@ remotes = ["10.0.0.2", "10.0.0.3"]
 ports = [{ interface = "hp10" }, { interface = "hq10" }]
 "#;
 
-/// A leaf with hosts on two interfaces and nothing else: no bridge, no vxlan netdev.
+/// A leaf with hosts on two interfaces, without a bridge or a vxlan netdev.
 fn lab(case: &str) -> Lab {
     let lab = Lab::with(case, Setup { learning: true, ..Setup::default() });
     ip(&lab.leaf, "link del vx10\nlink del br10\n");
     lab
 }
 
-/// What of the hosts' experiments gets where.
+/// Captures of experimental frames on the uplinks and at the leaf's other host.
 struct Watch {
     uplinks: Uplinks,
     next: Capture<Vec<Captured>>,
@@ -58,8 +58,8 @@ impl Watch {
         }
     }
 
-    /// How many frames got to each VTEP, and to the other host (whose place is LEAF), once there
-    /// are so many and no more come.
+    /// Waits until at least `count` frames have arrived and no more follow. Returns how many each
+    /// VTEP got, and the other host (as LEAF).
     fn got(self, count: usize) -> BTreeMap<Ipv4Addr, usize> {
         wait_for("the frames", || self.uplinks.count() + self.next.count() >= count);
         quiet();
@@ -72,20 +72,20 @@ impl Watch {
     }
 }
 
-/// Where ten frames from the first host to this address go.
+/// The VTEPs and the port that get ten frames from the first host to this address.
 fn ways(lab: &Lab, to: MacAddr, count: usize) -> BTreeMap<Ipv4Addr, usize> {
     let watch = Watch::start(lab);
     inject(&lab.host.ns, ETH, &experiments(Pair::of(&lab.host, &lab.far).to_mac(to), 10));
     watch.got(count)
 }
 
-/// A host says something to everybody.
+/// A host sends a broadcast frame.
 fn speak(host: &Host) {
     inject(&host.ns, ETH, &experiments(Pair::of(host, host).to_mac(MacAddr::BROADCAST), 1));
 }
 
-/// What vtepctl says of a frame from the first host to this address: whether it floods, which VTEPs
-/// get it, and which ports.
+/// The answer of `vtepctl explain` for a frame from the first host to this address: whether it is
+/// flooded, and the VTEPs and ports that get it.
 fn explained(lab: &Lab, vtepd: &Vtepd, to: MacAddr) -> (bool, Vec<String>, Vec<String>) {
     let (from, to) = (lab.host.mac().to_string(), to.to_string());
     let answer = vtepd.ask(&["explain", "--vni", "10", "--src-mac", &from, "--dst-mac", &to]);
@@ -97,8 +97,8 @@ fn explained(lab: &Lab, vtepd: &Vtepd, to: MacAddr) -> (bool, Vec<String>, Vec<S
     (answer["flooded"] == true, copies, ports)
 }
 
-/// Frames for nobody known go everywhere but back, those for a host that has spoken go there, on
-/// whichever side it is, and follow it.
+/// Frames to unknown hosts are flooded to all VTEPs and other ports. Frames to a host that has sent
+/// go only there, local or remote, and follow it.
 #[test]
 fn frames_flood_until_their_host_has_spoken() {
     if !can_run("frames_flood_until_their_host_has_spoken") {
@@ -123,7 +123,7 @@ fn frames_flood_until_their_host_has_spoken() {
     let peers = vtepd.ask(&["peer"]);
     assert_eq!([&peers[0]["vnis"][0]["macs"], &peers[1]["vnis"][0]["macs"]], [1, 0], "{peers}");
 
-    // Local hosts among themselves: no leaf hears of it.
+    // No other leaf gets frames between local hosts.
     speak(&lab.next);
     wait_for("the port to be learned", || vtepd.place(lab.next.mac()).as_deref() == Some("hq10"));
     assert_eq!(ways(&lab, lab.next.mac(), 10), BTreeMap::from([(LEAF, 10)]));
@@ -131,7 +131,7 @@ fn frames_flood_until_their_host_has_spoken() {
     assert_eq!(vtepd.ask(&["fdb", "--mac", &lab.host.mac().to_string()])[0]["vtep"], Value::Null);
     assert_eq!(explained(&lab, &vtepd, lab.next.mac()), (false, vec![], vec!["hq10".to_owned()]));
 
-    // The remote host turns up behind the other leaf, and then here.
+    // The remote host appears behind the other leaf, and then here.
     let moved = Pair { from: (lab.far.mac(), lab.far.ip()), ..Pair::of(&lab.farther, &lab.host) };
     inject(&lab.farther.ns, ETH, &experiments(moved.to_mac(MacAddr::BROADCAST), 1));
     wait_for("the move", || vtepd.place(lab.far.mac()) == Some(PEER2.to_string()));
@@ -141,7 +141,7 @@ fn frames_flood_until_their_host_has_spoken() {
     wait_for("the move", || vtepd.place(lab.far.mac()).as_deref() == Some("hq10"));
     assert_eq!(ways(&lab, lab.far.mac(), 10), BTreeMap::from([(LEAF, 10)]));
 
-    // What is for the port that it comes from stays there.
+    // A frame whose destination is on its ingress port is dropped.
     inject(&lab.next.ns, ETH, &experiments(Pair::of(&lab.next, &lab.far), 3));
     let metrics = vtepd.wait_for("the frames to be dropped", |m| m.dropped("same_port") == 3);
     assert_eq!(metrics.dropped_in_all(), 3, "{}", metrics.0);
@@ -149,8 +149,8 @@ fn frames_flood_until_their_host_has_spoken() {
     assert!(status.success(), "{log}");
 }
 
-/// A host speaks all the time, a TAP's stack as soon as it is up: what comes before vtepd knows
-/// whose port it is waits.
+/// A host sends all the time while vtepd starts. Frames that arrive before vtepd has the port's
+/// tables wait.
 #[test]
 fn what_comes_while_it_starts_is_forwarded() {
     if !can_run("what_comes_while_it_starts_is_forwarded") {
@@ -173,8 +173,8 @@ fn what_comes_while_it_starts_is_forwarded() {
     wait_for("the port to be learned", || vtepd.place(lab.host.mac()).as_deref() == Some("hp10"));
 }
 
-/// Detached, a VNI of the configuration is nobody's, for there is no kernel VXLAN to take it:
-/// whoever detaches it is told so.
+/// A configured VNI that is detached is not forwarded at all, because there is no kernel VXLAN for
+/// it. The answer to `detach` reports that.
 #[test]
 fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
     if !can_run("a_detached_vni_is_nobodys_and_an_attached_one_forwards_again") {
@@ -203,8 +203,7 @@ fn a_detached_vni_is_nobodys_and_an_attached_one_forwards_again() {
     assert!(events.contains("VNI 10 (vni10) is forwarded by nobody: it was detached"), "{events}");
 }
 
-/// Real stacks among each other: echoes, streams and datagrams, hosts of the leaf and hosts behind
-/// kernel VXLAN.
+/// Echoes, TCP and UDP between hosts of the leaf and hosts behind kernel VXLAN.
 #[test]
 fn hosts_talk_to_hosts_here_and_behind_kernel_vxlan() {
     if !can_run("hosts_talk_to_hosts_here_and_behind_kernel_vxlan") {
@@ -230,23 +229,23 @@ fn hosts_talk_to_hosts_here_and_behind_kernel_vxlan() {
     assert_eq!(received + copies, sent + dropped + held, "{}", metrics.0);
 }
 
-/// A host that is the leaf's own stack, by the interface of a TAP: it has the number after those of
-/// the lab's hosts.
+/// A host that is the leaf's own stack with a TAP interface. Its number follows those of the lab's
+/// hosts.
 fn on_a_tap(lab: &Lab) -> Host {
     let host = Host { ns: Namespace::open(lab.leaf.name()).unwrap(), number: 5 };
     ip(&lab.leaf, &format!("addr add {}/24 dev tap10\n", host.ip()));
     host
 }
 
-/// How the kernel describes an interface of the leaf; `None` where it is gone.
+/// The kernel's description of an interface of the leaf. `None` if it does not exist.
 fn described(lab: &Lab, interface: &str) -> Option<String> {
     let output = lab.leaf.output(&["ip", "-d", "link", "show", interface]).unwrap();
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The leaf's own stack on a TAP: streams come to vtepd as super-frames, which it cuts for kernel
-/// VXLAN and hands on whole to the other port. The TAP is as the configuration says, and stays if
-/// it says so.
+/// The leaf's own stack on a TAP. TCP streams arrive as super-frames. vtepd splits them for kernel
+/// VXLAN and forwards them whole to the other port. The TAP has the configured settings and
+/// persists if configured so.
 #[test]
 fn a_stack_on_a_tap_talks_to_everybody() {
     if !can_run("a_stack_on_a_tap_talks_to_everybody") {
@@ -273,7 +272,7 @@ fn a_stack_on_a_tap_talks_to_everybody() {
     let [[_, copies_before, sent_before, ..], [_, copies, sent, ..]] =
         [before.passed(), after.passed()];
     let (cut, sent) = (copies - copies_before, sent - sent_before);
-    // Of the 340 that are sent from here; those that come the other way are whole.
+    // Of the 340 segments that are sent from here. In the other direction, frames are single.
     assert!(cut > 170, "most of {sent} frames come in super-frames, of which {cut} more were cut");
     sockets::tcp_both_ways(&lab.host, &host, 3_000_000);
     sockets::udp(&lab.far, &host, 50, 1200, true);
@@ -291,8 +290,8 @@ fn a_stack_on_a_tap_talks_to_everybody() {
     wait_for("the TAP to go", || described(&lab, "tap10").is_none());
 }
 
-/// A virtual machine, which has a TAP open whose interface is the access port; here the story is
-/// the machine.
+/// A virtual machine that opens a TAP whose interface is the access port. Here the test is the
+/// machine.
 #[test]
 fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     if !can_run("a_virtual_machines_tap_is_an_interface_like_any_other") {
@@ -316,7 +315,7 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     say(&mut machine, experiments(pair, 1).remove(0));
     at_far.wait(1);
     wait_for("the machine to be learned", || vtepd.place(mac).as_deref() == Some("vm0"));
-    // A tag of the machine's own is none of the VNI's business.
+    // A VLAN tag of the machine passes unchanged.
     say(
         &mut machine,
         frames::tagged(&experiments(pair.to_mac(MacAddr::BROADCAST), 1)[0], 0x8100, 5),
@@ -353,8 +352,8 @@ ports = [{ interface = "hp10" }]
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
     sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
     sockets::udp(&lab.far, &lab.next, 50, 1200, true);
-    // A leaf that nobody named is nobody: the third one has the second in its flood list, not the
-    // other way round.
+    // A leaf that is not configured as a remote is ignored. The third leaf has the second in its
+    // flood list, but not vice versa.
     let said = sockets::try_ping(&lab.farther, lab.far.ip(), 3, 100, &[]);
     assert!(said.contains(" 0 received"), "{said}");
     let metrics = vtepds[0].wait_until_idle();
@@ -368,7 +367,7 @@ ports = [{ interface = "hp10" }]
     assert_eq!(metrics.dropped_in_all(), metrics.dropped("unknown_vtep"), "{}", metrics.0);
 }
 
-/// Whoever is told to end does, however much its stations have to say.
+/// vtepd stops on SIGTERM, even if a station keeps sending.
 #[test]
 fn it_ends_while_a_station_goes_on_talking() {
     if !can_run("it_ends_while_a_station_goes_on_talking") {
@@ -382,13 +381,13 @@ fn it_ends_while_a_station_goes_on_talking() {
     let told = Instant::now();
     let (status, log) = vtepd.terminate();
     assert!(status.success(), "{log}");
-    // It would never have.
+    // It would otherwise never stop.
     assert!(told.elapsed() < Duration::from_secs(3), "{:?}", told.elapsed());
     let _ = stream.finish();
 }
 
-/// What it cannot have it names, and says what to do; and the UDP port is taken, so the kernel
-/// answers nobody there.
+/// Errors name what is missing and what to do. vtepd holds the UDP port, so the kernel does not
+/// answer there.
 #[test]
 fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     if !can_run("what_is_not_there_is_named_and_the_kernel_answers_nobody") {
@@ -420,8 +419,8 @@ fn what_is_not_there_is_named_and_the_kernel_answers_nobody() {
     assert!(said.contains("port up1: it has the address 10.1.1.1"), "{said}");
     std::fs::remove_file(&file).unwrap();
 
-    // The leaf's stack answers for any address of its own, on any interface; on an access port it
-    // does not hear the question.
+    // The leaf's stack answers ARP for all its addresses on any interface, but on an access port it
+    // gets no requests.
     ip(&lab.host.ns, &format!("route add {LEAF} dev {ETH}\n"));
     let answered = || {
         let _ = sockets::try_ping(&lab.host, LEAF, 3, 100, &[]);
@@ -453,7 +452,7 @@ fn worker_ticks(vtepd: &Vtepd) -> u64 {
     behind_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// A port that is down or deleted is no reason for the worker to be awake: it took a whole core.
+/// A port that is down or deleted must not keep the worker awake.
 #[test]
 fn a_port_that_is_down_or_gone_costs_no_cpu() {
     if !can_run("a_port_that_is_down_or_gone_costs_no_cpu") {
@@ -471,7 +470,7 @@ fn a_port_that_is_down_or_gone_costs_no_cpu() {
     }
 }
 
-/// A TAP that somebody deletes ends neither the daemon nor the other ports.
+/// A deleted TAP affects neither the daemon nor the other ports.
 #[test]
 fn a_tap_that_is_deleted_is_that_ports_end_alone() {
     if !can_run("a_tap_that_is_deleted_is_that_ports_end_alone") {
@@ -491,7 +490,7 @@ fn a_tap_that_is_deleted_is_that_ports_end_alone() {
     let before = worker_ticks(&vtepd);
     std::thread::sleep(Duration::from_secs(1));
     assert!(worker_ticks(&vtepd) - before < 20, "the worker does not sleep");
-    // What is flooded goes to all ports but that one.
+    // Flooded frames go to all other ports.
     inject(
         &lab.host.ns,
         ETH,
@@ -503,7 +502,8 @@ fn a_tap_that_is_deleted_is_that_ports_end_alone() {
     assert!(status.success(), "{log}");
 }
 
-/// An interface that is deleted is that port's end; one of its name that comes is the port again.
+/// When an interface is deleted, its port is gone. A new interface with the same name becomes the
+/// port again.
 #[test]
 fn a_port_comes_back_when_its_interface_does() {
     if !can_run("a_port_comes_back_when_its_interface_does") {

@@ -1,5 +1,5 @@
-//! Local users without privileges, and root without capabilities: what they hold keeps vtepd
-//! neither from starting nor from being replaced, and they change nothing.
+//! Local users without privileges, and root without capabilities. Sockets that they hold prevent
+//! neither a start nor a replacement of vtepd, and they can change nothing.
 
 #![allow(
     clippy::expect_used,
@@ -23,7 +23,8 @@ use vtepd_tests::daemon::ctl_program;
 use vtepd_tests::guard::can_run;
 use vtepd_tests::{Lab, Vtepd, sockets, wait_for};
 
-/// What the helper does, and where it says that it has.
+/// Environment variables of the helper: its task, and the file that it creates when the task is
+/// done.
 const DOES: &str = "VTEPD_STRANGER";
 const DONE: &str = "VTEPD_STRANGER_DONE";
 const NOBODY: u32 = 65534;
@@ -32,7 +33,7 @@ fn name(name: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(name).unwrap()
 }
 
-/// The helper: this program, run by the stories as another user.
+/// The helper: this program, run by the tests as another user.
 #[test]
 #[ignore = "does nothing by itself"]
 fn stranger() {
@@ -58,25 +59,26 @@ fn stranger() {
         other => panic!("{other}"),
     }
     std::fs::write(done, "").unwrap();
-    // Until it is killed, or the story has ended.
+    // Until it is killed or the test has ended.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// A process that is this program's helper, until it is dropped.
+/// A process with the helper. Drop ends it.
 struct Stranger {
     _process: Process,
     files: [PathBuf; 2],
 }
 
 impl Stranger {
-    /// Runs it through `wrap`, which may set its user, and waits until it has done its part.
+    /// Starts the helper with the command of `wrap`, which may set its user, and waits until its
+    /// task is done.
     fn start(lab: &Lab, does: &str, wrap: impl Fn(&PathBuf) -> Command) -> Self {
         let file = |what: &str| {
             std::env::temp_dir()
                 .join(format!("vtepd-stranger-{does}-{what}-{}", std::process::id()))
         };
         let (program, done) = (file("program"), file("done"));
-        // Where every user may run it.
+        // In a place where every user may run it.
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         let mut command = wrap(&program);
         command
@@ -107,7 +109,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Root without any capability, as in a container that was given none.
+/// Root without any capability, as in a container without capabilities.
 fn powerless(program: &PathBuf) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"]).arg(program);
@@ -136,19 +138,19 @@ fn names_that_others_hold_keep_nothing_from_starting() {
     let line = log.lines().find(|line| line.contains("metrics cannot be served")).unwrap();
     assert!(line.contains("a process of user 65534"), "{line}");
 
-    // It has the lock all the same.
+    // vtepd still holds its lock.
     let refused = Vtepd::output(&lab.leaf, &["--no-fpm"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     let running = format!("another vtepd (process {})", vtepd.pid());
     assert!(!refused.status.success() && said.contains(&running), "{said}");
 
-    // And opens what it could not, once it can.
+    // vtepd opens its sockets as soon as it can.
     drop(stranger);
     vtepd.wait_until_ready();
     wait_for("vtepctl to be answered", || vtepd.ctl(&["status"]).status.success());
     let warnings = vtepd.ask(&["status"])["warnings"].to_string();
     assert!(!warnings.contains("cannot be"), "{warnings}");
-    // Nobody holds the usual name now.
+    // The names are free now.
     let refused = Vtepd::output(&lab.leaf, &["--no-fpm"]);
     assert!(!refused.status.success(), "{refused:?}");
     let mut successor = Vtepd::spawn(&lab.leaf, &["--no-fpm", "--replace"]);

@@ -1,4 +1,4 @@
-//! vtepd takes over, lets go, and stays out of the way of everything else.
+//! vtepd takes over, gives back to the kernel, and does not disturb anything else.
 
 #![allow(
     clippy::expect_used,
@@ -24,8 +24,8 @@ use wire::{Ethernet, Ipv4Packet};
 
 const HOOKS: [&str; 2] = ["tcx", "clsact"];
 
-/// What of vtepd's can be seen in a namespace: links, filters, sockets, and programs where bpftool
-/// is there to ask.
+/// What vtepd leaves visible in a namespace: links, filters, sockets, and programs if bpftool is
+/// installed.
 fn traces(leaf: &Namespace) -> String {
     let mut text = run(leaf, "ip -br link");
     for line in run(leaf, "ip -br link").lines() {
@@ -33,7 +33,7 @@ fn traces(leaf: &Namespace) -> String {
         for parent in ["ingress", "egress"] {
             let filters = leaf.output(&["tc", "filter", "show", "dev", name, parent]).unwrap();
             let said = String::from_utf8_lossy(&filters.stderr);
-            // A killed vtepd's punt pairs may go meanwhile.
+            // The punt pairs of a killed vtepd may disappear meanwhile.
             assert!(
                 filters.status.success() || said.contains("Cannot find device"),
                 "{name}: {said}"
@@ -45,7 +45,7 @@ fn traces(leaf: &Namespace) -> String {
     if let Ok(programs) = leaf.output(&["bpftool", "net", "show"]) {
         text += &String::from_utf8_lossy(&programs.stdout);
     }
-    // States of links and ports of sockets vary; what is vtepd's does not.
+    // Only lines that name vtepd, because link states and socket ports vary.
     let ours = |line: &&str| line.contains("vtepd");
     text.lines().filter(ours).collect::<Vec<_>>().join("\n")
 }
@@ -72,13 +72,13 @@ fn after_sigterm_nothing_is_left() {
         let (status, log) = vtepd.terminate();
         assert!(status.success(), "{status}: {log}");
         assert_eq!(traces(&lab.leaf), "", "after {hook}");
-        // Taking a qdisc away would stop the interface for a moment: an empty one stays.
+        // Removing a qdisc would stop the interface for a moment, so an empty one stays.
         assert_eq!(run(&lab.leaf, "tc qdisc show dev up1").contains("clsact"), hook == "clsact");
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     }
 }
 
-/// With clsact, filters that pass everything stay behind until the next start; punt pairs go with
+/// With clsact, filters that pass everything stay until the next start. Punt pairs disappear with
 /// the process on both hooks.
 #[test]
 fn after_sigkill_the_next_start_removes_what_is_left() {
@@ -92,7 +92,7 @@ fn after_sigkill_the_next_start_removes_what_is_left() {
         wait_for("the punts to go", || !run(&lab.leaf, "ip -br link").contains("vtepd-"));
         let left = traces(&lab.leaf);
         assert_eq!(left.contains("vtepd_"), hook == "clsact", "{hook}: {left}");
-        // At once again, and again: each finds what the one before it left.
+        // Started and killed again: each finds what the one before left.
         Vtepd::start(&lab.leaf, &["--hook", hook]).kill();
         let vtepd = Vtepd::start(&lab.leaf, &["--hook", hook]);
         sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
@@ -110,7 +110,7 @@ fn after_sigkill_the_next_start_removes_what_is_left() {
     }
 }
 
-/// Another hook than the killed one used: what it left is in the way of nobody, and goes.
+/// A start on another hook than the killed one: the old filters do not disturb it and are removed.
 #[test]
 fn after_sigkill_on_clsact_a_start_on_tcx_removes_the_filters() {
     if !can_run("after_sigkill_on_clsact_a_start_on_tcx_removes_the_filters") {
@@ -126,7 +126,7 @@ fn after_sigkill_on_clsact_a_start_on_tcx_removes_the_filters() {
     assert!(!traces(&lab.leaf).contains("vtepd"), "{}", traces(&lab.leaf));
 }
 
-/// What a killed one left goes from interfaces, too, that the next one does not steer.
+/// Filters of a killed vtepd are also removed from interfaces that the next one does not steer.
 #[test]
 fn after_sigkill_filters_go_from_interfaces_that_are_not_steered() {
     if !can_run("after_sigkill_filters_go_from_interfaces_that_are_not_steered") {
@@ -144,7 +144,7 @@ fn after_sigkill_filters_go_from_interfaces_that_are_not_steered() {
     vtepd.wait_for_log("removed what a killed vtepd had left on");
 }
 
-/// A log whose reader has gone (`vtepd 2>&1 | head -1`) stops nothing.
+/// A log whose reader has exited (`vtepd 2>&1 | head -1`) stops nothing.
 #[test]
 fn an_unread_log_stops_nothing() {
     if !can_run("an_unread_log_stops_nothing") {
@@ -165,7 +165,7 @@ fn an_unread_log_stops_nothing() {
     assert!(status.success(), "{status}");
 }
 
-/// SIGHUP says what changed, or that nothing did, or that there is nothing to read.
+/// On SIGHUP vtepd logs what changed, that nothing changed, or that there is no file.
 #[test]
 fn a_hangup_says_what_changed() {
     if !can_run("a_hangup_says_what_changed") {
@@ -211,10 +211,10 @@ fn a_second_vtepd_is_refused_by_name() {
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success());
     assert!(said.contains(&format!("process {}", vtepd.pid())), "{said}");
-    // The first one has not noticed; another namespace is free.
+    // The first one is not affected, and another namespace is free.
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     let _other = Vtepd::start(&lab.peer, &[]);
-    // And a look is always allowed; it tells of the one that runs.
+    // A dry run is always possible, and reports the running process.
     let look = Vtepd::output(&lab.leaf, &["--dry-run"]);
     assert!(look.status.success());
     let shown = String::from_utf8_lossy(&look.stdout).into_owned();
@@ -231,8 +231,8 @@ fn a_second_vtepd_is_refused_by_name() {
     );
 }
 
-/// The leaf never says "port unreachable" for VXLAN: not while vtepd comes, goes, dies or comes
-/// again, under traffic both ways.
+/// The leaf never sends "port unreachable" for VXLAN: not while vtepd starts, stops, is killed or
+/// restarts, under traffic in both directions.
 #[test]
 fn q17_no_icmp_port_unreachable_leaves_the_leaf() {
     if !can_run("q17_no_icmp_port_unreachable_leaves_the_leaf") {
@@ -275,7 +275,7 @@ fn q17_no_icmp_port_unreachable_leaves_the_leaf() {
     }
 }
 
-/// What vtepd does not take stays with the kernel, works, and is named with its reason.
+/// What vtepd does not take over stays with the kernel, works, and is listed with its reason.
 #[test]
 fn what_is_not_taken_is_named_and_keeps_working() {
     if !can_run("what_is_not_taken_is_named_and_keeps_working") {
@@ -296,8 +296,8 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     }
     lab.overlay(40, "nolearning proxy", "nolearning", "");
     lab.overlay(50, "nolearning", "nolearning", "");
-    // A multicast group and `external`, for one name each: that is all there is to see of them
-    // without a multicast underlay.
+    // A multicast group and `external`. Without a multicast underlay, only the reason can be
+    // tested.
     ip(
         &lab.leaf,
         "link add vx60 type vxlan id 60 local 10.0.0.1 group 239.1.1.1 dev up1 dstport 4789\n\
@@ -366,7 +366,7 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     assert_eq!(metrics.0.matches("vtepd_vni_info{").count(), 1, "{}", metrics.0);
     drop(vtepd);
 
-    // By name instead of by exception.
+    // Selected by name instead of by exclusion.
     let vtepd = Vtepd::start(&lab.leaf, &["--vni", "50"]);
     let metrics = vtepd.metrics();
     assert!(metrics.has_vni(50) && !metrics.has_vni(VNI), "{}", metrics.0);
@@ -375,8 +375,8 @@ fn what_is_not_taken_is_named_and_keeps_working() {
     assert!(vtepd.metrics().vni_frames(50, "encapsulated") >= 3);
 }
 
-/// VXLAN that arrives on an interface that no route to a VTEP uses is the kernel's, and reaches the
-/// host.
+/// VXLAN that arrives on an interface without a route to a VTEP stays with the kernel, and reaches
+/// the host.
 #[test]
 fn vxlan_from_elsewhere_still_works_through_the_kernel() {
     if !can_run("vxlan_from_elsewhere_still_works_through_the_kernel") {
@@ -418,7 +418,7 @@ fn a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go() {
         sockets::ping(&lab.host, lab.far.ip_in(20), 3, 1000, &[]);
         sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);
         assert!(vtepd.metrics().vni_frames(20, "encapsulated") >= 3);
-        // Down is let go with its reason, up is taken again.
+        // A netdev that is down is given back with a reason, and taken over again when it is up.
         ip(&lab.leaf, "link set vx20 down");
         vtepd.wait_for("VNI 20 to be let go", |m| {
             m.left("vx20").is_some_and(|reason| reason.contains("down"))
@@ -433,8 +433,8 @@ fn a_vni_that_appears_is_taken_and_one_that_disappears_is_let_go() {
     }
 }
 
-/// Without a route nothing is an uplink; an uplink that goes down, up, away and comes back is used
-/// as the routes say.
+/// An interface without a route is not an uplink. An uplink that goes down, up, is deleted and
+/// created again is used as the routes require.
 #[test]
 fn uplinks_come_and_go() {
     if !can_run("uplinks_come_and_go") {
@@ -448,7 +448,8 @@ fn uplinks_come_and_go() {
                 .map(|up| m.0.contains(&format!("vtepd_path_frames_total{{uplink=\"{up}\",")))
         };
         assert_eq!(paths(&vtepd.metrics()), [true, true]);
-        // Both directions lose the router: the kernel on the other side does not know of our link.
+        // The peer's route must not use this router either, because its kernel does not know the
+        // state of the leaf's link.
         let cut = |router: usize, change: &str| {
             ip(&lab.routers[router], &format!("link set leaf {change}"))
         };
@@ -456,8 +457,8 @@ fn uplinks_come_and_go() {
         ip(&lab.leaf, "link set up1 down");
         vtepd.wait_for("up1 to be no path", |m| paths(m) == [false, true]);
         sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
-        // Up again: the kernel has taken the next hops of a downed link out of its routes, zebra
-        // puts them back.
+        // Up again. The kernel has removed the next hops of the link from its routes, and zebra
+        // would add them again.
         ip(
             &lab.leaf,
             "link set up1 up\n\
@@ -467,15 +468,15 @@ fn uplinks_come_and_go() {
         vtepd.wait_for("up1 to be a path again", |m| paths(m) == [true, true]);
         ip(&lab.peer, "route replace 10.0.0.1/32 src 10.0.0.2 via 10.2.1.0");
         sockets::ping(&lab.far, lab.host.ip(), 5, 1000, &[]);
-        // Without carrier.
+        // Without a carrier.
         cut(1, "down");
         vtepd.wait_for("up2 to be no path", |m| paths(m) == [true, false]);
         sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
         cut(1, "up");
         vtepd.wait_for("up2 to be a path again", |m| paths(m) == [true, true]);
 
-        // Deleted and made anew: another index, the same name.
-        // The kernel takes the whole route away with one of its interfaces (`fib_sync_down_dev`).
+        // Deleted and created again: another index, the same name. The kernel removes the whole
+        // route with one of its interfaces (`fib_sync_down_dev`).
         ip(&lab.leaf, "link del up1");
         vtepd.wait_for("the route to be gone", |m| paths(m) == [false, false]);
         ip(
@@ -507,7 +508,8 @@ fn uplinks_come_and_go() {
     }
 }
 
-/// A next hop that is not resolved: frames wait, the kernel is asked, and they go on in order.
+/// With an unresolved next hop, frames wait, the kernel is asked to resolve it, and the frames
+/// leave in order.
 #[test]
 fn frames_wait_for_an_unresolved_next_hop() {
     if !can_run("frames_wait_for_an_unresolved_next_hop") {
@@ -523,7 +525,7 @@ fn frames_wait_for_an_unresolved_next_hop() {
     );
     stream.pass(100);
     for _ in 0..5 {
-        // The same next hop is asked for once a second at most.
+        // vtepd asks for the same next hop at most once a second.
         stream.pass(550);
         run(&lab.leaf, "ip neigh flush dev up1");
         run(&lab.leaf, "ip neigh flush dev up2");
@@ -545,8 +547,8 @@ fn frames_wait_for_an_unresolved_next_hop() {
         metrics.0
     );
 
-    // A next hop that never answers: a bounded number is held, for a bounded time, and all of it is
-    // counted.
+    // A next hop that never answers: the number of frames that wait and their time are limited, and
+    // all are counted.
     ip(&lab.leaf, "route replace 10.0.0.2/32 src 10.0.0.1 via 10.1.1.77 dev up1 onlink");
     vtepd.wait_for("the new path", |m| m.0.contains("gateway=\"10.1.1.77\""));
     let before = vtepd.metrics().vni_frames(VNI, "encapsulated");
@@ -572,7 +574,7 @@ fn frames_wait_for_an_unresolved_next_hop() {
     assert_eq!(metrics.vni_frames(VNI, "encapsulated"), before);
 }
 
-/// The policy changes under traffic, without loss; a broken file changes nothing.
+/// The policy changes under traffic without loss. An invalid file changes nothing.
 #[test]
 fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
     if !can_run("sighup_changes_the_policy_live_and_a_broken_file_nothing") {
@@ -612,7 +614,7 @@ fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
     assert!(after.0.contains(&policy("qp-hash")), "{}", after.0);
     let generation = "vtepd_configuration_generation";
     assert_eq!(after.get(generation), before.get(generation));
-    // An exclusion, too, is taken over live, and taken back.
+    // An exclusion is also applied and reverted while vtepd runs.
     for (text, taken) in [("[takeover]\nexclude = [10]\n", false), ("", true)] {
         write(text);
         vtepd.hangup();
@@ -624,8 +626,8 @@ fn sighup_changes_the_policy_live_and_a_broken_file_nothing() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// A VTEP's MAC that moves between VTEPs under traffic, in place, as zebra does it: nothing is
-/// lost.
+/// A remote MAC address moves between VTEPs under traffic, by replacing the entry as zebra does. No
+/// frame is lost.
 #[test]
 fn a_remote_host_moves_between_vteps_without_loss() {
     if !can_run("a_remote_host_moves_between_vteps_without_loss") {

@@ -1,5 +1,5 @@
-//! TCP super-frames of hosts leave whole inside the tunnel, as with kernel VXLAN, and are cut where
-//! somebody wants them cut.
+//! TCP super-frames of hosts leave whole inside the tunnel, as with kernel VXLAN, and are split
+//! where necessary.
 
 #![allow(
     clippy::expect_used,
@@ -16,16 +16,16 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{VNI, run};
 use vtepd_tests::{Capture, Lab, Vtepd, quiet, sockets};
 
-/// Bytes each way.
+/// Bytes in each direction.
 const LENGTH: usize = 5_000_000;
-/// No segment is longer.
+/// Maximum length of a segment.
 const MTU: usize = 9000;
 
-/// What routers hear from the leaf in the tunnel.
+/// Encapsulated TCP frames from the leaf at the routers.
 #[derive(Default)]
 struct Heard {
     whole: usize,
-    /// By themselves, or with others in a UDP super-frame.
+    /// Alone, or with others in a UDP super-frame.
     single: usize,
     source_ports: BTreeSet<[u8; 2]>,
     checksums: BTreeSet<bool>,
@@ -53,8 +53,8 @@ impl Heard {
     }
 }
 
-/// TCP between a host of the leaf and one of the peer, both ways at once; what the routers heard of
-/// it.
+/// TCP between a host of the leaf and one of the peer in both directions. Returns what the routers
+/// received.
 fn transfer(lab: &Lab) -> Heard {
     let heard = lab.routers.each_ref().map(|router| {
         Capture::fold(router, "leaf", Heard::default(), |heard: &mut Heard, frame: &Frame<'_>| {
@@ -87,10 +87,10 @@ fn v1_tcp_super_frames_leave_whole_and_arrive_at_a_kernel_and_at_another_vtepd()
     for (with_peer, arguments, takes, whole) in [
         (false, &[][..], true, true),
         (true, &[][..], true, true),
-        // The kernel cuts them on the link, inside the tunnel.
+        // The kernel splits them at the link, inside the tunnel.
         (false, &[][..], false, true),
         (true, &[][..], false, true),
-        // vtepd does.
+        // vtepd splits them.
         (false, &["--no-gso"][..], true, false),
         (false, &["--hook", "clsact"][..], true, false),
     ] {
@@ -114,10 +114,10 @@ fn v1_tcp_super_frames_leave_whole_and_arrive_at_a_kernel_and_at_another_vtepd()
         );
         assert_eq!(steering("uplink_tunnelled") > 10, whole && can, "{case}:\n{}", metrics.0);
         assert_eq!(heard.whole > 10, whole && can && takes, "{case}");
-        // Checksums that nobody could finish for each segment.
+        // Outer UDP checksums are zero, because they cannot be computed for each segment.
         let expected = if whole && can && takes { &[false][..] } else { &[] };
         assert_eq!(heard.checksums.iter().copied().collect::<Vec<_>>(), expected, "{case}");
-        // One connection, one port.
+        // One connection has one port.
         assert_eq!(heard.source_ports.len(), 1, "{case}");
         assert_eq!(
             (steering("uplink_untunnelled"), metrics.dropped_in_all()),
@@ -135,7 +135,8 @@ fn v1_tcp_super_frames_leave_whole_and_arrive_at_a_kernel_and_at_another_vtepd()
     }
 }
 
-/// Over uplinks that somebody impairs every frame leaves by itself, as it would be lost or delayed.
+/// Over uplinks with an impairing queueing discipline every frame leaves alone, so that each can be
+/// lost or delayed.
 #[test]
 fn v1_tcp_super_frames_are_cut_for_impaired_uplinks() {
     if !can_run("v1_tcp_super_frames_are_cut_for_impaired_uplinks") {

@@ -1,5 +1,5 @@
-//! What is below the tunnel changes: routes, next hops and their MAC addresses. And it begins with
-//! nothing resolved.
+//! Changes of the underlay: routes, next hops and their MAC addresses. At the start no address is
+//! resolved.
 
 #![allow(
     clippy::expect_used,
@@ -19,10 +19,10 @@ use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets, wait_for};
 use wire::{Arp, Ethernet, MacAddr, number};
 
-/// Whether frames go where they should.
+/// Whether the numbers of frames at the routers are as expected.
 type Wanted<'a> = &'a dyn Fn([usize; 2]) -> bool;
 
-/// One frame each of so many flows from the leaf's host to the peer's; how many of them each router
+/// Sends one frame of each flow from the leaf's host to the peer's. Returns how many each router
 /// gets.
 fn ways(lab: &Lab, flows: u16) -> [usize; 2] {
     let watching = lab.routers.each_ref().map(|router| Capture::vxlan(router, "leaf", 4789));
@@ -30,14 +30,14 @@ fn ways(lab: &Lab, flows: u16) -> [usize; 2] {
     let sent: Vec<_> =
         (0..flows).map(|flow| frames::udp(pair, (flow + 1, 9), b"which way")).collect();
     inject(&lab.host.ns, ETH, &sent);
-    // What is dropped never comes: so wait a while for all, and then see.
+    // Dropped frames never arrive, so the wait is limited.
     let arrived = || watching.iter().map(Capture::count).sum::<usize>();
     lab::process::wait_until(vtepd_tests::QUIET * 2, || arrived() >= usize::from(flows));
     watching.map(|capture| capture.stop().len())
 }
 
-/// Nobody has resolved anybody: hosts not each other, leaves not their routers. The peer's host
-/// begins.
+/// No address is resolved, neither between hosts nor between leaves and routers. The peer's host
+/// sends first.
 #[test]
 fn g1_the_linux_peer_speaks_first_and_vtepd_answers() {
     if !can_run("g1_the_linux_peer_speaks_first_and_vtepd_answers") {
@@ -54,7 +54,7 @@ fn g1_the_linux_peer_speaks_first_and_vtepd_answers() {
     }
     sockets::ping(&lab.far, lab.host.ip(), 5, 1000, &[]);
     sockets::tcp_both_ways(&lab.far, &lab.host, 300_000);
-    // And the other way round, to a host that nobody has heard of.
+    // In the other direction, to a host that has not sent yet.
     sockets::ping(&lab.host, lab.farther.ip(), 5, 1000, &[]);
     let metrics = vtepd.metrics();
     for way in ["encapsulated", "decapsulated"] {
@@ -63,8 +63,8 @@ fn g1_the_linux_peer_speaks_first_and_vtepd_answers() {
     assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);
 }
 
-/// An IPv6 underlay is the kernel's: with vtepd beside it the peer speaks first and is answered all
-/// the same.
+/// An IPv6 underlay stays with the kernel. With vtepd running, the peer sends first and gets an
+/// answer.
 #[test]
 fn g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers() {
     if !can_run("g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers") {
@@ -101,7 +101,7 @@ fn g1_v6_the_linux_peer_speaks_first_and_the_kernel_answers() {
     };
     ping(&lab.peer, "192.168.66.1");
     ping(&lab.leaf, "192.168.66.2");
-    // Nor does it disturb what is taken over.
+    // VNIs that are taken over are not disturbed.
     sockets::ping(&lab.far, lab.host.ip(), 5, 1000, &[]);
     assert!(vtepd.metrics().vni_frames(VNI, "decapsulated") >= 5);
 }
@@ -118,16 +118,16 @@ fn reply(lab: &Lab, sender: [u8; 4], mac: MacAddr) -> Vec<u8> {
         .concat()
 }
 
-/// The only next hop to the peer. While it does not answer, frames wait; an answer that nobody
-/// asked for changes nothing. Its entry ages under traffic and is confirmed again; a new MAC
-/// address is found by that.
+/// There is only one next hop to the peer. While it does not answer, frames wait, and unsolicited
+/// answers of others change nothing. Its neighbour entry ages under traffic and is confirmed again.
+/// A new MAC address is found that way.
 #[test]
 fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
     if !can_run("o9_a_next_hop_is_resolved_ages_and_is_resolved_again") {
         return;
     }
     let lab = Lab::new("o9");
-    // Confirmed entries are stale after half a second to one and a half.
+    // Confirmed entries become stale after 0.5 to 1.5 seconds.
     for (name, value) in [
         ("base_reachable_time_ms", "1000"),
         ("delay_first_probe_time", "1"),
@@ -170,7 +170,7 @@ fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
     let frames = seen.stop();
     assert!(frames.len() == 50 && to(&frames, router), "{} frames", frames.len());
 
-    // It ages under traffic that the kernel does not see, and is asked for again.
+    // The entry ages, because the kernel does not see the traffic, and is resolved again.
     let asked =
         |frame: &[u8]| frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 1]);
     let requests = Capture::start(&lab.routers[0], "leaf", asked);
@@ -181,7 +181,7 @@ fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
         0x0900,
     );
     requests.wait(1);
-    // The router's MAC address is another one from now on, and it says so to nobody.
+    // The router's MAC address changes without an announcement.
     let new = MacAddr([2, 0xcc, 0, 0, 0, 0xcc]);
     sysctl(&lab.routers[0], "ipv4/conf/leaf/arp_notify", "0");
     let seen = Capture::vxlan(&lab.routers[0], "leaf", 4789);
@@ -201,8 +201,7 @@ fn o9_a_next_hop_is_resolved_ages_and_is_resolved_again() {
     );
 }
 
-/// The tunnel goes where the route to the VTEP goes, as often as that changes, and nowhere while
-/// there is none.
+/// The tunnel follows every change of the route to the VTEP. Without a route nothing leaves.
 #[test]
 fn v9_the_tunnel_follows_the_underlay_route() {
     if !can_run("v9_the_tunnel_follows_the_underlay_route") {

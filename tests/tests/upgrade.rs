@@ -1,4 +1,4 @@
-//! One vtepd takes over from another.
+//! One vtepd replaces another.
 
 #![allow(
     clippy::expect_used,
@@ -15,7 +15,7 @@ use vtepd_tests::{Lab, Vtepd};
 
 const RATE: Rate = Rate { frames: 5000, queue_pairs: 8, payload: 64 };
 
-/// Again and again under a stream each way: nothing is lost, nothing doubled.
+/// Several replacements with a stream in each direction. No frame is lost or duplicated.
 #[test]
 fn an_upgrade_under_traffic_loses_nothing() {
     if !can_run("an_upgrade_under_traffic_loses_nothing") {
@@ -42,14 +42,13 @@ fn an_upgrade_under_traffic_loses_nothing() {
         let (sent, report) = stream.finish();
         assert_eq!((report.lost(), report.duplicated()), (0, 0), "of {}", sent.frames);
     }
-    // Where nobody is to be replaced, it is a start like any other.
+    // If no vtepd runs, `--replace` is an ordinary start.
     let (status, log) = running.terminate();
     assert!(status.success(), "{status}: {log}");
     drop(Vtepd::start(&lab.leaf, &["--no-fpm", "--replace"]));
 }
 
-/// A successor that could not run leaves the one that runs alone; so does whoever says something
-/// else.
+/// A successor that cannot run does not end the running vtepd. Neither does an unknown request.
 #[test]
 fn a_successor_that_is_wrong_ends_nobody() {
     if !can_run("a_successor_that_is_wrong_ends_nobody") {

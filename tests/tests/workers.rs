@@ -1,4 +1,4 @@
-//! Several workers: what is dealt over them, and what one has for itself.
+//! Several workers: how flows and standalone VNIs are distributed over them.
 
 #![allow(
     clippy::expect_used,
@@ -13,15 +13,15 @@ use vtepd_tests::lab::{PEER, PEER2, ip};
 use vtepd_tests::stream::{Rate, Stream};
 use vtepd_tests::{Lab, Setup, Vtepd, sockets, wait_for};
 
-/// Frames that a worker has received, in the field of `vtepctl counters`.
+/// Frames that each worker has received, from a field of `vtepctl counters`.
 fn received(vtepd: &Vtepd, field: &str) -> Vec<u64> {
     let counters = vtepd.ask(&["counters"]);
     let workers = counters["workers"].as_array().unwrap();
     workers.iter().map(|worker| worker[field].as_u64().unwrap()).collect()
 }
 
-/// A leaf is what it is with one worker: hosts talk, streams in both directions arrive in order,
-/// all of it is counted, and it is given back.
+/// A leaf with three workers behaves like a leaf with one. Hosts talk, streams in both directions
+/// arrive in order, and all frames are counted. At the end everything is given back to the kernel.
 #[test]
 fn a_leaf_with_three_workers_forwards_in_order() {
     if !can_run("a_leaf_with_three_workers_forwards_in_order") {
@@ -31,7 +31,7 @@ fn a_leaf_with_three_workers_forwards_in_order() {
     let vtepd = Vtepd::start(&lab.leaf, &["--workers", "3"]);
     sockets::ping(&lab.host, lab.far.ip(), 5, 1000, &[]);
     sockets::tcp_both_ways(&lab.host, &lab.far, 3_000_000);
-    // Fragments of a datagram have one worker.
+    // All fragments of a datagram have the same worker.
     sockets::udp(&lab.far, &lab.host, 50, 4000, true);
     let rate = Rate { frames: 4000, queue_pairs: 32, payload: 256 };
     let streams = [(&lab.host, &lab.far), (&lab.far, &lab.host)]
@@ -56,8 +56,8 @@ fn a_leaf_with_three_workers_forwards_in_order() {
     sockets::ping(&lab.host, lab.far.ip(), 1, 1000, &[]);
 }
 
-/// A vtepd on the other leaf gives queue pairs other outer ports than the kernel: their frames have
-/// the same worker here as before.
+/// A vtepd on the other leaf gives queue pairs other outer ports than the kernel. Their frames keep
+/// their worker here.
 #[test]
 fn flows_keep_their_worker_when_their_outer_ports_change() {
     if !can_run("flows_keep_their_worker_when_their_outer_ports_change") {
@@ -80,7 +80,8 @@ fn flows_keep_their_worker_when_their_outer_ports_change() {
     assert!(received(&vtepd, "received_underlay").iter().all(|frames| *frames > 500));
 }
 
-/// Standalone VNIs are dealt as a whole, ports and all: their stations are in one table each.
+/// A standalone VNI belongs to one worker with all its ports, because its stations are in one
+/// table.
 #[test]
 fn standalone_vnis_are_dealt_over_workers() {
     if !can_run("standalone_vnis_are_dealt_over_workers") {
@@ -96,7 +97,7 @@ fn standalone_vnis_are_dealt_over_workers() {
         )
     };
     let leaf = vtepd_tests::lab::LEAF;
-    // More workers than VNIs would have nothing to do.
+    // Additional workers would have no VNI.
     let ours = format!(
         "[takeover]\nworkers = 4\n{}{}",
         table(10, leaf, PEER, "hp10"),
@@ -110,7 +111,7 @@ fn standalone_vnis_are_dealt_over_workers() {
         sockets::ping(here, there.ip(), 5, 1000, &[]);
         sockets::tcp_both_ways(here, there, 1_000_000);
     }
-    // Ports bear the numbers that the file gives them.
+    // Ports have their names from the configuration file.
     for (host, expected) in [(&lab.host, "hp10".to_owned()), (&lab.next, "hq10".to_owned())]
         .into_iter()
         .chain([(&lab.far, PEER.to_string()), (&lab.farther, PEER2.to_string())])

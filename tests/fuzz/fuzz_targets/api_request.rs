@@ -1,4 +1,4 @@
-//! Fuzzes what can be asked over the API.
+//! Fuzzes API requests.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

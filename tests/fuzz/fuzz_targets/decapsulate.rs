@@ -1,4 +1,4 @@
-//! Fuzzes what the underlay can bring.
+//! Fuzzes decapsulation with packets of the underlay.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

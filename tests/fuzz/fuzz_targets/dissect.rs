@@ -1,4 +1,4 @@
-//! Fuzzes any Ethernet frame.
+//! Fuzzes the dissection of Ethernet frames.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

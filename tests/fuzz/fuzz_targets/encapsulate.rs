@@ -1,4 +1,4 @@
-//! Fuzzes what a host can put on the bridge.
+//! Fuzzes encapsulation with frames of hosts.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

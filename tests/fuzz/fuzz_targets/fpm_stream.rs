@@ -1,4 +1,4 @@
-//! Fuzzes what zebra, or somebody else, can send to the FPM port.
+//! Fuzzes the decoder of streams to the FPM port.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

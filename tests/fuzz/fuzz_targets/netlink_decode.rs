@@ -1,4 +1,4 @@
-//! Fuzzes what the kernel can send.
+//! Fuzzes the decoder of netlink messages.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

@@ -16,19 +16,19 @@ use wire::ecn::Egress;
 
 const LEAF_1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
-/// Of the leaves' only VNI.
+/// Slot of the leaves' only VNI.
 const SLOT: u16 = 1;
-/// Length of the outer headers.
+/// Length of the outer headers in bytes.
 const OUTER: usize = 50;
 /// The shortest inner frame that the punt pair carries: an Ethernet header and two bytes. The
-/// steering program leaves shorter ones to the kernel.
+/// steering program passes packets with shorter ones to the kernel.
 const SHORTEST_INNER: usize = 16;
 
 static HERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().snapshot().unwrap());
-/// What the leaf that receives forwards by.
+/// The snapshot of the receiving leaf.
 pub(crate) static THERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().peer().unwrap());
 
-/// Every offset lies within the frame, and every policy decides within its range.
+/// Every offset lies within the frame, and every policy chooses a port within its range.
 pub fn dissect(data: &[u8]) {
     let Some(dissection) = wire::dissect(data) else {
         assert!(data.len() < 14);
@@ -58,7 +58,7 @@ pub fn dissect(data: &[u8]) {
     }
 }
 
-/// The first ten bytes say what the kernel would have said beside the frame.
+/// Reads the kernel's metadata of a frame from the first ten bytes.
 fn offload(data: &[u8]) -> Option<(Offload, &[u8])> {
     let (&[checksum, s0, s1, o0, o1, gso, g0, g1, ecn, _], frame) = data.split_first_chunk()?;
     let checksum = match checksum % 4 {
@@ -79,14 +79,14 @@ fn offload(data: &[u8]) -> Option<(Offload, &[u8])> {
     Some((Offload { checksum, gso: kind.map(|kind| Gso { kind, size, ecn: ecn & 1 == 1 }) }, frame))
 }
 
-/// What a pipeline did with one frame.
+/// The result of one frame in a pipeline.
 pub(crate) struct Done {
     pub(crate) sent: Vec<(TxFrame, Vec<u8>)>,
-    /// Each frame that was dropped.
+    /// The drop reasons, one for each dropped frame.
     pub(crate) dropped: Vec<DropReason>,
 }
 
-/// Runs one frame through a pipeline and checks its accounts.
+/// Runs one frame through a pipeline and checks its counters.
 pub(crate) fn run(
     frame: Frame<'_>,
     forward: impl FnOnce(&mut Pipeline, &Batch<'_>, &mut TxBatch),
@@ -113,7 +113,7 @@ pub(crate) fn run(
     }
 }
 
-/// Every frame is accounted for, `explain` tells what is done, and the other end gets what was
+/// Every frame is counted, `explain` reports what is done, and the receiving leaf gets what was
 /// sent.
 pub fn encapsulate(data: &[u8]) {
     let Some((offload, data)) = offload(data) else { return };
@@ -149,7 +149,7 @@ pub fn encapsulate(data: &[u8]) {
     done.sent.iter().for_each(|(_, bytes)| arrives(bytes));
 }
 
-/// The other end hands on what was sent, or counts why not.
+/// The receiving leaf forwards what was sent, or counts the reason for a drop.
 fn arrives(bytes: &[u8]) {
     let outer = Frame { data: bytes, vlan: None, offload: Offload::default() };
     let got =
@@ -171,7 +171,7 @@ fn arrives(bytes: &[u8]) {
     }
 }
 
-/// An Ethernet, IPv4, UDP and VXLAN header that the receiving leaf accepts, and an inner frame.
+/// An inner frame with Ethernet, IPv4, UDP and VXLAN headers that the receiving leaf accepts.
 pub(crate) fn encapsulated(to: [u8; 6], tos: u8, inner: &[u8]) -> Vec<u8> {
     let length = inner.len() as u16;
     let mut frame = to.to_vec();
@@ -190,8 +190,8 @@ pub(crate) fn encapsulated(to: [u8; 6], tos: u8, inner: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame of the underlay. Behind an even first byte, it has outer headers that are accepted, with
-/// the upper bits of that byte as ECN field; behind an odd one, the input is the frame.
+/// A frame of the underlay. If the first byte is even, the frame gets valid outer headers with the
+/// byte's upper two bits as the ECN field. If it is odd, the rest of the input is the frame.
 pub(crate) fn underlay_frame(to: [u8; 6], data: &[u8]) -> Vec<u8> {
     match data.split_first() {
         Some((wild, inner)) if wild & 1 == 0 && inner.len() < 60_000 => {
@@ -202,8 +202,8 @@ pub(crate) fn underlay_frame(to: [u8; 6], data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Every frame is accounted for, `explain_received` tells what is done, and the bridge gets the
-/// inner frame and nothing else.
+/// Every frame is counted, `explain_received` reports what is done, and the bridge gets only the
+/// inner frame.
 pub fn decapsulate(data: &[u8]) {
     let Some((offload, data)) = offload(data) else { return };
     if data.len() > 0xffff {
@@ -220,10 +220,10 @@ pub fn decapsulate(data: &[u8]) {
         return;
     }
     match explain_received(&received, &THERE).fate {
-        // Checksums are the kernel's to look at then.
+        // The worker drops it. In operation the programs pass such a packet to the kernel.
         Fate::Kernel(_) => assert_eq!((done.sent.len(), done.dropped.len()), (0, 1)),
         Fate::Dropped(reason) => assert_eq!((done.sent.len(), done.dropped), (0, vec![reason])),
-        // What a sender left unfinished is known beside the frame alone.
+        // A partial outer checksum is known only from the kernel's metadata, which is absent here.
         Fate::Bridge(_) if done.dropped == [DropReason::OuterUdpChecksum] => {
             assert_eq!(frame[40..42], pseudo_header_sum(&frame).to_be_bytes());
         }
@@ -237,7 +237,7 @@ pub fn decapsulate(data: &[u8]) {
     }
 }
 
-/// The sum that a sender leaves in the UDP header for its link to finish.
+/// The pseudo-header sum that a partial checksum leaves in the UDP header.
 fn pseudo_header_sum(frame: &[u8]) -> u16 {
     let word = |at: usize| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let sum: u32 = [26, 28, 30, 32, 38].into_iter().map(word).sum::<u32>() + 17;
@@ -245,8 +245,8 @@ fn pseudo_header_sum(frame: &[u8]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The frame for the bridge is the packet's inner one; of it, at most the ECN field has changed,
-/// and the IPv4 header checksum with it.
+/// The bridge gets the packet's inner frame. Only the ECN field may have changed, and the IPv4
+/// header checksum with it.
 fn same_but_for_congestion(bridged: &[u8], frame: &[u8], ecn: Option<Egress>) {
     let end = 34 + usize::from(u16::from_be_bytes([frame[38], frame[39]]));
     let mut inner = frame[OUTER..end].to_vec();

@@ -1,4 +1,4 @@
-//! What this kernel tells of a leaf, as bytes: seeds of the netlink decoder.
+//! The running kernel's answers to dump requests, as seeds of the netlink decoder.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ const DUMPS: [u16; 9] = [18, 22, 26, 30, 34, 38, 46, 106, 118];
 /// `AF_UNSPEC`, `AF_INET`, `AF_BRIDGE`.
 const FAMILIES: [u8; 3] = [0, 2, 7];
 
-/// A leaf of its own namespace.
+/// Commands that configure a leaf in a namespace of its own.
 const LEAF: &str = "\
 ip link set lo up
 ip addr add 10.0.0.1/32 dev lo
@@ -44,7 +44,7 @@ ip rule add from 10.3.0.0/16 lookup 100
 tc qdisc add dev up1 clsact
 tc filter add dev up1 ingress protocol ip u32 match ip dst 10.0.0.1 action pass";
 
-/// The answers to every dump request, each message by itself and all together.
+/// The answers to all dump requests, each message alone and each datagram as a whole.
 pub fn dumps() -> Vec<Vec<u8>> {
     if !nix::unistd::Uid::effective().is_root() {
         return Vec::new();
@@ -52,7 +52,7 @@ pub fn dumps() -> Vec<Vec<u8>> {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     for line in LEAF.lines() {
         let mut words = line.split(' ');
-        // What this kernel does not know is not among the seeds.
+        // A command that this kernel does not support yields no seeds.
         let _ = Command::new(words.next().unwrap()).args(words).output();
     }
     let requests = DUMPS.iter().flat_map(|kind| FAMILIES.map(|family| (*kind, family)));
@@ -71,7 +71,8 @@ fn dump(kind: u16, family: u8) -> Vec<Vec<u8>> {
     )
     .unwrap();
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(0, 200_000)).unwrap();
-    // Request, dump; the body of a link's message is as long as that of the others, or longer.
+    // Flags: request, dump. The body is at least as long as that of a link's message, which is the
+    // longest.
     let mut request = 32u32.to_ne_bytes().to_vec();
     request.extend(kind.to_ne_bytes());
     request.extend(0x301u16.to_ne_bytes());

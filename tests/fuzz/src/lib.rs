@@ -1,4 +1,4 @@
-//! What is asserted of any input, one function per fuzz target.
+//! The assertions of the fuzz targets, one function for each target.
 
 #![allow(
     missing_docs,
@@ -22,7 +22,7 @@ pub use seeds::write_if_asked as write_seeds_if_asked;
 pub use settings::configuration;
 pub use streams::{fpm_stream, netlink_decode};
 
-/// The daemon's modules: it is a program, so nothing can depend on it.
+/// The daemon's modules. The daemon is a binary crate, so no other crate can depend on it.
 #[allow(dead_code, unused_imports, reason = "the targets use a part")]
 #[path = "../../../crates/vtepd/src"]
 mod vtepd {
@@ -45,7 +45,7 @@ mod vtepd {
         pub mod tell;
     }
 }
-// By these names they know each other.
+// The modules refer to each other by these paths.
 use vtepd::{
     api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover, worker,
 };

@@ -1,4 +1,4 @@
-//! What `workers.bpf.h` and `steering.bpf.c` of `crates/ports/bpf` decide, in Rust.
+//! The decisions of `workers.bpf.h` and `steering.bpf.c` in `crates/ports/bpf`, in Rust.
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -6,7 +6,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const PORT_ROCE: u16 = 4791;
 
-/// A word as the program reads it: on the little-endian machines that it is written for.
+/// A 32-bit word as the BPF program reads it on a little-endian machine.
 fn word(data: &[u8], at: usize) -> Option<u32> {
     data.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
@@ -15,7 +15,7 @@ fn half(data: &[u8], at: usize) -> Option<u16> {
     data.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
-/// EtherType, and where what it names begins: behind at most two tags.
+/// The EtherType after at most two VLAN tags, and the offset of its payload.
 fn behind_tags(data: &[u8]) -> Option<(u16, usize)> {
     let (mut ethertype, mut offset) = (half(data, 12)?, 14);
     for _ in 0..2 {
@@ -33,7 +33,7 @@ fn mix(hash: u32, word: u32) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// Words that tell flows apart: addresses, and a queue pair or ports.
+/// The words that identify a flow: addresses, and a queue pair or ports.
 fn flow(data: &[u8]) -> Option<Vec<u32>> {
     let words = |at: usize, count: usize| (0..count).map(|i| word(data, at + 4 * i)).collect();
     let network = behind_tags(data).and_then(|(ethertype, at)| match ethertype {
@@ -52,7 +52,7 @@ fn flow(data: &[u8]) -> Option<Vec<u32>> {
         let queue_pair =
             || data.get(at + 12..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
         let roce = protocol == UDP && half(data, at + 2) == Some(PORT_ROCE);
-        // As two 16-bit words of network order, the source port first.
+        // Two 16-bit words in network order, the source port first.
         let of_ports = (ports & 0xffff) << 16 | ports >> 16;
         Some(roce.then(queue_pair).flatten().map_or(of_ports, |queue_pair| queue_pair & 0xff_ffff))
     });
@@ -60,14 +60,14 @@ fn flow(data: &[u8]) -> Option<Vec<u32>> {
     Some(key)
 }
 
-/// The worker that a host's frame goes to.
+/// The worker for an inner frame.
 pub fn worker_of(data: &[u8], workers: u32) -> u32 {
     let Some(key) = flow(data) else { return 0 };
     let hash = mix(key.into_iter().fold(0, mix), 0);
     (u64::from(hash) * u64::from(workers) >> 32) as u32
 }
 
-/// Length of one segment of a super-frame; `None` where its headers are not understood.
+/// Length of one segment of a super-frame. `None` if its headers cannot be parsed.
 pub fn segment_length(data: &[u8], gso_size: u32) -> Option<u32> {
     let (ethertype, at) = behind_tags(data)?;
     let (protocol, at) = match ethertype {

@@ -1,4 +1,5 @@
-//! The BPF programs, run by `BPF_PROG_TEST_RUN`, against the Rust code that goes by the same rules.
+//! Runs the BPF programs with `BPF_PROG_TEST_RUN` and compares them with the Rust code that has the
+//! same rules.
 
 use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
@@ -13,18 +14,19 @@ use pipeline::{DropReason, Frame, Offload};
 use crate::frames::{THERE, run, underlay_frame};
 use crate::model;
 
-/// Workers that flows are dealt over.
+/// Number of workers that flows are distributed over.
 const WORKERS: u32 = 5;
-/// Longest frame for the underlay.
+/// Longest frame that fits the underlay, in bytes.
 const FRAME_LIMIT: u32 = 600;
-/// The loopback interface: where test runs happen.
+/// Interface index of the loopback interface, on which test runs happen.
 const LOOPBACK: u32 = 1;
-/// Longest frame that a test run takes on every kernel.
+/// Longest frame that a test run accepts on every kernel, in bytes.
 const LONGEST: usize = 3000;
-/// `TC_ACT_REDIRECT` and "unspecified" (`include/uapi/linux/pkt_cls.h`).
+/// `TC_ACT_REDIRECT` and `TC_ACT_UNSPEC` (`include/uapi/linux/pkt_cls.h`).
 const REDIRECT: u32 = 7;
 const PASS: u32 = u32::MAX;
-/// Words of `waiting_since` for each worker; the first is for the underlay, the second for bridges.
+/// Number of words in `waiting_since` for each worker. The first is for the underlay, the second
+/// for bridges.
 const WORDS: u32 = 8;
 
 #[derive(Clone, Copy)]
@@ -67,7 +69,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> &'a mut SchedClassifier {
     ebpf.program_mut(name).unwrap().try_into().unwrap()
 }
 
-/// Whether the kernel runs programs on this frame: its test run wants a whole IP header behind the
+/// Whether the kernel runs programs on this frame. A test run requires a whole IP header after the
 /// Ethernet header (`bpf_prog_test_run_skb()`, `net/bpf/test_run.c`).
 fn can_be_run(frame: &[u8]) -> bool {
     let whole = match frame.get(12..14) {
@@ -78,9 +80,10 @@ fn can_be_run(frame: &[u8]) -> bool {
     (whole..=LONGEST).contains(&frame.len())
 }
 
-/// What a program returns for a frame, with the size of its segments where it is a super-frame.
+/// Runs a program on a frame and returns its result. `gso_size` is the segment size of a
+/// super-frame, or 0.
 fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
-    // Of `struct __sk_buff`, all but the size of segments is 0.
+    // Every field of `struct __sk_buff` except `gso_size` is 0.
     let mut context = [0; 192];
     context[176..180].copy_from_slice(&gso_size.to_ne_bytes());
     let options = TestRunOptions {
@@ -91,7 +94,7 @@ fn test_run(program: &SchedClassifier, frame: &[u8], gso_size: u32) -> u32 {
     program.test_run(options).unwrap_or_else(|error| panic!("{error:?}: {frame:02x?}")).return_value
 }
 
-/// The worker that a punt pair's last frame was for, if any was; and forgets it.
+/// Returns the worker that a punt pair's last frame was redirected to, if any, and clears it.
 fn take_worker(ebpf: &mut Ebpf, punt: u32) -> Option<u32> {
     let mut waiting = Array::<_, u64>::try_from(ebpf.map_mut("waiting_since").unwrap()).unwrap();
     let waits = |worker: &u32| waiting.get(&(worker * WORDS + punt), 0).unwrap() != 0;
@@ -103,15 +106,15 @@ fn take_worker(ebpf: &mut Ebpf, punt: u32) -> Option<u32> {
     workers.first().copied()
 }
 
-/// The steering programs redirect exactly the frames that the worker forwards, or drops for what is
-/// in them, and each to the worker that its flow has.
+/// The steering programs redirect exactly the frames that the worker forwards or drops because of
+/// their contents. Each goes to its flow's worker.
 pub fn steering(data: &[u8]) {
     let Some((&hook, data)) = data.split_first() else { return };
     if hook & 1 == 0 { uplink(hook, data) } else { vxlan(hook, data) }
 }
 
-/// What an uplink receives: for its own MAC address, which is the loopback's here, unless the bits
-/// of `hook` say otherwise.
+/// A frame that an uplink receives. Its destination is the uplink's MAC address (loopback's in a
+/// test run), unless bit 1 of `hook` is set.
 fn uplink(hook: u8, data: &[u8]) {
     let mut frame = underlay_frame([0; 6], data);
     if let Some(to) = frame.get_mut(..6)
@@ -136,7 +139,8 @@ fn uplink(hook: u8, data: &[u8]) {
     let done = run(received, |pipeline, batch, out| {
         pipeline.decapsulate(batch, &THERE, Instant::now(), out);
     });
-    // An inner frame that ends inside its IP header is steered, and dropped as the kernel drops it.
+    // The programs redirect an inner frame that ends inside its IP header. The worker drops it as
+    // the kernel would.
     let steered_wrongly = [
         DropReason::Truncated,
         DropReason::NotVxlan,
@@ -150,7 +154,7 @@ fn uplink(hook: u8, data: &[u8]) {
     );
 }
 
-/// What the bridge sends to a vxlan netdev; with bit 1 of `hook`, a super-frame.
+/// A frame that the bridge sends to a vxlan netdev. With bit 1 of `hook`, a super-frame.
 fn vxlan(hook: u8, frame: &[u8]) {
     if !can_be_run(frame) {
         return;
@@ -170,7 +174,7 @@ fn vxlan(hook: u8, frame: &[u8]) {
     assert_eq!((returned, worker), expected, "{length:?} {frame:02x?}");
 }
 
-/// `struct port_choice` of the programs.
+/// `struct port_choice` of the BPF programs.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Choice {
@@ -187,7 +191,7 @@ struct Choice {
 // SAFETY: plain integers without padding.
 unsafe impl Pod for Choice {}
 
-/// Policies, and the range of the netdev, within which the policy's lies.
+/// Policies with the port range of the netdev, which contains the policy's range.
 static POLICIES: LazyLock<Vec<(Entropy, (u16, u16))>> = LazyLock::new(|| {
     let range = |min, max| SourcePortRange::try_from((min, max)).unwrap();
     let new = |policy, seed, range, bins| {
@@ -211,7 +215,7 @@ static CHOSEN_PORT: LazyLock<Mutex<(Ebpf, Option<usize>)>> = LazyLock::new(|| {
     Mutex::new((ebpf, None))
 });
 
-/// The program chooses the port that the entropy crate decides, and none for what is not IP.
+/// The program chooses the same port as the entropy crate, and none for frames that are not IP.
 pub fn chosen_port(data: &[u8]) {
     let Some((&number, frame)) = data.split_first() else { return };
     if !can_be_run(frame) {

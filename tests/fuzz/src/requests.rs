@@ -1,4 +1,4 @@
-//! Requests of API clients: from their bytes to the answer.
+//! Requests of API clients, from their bytes to the answer.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::vtepd::standalone::Standalone;
 use crate::vtepd::takeover::Takeover;
 use crate::vtepd::worker::WorkerOptions;
 
-/// A service over the tables of one VNI, and what answers in the control room's place.
+/// A service over the tables of one VNI, and the channel of its requests to the control task.
 struct Daemon {
     runtime: Runtime,
     service: Service,
@@ -52,7 +52,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let (status, seen) = watch::channel(Status::default());
     let handle =
         Handle::new(takeover, Vec::new(), Hook::Tcx, Features::ALL, true, seen, Arc::default());
-    // Its threads would be in the way; what is shown stays.
+    // The fuzzer does not need the worker threads. The tables that the service shows remain.
     handle.stop().unwrap();
     let snapshot = Arc::new(THERE.clone());
     handle.publish(&Update { snapshot, ..Update::default() }).unwrap();
@@ -61,7 +61,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     Daemon { runtime, service, requests: Mutex::new(requests) }
 });
 
-/// What can be asked; the first byte of an input says which.
+/// Requests of every kind. The first byte of an input selects the kind.
 fn requests() -> Vec<Vec<u8>> {
     let frame = frames::leaf::roce(64, 0x11, 1).unwrap();
     let outer = crate::frames::encapsulated([0; 6], 0, &frame);
@@ -88,7 +88,7 @@ fn requests() -> Vec<Vec<u8>> {
     ]
 }
 
-/// One request of every kind, and such that are refused.
+/// One request of every kind, and some that are refused.
 pub fn seeds() -> Vec<Vec<u8>> {
     let with_kind = |(kind, request): (u8, Vec<u8>)| [&[kind], &request[..]].concat();
     let mut seeds: Vec<_> = (0..).zip(requests()).map(with_kind).collect();
@@ -100,8 +100,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Every request that can be decoded is answered, or refused with a sentence that is not an inner
-/// fault.
+/// Every request that can be decoded is answered, or refused with a message and a code that is not
+/// an internal error.
 pub fn api_request(data: &[u8]) {
     let Some((&kind, bytes)) = data.split_first() else { return };
     let Daemon { runtime, service, requests } = &*DAEMON;
@@ -121,7 +121,7 @@ pub fn api_request(data: &[u8]) {
     }
 }
 
-/// Answers as the control room does.
+/// Answers requests as the control task does.
 async fn control_room(requests: &mut mpsc::Receiver<control::Request>) {
     let namespace = Namespace {
         default_ttl: 64,
@@ -150,7 +150,7 @@ fn decode<T: Message + Default>(bytes: &[u8]) -> Option<Request<T>> {
     T::decode(bytes).ok().map(Request::new)
 }
 
-/// Why the request is refused, if it is.
+/// Sends the request. Returns the error, if it is refused.
 async fn call(service: &Service, kind: u8, bytes: &[u8]) -> Option<tonic::Status> {
     macro_rules! rows {
         ($method:ident) => {

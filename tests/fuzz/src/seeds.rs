@@ -1,17 +1,17 @@
-//! Seed corpora, made at run time: frames of every kind, FRR's recorded FPM streams, what this
-//! kernel tells of a leaf, configuration files, API requests.
+//! Seed corpora, generated at run time: frames of every kind, recorded FPM streams of FRR, the
+//! kernel's answers to dump requests, configuration files and API requests.
 //!
-//! Each target writes its own: `VTEPD_FUZZ_SEEDS=FOLDER TARGET`. `tests/fuzz/run` does that.
+//! Each target writes its own seeds: `VTEPD_FUZZ_SEEDS=FOLDER TARGET`. `tests/fuzz/run` does that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{frames, kernel, requests};
 
-/// The repository.
+/// Root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Writes the target's seeds and ends, if the environment asks for that.
+/// If the environment requests it, writes the target's seeds and exits.
 pub fn write_if_asked(target: &str) {
     let Some(folder) = std::env::var_os("VTEPD_FUZZ_SEEDS").map(PathBuf::from) else { return };
     let seeds = seeds(target);
@@ -42,7 +42,7 @@ fn behind(head: &[u8]) -> Vec<Vec<u8>> {
     hosts_frames().iter().map(|frame| [head, frame].concat()).collect()
 }
 
-/// Frames with what the kernel says beside them: nothing, a checksum to finish, super-frames.
+/// Frames with the kernel's metadata: none, a partial checksum, super-frames.
 fn offloaded(head: &[u8]) -> Vec<Vec<u8>> {
     let headers: [[u8; 10]; 5] = [
         [0; 10],
@@ -65,7 +65,7 @@ fn outer_frames(head: &[u8]) -> Vec<Vec<u8>> {
     hosts_frames().iter().map(whole).collect()
 }
 
-/// Every IP header with every transport header, tagged and not, to one host and to all.
+/// Every IP header with every transport header, with and without VLAN tags, unicast and broadcast.
 fn hosts_frames() -> Vec<Vec<u8>> {
     let to_one: [u8; 12] = [2, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 1];
     let to_all: [u8; 12] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1];
@@ -87,7 +87,7 @@ fn hosts_frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// EtherTypes with packets behind them.
+/// EtherTypes followed by packets.
 fn packets() -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for (protocol, payload) in transports() {
@@ -168,7 +168,7 @@ fn fpm_streams() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What zebra's frames carry.
+/// The netlink payloads of zebra's FPM frames.
 fn netlink_payloads() -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
     for stream in read_all("tests/fixtures/fpm", ".bin") {
@@ -185,7 +185,8 @@ fn netlink_payloads() -> Vec<Vec<u8>> {
     payloads
 }
 
-/// The TOML blocks of the documents, the packaged file with its settings in force, and others.
+/// The TOML blocks of the documents, the packaged file with its commented-out settings enabled, and
+/// others.
 fn configurations() -> Vec<Vec<u8>> {
     let mut files = Vec::new();
     for page in [read_all("docs/guide", ".md"), read_all("docs/reference", ".md")].concat() {

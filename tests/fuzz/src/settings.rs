@@ -10,7 +10,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::vtepd::config::{Arguments, Configuration, ConfigurationError};
 
-/// The file that is read: of this process alone, and never on a disk.
+/// The configuration file, in memory.
 static FILE: LazyLock<Mutex<File>> =
     LazyLock::new(|| Mutex::new(memfd_create("vtepd.toml", MFdFlags::MFD_CLOEXEC).unwrap().into()));
 
@@ -23,9 +23,9 @@ fn load(text: &[u8]) -> Result<Configuration, ConfigurationError> {
     Configuration::load(&Arguments::parse_from(["vtepd", "--config", &path]))
 }
 
-/// What is accepted is in its range and goes together, and what is refused is named.
+/// Accepted settings are in range and consistent. Errors name the file.
 pub fn configuration(data: &[u8]) {
-    // Users are looked up in files, and perhaps over the network.
+    // User names other than root would be looked up in files, and perhaps over the network.
     if data.windows(5).any(|word| word == b"owner") && !data.windows(4).any(|word| word == b"root")
     {
         return;
@@ -63,7 +63,7 @@ pub fn configuration(data: &[u8]) {
             "one table for a VNI"
         );
     }
-    // A key that no section has is refused, whatever is before it.
+    // An unknown section is refused after any contents.
     let more = [data, b"\n[unknown-section]\n"].concat();
     assert!(load(&more).is_err());
 }

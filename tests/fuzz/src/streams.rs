@@ -1,11 +1,12 @@
-//! What zebra and the kernel send.
+//! Messages of zebra and of the kernel.
 
 use std::hint::black_box;
 
 use fpm::{Encoding, Error, Frame, Framer};
 use netlink::{DecodeError, Malformed};
 
-/// Frames are the same wherever the stream is cut, and each decodes or says where it is wrong.
+/// Frames do not depend on how the stream is split into reads. Each frame decodes or returns the
+/// position of the error.
 pub fn fpm_stream(data: &[u8]) {
     let (&size, stream) = data.split_first().unwrap_or((&0, &[]));
     let read = |chunk: usize| {
@@ -44,7 +45,7 @@ pub fn fpm_stream(data: &[u8]) {
     assert!(end <= stream.len() as u64);
 }
 
-/// Decoding ends, nothing follows a message whose own length is wrong, and what a message means
+/// Decoding ends. Nothing follows a message with a wrong length of its own. A message's meaning
 /// does not depend on the messages before it.
 pub fn netlink_decode(data: &[u8]) {
     let whole: Vec<_> = netlink::decode(data).collect();

@@ -1,10 +1,9 @@
-//! Differential fuzzing: leaves, changes and frames drawn at random, forwarded by kernel VXLAN and
-//! by vtepd.
+//! Differential fuzzing: random leaves, changes and frames, forwarded by kernel VXLAN and by vtepd.
 //!
-//! A case consists of steps: the knobs of the table are set and taken away, and frames are sent
-//! until what arrives is steady. vtepd starts before a step and ends before another. What arrives
-//! at each step is compared with what arrives with kernel VXLAN alone. A case that differs is made
-//! smaller for as long as it still differs.
+//! A case is a list of steps. Some set a knob of the table or undo it. Others send frames until
+//! what arrives is stable. vtepd starts before one step and ends before another. What arrives at
+//! each step is compared with what arrives with kernel VXLAN alone. A case that differs is shrunk
+//! as long as it still differs.
 
 use std::fmt;
 
@@ -15,12 +14,12 @@ use super::stimulus::{BROADCAST, Damage, GROUP, Inner, Kind, PEER, PEER2, Stimul
 use super::table::{Bench, Row};
 use super::wires::Wire;
 
-/// A source of random numbers (SplitMix64).
+/// A pseudo-random number generator (SplitMix64).
 #[derive(Debug, Clone, Copy)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
+    /// Starts the sequence of a seed.
     #[must_use]
     pub const fn of(seed: u64) -> Self {
         Self(seed)
@@ -46,45 +45,45 @@ impl Random {
     }
 }
 
-/// What is drawn from.
+/// Restrictions for random cases.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
-    /// Knobs whose name contains one of these are left out.
+    /// Knobs whose name contains one of these strings are left out.
     pub without: Vec<String>,
-    /// Only well-formed frames of known VTEPs, and no word of a router.
+    /// Only well-formed frames of known VTEPs, and no ICMP messages of a router.
     pub plain: bool,
 }
 
 /// A step of a case.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Sets a knob, or takes it away if it is set.
+    /// Sets a knob, or undoes it if it is set.
     Turn(usize),
-    /// Sends frames until what arrives is steady, and compares.
+    /// Sends frames until what arrives is stable, and compares.
     Send(Vec<Stimulus>),
 }
 
-/// A leaf, and what happens to it.
+/// A leaf, and the steps that change it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Case {
     /// Options of the vxlan netdev.
     pub options: Vec<&'static str>,
-    /// What happens.
+    /// The steps.
     pub steps: Vec<Step>,
-    /// Before which step vtepd starts.
+    /// vtepd starts before the step with this index.
     pub start: usize,
-    /// Before which step it ends.
+    /// vtepd ends before the step with this index.
     pub end: usize,
 }
 
-/// All knobs.
+/// All rows that change something and undo it.
 fn knobs() -> Vec<&'static Row> {
     let rows = GROUPS.iter().flat_map(|group| group.rows);
     rows.filter(|row| !row.set.is_empty() && row.set != row.unset).collect()
 }
 
 impl Case {
-    /// The case of a seed.
+    /// Generates the case of a seed.
     #[must_use]
     pub fn draw(random: &mut Random, limits: &Limits) -> Self {
         let mut options = vec![random.pick(&["nolearning", "learning"])];
@@ -105,7 +104,7 @@ impl Case {
         let mut steps = Vec::new();
         for _ in 0..2 + random.below(3) {
             if random.below(3) > 0 && !allowed.is_empty() {
-                // Often one that is set already.
+                // Often a knob that is set already, so that it is undone.
                 let turned = steps.iter().rev().find_map(|step| match step {
                     Step::Turn(knob) => Some(*knob),
                     Step::Send(_) => None,
@@ -127,10 +126,10 @@ impl Case {
         Self { options, steps, start, end }
     }
 
-    /// Runs it with kernel VXLAN alone and with vtepd. What differs, if anything.
+    /// Runs the case with kernel VXLAN alone and with vtepd. Returns the difference, if any.
     ///
     /// # Errors
-    /// If kernel VXLAN is not steady, so that nothing can be compared.
+    /// If kernel VXLAN is not stable, so that nothing can be compared.
     pub fn difference(&self) -> Result<Option<String>, String> {
         let kernel = self.run(None)?;
         match self.run(Some(&kernel)) {
@@ -139,7 +138,8 @@ impl Case {
         }
     }
 
-    /// What arrives at each step; with vtepd where there is something to compare with.
+    /// Returns what arrives at each step. With `expected`, vtepd runs between its start and its
+    /// end, and what arrives is compared.
     fn run(&self, expected: Option<&[Observation]>) -> Result<Vec<Observation>, String> {
         let all = knobs();
         let plan = Plan { vxlan: self.options.join(" "), ..Plan::default() };
@@ -158,7 +158,7 @@ impl Case {
             match step {
                 Step::Turn(knob) => {
                     set[*knob] ^= true;
-                    // Of two knobs that do not go together, one has no effect, with vtepd or
+                    // If two knobs exclude each other, the second has no effect, with vtepd or
                     // without.
                     let row = all[*knob];
                     let _ = bench.leaf.run(if set[*knob] { row.set } else { row.unset });
@@ -178,7 +178,7 @@ impl Case {
         Ok(seen)
     }
 
-    /// Makes it smaller for as long as it differs. Returns the smallest case and its difference.
+    /// Shrinks the case as long as it differs. Returns the smallest case and its difference.
     #[must_use]
     pub fn shrink(self, difference: String) -> (Self, String) {
         let (mut smallest, mut shown, mut budget) = (self, difference, 60_u32);
@@ -197,7 +197,7 @@ impl Case {
         }
     }
 
-    /// Cases with a bit less each.
+    /// Cases that each have a bit less.
     fn smaller(&self) -> Vec<Self> {
         let mut found = Vec::new();
         let mut add = |case: Self| {
@@ -237,7 +237,7 @@ impl Case {
     }
 }
 
-/// A frame from a host or a VTEP, or a router's word.
+/// A random frame from a host or a VTEP, or an ICMP message of a router.
 fn draw_frame(random: &mut Random, limits: &Limits) -> Stimulus {
     if !limits.plain && random.one_in(16) {
         return Stimulus::TooBig { wire: Wire::U1, to: PEER, mtu: random.pick(&[600, 1500, 9000]) };
@@ -269,7 +269,7 @@ const fn ip(a: u8, b: u8, c: u8, d: u8) -> std::net::Ipv4Addr {
     std::net::Ipv4Addr::new(a, b, c, d)
 }
 
-/// Addresses that an outer header should not have, and some that it may have.
+/// Outer addresses, valid and invalid ones.
 const SOURCES: &[std::net::Ipv4Addr] = &[
     ip(0, 0, 0, 0),
     ip(127, 0, 0, 1),
@@ -311,7 +311,7 @@ fn draw_inner(random: &mut Random, limits: &Limits, from: u8, to: u8) -> Inner {
             Damage::Checksum,
             Damage::Empty,
         ]);
-        // Others have no IPv4 header that could be damaged.
+        // Other kinds have no IPv4 header that could be damaged.
         inner.kind = Kind::Udp;
     }
     inner
@@ -352,16 +352,16 @@ impl fmt::Debug for Case {
     }
 }
 
-/// What many cases gave.
+/// The result of many cases.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Seeds whose case differs, each with its smallest case.
+    /// Seeds whose case differs, each with its smallest case and the difference.
     pub differences: Vec<(u64, String)>,
-    /// Seeds where kernel VXLAN was not steady.
+    /// Seeds for which kernel VXLAN was not stable.
     pub unsteady: Vec<u64>,
 }
 
-/// Runs the cases of `runs` seeds from `first` on, and prints what differs.
+/// Runs the cases of `runs` seeds, beginning with `first`, and prints what differs.
 #[must_use]
 pub fn run(first: u64, runs: u64, limits: &Limits) -> Summary {
     let mut summary = Summary::default();

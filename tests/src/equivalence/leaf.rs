@@ -1,4 +1,4 @@
-//! The leaf and what is outside of it.
+//! The leaf and its neighbours.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use super::wires::{Wire, Wires};
 use crate::Vtepd;
 use crate::lab::{ip, sysctl};
 
-/// What the names of all namespaces start with; a process id follows.
+/// Prefix of the names of all namespaces. A process ID follows.
 const PREFIX: &str = "vte-";
 
-/// How a leaf is built. What changes later, scripts change.
+/// Parameters of a leaf. Scripts make later changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Options of the vxlan netdev, as `ip link` takes them.
@@ -31,15 +31,16 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Whether bridge and netdev learn from what they receive.
+    /// Whether the bridge learns from what it receives from the netdev.
     fn learning(&self) -> &'static str {
         if self.vxlan.contains("nolearning") { "off" } else { "on" }
     }
 }
 
-/// What every script may call: `remake` makes the vxlan netdev anew with further options, `enslave`
-/// puts it into the bridge, `entries` writes its FDB, `underlay` writes the routes and neighbours
-/// of the uplinks, `forwarding` waits until a bridge port forwards.
+/// Shell functions for all scripts. `remake` creates the vxlan netdev again with further options.
+/// `enslave` adds it to the bridge. `entries` writes its FDB. `underlay` writes the uplinks' routes
+/// and neighbours. `carrier` waits for flags of a link. `forwarding` waits until a bridge port
+/// forwards.
 pub const PRELUDE: &str = "
 entries() {
   for pair in 3:2 4:3; do
@@ -73,21 +74,21 @@ underlay() {
 }
 ";
 
-/// A leaf with its surroundings. Dropped, everything goes away.
+/// A leaf with hosts and routers. Drop deletes the namespaces.
 #[derive(Debug)]
 pub struct Leaf {
     /// The leaf's namespace.
     pub leaf: Namespace,
     /// The namespace of hosts and routers.
     pub outside: Namespace,
-    /// The interfaces there.
+    /// The interfaces in that namespace.
     pub wires: Wires,
-    /// How it was built.
+    /// The leaf's parameters.
     pub plan: Plan,
 }
 
 impl Leaf {
-    /// Builds it.
+    /// Builds a leaf.
     #[must_use]
     pub fn build(plan: &Plan) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -103,7 +104,7 @@ impl Leaf {
                 sysctl(&namespace, &format!("ipv6/conf/{family}/disable_ipv6"), "1");
                 sysctl(&namespace, &format!("ipv4/conf/{family}/rp_filter"), "0");
             }
-            // No rate limits: messages are to be counted.
+            // No rate limits, because ICMP messages are counted.
             sysctl(&namespace, "ipv4/icmp_ratelimit", "0");
             sysctl(&namespace, "ipv4/icmp_msgs_per_sec", "100000");
             sysctl(&namespace, "ipv4/icmp_msgs_burst", "10000");
@@ -125,8 +126,8 @@ impl Leaf {
         built
     }
 
-    /// Starts vtepd there, with the kernel's source ports, and with much patience: a busy machine
-    /// is no hung worker.
+    /// Starts vtepd on the leaf with the kernel's source ports. The stall limit is long, because a
+    /// worker on a busy machine may pause.
     #[must_use]
     pub fn vtepd(&self) -> Vtepd {
         let ports = format!("{}-{}", PORTS.start, PORTS.end - 1);
@@ -134,11 +135,11 @@ impl Leaf {
         Vtepd::start_configured(&self.leaf, configuration, &["--source-ports", &ports])
     }
 
-    /// Runs a shell script in the leaf's namespace, behind [`PRELUDE`]. `$OUT` names the other
+    /// Runs a shell script with [`PRELUDE`] in the leaf's namespace. `$OUT` names the other
     /// namespace.
     ///
     /// # Errors
-    /// What it wrote, if it failed.
+    /// The script's error output, if it failed.
     pub fn run(&self, script: &str) -> Result<(), String> {
         let (leaf, outside, plan) = (self.leaf.name(), self.outside.name(), &self.plan);
         let run = || {
@@ -161,7 +162,7 @@ fn delete_leftovers() {
         let runs =
             process.is_some_and(|process| std::path::Path::new("/proc").join(process).exists());
         if !runs {
-            // Another run may have been quicker.
+            // Another run may have deleted it already.
             let _ = ::lab::netns::delete(&name);
         }
     }

@@ -1,4 +1,5 @@
-//! What arrived, in a normal form: without what may differ between two runs of the same forwarding.
+//! What arrived, in a normal form without fields that may differ between two runs of the same
+//! forwarding.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -7,19 +8,18 @@ use wire::{Ethernet, Ipv4Packet, number};
 
 use super::wires::Wire;
 
-/// Where the kernel takes source ports from, unless told otherwise
-/// (`net.ipv4.ip_local_port_range`).
+/// The kernel's default range of source ports (`net.ipv4.ip_local_port_range`).
 pub const PORTS: std::ops::Range<u16> = 32768..60999;
 
-/// Frames that arrived, with how often.
+/// The frames that arrived, each with its number of copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observation {
     frames: BTreeMap<(Wire, Vec<u8>), usize>,
 }
 
 impl Observation {
-    /// Adds a frame. Address resolution of the leaf itself, at its uplinks, is left out: it is
-    /// rate-limited.
+    /// Adds a frame. ARP and ICMPv6 at uplinks are left out, because the leaf's address resolution
+    /// is rate-limited.
     pub fn add(&mut self, wire: Wire, bytes: &[u8]) {
         // ARP, and ICMPv6 with or without a hop-by-hop header.
         let resolution = match bytes.get(12..14) {
@@ -33,13 +33,13 @@ impl Observation {
         *self.frames.entry((wire, normal(wire, bytes))).or_default() += 1;
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     #[must_use]
     pub fn count(&self) -> usize {
         self.frames.values().sum()
     }
 
-    /// The same with both uplinks taken for one: for equal-cost next hops.
+    /// The same with both uplinks treated as one, for equal-cost next hops.
     #[must_use]
     pub fn with_one_uplink(&self) -> Self {
         let mut frames = BTreeMap::new();
@@ -54,7 +54,7 @@ impl Observation {
         Self { frames }
     }
 
-    /// What is here and not there, and the reverse: with a sign, a line each.
+    /// The frames whose numbers differ, one per line, with the numbers of both sides.
     #[must_use]
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
@@ -88,8 +88,8 @@ impl fmt::Display for Observation {
 
 const IP: usize = Ethernet::LENGTH;
 
-/// Of a packet at an uplink: source port, IP identification and checksums replaced by what is
-/// certain about them.
+/// Normalises a packet that the leaf sent, or an ICMP packet. It replaces source
+/// port, IP identification and checksums by whether they are valid.
 fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(ip) = bytes.get(IP..).and_then(|packet| Ipv4Packet::parse(packet).ok()) else {
@@ -106,7 +106,7 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     let (protocol, first, header) =
         (ip.header.protocol(), ip.header.fragment_offset() == 0, usize::from(ip.header.ihl()) * 4);
     let (whole, l4) = (first && !ip.header.more_fragments(), IP + header);
-    // The identification, and the checksum, which covers it.
+    // The identification, and the checksum that covers it.
     bytes[IP + 4..IP + 6].fill(0);
     bytes[IP + 10..IP + 12].fill(if right { 0 } else { 0xff });
     if first && protocol == number::PROTOCOL_UDP && bytes.len() >= l4 + 8 {
@@ -116,7 +116,7 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
         bytes[l4 + 6..l4 + 8].fill(if none { 0 } else { 1 });
     }
     if whole && protocol == 1 && bytes.len() >= l4 + 8 {
-        // An ICMP message quotes a packet whose identification it also covers.
+        // The checksum of an ICMP message covers the identification of the quoted packet.
         bytes[l4 + 2..l4 + 4].fill(0);
         if bytes.len() >= l4 + 28 && wire.is_uplink() {
             bytes[l4 + 12..l4 + 14].fill(0);
@@ -127,7 +127,7 @@ fn normal(wire: Wire, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A frame in a line.
+/// A frame in one line of text.
 fn shown(bytes: &[u8]) -> String {
     let Some((ethernet, rest)) = Ethernet::parse(bytes).ok() else {
         return format!("{bytes:02x?}");

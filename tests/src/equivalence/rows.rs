@@ -1,4 +1,4 @@
-//! The table: a row for each knob of the leaf, in groups.
+//! The table of rows, in groups.
 
 pub mod bridge;
 pub mod filters;
@@ -8,10 +8,10 @@ pub mod routes;
 
 use super::table::Row;
 
-/// Rows that are tried on leaves whose netdev has the same options.
+/// Rows for leaves whose netdev has the same options.
 #[derive(Debug, Clone, Copy)]
 pub struct Group {
-    /// Its name, which is its test's.
+    /// The group's name, which is also the name of its test.
     pub name: &'static str,
     /// Options of the netdev.
     pub options: &'static str,
@@ -19,7 +19,7 @@ pub struct Group {
     pub rows: &'static [Row],
 }
 
-/// All of them.
+/// All groups.
 pub const GROUPS: &[Group] = &[
     Group { name: "rules", options: "", rows: routes::RULES },
     Group { name: "routes", options: "", rows: routes::ROUTES },

@@ -1,5 +1,5 @@
-//! The frames that are sent, as data: they can be printed, compared, drawn at random and made
-//! smaller.
+//! The frames that are sent, as data: they can be printed, compared, generated at random and
+//! shrunk.
 
 use std::net::Ipv4Addr;
 
@@ -15,8 +15,8 @@ pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// The VTEP behind the second uplink.
 pub const PEER2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 
-/// A station of the overlay. 1 and 2 are behind the leaf, 3 behind [`PEER`], 4 behind [`PEER2`];
-/// others are unknown.
+/// A station of the overlay. 1 and 2 are behind the leaf, 3 behind [`PEER`], 4 behind [`PEER2`].
+/// All others are unknown.
 pub type Station = u8;
 
 /// The broadcast address as a station.
@@ -34,7 +34,7 @@ pub const fn mac(station: Station) -> MacAddr {
     }
 }
 
-/// The address of a station.
+/// The IPv4 address of a station.
 #[must_use]
 pub const fn address(station: Station) -> Ipv4Addr {
     match station {
@@ -43,7 +43,7 @@ pub const fn address(station: Station) -> Ipv4Addr {
     }
 }
 
-/// What an inner frame carries.
+/// Payload of an inner frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// UDP over IPv4.
@@ -56,14 +56,14 @@ pub enum Kind {
     Ipv6,
     /// An ARP request for the destination.
     Arp,
-    /// An EtherType that nobody knows.
+    /// An EtherType that no protocol stack handles.
     Other,
 }
 
-/// What is wrong with an IPv4 header.
+/// A defect of an IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// Nothing.
+    /// No defect.
     None,
     /// The frame ends within the header.
     Short,
@@ -84,11 +84,11 @@ pub enum Damage {
 /// An inner frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inner {
-    /// Who sends it.
+    /// Sender.
     pub from: Station,
-    /// To whom.
+    /// Receiver.
     pub to: Station,
-    /// What it carries.
+    /// Payload type.
     pub kind: Kind,
     /// Type of service of the IP header.
     pub tos: u8,
@@ -98,14 +98,14 @@ pub struct Inner {
     pub dont_fragment: bool,
     /// Bytes of payload.
     pub length: usize,
-    /// EtherTypes of the tags in front.
+    /// EtherTypes of the VLAN tags, outermost first.
     pub tags: &'static [u16],
-    /// What is wrong with it.
+    /// The header's defect.
     pub damage: Damage,
 }
 
 impl Inner {
-    /// An ordinary UDP packet.
+    /// A UDP packet with default values.
     #[must_use]
     pub const fn udp(from: Station, to: Station) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Inner {
         }
     }
 
-    /// With this payload.
+    /// With this payload type.
     #[must_use]
     pub const fn kind(self, kind: Kind) -> Self {
         Self { kind, ..self }
@@ -139,31 +139,31 @@ impl Inner {
         Self { ttl, ..self }
     }
 
-    /// With so many bytes of payload.
+    /// With this number of payload bytes.
     #[must_use]
     pub const fn length(self, length: usize) -> Self {
         Self { length, ..self }
     }
 
-    /// With the don't-fragment bit.
+    /// With the don't-fragment bit set.
     #[must_use]
     pub const fn whole(self) -> Self {
         Self { dont_fragment: true, ..self }
     }
 
-    /// With tags of these EtherTypes.
+    /// With VLAN tags of these EtherTypes.
     #[must_use]
     pub const fn tags(self, tags: &'static [u16]) -> Self {
         Self { tags, ..self }
     }
 
-    /// Damaged.
+    /// With this defect.
     #[must_use]
     pub const fn damage(self, damage: Damage) -> Self {
         Self { damage, ..self }
     }
 
-    /// Its bytes. `number` tells it from others of its stimulus.
+    /// The frame's bytes. `number` distinguishes it from the other frames of a round.
     #[must_use]
     pub fn bytes(&self, number: u16) -> Vec<u8> {
         let pair = Pair {
@@ -246,29 +246,29 @@ fn arp_request(from: Station, to: Station) -> Vec<u8> {
     [&head[..], &mac(from).0, &sender, &[0; 6], &target, &[0; 18]].concat()
 }
 
-/// One frame and where it is sent.
+/// A frame and where it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stimulus {
-    /// From a host, at its port.
+    /// A frame from a host, sent at its port.
     Host(Wire, Inner),
-    /// VXLAN from a VTEP, at an uplink.
+    /// VXLAN from a VTEP, sent at an uplink.
     Tunnel(Tunnel, Inner),
-    /// A router behind an uplink says that VXLAN packets to a VTEP are too long (ICMP type 3, code
-    /// 4).
+    /// A router behind an uplink reports that VXLAN packets to a VTEP are too long (ICMP type 3,
+    /// code 4).
     TooBig {
         /// The uplink.
         wire: Wire,
         /// The VTEP.
         to: Ipv4Addr,
-        /// What fits.
+        /// The MTU in the message.
         mtu: u16,
     },
 }
 
-/// The outer headers of a VXLAN packet that arrives.
+/// The outer headers of a received VXLAN packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The uplink it arrives at.
+    /// The uplink that receives it.
     pub wire: Wire,
     /// Outer source address.
     pub source: Ipv4Addr,
@@ -280,12 +280,12 @@ pub struct Tunnel {
     pub vni: u32,
     /// Outer type of service.
     pub tos: u8,
-    /// What is flipped in the VXLAN header.
+    /// Bits to flip in the VXLAN header.
     pub flip: u64,
 }
 
 impl Tunnel {
-    /// From this VTEP at this uplink, to the leaf.
+    /// A packet from this VTEP at this uplink to the leaf.
     #[must_use]
     pub const fn from(wire: Wire, source: Ipv4Addr) -> Self {
         Self { wire, source, destination: LEAF, port: 4789, vni: 10, tos: 0, flip: 0 }
@@ -293,7 +293,7 @@ impl Tunnel {
 }
 
 impl Stimulus {
-    /// Where it is sent.
+    /// The interface that sends it.
     #[must_use]
     pub const fn wire(&self) -> Wire {
         match self {
@@ -302,7 +302,7 @@ impl Stimulus {
         }
     }
 
-    /// Its bytes. `number` tells it from others.
+    /// The frame's bytes. `number` distinguishes it from the other frames of a round.
     #[must_use]
     pub fn bytes(&self, number: u16) -> Vec<u8> {
         match self {
@@ -347,7 +347,7 @@ const fn outer_pair(wire: Wire, source: Ipv4Addr, destination: Ipv4Addr) -> Pair
     Pair { from: (wire.outside_mac(), source), to: (wire.leaf_mac(), destination) }
 }
 
-/// Both ways, with every kind of destination: what most rows send.
+/// Frames in both directions to every kind of destination. Every row sends them.
 pub const BOTH_WAYS: &[Stimulus] = &[
     Stimulus::Tunnel(Tunnel::from(Wire::U1, PEER), Inner::udp(3, 1)),
     Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER2), Inner::udp(4, 2)),

@@ -1,4 +1,4 @@
-//! Rows: a knob, the frames that show it, and what is compared.
+//! Rows of the table: a knob, the frames that show its effect, and what is compared.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -15,31 +15,33 @@ pub struct Row {
     pub name: &'static str,
     /// A shell script that sets the knob in the leaf's namespace.
     pub set: &'static str,
-    /// A shell script that takes it away.
+    /// A shell script that undoes it.
     pub unset: &'static str,
-    /// Frames that are sent, one after another, beside [`BOTH_WAYS`].
+    /// Frames to send in addition to [`BOTH_WAYS`].
     pub also: &'static [Stimulus],
-    /// What the knob does to kernel VXLAN.
+    /// The knob's effect on kernel VXLAN.
     pub effect: Effect,
-    /// Whether next hops of equal cost share the frames, so that an uplink is as good as the other.
+    /// Whether equal-cost next hops share the frames, so that both uplinks are treated as one.
     pub balanced: bool,
-    /// Whether the row is left out where its script fails: what the kernel or a tool lacks.
+    /// Whether the row is skipped if its script fails, because the kernel or a tool lacks a
+    /// feature.
     pub optional: bool,
-    /// Whether vtepd drops on purpose what [`Self::also`] sends, which kernel VXLAN delivers.
+    /// Whether vtepd drops the frames of [`Self::also`] deliberately although kernel VXLAN delivers
+    /// them.
     pub refused: bool,
 }
 
-/// What a knob does to what kernel VXLAN forwards.
+/// A knob's effect on the frames that kernel VXLAN delivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Other frames arrive.
     Changes,
-    /// The same frames arrive: the knob must not disturb.
+    /// The same frames arrive.
     Nothing,
 }
 
 impl Row {
-    /// A row that changes what arrives.
+    /// A row whose knob changes what arrives.
     #[must_use]
     pub const fn new(name: &'static str, set: &'static str, unset: &'static str) -> Self {
         Self {
@@ -54,44 +56,44 @@ impl Row {
         }
     }
 
-    /// With further frames.
+    /// Sends these frames as well.
     #[must_use]
     pub const fn also(self, also: &'static [Stimulus]) -> Self {
         Self { also, ..self }
     }
 
-    /// Of a knob that changes nothing.
+    /// The knob changes nothing.
     #[must_use]
     pub const fn harmless(self) -> Self {
         Self { effect: Effect::Nothing, ..self }
     }
 
-    /// With next hops of equal cost.
+    /// With equal-cost next hops.
     #[must_use]
     pub const fn balanced(self) -> Self {
         Self { balanced: true, ..self }
     }
 
-    /// Left out where the script fails.
+    /// The row is skipped if its script fails.
     #[must_use]
     pub const fn optional(self) -> Self {
         Self { optional: true, ..self }
     }
 
-    /// Of frames alone that kernel VXLAN delivers and vtepd drops on purpose: a documented
+    /// A row of frames that kernel VXLAN delivers and vtepd drops deliberately: a documented
     /// difference.
     #[must_use]
     pub const fn refused(self) -> Self {
         Self { refused: true, ..self }
     }
 
-    /// The row without its further frames.
+    /// The row without its additional frames.
     const fn bare(self) -> Self {
         self.also(&[])
     }
 
-    /// Whether a leaf is as before once the knob is taken away: the kernel remembers a router's
-    /// word for minutes.
+    /// Whether undoing the knob restores the leaf completely. The kernel remembers a router's "too
+    /// big" message for minutes.
     fn leaves_nothing(&self) -> bool {
         !self.also.iter().any(|stimulus| matches!(stimulus, Stimulus::TooBig { .. }))
     }
@@ -101,23 +103,23 @@ impl Row {
     }
 }
 
-/// How long nothing may come after the last frame.
+/// A round ends when nothing has arrived for this time.
 const QUIET: Duration = Duration::from_millis(6);
-/// How long kernel VXLAN may take to become steady.
+/// Maximum time until kernel VXLAN is stable.
 const STEADY: Duration = Duration::from_secs(2);
-/// How long vtepd may take to forward as the kernel does: it looks once a second where nobody
-/// tells.
+/// Maximum time until vtepd forwards as the kernel does. vtepd polls settings without notifications
+/// once a second.
 const FOLLOWS: Duration = Duration::from_secs(4);
-/// How often in a row it has to.
+/// Number of equal rounds in a row that count as stable.
 const ROUNDS: usize = 3;
 
-/// A leaf on which rows are tried.
+/// A leaf on which rows are tested.
 pub(super) struct Bench {
     /// The leaf.
     pub(super) leaf: Leaf,
-    /// Frames that are sent, one after another.
+    /// The frames of a round, in order.
     pub(super) frames: Vec<Stimulus>,
-    /// Whether an uplink is as good as the other.
+    /// Whether both uplinks are treated as one.
     pub(super) balanced: bool,
 }
 
@@ -130,9 +132,9 @@ impl Bench {
         (self.frames, self.balanced) = (row.frames(), row.balanced);
     }
 
-    /// Sends all frames once, and collects what arrives until there are as many as `expected` has.
+    /// Sends all frames once, and collects what arrives until there are at least `expected` frames.
     fn once(&mut self, expected: usize) -> Observation {
-        // What came late after the round before.
+        // Late frames of the round before.
         self.leaf.wires.receive(&mut Observation::default());
         for (number, stimulus) in (0..).zip(&self.frames) {
             self.leaf.wires.send(stimulus, number);
@@ -142,7 +144,7 @@ impl Bench {
         if self.balanced { seen.with_one_uplink() } else { seen }
     }
 
-    /// What arrives with kernel VXLAN alone: the same several times in a row.
+    /// What arrives with kernel VXLAN alone, equal in [`ROUNDS`] rounds in a row.
     pub(super) fn kernel(&mut self) -> Result<Observation, String> {
         let start = Instant::now();
         let (mut before, mut same) = (self.once(0), 1);
@@ -157,7 +159,8 @@ impl Bench {
         Ok(before)
     }
 
-    /// What has to arrive with vtepd: what kernel VXLAN delivers, but for what vtepd refuses.
+    /// What must arrive with vtepd: what kernel VXLAN delivers, without the frames that vtepd
+    /// refuses.
     fn due(&mut self, row: &Row, delivered: Observation) -> Result<Observation, String> {
         if !row.refused {
             return Ok(delivered);
@@ -170,7 +173,7 @@ impl Bench {
         Ok(bare)
     }
 
-    /// Whether the same arrives with vtepd.
+    /// Checks that the same arrives with vtepd.
     pub(super) fn vtepd(&mut self, expected: &Observation, when: &str) -> Result<(), String> {
         let (start, mut same) = (Instant::now(), 0);
         loop {
@@ -185,7 +188,7 @@ impl Bench {
         }
     }
 
-    /// Whether vtepd forwards again, itself.
+    /// Checks that vtepd itself forwards again.
     fn taken_back(&mut self, vtepd: &Vtepd) -> Result<(), String> {
         let frames =
             || ["encapsulated", "decapsulated"].map(|way| vtepd.metrics().vni_frames(10, way));
@@ -207,7 +210,7 @@ impl Bench {
         self.leaf.run(script)
     }
 
-    /// Tries the row; what differed.
+    /// Tests the row. Returns what differed.
     fn attempt(&mut self, row: &Row) -> Result<Vec<String>, String> {
         let without = self.kernel()?;
         self.script(row.set)?;
@@ -244,7 +247,7 @@ impl Bench {
     }
 }
 
-/// Tries rows that set nothing, on one leaf and with one vtepd: those of frames alone.
+/// Tests rows without a knob on one leaf with one vtepd.
 fn try_frames(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>)> {
     let Some(first) = rows.first() else { return Vec::new() };
     let mut bench = Bench::on(Leaf::build(plan), first);
@@ -265,7 +268,7 @@ fn try_frames(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String
     results.collect()
 }
 
-/// Tries rows with a knob, on a leaf that is used again for as long as nothing goes wrong.
+/// Tests rows with a knob. They share a leaf until a row fails.
 fn try_knobs(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>)> {
     let mut bench: Option<Bench> = None;
     let results = rows.iter().map(|row| {
@@ -280,11 +283,11 @@ fn try_knobs(plan: &Plan, rows: &[Row]) -> Vec<(Row, Result<Vec<String>, String>
     results.collect()
 }
 
-/// Tries all rows of a group on leaves like this one. `ROW` in the environment picks those whose
+/// Tests all rows of a group on leaves like this one. `ROW` in the environment selects rows whose
 /// name contains it.
 ///
 /// # Panics
-/// Naming each row for which what arrives differs, and how.
+/// If anything differs. The message names each such row and the difference.
 pub fn try_all(group: &str, plan: &Plan, rows: &[Row]) {
     let only = std::env::var("ROW").unwrap_or_default();
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The four interfaces outside the leaf, as frames that are written and read.
+//! The four interfaces outside the leaf: sends and receives frames.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -21,14 +21,14 @@ pub enum Wire {
     H1,
     /// The second host.
     H2,
-    /// Behind the first uplink.
+    /// The router behind the first uplink.
     U1,
-    /// Behind the second uplink.
+    /// The router behind the second uplink.
     U2,
 }
 
 impl Wire {
-    /// All of them.
+    /// All interfaces.
     pub const ALL: [Self; 4] = [Self::H1, Self::H2, Self::U1, Self::U2];
 
     /// Its name outside.
@@ -42,7 +42,7 @@ impl Wire {
         }
     }
 
-    /// The name of its other end, in the leaf.
+    /// The name of its peer in the leaf.
     #[must_use]
     pub const fn in_leaf(self) -> &'static str {
         match self {
@@ -65,20 +65,20 @@ impl Wire {
         MacAddr([2, 0xee, 0, 0, 0, self as u8])
     }
 
-    /// The MAC address of its other end.
+    /// The MAC address of its peer in the leaf.
     #[must_use]
     pub const fn leaf_mac(self) -> MacAddr {
         MacAddr([2, 0xaa, 0, 0, 0, self as u8])
     }
 
-    /// The router's address behind an uplink.
+    /// The address of the router behind an uplink.
     #[must_use]
     pub const fn router(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 1, self as u8 - 1, 2)
     }
 }
 
-/// Sockets on all of them.
+/// Packet sockets on all four interfaces.
 #[derive(Debug)]
 pub struct Wires {
     senders: [Sender; 4],
@@ -86,7 +86,7 @@ pub struct Wires {
 }
 
 impl Wires {
-    /// Opens them.
+    /// Opens the sockets.
     #[must_use]
     pub fn open(outside: &Namespace) -> Self {
         let receiver = |wire: Wire| {
@@ -103,12 +103,12 @@ impl Wires {
         Self { senders: Wire::ALL.map(sender), receivers: Wire::ALL.map(receiver) }
     }
 
-    /// Sends one frame. An interface whose other end is down takes none, and that is no error.
+    /// Sends one frame. An interface whose peer is down accepts none. This is not an error.
     pub fn send(&self, stimulus: &Stimulus, number: u16) {
         let _ = self.senders[stimulus.wire() as usize].send(&[&stimulus.bytes(number)]);
     }
 
-    /// Adds what has arrived to an observation. Returns how many frames that were.
+    /// Adds what has arrived to an observation. Returns the number of frames.
     pub fn receive(&mut self, observation: &mut Observation) -> usize {
         let mut count = 0;
         for (wire, socket) in Wire::ALL.into_iter().zip(&mut self.receivers) {
@@ -128,8 +128,8 @@ impl Wires {
         count
     }
 
-    /// Collects frames until `enough` says so and nothing has come for `quiet`, or for `patience`
-    /// in all.
+    /// Collects frames until `enough` holds, or for `patience`. In both cases, nothing may have
+    /// arrived for `quiet` before it returns.
     pub fn collect(
         &mut self,
         quiet: Duration,

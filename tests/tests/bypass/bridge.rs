@@ -1,5 +1,5 @@
-//! The bridge stays in the picture: it learns, ages and moves addresses, and does what only it can
-//! do with a port.
+//! The bridge's entries stay correct with the bypass: addresses are learned, age and move. A port
+//! that uses other features of the bridge has no bypass.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use wire::MacAddr;
 
 use super::{RATE, in_fdb, port, speak, start, steering};
 
-/// A MAC address that is behind a VTEP and turns up behind a port of this leaf, and goes away
-/// again.
+/// A MAC address behind a VTEP appears behind a port of this leaf and disappears again. It is
+/// reached at the port immediately.
 #[test]
 fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     if !can_run("a_remote_host_that_comes_here_is_reached_here_at_once") {
@@ -43,8 +43,8 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
         assert!(bypasses() >= before + 9, "round {round}");
         drop(at_peer.stop());
 
-        // It speaks from the other host's port: the bridge has it there, and zebra has not said a
-        // word.
+        // A frame from the other host's port moves the address in the bridge. zebra has not
+        // reported the move.
         let here = Pair { from: (mover, lab.next.ip()), ..Pair::of(&lab.next, &lab.next) };
         bridge(&lab.leaf, &format!("fdb del {mover} dev vx10 master"));
         inject(
@@ -53,7 +53,7 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
             &[frames::ethernet(here.to_mac(MacAddr::BROADCAST), 0x88b5, &[0; 50])],
         );
         wait_for("the bridge to learn", || in_fdb(&lab, "hq10", mover));
-        // It is an address of a port now, and no remote one.
+        // The address is now one of a port, and no longer remote.
         known(5);
         vtepd.wait_for("the move", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
         let before = bypasses();
@@ -69,10 +69,9 @@ fn a_remote_host_that_comes_here_is_reached_here_at_once() {
     }
 }
 
-/// Somebody else's word about a host that is here and talks by the bypass alone: it is behind a
-/// VTEP (as FRR says that is late), it is nowhere, or it is on another port. Its next frame after
-/// that goes by the bridge, which knows better at once: long before it would have been shown a
-/// frame in any case.
+/// The bridge loses its entry for a local host whose frames all take the bypass. The entry moves
+/// behind a VTEP (a late update of FRR), disappears, or moves to another port. The host's next
+/// frame passes through the bridge and restores the entry, long before the next refresh.
 #[test]
 fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
     if !can_run("the_bridge_hears_at_once_of_a_host_that_it_has_lost") {
@@ -97,22 +96,21 @@ fn the_bridge_hears_at_once_of_a_host_that_it_has_lost() {
             wait_for("the bridge to learn", || in_fdb(&lab, "hp10", host));
             late.push(begun.elapsed());
             back.pass(100);
-            // And soon it has the bypass again.
+            // The host has the bypass again soon.
             vtepd.wait_for("the bypass", |m| steering(m, "port_bypassed") > before + 100);
             assert!(in_fdb(&lab, "hp10", host), "round {round}: {word}");
         }
     }
     late.sort_unstable();
     println!("the bridge has the host again after {late:?}");
-    // Looking takes milliseconds; a refresh would have taken half a second on the average.
+    // The bridge learns within milliseconds. A refresh would take half a second on average.
     assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
     there.finish_whole();
     let _ = back.finish();
 }
 
-/// A host's frames move its entry while somebody else moves it away, again and again. The kernel
-/// tells of two moves that meet in any order, and says nothing more: what vtepd goes by in the end
-/// is what the bridge has all the same.
+/// A host's frames move its entry while another process moves it away repeatedly. The kernel may
+/// notify of two concurrent moves in the wrong order. vtepd must still end with the bridge's entry.
 #[test]
 fn moves_that_meet_end_where_the_bridge_has_the_host() {
     if !can_run("moves_that_meet_end_where_the_bridge_has_the_host") {
@@ -135,11 +133,11 @@ fn moves_that_meet_end_where_the_bridge_has_the_host() {
         };
         let (next, ended) = (&lab.next.ns, &ended);
         scope.spawn(move || next.enter(talk).unwrap());
-        // Whatever fails, the other thread ends.
+        // The other thread must end even if an assertion fails.
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..300 {
                 bridge(&lab.leaf, &away);
-                // 3 where it is behind a VTEP for all that vtepd knows.
+                // The value is 3 if vtepd believes that the host is behind a VTEP.
                 vtepd.wait_for("the move", |m| m.get("vtepd_vni_remote_macs{vni=\"10\"}") == 2);
             }
         }));
@@ -150,8 +148,8 @@ fn moves_that_meet_end_where_the_bridge_has_the_host() {
     vtepd.wait_for("the addresses", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") == 5);
 }
 
-/// With an ageing time of three seconds: who talks by the bypass alone is remembered, who is silent
-/// is forgotten.
+/// With an ageing time of three seconds, the entry of a host whose frames take the bypass stays,
+/// and the entry of a silent host ages out.
 #[test]
 fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
     if !can_run("who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is") {
@@ -186,7 +184,7 @@ fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
     assert!((12..100).contains(&refreshed), "{refreshed}");
     assert!(steering(&metrics, "port_bypassed") + refreshed + 100 > sent.frames, "{}", metrics.0);
 
-    // Silent as well, it is forgotten as before.
+    // Without traffic, the host's entry ages out as usual.
     let silent = Instant::now();
     while in_fdb(&lab, "hp10", lab.host.mac()) {
         assert!(silent.elapsed() < Duration::from_secs(20));
@@ -195,7 +193,8 @@ fn who_talks_is_not_forgotten_by_the_bridge_and_who_is_silent_is() {
     assert!(silent.elapsed() > Duration::from_secs(1));
 }
 
-/// What only the bridge can do with a port's frames takes the bypass away, says why, and works.
+/// A port feature that only the bridge can provide ends the bypass with a reason, and the feature
+/// works.
 #[test]
 fn a_port_with_a_feature_of_the_bridge_has_no_bypass() {
     if !can_run("a_port_with_a_feature_of_the_bridge_has_no_bypass") {
@@ -242,12 +241,13 @@ fn a_port_with_a_feature_of_the_bridge_has_no_bypass() {
         vtepd.wait_for("the host", |m| m.get("vtepd_bypass_addresses{state=\"known\"}") >= 3);
         goes(true, true, off);
     }
-    // The kernel tells of a port as a link, too.
+    // The kernel also notifies of port settings with link messages.
     ip(&lab.leaf, "link set hp10 type bridge_slave isolated on");
     becomes(Err("isolated"));
     ip(&lab.leaf, "link set hp10 type bridge_slave isolated off");
     becomes(Ok(()));
-    // A VLAN-aware bridge, where the kernel has them, is left to it with all that is on it.
+    // If the kernel supports VLAN-aware bridges, such a bridge stays with the kernel, with all its
+    // VNIs.
     let aware = ["ip", "link", "set", "br10", "type", "bridge", "vlan_filtering", "1"];
     if lab.leaf.run(&aware).is_ok() {
         vtepd.wait_for("the VNI to be left", |m| !m.has_vni(VNI) && port(m, "hp10").is_none());
@@ -255,7 +255,7 @@ fn a_port_with_a_feature_of_the_bridge_has_no_bypass() {
         ip(&lab.leaf, "link set br10 type bridge vlan_filtering 0");
         becomes(Ok(()));
     }
-    // A port that goes and comes back.
+    // A port that leaves the bridge and returns.
     ip(&lab.leaf, "link set hp10 nomaster");
     vtepd.wait_for("the port to go", |m| port(m, "hp10").is_none());
     ip(&lab.leaf, "link set hp10 master br10");
@@ -265,8 +265,8 @@ fn a_port_with_a_feature_of_the_bridge_has_no_bypass() {
     goes(true, true, "back again");
 }
 
-/// A host that has been talked to here goes to another leaf and takes its port along, as a virtual
-/// machine does, before or after FRR says so: whoever talks to it goes on there.
+/// A host moves to another leaf together with its port, like a virtual machine, before or after FRR
+/// reports the move. Its peers reach it there.
 #[test]
 fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     if !can_run("a_host_that_takes_its_port_along_is_reached_behind_its_vtep") {
@@ -316,7 +316,7 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
         });
         late.push(begun.elapsed());
         quiet();
-        // And there alone.
+        // It arrives only there.
         let (before, elsewhere) = (there.count(), arrivals(&lab.farther.ns, ETH));
         inject(&lab.host.ns, ETH, &vec![to_mover.clone(); 10]);
         there.wait(before + 10);
@@ -339,10 +339,9 @@ fn a_host_that_takes_its_port_along_is_reached_behind_its_vtep() {
     assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
 }
 
-/// A far host comes to a port that is new here, while its neighbour goes on sending to it. From its
-/// first frame on it has what is sent to it, and nobody behind its old VTEP, if vtepd has listened
-/// there before the port forwarded. Of one that is put into the bridge while it talks, this says
-/// how much went astray.
+/// A far host appears on a new port while its peer keeps sending to it. If vtepd watches the port
+/// before it forwards, every frame after the host's first one reaches the port. If the port is
+/// added while the host sends, the test prints how many frames went to the old VTEP.
 #[test]
 fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on() {
     const NUMBER: usize = 14 + 20 + 8;
@@ -402,7 +401,7 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
             let talk = || {
                 let socket = PacketSocket::sender(&Interface::find("eth1").unwrap()).unwrap();
                 while !ended.load(Ordering::Relaxed) {
-                    // Without a carrier nothing is sent.
+                    // Without a carrier the send fails.
                     let _ = socket.send(&[&hello]);
                     std::thread::sleep(Duration::from_micros(100));
                 }
@@ -411,7 +410,7 @@ fn a_far_host_that_comes_to_a_new_port_is_reached_there_from_its_first_frame_on(
             scope.spawn(move || host.enter(listen).unwrap());
             scope.spawn(move || host.enter(send).unwrap());
             scope.spawn(move || machine.enter(talk).unwrap());
-            // Whatever fails, the other threads end.
+            // The other threads must end even if an assertion fails.
             let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 there.wait(100);
                 ip(

@@ -1,4 +1,4 @@
-//! What the bypass saves.
+//! CPU time that the bypass saves.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use vtepd_tests::lab::{ETH, ip};
 
 use super::{port, speak, start, steering};
 
-/// What a frame costs the CPU of its sender, on which everything up to the punt pair happens, in
-/// turns by the bridge and by the bypass.
+/// Measures the CPU time of a frame's sender, alternately with the bridge and with the bypass. The
+/// sender's CPU does all work up to the punt pair.
 #[test]
 #[ignore = "a measurement: cargo test -p vtepd-tests --test bypass what_the_bypass_saves -- --ignored --nocapture"]
 fn what_the_bypass_saves() {
@@ -31,7 +31,7 @@ fn what_the_bypass_saves() {
                     let taken = socket.send(&rest).unwrap();
                     rest.drain(..taken);
                 }
-                // The worker keeps up.
+                // Time for the worker to empty its ring.
                 std::thread::sleep(Duration::from_millis(1));
             }
             (cpu() - start) / (BATCHES * 64)

@@ -1,4 +1,4 @@
-//! The other direction: what comes for a host goes from the worker straight to its port.
+//! The bypass towards hosts: the worker sends decapsulated frames directly to the host port.
 
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
@@ -10,7 +10,7 @@ use wire::MacAddr;
 use super::{HOOKS, port, start, steering};
 
 const PAST: &str = "vtepd_bypass_delivered_frames_total";
-/// One queue pair without a pause: every frame that is overtaken counts.
+/// One queue pair without a pause, so that every frame that is overtaken counts as reordered.
 const DENSE: Rate = Rate { frames: 8000, queue_pairs: 1, payload: 64 };
 
 #[test]
@@ -35,7 +35,7 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
         assert!(by_bridge <= 4, "{}", after.0);
         assert_eq!(after.dropped_in_all(), 0, "{}", after.0);
         assert_eq!(steering(&after, "punt_delivered"), 0, "neither TCP nor ICMP");
-        // UDP leaves in bundles, by way of the punt pair.
+        // UDP leaves in bundles through the punt pair.
         let pair = Pair::of(&lab.far, &lab.host);
         let datagrams: Vec<_> =
             (0..40).map(|number| frames::udp(pair, (1, 2), &[number; 900])).collect();
@@ -50,7 +50,7 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
         let after = vtepd.wait_until_idle();
         assert_eq!(steering(&after, "punt_delivered"), 40, "{}", after.0);
 
-        // ARP, a broadcast, a group's, a tagged frame and one for nobody that is known.
+        // ARP, broadcast, multicast, a tagged frame and unknown unicast.
         let before = after;
         let to = |mac: [u8; 6]| pair.to_mac(MacAddr(mac));
         let others = [
@@ -70,16 +70,15 @@ fn known_unicast_for_hosts_skips_the_bridge_and_nothing_else_does() {
         let after = vtepd.wait_until_idle();
         assert_eq!(after.get(PAST), before.get(PAST), "{}", after.0);
 
-        // What a port is too small for is counted, where the bridge drops it in silence.
+        // A frame that exceeds the port's MTU is counted. The bridge would drop it silently.
         ip(&lab.leaf, "link set hp10 mtu 1500");
         inject(&lab.far.ns, ETH, &vec![frames::udp(pair, (1, 2), &[7; 2000]); 3]);
         vtepd.wait_for("too big frames", |m| steering(m, "punt_undeliverable") == 3);
     }
 }
 
-/// Hosts' addresses and what the bridge may do with them come and go under streams that never
-/// pause: each time, frames go by the bridge and past it again, and none is lost, doubled or
-/// overtaken.
+/// The bypass towards hosts ends and returns repeatedly while streams pass. No frame is lost,
+/// duplicated or reordered.
 #[test]
 fn the_way_to_hosts_changes_without_loss_or_reordering() {
     if !can_run("the_way_to_hosts_changes_without_loss_or_reordering") {
@@ -127,7 +126,8 @@ fn the_way_to_hosts_changes_without_loss_or_reordering() {
     }
 }
 
-/// Between two leaves of vtepd a TCP stream is cut by one and put together again by the other.
+/// One vtepd splits a TCP stream into segments, and the other merges the segments into
+/// super-frames.
 #[test]
 fn segments_that_come_together_reach_the_host_together() {
     if !can_run("segments_that_come_together_reach_the_host_together") {
@@ -135,7 +135,7 @@ fn segments_that_come_together_reach_the_host_together() {
     }
     let lab =
         Lab::with("sctcp", Setup { underlay_mtu: 1500, overlay_mtu: 1450, ..Setup::default() });
-    // It cuts what it gets from its hosts: with tcx links it would leave whole.
+    // It splits its hosts' super-frames. With tcx they would leave whole.
     let _peer = Vtepd::start(&lab.peer, &["--bridge-bypass", "--no-fpm", "--hook", "clsact"]);
     for (arguments, together) in [(&["--gso"][..], true), (&["--no-gso"], false)] {
         let vtepd =
@@ -152,7 +152,7 @@ fn segments_that_come_together_reach_the_host_together() {
         let lengths = lengths.stop();
         let longest = lengths.iter().max().unwrap();
         assert_eq!(*longest > 1464, together, "{arguments:?}: {longest} bytes");
-        // Each segment counts, however many of them leave together.
+        // The counter counts each segment of a super-frame.
         let segments = 3_000_000 / 1398;
         assert!(metrics.get(PAST) >= segments, "{}", metrics.0);
         assert_eq!(metrics.dropped_in_all(), 0, "{}", metrics.0);

@@ -1,5 +1,5 @@
-//! Rules and programs of others that come while vtepd runs take the bypass away, and see
-//! everything; when they go, it is back.
+//! Packet filter rules and other BPF programs that appear while vtepd runs end the bypass and see
+//! every frame. When they are removed, the bypass returns.
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use vtepd_tests::frames::{self, Pair, inject};
@@ -12,7 +12,7 @@ use vtepd_tests::{Capture, Lab, Vtepd, quiet};
 
 use super::{RATE, port, speak, start, steering};
 
-/// Waits until the port has lost the bypass, for this reason, or has it again.
+/// Waits until the port has lost the bypass for this reason, or has it again.
 fn becomes(vtepd: &Vtepd, wanted: Result<(), &str>) {
     vtepd.wait_for(&format!("{wanted:?}"), |m| match (port(m, "hp10"), wanted) {
         (Some(Ok(())), Ok(())) => true,
@@ -21,7 +21,8 @@ fn becomes(vtepd: &Vtepd, wanted: Result<(), &str>) {
     });
 }
 
-/// Sends ten frames for a known address: so many arrive, and whether they take the bypass.
+/// Sends ten frames to a known address and checks how many arrive. Returns whether they took the
+/// bypass.
 fn ten_frames(lab: &Lab, vtepd: &Vtepd, arrive: usize) -> bool {
     let before = steering(&vtepd.wait_until_idle(), "port_bypassed");
     let pair = Pair::of(&lab.host, &lab.far);
@@ -54,7 +55,7 @@ fn rules_that_come_later_take_the_bypass_away() {
         if family == INET && !netfilter {
             continue;
         }
-        // A chain without rules lets everything through.
+        // A chain without rules has no effect.
         nftables::add_chain(&lab.leaf, family);
         assert!(ten_frames(&lab, &vtepd, 10), "{reason}");
         nftables::drop_everything(&lab.leaf, family);
@@ -66,7 +67,7 @@ fn rules_that_come_later_take_the_bypass_away() {
         assert!(ten_frames(&lab, &vtepd, 10), "{reason}");
     }
     if netfilter {
-        // The kernel does not tell of the sysctl: it is looked at once a second.
+        // The kernel sends no notification about the sysctl. vtepd polls it once a second.
         lab.without_bridge_netfilter();
         nftables::drop_everything(&lab.leaf, INET);
         assert!(ten_frames(&lab, &vtepd, 10));
@@ -80,8 +81,8 @@ fn rules_that_come_later_take_the_bypass_away() {
     }
 }
 
-/// Under a stream: the kernel tells of rules, so they drop frames long before anybody would have
-/// looked.
+/// The kernel notifies vtepd of new rules, so they drop frames of a running stream long before the
+/// next poll.
 #[test]
 fn rules_drop_at_once_what_took_the_bypass() {
     if !can_run("rules_drop_at_once_what_took_the_bypass") {
@@ -109,7 +110,7 @@ fn rules_drop_at_once_what_took_the_bypass() {
     assert!(late[3] < u64::from(RATE.frames) / 10, "{late:?}");
 }
 
-/// A capture on the bridge interface sees what the bridge forwards, as ever.
+/// A capture on the bridge interface sees the frames that the bridge forwards.
 #[test]
 fn a_capture_on_the_bridge_sees_everything() {
     if !can_run("a_capture_on_the_bridge_sees_everything") {
@@ -141,9 +142,9 @@ fn programs_that_come_later_take_the_bypass_away() {
         let lab = Lab::new("scprog");
         let vtepd = start(&lab, hook);
         for (interface, way) in [("hp10", "ingress"), ("vx10", "egress")] {
-            // vtepd's own may be there.
+            // vtepd may have added the qdisc.
             let _ = lab.leaf.run(&["tc", "qdisc", "add", "dev", interface, "clsact"]);
-            // It accepts whatever comes: nothing is lost by it.
+            // The filter accepts every frame, so none is lost.
             let filter = format!(
                 "tc filter add dev {interface} {way} prio 7 protocol all u32 match u32 0 0 flowid 1:1"
             );
@@ -158,7 +159,7 @@ fn programs_that_come_later_take_the_bypass_away() {
     }
 }
 
-/// The kernel does not tell of programs on tcx: they are looked for once a second.
+/// The kernel sends no notification about tcx programs. vtepd polls once a second.
 #[test]
 fn a_tcx_program_that_comes_later_takes_the_bypass_away() {
     if !can_run("a_tcx_program_that_comes_later_takes_the_bypass_away") {

@@ -1,5 +1,5 @@
-//! The bypass: known unicast of hosts skips the bridge, everything else does not, and the bridge
-//! stays in the picture.
+//! The bypass: known unicast of hosts bypasses the bridge, all other frames pass through it, and
+//! the bridge's entries stay correct.
 
 #![allow(
     clippy::expect_used,
@@ -30,7 +30,7 @@ fn steering(metrics: &Metrics, decision: &str) -> u64 {
     metrics.get(&format!("vtepd_steering_frames_total{{decision=\"{decision}\"}}"))
 }
 
-/// Whether a port of the leaf has the bypass, and why not.
+/// Whether a port of the leaf has the bypass, or the reason why not.
 fn port(metrics: &Metrics, name: &str) -> Option<Result<(), String>> {
     let start = format!("vtepd_port_bypass{{port=\"{name}\",vni=\"{VNI}\",reason=\"");
     let line = metrics.0.lines().find_map(|line| line.strip_prefix(start.as_str()))?;
@@ -39,7 +39,7 @@ fn port(metrics: &Metrics, name: &str) -> Option<Result<(), String>> {
     Some(if reason.is_empty() { Ok(()) } else { Err(reason.to_owned()) })
 }
 
-/// vtepd with the bypass; the bridge has heard of both hosts of the leaf.
+/// Starts vtepd with the bypass, and waits until the bridge knows both hosts of the leaf.
 fn start(lab: &Lab, hook: &str) -> Vtepd {
     let vtepd = Vtepd::start(&lab.leaf, &["--bridge-bypass", "--hook", hook, "--no-fpm"]);
     for host in [&lab.host, &lab.next] {

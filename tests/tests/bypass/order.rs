@@ -1,5 +1,5 @@
-//! Nothing is lost, doubled or overtaken when the bypass comes and goes, nor much lost when vtepd
-//! is killed.
+//! No frame is lost, duplicated or reordered when the bypass appears and disappears. Only few are
+//! lost when vtepd is killed.
 
 use std::process::Command;
 
@@ -10,23 +10,23 @@ use vtepd_tests::stream::{Rate, Stream};
 
 use super::{HOOKS, RATE, port, start, steering};
 
-/// One queue pair: every frame that is overtaken counts.
+/// One queue pair, so that every frame that is overtaken counts as reordered.
 const DENSE: Rate = Rate { frames: 8000, queue_pairs: 1, payload: 64 };
 
-/// Has another CPU than the sender's receive the hosts' frames, so that they are taken in batches:
-/// one that takes a shorter way within a batch would come first.
+/// Receives the hosts' frames on another CPU than the sender's, so that they are processed in
+/// batches. Within a batch, a frame on a shorter path could overtake others.
 fn in_batches(lab: &Lab) {
     for port in ["hp10", "hq10"] {
         let set = format!("echo 2 > /sys/class/net/{port}/queues/rx-0/rps_cpus");
-        // The namespace's own sysfs.
+        // In the namespace's own sysfs.
         let arguments = ["netns", "exec", lab.leaf.name(), "sh", "-c", &set];
         let output = Command::new("ip").args(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
-/// The bridge's view is refreshed fifty times a second, each time by a frame that takes the longer
-/// way: none is overtaken.
+/// About fifty frames a second pass through the bridge to refresh its entry. No other frame
+/// overtakes them.
 #[test]
 fn refreshing_the_bridges_view_reorders_nothing() {
     if !can_run("refreshing_the_bridges_view_reorders_nothing") {
@@ -36,7 +36,7 @@ fn refreshing_the_bridges_view_reorders_nothing() {
         let lab = Lab::new("screfresh");
         in_batches(&lab);
         let vtepd = start(&lab, hook);
-        // In hundredths of a second; a quarter of it may pass.
+        // In hundredths of a second. A quarter of the ageing time may pass between refreshes.
         ip(&lab.leaf, "link set br10 type bridge ageing_time 8");
         let streams = [
             Stream::start(&lab.host, &lab.far, DENSE, 0xd1),
@@ -58,8 +58,8 @@ fn refreshing_the_bridges_view_reorders_nothing() {
     }
 }
 
-/// The bypass comes and goes under numbered frames of many queue pairs: nothing is lost, doubled or
-/// overtaken.
+/// The bypass appears and disappears while numbered frames pass. No frame is lost, duplicated or
+/// reordered.
 #[test]
 fn the_bypass_comes_and_goes_without_loss_or_reordering() {
     if !can_run("the_bypass_comes_and_goes_without_loss_or_reordering") {
@@ -81,7 +81,8 @@ fn the_bypass_comes_and_goes_without_loss_or_reordering() {
             vtepd.wait_for("it to come", |m| port(m, "hp10") == Some(Ok(())));
             let before = steering(&vtepd.metrics(), "port_bypassed");
             streams.iter().for_each(|stream| stream.pass(300));
-            // Its bridge's other ports wait until it is known who has come to this one.
+            // When a port gets the bypass, its bridge's other ports wait until all addresses behind
+            // it are known.
             vtepd.wait_for(&format!("the bypass in round {round}"), |m| {
                 steering(m, "port_bypassed") > before + 600
             });
@@ -94,7 +95,7 @@ fn the_bypass_comes_and_goes_without_loss_or_reordering() {
     }
 }
 
-/// Killed under a stream: the bridge has its frames at once.
+/// When vtepd is killed while frames pass, the bridge gets the frames immediately.
 #[test]
 fn killed_it_leaves_everything_to_the_bridge() {
     if !can_run("killed_it_leaves_everything_to_the_bridge") {

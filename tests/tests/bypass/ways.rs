@@ -1,4 +1,4 @@
-//! Which frames take the bypass, and which go by the bridge.
+//! Which frames take the bypass, and which pass through the bridge.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn known_unicast_skips_the_bridge_and_nothing_else_does() {
         let after = vtepd.wait_until_idle();
         let moved = |decision: &str| steering(&after, decision) - steering(&before, decision);
         assert!(moved("port_bypassed") > 20, "{}", after.0);
-        // What the bridge saw, it saw because it was time to.
+        // The bridge saw only the frames that refresh its entries.
         assert_eq!(moved("vxlan_redirected"), moved("port_refreshed"), "{}", after.0);
         assert_eq!(after.dropped_in_all(), 0, "{}", after.0);
 
@@ -36,7 +36,7 @@ fn known_unicast_skips_the_bridge_and_nothing_else_does() {
         assert_eq!(steering(&local, "port_bypassed"), steering(&after, "port_bypassed"));
         assert!(steering(&local, "port_passed") >= steering(&after, "port_passed") + 10);
 
-        // ARP to a known address, an unknown address and everybody.
+        // ARP to a known address and to the broadcast address.
         let pair = Pair::of(&lab.host, &lab.far);
         let seen = Capture::start(&lab.far.ns, ETH, |frame| frame.get(12..14) == Some(&[8, 6]));
         inject(&lab.host.ns, ETH, &[frames::ethernet(pair, 0x0806, &[0; 46])]);
@@ -53,15 +53,14 @@ fn known_unicast_skips_the_bridge_and_nothing_else_does() {
     }
 }
 
-/// What far hosts see of a host's frames is what kernel VXLAN shows them, and none of these takes
-/// the bypass.
+/// Frames without bypass reach the far hosts as with kernel VXLAN.
 #[test]
 fn all_but_known_unicast_goes_by_the_bridge_as_before() {
     if !can_run("all_but_known_unicast_goes_by_the_bridge_as_before") {
         return;
     }
     let lab = Lab::new("scslow");
-    // The leaf's own address in the subnet, known to the host as the host is to the leaf.
+    // The leaf's own address in the subnet. Host and leaf know each other's MAC address.
     let (host, mac, own) = (lab.host.ip(), lab.host.mac(), mac_of(&lab.leaf, "br10"));
     ip(
         &lab.leaf,
@@ -79,13 +78,13 @@ fn all_but_known_unicast_goes_by_the_bridge_as_before() {
         ("an unknown protocol", frames::ethernet(pair, 0x88b5, &[0x51; 50]), 1),
         ("ARP", frames::ethernet(pair, 0x0806, &[0x52; 46]), 1),
         ("a tagged frame", frames::tagged(&frames::udp(pair, (1, 2), b"tagged"), 0x8100, 7), 1),
-        // A bridge without STP lets it through.
+        // A bridge without STP forwards it.
         ("STP", frames::ethernet(to([1, 0x80, 0xc2, 0, 0, 0]), 38, &[0x42; 46]), 1),
-        // Stays on the link.
+        // A bridge does not forward it.
         ("LLDP", frames::ethernet(to([1, 0x80, 0xc2, 0, 0, 0x0e]), 0x88cc, &[0x53; 46]), 0),
     ];
     let (source, count) = (pair.from.0.0, frames.len());
-    // How many of each arrive at each far host.
+    // The number of copies of each frame at each far host.
     let attempt = || {
         let arrived = |at: &vtepd_tests::Host| {
             Capture::start(&at.ns, ETH, move |frame| frame.get(6..12) == Some(&source[..]))
@@ -100,7 +99,7 @@ fn all_but_known_unicast_goes_by_the_bridge_as_before() {
             let mut seen = BTreeMap::<&str, usize>::new();
             for captured in capture.stop() {
                 let name = frames.iter().find(|(_, frame, _)| {
-                    // Tags may be kept apart from the frame.
+                    // The kernel may remove tags from the frame's data.
                     frame[..12] == captured.bytes[..12]
                         && captured.bytes.ends_with(&frame[frame.len() - 6..])
                 });
@@ -127,7 +126,7 @@ fn all_but_known_unicast_goes_by_the_bridge_as_before() {
     assert_eq!(routed.vni_frames(VNI, "encapsulated"), after.vni_frames(VNI, "encapsulated"));
 }
 
-/// The bridge learns a host from its first frame, and only then may its frames take the bypass.
+/// The bridge learns a host from its first frame. Only later frames may take the bypass.
 #[test]
 fn the_first_frame_of_a_host_goes_by_the_bridge_which_learns_it() {
     if !can_run("the_first_frame_of_a_host_goes_by_the_bridge_which_learns_it") {
@@ -148,7 +147,8 @@ fn the_first_frame_of_a_host_goes_by_the_bridge_which_learns_it() {
     assert!(in_fdb(&lab, "hp10", stranger));
     assert_eq!(steering(&after, "port_bypassed"), steering(&before, "port_bypassed"));
     assert_eq!(steering(&after, "port_passed"), steering(&before, "port_passed") + 1);
-    // The bridge has seen it too long ago for the program, which does not know when.
+    // The program does not know when the bridge last saw the host, so the second frame refreshes
+    // the entry.
     send(b"second");
     send(b"third");
     arrived.wait(3);
@@ -156,8 +156,8 @@ fn the_first_frame_of_a_host_goes_by_the_bridge_which_learns_it() {
     assert_eq!(steering(&after, "port_bypassed"), steering(&before, "port_bypassed") + 1);
 }
 
-/// With `neigh_suppress` the bridge answers ARP for hosts that it knows, although the asking host's
-/// other frames skip it.
+/// With `neigh_suppress` the bridge answers ARP for known hosts, although other frames of the
+/// asking host bypass it.
 #[test]
 fn the_bridge_answers_arp_beside_the_bypass() {
     if !can_run("the_bridge_answers_arp_beside_the_bypass") {
@@ -188,7 +188,7 @@ fn the_bridge_answers_arp_beside_the_bypass() {
     assert!(steering(&vtepd.wait_until_idle(), "port_bypassed") > 4);
 }
 
-/// `vtepctl port` and `status` tell what the metrics tell, of each port.
+/// `vtepctl port` and `status` agree with the metrics for each port.
 #[test]
 fn vtepctl_tells_of_each_port() {
     if !can_run("vtepctl_tells_of_each_port") {
@@ -230,7 +230,7 @@ fn vtepctl_tells_of_each_port() {
     assert!(text.contains("Bypass: 1 of 2 ports, 3 of 131072 addresses\n"), "{text}");
     let text = String::from_utf8(vtepd.ctl(&["port"]).stdout).unwrap();
     assert!(text.contains("it is isolated"), "{text}");
-    // Turned off, it says so.
+    // With the bypass turned off, the configuration is the reason.
     drop(vtepd);
     let vtepd = Vtepd::start(&lab.leaf, &["--no-bridge-bypass", "--no-fpm"]);
     wait_for("the ports", || vtepd.ask(&["port"]).as_array().is_some_and(|ports| ports.len() == 2));

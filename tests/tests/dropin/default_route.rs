@@ -1,5 +1,5 @@
-//! A VTEP that only the management network's default route leads to: used as by kernel VXLAN,
-//! counted, and warned of.
+//! A VTEP that is reachable only over the management network's default route. vtepd uses the route
+//! as kernel VXLAN does, counts the frames and warns.
 
 use serde_json::Value;
 use vtepd_tests::frames::{self, Pair, inject};
@@ -18,7 +18,7 @@ fn row(rows: &Value, vtep: &str) -> Value {
     rows.as_array().unwrap().iter().find(|row| row["vtep"] == vtep).cloned().unwrap_or_default()
 }
 
-/// How many warnings of the default route a log or a status has.
+/// Number of warnings about the default route in a log or a status.
 fn warnings(text: &str) -> usize {
     text.matches("only the default route leads to VTEP 10.0.0.2").count()
 }
@@ -28,9 +28,9 @@ fn by_default(vtepd: &Vtepd) -> (u64, u64) {
     (metrics.get("vtepd_default_route_vteps"), metrics.get("vtepd_default_route_frames_total"))
 }
 
-/// It comes under traffic while the default route is all there is, follows the VTEP's own route
-/// when that comes and goes, and leaves under traffic: nothing is lost. The default route is no way
-/// round for a fabric without carrier.
+/// vtepd starts under traffic with only the default route, follows the VTEP's own route when that
+/// appears and disappears, and stops under traffic. No frame is lost. The default route is not used
+/// while the VTEP has a route without a carrier.
 #[test]
 fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     if !can_run("a_vtep_behind_the_default_route_is_reached_counted_and_warned_of") {
@@ -72,11 +72,11 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     let said = String::from_utf8(vtepd.ctl(&explain).stdout).unwrap();
     assert!(said.contains("leaves by eth0, gateway 172.20.20.1 ("), "{said}");
     assert!(said.contains("nothing better than the default route leads there"), "{said}");
-    // The leaf's own traffic on that interface is as it was.
+    // The leaf's own traffic on that interface is unchanged.
     let ping = run(&lab.leaf, &format!("ping -n -c 3 -i 0.05 -w 10 {GATEWAY}"));
     assert!(ping.contains("3 packets transmitted, 3 received"), "{ping}");
 
-    // A route of its own.
+    // The VTEP gets its own route.
     ip(&lab.leaf, &format!("route add {ROUTE}"));
     assert_eq!(events.wait_for_kind("own-route")["vtep"], "10.0.0.2");
     wait_for("no VTEP by default", || by_default(&vtepd).0 == 0);
@@ -85,7 +85,7 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     pass();
     assert_eq!(by_default(&vtepd).1, before, "frames by the fabric do not count");
     assert_eq!(warnings(&vtepd.ask(&["status"])["warnings"].to_string()), 0);
-    // And as if BGP withdrew it.
+    // The route disappears, as if BGP withdrew it.
     ip(&lab.leaf, "route del 10.0.0.2/32");
     events.wait_for_kind("default-route");
     pass();
@@ -98,7 +98,7 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
     pass();
     streams.into_iter().for_each(Stream::finish_whole);
 
-    // The fabric has lost its carriers and nobody has taken the route away yet.
+    // The fabric has lost its carriers, and the route has not been withdrawn yet.
     ip(&lab.leaf, &format!("route add {ROUTE}"));
     let vtepd = Vtepd::start(&lab.leaf, &["--no-fpm"]);
     for router in &lab.routers {
@@ -122,7 +122,7 @@ fn a_vtep_behind_the_default_route_is_reached_counted_and_warned_of() {
         (0, (0, 0)),
         "the management network is no way round"
     );
-    // Then it is gone, and the default route is what the kernel has.
+    // The route is withdrawn, and the kernel uses the default route.
     ip(&lab.leaf, "route del 10.0.0.2/32");
     wait_for("the default route", || by_default(&vtepd).0 == 1);
     sockets::ping(&lab.host, lab.far.ip(), 3, 1000, &[]);

@@ -1,4 +1,4 @@
-//! Hosts' links go and come again while vtepd runs, under the same name or another, on the same
+//! Hosts' links are removed and added while vtepd runs, under the same name or another, on the same
 //! leaf or another.
 
 use lab::Namespace;
@@ -6,7 +6,7 @@ use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, VNI, ip, run};
 use vtepd_tests::{Host, Lab, Setup, Vtepd, sockets, wait_for};
 
-/// Gives the host a new link to a leaf, as ContainerLab or a hypervisor would.
+/// Connects the host to a leaf with a new link, as ContainerLab or a hypervisor would.
 fn plug(lab: &Lab, host: &Host, leaf: &Namespace, port: &str) {
     let (mtu, mac) = (lab.setup.overlay_mtu, host.mac());
     let netns = host.ns.name();
@@ -18,13 +18,13 @@ fn plug(lab: &Lab, host: &Host, leaf: &Namespace, port: &str) {
         ),
     );
     ip(&host.ns, &format!("addr add {}/24 dev {ETH}\nlink set {ETH} up", host.ip()));
-    // The bridge hears of the carrier up to a second later (`linkwatch`).
+    // The bridge sees the new carrier up to a second later (`linkwatch`).
     wait_for("the port to forward", || {
         run(leaf, &format!("bridge link show dev {port}")).contains("state forwarding")
     });
 }
 
-/// Both ways; who is not known any more asks and is asked by ARP.
+/// Pings in both directions. Addresses are resolved by ARP where necessary.
 fn reaches(from: &Host, to: &Host) {
     sockets::ping(from, to.ip(), 3, 1000, &[]);
     sockets::ping(to, from.ip(), 3, 1000, &[]);
@@ -64,8 +64,8 @@ fn a_hosts_link_goes_and_comes_again_here_or_on_another_leaf() {
         assert!(!is_remote());
         port = next;
     }
-    // To the peer's leaf and back, twice; the leaf's other host and the third leaf's go on talking
-    // to it.
+    // To the peer's leaf and back, twice. The leaf's other host and the third leaf's host keep
+    // reaching it.
     for _ in 0..2 {
         ip(&lab.leaf, &format!("link del {port}"));
         plug(&lab, host, &lab.peer, "gpu7");
@@ -77,6 +77,6 @@ fn a_hosts_link_goes_and_comes_again_here_or_on_another_leaf() {
         wait_for("the host to be local", || !is_remote());
     }
     let metrics = vtepd.metrics();
-    // But what came for a host whose link had just gone.
+    // Except frames for a host whose link had just been removed.
     assert_eq!(metrics.dropped_in_all(), metrics.dropped("link_down"), "{}", metrics.0);
 }

@@ -1,5 +1,5 @@
-//! vtepd in other people's labs: it is added, everything goes on, it says what it has taken over,
-//! and it goes.
+//! vtepd in labs that were not built for it: it starts, takes over, reports what it has taken over,
+//! and stops. Traffic continues.
 
 #![allow(
     clippy::expect_used,

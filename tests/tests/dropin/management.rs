@@ -1,19 +1,19 @@
-//! A management network as ContainerLab makes one: a bridge with an address, outside all nodes, and
-//! each node's `eth0` on it with the only default route.
+//! A management network like ContainerLab's: a bridge with an address outside all nodes. Each
+//! node's `eth0` is on it and has the only default route.
 
 use lab::Namespace;
 use lab::netns::veth;
 use vtepd_tests::Lab;
 use vtepd_tests::lab::{ip, sysctl};
 
-/// The bridge's namespace, and what is on its own side of it.
+/// The bridge's namespace.
 pub struct Management {
     pub ns: Namespace,
 }
 
 /// The bridge's address, which is every node's gateway.
 pub const GATEWAY: &str = "172.20.20.1";
-/// Ports of the bridge, as it calls them.
+/// The bridge's port to the leaf.
 pub const TO_LEAF: &str = "leaf";
 
 impl Management {

@@ -1,6 +1,5 @@
-//! Labs without FRR, each other than the others in what strangers' labs differ in: who fills the
-//! tables, how many bridges, SVIs, tagged hosts, MTUs, a management interface. In each the same
-//! happens.
+//! Labs without FRR. They differ in how FDB entries are made, number of bridges, SVIs, tagged
+//! hosts, MTUs and a management interface. The same test runs in each.
 
 use std::net::Ipv4Addr;
 
@@ -15,12 +14,12 @@ use vtepd_tests::{Capture, Lab, Setup, Vtepd, quiet, sockets};
 use crate::management::{GATEWAY, Management};
 
 const RATE: Rate = Rate { frames: 2000, queue_pairs: 8, payload: 64 };
-/// A VLAN of the hosts' own, with a priority: the overlay carries it as it is.
+/// A VLAN tag of the hosts, with a priority. The overlay carries it unchanged.
 const TAG: u16 = 0x6064;
 
-/// Every two hosts of these VNIs ping each other with the largest packets that fit, without
-/// fragments, and send each other TCP; a tagged frame from each to each arrives once, as it was
-/// sent.
+/// Checks that all pairs of hosts in these VNIs can ping each other with the largest packets that
+/// fit, without fragments, and exchange TCP. A tagged frame from each host to each other arrives
+/// once and unchanged.
 fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
     let hosts = [&lab.host, &lab.next, &lab.far, &lab.farther];
     let size = lab.setup.overlay_mtu - 28;
@@ -34,7 +33,7 @@ fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
             }
         }
     });
-    // The tag has its place within the largest frame.
+    // The tag counts towards the MTU.
     let largest = usize::try_from(lab.setup.overlay_mtu).unwrap() - 4;
     for to in hosts {
         let others: Vec<&Host> =
@@ -64,14 +63,14 @@ fn all_reach_each_other(lab: &Lab, vnis: &[u32]) {
     }
 }
 
-/// Two requests that may not be cut into pieces; far enough apart for the first answer of a busy
-/// machine.
+/// Two requests that must not be fragmented. The interval leaves time for the first answer on a
+/// busy machine.
 fn ping(from: &Host, to: Ipv4Addr, size: u32) {
     let said = sockets::try_ping(from, to, 2, size, &["-M", "do", "-i", "0.3", "-w", "10"]);
     assert!(said.contains("2 packets transmitted, 2 received, 0% packet loss"), "{said}");
 }
 
-/// vtepctl says of these VNIs, and of no other netdev, that they are taken over.
+/// Checks that vtepctl reports exactly these VNIs as taken over.
 fn is_taken(vtepd: &Vtepd, vnis: &[u32]) {
     let status = vtepd.ask(&["status"]);
     let taken: Vec<_> =
@@ -79,7 +78,7 @@ fn is_taken(vtepd: &Vtepd, vnis: &[u32]) {
     assert_eq!((json!(taken), &status["left"]), (json!(vnis), &json!([])), "{status}");
 }
 
-/// vtepd comes to the leaf, to all leaves, and goes again, under a stream each way.
+/// vtepd starts on the leaf, then on all leaves, and stops again, with a stream in each direction.
 fn drop_in(lab: &Lab, vnis: &[u32]) {
     all_reach_each_other(lab, vnis);
     let streams = [
@@ -113,8 +112,8 @@ fn drop_in(lab: &Lab, vnis: &[u32]) {
     all_reach_each_other(lab, vnis);
 }
 
-/// Static entries for every remote host, two bridges, an underlay of 1500 bytes, and a management
-/// interface.
+/// Static entries for every remote host, two bridges, an underlay MTU of 1500 bytes, and a
+/// management interface.
 #[test]
 fn static_remotes_two_bridges_mtu_1500_and_a_management_interface() {
     if !can_run("static_remotes_two_bridges_mtu_1500_and_a_management_interface") {
@@ -126,14 +125,14 @@ fn static_remotes_two_bridges_mtu_1500_and_a_management_interface() {
     let _management = Management::of(&lab, "static");
     let route = run(&lab.leaf, "ip -4 route show dev eth0");
     drop_in(&lab, &[VNI, 20]);
-    // The interface is as it was.
+    // The interface is unchanged.
     assert_eq!(run(&lab.leaf, "ip -4 route show dev eth0"), route);
     assert!(!run(&lab.leaf, "tc qdisc show dev eth0").contains("clsact"));
     run(&lab.leaf, &format!("ping -n -c 1 -w 10 {GATEWAY}"));
 }
 
-/// The kernel's defaults: leaves learn from what they receive, hosts ask by ARP, nothing is
-/// programmed but who is flooded to. Jumbo frames, and a leaf that is its hosts' gateway.
+/// The kernel's defaults: leaves learn from received frames, hosts use ARP, and only the flood list
+/// is configured. Jumbo frames, and a leaf that is its hosts' gateway.
 #[test]
 fn learning_arp_svi_and_mtu_9500() {
     if !can_run("learning_arp_svi_and_mtu_9500") {

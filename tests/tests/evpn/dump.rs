@@ -1,4 +1,4 @@
-//! What zebra replays when an FPM client comes, against what zebra shows.
+//! Compares zebra's replay to a new FPM client with zebra's own output.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::fixture::{PATIENCE, ScaleAcross};
 
-/// A replay is over when zebra has been silent for so long.
+/// A replay has ended when zebra has been silent for this time.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Prefixes with the gateways of their next hops; none where they are directly connected.
+/// Prefixes with the gateways of their next hops. Directly connected prefixes have none.
 pub type Routes = BTreeMap<String, BTreeSet<String>>;
 
-/// Is zebra's FPM client once on a leaf, in vtepd's place, and takes down its replay. Says too
-/// whether that named next-hop groups.
+/// Acts as the FPM server of zebra on a leaf and records the replay. Also returns whether it
+/// contained next-hop objects.
 pub fn replayed(fabric: &ScaleAcross, leaf: &str) -> (Routes, bool) {
     let messages = fabric
         .namespace(leaf)
@@ -35,7 +35,7 @@ pub fn replayed(fabric: &ScaleAcross, leaf: &str) -> (Routes, bool) {
     let mut routes = Routes::new();
     for message in &messages {
         let Message::Route(operation, route) = message else { continue };
-        // The others are those of `show ipv6 route`.
+        // `shown` covers IPv4 only.
         if route.destination.is_ipv6() {
             continue;
         }
@@ -79,7 +79,7 @@ async fn listen() -> Vec<Message> {
     messages
 }
 
-/// `show ip route`: what zebra has selected and put into the FIB.
+/// The routes of `show ip route` that zebra has selected and installed.
 pub fn shown(fabric: &ScaleAcross, leaf: &str) -> Routes {
     let text = fabric.node(leaf).run(&["vtysh", "-c", "show ip route json"]).unwrap();
     let all: BTreeMap<String, Vec<Value>> = serde_json::from_str(&text).unwrap();

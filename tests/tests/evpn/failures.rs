@@ -1,4 +1,4 @@
-//! Leaves and spines that fail, loudly and silently, and come back.
+//! Leaves and spines fail, with and without a loss of carrier, and return.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use crate::fixture::{PATIENCE, ScaleAcross, can_run};
 use crate::hosts::{host, tcp_both_ways};
 use crate::stream::Stream;
 
-/// A failure that nobody announces is found by BFD after 3 × 300 ms; the rest is BGP's way through
-/// the fabric, on a busy machine.
+/// BFD detects a silent failure after 3 × 300 ms. The rest is BGP's propagation through the fabric
+/// on a busy machine.
 const DETECTION: Duration = Duration::from_secs(5);
 
-/// FRR on a leaf, stopped in its tracks; it runs on when dropped.
+/// FRR's processes on a leaf, stopped with SIGSTOP. Drop continues them.
 struct Frozen(Vec<Identity>);
 
 impl Frozen {
@@ -32,9 +32,9 @@ impl Drop for Frozen {
     }
 }
 
-/// leaf4 dies, first silently, then with its links: leaf1, which hears FPM, and leaf2, which does
-/// not, forget its hosts and no longer flood to it. Traffic to others does not suffer. When leaf4
-/// is back, so is everything.
+/// leaf4 fails, first silently, then with its links. leaf1 (with FPM) and leaf2 (without) remove
+/// its hosts and no longer flood to it. Traffic to others is not affected. When leaf4 returns, so
+/// do its entries.
 fn vtep_death_and_return(fabric: &ScaleAcross) {
     let vtepds =
         ["leaf1", "leaf2"].map(|leaf| (leaf, fabric.vtepd(leaf), 1 + u64::from(leaf == "leaf2")));
@@ -78,8 +78,8 @@ fn vtep_death_and_return(fabric: &ScaleAcross) {
     all_there();
 }
 
-/// spine1 falls silent, its links stay up: only BFD can tell. What was on the way to it is lost,
-/// what follows takes spine2.
+/// spine1 fails silently with its links up, so only BFD detects it. Frames in flight to it are
+/// lost, later ones take spine2.
 fn uplink_failure_and_return(fabric: &ScaleAcross) {
     const RATE: u32 = 2000;
     let vtepd = fabric.vtepd("leaf1");
@@ -94,7 +94,7 @@ fn uplink_failure_and_return(fabric: &ScaleAcross) {
     let (by_one, by_two) = sent();
     assert!(by_one > 50 && by_two > 50, "{by_one} frames by up1, {by_two} by up2");
 
-    // All is dropped that comes in, and nothing goes out.
+    // Drops all received packets and sends none.
     for command in
         ["ip rule add pref 10 lookup local", "ip rule del pref 0", "ip rule add pref 0 blackhole"]
     {
@@ -107,7 +107,7 @@ fn uplink_failure_and_return(fabric: &ScaleAcross) {
     let mut before = sent();
     let moved = wait_until(PATIENCE, || {
         let after = sent();
-        // A tenth of a second of traffic, and none of it by up1.
+        // A tenth of a second of traffic, with no frame over up1.
         if after.1 < before.1 + u64::from(RATE) / 10 {
             return false;
         }
@@ -123,7 +123,7 @@ fn uplink_failure_and_return(fabric: &ScaleAcross) {
     let (all, report) = stream.finish();
     println!("uplink_failure_and_return: {all} frames sent, {} lost", report.lost());
     assert!(report.lost() > 0, "the spine was not silent");
-    // The other spine took its share all the time.
+    // The other spine forwarded its share all the time.
     assert!(
         (report.lost() as f64) < f64::from(RATE) * after.as_secs_f64() * 0.9,
         "{} of {all} lost",

@@ -13,32 +13,33 @@ use lab::{Fabric, Namespace, Topology};
 use nix::sys::signal::Signal;
 use vtepd_tests::daemon::{ctl_program, program};
 
-/// How long anything that has to happen may take.
+/// How long a test waits for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How long FRR may take to converge after something came back. BGP tries again every second, BFD
-/// slows down meanwhile.
+/// How long FRR may take to converge after something returned. BGP retries every second, and BFD
+/// runs at a lower rate meanwhile.
 pub const CONVERGENCE: Duration = Duration::from_secs(240);
-/// A process that ends when asked does so sooner.
+/// How long a process may take to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Every leaf, and the VNIs of each.
+/// All leaves, and the number of VNIs on each.
 pub const LEAVES: [&str; 6] = ["leaf1", "leaf2", "leaf3", "leaf4", "leaf5", "leaf6"];
 pub const VNIS: usize = 2;
 
-/// What runs on each router; and since FRR 9, that too.
+/// FRR's daemons on each router, and the one that FRR 9 added.
 pub const DAEMONS: [&str; 4] = ["bgpd", "bfdd", "staticd", "zebra"];
 pub const MANAGEMENT: &str = "mgmtd";
 
-/// Fabrics want the machine for themselves.
+/// Only one fabric runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A ScaleAcross fabric that forwards. Dropped, it is taken down.
+/// A converged ScaleAcross fabric. Drop deletes it.
 pub struct ScaleAcross {
     pub fabric: Fabric,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Whether the stories can run here; says so in the form that `tests/run` collects if they cannot.
+/// Whether the tests can run here. Prints the reason otherwise, in the form that `tests/run`
+/// collects.
 pub fn can_run(story: &str) -> bool {
     let reason = if !nix::unistd::geteuid().is_root() {
         "network namespaces need root"
@@ -51,35 +52,35 @@ pub fn can_run(story: &str) -> bool {
     false
 }
 
-/// Waits for a turn on this machine.
+/// Waits until no other fabric runs.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ScaleAcross {
-    /// The fabric under a name of its own, when all of FRR has converged.
+    /// Starts the fabric under this name and waits until FRR has converged.
     pub fn up(name: &str) -> Self {
         Self::up_with(name, |_| ())
     }
 
-    /// As [`ScaleAcross::up`], with a topology that differs.
+    /// Like [`ScaleAcross::up`], with a modified topology.
     pub fn up_with(name: &str, change: impl FnOnce(&mut Topology)) -> Self {
         let turn = turn();
         let mut topology = Topology::load(&topology()).unwrap();
         change(&mut topology);
         for leaf in LEAVES {
-            // What vtepd hears of, not only what it warns of.
+            // Also logs routes and FPM messages, not only warnings.
             topology.nodes.get_mut(leaf).unwrap().env.insert("RUST_LOG".into(), "info".into());
         }
         Self::deploy(topology, name, turn)
     }
 
-    /// Another fabric than ScaleAcross.
+    /// Starts a fabric with another topology file.
     pub fn other(name: &str, file: &Path) -> Self {
         Self::other_with(name, file, |_| ())
     }
 
-    /// As [`ScaleAcross::other`], with a topology that differs.
+    /// Like [`ScaleAcross::other`], with a modified topology.
     pub fn other_with(name: &str, file: &Path, change: impl FnOnce(&mut Topology)) -> Self {
         let turn = turn();
         let mut topology = Topology::load(file).unwrap();
@@ -95,7 +96,7 @@ impl ScaleAcross {
         all
     }
 
-    /// Waits until FRR says that all sessions, flood entries and remote MACs are there.
+    /// Waits until FRR has all sessions, flood entries and remote MAC addresses.
     pub fn converge(&self) {
         self.fabric.converge(CONVERGENCE, &quiet).unwrap_or_else(|error| panic!("{error}"));
     }
@@ -123,7 +124,7 @@ impl ScaleAcross {
         processes.into_iter().map(|process| process.identity).collect()
     }
 
-    /// Runs a command on a node, given in one line.
+    /// Runs a command line on a node and returns its output.
     pub fn run(&self, node: &str, command: &str) -> String {
         let words: Vec<&str> = command.split_whitespace().collect();
         self.node(node).run(&words).unwrap_or_else(|error| panic!("{error}"))
@@ -153,11 +154,11 @@ pub fn topology() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/scaleacross.clab.yml")
 }
 
-/// vtepd on a leaf. Dropped, it is ended; if the story failed, its log is shown.
+/// vtepd on a leaf. Drop stops it, and prints its log if the test failed.
 pub struct Vtepd {
     node: Node,
     daemon: Daemon,
-    /// Bytes of its log that an earlier one on the same leaf has written.
+    /// Length of the log of earlier processes on the same leaf, in bytes.
     said_before: usize,
 }
 
@@ -174,7 +175,7 @@ impl Vtepd {
         self.daemon.identity().alive()
     }
 
-    /// What it has logged.
+    /// The log of this process.
     pub fn log(&self) -> String {
         let log = std::fs::read_to_string(self.node.log("vtepd")).unwrap_or_default();
         log.get(self.said_before..).unwrap_or_default().to_owned()
@@ -186,7 +187,7 @@ impl Vtepd {
         )
     }
 
-    /// Waits until its metrics are as wanted; returns them, and how long that took.
+    /// Waits until `wanted` holds for the metrics. Returns them, and how long it took.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> (Metrics, Duration) {
         let start = Instant::now();
         let mut metrics = self.metrics();
@@ -203,7 +204,8 @@ impl Vtepd {
         (metrics, start.elapsed())
     }
 
-    /// Waits until it knows so many MACs behind remote VTEPs, and floods to so many VTEPs.
+    /// Waits until vtepd has this number of MAC addresses behind remote VTEPs, and of VTEPs in the
+    /// flood list.
     pub fn wait_for_peers(&self, vni: u32, macs: u64, floods: u64) -> Duration {
         let wanted = (Some(macs), Some(floods));
         self.wait_for(&format!("{macs} MACs and {floods} VTEPs of {vni}"), |m| {
@@ -212,7 +214,7 @@ impl Vtepd {
         .1
     }
 
-    /// Waits for a line of its log that contains `text`.
+    /// Waits for a line of the log that contains `text`.
     pub fn wait_for_log(&self, text: &str) {
         let came = wait_until(PATIENCE, || self.log().contains(text));
         assert!(
@@ -223,7 +225,7 @@ impl Vtepd {
         );
     }
 
-    /// What vtepctl answers, as JSON.
+    /// Runs vtepctl and returns its output as JSON.
     pub fn ask(&self, arguments: &[&str]) -> serde_json::Value {
         let program = ctl_program();
         let words = [&[program.to_str().unwrap()], arguments, &["-o", "json"]].concat();
@@ -234,7 +236,7 @@ impl Vtepd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
 
-    /// The events that it remembers after the one of this number.
+    /// The stored events with a higher number than `after`.
     pub fn events(&self, after: u64) -> Vec<serde_json::Value> {
         let program = ctl_program();
         let after = after.to_string();
@@ -246,7 +248,7 @@ impl Vtepd {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Has it read its configuration again, with this behind it.
+    /// Appends `text` to the configuration and sends SIGHUP, so that vtepd reads it again.
     pub fn reload_with(&self, text: &str) {
         let path = configuration(&self.node);
         let so_far = std::fs::read_to_string(&path).unwrap();
@@ -254,8 +256,8 @@ impl Vtepd {
         self.daemon.identity().signal(Signal::SIGHUP).unwrap();
     }
 
-    /// Where the leaf's bridges, zebra and vtepd have addresses, and which of vtepd's counters
-    /// move: for a story that failed. What cannot be had any more is left out.
+    /// Prints the addresses that the leaf's bridges, zebra and vtepd have, and the counters that
+    /// increase, after a failed test. Commands that fail print their error.
     fn show_evidence(&self) {
         let program = ctl_program();
         let program = program.to_str().unwrap_or_default();
@@ -281,13 +283,13 @@ impl Vtepd {
         );
     }
 
-    /// Ends it by this signal.
+    /// Ends vtepd with this signal.
     pub fn end_by(self, signal: Signal) {
         self.daemon.identity().signal(signal).unwrap();
         assert!(wait_until(GRACE, || !self.alive()));
     }
 
-    /// Ends it by SIGTERM.
+    /// Ends vtepd with SIGTERM.
     pub fn stop(self) {
         self.daemon.identity().stop(GRACE).unwrap();
         assert!(!self.alive());
@@ -313,7 +315,7 @@ impl Metrics {
         self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
-    /// The sum of all series that begin so.
+    /// The sum of all series that begin with `start`.
     pub fn sum(&self, start: &str) -> u64 {
         let values = self
             .0
@@ -323,13 +325,13 @@ impl Metrics {
         values.filter_map(|value| value.parse::<u64>().ok()).sum()
     }
 
-    /// MACs known behind remote VTEPs, and VTEPs that are flooded to.
+    /// Number of MAC addresses behind remote VTEPs, and of VTEPs in the flood list.
     pub fn peers(&self, vni: u32) -> (Option<u64>, Option<u64>) {
         let of = |name: &str| self.find(&format!("vtepd_vni_{name}{{vni=\"{vni}\"}}"));
         (of("remote_macs"), of("flood_vteps"))
     }
 
-    /// Frames that left by an uplink.
+    /// Number of frames sent over an uplink.
     pub fn sent_by(&self, uplink: &str) -> u64 {
         self.sum(&format!("vtepd_path_frames_total{{uplink=\"{uplink}\""))
     }

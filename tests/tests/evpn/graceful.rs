@@ -1,5 +1,5 @@
-//! vtepd in the place of one PE, which sees everything that BGP tells; and what it keeps and sweeps
-//! when FRR or vtepd itself restarts or dies.
+//! vtepd takes the place of one PE and follows everything in BGP. The tests check what it keeps and
+//! what it removes when FRR or vtepd restarts or dies.
 
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,9 @@ use crate::tables::{agree, own, wait_for_line};
 
 /// vtepd's leaf.
 const LEAF: &str = "leaf1";
-/// How long its zebra, restarted, keeps what it finds in the kernel, in seconds.
+/// How long a restarted zebra keeps the kernel's routes, in seconds.
 const KEPT: u32 = 12;
-/// How long vtepd keeps what zebra said, in seconds.
+/// How long vtepd keeps zebra's routes, in seconds.
 const STALE_TIME: u32 = 3;
 
 const DAEMONS_FILE: &str = "/etc/frr/daemons";
@@ -31,7 +31,7 @@ struct Options {
 }
 
 impl Options {
-    /// Whether zebra, restarted, keeps for a while what it finds in the kernel.
+    /// Selects whether a restarted zebra keeps the kernel's routes for a while.
     fn graceful(&self, graceful: bool) {
         let options = if graceful { format!("{PLAIN} -K {KEPT}") } else { PLAIN.to_owned() };
         std::fs::write(&self.path, self.text.replace(PLAIN, &options)).unwrap();
@@ -60,7 +60,7 @@ fn fabric(name: &str) -> (Options, ScaleAcross) {
     (options.unwrap(), fabric)
 }
 
-/// All of FRR on the leaf, killed; zebra first, lest it tidies up behind the others.
+/// Kills all FRR daemons on the leaf, zebra first, because it would clean up after the others.
 fn kill_frr(fabric: &ScaleAcross) {
     let mut daemons = fabric.fabric.processes().unwrap();
     daemons.retain(|process| process.node == LEAF && process.name != "vtepd");
@@ -73,7 +73,7 @@ fn kill_frr(fabric: &ScaleAcross) {
 
 fn start_frr(fabric: &ScaleAcross) {
     for daemon in ["mgmtd", "zebra", "staticd", "bfdd", "bgpd"] {
-        // Before FRR 9 there is no mgmtd.
+        // FRR before 9 has no mgmtd.
         if DAEMONS.contains(&daemon) {
             fabric.node(LEAF).restart_frr(daemon, Signal::SIGTERM).unwrap();
         } else {
@@ -82,7 +82,7 @@ fn start_frr(fabric: &ScaleAcross) {
     }
 }
 
-/// The events after the one of this number, as kind and text; and the number of the last.
+/// The events after number `after`, as kind and text, and the number of the last one.
 fn events(vtepd: &Vtepd, after: u64) -> (Vec<(String, String)>, u64) {
     let events = vtepd.events(after);
     let last = events.last().map_or(after, |event| event["sequence"].as_u64().unwrap());
@@ -90,8 +90,8 @@ fn events(vtepd: &Vtepd, after: u64) -> (Vec<(String, String)>, u64) {
     (events.iter().map(|event| (text(event, "kind"), text(event, "text"))).collect(), last)
 }
 
-/// Those of them that take something away for good. (Next hops come back one after the other with
-/// BGP's sessions.)
+/// The events that remove something permanently. Next hops are not among them, because they return
+/// one after the other with BGP's sessions.
 fn losses(events: &[(String, String)]) -> Vec<&str> {
     let losing = ["mac-removed", "flood-removed", "detached", "left"];
     events
@@ -109,8 +109,8 @@ fn of_leaf5(lines: &Lines) -> Lines {
         .collect()
 }
 
-/// F1: learning, type 3, type 2 with and without an IP address, and their withdrawal when a VNI
-/// goes down.
+/// F1: learning, type-3 routes, type-2 routes with and without an IP address, and their withdrawal
+/// when a VNI goes down.
 fn one_pe_is_replaced(fabric: &ScaleAcross, vtepd: &Vtepd) {
     let (near, far) = (host(fabric, "host1"), host(fabric, "host5"));
     let lines = agree(fabric, LEAF, vtepd);
@@ -120,8 +120,8 @@ fn one_pe_is_replaced(fabric: &ScaleAcross, vtepd: &Vtepd) {
         "{lines:#?}"
     );
 
-    // Type 2 to here, and what is learned here to there, by way of the kernel's bridge that vtepd
-    // hands frames to.
+    // A type-2 route to this leaf. In the other direction, the kernel's bridge learns an address
+    // from vtepd's frames, and zebra announces it.
     for (leaf_host, name, mac) in
         [(&far, "host5", "02:00:00:00:05:77"), (&near, "host1", "02:00:00:00:01:77")]
     {
@@ -145,7 +145,7 @@ fn one_pe_is_replaced(fabric: &ScaleAcross, vtepd: &Vtepd) {
     wait_for_line(vtepd, "host br10010 192.168.10.5 02:00:00:00:05:77", true);
     let before = agree(fabric, LEAF, vtepd);
 
-    // The VNI goes down there, and nothing but it goes here.
+    // The VNI goes down on leaf5. Only its entries disappear here.
     fabric.run("leaf5", "ip link set vx10010 down");
     for line in ["flood vx10010 10.0.0.15", "fdb vx10010 02:00:00:00:05:77 10.0.0.15"] {
         wait_for_line(vtepd, line, false);
@@ -170,7 +170,7 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     let vtepd = fabric.vtepd(LEAF);
     one_pe_is_replaced(&fabric, &vtepd);
 
-    // G7: killed and started again, nobody does anything, and all tables are back.
+    // G7: vtepd is killed and restarted, and all tables return.
     let before = own(&vtepd);
     vtepd.end_by(Signal::SIGKILL);
     let vtepd = fabric.vtepd(LEAF);
@@ -178,8 +178,8 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     assert_eq!(own(&vtepd), before);
 
-    // F4: all of FRR dies and comes back in time, with graceful restart. Nothing is lost, no entry
-    // and no frame.
+    // F4: all of FRR dies and restarts in time, with graceful restart. No entry and no frame is
+    // lost.
     let (sender, receiver) = (host(&fabric, "host1"), host(&fabric, "host4"));
     let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 1000);
     let (_, start) = events(&vtepd, 0);
@@ -195,8 +195,7 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     assert_eq!(losses(&happened), [""; 0]);
     stream.finish_whole("f4, FRR dies and restarts gracefully");
 
-    // G6: it dies again, and stays away for longer than what it said is kept. leaf6 leaves
-    // meanwhile.
+    // G6: FRR dies again and stays away longer than `stale-time`. leaf6 leaves meanwhile.
     let stream = Stream::start(&sender.namespace, (&receiver.namespace, receiver.address), 1000);
     let swept = || vtepd.metrics().find("vtepd_swept_entries_total{source=\"fpm\"}").unwrap();
     let swept_before = swept();
@@ -207,7 +206,7 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
         fabric.run("leaf6", &format!("ip link set {uplink} down"));
     }
     vtepd.wait_for("zebra to be forgotten", |metrics| metrics.is_state("fpm", "disconnected"));
-    // A route to each router's loopback and each leaf's, at least.
+    // At least a route to each router's loopback and each leaf's.
     assert!(swept() >= swept_before + 9, "{}", swept());
     vtepd.wait_for_log("zebra has not come back");
     vtepd.wait_for_log("longer than what it said is kept");
@@ -218,10 +217,9 @@ fn f1_f4_g6_g7_one_pe_is_replaced_and_keeps_what_is_confirmed() {
     stream.goes_on(500);
     stream.finish_whole("g6, FRR dies and is away for long");
 
-    // Back without graceful restart, it purges what an earlier life of it put into the kernel, more
-    // or less: zebra 8.4.4 the route to leaf6 or one of its next hops, 10.3 nothing for minutes,
-    // and neither what was in the FDB. What it leaves there is forwarded by, what it purges is
-    // gone, and the rest survives.
+    // Without graceful restart, zebra purges routes that it had installed before. zebra 8.4.4
+    // purges the route to leaf6 or one of its next hops, 10.3 nothing for minutes. Neither purges
+    // the FDB. vtepd follows the kernel, and all other entries stay.
     options.graceful(false);
     start_frr(&fabric);
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));

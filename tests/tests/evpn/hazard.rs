@@ -1,4 +1,4 @@
-//! zebra 8.4.4 does not survive an FPM connection made once it knows a router MAC.
+//! zebra 8.4.4 may crash when it opens an FPM connection while it knows a router MAC address.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use lab::process::{Identity, wait_until};
 
 use crate::fixture::{PATIENCE, ScaleAcross, can_run};
 
-/// The release that Debian 12 has.
+/// The release in Debian 12.
 const HAZARDOUS: &str = "8.4.4";
 const LISTENING: &str = "0A";
 const PORT: &str = ":0A3C";
 /// zebra tries to connect every 3 s.
 const RETRY: Duration = Duration::from_secs(4);
 
-/// Whether somebody on the node listens on TCP port 2620.
+/// Whether a socket on the node listens on TCP port 2620.
 fn listens(fabric: &ScaleAcross, node: &str) -> bool {
     let sockets = || std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let sockets = fabric.namespace(node).enter(sockets).unwrap();
@@ -24,7 +24,7 @@ fn listens(fabric: &ScaleAcross, node: &str) -> bool {
     })
 }
 
-/// A layer-3 VNI in the default VRF on leaf1 and leaf4.
+/// Adds a layer-3 VNI in the default VRF on leaf1 and leaf4.
 fn layer3_vni(fabric: &ScaleAcross) {
     for leaf in [1, 4] {
         let node = format!("leaf{leaf}");
@@ -43,7 +43,8 @@ fn layer3_vni(fabric: &ScaleAcross) {
     }
 }
 
-/// Known by its address behind its leaf, a host comes with that leaf's router MAC.
+/// Adds or deletes a host's neighbour entry on its leaf. The host's type-2 route then has an IP
+/// address and the leaf's router MAC address.
 fn know_by_address(fabric: &ScaleAcross, leaf: u32, change: &str) {
     let host = format!("192.168.10.{leaf} lladdr 02:00:00:00:0{leaf}:01 dev br10010");
     let state = if change == "replace" { "nud reachable" } else { "" };
@@ -71,7 +72,7 @@ fn frr_vni_and_l3vni_hazard() {
         return;
     }
 
-    // A connection that stands may stay.
+    // An existing connection stays.
     let vtepd = fabric.vtepd("leaf1");
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     assert!(listens(&fabric, "leaf1"));
@@ -84,8 +85,8 @@ fn frr_vni_and_l3vni_hazard() {
     assert!(vtepd.metrics().is_state("fpm", "live") && !vtepd.log().contains("not listened for"));
     vtepd.stop();
 
-    // No other is let in: not again on leaf1, not for the first time on leaf4. Both know the same
-    // all the same, and say why.
+    // vtepd accepts no new connection, neither a second one on leaf1 nor the first one on leaf4.
+    // Both learn the same entries from rtnetlink and log the reason.
     let again = fabric.vtepd("leaf1");
     let first = fabric.vtepd("leaf4");
     for (vtepd, leaf, router_mac) in [
@@ -99,7 +100,7 @@ fn frr_vni_and_l3vni_hazard() {
         vtepd.wait_for_peers(5000, 1, 0);
         assert!(!listens(&fabric, leaf), "{leaf}");
     }
-    // zebra tries meanwhile, and lives.
+    // zebra tries to connect meanwhile and does not crash.
     assert!(!wait_until(RETRY, || !zebra1.alive() || !zebra4.alive()), "zebra has died");
     for (vtepd, leaf) in [(&again, "leaf1"), (&first, "leaf4")] {
         assert!(
@@ -108,13 +109,13 @@ fn frr_vni_and_l3vni_hazard() {
         );
     }
 
-    // The router MAC goes, and with it the danger.
+    // Without the router MAC address, connections are accepted again.
     know_by_address(&fabric, 4, "del");
     again.wait_for("zebra's FPM again", |metrics| metrics.is_state("fpm", "live"));
     assert!(zebra1.alive());
     again.stop();
 
-    // Whoever knows better is obeyed.
+    // `--fpm-unsafe` overrides the check.
     first.stop();
     let vtepd = fabric.spawn("leaf4", &["--fpm-unsafe"]);
     assert!(wait_until(PATIENCE, || listens(&fabric, "leaf4")), "{}", vtepd.log());
@@ -127,8 +128,8 @@ fn frr_vni_and_l3vni_hazard() {
     );
 }
 
-/// A zebra that has been mended: told so, vtepd has it connect again and again, and it repeats what
-/// it knows.
+/// Other releases of zebra do not crash. With `--fpm-unsafe` zebra connects repeatedly and replays
+/// its state.
 fn layer3_vni_does_no_harm(fabric: &ScaleAcross, zebra: Identity) {
     layer3_vni(fabric);
     for leaf in [1, 4] {

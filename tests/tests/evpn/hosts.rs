@@ -1,4 +1,4 @@
-//! Ordinary traffic between hosts: ping, TCP and UDP, by their kernels' sockets.
+//! Traffic between hosts with ordinary sockets: ping, TCP and UDP.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -27,10 +27,10 @@ const NETWORKS: [&[(&str, Ipv4Addr)]; 2] = [
     &[("store1", Ipv4Addr::new(192, 168, 20, 1)), ("store4", Ipv4Addr::new(192, 168, 20, 4))],
 ];
 
-/// Payloads of ping: its own default, two usual ones, the largest that is one frame, and one that
-/// the host fragments.
+/// Payload sizes of ping: its default, two usual sizes, the largest that fits one frame, and one
+/// that the host fragments.
 const PINGS: [&str; 5] = ["56", "1600", "3200", "8972", "20000"];
-/// Datagrams: tiny, usual, the largest that is one frame, and one that the host fragments.
+/// Datagram sizes: tiny, usual, the largest that fits one frame, and one that the host fragments.
 const DATAGRAMS: [usize; 4] = [1, 600, 8972, 20_000];
 const TCP: usize = 300_000;
 
@@ -45,8 +45,8 @@ pub fn host(fabric: &ScaleAcross, name: &str) -> Host {
     Host { namespace: fabric.namespace(name), address }
 }
 
-/// All pairs of hosts of a VNI ping each other and send each other TCP and UDP, all at the same
-/// time; every byte is compared.
+/// Checks that all pairs of hosts of a VNI can ping each other and exchange TCP and UDP, in
+/// parallel. Every byte is compared.
 pub fn all_reach_each_other(fabric: &ScaleAcross) {
     std::thread::scope(|scope| {
         for network in NETWORKS {
@@ -69,8 +69,8 @@ pub fn all_reach_each_other(fabric: &ScaleAcross) {
     });
 }
 
-/// Three requests, all answered, once each. Without `-w` ping waits for two round trips only, which
-/// a busy machine exceeds.
+/// Sends three requests, each answered once. Without `-w` ping waits for two round trips only,
+/// which is too short on a busy machine.
 pub fn ping(from: &Host, to: &Host, size: &str) {
     let to = to.address.to_string();
     let output = from
@@ -84,7 +84,7 @@ pub fn ping(from: &Host, to: &Host, size: &str) {
     );
 }
 
-/// Bytes that look random, the same for the same seed.
+/// Pseudo-random bytes. The same seed gives the same bytes.
 fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
@@ -107,7 +107,7 @@ fn connect(client: &Host, server: &Host) -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// So many bytes each way over one connection.
+/// Sends `length` bytes in each direction over one connection and compares them.
 pub fn tcp_both_ways(a: &Host, b: &Host, length: usize) {
     let (near, far) = connect(a, b);
     std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ pub fn tcp_both_ways(a: &Host, b: &Host, length: usize) {
     });
 }
 
-/// A few datagrams, each of which must arrive as it was.
+/// Sends a few datagrams. Each must arrive unchanged.
 fn udp(from: &Host, to: &Host, size: usize) {
     const COUNT: u64 = 8;
     let receiver = to.namespace.enter(|| UdpSocket::bind((to.address, 0))).unwrap().unwrap();
@@ -152,7 +152,7 @@ fn udp(from: &Host, to: &Host, size: usize) {
     }
 }
 
-/// A TCP connection that never rests, at a modest rate; the receiver compares every byte.
+/// A continuous TCP transfer at a modest rate. The receiver compares every byte.
 pub struct Transfer {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
@@ -194,7 +194,7 @@ impl Transfer {
         Self { stop, received, sender, receiver }
     }
 
-    /// Waits until more has arrived, so that what changed before has carried traffic.
+    /// Waits until more has arrived, so that an earlier change has carried traffic.
     pub fn goes_on(&self) {
         let before = self.received.load(Ordering::Relaxed);
         let more = wait_until(PATIENCE, || {
@@ -206,7 +206,7 @@ impl Transfer {
         );
     }
 
-    /// Ends it; all that was sent must have arrived.
+    /// Ends the transfer. Everything that was sent must have arrived.
     pub fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let (sent, received) = (self.sender.join().unwrap(), self.receiver.join().unwrap());

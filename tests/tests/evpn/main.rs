@@ -1,8 +1,7 @@
-//! vtepd on the leaves of the ScaleAcross fabric, with real FRR: two data centres, six leaves,
-//! ordinary EVPN.
+//! vtepd on the leaves of the ScaleAcross fabric with FRR: two data centres, six leaves, EVPN.
 //!
-//! Each story brings the fabric up under a name of its own and takes it down again. leaf1, leaf4
-//! and leaf5 offer FPM, the others do not.
+//! Each test starts the fabric under a name of its own and deletes it at the end. leaf1, leaf4 and
+//! leaf5 offer FPM, the others do not.
 
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! A virtual machine moves from leaf to leaf, with its MAC, its address and its connections.
+//! A virtual machine moves from leaf to leaf with its MAC address, IP address and connections.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ fn on(fabric: &ScaleAcross, leaf: &str, rest: &str) {
     fabric.run(leaf, &format!("ip link set vm1 {rest}"));
 }
 
-/// Puts the machine's port into the bridge. zebra 10.3 hears of ports in one thread and of
-/// addresses in another, and forgets an address on a port of which it has not heard yet, for good:
-/// so it is to know the port before anything comes in there.
+/// Adds the machine's port to the bridge. zebra 10.3 reads ports and addresses in different
+/// threads, and ignores an address on a port that it does not know yet. So zebra must know the port
+/// before any frame arrives on it.
 fn plug_in(fabric: &ScaleAcross, leaf: &str) {
     on(fabric, leaf, "down");
     on(fabric, leaf, "master br10010");
@@ -37,9 +37,9 @@ fn plug_in(fabric: &ScaleAcross, leaf: &str) {
     on(fabric, leaf, "up");
 }
 
-/// A virtual machine behind leaf4, on a port of its own.
+/// Creates a virtual machine behind leaf4, on a port of its own.
 fn virtual_machine(fabric: &ScaleAcross) -> Host {
-    // What a killed run left.
+    // The namespace of a run that was killed.
     let _ = netns::delete(VM);
     let namespace = Namespace::create(VM).unwrap();
     netns::veth((&namespace, "eth1"), (&fabric.namespace("leaf4"), "vm1"), 9000).unwrap();
@@ -52,9 +52,9 @@ fn virtual_machine(fabric: &ScaleAcross) -> Host {
     Host { namespace, address: ADDRESS }
 }
 
-/// S2 and Q15 with FRR: remote becomes local and local becomes remote on leaf1 and leaf4; leaf2
-/// sees one VTEP replace the other. Streams from leaf1's and leaf2's hosts follow, a TCP connection
-/// lives on.
+/// S2 and Q15 with FRR: remote becomes local and local becomes remote on leaf1 and leaf4. leaf2
+/// sees one VTEP replace the other. Streams from leaf1's and leaf2's hosts follow, and a TCP
+/// connection survives.
 #[test]
 fn s2_q15_mac_mobility_remote_to_local_and_back() {
     if !can_run("s2_q15_mac_mobility_remote_to_local_and_back") {
@@ -90,7 +90,7 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
         machine.namespace.enter(|| announce("eth1")).unwrap().unwrap();
         let moved = Instant::now();
         for stream in &streams {
-            // What was on its way has arrived long before so many more have.
+            // Frames in flight have arrived long before this many more have.
             stream.goes_on(u64::from(RATE) / 5);
         }
         let followed = moved.elapsed().saturating_sub(Duration::from_millis(200));
@@ -107,7 +107,7 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
             "the machine's TCP acknowledgements pass leaf2's vtepd"
         );
 
-        // Settled, nothing is lost, and no frame takes the way to where the machine was.
+        // After the move no frame is lost, and none goes to the old leaf.
         let before =
             four.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"");
         let streams = start();
@@ -127,7 +127,7 @@ fn s2_q15_mac_mobility_remote_to_local_and_back() {
     connection.finish();
     for vtepd in [&one, &two, &four] {
         let metrics = vtepd.metrics();
-        // But what still came for the machine when its link had gone.
+        // Except frames for the machine after its link had been removed.
         let gone = metrics.sum("vtepd_dropped_frames_total{reason=\"link_down\"");
         assert_eq!(metrics.dropped(), gone, "{}", metrics.0);
     }
@@ -137,9 +137,9 @@ fn decapsulated(vtepd: &Vtepd) -> u64 {
     vtepd.metrics().sum("vtepd_vni_frames_total{vni=\"10010\",direction=\"decapsulated\"")
 }
 
-/// A sticky address of FRR's: leaf4 has it on a port, `sticky static`, and says so with its type-2
-/// route. Leaf1 and leaf2 take it from nobody else: no frame of a host of theirs moves it, and the
-/// stream to it loses nothing.
+/// A sticky address of FRR: leaf4 has it on a port as `sticky static` and announces that in its
+/// type-2 route. leaf1 and leaf2 accept it from no other source. Frames of their hosts do not move
+/// it, and the stream to it loses nothing.
 #[test]
 fn a_sticky_mac_of_frr_is_moved_by_nobody() {
     if !can_run("a_sticky_mac_of_frr_is_moved_by_nobody") {
@@ -170,7 +170,7 @@ fn a_sticky_mac_of_frr_is_moved_by_nobody() {
     let sender = host(&fabric, "host1");
     let stream = Stream::start(&sender.namespace, (&machine.namespace, ADDRESS), RATE);
     stream.goes_on(u64::from(RATE) / 2);
-    // Hosts of both leaves claim it, to all and to each other.
+    // Hosts of both leaves send from this address, to broadcast.
     let claim = Pair { from: (mac, ADDRESS), to: (MacAddr::BROADCAST, ADDRESS) };
     let claim = vec![frames::ethernet(claim, 0x88b5, &[9; 50])];
     for _ in 0..20 {

@@ -1,5 +1,5 @@
-//! Which uplink each queue pair has does not depend on what happened before: BGP unnumbered, where
-//! zebra and the kernel name the same next hop differently.
+//! The uplink of each queue pair does not depend on earlier events. The fabric uses BGP unnumbered,
+//! where zebra and the kernel name the same next hop differently.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn frame(queue_pair: u32) -> Vec<u8> {
     [&ethernet.as_bytes()[..], ip.as_bytes(), &datagram].concat()
 }
 
-/// What vtepd says of each queue pair now.
+/// Asks vtepd for the uplink and the source port of each queue pair.
 fn map(fabric: &ScaleAcross) -> Map {
     let asked = fabric.namespace(LEAF).enter(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -59,7 +59,7 @@ fn map(fabric: &ScaleAcross) -> Map {
     asked.unwrap()
 }
 
-/// Uplinks and gateways of the way to the other leaf.
+/// Uplinks and gateways of the route to the other leaf.
 fn next_hops(vtepd: &Vtepd) -> Vec<(String, String)> {
     let routes = vtepd.ask(&["route", "--vtep", "10.0.0.12"]);
     let hops = routes[0]["next_hops"].as_array().cloned().unwrap_or_default();
@@ -67,7 +67,7 @@ fn next_hops(vtepd: &Vtepd) -> Vec<(String, String)> {
     hops.iter().map(|hop| (text(&hop["uplink"]), text(&hop["gateway"]))).collect()
 }
 
-/// Waits until exactly these uplinks lead to the other leaf.
+/// Waits until the route to the other leaf uses exactly these uplinks.
 fn wait_for_uplinks(vtepd: &Vtepd, wanted: &[&str]) {
     let mut hops = Vec::new();
     let came = wait_until(CONVERGENCE, || {
@@ -82,7 +82,7 @@ fn wait_for_fpm(vtepd: &Vtepd) {
     vtepd.wait_for("zebra's FPM connection", |metrics| metrics.is_state("fpm", "live"));
 }
 
-/// The queue pairs that were on this uplink, and the share of all that moved otherwise.
+/// Checks that only the queue pairs of this uplink moved, and that all source ports are unchanged.
 fn only_moved_from(uplink: &str, before: &Map, after: &Map) {
     assert_eq!((before.len(), after.len()), (QUEUE_PAIRS as usize, QUEUE_PAIRS as usize));
     for (queue_pair, (before, after)) in before.iter().zip(after).enumerate() {
@@ -105,7 +105,8 @@ fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
     wait_for_uplinks(vtepd, &others);
     only_moved_from(uplink, before, &map(fabric));
     fabric.run(LEAF, &format!("ip link set {uplink} up"));
-    // zebra may take it away once more: its session with the spine was about to time out.
+    // zebra may remove the uplink once more, because its session with the spine was about to time
+    // out.
     let came = wait_until(CONVERGENCE, || {
         next_hops(vtepd).len() == UPLINKS.len() && map(fabric) == *before
     });
@@ -116,7 +117,8 @@ fn flap(fabric: &ScaleAcross, vtepd: &Vtepd, uplink: &str, before: &Map) {
     assert!(all && moved.len() >= 2 && moved.len() % 2 == 0, "away and back: {moved:?}");
 }
 
-/// The fabric `minimal`; its leaves' zebra gives the kernel next-hop objects, or not.
+/// The `minimal` fabric. `objects` selects whether its leaves' zebra installs next-hop objects in
+/// the kernel.
 fn fabric(objects: bool) -> (ScaleAcross, Vec<PathBuf>) {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/containerlab/minimal.clab.yml");
@@ -179,8 +181,8 @@ fn queue_pairs_have_the_uplinks_of_the_configuration_whatever_happened() {
     assert_eq!(next_hops(&alone), named);
 }
 
-/// With next-hop objects the kernel's gateways are the neighbours' link-local addresses, and
-/// zebra's FPM messages say 169.254.0.1. FRR 8.4.4 forgets to give the kernel an uplink that has
+/// With next-hop objects the kernel's gateways are the neighbours' link-local addresses, while
+/// zebra's FPM messages contain 169.254.0.1. FRR 8.4.4 does not always reinstall an uplink that has
 /// returned, so each uplink gets a fabric of its own.
 #[test]
 fn zebra_and_the_kernel_name_the_same_next_hops() {

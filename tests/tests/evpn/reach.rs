@@ -1,4 +1,4 @@
-//! Every host reaches every other, whoever forwards.
+//! Every host reaches every other host, with vtepd or kernel VXLAN on any leaf.
 
 use crate::fixture::{LEAVES, ScaleAcross, can_run};
 use crate::hosts::{Transfer, all_reach_each_other, host};
@@ -6,9 +6,8 @@ use crate::stream::Stream;
 
 const RATE: u32 = 5000;
 
-/// Ping, TCP and UDP between all hosts against kernel VXLAN on the other leaves, with vtepd on no
-/// leaf, on one, on all; meanwhile it comes and goes under a TCP transfer each way and a stream of
-/// numbered UDP frames, of which none is lost.
+/// Ping, TCP and UDP between all hosts, with vtepd on no leaf, on one and on all. vtepd starts and
+/// stops during TCP transfers and a stream of numbered UDP frames. No frame of the stream is lost.
 #[test]
 fn o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none() {
     if !can_run("o1_all_hosts_reach_each_other_with_vtepd_on_one_leaf_on_all_and_none") {

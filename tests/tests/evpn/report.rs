@@ -15,8 +15,8 @@ const FABRIC: &str = "evpn-demo";
 const FRAMES: u64 = 20_000;
 const QUEUE_PAIRS: usize = 32;
 const POLICIES: [&str; 4] = ["kernel", "five-tuple", "qp-bins", "qp-hash"];
-/// Frames of BGP and BFD that four links may carry in the seconds that one policy takes: each link
-/// has two BFD sessions' packets every 300 ms.
+/// Maximum number of BGP and BFD frames on four links while one policy is measured. Each link
+/// carries two BFD sessions with a packet every 300 ms.
 const NOISE: u64 = 400;
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -41,7 +41,7 @@ fn demo_figures() {
         .unwrap_or_else(|error| panic!("{error}"));
     println!("{outcome}");
 
-    // The form that is promised, and no more.
+    // The documented fields and no others.
     let json: Value =
         serde_json::from_slice(&serde_json::to_vec_pretty(&outcome).unwrap()).unwrap();
     assert_eq!(keys(&json), BTreeSet::from(["setup", "policies"]));
@@ -94,7 +94,7 @@ fn demo_figures() {
             assert_eq!(known.differences(name, QUEUE_PAIRS, spread, &between), [""; 0]);
         }
 
-        // Every frame took exactly one link of each group on its way.
+        // Every frame took exactly one link of each group.
         let load = |link: &String| policy["links"][link].as_u64().unwrap();
         for group in [
             &between[..],
@@ -115,7 +115,7 @@ fn demo_figures() {
         }
     }
 
-    // One pair of hosts, one inner source port: one flow, one path.
+    // One pair of hosts and one inner source port are one flow and take one path.
     let of =
         |name: &str| outcome.policies.iter().find(|policy| policy.name == name).unwrap().spread.mmr;
     for name in ["kernel", "five-tuple"] {
@@ -133,8 +133,8 @@ fn demo_figures() {
         println!("SKIPPED demo_figures/qp-hash: routers without hash seeds of their own polarise");
     }
 
-    // The figures are the links' own counters: what they do not hold is FRR's, from before and
-    // between, and of what was measured again.
+    // The figures come from the links' counters. The difference is FRR's frames and measurements
+    // that were repeated.
     let again: u32 = outcome.policies.iter().map(|policy| policy.attempts - 1).sum();
     let others = 2500 + u64::from(again) * FRAMES;
     for (link, figure) in all {
@@ -153,8 +153,8 @@ fn demo_figures() {
     nothing_is_left(fabric);
 }
 
-/// Of the fabric, there runs what should: FRR, vtepd, and the wide area's `lab wan`. Taken down, it
-/// leaves no process, no namespace and no state.
+/// The fabric runs only FRR, vtepd and `lab wan`. Once deleted, it leaves no process, no namespace
+/// and no state.
 fn nothing_is_left(fabric: Fabric) {
     let processes = fabric.processes().unwrap();
     let mut running = BTreeMap::<&str, usize>::new();

@@ -1,8 +1,8 @@
-//! Everything is restarted in random order, and in the end vtepd forwards by what the kernel has,
-//! entry by entry.
+//! Everything is restarted in random order. Afterwards vtepd's tables equal the kernel's, entry by
+//! entry.
 //!
-//! The normal form that is compared is that of `vtepd_tests::normal_form`: MAC addresses, flood
-//! lists, next hops with their weights, bindings of MAC and IP addresses.
+//! The compared normal form is that of `vtepd_tests::normal_form`: MAC addresses, flood lists, next
+//! hops with their weights, bindings of MAC and IP addresses.
 
 use lab::process::wait_until;
 use lab::random::{Random, SEED};
@@ -13,7 +13,7 @@ use crate::hosts::host;
 use crate::stream::Stream;
 use crate::tables::agree;
 
-/// The leaf whose things are restarted; it offers FPM.
+/// The leaf on which everything is restarted. It offers FPM.
 const LEAF: &str = "leaf1";
 const ROUNDS: usize = 20;
 
@@ -23,17 +23,17 @@ enum Restart {
     Bgpd(Signal),
     /// The FPM connection alone.
     Fpm,
-    /// vtepd, by a signal.
+    /// vtepd, ended with a signal.
     Vtepd(Signal),
-    /// vtepd, by its successor.
+    /// vtepd, with `--replace`.
     Replace,
-    /// An uplink goes down and comes up.
+    /// An uplink goes down and up.
     Uplink(&'static str),
-    /// A vxlan netdev goes down and comes up.
+    /// A vxlan netdev goes down and up.
     NetdevDown,
-    /// It is deleted and made again, with another ifindex.
+    /// A vxlan netdev is deleted and created again, with another ifindex.
     NetdevNew,
-    /// A bridge and the netdev in it.
+    /// A bridge and its vxlan netdev are deleted and created again.
     BridgeNew,
 }
 
@@ -56,7 +56,7 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
     let zebra = |command: &str| {
         fabric.node(LEAF).run(&["vtysh", "-c", "configure terminal", "-c", command]).unwrap();
     };
-    // The leaf's own lines that make it, once more.
+    // Repeats the topology's commands for these links.
     let again = |links: &[&str]| {
         let lines = &fabric.fabric.topology().nodes[LEAF].exec;
         for words in
@@ -67,8 +67,8 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
     };
     match what {
         Restart::Zebra(signal) => {
-            // The others follow, as watchfrr has it: without, bgpd 10.3 waits for a BFD that has
-            // lost zebra.
+            // The other daemons restart too, as with watchfrr. Otherwise bgpd 10.3 waits for a bfdd
+            // that has lost zebra.
             fabric.node(LEAF).restart_frr("zebra", signal).unwrap();
             for daemon in ["staticd", "bfdd", "bgpd"] {
                 fabric.node(LEAF).restart_frr(daemon, Signal::SIGTERM).unwrap();
@@ -85,7 +85,7 @@ fn restart(fabric: &ScaleAcross, vtepd: &mut Option<Vtepd>, what: Restart) {
         }
         Restart::Replace => {
             let old = vtepd.take().expect("vtepd runs");
-            // One that has only begun to start does not hear yet.
+            // A vtepd that has just started does not accept the request yet.
             old.wait_until_ready();
             let new = fabric.spawn(LEAF, &["--replace"]);
             assert!(wait_until(PATIENCE, || !old.alive()), "{}", new.log());
@@ -117,7 +117,7 @@ fn everything_restarts_in_random_order_and_the_tables_are_the_kernels() {
         return;
     }
     let fabric = ScaleAcross::up("evpn-restarts");
-    // Hosts whose IP addresses are known: one here, in the bridge that is never made again, two
+    // Hosts whose IP addresses are known: one here, in the bridge that is never recreated, and two
     // elsewhere.
     for (leaf, host, netdev) in [
         ("leaf1", "192.168.10.1 lladdr 02:00:00:00:01:01", "br10010"),
@@ -133,7 +133,7 @@ fn everything_restarts_in_random_order_and_the_tables_are_the_kernels() {
         let what = RESTARTS[usize::try_from(random.below(RESTARTS.len() as u64)).unwrap()];
         println!("everything_restarts: {round}: {what:?}");
         restart(&fabric, &mut vtepd, what);
-        // Half of the times the next follows at once.
+        // Half of the time the next restart follows immediately.
         if random.below(2) == 0 {
             fabric.converge();
             let vtepd = vtepd.as_ref().unwrap();

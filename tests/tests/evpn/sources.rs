@@ -1,4 +1,4 @@
-//! Where vtepd gets its facts from, on leaves as strangers have them.
+//! The sources of vtepd's tables: FPM and rtnetlink, on leaves that offer both or only rtnetlink.
 
 use lab::process::wait_until;
 use lab::roce::announce;
@@ -9,8 +9,8 @@ use crate::hosts::host;
 use crate::stream::Stream;
 use crate::tables::agree;
 
-/// leaf1 offers FPM, leaf2 does not. Both know the same of the fabric; leaf2 says what it lacks and
-/// how to turn it on.
+/// leaf1 offers FPM, leaf2 does not. Both have the same entries. On leaf2, vtepd logs that FPM is
+/// missing and how to enable it.
 fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     let (with, without) = (fabric.vtepd("leaf1"), fabric.vtepd("leaf2"));
     for vtepd in [&with, &without] {
@@ -22,14 +22,14 @@ fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     with.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     assert!(with.log().contains("FPM is connected"), "{}", with.log());
 
-    // A MAC that is new comes to both, one by FPM and rtnetlink, the other by rtnetlink.
+    // A new MAC address reaches both.
     let speaker = host(fabric, "host5");
     fabric.run("host5", "ip link set eth1 address 02:00:00:00:05:77");
     speaker.namespace.enter(|| announce("eth1")).unwrap().unwrap();
     with.wait_for_peers(10010, 6, 5);
     without.wait_for_peers(10010, 6, 5);
 
-    // Routes: both use both uplinks, by both spines, to the other data centre.
+    // Both use both uplinks and both spines to the other data centre.
     for (vtepd, sender) in [(&with, "host1"), (&without, "host2")] {
         let receiver = host(fabric, "host4");
         let sender = host(fabric, sender);
@@ -49,7 +49,8 @@ fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     assert!(without.metrics().is_state("fpm", "disconnected"));
     assert!(!with.log().contains("has not connected"), "{}", with.log());
 
-    // After a restart zebra comes again, and no MAC is missing although FPM does not repeat them.
+    // After a restart zebra connects again. No MAC address is missing, although FPM does not replay
+    // them.
     with.stop();
     let again = fabric.vtepd("leaf1");
     assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
@@ -57,7 +58,7 @@ fn sources_are_as_the_leaf_is_configured(fabric: &ScaleAcross) {
     assert_eq!(again.metrics().peers(10010), (Some(6), Some(5)));
 }
 
-/// F13: what zebra replays to an FPM client is what it shows, next hop by next hop.
+/// F13: zebra's replay to an FPM client equals its `show ip route`, next hop by next hop.
 fn the_replay_is_show_ip_route(fabric: &ScaleAcross) {
     for (change, groups) in
         [("fpm use-next-hop-groups", true), ("no fpm use-next-hop-groups", false)]
@@ -70,14 +71,14 @@ fn the_replay_is_show_ip_route(fabric: &ScaleAcross) {
     }
 }
 
-/// zebra tells routes with next-hop groups, and then again without: the same way for the same
-/// frames, and when an uplink goes, the other one, which zebra's groups do not say.
+/// zebra sends routes with next-hop groups and then without. The same frames take both uplinks.
+/// When an uplink goes down, all frames take the other one, although zebra's groups do not change.
 fn routes_come_with_and_without_next_hop_groups(fabric: &ScaleAcross) {
     let (sender, receiver) = (host(fabric, "host1"), host(fabric, "host4"));
     let vtepd = fabric.vtepd("leaf1");
     vtepd.wait_for("zebra's FPM", |metrics| metrics.is_state("fpm", "live"));
     for change in ["fpm use-next-hop-groups", "no fpm use-next-hop-groups"] {
-        // zebra closes the connection and comes back.
+        // zebra closes the connection and connects again.
         let connections = |log: &str| log.matches("FPM is connected").count();
         let before = connections(&vtepd.log());
         fabric.node("leaf1").run(&["vtysh", "-c", "configure terminal", "-c", change]).unwrap();

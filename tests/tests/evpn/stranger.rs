@@ -1,4 +1,4 @@
-//! A lab that nobody made for vtepd: see `stranger/stranger.clab.yml`.
+//! A lab that was not built for vtepd: see `stranger/stranger.clab.yml`.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -23,8 +23,8 @@ fn host(fabric: &ScaleAcross, index: usize) -> Host {
     Host { namespace: fabric.namespace(name), address: Ipv4Addr::from(address) }
 }
 
-/// Within each VNI, and routed by the leaves' SVIs from one to the other; with the largest packets,
-/// too.
+/// Checks that all hosts reach each other, within each VNI and routed between VNIs by the leaves'
+/// SVIs, also with the largest packets.
 fn all_reach_each_other(fabric: &ScaleAcross) {
     std::thread::scope(|scope| {
         for a in 0..HOSTS.len() {
@@ -48,12 +48,12 @@ fn is_taken_over(vtepd: &Vtepd) {
         (json!(["vni100", "vni200"]), &json!([])),
         "{status}"
     );
-    // The fabric's links, and not the management's.
+    // The fabric's links, without the management interface.
     assert_eq!(status["steering"]["uplinks"], json!(["eth1", "eth2"]));
 }
 
-/// vtepd comes to one leaf, to both, and goes, under numbered frames and TCP routed between VNIs:
-/// none is lost or doubled.
+/// vtepd starts on one leaf, then on both, and stops, while numbered frames and TCP routed between
+/// VNIs pass. No frame is lost or duplicated.
 #[test]
 fn a_strangers_lab_goes_on_whoever_forwards() {
     if !can_run("a_strangers_lab_goes_on_whoever_forwards") {
@@ -101,8 +101,8 @@ fn a_strangers_lab_goes_on_whoever_forwards() {
     an_uplink_is_made_again(&fabric);
 }
 
-/// An uplink goes and comes again as another interface, with vtepd there: it is followed as far as
-/// FRR has the kernel use it. (8.4.4 may leave it out.)
+/// An uplink is deleted and created again as another interface while vtepd runs. vtepd uses it if
+/// FRR installs it in the kernel, which 8.4.4 may not do.
 fn an_uplink_is_made_again(fabric: &ScaleAcross) {
     let vtepd = fabric.vtepd("leaf2");
     let ways =

@@ -1,4 +1,4 @@
-//! Numbered frames from host to host, at a steady rate, and what became of them.
+//! Numbered frames from host to host at a steady rate, and counts of what arrived.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const INTERFACE: &str = "eth1";
 const QUEUE_PAIRS: usize = 32;
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A stream under way.
+/// A running stream.
 pub struct Stream {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
@@ -30,13 +30,14 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// `rate` frames a second to the host that has `address` in `to`, over 32 queue pairs.
+    /// Starts to send `rate` frames a second over 32 queue pairs, to the host that has `address` in
+    /// `to`.
     pub fn start(from: &Namespace, (to, address): (&Namespace, Ipv4Addr), rate: u32) -> Self {
-        // Streams to the same host are told apart.
+        // The mark distinguishes streams to the same host.
         static MARK: AtomicU64 = AtomicU64::new(SEED);
         let mark = MARK.fetch_add(1, Ordering::Relaxed);
         let connections = connections(SEED, QUEUE_PAIRS);
-        // The receiver does not speak otherwise, and its leaf would forget it.
+        // The receiver sends nothing else, and its leaf's entry would age out.
         to.enter(|| roce::announce(INTERFACE)).unwrap().unwrap();
         let mut sink = to.enter(|| Sink::open(INTERFACE, mark)).unwrap().unwrap();
         let source = Source {
@@ -85,12 +86,12 @@ impl Stream {
         stream
     }
 
-    /// Frames that have arrived.
+    /// Number of frames that have arrived.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more frames have arrived.
+    /// Waits until `frames` more frames have arrived.
     pub fn goes_on(&self, frames: u64) {
         let wanted = self.received() + frames;
         let came = wait_until(PATIENCE, || self.received() >= wanted || self.source.is_finished());
@@ -101,7 +102,7 @@ impl Stream {
         );
     }
 
-    /// Ends it: how many frames were sent, and what arrived.
+    /// Ends the stream. Returns the number of frames sent, and counts of what arrived.
     pub fn finish(self) -> (u64, Report) {
         self.stop.store(true, Ordering::Relaxed);
         self.source.join().unwrap().unwrap().unwrap();
@@ -112,7 +113,7 @@ impl Stream {
         (sent.frames, report)
     }
 
-    /// Ends it; nothing may have been lost.
+    /// Ends the stream and checks that no frame was lost.
     pub fn finish_whole(self, story: &str) {
         let (sent, report) = self.finish();
         println!(

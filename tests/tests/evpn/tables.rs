@@ -1,4 +1,4 @@
-//! vtepd's tables against what the kernel and zebra have, in the normal form.
+//! Compares vtepd's tables with those of the kernel and zebra in the normal form.
 
 use lab::process::wait_until;
 use serde_json::Value;
@@ -13,14 +13,14 @@ pub const FPM: [&str; 3] = ["leaf1", "leaf4", "leaf5"];
 const VNIS: [u32; 2] = [10010, 10020];
 const NETDEVS: [(&str, &str); 2] = [("vx10010", "br10010"), ("vx10020", "br10020")];
 
-/// What vtepd forwards by.
+/// The tables that vtepd forwards with.
 pub fn own(vtepd: &Vtepd) -> Lines {
     of_vtepd(|words| vtepd.ask(words), &VNIS)
 }
 
-/// What a leaf has without vtepd. Routes are zebra's where it tells them by FPM and the kernel's
-/// where it has none: after an uplink has flapped, zebra 8.4.4 may use both and have only one in
-/// the kernel; and restarted, it may forget one that it had put there.
+/// The tables that a leaf has without vtepd. Routes are zebra's on leaves with FPM, and the
+/// kernel's where zebra has none. After an uplink has flapped, zebra 8.4.4 may use both uplinks and
+/// have only one in the kernel. After a restart, it may forget a route that it had installed.
 pub fn expected(fabric: &ScaleAcross, leaf: &str) -> Lines {
     let mut lines = of_kernel(|command| fabric.run(leaf, command), &NETDEVS);
     if FPM.contains(&leaf) {
@@ -50,7 +50,7 @@ fn zebra_route(fabric: &ScaleAcross, leaf: &str, vtep: &str) -> Vec<((String, St
     .collect()
 }
 
-/// Waits until vtepd has what its leaf has; returns it.
+/// Waits until vtepd's tables equal its leaf's, and returns them.
 pub fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
     let mut last = (Lines::new(), Vec::new());
     let agreed = wait_until(CONVERGENCE, || {
@@ -68,7 +68,7 @@ pub fn agree(fabric: &ScaleAcross, leaf: &str, vtepd: &Vtepd) -> Lines {
     lines
 }
 
-/// Waits until the tables have a line, or have it no more.
+/// Waits until the tables contain a line, or no longer contain it.
 pub fn wait_for_line(vtepd: &Vtepd, line: &str, there: bool) {
     let came = wait_until(CONVERGENCE, || own(vtepd).contains(line) == there);
     assert!(

@@ -1,4 +1,4 @@
-//! The bridge and its ports.
+//! Rows about the bridge and its ports.
 
 use crate::equivalence::stimulus::{Inner, PEER2, Stimulus, Tunnel};
 use crate::equivalence::table::Row;
@@ -14,7 +14,7 @@ macro_rules! flag {
     };
 }
 
-/// See the module's description.
+/// Settings of the vxlan netdev as a bridge port.
 pub const PORT_OF_VXLAN: &[Row] = &[
     flag!("vx10", "flood", "off", "on"),
     flag!("vx10", "mcast_flood", "off", "on"),
@@ -43,10 +43,10 @@ pub const PORT_OF_VXLAN: &[Row] = &[
     Row::new("down", "ip link set vx10 down", "enslave"),
 ];
 
-/// From one VTEP to a station behind the other.
+/// A frame from one VTEP to a station behind the other.
 const HAIRPIN: &[Stimulus] = &[Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER2), Inner::udp(4, 3))];
 
-/// See the module's description.
+/// Settings of a host port.
 pub const PORT_OF_A_HOST: &[Row] = &[
     flag!("hp1", "flood", "off", "on"),
     flag!("hp2", "flood", "off", "on"),
@@ -65,7 +65,7 @@ pub const PORT_OF_A_HOST: &[Row] = &[
     Row::new("of 1,500 bytes", "ip link set hp1 mtu 1500", "ip link set hp1 mtu 8950").also(LONG),
     Row::new(
         "a station that has moved",
-        // Sticky: frames that come in by the netdev do not move it back.
+        // Sticky, so that frames from the netdev do not move the station back.
         "bridge fdb replace 02:00:00:00:0a:03 dev hp2 master static sticky",
         "bridge fdb del 02:00:00:00:0a:03 dev hp2 master; entries",
     ),
@@ -76,13 +76,13 @@ pub const PORT_OF_A_HOST: &[Row] = &[
     ),
 ];
 
-/// Longer than 1,500 bytes, both ways.
+/// Frames longer than 1,500 bytes, in both directions.
 const LONG: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000)),
     Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER2), Inner::udp(4, 1).length(2000)),
 ];
 
-/// See the module's description.
+/// Settings of the bridge.
 pub const BRIDGE: &[Row] = &[
     Row::new("down", "ip link set br10 down", "ip link set br10 up; entries"),
     Row::new("of 1,500 bytes", "ip link set br10 mtu 1500", "ip link set br10 mtu 8950")

@@ -1,4 +1,4 @@
-//! Packet filters, reverse path filters and programs of others.
+//! Rows about packet filters, reverse path filters and programs that do not belong to vtepd.
 
 use crate::equivalence::stimulus::{Inner, PEER, Stimulus, Tunnel};
 use crate::equivalence::table::Row;
@@ -26,9 +26,9 @@ macro_rules! chain {
     };
 }
 
-/// See the module's description.
+/// nftables rules.
 pub const NFTABLES: &[Row] = &[
-    // First: connections that are tracked already are not translated.
+    // The first row, because connections that are already tracked would not be translated.
     Row::new(
         "a source address that is translated",
         "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=1 net.netfilter.nf_conntrack_udp_timeout_stream=1
@@ -46,7 +46,7 @@ pub const NFTABLES: &[Row] = &[
         "nft delete table inet t",
     ),
     chain!("a raw prerouting rule that drops", "ip", "prerouting priority raw", "udp dport 4789 drop"),
-    // Without TCP, by which the metrics are read.
+    // UDP only, because the test reads the metrics over TCP.
     chain!(
         "a raw prerouting rule that rejects a TTL",
         "inet",
@@ -104,7 +104,7 @@ pub const NFTABLES: &[Row] = &[
     .harmless(),
 ];
 
-/// See the module's description.
+/// iptables rules, over nftables and legacy.
 pub const IPTABLES: &[Row] = &[
     Row::new(
         "iptables drops input",
@@ -155,13 +155,13 @@ pub const IPTABLES: &[Row] = &[
     ),
 ];
 
-/// From the first VTEP at the second uplink, to a host each.
+/// Packets of the first VTEP at the second uplink, one to each host.
 const WRONG_UPLINK: &[Stimulus] = &[
     Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER), Inner::udp(3, 1)),
     Stimulus::Tunnel(Tunnel::from(Wire::U2, PEER), Inner::udp(3, 2)),
 ];
 
-/// See the module's description.
+/// Settings of rp_filter and accept_local.
 pub const REVERSE_PATH: &[Row] = &[
     Row::new(
         "a strict reverse path filter",
@@ -195,7 +195,8 @@ pub const REVERSE_PATH: &[Row] = &[
     .harmless(),
 ];
 
-/// Programs of classic BPF: 2 drops, -1 leaves it to the next.
+/// Classic BPF programs at a clsact hook. Return value 2 drops the frame, -1 continues with the
+/// next program.
 macro_rules! clsact {
     ($name:literal, $device:literal, $way:literal, $filter:literal) => {
         Row::new(
@@ -217,7 +218,7 @@ macro_rules! clsact {
     };
 }
 
-/// See the module's description.
+/// Programs at uplinks, the netdev and a host port.
 pub const PROGRAMS: &[Row] = &[
     clsact!(
         "clsact drops at an uplink's ingress",

@@ -1,4 +1,4 @@
-//! Frames that are not as usual, on an ordinary leaf.
+//! Rows of unusual frames, on a leaf with default settings.
 
 use std::net::Ipv4Addr;
 
@@ -26,15 +26,15 @@ const fn row(name: &'static str, frames: &'static [Stimulus]) -> Row {
     Row::new(name, "", "").harmless().also(frames)
 }
 
-/// See the module's description.
+/// Outer source addresses.
 pub const SOURCES: &[Row] = &[
     row("an outer source of 0.0.0.0", &[from([0, 0, 0, 0])]),
     row("an outer source of 0.0.0.9", &[from([0, 0, 0, 9])]),
     row("an outer source of 127.0.0.1", &[from([127, 0, 0, 1])]),
     row("an outer source of 224.0.0.5", &[from([224, 0, 0, 5])]),
     row("an outer source of 255.255.255.255", &[from([255; 4])]),
-    // Deliberate: class E is no unicast address (RFC 1112, section 4), so vtepd drops it as it
-    // drops other martian sources. Linux lets it through where rp_filter is off.
+    // A documented difference: class E is not unicast (RFC 1112 section 4), so vtepd drops it like
+    // other martian sources. Linux accepts it if rp_filter is off.
     row("an outer source of 240.0.0.1", &[from([240, 0, 0, 1])]).refused(),
     row("the leaf's own address as outer source", &[from([10, 0, 0, 1])]),
     row("an uplink's own address as outer source", &[from([10, 1, 1, 1])]),
@@ -50,7 +50,7 @@ const fn tunnel(tunnel: Tunnel) -> Stimulus {
 
 const PEERS: Tunnel = Tunnel::from(Wire::U1, PEER);
 
-/// See the module's description.
+/// Other fields of the outer headers.
 pub const OUTER: &[Row] = &[
     row(
         "to an uplink's address",
@@ -83,7 +83,7 @@ pub const OUTER: &[Row] = &[
     ),
 ];
 
-/// See the module's description.
+/// VLAN tags of inner frames.
 pub const TAGS: &[Row] = &[
     row("a customer's tag", &[from_host(OUT.tags(&[0x8100])), from_peer(IN.tags(&[0x8100]))]),
     row("a provider's tag", &[from_host(OUT.tags(&[0x88a8])), from_peer(IN.tags(&[0x88a8]))]),
@@ -113,7 +113,7 @@ const fn empty_behind(tags: &'static [u16]) -> [Stimulus; 4] {
     ]
 }
 
-/// See the module's description.
+/// Damaged and unusual inner frames.
 pub const DAMAGE: &[Row] = &[
     row("a short header", &damaged(Damage::Short)),
     row("an unknown version", &damaged(Damage::Version)),
@@ -144,7 +144,7 @@ pub const DAMAGE: &[Row] = &[
     ),
 ];
 
-/// The bridge looks at IP headers by default, where the kernel has `br_netfilter`.
+/// The bridge parses IP headers by default if the kernel has `br_netfilter`.
 pub const BRIDGE_FILTER: &[Row] = &[Row::new(
     "the bridge calls no iptables",
     "for family in ip ip6 arp; do sysctl -qw net.bridge.bridge-nf-call-${family}tables=0; done",

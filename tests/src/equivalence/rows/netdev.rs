@@ -1,4 +1,4 @@
-//! The vxlan netdev: its options, its FDB, its queueing discipline, and path MTU.
+//! Rows about the vxlan netdev: its options, its FDB, its queueing discipline, and path MTU.
 
 use crate::equivalence::stimulus::{Inner, Kind, PEER, Stimulus};
 use crate::equivalence::table::Row;
@@ -10,7 +10,7 @@ macro_rules! option {
     };
 }
 
-/// See the module's description.
+/// Options of the vxlan netdev.
 pub const OPTIONS: &[Row] = &[
     option!("ttl 5"),
     option!("ttl inherit").also(BITS),
@@ -19,10 +19,11 @@ pub const OPTIONS: &[Row] = &[
     option!("df set"),
     option!("df inherit").also(BITS),
     option!("noudpcsum"),
-    // Fragments of one packet leave the bridge together.
+    // The fragments of a packet arrive in one batch, so vtepd could group them into a super-frame.
     Row::new("noudpcsum and 1,000 bytes", "remake noudpcsum; ip link set vx10 mtu 1000", "remake").also(LONG),
     option!("gbp").harmless(),
-    // Only the kernel knows the way to the VTEP of such an entry, so it is asked for each frame.
+    // The netdev stays with the kernel. vtepd must not set the mark for a route lookup per frame,
+    // because with gbp the mark is the group policy.
     Row::new(
         "gbp with an entry of another VNI",
         "remake gbp; bridge fdb replace 02:00:00:00:0a:62 dev vx10 dst 10.0.0.3 vni 12 self static",
@@ -73,7 +74,7 @@ pub const OPTIONS: &[Row] = &[
     Row::new("gone", "ip link del vx10", "ip link add vx10 type vxlan id 1; remake"),
 ];
 
-/// With the bits that headers are copied from.
+/// Frames with the header fields that `inherit` copies.
 const BITS: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x4a).ttl(9).whole()),
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0xb9).ttl(200)),
@@ -84,13 +85,13 @@ const BITS: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x8a).kind(Kind::Ipv6).tags(&[0x8100])),
 ];
 
-/// Longer than 1,500 bytes.
+/// Frames longer than 1,500 bytes.
 const LONG: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000)),
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000).whole()),
 ];
 
-/// See the module's description.
+/// Entries of the vxlan netdev's FDB.
 pub const FDB: &[Row] = &[
     Row::new("no flood list", "bridge fdb del 00:00:00:00:00:00 dev vx10 dst 10.0.0.2", "entries"),
     Row::new(
@@ -121,7 +122,7 @@ pub const FDB: &[Row] = &[
     ),
 ];
 
-/// What has to be in a frame of 1,500 bytes, and what has not.
+/// A path MTU of 1,500 bytes.
 pub const PATH_MTU: &[Row] = &[
     Row::new("a router that says 1,500", "true", "true").also(TOO_BIG).harmless(),
     Row::new("an uplink of 1,500 bytes", "ip link set up1 mtu 1500", "ip link set up1 mtu 9000")

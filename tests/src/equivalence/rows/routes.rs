@@ -1,10 +1,10 @@
-//! Routing: rules, routes, next hops, addresses and IPsec policies.
+//! Rows about routing: rules, routes, next hops, addresses and IPsec policies.
 
 use crate::equivalence::stimulus::{Inner, Stimulus};
 use crate::equivalence::table::Row;
 use crate::equivalence::wires::Wire;
 
-/// Table 100 sends what is for the first VTEP by the second uplink.
+/// Routing rules. Table 100 has a route to the first VTEP over the second uplink.
 pub const RULES: &[Row] = &[
     Row::new(
         "a rule by destination",
@@ -74,7 +74,7 @@ pub const RULES: &[Row] = &[
     .harmless(),
 ];
 
-/// By type of service: the netdev has `tos inherit`.
+/// Rules and routes by type of service, for a netdev with `tos inherit`.
 pub const BY_TOS: &[Row] = &[
     Row::new(
         "a rule by type of service",
@@ -92,13 +92,13 @@ pub const BY_TOS: &[Row] = &[
 
 const LOW_DELAY: &[Stimulus] = &[Stimulus::Host(Wire::H1, Inner::udp(1, 3).tos(0x10))];
 
-/// Longer than 1,500 bytes.
+/// Frames longer than 1,500 bytes.
 const LONG: &[Stimulus] = &[
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000)),
     Stimulus::Host(Wire::H1, Inner::udp(1, 3).length(2000).whole()),
 ];
 
-/// See the module's description.
+/// Routes to a VTEP.
 pub const ROUTES: &[Row] = &[
     Row::new(
         "a blackhole route",
@@ -203,14 +203,14 @@ pub const ROUTES: &[Row] = &[
     ),
 ];
 
-/// The netdev has `ttl inherit`; frames that are not IP have no TTL.
+/// For a netdev with `ttl inherit`. Frames that are not IP have no TTL to inherit.
 pub const HOP_LIMITS: &[Row] = &[Row::new(
     "a hop limit",
     "ip route replace 10.0.0.2 via 10.1.1.2 dev up1 hoplimit 9",
     "ip route del 10.0.0.2; underlay",
 )];
 
-/// See the module's description.
+/// Addresses and uplinks.
 pub const ADDRESSES: &[Row] = &[
     Row::new("the local address gone", "ip addr del 10.0.0.1/32 dev lo", "ip addr add 10.0.0.1/32 dev lo"),
     Row::new(
@@ -239,7 +239,7 @@ pub const ADDRESSES: &[Row] = &[
     ),
 ];
 
-/// See the module's description.
+/// IPsec policies.
 pub const POLICIES: &[Row] = &[
     Row::new(
         "an IPsec policy that blocks what goes out",
