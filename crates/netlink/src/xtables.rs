@@ -22,7 +22,7 @@ const EXTENSION: usize = 32;
 /// `IPT_F_FRAG` and `IPT_F_GOTO`.
 const FRAGMENTS: u8 = 0x01;
 const GOTO: u8 = 0x02;
-/// `-NF_DROP - 1`, `-NF_ACCEPT - 1` and `XT_RETURN`.
+/// `-NF_ACCEPT - 1` and `XT_RETURN`.
 const ACCEPT: i32 = -2;
 const RETURN: i32 = -5;
 

@@ -25,8 +25,7 @@ use crate::output::{Failure, json};
 
 const LENGTHS: [usize; 2] = [64, 1082];
 const QUEUE_PAIRS: u32 = 64;
-/// Number of batches for measurements with a cold cache: so many that no frame is still cached when
-/// its batch is processed again.
+/// Number of batches whose frames are in no cache when they are processed.
 const COLD: usize = 64;
 const SAMPLES: usize = 20;
 /// Without `--rounds`, rounds are repeated for this time, within the limits below.

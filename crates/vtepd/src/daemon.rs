@@ -190,8 +190,8 @@ async fn run_until_replaced(
                 Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
             };
             if applied_last.as_ref().is_some_and(same) {
-                // Only tables changed. This happens up to a thousand times a second, so steering is
-                // left as it is.
+                // Only tables changed. This happens up to a thousand times a second, so the plan is
+                // not applied again.
                 if let Err(error) = shown.publish(update) {
                     tracing::error!("{error}; what is not steered stays with the kernel");
                 }

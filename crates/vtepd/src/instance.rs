@@ -86,7 +86,7 @@ impl Instance {
     }
 
     fn try_lock() -> Result<Self, InstanceError> {
-        // Its name may have a random suffix.
+        // The name of a running vtepd may have a random suffix.
         if let Some((_, Holder { pid, .. })) = running_one() {
             return Err(InstanceError::Running { pid });
         }
@@ -98,7 +98,7 @@ impl Instance {
         if let Ok(holder) = &holder
             && holder.is_trusted()
         {
-            // It was bound after the check above.
+            // Another vtepd bound the name after the check above.
             return Err(InstanceError::Running { pid: holder.pid });
         }
         let name =

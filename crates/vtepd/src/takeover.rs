@@ -282,7 +282,7 @@ impl Takeover {
         reviewed
     }
 
-    /// Which ports use the bypass, and why others do not.
+    /// The ports that use the bypass, and its counters.
     ///
     /// # Errors
     /// When the kernel refuses.

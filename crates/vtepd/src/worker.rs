@@ -328,8 +328,8 @@ impl Engine {
             let moved = self.turn(now)?;
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
-            // Counting makes a stuck ring anew, which must not happen while a part of its batch is
-            // still to be sent.
+            // Counting also recreates a stuck ring, which must not happen while a part of its batch
+            // is still to be sent.
             if ((falls_asleep && (uncounted >= FEW || self.has_overruns()))
                 || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL)
                 && self.pending.is_empty()
