@@ -12,7 +12,8 @@
 //!
 //! Otherwise it waits, unread, until the first ends. A third connection replaces the waiting one,
 //! unless its user has a lower rank. A working connection of zebra must not be closed, because some
-//! releases crash when they reconnect. TCP keepalives end a half-open connection after some seconds.
+//! releases crash when they reconnect. TCP keepalives end a half-open connection after some
+//! seconds.
 //!
 //! The server has no queue. [`Server::next`] reads on demand, and TCP flow control slows zebra
 //! down.
