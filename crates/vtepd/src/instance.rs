@@ -52,7 +52,7 @@ pub enum InstanceError {
     /// The vtepd that was to be replaced does not end.
     #[error("the running vtepd ({}) was asked to end and has not; stop it first", process(*.pid))]
     Stays {
-        /// As in [`Self::Running`].
+        /// As in [`InstanceError::Running`].
         pid: i32,
     },
     /// A system call failed.

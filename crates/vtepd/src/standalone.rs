@@ -119,7 +119,7 @@ struct Port {
     kind: PortKind,
 }
 
-/// An access port, as metrics and the API show it.
+/// An access port, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownPort {
     /// The VNI of the port.
