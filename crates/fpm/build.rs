@@ -1,4 +1,4 @@
-//! Generates the protobuf types; protox compiles the schema, so no `protoc` is needed.
+//! Generates the protobuf types. protox compiles the schema, so no `protoc` is needed.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Where the socket is.
+//! The address of the API's socket.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub enum Address {
-    /// A name without a file. It belongs to the network namespace, as a vtepd does: who is in the
-    /// namespace finds its vtepd, and nobody else does.
+    /// An abstract name. It belongs to the network namespace, as vtepd does. Only clients in the
+    /// same namespace can connect.
     Abstract(String),
     /// A file, for clients outside the namespace.
     Path(PathBuf),
@@ -21,7 +21,7 @@ impl Default for Address {
     }
 }
 
-/// The text is no address.
+/// The text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is no socket: write @NAME for an abstract one (default @vtepd-api), or the path of a file"
@@ -32,7 +32,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // `sun_path` has 108 bytes, one of them the zero before the name or after the path
+        // `sun_path` has 108 bytes, one of which is the zero before the name or after the path
         // (unix(7)).
         let fits = text.len() < 108 && !text.contains('\0');
         match text.strip_prefix('@') {

@@ -19,49 +19,49 @@ use crate::v1::vtepd_client::VtepdClient;
 /// A client of one vtepd.
 pub type Client = VtepdClient<Channel>;
 
-/// How long an answer, or a stream's first sign, may take. The longest request is the attaching of
-/// a hook or two.
+/// How long an answer, or the first message of a stream, may take. The slowest request attaches a
+/// hook or two.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// There is no vtepd to speak with.
+/// The client could not connect to vtepd.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens.
+    /// Nothing listens on the socket.
     #[error("nobody listens on {address}{}", hint(address))]
     Nobody {
-        /// The socket that was tried.
+        /// The address that was tried.
         address: Address,
     },
-    /// Somebody listens who is neither root nor the caller.
+    /// The listener runs neither as root nor as the caller's user.
     #[error("{address} belongs to user {uid}, neither root nor you: it is not spoken to")]
     Stranger {
-        /// The socket that was tried.
+        /// The address that was tried.
         address: Address,
-        /// Whose it is.
+        /// The listener's user id.
         uid: u32,
     },
-    /// The daemon would hang up.
+    /// The daemon would refuse this user.
     #[error(
         "vtepd on {address} runs as user {uid}, which you are not: call it as that user, or as root (sudo)"
     )]
     NotYou {
-        /// The socket that was tried.
+        /// The address that was tried.
         address: Address,
-        /// Who the daemon runs as.
+        /// The daemon's user id.
         uid: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{address} cannot be connected to: {source}")]
     System {
-        /// The socket that was tried.
+        /// The address that was tried.
         address: Address,
         /// Why.
         source: io::Error,
     },
-    /// It is no gRPC server.
+    /// The listener is not a gRPC server.
     #[error("what listens on {address} does not speak this API: {source}")]
     Protocol {
-        /// The socket that was tried.
+        /// The address that was tried.
         address: Address,
         /// Why.
         source: tonic::transport::Error,
@@ -80,15 +80,16 @@ fn hint(address: &Address) -> &'static str {
     }
 }
 
-/// Connects to the vtepd that listens there.
+/// Connects to the vtepd that listens on this address.
 ///
 /// # Errors
-/// When nobody does, or nobody whom to trust.
+/// When nothing listens there, or the listener's user is not trusted.
 pub async fn connect(address: &Address) -> Result<Client, ConnectError> {
     Ok(VtepdClient::new(channel(address).await?))
 }
 
-/// The same without a client: health and reflection have theirs.
+/// As [`connect`], but returns the channel, from which clients for health and reflection can be
+/// made.
 ///
 /// # Errors
 /// As [`connect`].
@@ -108,7 +109,7 @@ pub async fn channel(address: &Address) -> Result<Channel, ConnectError> {
             return Err(ConnectError::NotYou { address: address.clone(), uid });
         }
     }
-    // One connection, and when it is gone it is gone: a vtepd that was started anew is another one.
+    // The channel must not reconnect: after a restart, another vtepd would answer.
     let stream = Arc::new(Mutex::new(Some(stream)));
     let connector = service_fn(move |_| {
         let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();

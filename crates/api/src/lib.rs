@@ -1,10 +1,10 @@
 //! vtepd's gRPC API: messages, server and client, generated from `proto/vtepd/v1`, and the socket
 //! between them.
 //!
-//! - [`v1`]: the generated code; the schema says what each field means. Messages serialise to JSON
-//!   with the schema's names
-//! - [`address`]: where the socket is
-//! - [`listen`]: the daemon's end, which lets in only who may
+//! - [`v1`]: the generated code. The schema documents each field. Messages serialise to JSON with
+//!   the schema's names
+//! - [`address`]: the address of the socket
+//! - [`listen`]: the daemon's end, which checks the client's user
 //! - [`connect`]: the client's end
 
 pub mod address;
@@ -27,7 +27,7 @@ pub mod v1 {
 /// The schema as a `FileDescriptorSet`, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// Writes a number as text.
+/// Serialises a number as text.
 pub(crate) fn as_text<S: serde::Serializer>(
     number: &u64,
     serializer: S,
@@ -35,9 +35,9 @@ pub(crate) fn as_text<S: serde::Serializer>(
     serializer.collect_str(number)
 }
 
-/// Who may speak with whom over an abstract socket, which has no permissions of its own: root with
-/// everybody, and everybody with themselves. The daemon asks it of a client, and the client of the
-/// daemon, for anybody can take a free name.
+/// Whether a process may talk to a peer over an abstract socket, which has no permissions of its
+/// own. The peer must run as root or as the same user. The daemon checks clients, and a client
+/// checks the daemon, because any user can bind a free name.
 #[must_use]
 const fn trusts(own_uid: u32, peer_uid: u32) -> bool {
     peer_uid == 0 || peer_uid == own_uid

@@ -30,25 +30,25 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// The connections of clients that may connect: to a file whom its permissions let (its owner
-/// alone, mode 0600, unless somebody changes that), to an abstract name root and the daemon's own
-/// user. Others are hung up on.
+/// Accepts connections of clients that may connect, and closes others. For a file its permissions
+/// decide: mode 0600, unless it is changed. To an abstract name, root and the daemon's own user may
+/// connect.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
-    /// Whether the peer's credentials decide.
+    /// Whether the peer's credentials are checked.
     asks_for_credentials: bool,
     own_uid: u32,
-    /// Removed at the end.
+    /// The socket's file, which is removed on drop.
     file: Option<PathBuf>,
 }
 
 impl Listener {
-    /// Opens the socket; an abstract one in the calling thread's network namespace. A file that a
-    /// killed process left is replaced, one that somebody listens on is not.
+    /// Opens the socket; an abstract one in the calling thread's network namespace. The file of a
+    /// killed process is replaced. A file on which another process listens is not.
     ///
     /// # Errors
-    /// When the address is taken or its folder cannot be written to.
+    /// When the address is in use or the file's directory is not writable.
     pub fn open(address: &Address) -> Result<Self, ListenError> {
         let opened = match address {
             Address::Abstract(name) => {
@@ -79,7 +79,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            // It may be gone already.
+            // The file may have been removed already.
             let _ = std::fs::remove_file(file);
         }
     }
@@ -103,8 +103,8 @@ impl Stream for Listener {
     }
 }
 
-/// A socket at a path, of mode 0600 from the first moment: it is bound with the mode that the
-/// socket has itself (`unix_bind_bsd()`).
+/// Binds a socket at a path, with mode 0600 from the start: the file gets the mode that the socket
+/// itself has (`unix_bind_bsd()`).
 fn open_file(path: &Path) -> io::Result<StdListener> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -119,7 +119,7 @@ fn open_file(path: &Path) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-/// Whether the file is a socket that nobody listens on.
+/// Whether the file is a socket on which nothing listens.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let refused = || {
@@ -149,7 +149,7 @@ mod tests {
         drop(listener);
         assert!(!path.exists());
 
-        // What a killed process leaves is replaced; what is no socket stays.
+        // The socket of a killed process is replaced; a regular file is not.
         drop(StdListener::bind(&path).unwrap());
         assert!(path.exists());
         drop(Listener::open(&address).unwrap());

@@ -1,5 +1,5 @@
-//! The field names of the JSON that programs read: they stay. A new field is added here; none is
-//! renamed or removed.
+//! Checks the field names of the JSON output. Scripts depend on them: new fields are added here,
+//! and none is renamed or removed.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -58,7 +58,7 @@ messages! {
 
 #[test]
 fn a_seed_is_text() {
-    // jq and JavaScript have numbers of 53 bits.
+    // jq and JavaScript represent only 53 bits of an integer exactly.
     let policy = v1::Policy { seed: u64::MAX, ..v1::Policy::default() };
     assert_eq!(serde_json::to_value(policy).unwrap()["seed"], "18446744073709551615");
 }

@@ -1,4 +1,4 @@
-//! The FPM header, and frames out of a stream that may be cut anywhere.
+//! The FPM header, and splitting a stream into frames.
 //!
 //! ```text
 //!  0         1         2                   4
@@ -6,7 +6,7 @@
 //! | version | type    | length, big end   | payload
 //! +---------+---------+-------------------+---------
 //! ```
-//! The version is 1; type 1 is netlink, 2 protobuf; the length counts these four bytes. Source:
+//! The version is 1. Type 1 is netlink, 2 protobuf. The length includes these four bytes. Source:
 //! `fpm/fpm.h` of FRR.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -14,7 +14,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 /// Bytes of the header.
 const HEADER: usize = 4;
 
-/// What a frame's payload is.
+/// The encoding of a frame's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Type 1: netlink messages.
@@ -26,22 +26,22 @@ pub enum Encoding {
 /// One FPM frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Byte of the stream at which its header starts, from 0.
+    /// Byte offset of the frame's header in the stream, from 0.
     pub offset: u64,
-    /// What the payload is.
+    /// The encoding of the payload.
     pub encoding: Encoding,
-    /// What follows the header, 0 to 65531 bytes.
+    /// The payload, 0 to 65531 bytes.
     pub payload: Bytes,
 }
 
 impl Frame {
-    /// Byte of the stream at which its payload starts.
+    /// Byte offset of the payload in the stream.
     #[must_use]
     pub const fn payload_offset(&self) -> u64 {
         self.offset.saturating_add(HEADER as u64)
     }
 
-    /// Appends the whole frame. A payload beyond 65531 bytes is cut off there.
+    /// Appends the whole frame to `out`. A payload is truncated to 65531 bytes.
     pub fn write(&self, out: &mut BytesMut) {
         let room = usize::from(u16::MAX) - HEADER;
         let payload = self.payload.get(..room).unwrap_or(&self.payload);
@@ -56,37 +56,37 @@ impl Frame {
     }
 }
 
-/// A header that is none of FPM's. Nothing after it can be read. Offsets are bytes of the stream,
-/// from 0.
+/// An invalid FPM header. The rest of the stream cannot be read. Offsets are in bytes of the
+/// stream, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The version is not 1.
     #[error("byte {offset}: FPM version {version} instead of 1")]
     Version {
-        /// Where the header starts.
+        /// Offset of the header.
         offset: u64,
-        /// The version it has.
+        /// The version.
         version: u8,
     },
     /// The length is shorter than the header.
     #[error("byte {offset}: a frame length of {length}, which must count the header's 4 bytes")]
     Length {
-        /// Where the header starts.
+        /// Offset of the header.
         offset: u64,
-        /// The length it has.
+        /// The length.
         length: u16,
     },
     /// The type is neither netlink nor protobuf.
     #[error("byte {offset}: FPM message type {kind}, neither netlink (1) nor protobuf (2)")]
     Type {
-        /// Where the header starts.
+        /// Offset of the header.
         offset: u64,
-        /// The type it has.
+        /// The type.
         kind: u8,
     },
 }
 
-/// Cuts a stream into frames.
+/// Splits a stream into frames.
 #[derive(Debug, Default)]
 pub struct Framer {
     buffer: BytesMut,
@@ -94,23 +94,24 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// At the start of a stream.
+    /// A framer at the start of a stream.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the stream's next bytes.
+    /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Where a reader may put the stream's next bytes itself.
+    /// The buffer, so that a reader can append the next bytes of the stream itself.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
-    /// Bytes of a frame that is not yet complete (after [`Framer::next_frame`] returned `None`).
+    /// Number of bytes of a frame that is not complete yet, after [`Framer::next_frame`] returned
+    /// `None`.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.buffer.len()
@@ -119,7 +120,7 @@ impl Framer {
     /// The next frame, or `None` until more bytes are pushed.
     ///
     /// # Errors
-    /// When the next header is none of FPM's; every further call says the same.
+    /// When the next header is invalid. Every further call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let offset = self.offset;
         let Some(&[version, kind, high, low]) = self.buffer.first_chunk::<HEADER>() else {
@@ -162,8 +163,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is framed comes out again, however the stream is cut, with the offsets it has in
-        /// the stream.
+        /// Frames survive any split of the stream, and keep their offsets.
         #[test]
         fn frames_survive_any_split(
             frames in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..300)), 0..20),
@@ -192,7 +192,7 @@ mod tests {
             prop_assert_eq!(framer.pending(), 0);
         }
 
-        /// Any bytes give frames, an error that stays, or a wait.
+        /// Any input yields frames, then a permanent error or `None`.
         #[test]
         fn no_bytes_make_it_panic(stream in prop::collection::vec(any::<u8>(), 0..2000)) {
             let mut framer = Framer::new();

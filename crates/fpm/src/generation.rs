@@ -1,11 +1,11 @@
-//! Which generation of zebra is on the other end; FPM itself does not say.
+//! Detects the release of FRR that zebra belongs to, which FPM does not announce.
 
 use netlink::Message;
 
-/// What the messages so far prove.
+/// The release, as far as the messages prove it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Generation {
-    /// Nothing yet.
+    /// Not known yet.
     #[default]
     Unknown,
     /// FRR before 9.0. Releases before 8.4.7 and 8.5.7 crash when FPM connects while a remote
@@ -15,18 +15,18 @@ pub enum Generation {
     Frr9OrLater,
 }
 
-/// Learns about a zebra from its messages. One per connection: the next one may come from another
-/// zebra.
+/// Derives properties of a zebra from its messages. Each connection needs a new value, because it
+/// may come from another zebra.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ZebraTraits {
     generation: Generation,
 }
 
 impl ZebraTraits {
-    /// Takes a message of the connection.
+    /// Evaluates a message of the connection.
     pub fn observe(&mut self, message: &Message) {
-        // Each MAC comes with its VNI from 9.0 on. Nothing else differs reliably: 8.4 too sets
-        // NLM_F_REPLACE on routes.
+        // Since FRR 9.0, each MAC address comes with its VNI. No other difference is reliable: 8.4
+        // also sets NLM_F_REPLACE on routes.
         if let Message::Fdb(_, entry) = message {
             self.generation = match entry.source_vni {
                 Some(_) => Generation::Frr9OrLater,
@@ -35,7 +35,7 @@ impl ZebraTraits {
         }
     }
 
-    /// What is known so far.
+    /// The release, as far as it is known.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation

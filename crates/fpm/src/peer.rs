@@ -1,9 +1,9 @@
-//! Which local users may tell routes. The kernel knows whose socket the other end of a local
-//! connection is ([`netlink::socket_owner`]).
+//! The local users that may send routes. The kernel reports the owner of the socket at the other
+//! end of a local connection ([`netlink::socket_owner`]).
 
 use std::collections::BTreeSet;
 
-/// Users of the system's own services have lower numbers (login.defs(5), `SYS_UID_MAX`).
+/// User ids below this one belong to system services (login.defs(5), `SYS_UID_MAX`).
 const FIRST_LOGIN: u32 = 1000;
 
 /// The users whose processes may connect.
@@ -11,31 +11,31 @@ const FIRST_LOGIN: u32 = 1000;
 pub struct Users {
     /// These users. They displace a client of any other user.
     pub named: BTreeSet<u32>,
-    /// Users of the system's services, 1 to 999. Where FRR runs in another container, the name of
-    /// its user is unknown here.
+    /// Users of system services, 1 to 999. If FRR runs in another container, its user has no name
+    /// here.
     pub services: bool,
-    /// All others, on other hosts, too.
+    /// All other users, also on other hosts.
     pub anybody: bool,
 }
 
-/// How much a peer is trusted. A higher rank displaces a lower one.
+/// The trust in a peer. A higher rank displaces a lower one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// The settings do not name it, and do not refuse it.
+    /// The settings permit the user without naming it.
     Other,
-    /// The settings name it.
+    /// The settings name the user.
     Named,
 }
 
 impl Default for Users {
-    /// Root and the users of services.
+    /// Root and the users of system services.
     fn default() -> Self {
         Self { named: BTreeSet::from([0]), services: true, anybody: false }
     }
 }
 
 impl Users {
-    /// The rank of a peer of this user; `None` if it may not connect. The user is unknown where the
+    /// The rank of a peer of this user; `None` if it may not connect. The user is unknown if the
     /// peer is on another host or in another network namespace.
     pub(crate) fn rank(&self, uid: Option<u32>) -> Option<Rank> {
         if uid.is_some_and(|uid| self.named.contains(&uid)) {

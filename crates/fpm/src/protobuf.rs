@@ -1,10 +1,10 @@
-//! The legacy module's protobuf encoding (`zebra -M fpm:protobuf`), as far as it goes: routes.
+//! The protobuf encoding of the legacy module (`zebra -M fpm:protobuf`): routes only.
 //!
-//! It has no MACs, no next-hop groups, no weights, no kernel metric, no VNI of a type-5 route, and
-//! no table: routes of another VRF than the default one name a VRF number that means nothing
-//! outside zebra, so they are left out. A delete names the prefix only. What is missing is filled
-//! in as 0, for adds and deletes alike, and `replace` is set on adds, because zebra has at most one
-//! route per prefix.
+//! The encoding has no MAC addresses, next-hop groups, weights, kernel metric or VNI of a type-5
+//! route. It also has no table. Routes outside the default VRF have a VRF number that is
+//! meaningless outside of zebra, so they are left out. A delete has only the prefix. Missing values
+//! are 0, for adds and deletes alike. `replace` is set on adds, because zebra has at most one route
+//! for each prefix.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,13 +22,13 @@ use schema::{AddressFamily, Nexthop, Protocol, RouteKey, RouteType, SubAddressFa
 /// `RT_TABLE_MAIN`.
 const MAIN: u32 = 254;
 
-/// A protobuf payload that is not FRR's.
+/// A protobuf payload that does not follow FRR's schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
-    /// No protobuf message of this schema.
+    /// Not a protobuf message of this schema.
     #[error("malformed protobuf: {0}")]
     Decode(#[from] prost::DecodeError),
-    /// The message of its type, the route key or the prefix is missing.
+    /// The message for the given type, the route key or the prefix is missing.
     #[error("protobuf message without {0}")]
     Missing(&'static str),
     /// A prefix that is too long for its family, or has fewer octets than its length needs.
@@ -39,12 +39,12 @@ pub enum ProtobufError {
         /// Octets of the prefix.
         octets: usize,
     },
-    /// An IPv6 address that has not 16 octets.
+    /// An IPv6 address that does not have 16 octets.
     #[error("an IPv6 address of {0} octets")]
     Address(usize),
 }
 
-/// The message of a frame; empty for what this project does not use.
+/// The messages of a frame; empty for kinds that this project does not use.
 pub(crate) fn decode(payload: &[u8]) -> Result<Vec<Message>, ProtobufError> {
     let message = schema::Message::decode(payload)?;
     let message = match message.r#type() {
@@ -74,7 +74,7 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Vec<Message>, ProtobufError> {
     Ok(message.into_iter().collect())
 }
 
-/// Where a route belongs.
+/// VRF and address family of a route.
 struct Scope {
     main_unicast: bool,
     ipv6: bool,
@@ -86,7 +86,7 @@ impl Scope {
         Self { main_unicast: known && vrf == 0, ipv6: family == AddressFamily::Ipv6 }
     }
 
-    /// A route with the key's prefix and nothing else.
+    /// A route with the key's prefix. All other attributes have default values.
     fn route(&self, key: &RouteKey) -> Result<Route, ProtobufError> {
         let prefix = key.prefix.as_ref().ok_or(ProtobufError::Missing("prefix"))?;
         let wrong = || ProtobufError::Prefix { length: prefix.length, octets: prefix.bytes.len() };
@@ -152,7 +152,7 @@ const fn route_type(kind: RouteType) -> u8 {
     }
 }
 
-/// `RTPROT_*` as zebra has them in the kernel (`zebra/rt_netlink.h`).
+/// `RTPROT_*` values that zebra uses in the kernel (`zebra/rt_netlink.h`).
 const fn protocol(protocol: Protocol) -> u8 {
     match protocol {
         Protocol::UnknownProto | Protocol::Other => 11,

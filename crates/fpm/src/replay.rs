@@ -1,6 +1,7 @@
-//! Playing a recorded stream back to an FPM server, in zebra's place.
+//! Replays a recorded stream to an FPM server, in place of zebra.
 //!
-//! A recording is what zebra sent, byte by byte: frames one after the other, nothing around them.
+//! A recording has exactly the bytes that zebra sent: consecutive frames without a file format
+//! around them.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,66 +13,65 @@ use bytes::BytesMut;
 
 use crate::frame::{FrameError, Framer};
 
-/// Bytes that are read, and sent, at a time.
+/// Number of bytes that are read and sent at a time.
 const CHUNK: usize = 1 << 16;
 
-/// What was played back.
+/// The result of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replayed {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// Bytes, headers included.
+    /// Number of bytes, including headers.
     pub bytes: u64,
-    /// From the connection until the server had read everything and closed it.
+    /// Time from the connection until the server had read everything and closed it.
     pub time: Duration,
 }
 
-/// The recording was not played back, or not to its end.
+/// The recording was not replayed completely.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The recording cannot be read.
     #[error("the recording cannot be read: {0}")]
     Read(io::Error),
-    /// The recording is none of an FPM stream.
+    /// The recording is not an FPM stream.
     #[error("the recording is no FPM stream: {0}")]
     Recording(#[from] FrameError),
     /// The recording ends inside a frame.
     #[error("the recording ends {pending} bytes into a frame, after {frames} whole ones")]
     Cut {
-        /// Bytes of the last frame that are there.
+        /// Number of bytes of the last frame.
         pending: usize,
-        /// Frames before it.
+        /// Number of frames before it.
         frames: u64,
     },
-    /// Nobody listens there.
+    /// Nothing listens on the address.
     #[error(
         "nobody listens for FPM on {address}: {source} (is vtepd running in this network namespace, with FPM on?)"
     )]
     Connect {
         /// The address.
         address: SocketAddr,
-        /// The system's reason.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The server went away.
+    /// The server closed the connection.
     #[error("the server closed the connection after {frames} frames: {source} (its log says why)")]
     Closed {
-        /// Frames sent.
+        /// Number of frames sent.
         frames: u64,
-        /// The system's reason.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// Plays a recording back to the server at `address`, so many frames each second, or as fast as the
-/// server reads.
+/// Replays a recording to the server at `address`: at this number of frames per second, or as fast
+/// as the server reads.
 ///
-/// Blocks until the server has read everything. The server then sees zebra leave, as when zebra
-/// ends.
+/// Blocks until the server has read everything. For the server, the end is as if zebra had ended.
 ///
 /// # Errors
-/// When the recording is damaged (what stands before the damage is sent), nobody listens, or the
-/// server leaves.
+/// When the recording is malformed (frames before that position are sent), nothing listens, or the
+/// server closes the connection.
 pub fn replay(
     recording: impl Read,
     address: SocketAddr,
@@ -87,9 +87,9 @@ pub fn replay(
         return Err(gone);
     }
     let closed = |source| ReplayError::Closed { frames: *sent.as_ref().unwrap_or(&0), source };
-    // The server asks the kernel whose socket this is: it stays open until the server has read what
-    // was sent. The server says nothing: this ends when it has read everything, or with an error
-    // when it left before.
+    // The server asks the kernel for the owner of this socket, so the socket stays open until the
+    // server has read everything. The server sends nothing. The read ends when the server closes
+    // the connection, with an error if it did so early.
     let read = stream.shutdown(Shutdown::Write).and_then(|()| stream.read_to_end(&mut Vec::new()));
     let read = read.map_err(closed);
     let frames = sent?;
@@ -97,7 +97,7 @@ pub fn replay(
     Ok(Replayed { frames, bytes, time: start.elapsed() })
 }
 
-/// Sends all frames of the recording, and says how many those are.
+/// Sends all frames of the recording. Returns their number.
 fn send_all(
     mut recording: impl Read,
     stream: &mut TcpStream,

@@ -1,16 +1,22 @@
 //! The server that zebra connects to.
 //!
-//! Only the users of [`Users`] may connect; connections of others are closed at once.
+//! Only the users of [`Users`] may connect. Other connections are closed immediately.
 //!
-//! zebra is one client. It connects again only after its own end is closed, so two connections at
-//! once mean either a half-open one or another client. A newcomer takes the place of a connection
-//! that has not sent a frame yet (a port scan, a health check), and of a client whose user the
-//! settings do not name, if they name the newcomer's. Otherwise it waits, unread, until the other
-//! one leaves: a connection of zebra that works must not be closed, because some releases crash
-//! when they connect again. TCP keepalives end a half-open connection after some seconds.
+//! zebra is a single client, and reconnects only after its own end is closed. A second connection
+//! therefore means that the first is half-open, or that one of the two is another client. The
+//! second connection replaces the first in two cases:
 //!
-//! There is no queue: [`Server::next`] reads when it is asked to, and a zebra that is faster waits
-//! in TCP.
+//! - the first has not sent a frame yet (a port scan, a health check), and both users have the same
+//!   rank;
+//! - the settings name the user of the second connection but not that of the first.
+//!
+//! Otherwise it waits, unread, until the first ends. A third connection replaces the waiting one,
+//! unless its user has a lower rank. A working connection of zebra must not be closed, because some
+//! releases crash when they reconnect. TCP keepalives end a half-open connection after some
+//! seconds.
+//!
+//! The server has no queue. [`Server::next`] reads on demand, and TCP flow control slows zebra
+//! down.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,29 +31,31 @@ use crate::frame::{FrameError, Framer};
 use crate::peer::{Rank, Users};
 use crate::transaction::{Error, Transaction, decode_frame};
 
-/// Where zebra looks for an FPM server: loopback, port 2620.
+/// The address to which zebra connects by default: loopback, port 2620.
 pub const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 2620));
-/// Bytes that one read may take: the largest frame.
+/// Maximum number of bytes of one read: the size of the largest frame.
 const READ: usize = 65_535;
-/// A silent peer is asked after this time, and then each second, and given up after five.
+/// Idle time before the first TCP keepalive probe. A probe follows each second, and after five
+/// without an answer the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Connections that wait to be accepted. Those of strangers must not fill the queue at once.
+/// Maximum number of connections that wait to be accepted. Connections of other clients should not
+/// fill the queue.
 const BACKLOG: u32 = 128;
-/// So many users are named whose connections were refused.
+/// Maximum number of users whose refused connections are reported.
 const NAMED_STRANGERS: usize = 16;
 
 /// The server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for zebra's FPM on {address}: {source}{}", advice(source))]
 pub struct BindError {
-    /// The address asked for.
+    /// The address.
     pub address: SocketAddr,
-    /// The system's reason.
+    /// The error of the system call.
     pub source: io::Error,
 }
 
-/// What to do about the common reasons.
+/// Advice for common errors.
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrInUse => {
@@ -70,22 +78,22 @@ pub enum Disconnect {
     /// The peer closed it inside a frame.
     #[error("closed by the peer {pending} bytes into a frame")]
     ClosedInsideFrame {
-        /// Bytes of the frame that came.
+        /// Bytes of the frame that were received.
         pending: usize,
     },
-    /// A newer connection took the place of one that had not sent a frame.
+    /// A newer connection replaced this one, which had not sent a frame.
     #[error("said nothing before {newcomer} came")]
     Replaced {
-        /// The newer one.
+        /// The address of the newer connection.
         newcomer: SocketAddr,
     },
-    /// The newer connection's user is named by the settings, the older one's is not.
+    /// The settings name the user of the newer connection, but not of this one.
     #[error("had to make room for {newcomer}, whose user the settings name")]
     Displaced {
-        /// The newer one.
+        /// The address of the newer connection.
         newcomer: SocketAddr,
     },
-    /// The peer sent what is no FPM.
+    /// The peer sent an invalid FPM header.
     #[error(transparent)]
     Framing(#[from] FrameError),
     /// The peer sent a frame whose payload is malformed.
@@ -96,32 +104,32 @@ pub enum Disconnect {
     Io(#[from] io::Error),
 }
 
-/// Something new from zebra.
+/// An event of the server.
 #[derive(Debug)]
 pub enum Event {
-    /// zebra is there; its replay follows.
+    /// zebra has connected. It will send all of its state.
     Connected {
         /// Its address.
         peer: SocketAddr,
     },
-    /// A frame.
+    /// A frame was received.
     Transaction(Transaction),
-    /// A connection was closed, because its user may not connect. This is said once for each user;
-    /// [`Server::take_refused`] counts all.
+    /// A connection was closed because its user may not connect. This is reported once for each
+    /// user; [`Server::take_refused`] counts all such connections.
     Refused {
         /// Its address.
         peer: SocketAddr,
-        /// Its user, where that is known.
+        /// Its user, if known.
         uid: Option<u32>,
     },
-    /// zebra is gone. What it said before still holds until something newer says otherwise.
+    /// zebra has disconnected. What it announced stays valid until it is replaced.
     Disconnected {
         /// Why.
         reason: Disconnect,
     },
 }
 
-/// A connection and what has been read from it.
+/// A connection and its unprocessed bytes.
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
@@ -136,7 +144,7 @@ impl Connection {
         Self { stream, peer, framer: Framer::new(), has_spoken: false, rank }
     }
 
-    /// A frame that is already here.
+    /// The next frame that has been received completely.
     fn buffered(&mut self) -> Result<Option<Transaction>, Disconnect> {
         let Some(frame) = self.framer.next_frame()? else { return Ok(None) };
         let transaction = decode_frame(&frame)?;
@@ -161,12 +169,12 @@ impl Connection {
 struct Door {
     listener: TcpListener,
     users: Users,
-    /// Users that were refused and named.
+    /// Users whose refusal was reported.
     strangers: BTreeSet<Option<u32>>,
     refused: u64,
 }
 
-/// Listens for zebra and reads what it sends.
+/// Accepts zebra's connection and reads what it sends.
 #[derive(Debug)]
 pub struct Server {
     door: Door,
@@ -175,14 +183,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens for connections of these users. Call it within a tokio runtime.
+    /// Listens for connections of these users. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the address is taken or not there.
+    /// When the address is in use or not available.
     pub fn bind(address: SocketAddr, users: Users) -> Result<Self, BindError> {
         let listen = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // Only so that a restart need not wait for the last connection's TIME_WAIT.
+            // After a restart, connections in TIME_WAIT must not prevent the bind.
             socket.set_reuseaddr(true)?;
             socket.bind(address)?;
             socket.listen(BACKLOG)
@@ -197,15 +205,15 @@ impl Server {
         std::mem::take(&mut self.door.refused)
     }
 
-    /// The address it listens on, with the port that the system chose where 0 was asked for.
+    /// The address on which it listens. Port 0 is replaced by the port that the system chose.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// As getsockname(2).
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.door.listener.local_addr()
     }
 
-    /// The next event. Cancellation-safe: nothing is lost when the future is dropped.
+    /// The next event. Cancellation-safe: no event is lost when the future is dropped.
     pub async fn next(&mut self) -> Event {
         loop {
             let Some(connection) = &mut self.current else {
@@ -226,7 +234,7 @@ impl Server {
                 Ok(None) => {}
                 Err(reason) => return self.disconnect(reason),
             }
-            // Reading first: a peer that has left must not keep its successor waiting.
+            // Reading comes first: if the peer has left, its successor must not have to wait.
             tokio::select! {
                 biased;
                 read = connection.read() => if let Err(reason) = read {
@@ -269,7 +277,7 @@ impl Server {
 }
 
 impl Door {
-    /// The user of the peer's socket, where that is known.
+    /// The user of the peer's socket, if known.
     fn owner(&self, stream: &TcpStream, peer: SocketAddr) -> Option<u32> {
         let local = stream.local_addr().ok()?;
         match netlink::socket_owner(peer, local) {
@@ -283,15 +291,17 @@ impl Door {
         }
     }
 
-    /// Waits for a connection, or for one of a stranger who was not refused before: its address and
-    /// its user. Failures to accept one are the peer's or pass, and do not end the server.
+    /// Waits for a permitted connection. Also returns the address and user of a refused connection
+    /// if that user was not reported before. Errors of accept(2) are temporary or concern one peer,
+    /// and do not end the server.
     async fn accept(&mut self) -> Result<Connection, (SocketAddr, Option<u32>)> {
         loop {
             let accepted = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "an FPM connection could not be accepted");
-                    // Out of descriptors, most likely: accepting would fail again at once.
+                    // Probably no descriptors are available, so accept(2) would fail again
+                    // immediately.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }

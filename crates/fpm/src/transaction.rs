@@ -1,15 +1,15 @@
 //! One FPM frame is one transaction.
 //!
-//! zebra 8.4 replaces a route with a delete and an add in one frame; who applies them one by one
-//! has a moment without the route. So the messages of a frame stay together, and a frame with
-//! anything malformed in it counts as a whole.
+//! zebra 8.4 replaces a route with a delete and an add in one frame. Applied separately, the route
+//! would be missing for a moment. The messages of a frame therefore stay together, and an error in
+//! one of them rejects the whole frame.
 
 use netlink::{Message, Messages};
 
 use crate::frame::{Encoding, Frame};
 use crate::protobuf::{self, ProtobufError};
 
-/// What zebra wants done at once, in order.
+/// Changes from zebra that must be applied together, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Transaction {
     /// The messages of one frame; none for an empty frame.
@@ -19,28 +19,28 @@ pub struct Transaction {
 /// A frame whose payload is malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not netlink; the error's offset is relative to the payload.
+    /// The payload is not valid netlink. The offset inside `source` is relative to the payload.
     #[error("FPM payload at byte {offset} of the stream: {source}")]
     Netlink {
-        /// Byte of the stream at which the payload starts.
+        /// Byte offset of the payload in the stream.
         offset: u64,
-        /// What is wrong.
+        /// The error.
         source: netlink::DecodeError,
     },
-    /// Not FRR's protobuf.
+    /// The payload is not valid protobuf.
     #[error("FPM payload at byte {offset} of the stream: {source}")]
     Protobuf {
-        /// Byte of the stream at which the payload starts.
+        /// Byte offset of the payload in the stream.
         offset: u64,
-        /// What is wrong.
+        /// The error.
         source: ProtobufError,
     },
 }
 
-/// Reads a frame's payload.
+/// Decodes a frame's payload.
 ///
 /// # Errors
-/// When anything in it is malformed.
+/// When any part of it is malformed.
 pub fn decode_frame(frame: &Frame) -> Result<Transaction, Error> {
     let offset = frame.payload_offset();
     let messages = match frame.encoding {

@@ -1,5 +1,4 @@
-//! The protobuf encoding, from bytes written by hand after the wire format (field number × 8 + wire
-//! type).
+//! The protobuf encoding, from handwritten bytes in the wire format (field number × 8 + wire type).
 
 #![allow(clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -66,7 +65,7 @@ fn hop(ifindex: u32, gateway: Option<&str>) -> RouteNextHop {
     RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None }
 }
 
-/// 10.0.0.12/31 over two next hops, as BGP has it; the metric is field 8.
+/// 10.0.0.12/31 over two next hops, as from BGP. The metric is field 8.
 fn ecmp() -> Vec<u8> {
     // fixed32 is little-endian: 10.1.11.0 is 0x0a010b00.
     let gateway = |octets: [u8; 4]| field(3, &field(1, &[&[1 << 3 | 5], &octets[..]].concat()));
@@ -113,7 +112,7 @@ fn blackholes_have_no_next_hop() {
 
 #[test]
 fn what_it_cannot_say_is_left_out() {
-    // Another VRF, multicast, an unknown family, an unknown message type, nothing at all.
+    // Another VRF, multicast, an unknown family, an unknown message type, and an empty payload.
     for payload in [
         delete(&start(7, 1, 1, 8, &[10])),
         delete(&start(0, 1, 2, 8, &[10])),

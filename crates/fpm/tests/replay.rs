@@ -1,4 +1,4 @@
-//! A recording that is played back arrives as zebra had sent it.
+//! A replayed recording arrives as zebra sent it.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use fpm::{Event, ReplayError, Replayed, Server, Users, replay};
 use netlink::Message;
 
-/// Frames with one netlink message each, of types that nobody uses.
+/// Frames with one netlink message each, of unused types.
 fn recording(kinds: std::ops::Range<u16>) -> Vec<u8> {
     let frame = |kind: u16| {
         let mut bytes = vec![1, 1, 0, 20];
@@ -21,7 +21,8 @@ fn recording(kinds: std::ops::Range<u16>) -> Vec<u8> {
     kinds.flat_map(frame).collect()
 }
 
-/// Plays a recording back to a server: what it returns, and the types that the server heard.
+/// Replays a recording to a server. Returns the result and the message types that the server
+/// received.
 async fn played(
     recording: Vec<u8>,
     rate: Option<u32>,

@@ -1,4 +1,4 @@
-//! Who may talk to the server, when, and what it says when it cannot serve.
+//! Which clients the server accepts, in which order it serves them, and errors of listening.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -9,7 +9,7 @@ use netlink::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A frame with one netlink message of a type that nobody uses.
+/// A frame with one netlink message of an unused type.
 fn frame(kind: u16) -> Vec<u8> {
     let mut bytes = vec![1, 1, 0, 20];
     bytes.extend(16u32.to_ne_bytes());
@@ -26,7 +26,7 @@ async fn connect(server: &Server) -> TcpStream {
     TcpStream::connect(server.local_address().unwrap()).await.unwrap()
 }
 
-/// The next event; a test that waits in vain fails instead of hanging.
+/// The next event. The timeout makes a test fail instead of hang.
 async fn next(server: &mut Server) -> Event {
     tokio::time::timeout(Duration::from_secs(20), server.next()).await.expect("an event")
 }
@@ -47,7 +47,7 @@ async fn who_has_spoken_stays_and_a_second_client_waits() {
 
     let mut second = connect(&server).await;
     second.write_all(&frame(5001)).await.unwrap();
-    // The second is there, and yet only the first is heard.
+    // The second client is connected, but only the first is read.
     let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
     assert!(silence.is_err(), "{silence:?}");
     first.write_all(&frame(4002)).await.unwrap();
@@ -61,10 +61,10 @@ async fn who_has_spoken_stays_and_a_second_client_waits() {
     assert!(is(&next(&mut server).await, 5001));
 }
 
-/// A connection from a socket of this user's. Needs root.
+/// A connection from a socket of this user. Needs root.
 fn connect_as(uid: u32, server: &Server) -> TcpStream {
     let address = server.local_address().unwrap();
-    // The file system's user belongs to the thread, and sockets to the file system's user.
+    // The filesystem user id is per thread, and new sockets belong to it.
     let connect = move || {
         nix::unistd::setfsuid(uid.into());
         std::net::TcpStream::connect(address).unwrap()
@@ -83,7 +83,7 @@ async fn a_stranger_is_refused_and_named_once() {
     assert!(is(&next(&mut server).await, 4001));
     for count in 1..=3 {
         let mut stranger = connect_as(65534, &server);
-        // It may be closed before the frame is written.
+        // The connection may be closed before the frame is written.
         let _ = stranger.write_all(&frame(5001)).await;
         zebra.write_all(&frame(4002)).await.unwrap();
         let mut event = next(&mut server).await;
@@ -92,7 +92,7 @@ async fn a_stranger_is_refused_and_named_once() {
             event = next(&mut server).await;
         }
         assert!(is(&event, 4002), "{event:?}");
-        // Refused while the server waits for something else.
+        // A refused connection does not end the wait for an event.
         let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
         assert!(silence.is_err() || count == 1, "{silence:?}");
         assert_eq!(server.take_refused(), 1);
@@ -108,7 +108,7 @@ async fn a_user_of_the_settings_displaces_a_service() {
     service.write_all(&frame(5001)).await.unwrap();
     assert!(matches!(next(&mut server).await, Event::Connected { .. }));
     assert!(is(&next(&mut server).await, 5001));
-    // Another one of the same rank waits.
+    // A connection of the same rank waits.
     let _waits = connect_as(34, &server);
     let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
     assert!(silence.is_err(), "{silence:?}");
@@ -120,7 +120,7 @@ async fn a_user_of_the_settings_displaces_a_service() {
     };
     assert_eq!(newcomer, zebra.local_addr().unwrap());
     assert!(matches!(next(&mut server).await, Event::Connected { peer } if peer == newcomer));
-    // A service does not displace it, even before it has sent anything.
+    // A connection of a service does not displace it, even before it has sent anything.
     let _service = connect_as(33, &server);
     let silence = tokio::time::timeout(Duration::from_millis(50), server.next()).await;
     assert!(silence.is_err(), "{silence:?}");
@@ -146,7 +146,7 @@ async fn who_says_nothing_makes_room() {
     assert_eq!(stranger.read(&mut [0]).await.unwrap(), 0, "the stranger is told");
 }
 
-/// Every event is dropped half-way many times; none is lost.
+/// Each call is cancelled many times, and no event is lost.
 #[tokio::test]
 async fn next_may_be_dropped_at_any_time() {
     let mut server = server();
@@ -176,13 +176,13 @@ async fn next_may_be_dropped_at_any_time() {
     writer.await.unwrap();
 }
 
-/// zebra waits in TCP while nobody asks for events, and nothing is dropped.
+/// TCP flow control slows zebra down while no events are read, and nothing is dropped.
 #[tokio::test]
 async fn a_slow_reader_slows_zebra_down() {
     let mut server = server();
     let mut zebra = connect(&server).await;
     assert!(matches!(next(&mut server).await, Event::Connected { .. }));
-    // A megabyte of frames at a time until TCP has room for no more.
+    // Writes a megabyte at a time until the TCP buffers are full.
     let chunk: Vec<u8> = frame(4001).repeat(50_000);
     let mut sent = 0;
     while let Ok(written) =
@@ -217,7 +217,8 @@ async fn a_taken_address_says_what_to_do() {
     );
 }
 
-/// After a restart the port is free although connections of the former process are in TIME_WAIT.
+/// After a restart the port can be bound, although connections of the former process are in
+/// TIME_WAIT.
 #[tokio::test]
 async fn a_restart_takes_the_port_again() {
     let mut first = server();

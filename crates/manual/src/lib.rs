@@ -1,5 +1,5 @@
-//! Man pages and shell completions, made from a program's command line, so that they never differ
-//! from it.
+//! Generates man pages and shell completions from a program's command line, so that they always
+//! match.
 
 use std::io;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::Shell;
 
-/// Writes into `folder`, which is made: a man page for the program and one for each of its commands
-/// (section 1), and completions for bash, fish and zsh under the names that these shells look for.
+/// Writes into `folder`, which is created: a man page (section 1) for the program and for each of
+/// its commands, and completions for bash, fish and zsh under the names that these shells expect.
 ///
 /// # Errors
-/// If the folder cannot be made or written to.
+/// When the folder cannot be created or written to.
 pub fn write(command: Command, folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let name = command.get_name().to_owned();

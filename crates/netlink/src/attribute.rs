@@ -1,4 +1,4 @@
-//! Type-length-value attributes (`struct nlattr`), read in place.
+//! Type-length-value attributes (`struct nlattr`), decoded in place.
 //!
 //! ```text
 //!  0               2               4
@@ -6,9 +6,9 @@
 //! | nla_len       |N|O| nla_type  | payload          | padding |
 //! +---------------+---------------+------------------+---------+
 //! ```
-//! `nla_len` counts the 4-byte header but not the padding to the next multiple of 4. N (nested) and
-//! O (network byte order) are hints that senders set as they like, so they are masked. Source:
-//! `include/uapi/linux/netlink.h`.
+//! `nla_len` includes the 4-byte header but not the padding to the next multiple of 4. The flags N
+//! (nested) and O (network byte order) are set inconsistently by senders, so they are masked.
+//! Source: `include/uapi/linux/netlink.h`.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ const TYPE_MASK: u16 = 0x3fff;
 /// Bytes before an attribute's payload.
 const HEADER: usize = 4;
 
-/// `NLMSG_ALIGN` and `NLA_ALIGN`: everything in netlink starts at a multiple of 4.
+/// `NLMSG_ALIGN` and `NLA_ALIGN`: rounds up to a multiple of 4.
 pub(crate) const fn align(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
@@ -38,7 +38,8 @@ pub(crate) struct Attribute<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    /// The first `N` octets. Longer payloads are fine: the kernel extends structures at their end.
+    /// The first `N` octets. Longer payloads are accepted: the kernel extends structures at their
+    /// end.
     fn array<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
         self.payload.first_chunk().copied().ok_or_else(|| self.too_short(N))
     }
@@ -98,24 +99,23 @@ impl<'a> Attribute<'a> {
         Attribute { payload: address, offset: self.offset.saturating_add(2), ..*self }.ip()
     }
 
-    /// A MAC address; `None` where the link layer's addresses have another size (InfiniBand,
-    /// tunnels).
+    /// A MAC address; `None` if link-layer addresses have another size (InfiniBand, tunnels).
     pub(crate) fn mac(&self) -> Option<MacAddr> {
         self.payload.try_into().map(MacAddr).ok()
     }
 
-    /// A string, up to its NUL where it has one.
+    /// A string, up to its NUL if it has one.
     pub(crate) fn string(&self) -> String {
         let end = self.payload.iter().position(|&octet| octet == 0).unwrap_or(self.payload.len());
         String::from_utf8_lossy(self.payload.get(..end).unwrap_or_default()).into_owned()
     }
 
-    /// The attributes inside.
+    /// The nested attributes.
     pub(crate) const fn nested(&self) -> Attributes<'a> {
         Attributes { rest: self.payload, offset: self.offset, failed: false }
     }
 
-    /// The payload as records of `N` octets; a remainder shorter than that is malformed.
+    /// The payload as records of `N` octets. A shorter remainder is malformed.
     pub(crate) fn records<const N: usize>(&self) -> Result<&'a [[u8; N]], DecodeError> {
         match self.payload.as_chunks() {
             (records, []) => Ok(records),
@@ -123,7 +123,7 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// The payload with its position, for payloads that have a layout of their own.
+    /// The payload and its position, for payloads with a layout of their own.
     pub(crate) const fn raw(&self) -> (&'a [u8], usize) {
         (self.payload, self.offset)
     }
@@ -138,7 +138,7 @@ pub(crate) struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Attributes in `bytes`, which start at `offset` of the buffer that is being decoded.
+    /// The attributes in `bytes`, which start at `offset` of the buffer that is being decoded.
     pub(crate) const fn new(bytes: &'a [u8], offset: usize) -> Self {
         Self { rest: bytes, offset, failed: false }
     }
@@ -155,7 +155,7 @@ impl<'a> Attributes<'a> {
             return Err(wrong(Malformed::AttributeLength { attribute: kind, length, available }));
         };
         let attribute = Attribute { kind, payload, offset: self.offset.saturating_add(HEADER) };
-        // The last attribute may come without its padding.
+        // The last attribute may lack its padding.
         let taken = align(length).min(available);
         self.rest = self.rest.get(taken..).unwrap_or_default();
         self.offset = self.offset.saturating_add(taken);

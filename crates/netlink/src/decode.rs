@@ -1,5 +1,4 @@
-//! From bytes to [`Message`]: one decoder for what the kernel says and for what zebra says over
-//! FPM.
+//! From bytes to [`Message`]: one decoder for messages of the kernel and of zebra's FPM.
 //!
 //! ```text
 //!  0               4       6       8               12              16
@@ -7,18 +6,16 @@
 //! | nlmsg_len     | type  | flags | sequence      | port          | body | attributes |
 //! +---------------+-------+-------+---------------+---------------+------+------------+
 //! ```
-//! Everything is in host byte order unless an attribute says otherwise; `nlmsg_len` counts the
-//! header, and the next message starts at the next multiple of 4. Source:
+//! Everything is in host byte order unless an attribute requires another order. `nlmsg_len`
+//! includes the header, and the next message starts at the next multiple of 4. Source:
 //! `include/uapi/linux/netlink.h`.
 //!
-//! Why not `netlink-packet-route`: zebra sends what no kernel sends (an `RTA_ENCAP_TYPE` of its
-//! own, deletes that carry an id and nothing else) and newer kernels send attributes that no crate
-//! knows yet. This decoder reads both with one rule (skip what is unknown, refuse what contradicts
-//! itself, never panic) and allocates per object that is kept, not per attribute that is skipped.
+//! The decoder skips what it does not know, rejects what is malformed, and never panics
+//! (docs/adr/0003-own-netlink-decoder.md explains why it is not `netlink-packet-route`).
 //!
-//! What does not fit the types of [`crate::Message`] without changing its meaning is
-//! [`Message::Other`]: MPLS label routes, multicast routes, source-specific IPv6 routes, messages
-//! that are no `RTM_NEW*` or `RTM_DEL*`.
+//! What the types of [`crate::Message`] cannot represent becomes [`Message::Other`]: MPLS label
+//! routes, multicast routes, source-specific IPv6 routes, and messages that are neither `RTM_NEW*`
+//! nor `RTM_DEL*`.
 
 pub(crate) mod ipsec;
 mod link;
@@ -43,17 +40,17 @@ pub(crate) const AF_BRIDGE: u8 = 7;
 /// Bytes of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 
-/// Bytes that are no netlink message, and where.
+/// A decoding error with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed netlink at byte {offset}: {what}")]
 pub struct DecodeError {
-    /// Byte of the given buffer, from 0.
+    /// Position in the decoded buffer in bytes, from 0.
     pub offset: usize,
     /// What is wrong there.
     pub what: Malformed,
 }
 
-/// How a netlink message contradicts itself. Lengths are in bytes.
+/// How a netlink message is malformed. Lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Fewer bytes are left than a header has.
@@ -62,7 +59,7 @@ pub enum Malformed {
         /// Bytes left.
         available: usize,
     },
-    /// `nlmsg_len` is shorter than the header or leads beyond the buffer.
+    /// `nlmsg_len` is shorter than the header or exceeds the buffer.
     #[error("nlmsg_len is {length}, but must be 16 to {available}")]
     MessageLength {
         /// `nlmsg_len`.
@@ -77,7 +74,7 @@ pub enum Malformed {
         kind: u16,
         /// Size of the type's structure.
         expected: usize,
-        /// Bytes there.
+        /// Bytes present.
         actual: usize,
     },
     /// Fewer bytes are left than an attribute header has.
@@ -86,7 +83,7 @@ pub enum Malformed {
         /// Bytes left.
         available: usize,
     },
-    /// `nla_len` is shorter than the header or leads beyond what contains the attribute.
+    /// `nla_len` is shorter than the header or exceeds what contains the attribute.
     #[error("the length of attribute {attribute} is {length}, but must be 4 to {available}")]
     AttributeLength {
         /// Attribute type.
@@ -96,17 +93,17 @@ pub enum Malformed {
         /// Bytes left.
         available: usize,
     },
-    /// An attribute's payload is shorter than its type.
+    /// The payload of an attribute is shorter than its type requires.
     #[error("attribute {attribute} has {actual} bytes instead of {expected}")]
     AttributeTooShort {
         /// Attribute type.
         attribute: u16,
-        /// Bytes that its type has.
+        /// Bytes that the type requires.
         expected: usize,
-        /// Bytes there.
+        /// Bytes present.
         actual: usize,
     },
-    /// `rtnh_len` of a next hop in `RTA_MULTIPATH` is shorter than its header or leads beyond the
+    /// `rtnh_len` of a next hop in `RTA_MULTIPATH` is shorter than its header or exceeds the
     /// attribute.
     #[error("rtnh_len is {length}, but must be 8 to {available}")]
     NextHopLength {
@@ -115,7 +112,7 @@ pub enum Malformed {
         /// Bytes left.
         available: usize,
     },
-    /// A message without the attribute that says what it is about.
+    /// A message lacks an attribute that its type requires.
     #[error("message type {kind} has no attribute {attribute}")]
     Missing {
         /// `nlmsg_type`.
@@ -123,7 +120,7 @@ pub enum Malformed {
         /// Attribute type.
         attribute: u16,
     },
-    /// A prefix longer than its address, or an address of another family than the message's.
+    /// A prefix longer than its address, or an address of a family other than the message's.
     #[error("an address of {octets} bytes with a prefix of {length} bits")]
     Prefix {
         /// Bytes of the address.
@@ -133,7 +130,7 @@ pub enum Malformed {
     },
 }
 
-/// A netlink message before its content is read.
+/// A netlink message whose content is not decoded yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envelope<'a> {
     /// `nlmsg_type`.
@@ -149,8 +146,7 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Splits the fixed structure of `N` bytes that starts the payload from the attributes behind
-    /// it.
+    /// Splits the payload into the fixed structure of `N` bytes and the attributes after it.
     fn body<const N: usize>(&self) -> Result<(&'a [u8; N], Attributes<'a>), DecodeError> {
         let Some((body, rest)) = self.payload.split_first_chunk::<N>() else {
             let what = Malformed::Body { kind: self.kind, expected: N, actual: self.payload.len() };
@@ -163,9 +159,9 @@ impl<'a> Envelope<'a> {
         DecodeError { offset: self.offset, what: Malformed::Missing { kind: self.kind, attribute } }
     }
 
-    /// Reads the content.
+    /// Decodes the content.
     pub(crate) fn message(&self) -> Result<Message, DecodeError> {
-        // rtnetlink types come in fours: NEW, DEL, GET, SET.
+        // rtnetlink types come in groups of four: NEW, DEL, GET, SET.
         let operation = match self.kind & 3 {
             0 => Operation::New,
             1 => Operation::Delete,
@@ -220,7 +216,7 @@ impl<'a> Envelopes<'a> {
             payload,
             offset: self.offset.saturating_add(HEADER),
         };
-        // The last message may come without its padding.
+        // The last message may lack its padding.
         let taken = align(end).min(available);
         self.rest = self.rest.get(taken..).unwrap_or_default();
         self.offset = self.offset.saturating_add(taken);
@@ -243,8 +239,9 @@ impl<'a> Iterator for Envelopes<'a> {
 
 /// The netlink messages of a buffer, in order.
 ///
-/// A message whose content is malformed yields an error and the next one follows; where a message's
-/// own length is malformed nothing can follow, and the error is the last item.
+/// A message with malformed content yields an error, and the next message follows. After a
+/// malformed message length, the position of the next message is unknown, so the error is the last
+/// item.
 #[derive(Debug, Clone)]
 pub struct Messages<'a>(Envelopes<'a>);
 

@@ -1,14 +1,13 @@
-//! A request's bytes: header, body, attributes.
+//! Encodes requests: header, body, attributes.
 //!
-//! Why not `rtnetlink`: what is asked of the kernel is half a dozen messages, some of them from
-//! blocking code in another namespace, and an error must carry the kernel's own explanation. That
-//! crate wants a connection task per socket and keeps the error number only; these few functions
-//! are less than its adapter would be.
+//! The `rtnetlink` crate is not used: it needs a connection task for each socket and keeps only the
+//! error number. Here a few requests are made, some from blocking code in another namespace, and
+//! errors must carry the kernel's explanation.
 
 use crate::attribute::align;
 use crate::decode::HEADER;
 
-/// A message under construction.
+/// A request under construction.
 pub(crate) struct Request {
     kind: u16,
     flags: u16,
@@ -27,7 +26,7 @@ impl Request {
         self
     }
 
-    /// Appends an attribute where there is a value.
+    /// Appends an attribute if there is a value.
     pub(crate) fn put_some<const N: usize>(self, kind: u16, payload: Option<[u8; N]>) -> Self {
         match payload {
             Some(payload) => self.put(kind, &payload),
@@ -35,7 +34,7 @@ impl Request {
         }
     }
 
-    /// The bytes, numbered `sequence` so that the answer can be told from others.
+    /// The encoded request. The answer to it has the same `sequence`.
     pub(crate) fn bytes(&self, sequence: u32) -> Vec<u8> {
         let length = u32::try_from(HEADER.saturating_add(self.content.len())).unwrap_or(u32::MAX);
         let mut bytes = Vec::with_capacity(HEADER.saturating_add(self.content.len()));
@@ -58,8 +57,8 @@ pub(crate) fn put(content: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     content.resize(align(content.len()), 0);
 }
 
-/// `struct ifinfomsg`: `AF_UNSPEC`, the interface, and the flags in `change` set as `flags` has
-/// them.
+/// `struct ifinfomsg`: `AF_UNSPEC`, the interface, and the values of the flags in the mask
+/// `change`.
 pub(crate) fn link_body(ifindex: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut body = [0; 16];
     let words = [ifindex, flags, change].map(u32::to_ne_bytes);
@@ -69,7 +68,7 @@ pub(crate) fn link_body(ifindex: u32, flags: u32, change: u32) -> [u8; 16] {
     body
 }
 
-/// `struct ndmsg`. The state is one of the `NUD_*`, the flags are of the `NTF_*`.
+/// `struct ndmsg`. `state` is one of `NUD_*`; `flags` are of `NTF_*`.
 pub(crate) fn neighbour_body(family: u8, ifindex: u32, state: u16, flags: u8) -> [u8; 12] {
     let [i0, i1, i2, i3] = ifindex.to_ne_bytes();
     let [s0, s1] = state.to_ne_bytes();

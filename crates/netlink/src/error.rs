@@ -1,4 +1,4 @@
-//! What can go wrong between this process and the kernel.
+//! Errors of netlink operations.
 
 use std::io;
 
@@ -10,27 +10,27 @@ pub enum Error {
     /// A system call on a netlink socket failed.
     #[error("netlink socket: {operation}: {source}")]
     Socket {
-        /// What was being done.
+        /// The operation.
         operation: &'static str,
-        /// The system's reason.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The kernel refused a request.
     #[error("{operation}: {source}{}{explanation}", if explanation.is_empty() { "" } else { ": " })]
     Refused {
-        /// What was asked for.
+        /// The operation.
         operation: String,
         /// The kernel's error number.
         source: io::Error,
-        /// The kernel's own words (extended acknowledgement), or nothing.
+        /// The kernel's text (extended acknowledgement); may be empty.
         explanation: String,
     },
-    /// Every attempt at a dump was overtaken by changes (`NLM_F_DUMP_INTR`).
+    /// Changes interrupted every attempt at a dump (`NLM_F_DUMP_INTR`).
     #[error("{operation}: changed {attempts} times while it was being read")]
     Interrupted {
-        /// What was being read.
+        /// The operation.
         operation: String,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
     },
     /// A datagram longer than the receive buffer.
@@ -41,13 +41,13 @@ pub enum Error {
         /// Bytes of the buffer.
         capacity: usize,
     },
-    /// The worker that a request ran on did not finish: the runtime is shutting down.
+    /// The runtime shut down before the request was finished.
     #[error("the runtime ended during a netlink request")]
     RuntimeEnded,
 }
 
 impl Error {
-    /// The kernel's error number, where it refused something.
+    /// The kernel's error number, if it refused a request.
     #[must_use]
     pub fn refusal(&self) -> Option<i32> {
         match self {
@@ -56,12 +56,12 @@ impl Error {
         }
     }
 
-    /// Whether a privilege is missing for what was done with a socket.
+    /// Whether an operation on a socket failed because a privilege is missing.
     pub(crate) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Socket { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    /// Whether a socket could not be opened because the kernel does not have the protocol.
+    /// Whether a socket could not be opened because the kernel lacks the protocol.
     pub(crate) fn is_missing_protocol(&self) -> bool {
         match self {
             Self::Socket { source, .. } => {

@@ -1,10 +1,10 @@
-//! Writing to a vxlan netdev's own FDB, as the kernel itself does when it learns (`vxlan_snoop()`
-//! and `vxlan_fdb_add()` in `drivers/net/vxlan/vxlan_core.c`); and asking a bridge for single
-//! entries of its.
+//! Writes entries into a vxlan netdev's own FDB, as the kernel does when it learns (`vxlan_snoop()`
+//! and `vxlan_fdb_add()` in `drivers/net/vxlan/vxlan_core.c`). Also reads single entries of a
+//! bridge.
 //!
-//! The entries that are written are `NUD_REACHABLE`, like those that the kernel learns: it ages
-//! them, and moves them when it sees the address elsewhere. A replacement leaves an entry's age
-//! alone, `NTF_USE` makes it young again (seen on Linux 6.18).
+//! Written entries are `NUD_REACHABLE`, like those that the kernel learns. The kernel ages them,
+//! and moves them when it sees the address elsewhere. Replacing an entry does not change its age;
+//! `NTF_USE` resets it (observed on Linux 6.18).
 
 use std::net::Ipv4Addr;
 
@@ -29,35 +29,35 @@ const CREATE_NEW: u16 = 0x600;
 const REACHABLE: u16 = 0x02;
 /// `NTF_SELF`.
 const OWN: u8 = 0x02;
-/// `NTF_EXT_LEARNED | NTF_STICKY`: who moves or refreshes an entry leaves them on.
+/// `NTF_EXT_LEARNED | NTF_STICKY`: preserved when an entry is moved or refreshed.
 const KEPT: u8 = 0x50;
-/// Entries in one message to the kernel: as many errors as that fit the socket's default receive
+/// Maximum number of entries in one message: as many errors fit into the socket's default receive
 /// buffer.
 const AT_ONCE: usize = 64;
 
-/// What is written of an entry.
+/// The change to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FdbChange {
-    /// It is new. One that is there already, of whatever kind, stays as it is (`EEXIST`).
+    /// It is new. An existing entry of any kind is not changed (`EEXIST`).
     New,
-    /// It is behind another VTEP now. One that is gone stays gone (`ENOENT`).
+    /// It is behind another VTEP. An entry that no longer exists is not created (`ENOENT`).
     Moved,
-    /// It is in use. One that is gone stays gone (`ENOENT`).
+    /// It is in use. An entry that no longer exists is not created (`ENOENT`).
     Refreshed,
 }
 
-/// A learned entry of a vxlan netdev's own FDB.
+/// A learned entry to write into a vxlan netdev's own FDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FdbWrite {
     /// The vxlan netdev.
     pub ifindex: u32,
     /// The MAC address.
     pub mac: MacAddr,
-    /// The VTEP behind which it is.
+    /// The VTEP behind which the address is.
     pub vtep: Ipv4Addr,
-    /// What is written.
+    /// The kind of change.
     pub change: FdbChange,
-    /// `NTF_*` flags of the entry as it is; 0 for a new one.
+    /// `NTF_*` flags of the existing entry; 0 for a new one.
     pub flags: u32,
 }
 
@@ -77,11 +77,11 @@ impl FdbWrite {
 }
 
 impl Requests {
-    /// Writes learned entries. Returns what became of each, in order: 0, or the error's number
-    /// (`ENOSPC` beyond the netdev's `maxaddress`).
+    /// Writes learned entries. Returns the result of each, in order: 0, or the error number
+    /// (`ENOSPC` when the netdev's `maxaddress` is reached).
     ///
     /// # Errors
-    /// When the kernel cannot be asked. Some may have been written.
+    /// When the socket fails. Some entries may have been written.
     pub fn write_fdb(&mut self, writes: &[FdbWrite]) -> Result<Vec<i32>, Error> {
         let mut outcomes = Vec::with_capacity(writes.len());
         for writes in writes.chunks(AT_ONCE) {
@@ -95,7 +95,7 @@ impl Requests {
         Ok(outcomes)
     }
 
-    /// What a bridge has of an address without a VLAN (Linux 5.0).
+    /// A bridge's entry for an address without a VLAN (since Linux 5.0).
     ///
     /// # Errors
     /// When the kernel refuses: there is no such bridge (`ENODEV`, `EINVAL`), …

@@ -1,5 +1,5 @@
-//! Traffic control: who else has filters on a clsact qdisc (`include/uapi/linux/rtnetlink.h`,
-//! `struct tcmsg`; `pkt_sched.h`, `pkt_cls.h`).
+//! The traffic control filters of a clsact qdisc (`include/uapi/linux/rtnetlink.h`, `struct tcmsg`;
+//! `pkt_sched.h`, `pkt_cls.h`).
 
 use crate::attribute::Attributes;
 use crate::encode::Request;
@@ -12,7 +12,7 @@ const RTM_GETTFILTER: u16 = 46;
 const INGRESS: u32 = 0xffff_fff2;
 const EGRESS: u32 = 0xffff_fff3;
 
-/// Which way frames go through a filter.
+/// The direction of frames at a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Received frames.
@@ -24,16 +24,16 @@ pub enum Direction {
 /// A filter of a clsact qdisc.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Its priority, 1 to 65535: lower ones come first.
+    /// Its priority, 1 to 65535. Lower priorities come first.
     pub priority: u16,
     /// `TCA_KIND`: `bpf`, `u32`, `matchall`, ….
     pub kind: String,
-    /// `TCA_BPF_NAME`, of kind `bpf`.
+    /// `TCA_BPF_NAME`, for kind `bpf`.
     pub name: Option<String>,
 }
 
 impl Requests {
-    /// The filters on an interface's clsact qdisc; none where there is no such qdisc.
+    /// The filters on an interface's clsact qdisc; empty if there is no such qdisc.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -58,8 +58,8 @@ fn tcmsg(ifindex: u32, parent: u32) -> Vec<u8> {
     [0, ifindex, 0, parent, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// One filter. The kernel also sends an entry for each chain of a priority, without options: no
-/// filter.
+/// Decodes a filter. The kernel also sends an entry without options for each priority, which is not
+/// a filter.
 fn filter(payload: &[u8]) -> Option<Filter> {
     let (body, attributes) = payload.split_first_chunk::<20>()?;
     let (_, info) = body.split_last_chunk::<4>()?;

@@ -1,8 +1,7 @@
-//! Watching filters come and go: nftables' rules, and filters of traffic control.
+//! Watches nftables rules and traffic control filters being added and removed.
 //!
-//! An event only says where to look again: what is there is asked for afterwards, so lost or merged
-//! events do no harm. Programs on tcx and legacy iptables and ebtables come and go without an
-//! event.
+//! An event only tells what to read again, so lost or merged events do no harm. For tcx programs,
+//! legacy iptables and ebtables there are no events.
 
 use std::collections::BTreeSet;
 use std::future;
@@ -19,26 +18,26 @@ use crate::socket::{BUFFER, Socket, failed};
 const RULES: u32 = 7;
 /// `RTNLGRP_TC`.
 const TRAFFIC_CONTROL: u32 = 4;
-/// `NFNL_SUBSYS_NFTABLES`: the upper half of its messages' type.
+/// `NFNL_SUBSYS_NFTABLES`: the upper byte of the message type.
 const NFTABLES: u16 = 10;
-/// `TCM_IFINDEX_MAGIC_BLOCK`: a block that several interfaces share.
+/// `TCM_IFINDEX_MAGIC_BLOCK`: a filter block that several interfaces share.
 const SHARED_BLOCK: u32 = 0xffff_ffff;
 
-/// Where filters came or went.
+/// Where filters were added or removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FilterChanges {
     /// In nftables.
     pub rules: bool,
     /// On the qdiscs of these interfaces.
     pub interfaces: BTreeSet<u32>,
-    /// Perhaps on any interface's: a shared block changed, or events were lost.
+    /// Possibly on any interface: a shared block changed, or events were lost.
     pub anywhere: bool,
 }
 
-/// See the module's description.
+/// Watches the filters of a network namespace.
 #[derive(Debug)]
 pub struct FilterMonitor {
-    /// Absent where the kernel has no netfilter.
+    /// `None` if the kernel has no netfilter.
     rules: Option<Watch>,
     traffic_control: Watch,
 }
@@ -50,7 +49,8 @@ struct Watch {
 }
 
 impl FilterMonitor {
-    /// Starts to watch the calling thread's network namespace. Call it within a tokio runtime.
+    /// Starts to watch the calling thread's network namespace. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// When a socket cannot be opened.
@@ -63,17 +63,17 @@ impl FilterMonitor {
         Ok(Self { rules: rules.ok(), traffic_control })
     }
 
-    /// Whether changes of nftables are heard.
+    /// Whether changes of nftables are reported.
     #[must_use]
     pub const fn hears_rules(&self) -> bool {
         self.rules.is_some()
     }
 
-    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is
-    /// returned.
+    /// Waits for changes. Cancellation-safe: what is read from the kernel is returned in the same
+    /// poll.
     ///
     /// # Errors
-    /// When a socket fails; lost events are no error.
+    /// When a socket fails. Lost events are not an error.
     pub async fn changed(&mut self) -> Result<FilterChanges, Error> {
         let Self { rules, traffic_control } = self;
         let rules = async {
@@ -112,7 +112,7 @@ impl Watch {
     }
 }
 
-/// What all that waits on the socket says.
+/// Reads all events that wait on the socket, and merges them.
 fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<FilterChanges> {
     let mut changes = FilterChanges::default();
     loop {
@@ -138,8 +138,8 @@ fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<FilterChanges> {
 impl FilterChanges {
     fn add(&mut self, kind: u16, payload: &[u8]) {
         match kind {
-            // RTM_{NEW,DEL}QDISC, _TFILTER and _CHAIN: `struct tcmsg`, family, padding and the
-            // interface.
+            // RTM_{NEW,DEL}QDISC, _TFILTER and _CHAIN: `struct tcmsg` has the interface after the
+            // family and its padding.
             36 | 37 | 44 | 45 | 100 | 101 => {
                 match payload.get(4..8).and_then(<[u8]>::first_chunk) {
                     Some(ifindex) if u32::from_ne_bytes(*ifindex) != SHARED_BLOCK => {

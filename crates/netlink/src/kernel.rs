@@ -1,24 +1,24 @@
 //! The kernel as a source of events: watch first, then dump.
 //!
-//! [`Kernel::open`] joins the multicast groups, so whatever changes after it is seen; a
-//! [`Kernel::dump`] after it has the state so far. Applying the events after the dump ends in the
-//! kernel's state, because an event that the dump already contains is followed by every later one
-//! of the same object.
+//! [`Kernel::open`] joins the multicast groups, so it sees every later change. A subsequent
+//! [`Kernel::dump`] returns the state so far. Applying the events after the dump yields the
+//! kernel's state: an event may repeat what the dump has, but all later events of the object follow
+//! it.
 //!
-//! After [`Event::Overrun`] that chain is broken: the kernel dropped events. What was queued before
-//! the gap is then discarded here, for it is older than the dump that must follow.
+//! [`Event::Overrun`] breaks this chain: the kernel dropped events. Events that were queued before
+//! are discarded, because they are older than the dump that must follow.
 //!
-//! It does not hold for a bridge's entry that moves: a frame moves it without a lock, and of two
-//! moves at once the events may come in the other order, so that the last event is wrong for good
-//! (one in a thousand of such meetings; [`Requests::bridge_entry`] asks).
+//! A bridge entry that moves is an exception: frames move it without a lock. For two moves at the
+//! same moment, the events may come in the wrong order, and the last one stays wrong. Therefore
+//! [`Requests::bridge_entry`] reads moved entries again.
 //!
-//! Traps of the kernel's, each seen on Linux 6.18:
-//! - A link that goes down or away takes its IPv4 routes and next-hop objects along, and prunes
-//!   groups and multipath routes, **without an event** (`fib_sync_down_dev`, `nexthop_flush_dev`):
-//!   dump routes and next hops afresh then.
-//! - Deleting one next hop of an IPv6 multipath route is a delete of the prefix with that one hop;
-//!   the route stays.
-//! - `ip route append` makes a second IPv4 route of the same table, prefix and metric; the older
+//! Pitfalls of the kernel, all observed on Linux 6.18:
+//! - A link that goes down or is deleted takes its IPv4 routes and next-hop objects with it, and
+//!   prunes groups and multipath routes, **without an event** (`fib_sync_down_dev`,
+//!   `nexthop_flush_dev`). Routes and next hops must then be dumped again.
+//! - Deleting one next hop of an IPv6 multipath route is a delete of the prefix with that one hop.
+//!   The route stays.
+//! - `ip route append` makes a second IPv4 route of the same table, prefix and metric. The older
 //!   one is used.
 //! - The FDB dump also lists the multicast addresses that each netdev listens to (`self`,
 //!   permanent), whose changes are no events. Only `self` entries of vxlan netdevs are FDB entries.
@@ -42,18 +42,18 @@ use crate::socket::{BUFFER, Socket, failed};
 const GROUPS: [u32; 11] = [1, 3, 4, 5, 7, 8, 9, 11, 24, 26, 32];
 /// `XFRMNLGRP_POLICY` (`include/uapi/linux/xfrm.h`).
 const IPSEC_POLICIES: u32 = 4;
-/// Bytes of kernel memory for events that wait: about 10,000 FDB entries. (The kernel counts its
-/// own overhead.)
+/// Receive buffer for events, in bytes: room for about 10,000 FDB entries. The kernel also counts
+/// its own overhead.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
-/// Datagrams taken at once, so that a flood of events does not keep other tasks waiting.
+/// Maximum number of datagrams that are read before other tasks get their turn.
 const BATCH: usize = 512;
 
-/// Something new from the kernel.
+/// An event of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Changes, in order.
     Messages(Vec<Message>),
-    /// Changes were lost: dump everything again.
+    /// Changes were lost. Everything must be dumped again.
     Overrun,
 }
 
@@ -63,7 +63,7 @@ pub struct Kernel {
     monitor: AsyncFd<Socket>,
     requests: Arc<Mutex<Requests>>,
     buffer: Vec<u8>,
-    /// Absent where the kernel has no IPsec.
+    /// `None` if the kernel has no IPsec.
     ipsec: Option<Ipsec>,
 }
 
@@ -75,7 +75,8 @@ struct Ipsec {
 }
 
 impl Kernel {
-    /// Starts to watch the calling thread's network namespace. Call it within a tokio runtime.
+    /// Starts to watch the calling thread's network namespace. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// When a socket cannot be opened.
@@ -83,7 +84,7 @@ impl Kernel {
         Self::with_receive_buffer(RECEIVE_BUFFER)
     }
 
-    /// [`Kernel::open`] with another size of kernel memory for events that wait, in bytes.
+    /// [`Kernel::open`] with another size of the receive buffer, in bytes.
     ///
     /// # Errors
     /// When a socket cannot be opened.
@@ -103,19 +104,20 @@ impl Kernel {
         })
     }
 
-    /// A second descriptor of the socket that events come from, for whoever wants to know whether
-    /// any wait to be read.
+    /// Duplicates the descriptor of the event socket, so that the caller can poll whether events
+    /// wait.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// When no descriptor is available.
     pub fn waiting(&self) -> io::Result<OwnedFd> {
         self.monitor.get_ref().as_fd().try_clone_to_owned()
     }
 
-    /// The next changes. Cancellation-safe: nothing is taken from the kernel before it is returned.
+    /// The next changes. Cancellation-safe: what is read from the kernel is returned in the same
+    /// poll.
     ///
     /// # Errors
-    /// When the socket fails; lost events are no error but [`Event::Overrun`].
+    /// When the socket fails. Lost events are not an error but [`Event::Overrun`].
     pub async fn next(&mut self) -> Result<Event, Error> {
         let Self { monitor, ipsec, buffer, .. } = self;
         loop {
@@ -134,7 +136,7 @@ impl Kernel {
         }
     }
 
-    /// Everything of one kind, as of a moment after this call.
+    /// All objects of one kind, as of a moment after this call.
     ///
     /// # Errors
     /// As [`Requests::dump`].
@@ -148,8 +150,8 @@ impl Kernel {
         }
     }
 
-    /// Runs requests on a thread that may block. When the future is dropped they are carried out
-    /// all the same.
+    /// Runs requests on a thread that may block. They are carried out even if the future is
+    /// dropped.
     ///
     /// # Errors
     /// Those of `work`, or [`Error::RuntimeEnded`].
@@ -168,7 +170,8 @@ impl Ipsec {
         let socket = Socket::open_ipsec()?;
         socket.set_non_blocking()?;
         if let Err(error) = socket.join(IPSEC_POLICIES) {
-            // A look by somebody without CAP_NET_ADMIN, who could take nothing over.
+            // Possible only without CAP_NET_ADMIN, for example in a dry run. Nothing could be taken
+            // over then.
             return if error.is_forbidden() {
                 tracing::warn!("without CAP_NET_ADMIN, IPsec policies cannot be read");
                 Ok(None)
@@ -194,14 +197,14 @@ where
     F: FnOnce(&mut Requests) -> Result<T, Error> + Send + 'static,
 {
     let requests = Arc::clone(requests);
-    // A panic elsewhere leaves nothing half-done here: answers are told apart by their sequence
-    // numbers.
+    // A panic in another request leaves no inconsistent state: answers are matched by their
+    // sequence numbers.
     let run = move || work(&mut requests.lock().unwrap_or_else(PoisonError::into_inner));
     tokio::task::spawn_blocking(run).await.map_err(|_| Error::RuntimeEnded)?
 }
 
-/// Waits until the IPsec database changes; for ever where there is none. What changed is asked for
-/// afterwards, so that lost or merged events do no harm. Cancellation-safe.
+/// Waits until the IPsec database changes; forever if there is none. The database is dumped
+/// afterwards, so lost or merged events do no harm. Cancellation-safe.
 async fn ipsec_changed(ipsec: Option<&Ipsec>) -> Result<(), Error> {
     let Some(ipsec) = ipsec else { return std::future::pending().await };
     loop {
@@ -212,9 +215,9 @@ async fn ipsec_changed(ipsec: Option<&Ipsec>) -> Result<(), Error> {
     }
 }
 
-/// Drops all events that wait. `WouldBlock` where there are none.
+/// Discards all events that wait. `WouldBlock` if there are none.
 fn drain(socket: &Socket) -> io::Result<()> {
-    // An event that is cut says enough.
+    // A truncated event is sufficient, because its content is not used.
     let mut buffer = Vec::with_capacity(4096);
     let mut any = false;
     loop {
@@ -227,12 +230,12 @@ fn drain(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// What waits on the socket, up to a batch of it.
+/// Reads the events that wait on the socket, at most one batch.
 fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
     let mut messages = Vec::new();
     for _ in 0..BATCH {
         match socket.receive(buffer) {
-            // An object beyond the buffer is as good as lost.
+            // A message larger than the buffer is lost.
             Ok(length) if length > buffer.len() => return overrun(socket, buffer),
             Ok(_) => {
                 for message in Messages::new(buffer) {
@@ -252,8 +255,8 @@ fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
     Ok(Event::Messages(messages))
 }
 
-/// Empties the socket. The kernel queues nothing new on an overrun socket until it is empty, so
-/// this ends.
+/// Empties the socket. The kernel queues nothing on an overrun socket until it is empty, so this
+/// ends.
 fn overrun(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Event> {
     loop {
         match socket.receive(buffer) {

@@ -1,4 +1,4 @@
-//! The kernel's view over rtnetlink: messages, dump, monitor, request.
+//! The kernel's network state over netlink: messages, dumps, events and requests.
 
 mod attribute;
 mod decode;

@@ -1,7 +1,6 @@
-//! Watching the interfaces of a namespace come, go, and be set up and down.
+//! Watches interfaces being created, deleted, and set up or down.
 //!
-//! An event only says where to look again: what is there is asked for afterwards, so lost or merged
-//! events do no harm.
+//! An event only tells which interface to read again, so lost or merged events do no harm.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,16 +16,16 @@ use crate::socket::{BUFFER, Socket, failed};
 /// `RTNLGRP_LINK`.
 const LINKS: u32 = 1;
 
-/// Interfaces that changed, by their names.
+/// Names of interfaces that changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LinkChanges {
-    /// These were made, deleted, renamed or changed.
+    /// These were created, deleted, renamed or changed.
     pub names: BTreeSet<String>,
-    /// Perhaps any: events were lost.
+    /// Whether events were lost, so that any interface may have changed.
     pub any: bool,
 }
 
-/// See the module's description.
+/// Watches the interfaces of a network namespace.
 #[derive(Debug)]
 pub struct LinkMonitor {
     socket: AsyncFd<Socket>,
@@ -34,7 +33,8 @@ pub struct LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// Starts to watch the calling thread's network namespace. Call it within a tokio runtime.
+    /// Starts to watch the calling thread's network namespace. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// When the socket cannot be opened.
@@ -50,11 +50,11 @@ impl LinkMonitor {
         Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
     }
 
-    /// Waits for changes. Cancellation-safe: nothing is taken from the kernel before it is
-    /// returned.
+    /// Waits for changes. Cancellation-safe: what is read from the kernel is returned in the same
+    /// poll.
     ///
     /// # Errors
-    /// When the socket fails; lost events are no error.
+    /// When the socket fails. Lost events are not an error.
     pub async fn changed(&mut self) -> Result<LinkChanges, Error> {
         loop {
             let mut ready =
@@ -66,7 +66,7 @@ impl LinkMonitor {
     }
 }
 
-/// What all that waits on the socket says.
+/// Reads all events that wait on the socket, and merges them.
 fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<LinkChanges> {
     let mut changes = LinkChanges::default();
     loop {

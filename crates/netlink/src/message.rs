@@ -1,18 +1,17 @@
-//! rtnetlink messages as this project reads them: the same form whether the kernel or zebra's FPM
-//! sent them.
+//! rtnetlink messages, decoded. The form is the same whether the kernel or zebra (FPM) sent them.
 //!
-//! Source of the layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
+//! Layouts: `include/uapi/linux/{rtnetlink,neighbour,nexthop,if_link}.h`.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use wire::MacAddr;
 
-/// What the sender says of the object.
+/// What happened to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// `RTM_NEW*`: it exists, in this form.
+    /// `RTM_NEW*`: it exists, with these attributes.
     New,
-    /// `RTM_DEL*`: it is gone.
+    /// `RTM_DEL*`: it was deleted.
     Delete,
 }
 
@@ -27,38 +26,39 @@ pub enum Message {
     Fdb(Operation, FdbEntry),
     /// `RTM_NEWNEIGH`, `RTM_DELNEIGH` of an IP family: a neighbour.
     Neighbour(Operation, Neighbour),
-    /// `RTM_NEWROUTE`, `RTM_DELROUTE`; with `replace` when `NLM_F_REPLACE` is set.
+    /// `RTM_NEWROUTE`, `RTM_DELROUTE`.
     Route(Operation, Route),
     /// `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`.
     NextHop(Operation, NextHop),
-    /// `RTM_NEWQDISC`, `RTM_DELQDISC` of an interface's root: what follows a delete is the
-    /// interface's default.
+    /// `RTM_NEWQDISC`, `RTM_DELQDISC` of an interface's root. After a delete, the interface uses
+    /// its default.
     Qdisc(Operation, Qdisc),
     /// `RTM_NEWMDB`, `RTM_DELMDB` with at least one entry: multicast entries of a bridge or of a
     /// vxlan netdev itself.
     Mdb(Operation, Mdb),
     /// A well-formed message of a type that this project does not use (its `nlmsg_type`).
     Other(u16),
-    /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a rule of policy routing.
+    /// `RTM_NEWRULE`, `RTM_DELRULE` of IPv4: a policy routing rule.
     Rule(Operation, Rule),
-    /// A policy in the kernel's IPsec database that may concern VXLAN over IPv4. Only dumps have
-    /// these.
+    /// A policy of the kernel's IPsec database that may apply to VXLAN over IPv4. Occurs only in
+    /// dumps.
     IpsecPolicy(IpsecPolicy),
-    /// What the kernel does with packets that no IPsec policy matches. Only dumps have this.
+    /// What the kernel does with packets that match no IPsec policy. Occurs only in dumps.
     IpsecDefault {
-        /// It drops them, received ones or sent ones.
+        /// Whether it drops received or sent packets.
         block: bool,
     },
     /// `RTM_NEWNETCONF`, `RTM_DELNETCONF` of IPv4 with a value of `rp_filter`.
     ReversePathFilter(Operation, ReversePathFilter),
-    /// The IPsec database has changed: dump it again. Only events have this.
+    /// The IPsec database has changed and must be dumped again. Occurs only as an event.
     IpsecChanged,
 }
 
-/// A value of `net.ipv4.conf.*.rp_filter`. The larger of an interface's own and that of all counts.
+/// A value of `net.ipv4.conf.*.rp_filter`. The kernel uses the larger of an interface's own value
+/// and that of `all`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReversePathFilter {
-    /// The interface; -1 (`NETCONFA_IFINDEX_ALL`) for all, -2 for what new ones start with.
+    /// The interface; -1 (`NETCONFA_IFINDEX_ALL`) for `all`, -2 for `default`.
     pub ifindex: i32,
     /// 0 is off, 1 strict, 2 loose.
     pub value: i32,
@@ -75,31 +75,31 @@ pub struct Link {
     pub hardware_type: u16,
     /// `IFF_*` flags.
     pub flags: u32,
-    /// `IFLA_MTU` in bytes, layer 3.
+    /// `IFLA_MTU`: the layer 3 MTU in bytes.
     pub mtu: u32,
-    /// `IFLA_ADDRESS`, where it has six octets.
+    /// `IFLA_ADDRESS`, if it has six octets.
     pub mac: Option<MacAddr>,
     /// `IFLA_MASTER`: the ifindex of the bridge, VRF or bond above.
     pub master: Option<u32>,
     /// `IFLA_LINK`: the lower device or the veth peer, which may be in another namespace.
     pub link: Option<u32>,
-    /// `IFLA_LINK_NETNSID`: the lower device, or the underlay of a vxlan netdev, is in that other
-    /// namespace.
+    /// `IFLA_LINK_NETNSID`: the other namespace in which the lower device, or the underlay of a
+    /// vxlan netdev, is.
     pub link_namespace: Option<i32>,
     /// `IFLA_CARRIER`.
     pub carrier: bool,
     /// `IFLA_OPERSTATE`; 6 is up.
     pub operstate: u8,
-    /// What kind of device, with what matters of it.
+    /// The kind of device, with its attributes.
     pub kind: LinkKind,
-    /// Set when the message is of family `AF_BRIDGE` (bridge port information), which describes no
-    /// whole link. As a delete it says that the port left its bridge, not that the link is gone.
+    /// Whether the message is of family `AF_BRIDGE` and has only bridge port information. As a
+    /// delete it means that the port left its bridge, not that the link was deleted.
     pub bridge_port_only: bool,
-    /// Its options as a port of a bridge, where it is one.
+    /// Its bridge port options, if it is a bridge port.
     pub bridge_port: Option<BridgePort>,
     /// Whether `IFLA_XDP` reports an attached program.
     pub xdp: bool,
-    /// `IFLA_QDISC`: the kind of its root queueing discipline; empty where it was not told.
+    /// `IFLA_QDISC`: the kind of its root queueing discipline; empty if the message has none.
     pub qdisc: String,
 }
 
@@ -108,7 +108,7 @@ pub struct Link {
 pub struct Mdb {
     /// The bridge or the vxlan netdev.
     pub ifindex: u32,
-    /// How many entries the message tells of, at least one.
+    /// Number of entries in the message, at least one.
     pub entries: usize,
 }
 
@@ -122,19 +122,19 @@ pub struct Qdisc {
 }
 
 impl Link {
-    /// Administratively up and with carrier: `IFF_UP` and `IFF_LOWER_UP`.
+    /// Whether the link is up and has a carrier: `IFF_UP` and `IFF_LOWER_UP`.
     #[must_use]
     pub const fn is_operational(&self) -> bool {
         self.flags & 0x1 != 0 && self.flags & 0x1_0000 != 0
     }
 }
 
-/// A bridge port's options (`IFLA_BRPORT_*`), as far as they decide which frames pass.
+/// A bridge port's options (`IFLA_BRPORT_*`) that affect which frames pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BridgePort {
     /// `IFLA_BRPORT_STATE`: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking.
     pub state: u8,
-    /// `IFLA_BRPORT_MODE`: frames may leave through the port that they came from.
+    /// `IFLA_BRPORT_MODE`: whether frames may leave through the port on which they arrived.
     pub hairpin: bool,
     /// `IFLA_BRPORT_LEARNING`.
     pub learning: bool,
@@ -150,11 +150,12 @@ pub struct BridgePort {
     pub isolated: bool,
     /// `IFLA_BRPORT_LOCKED`.
     pub locked: bool,
-    /// `IFLA_BRPORT_BACKUP_PORT`: frames for a port without carrier go to another one.
+    /// `IFLA_BRPORT_BACKUP_PORT`: whether frames for this port go to another one while it has no
+    /// carrier.
     pub backup: bool,
 }
 
-/// `IFLA_INFO_KIND` with the attributes of those kinds that matter here.
+/// `IFLA_INFO_KIND`, with the attributes of the kinds that this project uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LinkKind {
     /// No `IFLA_LINKINFO`: a physical device or the loopback.
@@ -175,14 +176,14 @@ pub enum LinkKind {
 pub struct Bridge {
     /// `IFLA_BR_VLAN_FILTERING`: the bridge is VLAN-aware.
     pub vlan_filtering: bool,
-    /// `IFLA_BR_AGEING_TIME` in hundredths of a second: when an entry is removed whose host is
-    /// silent.
+    /// `IFLA_BR_AGEING_TIME` in hundredths of a second: how long the entry of a silent host is
+    /// kept.
     pub ageing: u32,
-    /// `IFLA_BR_NF_CALL_IPTABLES` or `_IP6TABLES`: what it forwards goes through the packet filters
-    /// for IP.
+    /// `IFLA_BR_NF_CALL_IPTABLES` or `_IP6TABLES`: whether bridged frames pass the IP packet
+    /// filters.
     pub calls_netfilter: bool,
-    /// `IFLA_PROMISCUITY` is not 0: the bridge interface gets a copy of everything that the bridge
-    /// forwards, as a capture on it wants.
+    /// Whether `IFLA_PROMISCUITY` is not 0. Then the bridge interface gets a copy of every bridged
+    /// frame, as for a capture.
     pub promiscuous: bool,
 }
 
@@ -213,11 +214,11 @@ pub struct Vxlan {
     pub label: u32,
     /// `IFLA_VXLAN_LEARNING`.
     pub learning: bool,
-    /// `IFLA_VXLAN_AGEING` in seconds; 0 is never.
+    /// `IFLA_VXLAN_AGEING` in seconds; 0 means that entries do not age.
     pub ageing: u32,
-    /// `IFLA_VXLAN_LIMIT` (`maxaddress`): FDB entries that the kernel takes; 0 is any number.
+    /// `IFLA_VXLAN_LIMIT` (`maxaddress`): maximum number of FDB entries; 0 means no limit.
     pub limit: u32,
-    /// `IFLA_VXLAN_UDP_CSUM`: outer UDP checksums over IPv4 are sent.
+    /// `IFLA_VXLAN_UDP_CSUM`: whether outer UDP checksums are sent over IPv4.
     pub udp_checksum: bool,
     /// `IFLA_VXLAN_UDP_ZERO_CSUM6_TX`.
     pub udp6_zero_checksum_tx: bool,
@@ -227,12 +228,12 @@ pub struct Vxlan {
     pub external: bool,
     /// `IFLA_VXLAN_VNIFILTER`.
     pub vni_filter: bool,
-    /// Names (as `ip -d link` prints them) of other options that are on and change what is sent or
-    /// accepted: `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`, `gpe`,
-    /// `nolocalbypass`, `mcroute`, `reserved_bits` when not those of RFC 7348, and `label_policy`
-    /// when not fixed.
+    /// Names of further options that are on and affect what is sent or accepted, as `ip -d link`
+    /// prints them. These are `proxy`, `rsc`, `l2miss`, `l3miss`, `remcsumtx`, `remcsumrx`, `gbp`,
+    /// `gpe`, `nolocalbypass` and `mcroute`. Also `reserved_bits` if not those of RFC 7348, and
+    /// `label_policy` if not fixed.
     pub options: Vec<&'static str>,
-    /// The numbers of attributes that are newer than this program: nobody knows what they change.
+    /// The numbers of attributes that this program does not know. Their effect is unknown.
     pub unknown: Vec<u16>,
 }
 
@@ -252,7 +253,7 @@ pub struct Address {
 pub struct FdbEntry {
     /// The bridge port, or the vxlan netdev.
     pub ifindex: u32,
-    /// `NDA_LLADDR`; all-zero is the flood list of a vxlan netdev.
+    /// `NDA_LLADDR`; the all-zero address is for the flood list of a vxlan netdev.
     pub mac: MacAddr,
     /// `NDA_DST`: the remote VTEP.
     pub destination: Option<IpAddr>,
@@ -260,11 +261,11 @@ pub struct FdbEntry {
     pub master: Option<u32>,
     /// `NDA_VLAN`.
     pub vlan: Option<u16>,
-    /// `NDA_PORT` in host order: another destination port than the netdev's.
+    /// `NDA_PORT` in host byte order: the destination port, if it differs from the netdev's.
     pub port: Option<u16>,
-    /// `NDA_VNI`: another VNI than the netdev's.
+    /// `NDA_VNI`: the VNI, if it differs from the netdev's.
     pub vni: Option<u32>,
-    /// `NDA_SRC_VNI`: sent by zebra from 9.0 on.
+    /// `NDA_SRC_VNI`: sent by zebra since FRR 9.0.
     pub source_vni: Option<u32>,
     /// `NDA_IFINDEX`: the device to send through.
     pub via: Option<u32>,
@@ -277,14 +278,14 @@ pub struct FdbEntry {
     pub flags: u32,
 }
 
-/// A neighbour: an IP address and the MAC it resolves to.
+/// A neighbour entry: an IP address and the MAC address that it resolves to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
     /// The interface that the neighbour is on.
     pub ifindex: u32,
     /// `NDA_DST`.
     pub address: IpAddr,
-    /// `NDA_LLADDR`, absent while it is being resolved.
+    /// `NDA_LLADDR`; absent while the address is being resolved.
     pub mac: Option<MacAddr>,
     /// `NUD_*`.
     pub state: u16,
@@ -322,13 +323,12 @@ pub struct Route {
     pub replace: bool,
     /// Whether `RTM_F_CLONED` is set: a cache entry, never a route of the FIB.
     pub cloned: bool,
-    /// `RTA_METRICS` / `RTAX_MTU`.
+    /// `RTA_METRICS` / `RTAX_MTU`, in bytes.
     pub mtu: Option<u32>,
-    /// Whether `RTAX_LOCK` names the MTU: packets that take this route have no DF, whatever their
-    /// sender wants.
+    /// Whether `RTAX_LOCK` includes the MTU. Packets on this route then never have DF set.
     pub mtu_locked: bool,
-    /// `RTA_METRICS` / `RTAX_HOPLIMIT`: the TTL of packets that take this route, unless the sender
-    /// sets one.
+    /// `RTA_METRICS` / `RTAX_HOPLIMIT`: the TTL of packets on this route, unless the sender sets
+    /// one.
     pub hop_limit: Option<u32>,
     /// Where it leads.
     pub via: RouteTarget,
@@ -340,49 +340,49 @@ pub enum RouteTarget {
     /// Next hops in the message itself (`RTA_OIF`, `RTA_GATEWAY`, `RTA_VIA`, `RTA_MULTIPATH`);
     /// empty for blackholes.
     NextHops(Vec<RouteNextHop>),
-    /// `RTA_NH_ID`: a next-hop object. (The kernel adds the resolved hops as well; they are ignored
-    /// in its favour.)
+    /// `RTA_NH_ID`: a next-hop object. The kernel also adds its resolved next hops, which are
+    /// ignored.
     Object(u32),
 }
 
 /// One next hop of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RouteNextHop {
-    /// `RTA_OIF`; 0 where absent (recursive, to be resolved).
+    /// `RTA_OIF`; 0 if absent (a recursive next hop).
     pub ifindex: u32,
-    /// `RTA_GATEWAY` or `RTA_VIA` (RFC 8950: an IPv4 route may have an IPv6 gateway); absent is
-    /// on-link.
+    /// `RTA_GATEWAY` or `RTA_VIA` (RFC 8950: an IPv4 route may have an IPv6 gateway). Absent if the
+    /// destination is on-link.
     pub gateway: Option<IpAddr>,
     /// Weight, 1 to 256.
     pub weight: u16,
     /// `RTNH_F_*`: dead 1, onlink 4, linkdown 16.
     pub flags: u8,
-    /// `RTA_ENCAP` VNI of FRR's FPM encapsulation type 100.
+    /// `RTA_ENCAP`: the VNI in FRR's FPM encapsulation of type 100.
     pub vni: Option<u32>,
-    /// `RTA_ENCAP_TYPE` (`LWTUNNEL_ENCAP_*`): packets leave with another header, such as one of
+    /// `RTA_ENCAP_TYPE` (`LWTUNNEL_ENCAP_*`): packets leave with an additional header, for example
     /// MPLS or SRv6.
     pub encapsulation: Option<u16>,
 }
 
-/// A rule of policy routing.
+/// A policy routing rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `FRA_PRIORITY`: rules with lower values are asked first.
+    /// `FRA_PRIORITY`: rules with lower values are evaluated first.
     pub priority: u32,
     /// `FRA_TABLE` or the table of `struct fib_rule_hdr`.
     pub table: u32,
-    /// `FR_ACT_*`: 1 look a route up, 2 go to another rule, 3 nothing, 6 blackhole, 7 unreachable,
-    /// 8 prohibit.
+    /// `FR_ACT_*`: 1 look up the table, 2 go to another rule, 3 do nothing, 6 blackhole, 7
+    /// unreachable, 8 prohibit.
     pub action: u8,
-    /// `FIB_RULE_INVERT`: it matches what its selectors do not.
+    /// `FIB_RULE_INVERT`: the rule matches packets that its selectors do not.
     pub inverted: bool,
-    /// `FRA_SRC` and its length in bits; 0 bits is any source.
+    /// `FRA_SRC` and its length in bits; length 0 is any source.
     pub from: (Ipv4Addr, u8),
-    /// `FRA_DST` and its length in bits; 0 bits is any destination.
+    /// `FRA_DST` and its length in bits; length 0 is any destination.
     pub to: (Ipv4Addr, u8),
-    /// `FRA_IIFNAME`; `lo` is what this host sends.
+    /// `FRA_IIFNAME`; `lo` stands for packets that this host sends.
     pub input: Option<String>,
-    /// `FRA_OIFNAME`: only packets of sockets that are bound to that interface.
+    /// `FRA_OIFNAME`: only packets of sockets that are bound to this interface.
     pub output: Option<String>,
     /// `FRA_IP_PROTO`.
     pub protocol: Option<u8>,
@@ -390,13 +390,13 @@ pub struct Rule {
     pub destination_ports: Option<(u16, u16)>,
     /// `FRA_L3MDEV`: the rule for packets of VRFs.
     pub l3mdev: bool,
-    /// Other selectors and options that it has, by `ip rule`'s words: `fwmark`, `tos`, `uidrange`,
-    /// …
+    /// Other selectors and options that the rule has, by their names in `ip rule`: `fwmark`, `tos`,
+    /// `uidrange`, …
     pub others: Vec<&'static str>,
 }
 
 impl Rule {
-    /// The rules that a namespace starts with.
+    /// The rules of a new network namespace.
     #[must_use]
     pub fn defaults() -> [Self; 3] {
         [(0, 255), (32_766, 254), (32_767, 253)].map(|(priority, table)| Self {
@@ -408,7 +408,7 @@ impl Rule {
 }
 
 impl Default for Rule {
-    /// A rule that looks every packet up in table 0, which no namespace has.
+    /// A rule that looks up table 0, which does not exist, for every packet.
     fn default() -> Self {
         let any = (Ipv4Addr::UNSPECIFIED, 0);
         Self {
@@ -428,31 +428,31 @@ impl Default for Rule {
     }
 }
 
-/// Which packets an IPsec policy is for.
+/// The packets to which an IPsec policy applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpsecDirection {
-    /// Those that this host receives.
+    /// Packets that this host receives.
     In,
-    /// Those that this host sends.
+    /// Packets that this host sends.
     Out,
 }
 
-/// An IPsec policy for packets of IPv4.
+/// An IPsec policy for IPv4 packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpsecPolicy {
     /// `XFRM_POLICY_IN` or `_OUT`.
     pub direction: IpsecDirection,
-    /// Source prefix of its selector.
+    /// Source prefix of its selector: address and length in bits.
     pub source: (Ipv4Addr, u8),
-    /// Destination prefix of its selector.
+    /// Destination prefix of its selector: address and length in bits.
     pub destination: (Ipv4Addr, u8),
     /// IP protocol of its selector; 0 is any.
     pub protocol: u8,
-    /// Destination port of its selector, and the bits of it that count.
+    /// Destination port of its selector, and a mask of the bits that count.
     pub destination_port: (u16, u16),
     /// Whether it drops packets.
     pub block: bool,
-    /// Whether it asks for a transformation, such as ESP.
+    /// Whether it requires a transformation, such as ESP.
     pub transforms: bool,
 }
 
@@ -461,19 +461,19 @@ pub struct IpsecPolicy {
 pub struct NextHop {
     /// `NHA_ID`.
     pub id: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: NextHopKind,
 }
 
-/// What a next-hop object is.
+/// The kind of a next-hop object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextHopKind {
-    /// One hop: `NHA_OIF`, `NHA_GATEWAY`, flags of `struct nhmsg`.
+    /// A single next hop: `NHA_OIF`, `NHA_GATEWAY`, flags of `struct nhmsg`.
     Single(RouteNextHop),
     /// `NHA_BLACKHOLE`.
     Blackhole,
     /// `NHA_GROUP`: pairs of object id and weight (1 to 256).
     Group(Vec<(u32, u16)>),
-    /// `NHA_FDB`: VTEPs of EVPN multihoming, or a delete message that carries only the id.
+    /// `NHA_FDB` (VTEPs of EVPN multihoming), or a delete message, which has only the id.
     Other,
 }

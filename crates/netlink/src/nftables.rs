@@ -1,8 +1,7 @@
-//! Reading the rules of nftables (`include/uapi/linux/netfilter/nf_tables.h`).
+//! Reads the rules of nftables (`include/uapi/linux/netfilter/nf_tables.h`).
 //!
-//! Rules of families that VXLAN packets over IPv4 do not meet are left out. What an expression does
-//! that is not understood is taken for the worst: a test for one that may pass, an action for one
-//! that changes the packet.
+//! Rules of families that VXLAN packets over IPv4 do not pass are left out. Expressions that are
+//! not understood are treated conservatively: a test may pass, and an action may change the packet.
 
 use std::collections::HashMap;
 
@@ -22,15 +21,15 @@ const GET_CHAIN: u16 = NFTABLES | 4;
 const NEW_RULE: u16 = NFTABLES | 6;
 const GET_RULE: u16 = NFTABLES | 7;
 
-/// The rules of nftables in the calling thread's network namespace that IPv4 packets of this host
-/// may meet. None where the kernel has no nftables.
+/// The nftables rules in the calling thread's network namespace that IPv4 packets of this host may
+/// pass. Empty if the kernel has no nftables.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel refuses.
 pub fn packet_rules() -> Result<Vec<RuleChain>, Error> {
     match read() {
         Err(error) if error.is_missing_protocol() => Ok(Vec::new()),
-        // Without nftables nobody answers for its part of netfilter (`nfnetlink_rcv_msg()`).
+        // Without nftables, the nfnetlink subsystem is missing (`nfnetlink_rcv_msg()`).
         Err(error) if matches!(error.refusal(), Some(EINVAL | EOPNOTSUPP)) => Ok(Vec::new()),
         chains => chains,
     }
@@ -168,10 +167,10 @@ fn rule(payload: &[u8]) -> Option<(ChainKey, PacketRule)> {
     Some(((family, table, chain), rule))
 }
 
-/// What a register holds.
+/// The content of a register.
 #[derive(Debug, Clone)]
 enum Loaded {
-    /// Bytes of a header, with the bits that a mask has left.
+    /// Bytes of a header, and the bits that a mask keeps.
     Payload {
         base: u32,
         offset: usize,
@@ -186,14 +185,14 @@ enum Loaded {
     },
 }
 
-/// Follows the expressions of a rule.
+/// Translates the expressions of a rule into tests and an effect.
 #[derive(Debug, Default)]
 struct Reader {
     registers: HashMap<u32, Loaded>,
     tests: Vec<Test>,
 }
 
-/// One attribute of an expression.
+/// An attribute of an expression.
 fn find<'a>(attributes: &Attributes<'a>, kind: u16) -> Option<Attribute<'a>> {
     attributes.clone().map_while(Result::ok).find(|attribute| attribute.kind == kind)
 }
@@ -202,13 +201,13 @@ fn number(attributes: &Attributes<'_>, kind: u16) -> Option<u32> {
     find(attributes, kind)?.u32_network_order().ok()
 }
 
-/// `NFTA_DATA_VALUE` in an attribute.
+/// The `NFTA_DATA_VALUE` inside an attribute.
 fn data<'a>(attributes: &Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
     find(&find(attributes, kind)?.nested(), 1).map(|value| value.payload)
 }
 
 impl Reader {
-    /// Follows one expression; returns the effect that ends the rule.
+    /// Evaluates one expression. Returns the effect if it ends the rule.
     fn expression(&mut self, element: &Attribute<'_>) -> Option<Effect> {
         let element = element.nested();
         let name = find(&element, 1).map(|name| name.string()).unwrap_or_default();
@@ -223,15 +222,16 @@ impl Reader {
             "cmp" => self.compare(&of),
             "range" => self.range(&of),
             "immediate" => return self.immediate(&of),
-            // Loads of what is not followed; the comparison that comes later is not understood.
-            // `ct` and `exthdr` also write. Which register such an expression writes differs from
-            // kind to kind, so nothing is believed of any.
+            // These expressions load values that are not tracked, so a later comparison is not
+            // understood. `ct` and `exthdr` can also write. The attribute for the destination
+            // register differs between expressions, so all registers are cleared.
             "rt" | "fib" | "socket" | "osf" | "hash" | "numgen" | "byteorder" => {
                 self.registers.clear()
             }
             "ct" if find(&of, 4).is_none() => self.registers.clear(),
             "limit" | "quota" | "connlimit" => self.tests.push(Test::Unknown),
-            // A map to verdicts (into register 0) or to data, or membership of a set.
+            // A map to verdicts (destination register 0) or to data, or a test for membership in a
+            // set.
             "lookup" => match number(&of, 3) {
                 Some(0) => return Some(Effect::Other),
                 Some(register) => drop(self.registers.remove(&register)),
@@ -255,7 +255,7 @@ impl Reader {
         if find(of, 5).is_some() {
             return Some(Effect::Other);
         }
-        // Loads may overlap earlier ones under another number (32-bit and 128-bit registers).
+        // A load may overlap earlier ones under another number (32-bit and 128-bit registers).
         self.registers.clear();
         if let (Some(register), Some(base), Some(offset), Some(length @ 1..=64)) =
             (number(of, 1), number(of, 2), number(of, 3), number(of, 4))
@@ -358,7 +358,7 @@ impl Reader {
         self.tests.push(test);
     }
 
-    /// Compared bytes, field by field.
+    /// Adds tests for compared bytes, field by field.
     fn equals(&mut self, loaded: &Loaded, value: &[u8], negated: bool) {
         let (base, offset, mask) = match loaded {
             Loaded::Payload { base, offset, mask } => (*base, *offset, mask),
@@ -390,7 +390,7 @@ impl Reader {
         }
         let all = covered == value.len() && value.len() <= mask.len();
         match tests.as_slice() {
-            // "Not all of these" is no list of tests.
+            // The negation of a conjunction cannot be expressed as a list of tests.
             [_] if all => self.tests.append(&mut tests),
             _ if negated => self.tests.push(Test::Unknown),
             _ => {
@@ -424,14 +424,14 @@ impl Reader {
     }
 }
 
-/// An extension of iptables: its name and its data.
+/// The name and the data of an iptables extension.
 fn extension<'a>(of: &Attributes<'a>) -> (String, &'a [u8]) {
     let name = find(of, 1).map(|name| name.string()).unwrap_or_default();
     (name, find(of, 3).map_or(&[], |data| data.payload))
 }
 
-/// Fields with header (`NFT_PAYLOAD_NETWORK_HEADER`, `_TRANSPORT_HEADER`), offset and length in
-/// bytes.
+/// Fields with their header (`NFT_PAYLOAD_NETWORK_HEADER`, `_TRANSPORT_HEADER`), offset and length
+/// in bytes.
 const FIELDS: [(Field, u32, usize, usize); 5] = [
     (Field::Protocol, 1, 9, 1),
     (Field::Source, 1, 12, 4),
@@ -440,7 +440,7 @@ const FIELDS: [(Field, u32, usize, usize); 5] = [
     (Field::DestinationPort, 2, 2, 2),
 ];
 
-/// The field that the loaded bytes are, whole and without a mask.
+/// The field that the loaded bytes represent completely and without a mask.
 fn whole_field(loaded: &Loaded, length: usize) -> Option<Field> {
     let Loaded::Payload { base, offset, mask } = loaded else { return None };
     let unmasked = mask.len() == length && mask.iter().all(|byte| *byte == 0xff);

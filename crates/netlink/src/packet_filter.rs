@@ -1,4 +1,4 @@
-//! nftables: whether anybody filters what bridges forward
+//! nftables: whether there are filters for frames that bridges forward
 //! (`include/uapi/linux/netfilter/nf_tables.h`).
 
 use crate::attribute::Attributes;
@@ -13,22 +13,22 @@ const NEW_CHAIN: u16 = NFTABLES | 3;
 /// `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = NFTABLES | 4;
 
-/// What nftables filters, in a network namespace.
+/// What the nftables chains of a network namespace filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketFilters {
-    /// Frames that bridges forward, or of single interfaces (families `bridge` and `netdev`, and
-    /// `ingress` of `inet`).
+    /// Frames that bridges forward, or frames of certain interfaces (families `bridge` and
+    /// `netdev`, and `ingress` of `inet`).
     pub frames: bool,
     /// IPv4 or IPv6 packets that are forwarded (families `ip`, `ip6` and `inet`).
     pub packets: bool,
 }
 
 /// What nftables filters in the calling thread's network namespace. Chains without rules that
-/// accept everything do not count, nor do those that see only what the host itself receives or
-/// sends.
+/// accept everything do not count. Nor do those that see only packets that the host itself receives
+/// or sends.
 ///
 /// # Errors
-/// When the kernel does not tell; one without nftables does not either.
+/// When the kernel refuses, or has no nftables.
 pub fn packet_filters() -> Result<PacketFilters, Error> {
     let operation = "read nftables chains";
     // `struct nfgenmsg`: family (any), version, resource.
@@ -49,14 +49,14 @@ pub fn packet_filters() -> Result<PacketFilters, Error> {
 }
 
 impl PacketFilters {
-    /// One chain: `struct nfgenmsg` and attributes.
+    /// Adds one chain: `struct nfgenmsg` and attributes.
     fn add(&mut self, payload: &[u8]) {
         let Some((&[family, ..], attributes)) = payload.split_first_chunk::<4>() else { return };
         let (mut hook, mut drops, mut rules) = (None, false, 0);
         for attribute in Attributes::new(attributes, 0).map_while(Result::ok) {
             match attribute.kind {
-                // NFTA_CHAIN_HOOK, in it NFTA_HOOK_HOOKNUM. A chain without it sees only what other
-                // chains send it.
+                // NFTA_CHAIN_HOOK, which contains NFTA_HOOK_HOOKNUM. A chain without it sees only
+                // packets that other chains send to it.
                 4 => {
                     let number =
                         attribute.nested().map_while(Result::ok).find(|inner| inner.kind == 1);
@@ -70,8 +70,8 @@ impl PacketFilters {
             }
         }
         let Some(hook) = hook.filter(|_| drops || rules > 0) else { return };
-        // Of NF_INET_* and NF_BR_* hooks, PRE_ROUTING, FORWARD and POST_ROUTING see what bridges
-        // forward.
+        // Of the NF_INET_* and NF_BR_* hooks, PRE_ROUTING, FORWARD and POST_ROUTING see frames that
+        // bridges forward.
         match (family, hook) {
             // NFPROTO_NETDEV; NFPROTO_BRIDGE; NFPROTO_INET at NF_INET_INGRESS
             (5, _) | (7, 0 | 2 | 4) | (1, 5) => self.frames = true,

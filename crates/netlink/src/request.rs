@@ -1,7 +1,7 @@
-//! Asking the kernel: dumps, and the few changes that this project makes.
+//! Requests to the kernel: dumps, and the few changes that this project makes.
 //!
-//! The kernel handles a request inside the `send` call, so these calls block for as long as the
-//! kernel works and not for a peer. From asynchronous code go through [`crate::Kernel::request`].
+//! The kernel handles a request inside the `send` call. These calls therefore block for as long as
+//! the kernel works. Asynchronous code must use [`crate::Kernel::request`].
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,7 @@ use crate::socket::{BUFFER, Socket, failed};
 pub(crate) const REQUEST: u16 = 0x01;
 /// `NLM_F_ACK`.
 pub(crate) const ACKNOWLEDGE: u16 = 0x04;
-/// `NLM_F_DUMP_INTR`, of answers.
+/// `NLM_F_DUMP_INTR`, in answers.
 const INTERRUPTED: u16 = 0x10;
 /// `NLM_F_DUMP`.
 pub(crate) const DUMP: u16 = 0x300;
@@ -31,9 +31,9 @@ pub(crate) const DUMP: u16 = 0x300;
 const CREATE_OR_REPLACE: u16 = 0x500;
 /// `NLM_F_CREATE | NLM_F_EXCL`.
 const CREATE_NEW: u16 = 0x600;
-/// `NLM_F_ACK_TLVS`, of answers: attributes follow the error.
+/// `NLM_F_ACK_TLVS`, in answers: attributes follow the error.
 const EXPLAINED: u16 = 0x200;
-/// `NLMSG_ERROR`, also the acknowledgement.
+/// `NLMSG_ERROR`, which is also the acknowledgement.
 const ERROR: u16 = 2;
 /// `NLMSG_DONE`.
 const DONE: u16 = 3;
@@ -43,12 +43,13 @@ const UP: u32 = 0x1;
 const NO_ARP: u32 = 0x80;
 /// `NTF_USE`.
 pub(crate) const USE: u8 = 0x01;
-/// How often an interrupted dump is tried.
+/// Maximum number of attempts for a dump that is interrupted.
 pub(crate) const ATTEMPTS: u32 = 32;
-/// The kernel answers at once; this only keeps a lost answer from blocking for ever.
+/// Receive timeout. The kernel answers immediately, so it only prevents blocking forever on a lost
+/// answer.
 const PATIENCE_SECONDS: i64 = 30;
 
-/// How an answer is read.
+/// Decodes one message of an answer.
 type Decode = fn(&Envelope<'_>) -> Result<Message, DecodeError>;
 
 fn rtnetlink(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
@@ -70,21 +71,21 @@ pub enum Dump {
     Neighbours,
     /// All FDB entries: of bridges, and of vxlan netdevs themselves.
     Fdb,
-    /// All rules of policy routing for IPv4. Where the kernel has no policy routing: those that it
-    /// behaves as.
+    /// All IPv4 policy routing rules. If the kernel has no policy routing, the default rules, which
+    /// it behaves like.
     Rules,
-    /// All IPsec policies that may concern VXLAN over IPv4, and the default policy. Nothing where
-    /// the kernel has no IPsec. [`Requests::dump`] opens a socket of its own for it, in the calling
+    /// All IPsec policies that may apply to VXLAN over IPv4, and the default policy; empty if the
+    /// kernel has no IPsec. [`Requests::dump`] opens a socket of its own for this, in the calling
     /// thread's namespace.
     IpsecPolicies,
-    /// The multicast databases of bridges and of vxlan netdevs. Nothing where the kernel has none.
+    /// The multicast databases of bridges and of vxlan netdevs; empty if the kernel has none.
     Mdb,
     /// The values of `rp_filter` for IPv4.
     ReversePathFilters,
 }
 
 impl Dump {
-    /// All of them, in an order in which what is referred to comes first.
+    /// All kinds. Objects that others refer to come first.
     pub const ALL: [Self; 10] = [
         Self::Links,
         Self::Addresses,
@@ -113,7 +114,7 @@ impl Dump {
         }
     }
 
-    /// `RTM_GET*` requests with the structure of each type and nothing but a family in it.
+    /// `RTM_GET*` requests. The structure of each type is zero except for the family.
     fn requests(self) -> Vec<Request> {
         let get = |kind, size: usize, family| {
             let mut body = vec![0; size];
@@ -143,9 +144,9 @@ impl Dump {
 pub struct VethEnd<'a> {
     /// Interface name, 1 to 15 octets.
     pub name: &'a str,
-    /// The namespace it is created in; the socket's own where absent.
+    /// The namespace in which it is created; by default the socket's own.
     pub namespace: Option<BorrowedFd<'a>>,
-    /// MAC address; a random one where absent.
+    /// MAC address; by default a random one.
     pub mac: Option<MacAddr>,
 }
 
@@ -156,27 +157,27 @@ pub struct Veth<'a> {
     pub near: VethEnd<'a>,
     /// The other end.
     pub far: VethEnd<'a>,
-    /// MTU of both, in bytes, layer 3.
+    /// Layer 3 MTU of both ends, in bytes.
     pub mtu: u32,
     /// Length of both transmit queues, in frames.
     pub transmit_queue_length: u32,
 }
 
-/// What to change of a link; what is absent stays.
+/// Changes to a link. `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkChange {
     /// Administratively up.
     pub up: Option<bool>,
-    /// Whether ARP and neighbour discovery are spoken.
+    /// Whether the link uses ARP and neighbour discovery.
     pub arp: Option<bool>,
-    /// MTU in bytes, layer 3.
+    /// Layer 3 MTU in bytes.
     pub mtu: Option<u32>,
-    /// `IFLA_INET6_ADDR_GEN_MODE`: 0 from the MAC address, 1 none. It takes effect when the link
-    /// comes up, so it is applied before `up`.
+    /// `IFLA_INET6_ADDR_GEN_MODE`: 0 from the MAC address, 1 none. It takes effect when the link is
+    /// set up, so it is applied before `up`.
     pub ipv6_address_generation: Option<u8>,
 }
 
-/// A socket for requests, of the namespace in which it was opened.
+/// A socket for requests to the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Requests {
     socket: Socket,
@@ -185,7 +186,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Opens one in the calling thread's network namespace.
+    /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
     /// When the socket cannot be opened.
@@ -193,12 +194,12 @@ impl Requests {
         Self::with(Socket::open(None)?)
     }
 
-    /// Opens one to the packet filters instead.
+    /// Opens a netfilter socket instead of an rtnetlink one.
     pub(crate) fn open_netfilter() -> Result<Self, Error> {
         Self::with(Socket::open_netfilter()?)
     }
 
-    /// Opens one to the IPsec database instead; `None` where the kernel has none.
+    /// Opens a socket to the IPsec database; `None` if the kernel has none.
     ///
     /// # Errors
     /// When the socket cannot be opened for another reason.
@@ -216,10 +217,10 @@ impl Requests {
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
     }
 
-    /// Everything of one kind. A dump that changes overtook is repeated.
+    /// All objects of one kind. A dump that is interrupted by changes is repeated.
     ///
     /// # Errors
-    /// When the kernel refuses, or changes overtake every attempt.
+    /// When the kernel refuses, or changes interrupt every attempt.
     pub fn dump(&mut self, what: Dump) -> Result<Vec<Message>, Error> {
         match what {
             Dump::IpsecPolicies => Self::open_ipsec()?
@@ -234,7 +235,7 @@ impl Requests {
         }
     }
 
-    /// [`Dump::IpsecPolicies`], from a socket to the IPsec database.
+    /// [`Dump::IpsecPolicies`], on a socket to the IPsec database.
     pub(crate) fn ipsec_policies(&mut self) -> Result<Vec<Message>, Error> {
         let mut policies = self.dump_by(Dump::IpsecPolicies, ipsec::message)?;
         // XFRM_MSG_GETDEFAULT with struct xfrm_userpolicy_default; since Linux 5.14.
@@ -257,7 +258,7 @@ impl Requests {
                 attempts: ATTEMPTS,
             })?;
             match messages {
-                // A kernel whose bridge module is not loaded has no such databases.
+                // Without the bridge module there are no multicast databases.
                 Err(error) if what == Dump::Mdb && error.refusal() == Some(EOPNOTSUPP) => {}
                 messages => all.extend(messages?),
             }
@@ -265,7 +266,7 @@ impl Requests {
         Ok(all)
     }
 
-    /// The link of that name, if there is one.
+    /// The link of this name; `None` if there is none.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -282,10 +283,10 @@ impl Requests {
         }))
     }
 
-    /// Creates a veth pair, both ends down, one queue each way.
+    /// Creates a veth pair. Both ends are down and have one queue in each direction.
     ///
     /// # Errors
-    /// When the kernel refuses: a name is taken (`EEXIST`), the privilege is missing (`EPERM`), …
+    /// When the kernel refuses: the name exists (`EEXIST`), the privilege is missing (`EPERM`), …
     pub fn create_veth(&mut self, veth: &Veth<'_>) -> Result<(), Error> {
         let end = |end: &VethEnd<'_>| {
             let mut attributes = Vec::new();
@@ -318,7 +319,7 @@ impl Requests {
         self.exchange(&operation, &request).map(drop)
     }
 
-    /// Deletes a link; of a veth pair, both ends.
+    /// Deletes a link. For a veth pair this deletes both ends.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -359,7 +360,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Has the kernel resolve a neighbour, as if it had a packet for it. The result comes as a
+    /// Makes the kernel resolve a neighbour, as if it had a packet for it. The result is a
     /// [`Message::Neighbour`] event.
     ///
     /// # Errors
@@ -378,12 +379,11 @@ impl Requests {
         self.exchange(&format!("resolve {address} on link {ifindex}"), &request).map(drop)
     }
 
-    /// The MTU that the kernel has for packets between these addresses that leave through this
-    /// interface: one that a router has told (path MTU discovery), or the route's own. `None` where
-    /// neither is there, or no such route.
+    /// The kernel's MTU for packets between these addresses through this interface: from path MTU
+    /// discovery, or of the route itself. `None` if there is neither, or no route.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// When the request cannot be sent, or its answer cannot be received.
     pub fn path_mtu(
         &mut self,
         source: Ipv4Addr,
@@ -406,7 +406,7 @@ impl Requests {
         }
     }
 
-    /// Sends a request and collects its answer; `None` when it was a dump that changes overtook.
+    /// Sends a request and collects its answer. `None` if it was a dump that changes interrupted.
     pub(crate) fn exchange(
         &mut self,
         operation: &str,
@@ -424,16 +424,16 @@ impl Requests {
         let mut messages = Vec::new();
         let whole = self.collect(operation, request, |envelope| match decode(envelope) {
             Ok(message) => messages.push(message),
-            // One object that is not understood must not hide all others.
+            // One object that cannot be decoded must not hide all others.
             Err(error) => tracing::warn!(%error, operation, "an object is left out"),
         })?;
         Ok(whole.then_some(messages))
     }
 
-    /// Sends many requests at once and collects what became of each: 0, or the error's number.
+    /// Sends many requests in one message, and collects the result of each: 0, or the error number.
     ///
-    /// Only the last one is acknowledged: the kernel names every error unasked, and handles them in
-    /// order.
+    /// Only the last request is acknowledged. The kernel handles requests in order, and reports
+    /// errors without being asked for an acknowledgement.
     pub(crate) fn send_all(
         &mut self,
         operation: &str,
@@ -471,7 +471,7 @@ impl Requests {
         }
     }
 
-    /// One datagram of the kernel's answer into the buffer.
+    /// Reads one datagram of the kernel's answer into the buffer.
     fn receive(&mut self) -> Result<(), Error> {
         let length =
             self.socket.receive(&mut self.buffer).map_err(|error| match error.raw_os_error() {
@@ -486,8 +486,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Sends a request and hands over each message of its answer; false when it was a dump that
-    /// changes overtook.
+    /// Sends a request and passes each message of its answer to `each`. Returns false if it was a
+    /// dump that changes interrupted.
     pub(crate) fn collect(
         &mut self,
         operation: &str,
@@ -502,7 +502,7 @@ impl Requests {
             for envelope in Envelopes::new(&self.buffer) {
                 let envelope = match envelope {
                     Ok(envelope) if envelope.sequence == self.sequence => envelope,
-                    // The tail of a request that was given up.
+                    // The rest of the answer to an earlier request that was given up.
                     Ok(_) => continue,
                     Err(error) => {
                         tracing::warn!(%error, operation, "the kernel's answer is malformed");
@@ -522,8 +522,8 @@ impl Requests {
     }
 }
 
-/// The end of an answer: `NLMSG_ERROR` (i32 −errno, the header of the request, attributes) or
-/// `NLMSG_DONE` (i32 −errno, attributes).
+/// The result at the end of an answer: `NLMSG_ERROR` (i32 −errno, the header of the request,
+/// attributes) or `NLMSG_DONE` (i32 −errno, attributes).
 fn verdict(operation: &str, envelope: &Envelope<'_>) -> Result<(), Error> {
     let Some((number, rest)) = envelope.payload.split_first_chunk::<4>() else { return Ok(()) };
     let number = i32::from_ne_bytes(*number);
@@ -546,7 +546,7 @@ fn verdict(operation: &str, envelope: &Envelope<'_>) -> Result<(), Error> {
     Err(Error::Refused { operation: operation.into(), source, explanation })
 }
 
-/// A string as the kernel wants it.
+/// A string with the terminating zero that the kernel expects.
 fn terminated(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0]].concat()
 }

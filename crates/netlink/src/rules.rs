@@ -1,28 +1,28 @@
-//! Rules of packet filters in a form that can be compared with the VXLAN packets of a VNI.
+//! Packet filter rules, in a form that can be compared with the VXLAN packets of a VNI.
 //!
-//! A rule is a list of tests, all of which a packet has to pass, and what then happens to it. A
-//! test that is not understood is [`Test::Unknown`]: some packets may pass it.
+//! A rule is a list of tests that a packet must pass, and an effect. Tests that this program does
+//! not understand are [`Test::Unknown`]: some packets may pass them.
 
-/// Where a base chain sees packets.
+/// The hook at which a base chain sees packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RuleHook {
     /// Received packets, before routing.
     Prerouting,
     /// Received packets for this host.
     Input,
-    /// Sent packets of this host, after routing.
+    /// Packets that this host sends, after routing.
     Output,
     /// Sent packets, before they leave.
     Postrouting,
-    /// Received frames of single interfaces.
+    /// Frames that certain interfaces receive.
     Ingress,
-    /// Sent frames of single interfaces.
+    /// Frames that certain interfaces send.
     Egress,
 }
 
 impl RuleHook {
-    /// A hook of IPv4 by its number; `None` for the forward hook, which packets of this host do not
-    /// pass.
+    /// An IPv4 hook by its number. `None` for the forward hook, which sees no packets to or from
+    /// this host.
     pub(crate) const fn of_ipv4(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::Prerouting),
@@ -53,28 +53,29 @@ impl RuleHook {
     }
 }
 
-/// A base chain's place.
+/// The hook and the policy of a base chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BaseChain {
     /// Its hook.
     pub hook: RuleHook,
-    /// The interfaces that an ingress or egress chain is bound to, as patterns; empty for all.
+    /// Patterns for the interfaces that an ingress or egress chain is bound to; empty for all
+    /// interfaces.
     pub devices: Vec<NamePattern>,
-    /// Whether packets that no rule decides about are dropped.
+    /// Whether the chain's policy is to drop.
     pub drops: bool,
 }
 
-/// An interface's name, or how it begins.
+/// An interface name, or a prefix of names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamePattern {
-    /// The name or its beginning.
+    /// The name or the prefix.
     pub text: String,
-    /// Whether it is only the beginning.
+    /// Whether `text` is a prefix.
     pub prefix: bool,
 }
 
 impl NamePattern {
-    /// Whether an interface's name fits.
+    /// Whether an interface's name matches.
     #[must_use]
     pub fn fits(&self, name: &str) -> bool {
         if self.prefix { name.starts_with(&self.text) } else { name == self.text }
@@ -84,88 +85,88 @@ impl NamePattern {
 /// A chain with its rules in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RuleChain {
-    /// Its address family: `ip`, `inet` or `netdev`; `iptables` for those of legacy iptables.
+    /// Its address family: `ip`, `inet` or `netdev`; `iptables` for legacy iptables.
     pub family: &'static str,
     /// Its table.
     pub table: String,
     /// Its name.
     pub name: String,
-    /// Its place, if it is a base chain.
+    /// Its hook and policy, if it is a base chain.
     pub base: Option<BaseChain>,
-    /// Its rules.
+    /// Its rules, in order.
     pub rules: Vec<PacketRule>,
 }
 
-/// A rule.
+/// A rule of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PacketRule {
-    /// Its handle in nftables, by which `nft` deletes it; in legacy iptables its number in the
-    /// chain, from 1 on.
+    /// Its handle in nftables, with which `nft` deletes it. In legacy iptables its number in the
+    /// chain, from 1.
     pub handle: u64,
-    /// What a packet must pass.
+    /// The tests that a packet must pass.
     pub tests: Vec<Test>,
-    /// What then happens to it.
+    /// The effect on such a packet.
     pub effect: Effect,
 }
 
 /// What a rule does to a packet that passes its tests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Nothing, or the packet is counted, or excepted from connection tracking.
+    /// The packet is unchanged: there is no statement, or it only counts, or excludes the packet
+    /// from connection tracking.
     Nothing,
-    /// The base chain ends, and the packet goes on.
+    /// The base chain ends and accepts the packet.
     Accept,
-    /// The chain ends.
+    /// The chain ends and returns to its caller.
     Return,
-    /// The rules of another chain follow, then those after this one.
+    /// Another chain is evaluated, then the following rules.
     Jump(String),
-    /// The rules of another chain follow, and none of this one.
+    /// Another chain is evaluated instead of the following rules.
     Goto(String),
-    /// Anything else: the packet is dropped, marked, translated, logged and so on.
+    /// Anything else: the packet may be dropped, marked, translated, logged and so on.
     Other,
 }
 
 /// A test of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Test {
-    /// It is not understood.
+    /// Not understood by this program.
     Unknown,
-    /// A field of the packet lies in a range (or, where `negated`, does not), after a mask was
-    /// applied.
+    /// A field of the packet is in a range after a mask was applied; or outside of it if `negated`.
     Field {
-        /// Which field.
+        /// The field.
         field: Field,
-        /// Bits that count.
+        /// The bits that count.
         mask: u32,
-        /// The lowest value.
+        /// The lowest value of the range.
         low: u32,
-        /// The highest value.
+        /// The highest value of the range.
         high: u32,
-        /// Whether the value must lie outside.
+        /// Whether the value must be outside of the range.
         negated: bool,
     },
-    /// The name of an interface fits, or does not.
+    /// The name of an interface matches a pattern.
     Interface {
-        /// Whether it is the interface that received the packet, or the one that it leaves by.
+        /// Whether it is the receiving interface; otherwise the sending one.
         received: bool,
-        /// The name.
+        /// The pattern.
         pattern: NamePattern,
-        /// Whether it must not fit.
+        /// Whether the name must not match.
         negated: bool,
     },
-    /// An interface has this index, or does not.
+    /// An interface has this index.
     InterfaceIndex {
-        /// Whether it is the interface that received the packet, or the one that it leaves by.
+        /// Whether it is the receiving interface; otherwise the sending one.
         received: bool,
         /// The index.
         ifindex: u32,
-        /// Whether it must be another.
+        /// Whether it must be a different interface.
         negated: bool,
     },
 }
 
 impl Test {
-    /// A field has exactly this value, or has not.
+    /// A test that a field has exactly this value, or with `negated` another one.
     pub(crate) const fn equals(field: Field, value: u32, negated: bool) -> Self {
         Self::Field { field, mask: u32::MAX, low: value, high: value, negated }
     }
@@ -178,7 +179,7 @@ pub enum Field {
     Source,
     /// Destination address.
     Destination,
-    /// Protocol of layer 4.
+    /// Layer 4 protocol.
     Protocol,
     /// `NFPROTO_*` of the packet.
     Family,

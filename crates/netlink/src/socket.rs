@@ -1,4 +1,4 @@
-//! A route netlink socket in the calling thread's network namespace.
+//! A netlink socket in the calling thread's network namespace.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -10,11 +10,11 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::error::Error;
 
-/// Bytes of a receive buffer. The kernel cuts dumps into datagrams of at most 32 KiB; a
-/// notification is one object, of which routes with thousands of next hops are the largest.
+/// Size of a receive buffer in bytes. The kernel splits dumps into datagrams of at most 32 KiB. A
+/// notification is one object; the largest are routes with thousands of next hops.
 pub(crate) const BUFFER: usize = 256 * 1024;
 
-/// Names the step that failed.
+/// Converts an I/O error, naming the operation that failed.
 pub(crate) fn failed(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Socket { operation, source }
 }
@@ -24,22 +24,23 @@ pub(crate) fn failed(operation: &'static str) -> impl FnOnce(io::Error) -> Error
 pub(crate) struct Socket(netlink_sys::Socket);
 
 impl Socket {
-    /// Opens and binds one. `receive_buffer` is in bytes; the system's own size where absent.
+    /// Opens and binds a rtnetlink socket. `receive_buffer` is in bytes; `None` keeps the system's
+    /// default.
     pub(crate) fn open(receive_buffer: Option<usize>) -> Result<Self, Error> {
         Self::open_protocol(NETLINK_ROUTE, receive_buffer)
     }
 
-    /// Opens and binds one to the packet filters.
+    /// Opens and binds a netfilter socket.
     pub(crate) fn open_netfilter() -> Result<Self, Error> {
         Self::open_protocol(NETLINK_NETFILTER, None)
     }
 
-    /// Opens and binds one to the IPsec database. Fails where the kernel has none.
+    /// Opens and binds a socket to the IPsec database. Fails if the kernel has none.
     pub(crate) fn open_ipsec() -> Result<Self, Error> {
         Self::open_protocol(NETLINK_XFRM, None)
     }
 
-    /// Opens and binds one that tells of sockets.
+    /// Opens and binds a `sock_diag(7)` socket.
     pub(crate) fn open_sock_diag() -> Result<Self, Error> {
         Self::open_protocol(NETLINK_SOCK_DIAG, None)
     }
@@ -47,15 +48,16 @@ impl Socket {
     fn open_protocol(protocol: isize, receive_buffer: Option<usize>) -> Result<Self, Error> {
         let mut socket = netlink_sys::Socket::new(protocol).map_err(failed("open"))?;
         if let Some(bytes) = receive_buffer {
-            // Without CAP_NET_ADMIN the size stays below net.core.rmem_max: smaller, but not wrong.
+            // Without CAP_NET_ADMIN the size is limited by net.core.rmem_max. Events are then lost
+            // earlier.
             if setsockopt(&socket, sockopt::RcvBufForce, &bytes).is_err() {
                 setsockopt(&socket, sockopt::RcvBuf, &bytes)
                     .map_err(|errno| failed("set the receive buffer")(errno.into()))?;
             }
         }
         socket.bind_auto().map_err(failed("bind"))?;
-        // Conveniences of newer kernels: filters in dump requests are checked, refusals explained
-        // and short.
+        // Optional features of newer kernels: they check filters in dump requests, and make error
+        // messages explain the error and omit the request.
         for option in [
             netlink_sys::Socket::set_netlink_get_strict_chk,
             netlink_sys::Socket::set_ext_ack,
@@ -80,9 +82,9 @@ impl Socket {
         self.0.send_to(request, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
-    /// One datagram of the kernel into `buffer`, replacing what is there. Returns its length, which
-    /// is more than the buffer holds where the datagram was cut. Datagrams of other processes are
-    /// dropped.
+    /// Reads one datagram of the kernel into `buffer`, replacing its content. Returns the
+    /// datagram's length, which exceeds that of the buffer if the datagram was truncated. Datagrams
+    /// of other processes are dropped.
     pub(crate) fn receive(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         loop {
             buffer.clear();

@@ -1,7 +1,7 @@
-//! Whose TCP socket an address is: `sock_diag(7)` looks a socket up by its addresses and tells its
-//! owner.
+//! The owner of a TCP socket: `sock_diag(7)` looks up a socket by its addresses.
 //!
-//! A socket that its owner has closed, and that TCP still needs, has no inode, and so no owner.
+//! A socket that its owner has closed, but that TCP still keeps, has no inode and therefore no
+//! owner.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,20 +14,20 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// Bytes of `struct nlmsghdr` with `struct inet_diag_req_v2`.
 const REQUEST: u32 = 72;
-/// Places in `struct inet_diag_msg`, behind `struct nlmsghdr`.
+/// Offsets in `struct inet_diag_msg`, after `struct nlmsghdr`.
 const UID: usize = 16 + 64;
 const INODE: usize = 16 + 68;
-/// `NLMSG_ERROR`, and where its number stands.
+/// `NLMSG_ERROR`, and the offset of its error number.
 const ERROR: u16 = 2;
 const ERRNO: usize = 16;
 /// `-ENOENT`.
 const NO_SOCKET: u32 = 2u32.wrapping_neg();
 
-/// The user whose TCP socket has the address `own` and is connected to `other`, or who listens at
-/// `own`; `None` where that socket is not in the calling thread's network namespace, or is closed.
+/// The user whose TCP socket is connected from `own` to `other`, or listens on `own`. `None` if the
+/// socket is closed or not in the calling thread's network namespace.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// When the request fails.
 pub fn socket_owner(own: SocketAddr, other: SocketAddr) -> Result<Option<u32>, Error> {
     let socket = Socket::open_sock_diag()?;
     socket.send(&request(own, other)).map_err(failed("ask for a socket"))?;
@@ -36,14 +36,14 @@ pub fn socket_owner(own: SocketAddr, other: SocketAddr) -> Result<Option<u32>, E
     parse(&answer).map_err(failed("ask for a socket"))
 }
 
-/// Asks for the socket whose own address is `own`.
+/// A request for the socket with the local address `own` and the peer `other`.
 fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(REQUEST as usize);
     bytes.extend(REQUEST.to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
     bytes.extend([0; 8]);
-    // AF_INET or AF_INET6, IPPROTO_TCP, nothing beside the message, in whatever state.
+    // AF_INET or AF_INET6, IPPROTO_TCP, no extensions; sockets in any state.
     bytes.extend([if own.is_ipv4() { 2 } else { 10 }, 6, 0, 0]);
     bytes.extend(u32::MAX.to_ne_bytes());
     bytes.extend(own.port().to_be_bytes());
@@ -64,7 +64,7 @@ fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// The owner, if the answer is a socket that is open.
+/// The owner, if the answer describes an open socket.
 fn parse(answer: &[u8]) -> io::Result<Option<u32>> {
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let kind = answer.get(4..6).and_then(|kind| Some(u16::from_ne_bytes(kind.try_into().ok()?)));

@@ -1,5 +1,5 @@
 //! Rules of iptables: tables of legacy iptables (`include/uapi/linux/netfilter_ipv4/ip_tables.h`),
-//! and its matches and targets, which nftables can call, too (`x_tables.h`, `xt_tcpudp.h`,
+//! and its matches and targets, which nftables can also call (`x_tables.h`, `xt_tcpudp.h`,
 //! `xt_CT.h`).
 //!
 //! ```text
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use crate::rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
 
-/// The family of its chains.
+/// The address family of these chains.
 const FAMILY: &str = "iptables";
 /// Bytes of a `struct ipt_entry` before its matches.
 const ENTRY: usize = 112;
@@ -22,23 +22,23 @@ const EXTENSION: usize = 32;
 /// `IPT_F_FRAG` and `IPT_F_GOTO`.
 const FRAGMENTS: u8 = 0x01;
 const GOTO: u8 = 0x02;
-/// `-NF_DROP - 1`, `-NF_ACCEPT - 1` and `XT_RETURN`.
+/// `-NF_ACCEPT - 1` and `XT_RETURN`.
 const ACCEPT: i32 = -2;
 const RETURN: i32 = -5;
 
-/// A table of legacy iptables, as the kernel gives it.
+/// A table of legacy iptables, in the kernel's format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LegacyTable {
     /// Its name: `filter`, `nat`, `mangle`, `raw` or `security`.
     pub name: String,
-    /// Of each hook, where the entries of its chain begin and where its policy is, in bytes; `None`
-    /// where the table has no chain.
+    /// For each hook the byte offsets of the first entry of its chain and of its policy. `None` if
+    /// the table has no chain there.
     pub hooks: [Option<(u32, u32)>; 5],
     /// The entries (`struct ipt_entry`).
     pub entries: Vec<u8>,
 }
 
-/// The chains of a table; `None` where its entries are not as expected.
+/// The chains of a table; `None` if its entries have an unknown form.
 #[must_use]
 pub fn legacy_chains(table: &LegacyTable) -> Option<Vec<RuleChain>> {
     let entries = entries(&table.entries)?;
@@ -48,7 +48,7 @@ pub fn legacy_chains(table: &LegacyTable) -> Option<Vec<RuleChain>> {
         if let Some(name) = names.get(&entry.offset) {
             let hook = hook_at(table, entry.offset);
             let base = hook.and_then(RuleHook::of_ipv4);
-            // Forwarded packets are none of this host's own: nothing calls such a chain.
+            // `of_ipv4` is `None` for the forward hook, whose packets are not from or to this host.
             let base = base.map(|hook| BaseChain { hook, devices: Vec::new(), drops: false });
             let (table, name) = (table.name.clone(), name.clone());
             chains.push(RuleChain { family: FAMILY, table, name, base, rules: Vec::new() });
@@ -62,7 +62,7 @@ pub fn legacy_chains(table: &LegacyTable) -> Option<Vec<RuleChain>> {
             }
             continue;
         }
-        // The name of the next chain.
+        // The entry only holds the name of the next chain.
         if entry.target_name() == "ERROR" {
             continue;
         }
@@ -102,7 +102,7 @@ fn hook_at(table: &LegacyTable, offset: usize) -> Option<u32> {
         .find_map(|(number, (start, _))| (usize_of(start) == offset).then_some(number))
 }
 
-/// Where each chain begins, and its name.
+/// The offset and the name of each chain.
 fn chain_names(table: &LegacyTable, entries: &[Entry<'_>]) -> Option<HashMap<usize, String>> {
     let mut names = HashMap::new();
     let known = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
@@ -125,7 +125,7 @@ impl Entry<'_> {
         self.bytes.get(self.target..).map(extension_name).unwrap_or_default()
     }
 
-    /// Of the standard target.
+    /// The verdict of the standard target.
     fn verdict(&self) -> Option<i32> {
         let data = self.bytes.get(self.target.checked_add(EXTENSION)?..)?;
         Some(i32::from_ne_bytes(*data.first_chunk()?))
@@ -177,7 +177,7 @@ impl Entry<'_> {
                 let negated = flags.1 & inverted != 0;
                 if counted > 0 || negated {
                     let text = text(name.get(..counted)?);
-                    // A name that is compared as a whole is compared with the byte behind it.
+                    // If the whole name is compared, the terminating zero is compared as well.
                     let pattern = NamePattern { prefix: text.len() >= counted, text };
                     tests.push(Test::Interface { received, pattern, negated });
                 }
@@ -207,12 +207,12 @@ impl Entry<'_> {
     }
 }
 
-/// Adds what a match of iptables tests.
+/// Adds the tests of an iptables match.
 pub(crate) fn add_tests(tests: &mut Vec<Test>, name: &str, data: &[u8]) {
     match name {
         "comment" => {}
-        // `struct xt_udp`: lowest and highest source port, then those of destination ports, in host
-        // order; and which of the two are inverted.
+        // `struct xt_udp`: lowest and highest source port, then the same for destination ports, in
+        // host byte order; then flags for which of the two tests are inverted.
         "udp" => {
             let ranges = || {
                 let inverted = *data.get(8)?;
@@ -234,11 +234,11 @@ pub(crate) fn add_tests(tests: &mut Vec<Test>, name: &str, data: &[u8]) {
     }
 }
 
-/// What a target of iptables does.
+/// The effect of an iptables target.
 pub(crate) fn effect(name: &str, data: &[u8]) -> Effect {
     match name {
         "NOTRACK" => Effect::Nothing,
-        // `XT_CT_NOTRACK` alone
+        // Only `XT_CT_NOTRACK` is set.
         "CT" if u16_at(data, 0) == Some(1) => Effect::Nothing,
         _ => Effect::Other,
     }
@@ -291,7 +291,7 @@ mod tests {
         extension("", &[number.to_ne_bytes(), [0; 4]].concat())
     }
 
-    /// INPUT with a rule for UDP port 4789 that calls the chain `own`, and policy DROP.
+    /// INPUT with a rule for UDP port 4789 that jumps to the chain `own`, and with policy DROP.
     fn table() -> LegacyTable {
         let ports: Vec<u8> =
             [0u16, 0xffff, 4789, 4789, 0].iter().flat_map(|port| port.to_ne_bytes()).collect();
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(effects, [&Effect::Other, &Effect::Return]);
     }
 
-    /// Entries that end too early have an unknown form, unless they end behind one, and nothing
+    /// Truncated entries have an unknown form, unless the end is at an entry's boundary. Nothing
     /// panics.
     #[test]
     fn damaged_tables_are_no_tables() {

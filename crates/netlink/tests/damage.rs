@@ -1,4 +1,4 @@
-//! Malformed messages: errors that say where and what, and never a panic.
+//! Malformed messages: errors have the position and the reason, and nothing panics.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -73,7 +73,7 @@ fn errors_say_where_and_what() {
     ];
     for (bytes, offset, what) in cases {
         assert_eq!(error(&bytes), DecodeError { offset, what });
-        // Behind a good message the offset counts from the start of the buffer.
+        // After a valid message, the offset still counts from the start of the buffer.
         let behind = [&after[..], &bytes].concat();
         let error = error(&behind);
         let shifted = DecodeError { offset: offset + after.len(), what };
@@ -82,8 +82,7 @@ fn errors_say_where_and_what() {
             error.to_string().starts_with(&format!("malformed netlink at byte {}", shifted.offset))
         );
     }
-    // A message whose content is malformed does not take the next one along; one whose length is
-    // does.
+    // Malformed content affects only its own message. A malformed length hides all later messages.
     let content = message(28, 0, &neighbour, &[]);
     let results: Vec<_> =
         Messages::new(&[&content[..], &after].concat()).map(|message| message.is_ok()).collect();
@@ -95,7 +94,7 @@ fn errors_say_where_and_what() {
     assert_eq!(results, [false]);
 }
 
-/// One message of each type, with everything in it.
+/// One message of each type, with all of its attributes.
 fn samples() -> Vec<Vec<u8>> {
     let entry = [&[16, 0, 0, 0, 3, 0, 0, 0][..], &attribute(5, &[10, 1, 11, 0])].concat();
     let members = [22, 0, 0, 0, 0, 0, 0, 0, 27, 0, 0, 0, 0, 0, 0, 0];
@@ -124,14 +123,14 @@ fn cut_at_every_byte() {
     for sample in samples() {
         one(&sample);
         for cut in 1..sample.len() {
-            // nlmsg_len leads beyond the end now.
+            // nlmsg_len exceeds the buffer now.
             let messages: Vec<_> = decode(&sample[..cut]).collect();
             assert!(
                 matches!(&messages[..], [Err(error)] if error.offset == 0),
                 "{cut}: {messages:?}"
             );
-            // The same with a length that agrees: an error somewhere inside, or a message without
-            // its last attributes.
+            // With a matching length, the result is an error inside the message or a message
+            // without its last attributes.
             let mut shorter = sample[..cut].to_vec();
             if let Some(length) = shorter.first_chunk_mut::<4>() {
                 *length = u32::try_from(cut).unwrap().to_ne_bytes();
@@ -145,8 +144,8 @@ fn cut_at_every_byte() {
     }
 }
 
-/// Shortens the payload of every attribute on the first level to nothing: a type with a fixed size
-/// says so.
+/// Shortens the payload of every top-level attribute to nothing. Types with a fixed size must yield
+/// an error.
 #[test]
 fn attributes_that_are_too_short() {
     let cases: [(u16, usize, &[u16]); 5] = [
@@ -186,7 +185,7 @@ proptest! {
         decode(&bytes).for_each(drop);
     }
 
-    /// Well-formed envelopes with any attributes inside, nested ones too.
+    /// Well-formed messages with arbitrary attributes, also nested ones.
     #[test]
     fn no_attributes_make_it_panic(
         kind in prop::sample::select(vec![16u16, 17, 20, 24, 25, 28, 29, 104, 105]),

@@ -1,4 +1,4 @@
-//! What messages mean, from bytes written by hand.
+//! Decodes handwritten messages.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -192,13 +192,13 @@ fn other_links() {
             Message::Link(Operation::Delete, expected)
         );
     }
-    // A link layer with other addresses than Ethernet's.
+    // A link layer whose addresses are not Ethernet's.
     let infiniband = one(&message(16, 0, &link_body(0, 9, 0), &[attribute(1, &[1; 20])]));
     assert!(matches!(infiniband, Message::Link(_, Link { mac: None, .. })));
 }
 
-/// Entries of a multicast database; what lists only ports with multicast routers, or nothing, has
-/// none.
+/// Counts entries of a multicast database. Messages that list only multicast router ports, or
+/// nothing, have none.
 #[test]
 fn multicast_databases_are_counted() {
     let mdb = |kind: u16, attributes: &[Vec<u8>]| {
@@ -224,7 +224,7 @@ fn root_queueing_disciplines() {
     let root = |kind| one(&message(kind, 0, &body(u32::MAX), &netem));
     assert_eq!(root(36), Message::Qdisc(Operation::New, expected.clone()));
     assert_eq!(root(37), Message::Qdisc(Operation::Delete, expected));
-    // A class below, and where filters hang.
+    // A qdisc below a class, and clsact.
     for parent in [0x8001_0001, 0xffff_fff1] {
         assert_eq!(one(&message(36, 0, &body(parent), &netem)), Message::Other(36));
     }
@@ -364,8 +364,8 @@ fn routes() {
         expected_route(RouteTarget::NextHops(vec![hop6.clone()]))
     );
 
-    // FRR's VNI, whichever of type and content comes first; other encapsulations have other
-    // contents.
+    // FRR's VNI, with type and content in either order. Other encapsulations have different
+    // content.
     let kind = |kind: u16| attribute(21, &kind.to_ne_bytes());
     let vni = attribute(22, &number(0, 5000));
     for order in [vec![kind(100), vni.clone()], vec![vni.clone(), kind(100)]] {
@@ -387,7 +387,7 @@ fn routes() {
     let hops = vec![hop, second];
     assert_eq!(with(vec![multipath.clone()], 0), expected_route(RouteTarget::NextHops(hops)));
 
-    // The object wins over the hops that the kernel adds.
+    // The object takes precedence over the hops that the kernel adds.
     assert_eq!(with(vec![multipath, number(30, 28)], 0), expected_route(RouteTarget::Object(28)));
     assert_eq!(with(vec![], 0), expected_route(RouteTarget::NextHops(vec![])));
     assert!(with(vec![], 0x200).cloned);
@@ -402,7 +402,7 @@ fn default_routes_and_others() {
         (ip("::"), 0, 254, false)
     );
 
-    // A source prefix makes it another kind of route; MPLS is another kind of address.
+    // Routes with a source prefix and MPLS routes are not decoded.
     let mut source_specific = route_body(10, 0, 0);
     source_specific[2] = 64;
     assert_eq!(one(&message(24, 0, &source_specific, &[number(4, 3)])), Message::Other(24));
@@ -430,7 +430,7 @@ fn next_hops() {
     };
     let single = next_hop(104, &[number(1, 22), gateway.clone(), number(5, 3)]);
     assert_eq!(single, NextHop { id: 22, kind: NextHopKind::Single(hop) });
-    // Weights are one less on the wire; the second octet is their high part since Linux 6.12.
+    // Weights are one less on the wire. The second octet is their high part since Linux 6.12.
     let members = [22, 0, 0, 0, 0, 0, 0, 0, 27, 0, 0, 0, 255, 1, 0, 0];
     let group = next_hop(104, &[number(1, 26), attribute(2, &members)]);
     assert_eq!(group, NextHop { id: 26, kind: NextHopKind::Group(vec![(22, 1), (27, 512)]) });
@@ -438,7 +438,7 @@ fn next_hops() {
     assert_eq!(blackhole, NextHop { id: 8, kind: NextHopKind::Blackhole });
     let fdb = next_hop(104, &[number(1, 9), gateway, attribute(11, &[])]);
     assert_eq!(fdb, NextHop { id: 9, kind: NextHopKind::Other });
-    // Groups of VTEPs are no paths of a route either.
+    // Groups of VTEPs are not next hops of a route either.
     let vteps = next_hop(104, &[number(1, 10), attribute(2, &members), attribute(11, &[])]);
     assert_eq!(vteps, NextHop { id: 10, kind: NextHopKind::Other });
     assert_eq!(next_hop(105, &[number(1, 9)]), NextHop { id: 9, kind: NextHopKind::Other });

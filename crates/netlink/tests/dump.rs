@@ -1,4 +1,4 @@
-//! Dumps against the running kernel, with iproute2 as the second opinion. Needs root.
+//! Compares dumps of the running kernel with the output of iproute2. Needs root.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -130,7 +130,7 @@ fn compare_links(namespace: &Namespace, links: &[&Link]) {
     }
 }
 
-/// (ifindex, MAC, VTEP, bridge, VLAN, self, sticky, extern_learn): what `bridge fdb` shows too.
+/// (ifindex, MAC, VTEP, bridge, VLAN, self, sticky, extern_learn), which `bridge fdb` also shows.
 type FdbRow = (u32, String, Option<IpAddr>, Option<u32>, Option<u64>, bool, bool, bool);
 
 fn fdb_row(entry: &FdbEntry) -> FdbRow {
@@ -297,8 +297,8 @@ fn compare_addresses(namespace: &Namespace, messages: &[Message]) {
     assert_eq!(ours, theirs);
 }
 
-/// What iproute2 says, and a dump that it says the same before and after: the leaf's own stack may
-/// be about to speak to somebody.
+/// The output of iproute2 and a dump. Both are repeated until the output before and after the dump
+/// is the same, because the leaf's own stack may change neighbours meanwhile.
 async fn dump_neighbours(namespace: &Namespace, kernel: &Kernel) -> (Vec<Value>, Vec<Message>) {
     loop {
         let before = namespace.json("neigh show nud all");

@@ -1,4 +1,4 @@
-//! Events of the running kernel: none is missing, and what is missing is known. Needs root.
+//! Events of the running kernel: none is missing, or an overrun is reported. Needs root.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -11,7 +11,7 @@ use leaf::{Namespace, leaf, until};
 use netlink::{Dump, Event, FdbEntry, Kernel, Message, Operation, Qdisc, RouteTarget};
 use wire::MacAddr;
 
-/// What of an FDB entry stays the same: its state may age.
+/// An FDB entry without its state, which may age.
 fn row(entry: &FdbEntry) -> FdbEntry {
     FdbEntry { state: 0, ..entry.clone() }
 }
@@ -28,11 +28,11 @@ fn every_change_is_an_event_equal_to_what_a_dump_says() {
             matches!(message, Message::Link(Operation::New, link) if link.name == "end")
         })
         .await;
-        // What does not change on its own: the events contain what dumps say, word for word.
+        // For objects that do not change on their own, events must equal the dump.
         for what in [Dump::NextHops, Dump::Fdb] {
             for dumped in kernel.dump(what).await.unwrap() {
-                // Each netdev's list of multicast addresses is in the dump, but changes to it are
-                // no events.
+                // The dump has the multicast addresses that each netdev listens to, but their
+                // changes are not events.
                 if matches!(&dumped, Message::Fdb(_, entry) if entry.mac.is_group()) {
                     continue;
                 }
@@ -59,7 +59,7 @@ fn every_change_is_an_event_equal_to_what_a_dump_says() {
         let link = |name: &str| seen.iter().any(|m| matches!(m, Message::Link(_, link) if link.name == name));
         assert!(["up1", "up2", "br10", "br20", "vx10", "vx40"].into_iter().all(link));
 
-        // And everything goes again.
+        // Then everything is deleted again.
         let mut gone = Vec::new();
         namespace.bridge("fdb del 02:00:00:00:02:01 dev vx10 dst 10.0.0.12 self");
         namespace.ip("route del 10.0.0.13/32");
@@ -95,7 +95,7 @@ fn root_queueing_disciplines_come_and_go() {
     };
     namespace.block_on(async {
         let mut kernel = Kernel::open().unwrap();
-        // Where filters hang is nobody's queue.
+        // clsact is not a queueing discipline of the interface.
         tc("qdisc add dev up1 clsact");
         tc("qdisc add dev up1 root pfifo limit 100");
         tc("qdisc del dev up1 root");
@@ -119,8 +119,8 @@ fn root_queueing_disciplines_come_and_go() {
     });
 }
 
-/// What the module says of silent changes: if a kernel comes to report them, this fails and the
-/// re-reading may go.
+/// Tests that changes are silent, as the module's documentation describes. If a kernel reports
+/// them, this test fails, and the additional dumps can be removed.
 #[test]
 fn a_link_that_goes_down_takes_ipv4_routes_and_next_hops_along_in_silence() {
     let namespace = Namespace::new("silent");
@@ -159,8 +159,8 @@ fn a_link_that_goes_down_takes_ipv4_routes_and_next_hops_along_in_silence() {
     });
 }
 
-/// More events than fit: the overrun is reported, what was queued before it is gone, the dump has
-/// everything, and events go on from there.
+/// With more events than fit, the overrun is reported, queued events are discarded, a dump is
+/// complete, and later events arrive.
 #[test]
 fn q18_overrun_is_reported_and_a_dump_has_it_all() {
     let namespace = Namespace::new("overrun");
@@ -174,8 +174,8 @@ fn q18_overrun_is_reported_and_a_dump_has_it_all() {
     };
     namespace.block_on(async {
         let mut kernel = Kernel::with_receive_buffer(4096).unwrap();
-        // A delete in front of the queue, whose add will be among the lost: applied after the dump
-        // it would be wrong.
+        // A delete at the head of the queue, whose add is among the lost events. Applied after the
+        // dump, it would be wrong.
         std::fs::write(&batch, add(0)).unwrap();
         namespace.bridge("fdb append 02:00:00:00:00:07 dev vx10 dst 10.0.0.12 self");
         namespace.bridge("fdb del 02:00:00:00:00:07 dev vx10 dst 10.0.0.12 self");
@@ -195,13 +195,13 @@ fn q18_overrun_is_reported_and_a_dump_has_it_all() {
         };
         complete(&kernel.dump(Dump::Fdb).await.unwrap(), 256);
 
-        // Nothing is left over from before the dump, and watching goes on.
+        // No event from before the dump is left, and later events arrive.
         namespace.bridge("fdb append 02:00:00:00:ff:ff dev vx10 dst 10.0.0.12 self");
         let Event::Messages(messages) = kernel.next().await.unwrap() else { panic!() };
         let [Message::Fdb(Operation::New, entry)] = &messages[..] else { panic!("{messages:?}") };
         assert_eq!(entry.mac, MacAddr([2, 0, 0, 0, 0xff, 0xff]));
 
-        // And again: an overrun is no state that sticks.
+        // A second overrun is reported as well.
         std::fs::write(&batch, add(1)).unwrap();
         namespace.bridge(&format!("-batch {}", batch.display()));
         assert_eq!(kernel.next().await.unwrap(), Event::Overrun);
@@ -210,7 +210,7 @@ fn q18_overrun_is_reported_and_a_dump_has_it_all() {
     std::fs::remove_file(&batch).unwrap();
 }
 
-/// A dump of more than one datagram, and `next` dropped half-way as `select!` does.
+/// A dump of more than one datagram, and `next` cancelled, as `select!` does.
 #[test]
 fn large_dumps_and_dropped_futures_lose_nothing() {
     let namespace = Namespace::new("large");

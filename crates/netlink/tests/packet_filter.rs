@@ -1,4 +1,4 @@
-//! Whether somebody filters packets, as the kernel's nftables tells it. Needs root.
+//! Packet filters, as the kernel's nftables reports them. Needs root.
 
 #![allow(
     clippy::indexing_slicing,
@@ -27,8 +27,8 @@ fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Changes nftables in one batch, as `nft` does: message, flags beside `NLM_F_REQUEST`, family,
-/// attributes.
+/// Changes nftables in one batch, as `nft` does: message type, flags in addition to
+/// `NLM_F_REQUEST`, family, attributes.
 fn change(messages: &[(u16, u16, u8, Vec<u8>)]) {
     let mut socket = Socket::new(NETLINK_NETFILTER).unwrap();
     socket.bind_auto().unwrap();
@@ -41,7 +41,7 @@ fn change(messages: &[(u16, u16, u8, Vec<u8>)]) {
             &[&[*family, 0, 0, 0][..], attributes].concat(),
         ));
     }
-    // Acknowledged: then it is done.
+    // The acknowledgement shows that the batch was applied.
     batch.extend(message(0x11, 1, &nftables));
     socket.send_to(&batch, &SocketAddr::new(0, 0), 0).unwrap();
     let mut answer = Vec::with_capacity(4096);
@@ -55,7 +55,7 @@ const DROP: u32 = 0;
 const TABLE: &[u8] = b"t\0";
 const CHAIN: &[u8] = b"c\0";
 
-/// A table with a base chain at this hook; of family `netdev`, on the loopback interface.
+/// A table with a base chain at this hook. For family `netdev` it is on the loopback interface.
 fn add_chain(family: u8, hook: u32, policy: u32) {
     let device =
         if family == 5 || (family, hook) == (1, 5) { attribute(3, b"lo\0") } else { Vec::new() };
@@ -126,7 +126,7 @@ fn rules_count_where_they_see_what_bridges_forward() {
     }
 }
 
-/// Changes of filters are told, by where they are.
+/// Changes of filters are reported with their interfaces.
 #[test]
 fn filters_that_come_and_go_are_told() {
     let namespace = Namespace::new("filters");

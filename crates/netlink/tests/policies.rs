@@ -1,5 +1,4 @@
-//! Rules of policy routing and IPsec policies, as this machine's kernel says them; namespaces of
-//! links.
+//! Policy routing rules and IPsec policies of the running kernel, and network namespaces of links.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // Helpers of tests, which may.
 
@@ -105,7 +104,7 @@ fn ipsec_policies_are_dumped_and_watched() {
         ));
         add("src 10.0.0.2/32 dst 10.0.0.1/32 dir in action block priority 2");
         add("src 10.0.0.2/32 dst 10.0.0.9/32 dir in priority 3");
-        // None of these concerns VXLAN packets of this host.
+        // None of these policies applies to VXLAN packets of this host.
         add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 dir fwd {template}"));
         add(&format!("src 10.0.0.1/32 dst 10.0.0.0/24 dir out if_id 7 {template}"));
         add("src fd00::1/128 dst fd00::2/128 dir out action block");

@@ -20,7 +20,7 @@ fn a_punt_into_another_namespace() {
     let leaf = Namespace::new("near");
     let hidden = Namespace::new("far");
     let (near_handle, mac) = (leaf.handle(), MacAddr([2, 0, 0, 0, 9, 9]));
-    // As a punt pair is made: from inside the namespace that holds the far end.
+    // Created as punt pairs are: from inside the namespace of the far end.
     hidden.inside(|| {
         let mut requests = Requests::open().unwrap();
         let near = VethEnd { name: "punt0", namespace: Some(near_handle.as_fd()), mac: Some(mac) };
@@ -37,7 +37,7 @@ fn a_punt_into_another_namespace() {
         };
         requests.set_link(link.ifindex, &change).unwrap();
 
-        // A second one of that name is refused, in the kernel's words where it has any.
+        // A second pair with this name is refused, with the kernel's explanation if it has one.
         let error = requests.create_veth(&veth).unwrap_err();
         assert_eq!(error.refusal(), Some(nix::libc::EEXIST));
         assert!(error.to_string().contains("create the veth pair punt0 and far0"), "{error}");
@@ -78,7 +78,7 @@ fn a_punt_into_another_namespace() {
             "{flags:?}"
         );
     }
-    // No IPv6 address came up on the far end.
+    // The far end has no IPv6 address.
     assert_eq!(hidden.json("addr show dev far0")[0]["addr_info"], Value::Array(vec![]));
     leaf.inside(|| {
         let mut requests = Requests::open().unwrap();
@@ -105,13 +105,12 @@ fn refusals_carry_the_kernels_words() {
         assert_eq!(source.raw_os_error(), Some(nix::libc::EINVAL));
         assert_eq!(explanation, "mtu less than device minimum");
         assert!(error.to_string().ends_with(": mtu less than device minimum"), "{error}");
-        // The socket is none the worse for it.
+        // The socket is still usable.
         assert_eq!(requests.dump(Dump::Links).unwrap().len(), 3);
     });
 }
 
-/// The kernel asks for a neighbour when told to, again after it has failed, and the answer is an
-/// event.
+/// The kernel resolves a neighbour on request, also after it has failed. The result is an event.
 #[test]
 fn resolving_a_neighbour() {
     let namespace = Namespace::new("resolve");
@@ -147,8 +146,8 @@ fn resolving_a_neighbour() {
     });
 }
 
-/// Entries that are written as the kernel writes what it learns: it ages them by when they were
-/// last said to be in use.
+/// Entries are written as the kernel writes learned ones. The kernel ages them from the time when
+/// they were last reported to be in use.
 #[test]
 fn learned_entries_are_the_kernels_own_to_age() {
     let namespace = Namespace::new("learned");
@@ -189,7 +188,7 @@ fn learned_entries_are_the_kernels_own_to_age() {
         );
         assert!(entry.ends_with(" self"), "neither permanent nor static: {entry}");
     }
-    // What moves or is refreshed is young again, and keeps what others said of it.
+    // Moving or refreshing an entry resets its age and preserves its flags.
     namespace
         .bridge("fdb add 02:00:00:00:00:03 dev vx1 dst 10.0.0.2 self dynamic extern_learn sticky");
     while entries().iter().any(|entry| age(entry) == 0) {
@@ -214,7 +213,7 @@ fn learned_entries_are_the_kernels_own_to_age() {
     );
     assert_eq!(now.iter().map(|entry| age(entry)).collect::<Vec<_>>(), [0, 0, 0]);
 
-    // More than fit one message, and more than the netdev takes.
+    // More entries than fit into one message, and more than the netdev accepts.
     let many: Vec<_> = (4..=250).map(new).collect();
     let outcomes = put(&many);
     let (taken, refused) = outcomes.split_at(97);
@@ -223,7 +222,7 @@ fn learned_entries_are_the_kernels_own_to_age() {
     assert_eq!((outcomes.len(), entries().len()), (247, 100));
 }
 
-/// What a bridge has of an address, and what it has not.
+/// A bridge has an entry for one address and none for another.
 #[test]
 fn a_bridge_is_asked_for_single_entries() {
     let namespace = Namespace::new("entry");

@@ -1,4 +1,4 @@
-//! The OpenMetrics text: every metric's name, help and labels.
+//! The OpenMetrics text: the name, help text and labels of every metric.
 
 use std::fmt;
 
@@ -47,13 +47,13 @@ fn family<M: EncodeMetric>(
     Ok(())
 }
 
-/// A gauge without labels.
+/// Encodes a gauge without labels.
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, n: u64) -> fmt::Result {
     let value = ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX));
     value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }
 
-/// A counter without labels.
+/// Encodes a counter without labels.
 fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, n: u64) -> fmt::Result {
     ConstCounter::new(n).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
 }

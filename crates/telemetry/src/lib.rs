@@ -1,6 +1,6 @@
-//! Counters to Prometheus.
+//! Metrics in OpenMetrics text format, served over HTTP.
 //!
-//! - [`view`]: what is shown beside the worker's counters
+//! - [`view`]: what is shown in addition to the workers' counters
 //! - [`exposition`]: both as OpenMetrics text
 //! - [`server`]: `GET /metrics`
 

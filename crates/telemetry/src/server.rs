@@ -1,8 +1,7 @@
-//! `GET /metrics`, on a thread of its own: whoever asks takes neither time nor descriptors from
-//! forwarding.
+//! `GET /metrics`, on a thread of its own, so that scrapes do not delay forwarding.
 //!
-//! Connections are bounded in number, and each has a time limit. The oldest one makes room for a
-//! new one, so connections that say nothing do not keep others from being answered. A connection
+//! The number of connections is limited, and each has a time limit. If there are too many, the
+//! oldest is closed. Connections that send nothing therefore do not block others. A connection
 //! serves one request.
 
 use std::collections::VecDeque;
@@ -19,17 +18,17 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Connections at a time.
+/// Maximum number of connections at a time.
 const CONNECTIONS: usize = 64;
-/// Bytes of a request's head.
+/// Maximum length of a request's head, in bytes.
 const HEAD: usize = 8192;
-/// How long a client has to send its request.
+/// How long a client may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// How long it has to read the answer.
+/// How long a client may take to read the answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How often an address is tried again that another process has.
+/// Time between two attempts to bind an address that is in use.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How long nothing is accepted after a failure.
+/// How long nothing is accepted after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The metrics endpoint could not be opened.
@@ -43,19 +42,19 @@ pub struct ServeError {
 }
 
 impl ServeError {
-    /// Whether another socket has the address.
+    /// Whether another socket uses the address.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrInUse
     }
 }
 
-/// Opens the endpoint, in the calling thread's namespace.
+/// Opens the endpoint, in the calling thread's network namespace.
 ///
 /// # Errors
-/// When the address is taken or not the namespace's own.
+/// When the address is in use, or is not an address of the namespace.
 pub fn bind(address: SocketAddr) -> Result<StdListener, ServeError> {
-    // The library sets SO_REUSEADDR.
+    // The standard library sets SO_REUSEADDR.
     let bound = StdListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
@@ -63,7 +62,7 @@ pub fn bind(address: SocketAddr) -> Result<StdListener, ServeError> {
     bound.map_err(|source| ServeError { address, source })
 }
 
-/// The thread that answers. It ends, and its address is free, when this is dropped.
+/// The thread that serves metrics. Dropping this ends the thread and closes the listener.
 #[derive(Debug)]
 pub struct Metrics {
     stop: Option<oneshot::Sender<()>>,
@@ -71,11 +70,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Starts the thread, in the calling thread's namespace; `text` makes the answer. Without a
-    /// listener, the address is tried again and again, and `served` is called once it is had.
+    /// Starts the thread, in the calling thread's network namespace. `text` creates the answer.
+    /// Without a listener, the thread tries to bind the address until it succeeds, and then calls
+    /// `served`.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the thread cannot be created.
     pub fn serve(
         address: SocketAddr,
         listener: Option<StdListener>,
@@ -98,7 +98,7 @@ impl Metrics {
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 tokio::select! {
-                    // Dropped without a word.
+                    // Open connections are dropped without an answer.
                     _ = stopped => {}
                     () = serve => {}
                 }
@@ -112,7 +112,7 @@ impl Drop for Metrics {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has ended, too.
+            // A thread that panicked has ended as well.
             let _ = thread.join();
         }
     }
@@ -127,7 +127,7 @@ async fn bind_later(address: SocketAddr) -> StdListener {
     }
 }
 
-/// Accepts connections for ever.
+/// Accepts connections forever.
 async fn accept<T>(listener: StdListener, text: Arc<T>)
 where
     T: Fn() -> Result<String, fmt::Error> + Send + Sync + 'static,
@@ -150,21 +150,22 @@ where
     }
 }
 
-/// Reads one request and answers it. What goes wrong is the client's.
+/// Reads one request and answers it. Errors concern only this client and are ignored.
 async fn answer<T: Fn() -> Result<String, fmt::Error>>(mut stream: TcpStream, text: Arc<T>) {
     let Ok(Some(head)) = timeout(REQUEST, head(&mut stream)).await else { return };
     let reply = reply(&head, &*text);
     let written = async {
         stream.write_all(&reply).await?;
         stream.shutdown().await?;
-        // Until the client closes: what it may still send must not turn the answer into a reset.
+        // Reads until the client closes. If unread data were left, the close would send a reset,
+        // and the client could lose the answer.
         while stream.read(&mut [0; 512]).await? > 0 {}
         io::Result::Ok(())
     };
     let _ = timeout(ANSWER, written).await;
 }
 
-/// The head of a request, as far as the empty line; `None` where there is none.
+/// The head of a request, up to the empty line; `None` if it is incomplete or too long.
 async fn head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     loop {

@@ -1,60 +1,60 @@
-//! What is shown beside the worker's counters: who the slots and path indexes are, and how the
-//! daemon is.
+//! What the metrics show in addition to the workers' counters: the names behind slots and path
+//! indexes, and the state of the daemon.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use wire::Vni;
 
-/// One moment's view.
+/// The state of the daemon at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Whether the kill switch is filled: frames are redirected.
+    /// Whether the kill switch is filled, so that frames are redirected.
     pub ready: bool,
-    /// Counts publications of the snapshot.
+    /// How often a snapshot was published.
     pub generation: u64,
-    /// Counts configurations that were taken over, the first included.
+    /// How many configurations were accepted, including the first.
     pub configuration: u64,
     /// Frames that each worker received, from the underlay and from bridges.
     pub workers: Vec<[u64; 2]>,
-    /// VNIs taken over.
+    /// VNIs that are taken over.
     pub vnis: Vec<VniView>,
-    /// Adjacencies that have counters.
+    /// Next hops that have counters.
     pub paths: Vec<PathView>,
-    /// Remote VTEPs, by the index of their counters.
+    /// Remote VTEPs, with the index of their counters.
     pub peers: Vec<(u32, Ipv4Addr)>,
-    /// Remote VTEPs that nothing better than a default route leads to.
+    /// Number of remote VTEPs that only a default route leads to.
     pub by_default: usize,
-    /// vxlan netdevs left to the kernel.
+    /// vxlan netdevs that stay with the kernel.
     pub left: Vec<LeftView>,
-    /// The ports of bridges, and whether they have the bypass.
+    /// Bridge ports, and whether they use the bypass.
     pub ports: Vec<PortView>,
-    /// Addresses that the bypass goes by, and those for which its map has no room.
+    /// Number of addresses in the map of the bypass, and of those that do not fit.
     pub bypass_addresses: [usize; 2],
-    /// How many addresses have found no room so far.
+    /// How many addresses have not fitted so far.
     pub bypass_no_room: u64,
-    /// Where facts come from.
+    /// The sources of routes and addresses.
     pub sources: Vec<SourceView>,
-    /// How often events of the kernel's were lost.
+    /// How often netlink messages were lost.
     pub overruns: u64,
     /// How often the control task hung, so that the kernel forwarded.
     pub control_stalls: u64,
-    /// FPM connections of users who may not connect.
+    /// FPM connections that were refused because of their user.
     pub fpm_refused: u64,
-    /// Lines of the log that were not read in time.
+    /// Log lines that were lost because they were not read in time.
     pub log_lines_lost: u64,
-    /// What the steering programs decided, in frames (a super-frame is one), by decision.
+    /// Frames by decision of the steering programs. A super-frame counts as one.
     pub steering: Vec<(&'static str, u64)>,
-    /// Addresses written into the kernel's FDB, by what changed.
+    /// Addresses written into the kernel's FDB, by kind of change.
     pub learned: Vec<(&'static str, u64)>,
-    /// Moves of MAC addresses from VTEP to VTEP, by what became of them.
+    /// Moves of MAC addresses between VTEPs, by what was done about them.
     pub moves: Vec<(&'static str, u64)>,
-    /// How often an address began to move too often.
+    /// How often an address started to move too often.
     pub flapping: u64,
-    /// Reports of addresses that were not written, by the reason.
+    /// Reported addresses that were not written into the FDB, by reason.
     pub not_learned: Vec<(&'static str, u64)>,
 }
 
-/// A VNI taken over.
+/// A VNI that is taken over.
 #[derive(Debug, Clone)]
 pub struct VniView {
     /// Its slot, which is the index of its counters.
@@ -65,13 +65,13 @@ pub struct VniView {
     pub netdev: String,
     /// Its entropy policy.
     pub policy: String,
-    /// Remote MAC addresses known.
+    /// Number of known remote MAC addresses.
     pub remote_macs: usize,
-    /// VTEPs in its flood list.
+    /// Number of VTEPs in its flood list.
     pub flood_vteps: usize,
 }
 
-/// An adjacency on an uplink.
+/// A next hop on an uplink.
 #[derive(Debug, Clone)]
 pub struct PathView {
     /// Index of its counters.
@@ -82,20 +82,20 @@ pub struct PathView {
     pub gateway: IpAddr,
 }
 
-/// A vxlan netdev left to the kernel.
+/// A vxlan netdev that stays with the kernel.
 #[derive(Debug, Clone)]
 pub struct LeftView {
     /// Its name.
     pub netdev: String,
-    /// Its VNI, or `external` where packets bring theirs.
+    /// Its VNI, or `external` if each packet carries its own.
     pub vni: String,
-    /// Why, as a short name without names or addresses.
+    /// The reason, as a short name without interface names or addresses.
     pub reason: &'static str,
-    /// The policy of the source port: `five-tuple` where it is the kernel's own hash.
+    /// The policy for source ports; `five-tuple` if the kernel's own hash chooses them.
     pub policy: String,
 }
 
-/// A port of the bridge of a VNI taken over.
+/// A bridge port of a VNI that is taken over.
 #[derive(Debug, Clone)]
 pub struct PortView {
     /// Its name.
@@ -104,32 +104,32 @@ pub struct PortView {
     pub bridge: String,
     /// The VNI.
     pub vni: Vni,
-    /// Why all of its frames go by the bridge; absent where known unicast takes the bypass.
+    /// Why all of its frames pass the bridge; `None` if known unicast uses the bypass.
     pub reason: Option<String>,
-    /// What became of its frames since it has the bypass.
+    /// Its frames since it has used the bypass, by their path.
     pub frames: Option<PortFrames>,
 }
 
-/// What became of a port's frames; a super-frame is one.
+/// Frames of a port, by their path. A super-frame counts as one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PortFrames {
-    /// Took the bypass.
+    /// Used the bypass.
     pub bypass: u64,
-    /// Could have, and went by the bridge so that it sees who is talking.
+    /// Could have used the bypass, but passed the bridge to refresh the host's entry there.
     pub refreshed: u64,
-    /// Others, which went by the bridge.
+    /// Passed the bridge because they could not use the bypass.
     pub passed: u64,
-    /// Went by the bridge because the worker hung.
+    /// Passed the bridge because the worker hung.
     pub stalled: u64,
 }
 
-/// A source of facts.
+/// A source of routes and addresses.
 #[derive(Debug, Clone)]
 pub struct SourceView {
     /// Its name, `kernel` or `fpm`.
     pub name: &'static str,
-    /// Its state's name.
+    /// The name of its state.
     pub state: String,
-    /// Entries that it had told and did not confirm, since the start.
+    /// Entries removed since the start because a dump or replay did not confirm them.
     pub swept: u64,
 }

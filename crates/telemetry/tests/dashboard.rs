@@ -1,4 +1,4 @@
-//! The Grafana dashboard asks for metrics that exist, and for no others.
+//! Checks that the Grafana dashboard uses only metrics that exist.
 
 #![allow(
     clippy::expect_used,
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use telemetry::{View, render};
 
-/// The names of vtepd's metrics in a text, without the suffix that a counter has.
+/// The names of vtepd's metrics in a text, without the suffix of counters.
 fn names(text: &str) -> BTreeSet<String> {
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
     text.match_indices("vtepd_")

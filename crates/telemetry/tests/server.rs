@@ -1,4 +1,4 @@
-//! The metrics endpoint under clients that say nothing, and too much.
+//! The metrics endpoint with clients that send nothing or too much.
 
 #![allow(
     clippy::expect_used,
@@ -39,7 +39,7 @@ fn ask(address: SocketAddr, request: &str) -> String {
 
 const GET: &str = "GET /metrics HTTP/1.1\r\nHost: leaf\r\n\r\n";
 
-/// Descriptors that this process has.
+/// Number of open file descriptors of this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -75,13 +75,13 @@ fn silent_connections_keep_nobody_waiting_and_end() {
     let start = Instant::now();
     assert!(ask(address, GET).ends_with("text\n"));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    // Ours are 300; the server has few.
+    // The 300 clients have a descriptor each; the server has few.
     assert!(descriptors() < before + 300 + 80, "{} more descriptors", descriptors() - before);
-    // The server closes the newest one after some seconds, too.
+    // The server closes the newest connection as well, after some seconds.
     let mut last = silent.pop().unwrap();
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    // One that never ends its request.
+    // A request that never ends.
     let mut endless = connect(address);
     let junk = vec![b'x'; 100_000];
     let _ = endless.write_all(&junk);

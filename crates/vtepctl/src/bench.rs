@@ -1,5 +1,5 @@
-//! `vtepctl bench`: what vtepd costs on this machine, in memory and over veth links beside kernel
-//! VXLAN.
+//! `vtepctl bench`: measures the costs of vtepd on this machine, in memory and over veth links, in
+//! comparison with kernel VXLAN.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,11 +25,10 @@ use crate::output::{Failure, json};
 
 const LENGTHS: [usize; 2] = [64, 1082];
 const QUEUE_PAIRS: u32 = 64;
-/// Batches whose frames are in no cache when their turn comes.
+/// Number of batches whose frames are in no cache when they are processed.
 const COLD: usize = 64;
 const SAMPLES: usize = 20;
-/// Rounds where nobody says how many: as many as are over in this time, but not fewer or more than
-/// these.
+/// Without `--rounds`, rounds are repeated for this time, within the limits below.
 const PATIENCE: Duration = Duration::from_secs(50);
 const LEAST_ROUNDS: u8 = 2;
 const MOST_ROUNDS: u8 = 9;
@@ -49,12 +48,12 @@ pub struct Bench {
     time: u64,
 }
 
-/// Measures, and prints what came out. Interrupted, it ends after the turn that it is at, and
-/// leaves nothing behind.
+/// Measures, and prints the results. An interrupted run ends after the current measurement and
+/// removes everything that it created.
 ///
 /// # Errors
-/// Without root, `ip`, `bridge`, `ethtool` or vtepd, when it is interrupted, and when nothing could
-/// be measured.
+/// Without root, `ip`, `bridge`, `ethtool` or vtepd, when interrupted, and when nothing could be
+/// measured.
 pub async fn run(bench: Bench, output: Output, out: &mut impl Write) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -85,7 +84,7 @@ fn measure(bench: &Bench, stop: &AtomicBool) -> Result<Compared, Failure> {
     Compared::of(machine(), rounds, in_memory, figures)
 }
 
-/// Where vtepd is.
+/// The path of vtepd.
 fn program(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let missing =
         |text: String| Failure::Input(format!("{text}; say where it is with --vtepd PATH"));
@@ -105,7 +104,7 @@ fn program(named: Option<&Path>) -> Result<PathBuf, Failure> {
         .ok_or_else(|| missing("vtepd is neither beside vtepctl nor in $PATH".to_owned()))
 }
 
-/// What one frame costs inside the worker: nanoseconds, with the frames in the cache and in none.
+/// Costs of one frame inside the worker in nanoseconds, with a warm and with a cold cache.
 fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     let (leaf, mut cold, mut rows) = (Leaf::default(), Cold::new(), Vec::new());
     for stage in [Stage::Encapsulate, Stage::Decapsulate] {
@@ -123,7 +122,7 @@ fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
                     None,
                     Better::Lower,
                 );
-                // It is the figure of all samples together.
+                // The figure is one for all samples, so it has no range.
                 rows.push(Row { range: None, ..row });
             }
         }
@@ -131,7 +130,7 @@ fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     Ok(rows)
 }
 
-/// vtepd and kernel VXLAN in turns: what came out, and of how many rounds.
+/// Measures vtepd and kernel VXLAN in turns. Returns the figures and the number of rounds.
 fn beside_kernel(
     bench: &Bench,
     vtepd: &Path,
@@ -168,7 +167,8 @@ fn beside_kernel(
     Err("there are no rounds".into())
 }
 
-/// Whether these rounds do, where the next one would be over at this time after the start.
+/// Whether this number of rounds is enough. `next` is the time since the start at which one more
+/// round would end.
 fn is_enough(wanted: Option<u8>, rounds: u8, next: Duration) -> bool {
     let in_time = rounds >= MOST_ROUNDS || (rounds >= LEAST_ROUNDS && next > PATIENCE);
     wanted.map_or(in_time, |wanted| rounds >= wanted)
@@ -183,7 +183,7 @@ fn one_way(
     figures: &mut Figures,
 ) -> Result<(), rig::Error> {
     let time = Duration::from_millis(bench.time);
-    // With nobody who forwards there is only the sender.
+    // Without a datapath, only the sender uses a core.
     let cores = if way == Way::Nobody { 1 } else { rig::cpu::count().min(2) };
     for input in [Input::Host, Input::SuperFrames] {
         for length in LENGTHS {

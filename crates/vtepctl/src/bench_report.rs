@@ -1,5 +1,4 @@
-//! What `vtepctl bench` has measured, vtepd's figures beside the kernel's, and what is to be said
-//! of them.
+//! The report of `vtepctl bench`: vtepd's figures next to the kernel's, and a verdict.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,26 +11,27 @@ use serde::Serialize;
 
 use crate::output::{Failure, Table};
 
-/// As most run it, and what it is without the bypass.
+/// vtepd with default settings, and without the bypass.
 pub const VTEPD: [(Way, &str); 2] =
     [(Way::BYPASS, "vtepd"), (Way::PUNT, "vtepd --no-bridge-bypass")];
-/// Within so much of the kernel's figure vtepd is neither better nor worse: turns differ by more.
+/// Within this share of the kernel's figure, vtepd counts as neither better nor worse: rounds
+/// differ by more.
 const ALIKE: f64 = 0.1;
-/// How often a figure is tried to be had in its turn.
+/// How often a failed measurement is attempted in a round.
 const ATTEMPTS: u8 = 2;
 
-/// One thing that is measured of each way that forwards.
+/// A quantity that is measured for each datapath.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
-    /// Frames a second that arrive of all that a sender can send.
+    /// Frames per second that arrive when the sender is not limited.
     Frames { input: Input, length: usize, cores: usize },
-    /// Round trips, the one in the middle.
+    /// Median of the round-trip time.
     RoundTrip,
-    /// What one of a hundred exceeds.
+    /// 99th percentile of the round-trip time.
     LongestRoundTrips,
-    /// TCP from the leaf's host.
+    /// TCP throughput from the leaf's host.
     Sent,
-    /// TCP to it.
+    /// TCP throughput to the leaf's host.
     Received,
 }
 
@@ -65,28 +65,28 @@ impl What {
     }
 }
 
-/// Whether to go on.
+/// Checks whether to go on.
 ///
 /// # Errors
-/// When somebody has interrupted.
+/// When the run was interrupted.
 pub fn going(stop: &AtomicBool) -> Result<(), rig::Error> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }
 
-/// What came out of all turns; of nobody who forwards, what was sent.
+/// The results of all rounds. [`Way::Nobody`] is the rate of the sender without a datapath.
 #[derive(Debug, Default)]
 pub struct Figures {
     taken: BTreeMap<(Way, What), Vec<f64>>,
-    /// In how many rounds there is no figure, and why in the last of them; without a `What`, there
-    /// is none at all.
+    /// The number of rounds without a figure, and the reason in the last of them. Without a `What`,
+    /// the whole datapath has no figures.
     missing: BTreeMap<(Way, Option<What>), (u8, String)>,
 }
 
 impl Figures {
-    /// Measures these; what fails, once more, and then it is left out.
+    /// Measures these quantities. A failed measurement is repeated once and then left out.
     ///
     /// # Errors
-    /// When somebody has interrupted.
+    /// When the run was interrupted.
     pub fn take<const N: usize>(
         &mut self,
         stop: &AtomicBool,
@@ -104,7 +104,7 @@ impl Figures {
                     return Ok(());
                 }
                 Err(error) if attempt == ATTEMPTS => {
-                    // The interruption may be what it fails of.
+                    // The interruption may be the cause of the error.
                     going(stop)?;
                     whats.into_iter().for_each(|what| self.leave_out(way, Some(what), &error));
                 }
@@ -114,19 +114,19 @@ impl Figures {
         Ok(())
     }
 
-    /// Notes that one round goes without this, or without all of a way.
+    /// Records that one round lacks this quantity, or with `None` all quantities of a datapath.
     pub fn leave_out(&mut self, way: Way, what: Option<What>, error: &rig::Error) {
         let (rounds, reason) = self.missing.entry((way, what)).or_default();
         *rounds += 1;
         *reason = error.to_string();
     }
 
-    /// `None` where there are none.
+    /// The figure of a quantity; `None` if there is none.
     fn of(&self, way: Way, what: What) -> Option<Figure> {
         Some(Figure::of(self.taken.get(&(way, what))?.iter().copied()))
     }
 
-    /// On one core: nanoseconds from frame to frame, less the sender's own.
+    /// Time per frame on one core in nanoseconds, without the time of the sender.
     fn net(&self, way: Way, what: What) -> Option<Figure> {
         let sender = 1e9 / self.of(Way::Nobody, what)?.median;
         Some(Figure::of(self.taken.get(&(way, what))?.iter().map(|rate| 1e9 / rate - sender)))
@@ -168,7 +168,7 @@ impl Figures {
     }
 }
 
-/// What there is no figure of in some rounds.
+/// A quantity without a figure in some rounds.
 #[derive(Debug, Serialize)]
 struct LeftOut {
     bench: String,
@@ -177,11 +177,11 @@ struct LeftOut {
     reason: String,
 }
 
-/// How a way that vtepd forwards compares.
+/// How vtepd in one configuration compares with the kernel.
 #[derive(Debug, PartialEq, Serialize)]
 struct Verdict {
     bench: String,
-    /// Figures that are better than the kernel's, within `alike` of them, and worse.
+    /// Number of figures that are better than the kernel's, within `alike` of them, and worse.
     better: usize,
     alike: usize,
     worse: usize,
@@ -196,13 +196,13 @@ struct LeastGood {
     better: Better,
 }
 
-/// All of one run.
+/// The complete results of a run.
 #[derive(Debug, Serialize)]
 pub struct Compared {
     machine: String,
-    /// How often each was measured: figures are medians.
+    /// Number of rounds. Figures are medians.
     rounds: u8,
-    /// Within so much of the kernel's figure, as a share of it, a figure is as good.
+    /// The share of the kernel's figure within which figures count as equal.
     alike: f64,
     rows: Vec<Row>,
     left_out: Vec<LeftOut>,
@@ -210,10 +210,10 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Puts it together.
+    /// Compiles the results.
     ///
     /// # Errors
-    /// With the reason, where no figure of vtepd is there to compare with the kernel's.
+    /// The reason, if no figure of vtepd can be compared with the kernel's.
     pub fn of(
         machine: String,
         rounds: u8,
@@ -234,10 +234,10 @@ impl Compared {
         Ok(Self { machine, rounds, alike: ALIKE, rows, left_out, verdict })
     }
 
-    /// For people.
+    /// Writes the results as text.
     ///
     /// # Errors
-    /// When nobody reads any more.
+    /// When the output cannot be written.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}\n", self.machine)?;
         table(&self.rows).write(out, "")?;
@@ -305,7 +305,7 @@ fn table(rows: &[Row]) -> Table<9> {
     table
 }
 
-/// Of one way; `None` where it has no figure beside the kernel's.
+/// The verdict on one configuration; `None` if no figure can be compared with the kernel's.
 fn verdict(rows: &[Row], name: &str) -> Option<Verdict> {
     let (mut counts, mut worst) = ([0; 3], None);
     for row in rows.iter().filter(|row| row.bench == name) {
@@ -331,7 +331,7 @@ mod tests {
 
     const ONE_CORE: What = What::Frames { input: Input::Host, length: 64, cores: 1 };
 
-    /// Figures of one turn each.
+    /// Figures of one round each.
     fn figures(all: &[(Way, What, f64)]) -> Figures {
         let mut figures = Figures::default();
         for &(way, what, figure) in all {

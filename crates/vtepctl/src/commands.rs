@@ -1,4 +1,4 @@
-//! What each command asks, and its table.
+//! The request and the output of each command.
 
 use std::io::{self, BufWriter, Write};
 
@@ -11,10 +11,10 @@ use crate::arguments::{Arguments, Command, OfVni, Output, PolicyCommand};
 use crate::output::{Failure, Table, json};
 use crate::{bench, events, explain, status};
 
-/// Asks, and prints the answer.
+/// Sends the request of a command and prints the answer.
 ///
 /// # Errors
-/// When there is no daemon, it says no, or nobody reads.
+/// When no daemon runs, it refuses the request, or the output cannot be written.
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { socket, output, command } = arguments;
     if let Command::Manual { folder } = command {
@@ -30,7 +30,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// One question, and where the answer goes.
+/// A connection to vtepd, with the format and the destination of the output.
 pub struct Asking<'a, W> {
     pub client: Client,
     pub output: Output,
@@ -125,10 +125,10 @@ impl<W: Write> Asking<'_, W> {
         }
     }
 
-    /// Writes an answer in the form that was asked for.
+    /// Writes an answer in the requested format.
     ///
     /// # Errors
-    /// When nobody reads any more.
+    /// When the output cannot be written.
     pub fn print(
         &mut self,
         answer: &impl Serialize,
@@ -142,10 +142,10 @@ impl<W: Write> Asking<'_, W> {
     }
 }
 
-/// All rows of a list.
+/// Collects all rows of a list.
 ///
 /// # Errors
-/// When the daemon ends in the middle.
+/// When the daemon ends before the list is complete.
 pub async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, tonic::Status> {
     let mut stream = answer.into_inner();
     let mut rows = Vec::new();
@@ -155,17 +155,17 @@ pub async fn all<T>(answer: tonic::Response<Streaming<T>>) -> Result<Vec<T>, ton
     Ok(rows)
 }
 
-/// The VNI of a vxlan netdev, if it has one of its own.
+/// The VNI of a vxlan netdev, or `external` if it has none of its own.
 pub fn number(row: &v1::Vni) -> String {
     if row.external { "external".to_owned() } else { row.vni.to_string() }
 }
 
-/// How a VTEP can be reached, and whether that is by a default route.
+/// Whether a VTEP can be reached, and whether only by a default route.
 fn state(state: &str, default_route: bool) -> String {
     if default_route { format!("{state}, by default route") } else { state.to_owned() }
 }
 
-/// What is shown of a VNI.
+/// The cells of a VNI's row.
 pub struct VniCells {
     pub vni: String,
     pub netdev: String,
@@ -178,7 +178,8 @@ pub struct VniCells {
     pub learning: String,
 }
 
-/// What is shown of a VNI; only its name and number where it is not taken over.
+/// The cells of a VNI's row. Those that apply only to VNIs that are taken over are empty for
+/// others.
 pub fn vni_cells(row: &v1::Vni) -> VniCells {
     let taken = row.taken.clone().unwrap_or_default();
     let policy = policy_of(row);
@@ -203,7 +204,8 @@ pub fn vni_cells(row: &v1::Vni) -> VniCells {
     }
 }
 
-/// The tables of `vtepctl vni`: those taken over within 80 columns, and the reasons of the others.
+/// The tables of `vtepctl vni`: VNIs that are taken over, within 80 columns, and why the others are
+/// not.
 fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     let (taken, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.left.is_none());
     let headings =
@@ -228,7 +230,7 @@ fn vnis(out: &mut impl Write, rows: &[v1::Vni]) -> io::Result<()> {
     if left.is_empty() { Ok(()) } else { reasons.write(out, "") }
 }
 
-/// The policy of a VNI's source ports: also of what kernel VXLAN encapsulates.
+/// The policy for a VNI's source ports, also in the kernel datapath.
 fn policy_of(row: &v1::Vni) -> v1::Policy {
     let taken = row.taken.as_ref().and_then(|taken| taken.policy.clone());
     let chosen = || row.chosen_port.as_ref().and_then(|chosen| chosen.policy.clone());
@@ -239,12 +241,12 @@ fn policy_of(row: &v1::Vni) -> v1::Policy {
 pub fn why_left(row: &v1::Vni) -> String {
     match (&row.left, &row.reason_slug) {
         (Some(sentence), Some(slug)) => format!("{sentence} [{slug}]"),
-        // A vtepd of an older version names no slug.
+        // An older vtepd sends no slug.
         (sentence, _) => sentence.clone().unwrap_or_default(),
     }
 }
 
-/// The policy that is in force now, or why the one that was set is not.
+/// The policy that applies now, or why the configured one does not.
 fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
     match &row.left {
         None => policies(std::slice::from_ref(row)).write(out, ""),
@@ -330,7 +332,7 @@ fn routes(rows: &[v1::Route]) -> Table<7> {
     table
 }
 
-/// What goes to and fro, and what is behind each in each VNI.
+/// The traffic of each VTEP, and the MAC addresses behind it in each VNI.
 fn peers(out: &mut impl Write, rows: &[v1::Peer]) -> io::Result<()> {
     let headings =
         ["vtep", "state", "next hops", "sent", "bytes", "received", "bytes", "by default route"];
@@ -393,7 +395,7 @@ fn ports(rows: &[v1::Port]) -> Table<8> {
     table
 }
 
-/// The reasons that frames were dropped for, or every one.
+/// The drop reasons with a count, or with `all` every drop reason.
 fn drops_so_far(out: &mut impl Write, rows: &[v1::Drop], all: bool) -> io::Result<()> {
     let some: Vec<v1::Drop> = rows.iter().filter(|row| all || row.frames > 0).cloned().collect();
     if some.is_empty() {

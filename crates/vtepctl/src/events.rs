@@ -1,4 +1,4 @@
-//! `vtepctl events`: one line for each event, at once.
+//! `vtepctl events`: one line for each event, written immediately.
 
 use std::io::Write;
 
@@ -8,10 +8,10 @@ use crate::arguments::Output;
 use crate::commands::Asking;
 use crate::output::Failure;
 
-/// Prints events as they come; with `follow`, until the daemon ends.
+/// Prints events as they arrive; with `follow`, until the daemon ends.
 ///
 /// # Errors
-/// When the daemon ends, or nobody reads any more.
+/// When the daemon ends, or the output cannot be written.
 pub async fn print(
     asking: &mut Asking<'_, impl Write>,
     request: v1::WatchEventsRequest,

@@ -1,4 +1,4 @@
-//! `vtepctl explain`: which frame is asked about.
+//! `vtepctl explain`: builds or reads the frame to explain.
 
 use std::io::Write;
 
@@ -11,10 +11,10 @@ use crate::commands::{Asking, all};
 use crate::output::Failure;
 use crate::{explain_text, flow, pcap};
 
-/// Asks about a captured frame, or about one of a flow.
+/// Asks about a captured frame, or about a frame of a described flow.
 ///
 /// # Errors
-/// When there is no such frame, or the daemon says no.
+/// When there is no such frame, or the daemon refuses the request.
 pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Result<(), Failure> {
     let Explain { vni, pcap, received, frame: number, flow } = explain;
     if let (true, Some(file)) = (received, &pcap) {
@@ -63,8 +63,8 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
     Ok(())
 }
 
-/// The destination MAC address: as said, or the one that the kernel knows for the address in this
-/// VNI.
+/// The destination MAC address: as given, or from the kernel's neighbour entry for the IP address
+/// in this VNI.
 async fn destination<W: Write>(
     asking: &mut Asking<'_, W>,
     vni: u32,
@@ -85,21 +85,22 @@ async fn destination<W: Write>(
     mac.ok_or_else(|| unknown(&format!("the kernel knows no host {address} in VNI {vni}")))
 }
 
-/// What is in a VXLAN packet.
+/// The content of a VXLAN packet.
 struct Packet {
     source_port: u16,
     vni: u32,
     inner: Vec<u8>,
-    /// How many frames it is: a capture shows a super-frame before it is cut.
+    /// Number of frames: a capture shows a super-frame before it is split.
     pieces: usize,
 }
 
-/// How long an IPv4 frame says that it is; nothing where it is padded, or is none.
+/// Length of an IPv4 frame according to its IP header. `None` if the frame may be padded or is not
+/// IPv4.
 fn frame_length(frame: &[u8]) -> Option<usize> {
     let (header, packet) = Ethernet::parse(frame).ok()?;
     let ip = Ipv4Packet::parse(packet).ok().filter(|_| header.ethertype() == ETHERTYPE_IPV4)?;
     let length = frame.len() - packet.len() + usize::from(ip.header.total_length());
-    // What is shorter may be padded to the least length of Ethernet.
+    // A shorter frame may be padded to the minimum length of Ethernet.
     (length >= 60).then_some(length)
 }
 
@@ -114,7 +115,7 @@ fn decapsulate(frame: &[u8]) -> Option<Packet> {
         return None;
     }
     let (vxlan, inner) = Vxlan::parse(udp.payload).ok()?;
-    // In a super-frame, VXLAN headers and frames of one length follow each other.
+    // A super-frame holds several VXLAN headers, each with a frame of the same length.
     let length = frame_length(inner).unwrap_or(inner.len());
     let (first, rest) = inner.split_at_checked(length).unwrap_or((inner, &[]));
     let is_whole = rest.is_empty()
@@ -135,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// VXLAN packets to port 4789, one after the other in one datagram.
+    /// A datagram to port 4789 that holds VXLAN packets in a row.
     fn packet(frames: &[Vec<u8>]) -> Vec<u8> {
         let vxlan = Vxlan::new(10.try_into().unwrap());
         let payload: Vec<u8> = frames
@@ -161,7 +162,7 @@ mod tests {
         };
         assert_eq!(seen(std::slice::from_ref(&frame)), (frame.clone(), 1));
         assert_eq!(seen(&[frame.clone(), frame.clone(), short]), (frame.clone(), 3));
-        // Bytes behind a frame are not frames.
+        // Bytes after a frame are not further frames.
         let padded = [frame.as_slice(), &[0; 30]].concat();
         assert_eq!(seen(std::slice::from_ref(&padded)), (padded, 1));
     }

@@ -1,13 +1,13 @@
-//! `vtepctl explain` for people.
+//! The text output of `vtepctl explain`.
 
 use std::io::{self, Write};
 
 use api::v1;
 
-/// Writes it: a paragraph for each copy.
+/// Writes an explanation, with a paragraph for each copy.
 ///
 /// # Errors
-/// When nobody reads any more.
+/// When the output cannot be written.
 pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
     if explanation.datapath == "kernel" {
         return by_kernel(out, explanation);
@@ -49,8 +49,8 @@ pub fn write(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<
     Ok(())
 }
 
-/// Of a VNI in the kernel datapath: kernel VXLAN knows where the frame goes; what is known here is
-/// the source port.
+/// For a VNI in the kernel datapath, only the source port can be explained. Kernel VXLAN looks up
+/// the destination.
 fn by_kernel(out: &mut impl Write, explanation: &v1::Explanation) -> io::Result<()> {
     let v1::Explanation { vni, netdev, destination, copies, .. } = explanation;
     writeln!(
@@ -105,10 +105,10 @@ fn write_route(out: &mut impl Write, copy: &v1::Copy, route: &v1::CopyRoute) -> 
     )
 }
 
-/// Writes what becomes of a frame from the underlay.
+/// Writes what happens to a packet from the underlay.
 ///
 /// # Errors
-/// When nobody reads any more.
+/// When the output cannot be written.
 pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Result<()> {
     if let (Some(vtep), Some(local), Some(port)) = (&told.vtep, &told.local, told.destination_port)
     {

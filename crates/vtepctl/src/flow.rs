@@ -1,5 +1,5 @@
-//! A frame from a flow's description. What decides is in its headers; checksums and payload are
-//! zero.
+//! Builds a frame from the description of a flow. Only its headers matter, so checksums and payload
+//! are zero.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use wire::{Ethernet, Ipv4, Ipv6, MacAddr, QueuePair, Tcp, Udp, WireError};
 use crate::arguments::Flow;
 use crate::output::Failure;
 
-/// EtherType of a frame without addresses: for local experiments (IEEE 802).
+/// EtherType of a frame without IP addresses: local experimental (IEEE 802).
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 
-/// The flow's first frame, from the destination MAC address on.
+/// The first frame of the flow, from the destination MAC address on.
 ///
 /// # Errors
-/// When no frame can be like that.
+/// When no valid frame matches the description.
 pub fn frame(flow: &Flow, destination: MacAddr) -> Result<Vec<u8>, Failure> {
     let wrong = |error: WireError| Failure::Input(error.to_string());
     let payload = vec![0; flow.payload.into()];

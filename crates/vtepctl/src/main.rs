@@ -1,13 +1,14 @@
-//! vtepctl: asks a running vtepd. It knows nothing but what the API tells.
+//! vtepctl: queries and controls a running vtepd. Except for `bench` it knows only what the API
+//! reports.
 //!
 //! - [`arguments`]: the command line
-//! - [`commands`]: what each command asks, and its table
-//! - [`status`], [`explain_text`]: the two answers that are no table
+//! - [`commands`]: the request and the output of each command
+//! - [`status`], [`explain_text`]: text output that is not a table
 //! - [`events`]: one line for each event
-//! - [`explain`]: which frame is asked about, from [`flow`] (a description) or [`pcap`] (a capture)
-//! - [`bench`]: the one that asks nobody: what vtepd costs on this machine
-//! - [`bench_report`]: its figures, and what is said of them
-//! - [`output`]: tables, JSON, and readers that go away
+//! - [`explain`]: the frame to explain, from [`flow`] (a description) or [`pcap`] (a capture)
+//! - [`bench`]: measures the costs of vtepd on this machine, without a running vtepd
+//! - [`bench_report`]: the report of these measurements
+//! - [`output`]: tables, JSON and errors
 
 mod arguments;
 mod bench;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(commands::run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
-        // `vtepctl fdb | head`: the reader has what it wanted.
+        // `vtepctl fdb | head` closes the pipe early, which is not an error.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vtepctl: {error}");

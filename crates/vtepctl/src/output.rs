@@ -1,34 +1,34 @@
-//! Tables, JSON, and readers that go away.
+//! Tables, JSON and errors.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// What went wrong, for the user.
+/// An error, with text for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// There is no daemon to speak with.
+    /// There is no daemon to talk to.
     #[error(transparent)]
     Connect(#[from] api::ConnectError),
-    /// The daemon says no, or says nothing.
+    /// The daemon refused the request or did not answer.
     #[error("{}", said(.0))]
     Refused(#[from] tonic::Status),
     /// The answer cannot be written.
     #[error("the answer cannot be written: {0}")]
     Output(#[from] io::Error),
-    /// What the user said makes no sense.
+    /// The user's input is invalid.
     #[error("{0}")]
     Input(String),
 }
 
 impl Failure {
-    /// Whether it is only that nobody reads any more.
+    /// Whether the reader of the output has closed the pipe, which is not an error.
     pub fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// What a status of the API says to people.
+/// The text for a status of the API.
 fn said(status: &tonic::Status) -> String {
     match status.code() {
         tonic::Code::Unimplemented => {
@@ -47,7 +47,7 @@ fn said(status: &tonic::Status) -> String {
     }
 }
 
-/// Rows under headings, columns two spaces apart; columns of numbers are right-aligned.
+/// Rows under headings. Columns are two spaces apart, and columns of numbers are right-aligned.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     headings: [&'static str; N],
@@ -55,7 +55,7 @@ pub struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// No rows yet.
+    /// A table without rows.
     pub const fn new(headings: [&'static str; N]) -> Self {
         Self { headings, rows: Vec::new() }
     }
@@ -65,15 +65,15 @@ impl<const N: usize> Table<N> {
         self.rows.is_empty()
     }
 
-    /// Adds a row; what is empty is shown as `-`.
+    /// Adds a row. Empty cells are shown as `-`.
     pub fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
 
-    /// Writes it, each line behind `indent`.
+    /// Writes the table, each line after `indent`.
     ///
     /// # Errors
-    /// When nobody reads any more.
+    /// When the output cannot be written.
     pub fn write(&self, out: &mut impl Write, indent: &str) -> io::Result<()> {
         let mut widths = self.headings.map(|heading| heading.chars().count());
         let mut numeric = [true; N];
@@ -102,7 +102,7 @@ impl<const N: usize> Table<N> {
 /// Writes a value as JSON.
 ///
 /// # Errors
-/// When nobody reads any more.
+/// When the output cannot be written.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)
@@ -131,7 +131,7 @@ mod tests {
     fn a_closed_pipe_is_no_failure() {
         let closed = |kind| Failure::Output(io::Error::from(kind)).is_closed_pipe();
         assert!(closed(io::ErrorKind::BrokenPipe) && !closed(io::ErrorKind::StorageFull));
-        // serde_json wraps what the writer says.
+        // serde_json wraps the error of the writer.
         struct Closed;
         impl Write for Closed {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

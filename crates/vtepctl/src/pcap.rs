@@ -1,4 +1,4 @@
-//! One frame of a capture file, in the format that `tcpdump -w` writes (pcap-savefile(5)).
+//! Reads one frame of a capture file in the format of `tcpdump -w` (pcap-savefile(5)).
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,18 +8,17 @@ use crate::output::Failure;
 
 /// `LINKTYPE_ETHERNET`.
 const ETHERNET: u32 = 1;
-/// No packet is longer (`MAXIMUM_SNAPLEN` of libpcap).
+/// Maximum length of a packet (`MAXIMUM_SNAPLEN` of libpcap).
 const LONGEST: u32 = 262_144;
 
-/// What to do about a file that holds too little.
+/// A hint for files that hold too few frames.
 const AGAIN: &str =
     "let it run until frames have passed and end it by Ctrl-C; with -U it writes each at once";
 
 /// The frame of this number, from 1.
 ///
 /// # Errors
-/// When the file cannot be read, is something else, or has fewer frames: what is wrong, and what to
-/// do.
+/// When the file cannot be read, is not a pcap file, or has fewer frames. The text says what to do.
 pub fn frame(path: &Path, number: usize) -> Result<Vec<u8>, Failure> {
     let wrong = |why: String| Failure::Input(format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| match error.kind() {
@@ -37,13 +36,13 @@ fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
     }
     let header: [u8; 24] = match next(file, 24)?.as_slice() {
         [] => return Err(format!("the file is empty: tcpdump has not written to it yet; {AGAIN}")),
-        // Whatever is so short may as well be something else.
+        // Too short for a header: the file may be of any kind.
         bytes => bytes
             .try_into()
             .map_err(|_| "this is no pcap file, or one that is cut short".to_owned())?,
     };
     let [magic, _, _, _, _, link_type] = words(header);
-    // Times in microseconds or nanoseconds, in the writer's byte order.
+    // Timestamps in microseconds or nanoseconds, in the byte order of the writer.
     let swapped = match magic {
         0xa1b2_c3d4 | 0xa1b2_3c4d => false,
         0xd4c3_b2a1 | 0x4d3c_b2a1 => true,
@@ -53,7 +52,7 @@ fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
         _ => return Err("this is no pcap file: `tcpdump -w FILE` writes one".to_owned()),
     };
     let order = |word: u32| if swapped { word.swap_bytes() } else { word };
-    // The upper bits are the FCS length and reserved.
+    // The upper bits hold the FCS length and reserved bits.
     let link_type = order(link_type) & 0xffff;
     if link_type != ETHERNET {
         return Err(format!(
@@ -93,7 +92,7 @@ fn read(file: &mut impl Read, number: usize) -> Result<Vec<u8>, String> {
     Err("there is no such frame".to_owned())
 }
 
-/// So many bytes, or those that are left.
+/// Reads this many bytes, or fewer at the end of the file.
 fn next(file: &mut impl Read, count: u32) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read = file.take(count.into()).read_to_end(&mut bytes);

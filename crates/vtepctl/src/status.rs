@@ -1,4 +1,4 @@
-//! `vtepctl status` for people.
+//! The text output of `vtepctl status`.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use api::v1;
 use crate::commands::{vni_cells, why_left};
 use crate::output::Table;
 
-/// Writes it.
+/// Writes the status.
 ///
 /// # Errors
-/// When nobody reads any more.
+/// When the output cannot be written.
 pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     let ready = if status.ready { "ready" } else { "not ready: nothing is redirected yet" };
     let (version, pid, uptime) = (&status.version, status.pid, duration(status.uptime_seconds));
@@ -71,7 +71,7 @@ pub fn write(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     writeln!(out, "Publication {}, configuration {}", status.generation, status.configuration)
 }
 
-/// What is taken over, and what is not.
+/// VNIs that are taken over, and those that are not.
 fn write_vnis(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     writeln!(out, "Taken over: {}", status.taken.len())?;
     if !status.taken.is_empty() {
@@ -96,7 +96,7 @@ fn write_vnis(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     Ok(())
 }
 
-/// What `vtepctl vni` says of those that are taken over, within 80 columns.
+/// As `vtepctl vni` shows VNIs that are taken over, within 80 columns.
 fn taken(rows: &[v1::Vni]) -> Table<7> {
     let mut table = Table::new(["vni", "netdev", "local", "policy", "macs", "flood", "learning"]);
     for row in rows {
@@ -114,13 +114,13 @@ fn taken(rows: &[v1::Vni]) -> Table<7> {
     table
 }
 
-/// Whether frames leave together, and where they do not.
+/// Whether super-frames are used, and on which uplinks they are not.
 fn write_together(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     write!(out, "Frames leave together (super-frames): ")?;
     match status.super_frames.as_str() {
         "off" => writeln!(out, "off (`--no-gso`, or `gso = false`)")?,
         "unsupported" => writeln!(out, "not possible on this kernel (Linux 6.2)")?,
-        // One that is older than vtepctl does not say.
+        // An older vtepd does not report this.
         "" => writeln!(out, "unknown")?,
         word => writeln!(out, "{word}")?,
     }
@@ -134,7 +134,8 @@ fn write_together(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     Ok(())
 }
 
-/// What was learned from received frames and how often addresses moved, if anything and ever.
+/// What was learned from received frames, and how often addresses moved, if the counts are not
+/// zero.
 fn write_addresses(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     let (learning, moves) = (status.learning.unwrap_or_default(), status.moves.unwrap_or_default());
     let refused = learning.too_many_addresses
@@ -161,7 +162,7 @@ fn write_addresses(out: &mut impl Write, status: &v1::Status) -> io::Result<()> 
     Ok(())
 }
 
-/// What was read last.
+/// The result of the last dump or replay.
 fn read(resync: &v1::Resync) -> String {
     let what = match resync.dumped {
         Some(dumped) => format!("{dumped} {}", resync.what),

@@ -1,5 +1,5 @@
-//! Access ports whose interfaces go and come: a port without its interface forwards nothing, and
-//! one of its name that comes later is the port again.
+//! Watches the interfaces of access ports. A port whose interface is gone forwards nothing. If an
+//! interface of the same name appears later, the port is opened again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,18 @@ use tokio::time::sleep;
 use crate::handle::Handle;
 use crate::standalone::Standalone;
 
-/// How often interfaces are looked for where the kernel does not tell.
+/// How often interfaces are checked if the kernel's notifications cannot be used.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of one port.
+/// The state of one port.
 struct Known {
-    /// The interface that it has been opened on.
+    /// Index of the interface on which the port is open.
     ifindex: Option<u32>,
-    /// The interface that could not be opened: it is not tried again before something changes
-    /// there.
+    /// Index of an interface that could not be opened. It is not tried again before it changes.
     refused: Option<u32>,
 }
 
-/// Watches for as long as it is polled. Without access ports there is nothing to do.
+/// Watches the interfaces and never returns.
 pub async fn watch(shown: Arc<Handle>, standalone: Standalone, journal: Journal) {
     if standalone.is_empty() {
         return std::future::pending().await;
@@ -34,7 +33,7 @@ pub async fn watch(shown: Arc<Handle>, standalone: Standalone, journal: Journal)
     let names: Vec<String> = standalone.shown().into_iter().map(|port| port.name).collect();
     let known = |name: &String| Known { ifindex: find(name).unwrap_or(Some(0)), refused: None };
     let mut ports: Vec<Known> = names.iter().map(known).collect();
-    // One that has gone since it was opened.
+    // The interface has disappeared since the port was opened: 0 equals no interface index.
     ports.iter_mut().filter(|port| port.ifindex.is_none()).for_each(|port| port.ifindex = Some(0));
     loop {
         for ((name, known), number) in names.iter().zip(&mut ports).zip(0u16..) {
@@ -54,12 +53,13 @@ pub async fn watch(shown: Arc<Handle>, standalone: Standalone, journal: Journal)
     }
 }
 
-/// The interface of this name; an error where the kernel does not say.
+/// The interface index of this name; an error if the kernel does not answer.
 fn find(name: &str) -> Result<Option<u32>, netlink::Error> {
     Ok(Requests::open()?.link(name)?.map(|link| link.ifindex))
 }
 
-/// Looks whether a port's interface has gone or come.
+/// Checks whether a port's interface is gone or has appeared, and opens the port in the latter
+/// case.
 fn look(
     shown: &Handle,
     standalone: &Standalone,

@@ -1,10 +1,10 @@
 //! The API: gRPC over a Unix socket, with health and reflection.
 //!
 //! - [`service`]: one method for each request
-//! - [`show`]: what is forwarded by, as messages
-//! - [`tell`]: how the daemon is and what it counts, as messages
-//! - [`events`]: what happened, as messages
-//! - [`explain`]: what would become of a frame, as messages
+//! - [`show`]: converts forwarding tables to messages
+//! - [`tell`]: converts status and counters to messages
+//! - [`events`]: converts events to messages
+//! - [`explain`]: explains what happens to a given frame
 
 mod events;
 mod explain;
@@ -25,8 +25,8 @@ use crate::handle::Handle;
 use crate::listeners::{self, Opened};
 use service::Service;
 
-/// Answers requests until the future is dropped; without an address there are none. The health
-/// service says SERVING once frames are redirected.
+/// Answers requests until the future is dropped. Without an address it waits forever. The health
+/// service reports SERVING once frames are redirected.
 ///
 /// # Errors
 /// When the server fails for good.
@@ -49,7 +49,7 @@ pub async fn serve(
         let shown = Arc::clone(&shown);
         async move {
             let mut status = shown.status.clone();
-            // The first publication engages; when the sender is gone, so are we.
+            // The first publication fills the kill switch. An error means that the daemon ends.
             while !shown.is_engaged() {
                 if status.changed().await.is_err() {
                     return;

@@ -1,4 +1,4 @@
-//! Configuration: a TOML file, and flags that win over it.
+//! Configuration: a TOML file, and flags that override it.
 
 mod arguments;
 mod file;
@@ -23,28 +23,28 @@ use file::{File, LearningSection, VniSection};
 use crate::standalone::{self, Standalone};
 use crate::worker::WorkerOptions;
 
-/// Everything that a run of the daemon goes by.
+/// The complete configuration of a run of the daemon.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// For the control room.
+    /// Settings of the control task.
     pub settings: Settings,
-    /// VNIs with ports of their own.
+    /// VNIs with access ports of their own.
     pub standalone: Standalone,
     /// How programs are attached.
     pub hook: HookChoice,
-    /// How long frames may wait for a worker that hangs before the kernel forwards what follows.
+    /// How long frames may wait for a worker that hangs before the kernel forwards later frames.
     pub stall_limit: Duration,
-    /// How the worker works.
+    /// Options of the workers.
     pub worker: WorkerOptions,
-    /// Where FPM is expected.
+    /// The address and the permitted peers of the FPM listener.
     pub fpm: FpmListener,
-    /// Where metrics are served.
+    /// The address on which metrics are served.
     pub metrics: SocketAddr,
-    /// Where vtepctl is answered; `None` is nowhere.
+    /// The address of the API; `None` turns it off.
     pub api: Option<Address>,
 }
 
-/// The configuration does not make sense.
+/// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     /// The file cannot be read.
@@ -73,27 +73,28 @@ pub enum ConfigurationError {
     },
 }
 
-/// Where metrics are served unless told otherwise.
+/// Default address of the metrics.
 pub const METRICS_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9472);
 
-/// How long frames may wait for a worker that hangs, unless told otherwise; and what may be told. A
-/// busy machine keeps a thread waiting for tens of milliseconds.
+/// Default stall limit: how long frames may wait for a worker that hangs. On a busy machine a
+/// thread may have to wait for tens of milliseconds.
 pub const STALL_LIMIT: Duration = Duration::from_millis(200);
-/// Without netdevs, there is no kernel forwarding to fall back to.
+/// The stall limit of standalone VNIs, for which the kernel cannot forward instead. It is
+/// effectively infinite.
 const NOBODY_ELSE: Duration = Duration::from_secs(1 << 32);
 const STALL_LIMITS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_secs(10);
 
-/// How long what zebra said over a lost FPM connection may be kept, in seconds: what FRR allows for
-/// its own restart.
+/// How long routes of a lost FPM connection may be kept, in seconds. The upper bound is what FRR
+/// allows for its own restart.
 const STALE_TIMES: std::ops::RangeInclusive<u64> = 0..=3600;
 
 impl Configuration {
-    /// Reads the file, if there is one, and lets the flags win over it.
+    /// Reads the file, if there is one. Flags override it.
     ///
     /// # Errors
-    /// When the file cannot be read or makes no sense.
+    /// When the file cannot be read or has an invalid value.
     pub fn load(arguments: &Arguments) -> Result<Self, ConfigurationError> {
         let file = arguments.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
         let mut default = VniSettings::default();
@@ -167,7 +168,7 @@ impl Configuration {
         let standalone = Standalone::parse(&file.standalone).map_err(|(key, problem)| {
             ConfigurationError::Value { place: file.place(&key), problem }
         })?;
-        // Without netdevs, zebra has nothing to say.
+        // Without netdevs, FPM has nothing to announce.
         let fpm_enabled = standalone.is_empty()
             && !arguments.no_fpm
             && (file.fpm.enabled.unwrap_or(true) || arguments.fpm_listen.is_some());
@@ -221,7 +222,7 @@ fn read(path: &Path) -> Result<File, ConfigurationError> {
 }
 
 impl File {
-    /// A key of it, with its name.
+    /// A key of the file, with the file's name.
     fn place(&self, key: &str) -> String {
         self.path
             .as_ref()
@@ -263,17 +264,17 @@ fn stale_time(file: &File) -> Result<StaleTime, ConfigurationError> {
     Err(ConfigurationError::Value { place: file.place("fpm.stale-time"), problem })
 }
 
-/// The user that FRR's packages make.
+/// The user that FRR's packages create.
 const FRR: &str = "frr";
 /// Stands for all users, and for other hosts.
 const ANYBODY: &str = "anybody";
 
-/// Who may connect by FPM: root, FRR's user and the users of services; or root and those that the
-/// file names.
+/// Which users may connect by FPM. By default root, FRR's user and the users of services; otherwise
+/// root and the users that the file names.
 fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
     let mut users = fpm::Users::default();
     let Some(named) = &file.fpm.users else {
-        // Where FRR runs in another container, there is no such user here.
+        // If FRR runs in another container, the user may not exist here.
         users.named.extend(standalone::Owner::Name(FRR.to_owned()).id());
         return Ok(users);
     };
@@ -289,7 +290,7 @@ fn fpm_users(file: &File) -> Result<fpm::Users, ConfigurationError> {
     Ok(users)
 }
 
-/// A number of addresses or VTEPs that may be learned.
+/// Checks a limit on learned addresses or VTEPs.
 fn limit(
     file: &File,
     key: &str,
@@ -364,7 +365,7 @@ fn override_by_flags(settings: &mut VniSettings, arguments: &Arguments) {
     settings.strict_vtep |= arguments.strict_vtep;
 }
 
-/// Whether the settings go together, found out before anything is attached.
+/// Checks that policy, bins and source ports fit together, before anything is attached.
 fn check(
     file: &File,
     section: &str,

@@ -1,4 +1,4 @@
-//! What a configuration that was read again says otherwise.
+//! The differences between two configurations, for a reload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,13 +12,13 @@ use crate::config::Configuration;
 /// A setting that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The key, as it stands in the file.
+    /// The key, as in the file.
     pub key: String,
-    /// Its value so far.
+    /// Its old value.
     pub old: String,
-    /// Its value now.
+    /// Its new value.
     pub new: String,
-    /// Whether only the next start follows it.
+    /// Whether the change takes effect at the next start only.
     pub at_next_start: bool,
 }
 
@@ -30,8 +30,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// The settings that differ, by key. A VNI counts with what holds for it, whether its own section
-/// says so or not.
+/// The settings that differ, by key. Each VNI is compared with its effective values, whether they
+/// come from its own section or from the defaults.
 pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
     let vnis: BTreeSet<Vni> =
         old.settings.vnis.keys().chain(new.settings.vnis.keys()).copied().collect();
@@ -62,7 +62,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
         .collect()
 }
 
-/// All values by key; the same keys for the same VNIs.
+/// All values by key. The keys are the same for the same set of VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
     let Configuration { settings, standalone, hook, stall_limit, worker, fpm, metrics, api } =
         configuration;

@@ -1,4 +1,4 @@
-//! One run of the daemon, from the first look at the namespace to the last frame handed back.
+//! One run of the daemon: from reading the namespace to giving everything back to the kernel.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -26,21 +26,21 @@ use crate::packet_rules::PacketRules;
 use crate::takeover::Takeover;
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
-/// Whatever ended the daemon; its text is for the user.
+/// The error that ended the daemon. Its text is shown to the user.
 pub type Failure = Box<dyn Error>;
 
-/// Requests from the worker and from signals that may wait for the control task.
+/// Capacity of the queue of requests from workers and signals to the control task.
 const REQUESTS: usize = 1024;
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, or until another vtepd replaces this one.
 ///
 /// # Errors
-/// When something is missing at the start, or breaks later. What was taken over is given back in
-/// any case.
+/// When something is missing at the start, or fails later. Everything that was taken over is given
+/// back to the kernel in any case.
 pub async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut successor = None;
     let ended = run_until_replaced(arguments, &mut successor).await;
-    // Only now is everything free that the successor wants: its end is the sign.
+    // The successor waits for this connection to close. By now everything that it needs is free.
     drop(successor);
     ended
 }
@@ -80,7 +80,7 @@ async fn run_until_replaced(
                 instance::process(pid)
             )
         });
-        // Whoever runs has what it would want.
+        // A running vtepd occupies what these checks test, so they would fail.
         let (mut obstacles, mut closed): (Vec<String>, Vec<String>) = Default::default();
         if running.is_none() {
             obstacles.extend(configuration.standalone.obstacles().iter().map(ToString::to_string));
@@ -129,7 +129,7 @@ async fn run_until_replaced(
         tracing::warn!(
             "{workers} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads"
         );
-        // Before everybody else, they would leave nothing to those.
+        // At real-time priority, workers that share a CPU would leave no time to other threads.
         worker.realtime = false;
     }
     let ports = configuration.standalone.shown();
@@ -142,7 +142,7 @@ async fn run_until_replaced(
         access,
         &requests,
         confine,
-        // One that is told ends them all.
+        // The end of any worker ends the daemon.
         move || {
             let _ = worker_ends.try_send(());
         },
@@ -190,7 +190,8 @@ async fn run_until_replaced(
                 Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
             };
             if applied_last.as_ref().is_some_and(same) {
-                // Tables alone changed, as they do a thousand times a second.
+                // Only tables changed. This happens up to a thousand times a second, so the plan is
+                // not applied again.
                 if let Err(error) = shown.publish(update) {
                     tracing::error!("{error}; what is not steered stays with the kernel");
                 }
@@ -198,7 +199,7 @@ async fn run_until_replaced(
             }
             warn_of_foreign(&mut known_foreign, &update.plan);
             let applied = shown.apply(update);
-            // What failed is tried again at the next occasion.
+            // After an error the next update applies the whole plan again.
             applied_last = applied.is_ok().then(|| Update {
                 snapshot: Arc::default(),
                 places: Arc::default(),
@@ -217,8 +218,9 @@ async fn run_until_replaced(
                 }
             }
             if let Err(error) = applied {
-                // Later troubles concern single interfaces, which the kernel keeps; the first one
-                // concerns everything.
+                // An error of a later update concerns single interfaces, which stay with the
+                // kernel. An error before the kill switch was ever filled concerns everything and
+                // ends the daemon.
                 let text = format!("{error}; what is not steered stays with the kernel");
                 tracing::error!("{text}");
                 journal.write(Event::Warning(text));
@@ -228,7 +230,8 @@ async fn run_until_replaced(
             }
         },
     );
-    // Its address is free again when the successor is told.
+    // Dropped at the end of this function, before the successor is notified: the address is free by
+    // then.
     let _metrics = listeners::serve_metrics(metrics_address, metrics, &shown)?;
     let api_address = configuration.api.clone();
     let api =
@@ -285,7 +288,8 @@ async fn run_until_replaced(
     ended.and(stopped.map_err(Into::into))
 }
 
-/// Gives up what is not needed after the start. What this kernel cannot take away stays.
+/// Drops privileges that are not needed after the start. What this kernel cannot restrict is logged
+/// and stays.
 fn confine(api: Option<&Address>) {
     let socket = match api {
         Some(Address::Path(path)) => Some(path.as_path()),
@@ -303,7 +307,7 @@ fn confine(api: Option<&Address>) {
     }
 }
 
-/// Which of its listeners could not be opened; each is closed again.
+/// Why listeners could not be opened. Listeners that could be opened are closed again.
 fn closed_listeners(configuration: &Configuration) -> Vec<String> {
     let metrics = listeners::metrics(configuration.metrics).err();
     let api = configuration.api.as_ref().map(listeners::api).and_then(Result::err);
@@ -313,22 +317,22 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
     [metrics, api, fpm.map(|error| error.to_string())].into_iter().flatten().collect()
 }
 
-/// Ready is who has looked at the namespace once, also if there is nothing to take over yet.
+/// Reports the status to systemd. vtepd is ready after the first update that was applied, even if
+/// no VNI is taken over.
 fn tell_systemd(applied: bool, (taken, left): (usize, usize)) {
     let status = format!("{taken} VNIs taken over, {left} with the kernel");
     let states = [NotifyState::Status(&status), NotifyState::Ready];
     tell(if applied { &states } else { &states[..1] });
 }
 
-/// Does nothing where no service manager waits for it (`NOTIFY_SOCKET`, sd_notify(3)).
+/// Notifies the service manager. Without `NOTIFY_SOCKET` this does nothing (sd_notify(3)).
 fn tell(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("the service manager was not told: {error}");
     }
 }
 
-/// Prints to standard output. A reader that has gone (`vtepd --dry-run | head -1`) has read enough,
-/// which is no error.
+/// Prints to standard output. A closed pipe (`vtepd --dry-run | head -1`) is no error.
 fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -358,7 +362,7 @@ fn lacks(features: Features) -> impl Iterator<Item = String> {
     features.lacks().into_iter().map(|lack| format!("this kernel: {lack}"))
 }
 
-/// The new settings; or why the file is wrong, and then everything stays as it is.
+/// Reads the configuration again and returns the new settings. With an error nothing changes.
 fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings, String> {
     let read = match &arguments.config {
         Some(path) => format!("{} was read again", path.display()),
@@ -375,7 +379,8 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
                 "{read}: {}",
                 if changes.is_empty() { "nothing changed" } else { "changes are above" }
             );
-            // The rest is as it was at the start, and stays so.
+            // Settings outside of `settings` apply at the start only, so `running` keeps their old
+            // values.
             running.settings = configuration.settings.clone();
             Ok(configuration.settings)
         }
@@ -383,7 +388,7 @@ fn reload(arguments: &Arguments, running: &mut Configuration) -> Result<Settings
     }
 }
 
-/// Programs of others where the plan attaches ours.
+/// Programs of other software at the hooks where the plan attaches programs.
 fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
     let uplinks = plan
         .uplinks

@@ -1,4 +1,4 @@
-//! `--dry-run`: what would be taken over, and why the rest would not.
+//! `--dry-run`: which VNIs would be taken over, and why the others would not.
 
 use std::fmt::Write as _;
 
@@ -28,16 +28,16 @@ struct Taken {
 struct Left {
     netdev: String,
     vni: u32,
-    /// It has no VNI of its own.
+    /// Whether the netdev has no VNI of its own (`external`).
     external: bool,
     datapath: &'static str,
-    /// The policy of the source ports: `five-tuple` where they are the kernel's own.
+    /// The policy for source ports; `five-tuple` if the kernel chooses them.
     policy: String,
     reason_slug: &'static str,
     reason: String,
 }
 
-/// A port of a bridge, and why it would not have the bypass.
+/// A bridge port, and why it would not use the bypass.
 #[derive(Debug, Serialize)]
 struct Port {
     port: String,

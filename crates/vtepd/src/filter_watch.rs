@@ -1,9 +1,9 @@
-//! Who else looks at hosts' frames and at VXLAN packets: packet filters and programs of others that
-//! come and go while vtepd runs.
+//! Watches packet filters and programs of other software that see hosts' frames or VXLAN packets,
+//! and that come and go while vtepd runs.
 //!
-//! The kernel tells of nftables' rules and of filters of traffic control, and they take the bypass
-//! away at once. It does not tell of legacy tables, of `bridge-nf-call-iptables` and of programs on
-//! tcx: those are looked for once a second.
+//! The kernel notifies about nftables rules and traffic control filters. Those take the bypass away
+//! immediately. It does not notify about legacy iptables, `bridge-nf-call-iptables` and tcx
+//! programs: vtepd checks those once a second.
 
 use std::collections::BTreeSet;
 use std::future;
@@ -19,12 +19,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::handle::Handle;
 use crate::packet_rules::PacketRules;
 
-/// How often is looked for what the kernel does not tell of.
+/// How often state is checked that the kernel does not notify about.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The shortest time between two looks for what it tells of.
+/// Minimum time between two reactions to notifications.
 const PACE: Duration = Duration::from_millis(2);
 
-/// Watches for as long as it is polled. `rules` are the packet filters that are known already.
+/// Watches filters and never returns. `rules` are the packet filters that are known already.
 pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rules: PacketRules) {
     let mut monitor = FilterMonitor::open()
         .inspect_err(|error| {
@@ -34,24 +34,24 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut status, mut known) = (shown.status.clone(), None);
-    // What came before the monitor was there.
+    // Rules may have changed before the monitor was opened.
     let mut read_all = true;
     loop {
         let changes = tokio::select! {
             changes = changed(&mut monitor) => Some(changes),
             _ = ticks.tick() => None,
         };
-        // It is off for all ports or for none.
+        // `NoBypass::Off` applies to all ports or to none.
         let on = |port: &PortDecision| port.reason != Some(NoBypass::Off);
         let used = status.borrow_and_update().ports.first().is_some_and(on);
         let said = changes.as_ref().is_some_and(|changes| changes.rules);
         let start = Instant::now();
         if said || (used && changes.is_none()) {
-            // The kernel answers under a lock that others may hold for long. It fails only where
-            // the runtime ends.
+            // The kernel answers under a lock that others may hold for long. An error is possible
+            // only when the runtime shuts down.
             let Ok(filters) = spawn_blocking(Filters::read).await else { continue };
             if known.replace(filters) != Some(filters) {
-                // If nobody takes it, all is about to end.
+                // An error means that the control task has ended, so the daemon ends as well.
                 let _ = requests.send(Request::Filters(filters)).await;
             }
         }
@@ -70,7 +70,7 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
                 rules = now;
             }
         }
-        // Reading takes at most half of the time.
+        // The pause is as long as reading took, so reading uses at most half of the time.
         let pace = start.elapsed().clamp(PACE, INTERVAL);
         let Some(FilterChanges { interfaces, anywhere, .. }) = changes else {
             if used {
@@ -84,7 +84,7 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
             let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
             ports.chain(uplinks).chain(status.plan.vnis.keys().copied()).collect()
         });
-        // One by one, so that the first does not wait for the last.
+        // Interfaces are handled one by one, so that the first does not wait for the last.
         for interface in anywhere.unwrap_or(interfaces) {
             let interface = BTreeSet::from([interface]);
             if let Err(error) = shown.place_behind(&interface).await {
@@ -96,7 +96,7 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
     }
 }
 
-/// The next changes; never, where nothing can be watched.
+/// The next changes. Waits forever if there is no monitor.
 async fn changed(monitor: &mut Option<FilterMonitor>) -> FilterChanges {
     let Some(open) = monitor else { return future::pending().await };
     match open.changed().await {

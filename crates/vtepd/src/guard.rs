@@ -1,17 +1,16 @@
 //! Two threads that do not depend on the control task.
 //!
-//! One answers SIGTERM and SIGINT. It asks the control task to stop, and ends the process itself
-//! when the task does not.
+//! The first handles SIGTERM and SIGINT. It asks the control task to stop, and ends the process
+//! itself if the task does not.
 //!
-//! The other one looks whether the control task does its work. A control task that hangs leaves
-//! workers with tables that are out of date, so everything is handed to the kernel until the task
-//! works again. Work that is not done within the stall limit is a hang when the runtime's thread
-//! does not answer and uses no CPU time. A thread that computes, or a task that waits for a long
-//! dump, has [`PATIENCE`].
+//! The second is the guard: it checks that the control task does its work. Workers would use
+//! outdated tables while the control task hangs. The guard therefore gives everything back to the
+//! kernel until the task works again. If work is not done within the stall limit, the runtime's
+//! thread does not answer, and the thread uses no CPU time, that is a hang. A thread that computes,
+//! or a task that waits for a long dump, is given [`PATIENCE`].
 //!
-//! A control task without work has nothing to be late with. So the guard does not wake an idle
-//! control task to ask it; it sleeps until the kernel sends an event, and looks at the queue of
-//! requests once a second.
+//! An idle control task cannot be late. The guard does not wake it, but sleeps until the kernel
+//! sends an event. It checks the queue of requests once a second.
 
 use std::fs;
 use std::io;
@@ -28,36 +27,36 @@ use ports::KillSwitch;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-/// How long the control task has to stop before the guard ends the process.
+/// How long the control task may take to stop before the process is ended.
 const STOPPING: Duration = Duration::from_secs(2);
-/// How often the guard looks whether it has.
+/// How often conditions are checked while waiting.
 const STEP: Duration = Duration::from_millis(20);
-/// After the kill switch is empty, workers have this long to forward what they have.
+/// After the kill switch is emptied, workers have this long to forward the frames that they have.
 const LAST_FRAMES: Duration = Duration::from_millis(100);
 /// How long work may wait for a control task that computes, or that waits for the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the queue of requests is looked at while the kernel has no events.
+/// How often the queue of requests is checked while the kernel has no events.
 const IDLE: Duration = Duration::from_secs(1);
-/// So many looks make a stall limit.
+/// Number of checks within one stall limit.
 const LOOKS: u32 = 4;
-/// A longer stall limit means that nobody else forwards (standalone VNIs only).
+/// A longer stall limit means that the kernel cannot forward instead (standalone VNIs only).
 const LONGEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the two threads and the rest of the daemon share.
+/// State that the two threads and the rest of the daemon share.
 #[derive(Debug, Default)]
 pub struct Guarded {
-    /// There as soon as there is something to hand back.
+    /// Set by [`watch_control`], once something can be taken over.
     kill_switch: OnceLock<KillSwitch>,
-    /// The control task hangs.
+    /// Whether the control task hangs.
     hangs: AtomicBool,
-    /// How often it has.
+    /// How often the control task has hung.
     stalls: AtomicU64,
-    /// The daemon is about to end; everything is handed back.
+    /// Whether the daemon has given everything back and is about to end.
     stopped: AtomicBool,
 }
 
 impl Guarded {
-    /// Nothing needs to be handed back any more.
+    /// Records that everything is given back to the kernel.
     pub fn stopped(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -67,7 +66,7 @@ impl Guarded {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Empties the kill switch.
+    /// Empties the kill switch. Returns whether it was filled.
     fn hand_back(&self) -> Result<bool, ports::SteeringError> {
         self.kill_switch.get().map_or(Ok(false), KillSwitch::suspend)
     }
@@ -78,8 +77,8 @@ fn ending() -> SigSet {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().collect()
 }
 
-/// Keeps these signals for the thread of [`answer_signals`]. To be called before any thread is
-/// started.
+/// Blocks SIGTERM and SIGINT, so that the thread of [`answer_signals`] receives them. Must be
+/// called before any thread is started.
 ///
 /// # Errors
 /// As pthread_sigmask(3).
@@ -87,16 +86,15 @@ pub fn block_signals() -> io::Result<()> {
     Ok(ending().thread_block()?)
 }
 
-/// Starts the thread for SIGTERM and SIGINT. The first signal sends to the channel, which the
-/// control task's runtime listens to. When that does not stop the daemon, and on a second signal,
-/// the thread ends the process.
+/// Starts the thread that handles SIGTERM and SIGINT. The first signal sends to the returned
+/// channel. If the daemon does not stop in time, or on a second signal, the process is ended.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the thread cannot be created.
 pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
     let (stop, stopping) = mpsc::channel(1);
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        // It is older than what main gives up.
+        // The thread is started before main drops its capabilities.
         let _ = ports::confine::capabilities();
         let signals = ending();
         let Ok(signal) = signals.wait() else { return };
@@ -108,7 +106,8 @@ pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
             while Instant::now() < until && !guarded_too.hangs.load(Ordering::Relaxed) {
                 std::thread::sleep(STEP);
             }
-            // One that has handed everything back detaches its programs, which may take long.
+            // If everything is given back, the daemon is detaching its programs. That may take long
+            // and is not interrupted.
             if !guarded_too.stopped.load(Ordering::Relaxed) {
                 end_process(&guarded_too, signal);
             }
@@ -119,7 +118,7 @@ pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
     Ok(stopping)
 }
 
-/// Hands everything back and ends the process, without the control task.
+/// Gives everything back to the kernel and ends the process, without the control task.
 fn end_process(guarded: &Guarded, signal: Signal) -> ! {
     if guarded.hand_back().is_ok_and(|was_engaged| was_engaged) {
         std::thread::sleep(LAST_FRAMES);
@@ -127,33 +126,32 @@ fn end_process(guarded: &Guarded, signal: Signal) -> ! {
     end_by(signal)
 }
 
-/// Ends the process as the signal does that nobody handles.
+/// Ends the process by the signal's default action.
 fn end_by(signal: Signal) -> ! {
     let _ = ending().thread_unblock();
     let _ = raise(signal);
     std::process::exit(1)
 }
 
-/// What the guard knows the control task by.
+/// How the guard observes the control task.
 #[derive(Debug)]
 pub struct Watched {
-    /// Readable while events of the kernel wait.
+    /// Readable while kernel events wait to be read.
     pub events: OwnedFd,
-    /// Full or not, and how full.
+    /// The queue of requests. Its free capacity shows whether requests wait.
     pub requests: mpsc::Sender<Request>,
-    /// Changes with each turn of the control task.
+    /// Published with each turn of the control task.
     pub status: watch::Receiver<Status>,
     /// The runtime that the control task runs in.
     pub runtime: Handle,
-    /// Told when a hang is over.
+    /// Receives an event when a hang is over.
     pub journal: Journal,
 }
 
-/// Starts the thread that watches the control task. It must be called from the thread of the
-/// control task.
+/// Starts the guard thread. Must be called from the thread of the control task.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the thread cannot be created.
 pub fn watch_control(
     guarded: &Arc<Guarded>,
     kill_switch: KillSwitch,
@@ -179,13 +177,13 @@ pub fn watch_control(
     Ok(())
 }
 
-/// The thread's own state.
+/// The guard thread's own state.
 struct Guard {
     guarded: Arc<Guarded>,
     watched: Watched,
-    /// The folder of proc(5) of the control task's thread.
+    /// The directory of proc(5) of the control task's thread, with a slash at the end.
     statistics: String,
-    /// Answers of the runtime.
+    /// How often the runtime has answered [`Self::ping`].
     pongs: Arc<AtomicU64>,
     limit: Duration,
 }
@@ -193,7 +191,7 @@ struct Guard {
 impl Guard {
     fn run(&mut self) -> io::Result<()> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        // Once, so that a busy control task does not keep the guard busy, too.
+        // One-shot: otherwise every event of a busy control task would wake the guard.
         let mut once = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT, 0);
         epoll.add(self.watched.events.as_fd(), once)?;
         let idle = EpollTimeout::try_from(IDLE).unwrap_or(EpollTimeout::NONE);
@@ -217,7 +215,7 @@ impl Guard {
         self.guarded.stopped.load(Ordering::Relaxed)
     }
 
-    /// Whether the control task has something to do.
+    /// Whether requests or kernel events wait for the control task.
     fn work_waits(&self) -> bool {
         let requests = &self.watched.requests;
         let mut events = [PollFd::new(self.watched.events.as_fd(), PollFlags::POLLIN)];
@@ -227,7 +225,7 @@ impl Guard {
 
     /// Whether the control task has made a turn since the last call.
     fn has_turned(&mut self) -> bool {
-        // Neither takes the lock that a hanging task may hold.
+        // Neither call takes the lock that a hanging task may hold.
         let turned = self.watched.status.has_changed().unwrap_or(true);
         if turned {
             self.watched.status.mark_unchanged();
@@ -246,8 +244,8 @@ impl Guard {
         (used.unwrap_or(0), runs)
     }
 
-    /// Waits for a turn of the control task while there is work. Returns for how long it has made
-    /// none when that is a hang.
+    /// Waits until the control task makes a turn or no work is left. Returns how long it has made
+    /// none if that is a hang.
     fn wait_for_turn(&mut self) -> Option<Duration> {
         self.has_turned();
         let start = Instant::now();
@@ -266,14 +264,15 @@ impl Guard {
             let lives = used_now != used || runs || self.pongs.load(Ordering::Relaxed) != pongs;
             used = used_now;
             looks_without_sign = if lives { 0 } else { looks_without_sign + 1 };
-            // The first look has already waited, and sleeping takes a little longer than asked for.
+            // One check less than `LOOKS`: the first check comes after a wait as well, and each
+            // sleep takes a little longer than requested.
             if looks_without_sign + 1 >= LOOKS || start.elapsed() >= PATIENCE.max(self.limit) {
                 return Some(start.elapsed());
             }
         }
     }
 
-    /// Asks the runtime for a sign of life.
+    /// Spawns a task on the runtime that counts up `pongs`.
     fn ping(&self) {
         let pongs = Arc::clone(&self.pongs);
         drop(self.watched.runtime.spawn(async move {
@@ -281,14 +280,14 @@ impl Guard {
         }));
     }
 
-    /// Hands everything to the kernel until the control task has caught up.
+    /// Gives everything back to the kernel until the control task has caught up.
     fn hand_over(&self, hang: Duration) {
-        // Before anything that could wait for the task that hangs, such as a log line or memory.
+        // This comes first: a log line or an allocation could wait for the task that hangs.
         let handed_over = self.guarded.hand_back();
         self.guarded.hangs.store(true, Ordering::Relaxed);
         let start = Instant::now();
         match handed_over {
-            // Nothing is taken over, or no more.
+            // Nothing is taken over.
             Ok(false) => {}
             Ok(true) => {
                 self.guarded.stalls.fetch_add(1, Ordering::Relaxed);
@@ -322,8 +321,8 @@ impl Guard {
         }
     }
 
-    /// Waits for two turns, of which the second has read everything that waited when the first one
-    /// ended.
+    /// Waits for two turns: the second has read everything that waited when the first ended. One
+    /// turn is enough if no work is left.
     fn wait_until_caught_up(&self) {
         let before = self.turns();
         while !self.is_stopped() {
@@ -335,7 +334,7 @@ impl Guard {
         }
     }
 
-    /// May wait for a control task that hangs, which does not matter here.
+    /// This may block on a control task that hangs, which does no harm here.
     fn turns(&self) -> u64 {
         self.watched.status.borrow().turns
     }

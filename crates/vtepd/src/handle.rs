@@ -1,4 +1,4 @@
-//! The running takeover, as the control task changes it and as metrics and the API show it.
+//! Access to the running takeover for the control task, the metrics and the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,41 +22,42 @@ use crate::standalone::{ShownPort, Stations};
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 
-/// How long a worker may take to say what it has learned.
+/// How long a worker may take to answer which stations it has learned.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// See the module's description.
+/// The running takeover with the state around it. The control task changes it; metrics and the API
+/// read it.
 #[derive(Debug)]
 pub struct Handle {
     takeover: Mutex<Option<Takeover>>,
     snapshot: Mutex<Arc<Snapshot>>,
-    /// Why the last configuration was not taken over.
+    /// Why the last configuration was rejected.
     not_configured: Mutex<Option<String>>,
-    /// Why listeners are not open, by what they serve.
+    /// Why listeners are not open. The key is what they serve.
     not_served: Mutex<BTreeMap<&'static str, String>>,
     configurations: AtomicU64,
     /// Access ports, by their numbers.
     pub access: Vec<ShownPort>,
-    /// The numbers of those without their interfaces.
+    /// The numbers of access ports whose interfaces are gone.
     gone_ports: Mutex<BTreeSet<u16>>,
-    /// What each worker counts.
+    /// The counters of each worker.
     workers: Vec<Arc<Counters>>,
-    /// What the control room says of itself.
+    /// The status that the control task publishes.
     pub status: watch::Receiver<Status>,
     /// How programs are attached.
     pub hook: Hook,
     /// What the kernel can do.
     pub features: Features,
-    /// Whether frames may leave together, where the kernel can.
+    /// Whether super-frames and bundles may be used where the kernel supports them.
     pub gso: bool,
-    /// What the threads beside the control task know.
+    /// State that is shared with the guard threads.
     guarded: Arc<Guarded>,
     /// When the daemon was started.
     pub start: Instant,
 }
 
 impl Handle {
-    /// Nothing is published yet.
+    /// A handle for a takeover to which nothing has been published yet.
     pub fn new(
         takeover: Takeover,
         access: Vec<ShownPort>,
@@ -88,7 +89,7 @@ impl Handle {
         self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes by a publication from now on.
+    /// Applies an update: publishes its snapshot and changes what is steered.
     ///
     /// # Errors
     /// As [`Takeover::apply`].
@@ -101,7 +102,7 @@ impl Handle {
         }
     }
 
-    /// Forwards by this from now on; what is steered, and what is left, is as it was.
+    /// Publishes the snapshot of an update whose steering plan has not changed.
     ///
     /// # Errors
     /// As [`Takeover::publish`].
@@ -114,12 +115,13 @@ impl Handle {
         }
     }
 
-    /// What workers forward by.
+    /// The snapshot that was published last.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What all workers count; of VTEPs, those that they forward to now.
+    /// The sum of all workers' counters. VTEP counters are included for the VTEPs of the current
+    /// snapshot only.
     pub fn counters(&self) -> Arc<Counters> {
         if let [one] = self.workers.as_slice() {
             return Arc::clone(one);
@@ -138,7 +140,7 @@ impl Handle {
         self.workers.iter().map(of).collect()
     }
 
-    /// Wakes workers that the steering programs call, for as long as it is polled.
+    /// Wakes workers when steering programs request it through their ring buffer. Never returns.
     pub async fn pass_on_calls(&self) {
         let calls = self.takeover().as_mut().and_then(Takeover::take_calls);
         #[expect(
@@ -153,7 +155,7 @@ impl Handle {
             None
         });
         let Some(mut calls) = calls else { return std::future::pending().await };
-        // It fails only where the runtime ends.
+        // An error is possible only when the runtime shuts down.
         while let Ok(mut ready) = calls.readable_mut().await {
             for worker in ready.get_inner_mut() {
                 if let Some(takeover) = self.takeover().as_ref() {
@@ -164,7 +166,7 @@ impl Handle {
         }
     }
 
-    /// The stations that the workers' own bridges have learned; none without such bridges.
+    /// The stations that the workers' own bridges have learned. Empty without access ports.
     pub async fn stations(&self) -> Stations {
         if self.access.is_empty() {
             return Stations::new();
@@ -172,7 +174,8 @@ impl Handle {
         let answers = self.takeover().as_ref().map(Takeover::stations);
         let mut stations = Stations::new();
         for answer in answers.into_iter().flatten() {
-            // It fails where the worker ends or hangs, or somebody else has asked meanwhile.
+            // There is no answer if the worker ends or hangs, or if a later request has replaced
+            // this one.
             stations.extend(
                 timeout(ANSWER, answer).await.unwrap_or(Ok(Stations::new())).unwrap_or_default(),
             );
@@ -205,7 +208,7 @@ impl Handle {
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.replace_port(number, port))
     }
 
-    /// Notes whether an access port is without its interface.
+    /// Records whether the interface of an access port is gone.
     pub fn set_port_gone(&self, number: u16, gone: bool) {
         let mut all = self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner);
         if gone {
@@ -215,7 +218,7 @@ impl Handle {
         }
     }
 
-    /// Whether an access port is without its interface.
+    /// Whether the interface of an access port is gone.
     pub fn is_port_gone(&self, number: u16) -> bool {
         self.gone_ports.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
     }
@@ -225,12 +228,12 @@ impl Handle {
         self.takeover().as_ref().is_some_and(Takeover::is_engaged)
     }
 
-    /// The kill switch, where something can be taken over.
+    /// The kill switch; `None` after [`Self::stop`].
     pub fn kill_switch(&self) -> Option<KillSwitch> {
         self.takeover().as_ref().map(Takeover::kill_switch)
     }
 
-    /// Gives everything back to the kernel, and tells the guard once nothing is redirected any
+    /// Gives everything back to the kernel, and notifies the guard once nothing is redirected any
     /// more.
     ///
     /// # Errors
@@ -240,21 +243,21 @@ impl Handle {
         takeover.map_or(Ok(()), |takeover| takeover.stop(&self.guarded))
     }
 
-    /// What the steering programs decided; nothing where the kernel does not tell.
+    /// The counters of the steering programs; zeros if the kernel refuses.
     pub fn steering_counts(&self) -> SteeringCounts {
         let counts = self.takeover().as_ref().and_then(|takeover| takeover.steering_counts().ok());
         counts.unwrap_or_default()
     }
 
-    /// How the bypass is used; nothing where the kernel does not tell.
+    /// As [`Takeover::bypass`]; empty if the kernel refuses.
     pub fn bypass(&self) -> BypassState {
         let state = self.takeover().as_ref().and_then(|takeover| takeover.bypass().ok());
         state.unwrap_or_default()
     }
 
-    /// Looks again whether programs of others are in the way of the bypass: at these interfaces, or
-    /// without any at some, others each time. The kernel answers under a lock that others may hold
-    /// for long, so a thread of its own asks, and nothing waits for it.
+    /// Checks again whether programs of other software prevent the bypass: at these interfaces or,
+    /// with `None`, at the next few ports. The kernel answers under a lock that others may hold for
+    /// long. Therefore a blocking thread asks, and no lock is held meanwhile.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -270,13 +273,13 @@ impl Handle {
             (port, obstacle)
         };
         let found = spawn_blocking(move || ports.into_iter().map(look).collect()).await;
-        // It fails only where the runtime ends.
+        // An error is possible only when the runtime shuts down.
         let Ok(found) = found else { return Ok(()) };
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.review(found))
     }
 
-    /// Filters of others have come to these interfaces or left them: vtepd's own programs stay
-    /// behind them.
+    /// Moves vtepd's programs at these interfaces behind filters of other software that were added,
+    /// or back if those were removed.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -290,28 +293,28 @@ impl Handle {
             (ifindex, direction, ports::foreign_programs::hook_behind(ifindex, direction, hook))
         };
         let found = spawn_blocking(move || placed.into_iter().map(look).collect()).await;
-        // It fails only where the runtime ends.
+        // An error is possible only when the runtime shuts down.
         let Ok(found) = found else { return Ok(()) };
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.place_behind(found))
     }
 
-    /// One more configuration was taken over.
+    /// Records that a new configuration was accepted.
     pub fn configured(&self) {
         self.configurations.fetch_add(1, Ordering::Relaxed);
         self.set_not_configured(None);
     }
 
-    /// A configuration was not taken over, for this reason.
+    /// Records why the last configuration was rejected; `None` if it was accepted.
     pub fn set_not_configured(&self, reason: Option<String>) {
         *self.not_configured.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    /// Why the last configuration was not taken over.
+    /// Why the last configuration was rejected.
     pub fn not_configured(&self) -> Option<String> {
         self.not_configured.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Passes on a listener, or warns that there is none.
+    /// Returns the listener. With an error, logs and records it.
     pub fn note<T>(&self, what: &'static str, opened: Result<T, String>) -> Option<T> {
         match opened {
             Ok(listener) => Some(listener),
@@ -324,7 +327,7 @@ impl Handle {
         }
     }
 
-    /// A listener is open that was not.
+    /// Records that a listener is open now that was not before.
     pub fn served(&self, what: &'static str) {
         tracing::info!("{what} can be asked for now");
         self.not_served.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
@@ -335,12 +338,12 @@ impl Handle {
         self.not_served.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Configurations taken over, the first included.
+    /// How many configurations were accepted, including the first.
     pub fn configurations(&self) -> u64 {
         self.configurations.load(Ordering::Relaxed)
     }
 
-    /// The metrics' text.
+    /// The metrics in OpenMetrics text format.
     ///
     /// # Errors
     /// As [`telemetry::render`].

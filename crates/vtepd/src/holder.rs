@@ -1,4 +1,5 @@
-//! Whose an abstract Unix socket is. Every user may bind any such name; the kernel tells who did.
+//! The owner of an abstract Unix socket. Any user may bind any abstract name, so vtepd asks the
+//! kernel for the credentials of the listener (`SO_PEERCRED`).
 
 use std::fmt;
 use std::io;
@@ -12,19 +13,18 @@ use nix::sys::socket::{
 };
 use nix::unistd::geteuid;
 
-/// How long a socket whose queue is full gets to accept a connection. One that works accepts at
-/// once.
+/// How long to wait for room in the listener's queue of connections. A working listener accepts
+/// immediately.
 const FULL: Duration = Duration::from_secs(1);
-/// How often it is tried.
+/// Time between two attempts to connect.
 const STEP: Duration = Duration::from_millis(10);
 
 /// The process that listens on a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process id, as this process's PID namespace numbers it; 0 where it cannot be seen from
-    /// here.
+    /// Its process id in this process's PID namespace; 0 if it is not visible from there.
     pub pid: i32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
 }
 
@@ -32,7 +32,7 @@ impl Holder {
     /// The process that listens on an abstract name in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When nobody listens there, or the queue of who does stays full.
+    /// When nothing listens there, or the listener's queue stays full.
     pub fn of(name: &[u8]) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -51,7 +51,7 @@ impl Holder {
         Ok(Self { pid: credentials.pid(), uid: credentials.uid() })
     }
 
-    /// Whether it is root's, or this process's own user's.
+    /// Whether it runs as root or as the user of this process.
     pub fn is_trusted(self) -> bool {
         [0, geteuid().as_raw()].contains(&self.uid)
     }

@@ -1,10 +1,10 @@
-//! One vtepd per network namespace: an abstract Unix socket is the lock. It belongs to the
-//! namespace and goes with the process. By it a newer vtepd asks the running one to end
-//! (`--replace`), from whatever PID namespace.
+//! Ensures that one vtepd runs in each network namespace. An abstract Unix socket is the lock: it
+//! belongs to the network namespace and disappears with the process. A newer vtepd asks the running
+//! one to end through this socket (`--replace`), from any PID namespace.
 //!
-//! Any user may bind any abstract name. A name of a user who is neither root nor this process's own
-//! is no lock: where such a user has the usual name, vtepd takes one with a random ending, and
-//! everybody looks for those, too.
+//! Any user may bind any abstract name. A name that belongs neither to root nor to this process's
+//! own user is not a lock. If such a user holds the usual name, vtepd binds a name with a random
+//! suffix. The search for a running vtepd covers those names, too.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -22,57 +22,55 @@ use crate::privilege;
 
 /// Name of the socket, after the leading zero byte; `ss -xl` shows it as `@vtepd`.
 const NAME: &str = "vtepd";
-/// What is between the name and a random ending.
+/// Separates the name from a random suffix.
 const RANDOM: char = '.';
-/// What a successor says.
+/// The request of a successor.
 const END: &[u8] = b"end\n";
-/// How long a peer gets to say something.
+/// How long a peer may take to send its request.
 const SPEAKING: Duration = Duration::from_secs(1);
-/// How long the one before gets to end. It takes hooks off one by one, 7 to 31 ms each.
+/// How long a replaced vtepd may take to end. It detaches its hooks one by one.
 const LEAVING: Duration = Duration::from_secs(60);
-/// How long one that has ended may still hold the lock.
+/// How long a process that has ended may still hold the lock.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// The lock.
+/// The lock of a network namespace. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct Instance(UnixListener);
 
-/// The lock could not be had.
+/// The lock could not be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// Somebody has it.
+    /// Another vtepd holds it.
     #[error(
         "another vtepd ({}) has this network namespace already; take over from it with --replace, stop it first, or run in \
          another namespace", process(*.pid)
     )]
     Running {
-        /// Process id, as this process's PID namespace numbers it; 0 where it cannot be seen from
-        /// here.
+        /// Process id in this process's PID namespace; 0 if the process is not visible from there.
         pid: i32,
     },
-    /// The one that was to be replaced stays.
+    /// The vtepd that was to be replaced does not end.
     #[error("the running vtepd ({}) was asked to end and has not; stop it first", process(*.pid))]
     Stays {
-        /// As above.
+        /// As in [`InstanceError::Running`].
         pid: i32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("the lock of this network namespace (abstract socket @vtepd) cannot be had: {0}")]
     System(#[from] io::Error),
 }
 
-/// How a process is called that may be in another PID namespace, as another container's is.
+/// Describes a process that may be in another PID namespace, for example in another container.
 pub fn process(pid: i32) -> String {
     if pid == 0 { "in another container".to_owned() } else { format!("process {pid}") }
 }
 
 impl Instance {
-    /// Takes the lock of the calling thread's network namespace. One that was killed a moment ago
-    /// may still have it: the kernel takes its time with the sockets of the dead, which are waited
-    /// for.
+    /// Acquires the lock of the calling thread's network namespace. The kernel closes the sockets
+    /// of a killed process with a delay. A lock that such a process still holds is waited for.
     ///
     /// # Errors
-    /// When another vtepd has it.
+    /// When another vtepd holds it.
     pub async fn lock() -> Result<Self, InstanceError> {
         let start = Instant::now();
         loop {
@@ -88,7 +86,7 @@ impl Instance {
     }
 
     fn try_lock() -> Result<Self, InstanceError> {
-        // Under whatever name.
+        // The name of a running vtepd may have a random suffix.
         if let Some((_, Holder { pid, .. })) = running_one() {
             return Err(InstanceError::Running { pid });
         }
@@ -100,7 +98,7 @@ impl Instance {
         if let Ok(holder) = &holder
             && holder.is_trusted()
         {
-            // It came this moment.
+            // Another vtepd bound the name after the check above.
             return Err(InstanceError::Running { pid: holder.pid });
         }
         let name =
@@ -109,7 +107,7 @@ impl Instance {
             .map_or_else(|error| format!("who does not answer ({error})"), |who| who.to_string());
         tracing::warn!("the abstract socket @{NAME} is held by {who}: this vtepd's is @{name}");
         let bound = Self::bind(&name)?;
-        // Of two that come at once, at most one stays.
+        // If two processes get here at the same time, at most one keeps its lock.
         match running_ones().find(|(other, _)| *other != name) {
             Some((_, Holder { pid, .. })) => Err(InstanceError::Running { pid }),
             None => Ok(bound),
@@ -122,7 +120,7 @@ impl Instance {
         Ok(Self(UnixListener::from_std(listener)?))
     }
 
-    /// Takes the lock; one that has it is asked to end, and waited for.
+    /// Acquires the lock. A vtepd that holds it is asked to end, and waited for.
     ///
     /// # Errors
     /// When it does not end within a minute.
@@ -137,7 +135,7 @@ impl Instance {
         stream.set_nonblocking(true)?;
         let mut stream = UnixStream::from_std(stream)?;
         stream.write_all(END).await?;
-        // It says nothing; its end is heard. Whether that was in order or not is the same here.
+        // The running vtepd closes the connection when it ends. An error means the same.
         let mut word = [0];
         let gone = timeout(LEAVING, stream.read(&mut word)).await;
         let _ = gone.map_err(|_| InstanceError::Stays { pid })?;
@@ -147,8 +145,9 @@ impl Instance {
         }
     }
 
-    /// Waits for a successor that may ask this process to end. It takes the end of the connection
-    /// for the end of this process.
+    /// Waits for a successor that may ask this process to end. The caller must keep the returned
+    /// connection open until this process has released everything, because the successor waits for
+    /// its end.
     pub async fn successor(&self) -> UnixStream {
         loop {
             let Ok((mut stream, _)) = self.0.accept().await else {
@@ -156,7 +155,7 @@ impl Instance {
                 continue;
             };
             let Ok(peer) = stream.peer_cred() else { continue };
-            // Before any time is given to it: everybody may connect.
+            // Checked before waiting for a request: any user may connect.
             if ![0, geteuid().as_raw()].contains(&peer.uid()) {
                 continue;
             }
@@ -165,7 +164,7 @@ impl Instance {
             if !matches!(spoken, Ok(Ok(_))) || said != END {
                 continue;
             }
-            // A successor in another container cannot be looked at.
+            // The capabilities of a process in another PID namespace cannot be read.
             let pid = peer.pid().filter(|pid| *pid != 0);
             match pid.map_or(Ok(()), |pid| privilege::check(Some(pid))) {
                 Ok(()) => return stream,
@@ -175,8 +174,8 @@ impl Instance {
     }
 }
 
-/// The process that has the lock of the calling thread's network namespace, as
-/// [`InstanceError::Running`] has it.
+/// The process that holds the lock of the calling thread's network namespace. The id is as in
+/// [`InstanceError::Running`].
 pub fn running() -> Option<i32> {
     running_one().map(|(_, holder)| holder.pid)
 }
@@ -185,9 +184,9 @@ fn running_one() -> Option<(String, Holder)> {
     running_ones().next()
 }
 
-/// The names that may be a vtepd's lock and that a user holds who may run one, with their holders.
+/// The names that may be locks of vtepd and whose holders are trusted, with the holders.
 fn running_ones() -> impl Iterator<Item = (String, Holder)> {
-    // Of the calling thread's network namespace.
+    // The sockets of the calling thread's network namespace.
     let sockets = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     let is_lock = |name: &str| {
         let rest = name.strip_prefix(NAME)?;
@@ -205,7 +204,7 @@ fn running_ones() -> impl Iterator<Item = (String, Holder)> {
     })
 }
 
-/// Whether a process is dead, or cannot be seen from here.
+/// Whether a process is dead, or not visible in this PID namespace.
 fn is_ending(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     // The state follows the name, which stands in parentheses (proc(5)).

@@ -1,4 +1,5 @@
-//! The listeners for metrics and API. vtepd forwards without them, and opens them once it can.
+//! The listeners for metrics and the API. vtepd forwards without them, and tries again until they
+//! can be opened.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -10,13 +11,13 @@ use telemetry::Metrics;
 use crate::handle::Handle;
 use crate::holder::Holder;
 
-/// How often an address is tried again that another process has.
+/// Time between two attempts to open the API's socket.
 pub const AGAIN: Duration = Duration::from_secs(5);
 
-/// A listener, or why there is none, as a sentence.
+/// A listener, or a sentence that explains why there is none.
 pub type Opened<T> = Result<T, String>;
 
-/// Opens the metrics' listener.
+/// Opens the listener for metrics.
 pub fn metrics(address: SocketAddr) -> Opened<TcpListener> {
     telemetry::bind(address).map_err(|error| {
         let owner = if error.is_taken() { tcp_owner(address) } else { None };
@@ -48,10 +49,10 @@ fn with_holder(error: &str, holder: Option<String>) -> String {
     }
 }
 
-/// Serves metrics until what it returns is dropped.
+/// Serves metrics until the returned value is dropped.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the thread cannot be created.
 pub fn serve_metrics(
     address: SocketAddr,
     opened: Opened<TcpListener>,
@@ -62,7 +63,7 @@ pub fn serve_metrics(
     Metrics::serve(address, listener, move || served.served(METRICS), move || text.render())
 }
 
-/// The API's listener, once it can be had; never, without an address.
+/// The API's listener, as soon as it can be opened. Without an address it waits forever.
 pub async fn await_api(
     address: Option<Address>,
     opened: Option<Opened<Listener>>,
@@ -83,6 +84,6 @@ pub async fn await_api(
     }
 }
 
-/// What a warning is about.
+/// Names of the services in log lines and warnings.
 const METRICS: &str = "metrics";
 const API: &str = "the API";

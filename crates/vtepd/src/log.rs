@@ -1,8 +1,8 @@
 //! The log: lines go through a bounded queue to a thread that writes them to standard error.
 //!
-//! A write to a terminal or pipe that nobody reads blocks for as long as nobody reads. Only the
-//! log's own thread may block there. Lines that find the queue full are lost; they are counted, and
-//! the log says so once it is read again.
+//! Writing to a terminal or pipe blocks while its reader does not read. Only the log's own thread
+//! may block there. Lines that find the queue full are dropped and counted. Once writing works
+//! again, the log reports how many were dropped.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,31 +11,31 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written.
+/// Capacity of the queue, in lines.
 const QUEUE: usize = 4096;
-/// How long the end of the process waits for the lines that are left.
+/// How long the end of the process waits for the remaining lines.
 const LAST_LINES: Duration = Duration::from_millis(500);
-/// How often the end of the process looks whether the queue has room again.
+/// How often the end of the process checks whether the queue has room again.
 const FULL: Duration = Duration::from_millis(5);
 
 /// Lines lost so far.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines of the log are lost because they were not read in time.
+/// How many log lines were lost because they were not read in time.
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// What the log's thread is given.
+/// An entry of the queue.
 #[derive(Debug)]
 enum Entry {
-    /// One line, or several.
+    /// One or more lines.
     Text(Vec<u8>),
-    /// Tell this channel that everything before it is written.
+    /// Notifies this channel when everything before it is written.
     Flush(Sender<()>),
 }
 
-/// The queue's end that lines are written to. Writing never blocks.
+/// The sending end of the queue. Writing never blocks.
 #[derive(Debug, Clone)]
 pub struct Log(SyncSender<Entry>);
 
@@ -43,11 +43,11 @@ impl Log {
     /// Starts the thread that writes to standard error.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the thread cannot be created.
     pub fn start() -> io::Result<Self> {
         let (entries, queue) = sync_channel(QUEUE);
         std::thread::Builder::new().name("log".to_owned()).spawn(move || {
-            // It needs none, and is older than what main gives up.
+            // The thread needs no capabilities, and is started before main drops them.
             let _ = ports::confine::capabilities();
             write_all(&queue);
         })?;
@@ -61,7 +61,7 @@ impl Log {
         }
     }
 
-    /// Waits until everything is written, or for half a second: nobody may ever read it.
+    /// Waits until everything is written, but at most half a second: the reader may never read.
     pub fn finish(&self) {
         let until = Instant::now() + LAST_LINES;
         let (done, written) = channel();
@@ -95,7 +95,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// The thread. A log that cannot be written any more, as its reader has gone, is no reason to end.
+/// The thread. Write errors are ignored: vtepd does not end because the reader of its log has gone.
 fn write_all(queue: &Receiver<Entry>) {
     let mut reported = 0;
     while let Ok(entry) = queue.recv() {

@@ -1,4 +1,4 @@
-//! The daemon: reads the configuration, assembles the rooms, and takes them apart again.
+//! The daemon: reads the configuration, starts all parts in order, and stops them in reverse.
 
 mod access_ports;
 mod api;
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
             Err(error) => failed(&format!("{}: {error}", folder.display())),
         };
     }
-    // Before the first thread. What only looks is ended by the signals themselves.
+    // Signals must be blocked before the first thread starts. A dry run keeps the default actions,
+    // so a signal ends it.
     if !arguments.dry_run
         && let Err(error) = guard::block_signals()
     {
@@ -55,22 +56,23 @@ fn main() -> ExitCode {
     };
     let ended = runtime.block_on(daemon::run(&arguments));
     if let Err(error) = &ended {
-        // It cannot fail: what finds no room is counted.
+        // This cannot fail: lines that do not fit are counted.
         let _ = writeln!(log, "vtepd: {error}");
     }
-    // A thread may wait for an answer of the kernel, which nobody needs any more.
+    // A blocking thread may still wait for an answer of the kernel. The result is no longer needed.
     runtime.shutdown_background();
     log.finish();
     if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn failed(reason: &str) -> ExitCode {
-    // Nobody may be there to read it.
+    // An error is ignored: standard error may be closed.
     let _ = writeln!(std::io::stderr(), "vtepd: {reason}");
     ExitCode::FAILURE
 }
 
-/// Logs go to standard error: warnings, and what is taken over or left.
+/// Logs go to standard error. The default level shows warnings, and which VNIs are taken over or
+/// stay with the kernel.
 fn start_log(arguments: &Arguments, writer: Log) {
     let default = match arguments.verbose {
         0 => "warn,control=info,vtepd=info",

@@ -1,4 +1,4 @@
-//! What telemetry shows beside the worker's counters.
+//! What the metrics show in addition to the workers' counters.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,13 +10,12 @@ use ports::{BypassState, PortCounts, SteeringCounts};
 use tables::Snapshot;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
 
-/// The ports of bridges: what the control room says of them, and what steering could not do or has
-/// counted.
+/// The bridge ports: the decision of the control task, errors of steering, and its counters.
 pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
     let view = |port: &PortDecision| {
         let refused = || bypass.refused.get(&port.ifindex).cloned();
         let counts = bypass.ports.get(&port.ifindex);
-        // In between, it is about to be attached.
+        // The control task has decided, but steering has not attached the programs yet.
         let missing = || counts.is_none().then(|| "it is not attached yet".to_owned());
         let reason = port.reason.map(|reason| reason.to_string()).or_else(refused).or_else(missing);
         PortView {
@@ -33,7 +32,7 @@ pub fn ports(status: &Status, bypass: &BypassState) -> Vec<PortView> {
     status.ports.iter().map(view).collect()
 }
 
-/// Joins what the control room says of itself with what is forwarded by.
+/// Combines the status of the control task with the snapshot and the counters.
 pub fn view(
     status: &Status,
     snapshot: &Snapshot,

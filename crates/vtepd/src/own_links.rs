@@ -1,6 +1,6 @@
-//! The interfaces of vtepd's own that lie in the leaf's namespace, watched: without them frames
-//! that the steering programs redirect are lost. One that is set down is set up again. When one is
-//! deleted, the kernel gets everything back at once.
+//! Watches vtepd's own interfaces in the leaf's namespace. Without them, frames that the steering
+//! programs redirect are lost. An interface that is set down is set up again. If one is deleted,
+//! everything is given back to the kernel immediately.
 
 use std::io;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use tokio::time::sleep;
 
 use crate::handle::Handle;
 
-/// How often they are looked at where the kernel does not tell.
+/// How often the interfaces are checked if the kernel's notifications cannot be used.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// An interface of vtepd's own cannot be used any more. The kernel forwards everything.
+/// An interface of vtepd cannot be used any more. The kernel forwards everything.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnLinkError {
-    /// Somebody deleted it, renamed it or moved it to another namespace.
+    /// The interface was deleted, renamed or moved to another namespace.
     #[error(
         "the interface {0} is gone: somebody deleted, renamed or moved it, and vtepd cannot forward without it; the kernel forwards everything"
     )]
     Gone(String),
-    /// It was down, and could not be set up.
+    /// The interface was down and could not be set up.
     #[error(
         "the interface {name} was set down and cannot be set up again ({source}); the kernel forwards everything"
     )]
     Down {
-        /// Which.
+        /// Its name.
         name: String,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Watches until one cannot be used any more.
+/// Watches the interfaces and repairs them. Returns once one cannot be used any more.
 pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
     let mut monitor = LinkMonitor::open()
         .inspect_err(|error| {
@@ -43,7 +43,7 @@ pub async fn watch(shown: Arc<Handle>, journal: Journal) -> OwnLinkError {
         })
         .ok();
     loop {
-        // What changed before the first event.
+        // The first pass covers changes before the monitor was opened.
         match shown.repair() {
             Ok(repaired) => {
                 for name in repaired {

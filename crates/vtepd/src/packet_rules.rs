@@ -3,10 +3,10 @@
 use control::PacketFilters;
 use netlink::RuleChain;
 
-/// Rules of one kind, or why they could not be read.
+/// The chains of one kind, or why they could not be read.
 type Rules = Result<Vec<RuleChain>, String>;
 
-/// See the module's description.
+/// The packet filter rules of a network namespace, as they were read last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PacketRules {
     nftables: Rules,
@@ -14,25 +14,25 @@ pub struct PacketRules {
 }
 
 impl PacketRules {
-    /// Reads them in the calling thread's network namespace.
+    /// Reads all rules in the calling thread's network namespace.
     #[must_use]
     pub fn read() -> Self {
         Self { nftables: nftables(), legacy: legacy() }
     }
 
-    /// Those of iptables as they are now, and those of nftables where wanted.
+    /// Reads the legacy iptables rules again and, if `nftables` is set, also those of nftables.
     #[must_use]
     pub fn read_again(self, nftables: bool) -> Self {
         let nftables = if nftables { self::nftables() } else { self.nftables };
         Self { nftables, legacy: legacy() }
     }
 
-    /// Whether those of nftables could not be read.
+    /// Whether the nftables rules could not be read.
     pub const fn is_unread(&self) -> bool {
         self.nftables.is_err()
     }
 
-    /// What VNIs are compared with.
+    /// The filters in the form in which eligibility checks use them.
     #[must_use]
     pub fn filters(&self) -> PacketFilters {
         let all = [&self.nftables, &self.legacy];

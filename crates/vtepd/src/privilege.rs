@@ -1,15 +1,15 @@
-//! Whether another process may change what vtepd does: it needs CAP_NET_ADMIN, as for `ip link`.
-//! User 0 alone, as in a container without capabilities, is not enough.
+//! Whether another process may change vtepd's state. It needs CAP_NET_ADMIN, as for `ip link`. User
+//! 0 without that capability, as in a restricted container, is not enough.
 
 use std::fs;
 
 /// `CAP_NET_ADMIN` (`include/uapi/linux/capability.h`).
 const NET_ADMIN: u32 = 12;
 
-/// Whether this process may change what vtepd does, or why it may not.
+/// Checks whether the process with this id may change vtepd's state.
 ///
 /// # Errors
-/// When it has not the capability, or is not seen from here.
+/// Why it may not: it lacks the capability, or it is not visible from this PID namespace.
 pub fn check(pid: Option<i32>) -> Result<(), String> {
     let Some(pid) = pid.filter(|pid| *pid > 0) else {
         return Err("the process that asks is in another PID namespace, so its capabilities cannot be seen; ask from \
@@ -21,7 +21,7 @@ pub fn check(pid: Option<i32>) -> Result<(), String> {
         fs::read_to_string(&path).map_err(|error| format!("{path} cannot be read: {error}"))
     };
     let pid = pid.to_string();
-    // In a user namespace of its own, a process has all capabilities, which mean nothing here.
+    // In a user namespace of its own, a process has all capabilities, but they do not apply here.
     if read(&pid, "uid_map")? != read("self", "uid_map")? {
         return Err(format!("process {pid} is in another user namespace"));
     }

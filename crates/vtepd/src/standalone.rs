@@ -20,14 +20,13 @@ use wire::{MacAddr, Vni};
 
 /// The UDP port of VXLAN (RFC 7348 section 5).
 const UDP_PORT: u16 = 4789;
-/// How long a silent station is remembered unless told otherwise: IEEE 802.1Q-2022 table 8-6, and
-/// the kernel's bridge.
+/// Default ageing time of a silent station: IEEE 802.1Q-2022 table 8-6, and the kernel's bridge.
 const AGEING: Duration = Duration::from_secs(300);
-/// MTU of a TAP unless told otherwise: what fits an underlay of 1500 bytes.
+/// Default MTU of a TAP: what fits an underlay of 1500 bytes.
 const TAP_MTU: u32 = 1450;
 /// Queues that a TAP may have (`MAX_TAP_QUEUES`, `drivers/net/tun.c`).
 const QUEUES: std::ops::RangeInclusive<u16> = 1..=256;
-/// `IFNAMSIZ`, with the zero at the end.
+/// `IFNAMSIZ`: the longest interface name, including the terminating zero.
 const NAME: usize = 16;
 
 /// One `[[standalone]]` table of the file.
@@ -54,7 +53,8 @@ pub struct Section {
     ports: Vec<PortSection>,
 }
 
-/// The tables, which are a list even where there is one.
+/// Reads the `[[standalone]]` tables. The error for a single `[standalone]` table names the missing
+/// brackets.
 pub fn sections<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Section>, D::Error> {
     struct Tables;
     impl<'de> Visitor<'de> for Tables {
@@ -104,10 +104,10 @@ pub(crate) enum Owner {
     Name(String),
 }
 
-/// What the configuration file describes.
+/// The standalone VNIs of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standalone {
-    /// The VNIs, for the control room.
+    /// The VNIs, for the control task.
     pub vnis: Vec<StandaloneVni>,
     ports: Vec<Port>,
 }
@@ -119,12 +119,12 @@ struct Port {
     kind: PortKind,
 }
 
-/// An access port, for who shows it.
+/// An access port, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownPort {
-    /// Whose it is.
+    /// The VNI of the port.
     pub vni: Vni,
-    /// How long silent stations of the VNI are remembered; `None`: for ever.
+    /// How long silent stations of the VNI are kept; `None` means forever.
     pub ageing: Option<Duration>,
     /// The interface's name.
     pub name: String,
@@ -146,10 +146,10 @@ impl PortKind {
 }
 
 impl Standalone {
-    /// Makes sense of the file's tables.
+    /// Checks the file's tables and converts them.
     ///
     /// # Errors
-    /// The key that is wrong, and why.
+    /// The key with a wrong value, and the problem.
     pub fn parse(sections: &[Section]) -> Result<Self, (String, String)> {
         let mut standalone = Self::default();
         for (section, index) in sections.iter().zip(1..) {
@@ -205,12 +205,12 @@ impl Standalone {
         Ok(standalone)
     }
 
-    /// Whether the file describes none: netdevs are taken over.
+    /// Whether the file describes no VNIs. Then vtepd takes over netdevs instead.
     pub const fn is_empty(&self) -> bool {
         self.vnis.is_empty()
     }
 
-    /// The ports as they are shown, by their numbers.
+    /// The ports in the order of their numbers.
     pub fn shown(&self) -> Vec<ShownPort> {
         let shown = |port: &Port| ShownPort {
             vni: port.vni,
@@ -220,7 +220,7 @@ impl Standalone {
         self.ports.iter().map(shown).collect()
     }
 
-    /// Opens the port of this number once more, in the calling thread's namespace.
+    /// Opens the port of this number again, in the calling thread's network namespace.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -228,15 +228,15 @@ impl Standalone {
         self.ports.get(usize::from(number)).map_or(Ok(AccessPort::Gone), Port::open)
     }
 
-    /// Each tunnel end's UDP port, as it is tried.
+    /// Claims the UDP port of each local address, one with each step of the iterator.
     fn claims(&self) -> impl Iterator<Item = Result<UdpSocket, AccessError>> {
         let ends: BTreeSet<_> =
             self.vnis.iter().map(|vni| (vni.local, vni.destination_port)).collect();
         ends.into_iter().map(|(local, port)| claim(local, port))
     }
 
-    /// What of it could not be had now: addresses, UDP ports and interfaces. Nothing is kept, and
-    /// TAPs are not tried.
+    /// Why the standalone VNIs could not start now: addresses, UDP ports and interfaces that are
+    /// missing or in use. Everything is released again. TAPs are not checked.
     pub fn obstacles(&self) -> Vec<AccessError> {
         let claims = self.claims().filter_map(Result::err);
         let ports = self.ports.iter().filter_map(|port| match &port.kind {
@@ -251,13 +251,12 @@ impl Standalone {
         claims.chain(ports).collect()
     }
 
-    /// Opens the ports and claims the UDP ports, in the calling thread's namespace, for so many
-    /// workers: VNIs are dealt over them, so that there are never more workers than VNIs. Without
-    /// VNIs, each has nothing.
+    /// Opens the ports and claims the UDP ports, in the calling thread's network namespace. The
+    /// VNIs are distributed over the workers, so there are never more workers than VNIs. Without
+    /// VNIs, each worker gets an empty share.
     ///
     /// # Errors
-    /// When an interface or an address is not there, somebody else has it, or a privilege is
-    /// missing.
+    /// When an interface or an address is missing or in use, or a privilege is missing.
     pub fn open(&self, settings: &Settings, workers: usize) -> Result<Access, AccessError> {
         let workers = if self.is_empty() { workers } else { workers.min(self.vnis.len()) };
         let claims = self.claims().collect::<Result<_, _>>()?;
@@ -384,34 +383,34 @@ fn is_station(address: Ipv4Addr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
 }
 
-/// The access ports could not be had.
+/// An access port could not be opened, or a UDP port could not be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// A port.
+    /// An access port could not be opened.
     #[error("standalone VNI {vni}: port {name}: {source}")]
     Port {
-        /// Whose.
+        /// The VNI of the port.
         vni: Vni,
-        /// Its name.
+        /// The port's name.
         name: String,
         /// Why.
         source: io::Error,
     },
-    /// The UDP port.
+    /// A UDP port could not be claimed.
     #[error("UDP port {port} of {local} cannot be had: {problem}")]
     Claim {
         /// The address.
         local: Ipv4Addr,
         /// The port.
         port: u16,
-        /// Why, and what to do.
+        /// The problem, and what to do.
         problem: String,
     },
 }
 
-/// Takes a UDP port that vtepd's steering programs receive from. The socket gets only what they do
-/// not want, and nobody reads it: without it the kernel would answer that with "port unreachable",
-/// and a vxlan netdev could have the port as well.
+/// Reserves a UDP port whose packets the steering programs redirect. The socket receives only what
+/// they pass, and vtepd never reads it. Without it the kernel would answer such packets with "port
+/// unreachable", and a vxlan netdev could use the port as well.
 fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
     let failed = |error: io::Error| {
         AccessError::Claim {
@@ -433,8 +432,8 @@ fn claim(local: Ipv4Addr, port: u16) -> Result<UdpSocket, AccessError> {
     Ok(socket)
 }
 
-/// What arrives on an access port goes to the overlay alone: an interface that somebody is reached
-/// by must not become one.
+/// Refuses an interface that has an IPv4 address: frames of an access port go to the overlay alone,
+/// so the address would become unreachable.
 fn vacant(name: &str) -> io::Result<()> {
     let addresses = getifaddrs()?;
     let of = |found: nix::ifaddrs::InterfaceAddress| {
@@ -451,33 +450,34 @@ fn vacant(name: &str) -> io::Result<()> {
     }
 }
 
-/// Stations, as they are shown.
+/// Stations that bridges of workers have learned.
 pub type Stations = Vec<Station>;
 
-/// What there is without a kernel bridge.
+/// Opened access ports and claimed UDP ports, for all workers.
 #[derive(Debug, Default)]
 pub struct Access {
-    /// See [`claim`].
+    /// The sockets of [`claim`].
     pub claims: Vec<UdpSocket>,
     /// One for each worker.
     pub shares: Vec<WorkerPorts>,
 }
 
-/// What a worker without a kernel bridge reads and writes, and goes by.
+/// The access ports of one worker, and its bridge. Empty unless there are standalone VNIs.
 #[derive(Debug, Default)]
 pub struct WorkerPorts {
-    /// Its VNIs: no other worker has them.
+    /// Its VNIs. Each VNI belongs to one worker.
     pub vnis: Vec<Vni>,
-    /// Their ports.
+    /// The ports of these VNIs.
     pub ports: Vec<AccessPort>,
-    /// Those ports' numbers among all workers'.
+    /// The ports' numbers among all workers' ports.
     pub numbers: Vec<u16>,
-    /// What forwards between them.
+    /// Forwards between these ports and the underlay.
     pub bridge: Option<Bridge>,
 }
 
 impl crate::worker::Engine {
-    /// Takes ports whose interfaces have come back; the one with a pending batch when that is done.
+    /// Takes over ports that were opened again. A port with a pending batch must be kept until the
+    /// batch is sent.
     fn take_new_ports(&mut self) {
         if self.pending.port.is_some() {
             return;
@@ -491,12 +491,12 @@ impl crate::worker::Engine {
         }
     }
 
-    /// One batch of each access port, or a part of one that has many copies. Returns how many
-    /// frames there were.
+    /// Processes one batch of each access port, or one part of a batch whose frames have many
+    /// copies. Returns how many frames there were.
     pub(crate) fn turn_ports(&mut self, snapshot: &tables::Snapshot, now: Instant) -> usize {
         let mut moved = 0;
         self.take_new_ports();
-        // The port with a pending batch is next, and those behind it.
+        // Continues with the port that has a pending batch, then with those behind it.
         let pending = self.pending.port.take();
         for number in pending.map_or(0, |(number, _)| number)..self.access.len() {
             let (before, rest) = self.access.split_at_mut(number);
@@ -531,16 +531,16 @@ impl crate::worker::Engine {
                     *number = self.numbers.get(usize::from(*number)).copied().unwrap_or(*number);
                 }
             }
-            // Who asked may be gone.
+            // An error means that the receiver no longer waits.
             let _ = asker.send(stations);
         }
         moved
     }
 }
 
-/// Sends what the pipeline has made: each run of frames for the same port, or for uplinks, at once.
-/// The ports are those before the one that the frames came from, and those behind it: none goes
-/// back there.
+/// Sends the pipeline's output. Each run of frames for the same port, or for uplinks, is sent
+/// together. `before` and `behind` are all ports except the one that the frames came from: no frame
+/// is sent back there.
 pub(crate) fn deliver(
     (before, behind): (&mut [AccessPort], &mut [AccessPort]),
     uplinks: &mut PacketSocket,

@@ -1,5 +1,5 @@
-//! The takeover of one namespace: punt pairs, steering programs and the worker, put together and
-//! taken apart in the right order.
+//! The takeover of one namespace: punt pairs, steering programs and workers, set up and removed in
+//! the right order.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,48 +22,49 @@ use crate::own_links::OwnLinkError;
 use crate::standalone::{Access, Stations};
 use crate::worker::{BypassTargets, Sockets, Worker, WorkerOptions};
 
-/// See the module's description.
+/// Punt pairs, steering programs and workers of one network namespace. [`Takeover::stop`] gives
+/// everything back to the kernel.
 #[derive(Debug)]
 pub struct Takeover {
     steering: Steering,
     workers: Vec<Worker>,
-    /// What workers are called by, until somebody has asked for it.
+    /// The ring buffer through which steering programs wake workers, until [`Self::take_calls`].
     calls: Option<Wakeups>,
     engaged: bool,
-    /// Standalone: nobody else gets these UDP ports, until all workers have ended.
+    /// Standalone: bound sockets that reserve the VXLAN UDP ports until all workers have ended.
     _claims: Vec<UdpSocket>,
-    /// Dropped last: with them go the far ends that workers read.
+    /// Dropped last, because it removes the far ends that workers read.
     punts: Vec<PuntPairs>,
     _private: PrivateNamespace,
 }
 
-/// The takeover could not begin, go on or end.
+/// An error while starting, changing or stopping a takeover.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
-    /// No private namespace.
+    /// The private network namespace could not be created.
     #[error("a private network namespace could not be made: {0}; vtepd needs CAP_SYS_ADMIN")]
     Namespace(io::Error),
-    /// No punt pair.
+    /// A punt pair could not be created.
     #[error(transparent)]
     PuntPair(#[from] PuntError),
-    /// No steering.
+    /// The steering programs could not be loaded or changed.
     #[error(transparent)]
     Steering(#[from] SteeringError),
-    /// No socket to send with.
+    /// An AF_PACKET socket could not be opened.
     #[error("no AF_PACKET socket: {0}; vtepd needs CAP_NET_RAW")]
     Socket(io::Error),
-    /// No worker, or it ended.
+    /// A worker could not be started, or ended with an error.
     #[error("the worker: {0}")]
     Worker(io::Error),
 }
 
 impl Takeover {
-    /// Sets everything up, in the calling thread's namespace. Nothing is redirected before the
-    /// first [`Self::apply`]. `confine` is called when everything that needs many privileges is
-    /// done, `stopped` when a worker ends.
+    /// Sets everything up, in the calling thread's network namespace. Nothing is redirected before
+    /// the first [`Self::apply`]. `confine` is called as soon as the remaining steps need few
+    /// privileges. `stopped` is called when a worker ends.
     ///
     /// # Errors
-    /// When a privilege or a kernel feature is missing; what was made is taken away again.
+    /// When a privilege or a kernel feature is missing. What was set up is removed again.
     pub fn prepare(
         (hook, features): (Hook, Features),
         stall_limit: Duration,
@@ -83,7 +84,7 @@ impl Takeover {
             }
         }
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
-        // Access ports have no netdevs.
+        // Access ports have no netdevs that the longest frame could follow from.
         let standalone = shares.iter().any(|share| !share.ports.is_empty());
         let longest = if standalone { RingSize::LONGEST } else { ports::longest_frame() };
         let create = |worker| PuntPairs::create(worker, &private, features, longest);
@@ -95,8 +96,8 @@ impl Takeover {
         for punts in &punts {
             punts.up(&private)?;
         }
-        // What follows needs less, as does everything later. Workers have no more than the thread
-        // that starts them.
+        // Everything later needs few privileges. Workers inherit the restrictions of the thread
+        // that starts them, so this comes before them.
         confine();
         let taken = || TakeoverError::Socket(io::Error::other("the punt's socket is gone"));
         let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
@@ -135,12 +136,12 @@ impl Takeover {
         })
     }
 
-    /// Forwards by this snapshot and redirects what the plan has: what is no longer wanted is given
-    /// back first, what is new is redirected once the worker knows it. The kill switch is filled
-    /// when this is called for the first time.
+    /// Publishes the snapshot to the workers and applies the steering plan. VNIs that are no longer
+    /// taken over are given back first. New ones are redirected once the workers have the snapshot.
+    /// The first call fills the kill switch.
     ///
     /// # Errors
-    /// The first thing that steering could not do; the rest is done all the same.
+    /// The first error of steering. The rest of the plan is applied all the same.
     pub fn apply(&mut self, update: &Update) -> Result<(), TakeoverError> {
         let Update { snapshot, plan, places, .. } = update;
         let shrunk = self.steering.shrink(plan).and(self.steering.forget(places));
@@ -155,7 +156,8 @@ impl Takeover {
         Ok(shrunk.and(grown)?)
     }
 
-    /// Forwards by this snapshot, which goes with the plan that was applied last.
+    /// Publishes the snapshot to the workers. The steering plan must be the one that was applied
+    /// last.
     ///
     /// # Errors
     /// As [`Self::apply`].
@@ -168,10 +170,10 @@ impl Takeover {
         Ok(forgotten.and(remembered)?)
     }
 
-    /// Uses an access port that was opened anew instead of the one of that number.
+    /// Replaces the access port of this number with one that was opened again.
     ///
     /// # Errors
-    /// When the kernel refuses to keep the port's frames from its stack.
+    /// When the kernel refuses to keep the port's frames from its own stack.
     pub fn replace_port(&mut self, number: u16, port: AccessPort) -> Result<(), SteeringError> {
         if let Some(ifindex) = port.shared_interface() {
             self.steering.shut(ifindex)?;
@@ -182,8 +184,8 @@ impl Takeover {
         Ok(())
     }
 
-    /// Gives everything back to the kernel: first no more is redirected, then what the workers have
-    /// is forwarded, then the hooks, the punt pairs and the namespace go.
+    /// Gives everything back to the kernel. First the kill switch is emptied, then the workers
+    /// forward the frames that they have, then hooks, punt pairs and the namespace are removed.
     ///
     /// # Errors
     /// When a worker ended with an error.
@@ -205,11 +207,11 @@ impl Takeover {
         self.punts.iter().flat_map(|punts| [&punts.underlay, &punts.bridge])
     }
 
-    /// Sets those up again that somebody has set down, while the kernel forwards everything.
-    /// Returns their names.
+    /// Sets vtepd's own interfaces up again if they were set down. The kernel forwards everything
+    /// meanwhile. Returns the names of the repaired interfaces.
     ///
     /// # Errors
-    /// When one is gone or cannot be set up: the kernel forwards everything from now on.
+    /// When an interface is gone or cannot be set up. The kernel forwards everything from then on.
     pub fn repair(&mut self) -> Result<Vec<String>, OwnLinkError> {
         let states: Vec<_> =
             self.own().map(|punt| (punt.near().1.to_owned(), punt.is_up())).collect();
@@ -245,7 +247,7 @@ impl Takeover {
         self.workers.iter().for_each(|worker| worker.open(&bypass_targets));
     }
 
-    /// Whether the kill switch is filled.
+    /// Whether the kill switch is filled and not suspended by the guard.
     #[must_use]
     pub fn is_engaged(&self) -> bool {
         self.engaged && !self.steering.kill_switch().is_suspended()
@@ -257,8 +259,8 @@ impl Takeover {
         self.steering.kill_switch()
     }
 
-    /// The ports that may have the bypass at these interfaces; without any, some, and others each
-    /// time.
+    /// Ports at these interfaces that may use the bypass. With `None`, a few of all such ports: the
+    /// next ones with each call.
     pub fn bypass_ports(&mut self, interfaces: Option<&BTreeSet<u32>>) -> Vec<BypassPort> {
         match interfaces {
             Some(interfaces) => self.steering.bypass_ports_at(interfaces),
@@ -266,7 +268,8 @@ impl Takeover {
         }
     }
 
-    /// Goes by what [`ports::bypass_obstacle`] has said of ports.
+    /// Applies the results of [`ports::bypass_obstacle`]: a port with an obstacle does not use the
+    /// bypass.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -279,7 +282,7 @@ impl Takeover {
         reviewed
     }
 
-    /// How the bypass is used.
+    /// The ports that use the bypass, and its counters.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -287,35 +290,36 @@ impl Takeover {
         self.steering.bypass()
     }
 
-    /// What each worker counts.
+    /// The counters of each worker.
     #[must_use]
     pub fn counters(&self) -> Vec<Arc<Counters>> {
         self.workers.iter().map(Worker::counters).collect()
     }
 
-    /// As [`Worker::stations`], of each worker.
+    /// As [`Worker::stations`], for each worker.
     pub fn stations(&self) -> Vec<oneshot::Receiver<Stations>> {
         self.workers.iter().map(Worker::stations).collect()
     }
 
-    /// What workers are called by, for whoever passes that on to [`Self::wake`].
+    /// The ring buffer through which steering programs wake workers. The caller passes what it
+    /// reads to [`Self::wake`]. `None` after the first call.
     pub const fn take_calls(&mut self) -> Option<Wakeups> {
         self.calls.take()
     }
 
-    /// Has the worker with this number look for frames.
+    /// Wakes the worker of this number, which then reads its punt pairs.
     pub fn wake(&self, worker: usize) {
         if let Some(worker) = self.workers.get(worker) {
             worker.wake();
         }
     }
 
-    /// See [`Steering::placed_at`].
+    /// As [`Steering::placed_at`].
     pub fn placed_at(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Direction)> {
         self.steering.placed_at(interfaces)
     }
 
-    /// See [`Steering::place_behind`].
+    /// As [`Steering::place_behind`].
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -326,7 +330,7 @@ impl Takeover {
         self.steering.place_behind(found)
     }
 
-    /// What the steering programs decided.
+    /// The counters of the steering programs.
     ///
     /// # Errors
     /// When the kernel refuses.

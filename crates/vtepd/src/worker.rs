@@ -1,5 +1,5 @@
-//! The worker: one thread that moves frames from the punt pairs through the pipeline to the ports,
-//! run to completion.
+//! The worker: one thread that runs frames to completion. It receives from the punt pairs and
+//! access ports, processes a batch, and transmits it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,30 +18,32 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::standalone::{Stations, WorkerPorts, deliver};
 
-/// How often a worker counts what found no room.
+/// How often a busy worker reads the overrun counters of its sockets.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
-/// A worker that is about to sleep counts them if it has moved so many frames since. After fewer,
-/// no ring was full; long frames that found no room in a socket's queue are known without a system
-/// call (`has_overruns`).
+/// A worker also reads the overrun counters before it sleeps, if it has moved at least this many
+/// frames since the last time. Fewer frames cannot have filled a ring. Overruns of a socket's queue
+/// of long frames are known without a system call (`has_overruns`).
 const FEW: usize = 64;
-/// How often a worker looks after ports whose ring could be stuck, which does not wake it.
+/// How often a worker checks ports whose ring may be stuck. A stuck ring wakes no worker.
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
-/// Frames that wait for a next hop are looked at this often, beside each new snapshot.
+/// How often frames that wait for a next hop are checked, in addition to each new snapshot.
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
-/// Whoever sleeps is given a CPU when it wakes.
+/// Sleeping for this time yields the CPU: the scheduler chooses a CPU when the thread wakes
+/// (docs/adr/0009-worker-stays-on-its-cpu.md).
 const SHORTEST: Duration = Duration::from_nanos(1);
-/// For how long hosts' frames go by the bridge only because they follow each other closely; then
-/// the worker makes a pause.
+/// How long frames may pass the bridge only because recent frames for the same host did. Then the
+/// worker pauses, so that they can use the bypass (docs/adr/0011-five-millisecond-pause.md).
 const RESTLESS: Duration = Duration::from_millis(100);
-/// The same, where such pauses do not help.
+/// The upper bound of that time, which doubles while pauses do not help.
 const MOST_RESTLESS: Duration = Duration::from_secs(30);
-/// When stopping: nothing may arrive for this long before the worker is done. Frames that were
-/// redirected just before the kill switch was emptied pass the kernel's backlog in far less.
+/// When stopping, the worker ends after nothing has arrived for this long. Frames that were
+/// redirected just before the kill switch was emptied pass the kernel's backlog in far less time.
 const QUIET: Duration = Duration::from_millis(20);
-/// But not for longer than this: stations on its own access ports may speak all the time.
+/// When stopping, the worker ends after this time even if frames still arrive: stations on its own
+/// access ports may send all the time.
 const LAST: Duration = Duration::from_millis(100);
 
-/// What a worker reads and writes.
+/// The sockets of a worker, its watchdog and its options.
 #[derive(Debug)]
 pub struct Sockets {
     /// Far end of the underlay punt pair.
@@ -50,35 +52,35 @@ pub struct Sockets {
     pub bridge: PacketSocket,
     /// Sends to the uplinks.
     pub uplinks: PacketSocket,
-    /// Sends to hosts past the bridge: what a host's port does not take must not hold up the
-    /// uplinks.
+    /// Sends to host ports past the bridge. It is a socket of its own, so that a congested host
+    /// port does not delay frames to the uplinks.
     pub hosts: PacketSocket,
-    /// By which the steering programs know that this worker is alive.
+    /// Shows the steering programs that this worker is alive.
     pub patience: Watchdog,
-    /// How it goes about it.
+    /// The configured options.
     pub options: WorkerOptions,
 }
 
-/// What the configuration says of workers.
+/// Options of the workers from the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerOptions {
-    /// How many there are.
+    /// How many workers there are.
     pub workers: usize,
-    /// Whether it may run before ordinary threads.
+    /// Whether workers may use real-time scheduling.
     pub realtime: bool,
-    /// Whether frames may leave together, where the kernel can.
+    /// Whether super-frames and bundles may be used where the kernel supports them.
     pub gso: bool,
-    /// Whether it never sleeps. Then it runs as an ordinary thread: another would keep everybody
-    /// else from its core.
+    /// Whether workers poll and never sleep. They then run as ordinary threads, because a polling
+    /// real-time thread would leave no time to other threads of its core.
     pub busy_poll: bool,
 }
 
-/// Where the worker may send by what the steering programs do there.
+/// Interfaces that the worker may send to only because steering programs are attached there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BypassTargets {
-    /// Bridge ports that frames may be sent to past the bridge.
+    /// Bridge ports to which frames may be sent past the bridge.
     pub ports: Vec<OpenPort>,
-    /// Uplinks over which TCP super-frames may leave whole; interface indices.
+    /// Interface indices of uplinks over which TCP super-frames may leave whole.
     pub uplinks: Vec<u32>,
 }
 
@@ -86,21 +88,21 @@ pub struct BypassTargets {
 #[derive(Debug)]
 pub(crate) struct Shared {
     snapshot: ArcSwap<Snapshot>,
-    /// What the steering programs are there for.
+    /// As set last by [`Worker::open`].
     bypass_targets: ArcSwap<BypassTargets>,
     counters: Arc<Counters>,
     wake: EventFd,
     stopping: AtomicBool,
-    /// Who wants to know the stations; looked at where there is a bridge.
+    /// Receiver of the stations, if they were requested. Only workers with access ports look at it.
     asker: Mutex<Option<oneshot::Sender<Stations>>>,
     asked: AtomicBool,
-    /// Access ports that are opened anew, by their numbers among all workers'.
+    /// Access ports that were opened again, by their numbers among all workers' ports.
     new_ports: Mutex<Vec<(u16, AccessPort)>>,
     has_new_ports: AtomicBool,
 }
 
 impl Shared {
-    /// The access ports that were opened anew since the last call.
+    /// The access ports that were opened again since the last call.
     pub(crate) fn take_new_ports(&self) -> Vec<(u16, AccessPort)> {
         if !self.has_new_ports.load(Ordering::Relaxed)
             || !self.has_new_ports.swap(false, Ordering::Acquire)
@@ -110,7 +112,7 @@ impl Shared {
         std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Who wants to know the stations.
+    /// The receiver of the stations, if they were requested since the last call.
     pub(crate) fn take_asker(&self) -> Option<oneshot::Sender<Stations>> {
         let asked = self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire);
         if asked { self.asker.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None }
@@ -127,11 +129,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread of the worker with this number. `requests` gets next hops that frames wait
-    /// for, and learned addresses; `stopped` is called when the thread ends.
+    /// Starts the thread of the worker with this number. The worker sends addresses to resolve,
+    /// learned addresses and stalls to `requests`. `stopped` is called when the thread ends.
     ///
     /// # Errors
-    /// When the thread or its wake-up descriptor cannot be made.
+    /// When the thread or its eventfd cannot be created.
     pub fn start(
         number: usize,
         sockets: Sockets,
@@ -182,14 +184,14 @@ impl Worker {
         Ok(Self { shared, numbers: own, thread })
     }
 
-    /// What the worker counts.
+    /// The worker's counters.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.counters)
     }
 
-    /// The stations that the worker's own bridge has learned, as soon as it is asked; none without
-    /// such a bridge.
+    /// Requests the stations that the worker's own bridge has learned. A worker without access
+    /// ports does not answer. A later call replaces an earlier one that is not answered yet.
     pub fn stations(&self) -> oneshot::Receiver<Stations> {
         let (asker, answer) = oneshot::channel();
         *self.shared.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(asker);
@@ -198,59 +200,59 @@ impl Worker {
         answer
     }
 
-    /// Has the worker use an access port that was opened anew, if the port of that number is its
-    /// own.
+    /// Passes an access port that was opened again to the worker. The worker ignores it if the
+    /// number is not one of its own.
     pub fn replace_port(&self, number: u16, port: AccessPort) {
         self.shared.new_ports.lock().unwrap_or_else(PoisonError::into_inner).push((number, port));
         self.shared.has_new_ports.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether the access port of this number is the worker's.
+    /// Whether the access port of this number belongs to the worker.
     #[must_use]
     pub fn has_port(&self, number: u16) -> bool {
         self.numbers.contains(&number)
     }
 
-    /// Lets the worker forward by this snapshot from its next batch on.
+    /// Publishes a snapshot. The worker uses it from its next batch on.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
         let before = self.shared.snapshot.swap(snapshot);
-        // An idle worker sleeps on; one with frames on hold may be able to send them now, and one
-        // that had none to forward by has let its own ports wait.
+        // An idle worker may sleep on. But with the new snapshot, unresolved frames may be sent
+        // now. Before the first snapshot, the worker does not read its access ports.
         if self.shared.counters.held.get() > 0 || before.generation() == 0 {
             self.wake();
         }
     }
 
-    /// Lets the worker use these, and no others, from its next batch on.
+    /// Replaces the worker's bypass targets. The worker uses them from its next batch on.
     pub fn open(&self, bypass_targets: &BypassTargets) {
         if **self.shared.bypass_targets.load() != *bypass_targets {
             self.shared.bypass_targets.store(Arc::new(bypass_targets.clone()));
         }
     }
 
-    /// Has the worker forward what it still gets until nothing comes any more, and end.
+    /// Makes the worker forward what still arrives until nothing more comes, and then end.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.wake();
     }
 
-    /// Waits for its end.
+    /// Waits until the thread ends.
     ///
     /// # Errors
-    /// What ended the worker, if it was not [`Self::stop`].
+    /// The error that ended the worker.
     pub fn join(self) -> io::Result<()> {
         self.thread.join().map_err(|_| io::Error::other("the worker panicked"))?
     }
 
-    /// Has it look for frames.
+    /// Wakes the worker, which then reads its sockets.
     pub fn wake(&self) {
-        // It fails only when the counter is full, and then the worker is awake.
+        // This fails only if the counter is full, and then the worker is awake.
         let _ = self.shared.wake.write(1);
     }
 }
 
-/// Wakeups it when dropped: also where a panic ends the thread.
+/// Calls the function when dropped, even if a panic ends the thread.
 struct AtTheEnd<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for AtTheEnd<F> {
@@ -265,35 +267,35 @@ impl<F: FnOnce()> Drop for AtTheEnd<F> {
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) sockets: Sockets,
-    /// Without a kernel bridge.
+    /// Access ports (standalone).
     pub(crate) access: Vec<AccessPort>,
-    /// The ports' numbers among all workers'.
+    /// The access ports' numbers among all workers' ports.
     pub(crate) numbers: Vec<u16>,
     pub(crate) pipeline: Pipeline,
     pub(crate) out: TxBatch,
     requests: mpsc::Sender<Request>,
-    /// Of the snapshot that was forwarded by last.
+    /// Generation of the snapshot of the last batch.
     generation: u64,
-    /// As they were opened last.
+    /// The bypass targets that the pipeline uses.
     bypass_targets: Arc<BypassTargets>,
-    /// Since when there has been no pause in which hosts' frames could leave the bridge.
+    /// Since when no pause in the traffic has let hosts' frames move from the bridge to the bypass.
     restless_since: Option<Instant>,
-    /// For how long that may last now, and when it was last ended.
+    /// How long that may last before the worker pauses, and when it paused last.
     restless: Duration,
     settled_at: Option<Instant>,
     pub(crate) pending: Pending,
-    /// Whether other descriptors are to be waited for than before.
+    /// Whether the set of descriptors to poll has changed.
     pub(crate) ports_changed: bool,
     pub(crate) scheduling: Scheduling,
 }
 
-/// Batches that are sent in several turns, because each of their frames has many copies: where the
-/// next turn goes on.
+/// Batches that are sent in parts, because their frames have many copies. A cursor is where the
+/// next part begins.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     underlay: Option<Cursor>,
     bridge: Option<Cursor>,
-    /// Of the access port with this index.
+    /// Index of the access port, and the cursor of its batch.
     pub(crate) port: Option<(usize, Cursor)>,
 }
 
@@ -315,7 +317,7 @@ impl Engine {
                 ),
             }
         }
-        // Both punt pairs, whoever wakes it, and the ports.
+        // Covers both punt pairs, the eventfd and the access ports.
         let mut readiness = self.readiness();
         let mut affinity = Affinity::of_this_thread();
         affinity.hold();
@@ -326,8 +328,8 @@ impl Engine {
             let moved = self.turn(now)?;
             uncounted += moved;
             let falls_asleep = moved == 0 && !busy_poll;
-            // A ring that is stuck is made anew, but not while a part of its batch is still to be
-            // sent.
+            // Counting also recreates a stuck ring, which must not happen while a part of its batch
+            // is still to be sent.
             if ((falls_asleep && (uncounted >= FEW || self.has_overruns()))
                 || now.saturating_duration_since(counted) >= OVERRUN_INTERVAL)
                 && self.pending.is_empty()
@@ -383,8 +385,8 @@ impl Engine {
         if busy_poll { Poller::poll(descriptors) } else { Poller::once(descriptors) }
     }
 
-    /// One batch each way, or a part of one that has many copies. Returns how many frames there
-    /// were.
+    /// Processes one batch in each direction, or one part of a batch whose frames have many copies.
+    /// Returns how many frames there were.
     fn turn(&mut self, now: Instant) -> io::Result<usize> {
         let snapshot = self.shared.snapshot.load();
         if self.generation != snapshot.generation() || self.pipeline.holds() {
@@ -403,7 +405,7 @@ impl Engine {
         let stalled =
             [PuntSide::Underlay, PuntSide::Bridge].map(|punt| self.sockets.patience.look(punt));
         if stalled != [None, None] {
-            // Whoever still waits is next.
+            // Not zero: the worker must not sleep before it has read what arrived meanwhile.
             return self.catch_up(stalled).map(|()| 1);
         }
         let (from, from_underlay) = next(&mut self.sockets.underlay, self.pending.underlay);
@@ -424,7 +426,7 @@ impl Engine {
             );
         }
         for learned in self.pipeline.learned() {
-            // What finds no room is reported again soon.
+            // If the queue is full the report is lost. A later frame makes it again.
             if self.requests.try_send(Request::Learn(learned)).is_err() {
                 self.shared.counters.learn_limited.add(1);
             }
@@ -443,14 +445,14 @@ impl Engine {
         flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
         let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now) } else { 0 };
         for (ifindex, address) in self.pipeline.resolve_requests() {
-            // When control is that far behind, the next request will do.
+            // If the queue is full the request is lost. A later frame makes it again.
             let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
         }
         Ok(from_ports + from_underlay + from_bridge)
     }
 
-    /// Makes a pause where hosts' frames do not, so that those behind it can skip the bridge. Its
-    /// ring takes what comes meanwhile.
+    /// Pauses if the traffic has had no pause for `restless`, so that hosts' frames can use the
+    /// bypass afterwards. The rings hold what arrives meanwhile.
     fn settle(&mut self, now: Instant) {
         if !self.pipeline.is_unsettled() {
             self.restless_since = None;
@@ -463,15 +465,16 @@ impl Engine {
         std::thread::sleep(PAUSE);
         self.pipeline.settle();
         self.restless_since = None;
-        // Where one pause was not enough, another will hardly be.
+        // If one pause did not help, another one soon after hardly will.
         let again =
             self.settled_at.is_some_and(|at| now.saturating_duration_since(at) < self.restless * 2);
         self.restless = if again { (self.restless * 2).min(MOST_RESTLESS) } else { RESTLESS };
         self.settled_at = Some(Instant::now());
     }
 
-    /// The worker was away for so long that the kernel has taken over: what still waits is older
-    /// than what the kernel has forwarded meanwhile, and goes no further.
+    /// The worker did not read for longer than the stall limit, so the kernel has forwarded
+    /// meanwhile. Frames that still wait are older than those. They are dropped, so that they
+    /// overtake nothing.
     fn catch_up(&mut self, [underlay, bridge]: [Option<Duration>; 2]) -> io::Result<()> {
         let counters = &self.shared.counters;
         let mut dropped = 0;
@@ -496,7 +499,7 @@ impl Engine {
                 continue;
             }
             if let Some(rest) = rest.take() {
-                // These have been counted as received.
+                // These frames have been counted as received.
                 dropped += rest.untouched(socket.batch().len()) as u64;
             }
             loop {
@@ -513,7 +516,7 @@ impl Engine {
         counters.drop_frames(DropReason::WaitedTooLong, 0, dropped);
         counters.stalls.add(1);
         let waited = underlay.max(bridge).unwrap_or_default();
-        // When control is that far behind, the count has to do.
+        // If the queue is full, the counter still shows the stall.
         let _ = self.requests.try_send(Request::Stalled { waited, dropped });
         tracing::warn!(
             worker = std::thread::current().name(),
@@ -532,7 +535,7 @@ impl Engine {
             || self.access.iter().any(AccessPort::has_overruns)
     }
 
-    /// Frames that found no room in the rings.
+    /// Counts frames that found no room in the rings.
     fn count_overruns(&mut self) -> io::Result<()> {
         let counters = &self.shared.counters;
         let punts = [
@@ -559,7 +562,7 @@ impl Engine {
         for ready in readiness.wait(descriptors.chain(ports), timeout)? {
             match sockets.get(ready.number) {
                 Some(socket) if ready.failed => socket.clear_error(),
-                // Whoever wanted us is seen to now.
+                // The loop handles the request for which the worker was woken.
                 None if ready.number == sockets.len() => drop(self.shared.wake.read()),
                 None if ready.failed => self.clear_error(ready.number - sockets.len() - 1),
                 _ => {}
@@ -568,7 +571,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets the error of the port that has this descriptor, counted over all ports.
+    /// Clears the error of the port with this descriptor. Descriptors are numbered over all ports.
     fn clear_error(&self, descriptor: usize) {
         let of_port = |port| std::iter::repeat_n(port, AccessPort::descriptors(port).count());
         if let Some(port) = self.access.iter().flat_map(of_port).nth(descriptor) {
@@ -576,14 +579,14 @@ impl Engine {
         }
     }
 
-    /// Whether frames from its own ports are forwarded: not before there is a snapshot to do it by.
+    /// Whether frames from access ports are read. They are not before the first snapshot.
     fn serves_ports(&self) -> bool {
         self.generation > 0 && !self.access.is_empty()
     }
 }
 
-/// Where a punt pair's next batch begins, or its pending one goes on, and how many frames that
-/// makes.
+/// The start of a punt pair's next batch or of the rest of its pending one, and how many frames
+/// count as moved.
 fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
     match pending {
         Some(from) => (from, 1),
@@ -591,15 +594,15 @@ fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
     }
 }
 
-/// Sends what the pipeline has made, and accounts for it.
+/// Sends the pipeline's output to the uplinks, and accounts for it.
 fn flush(socket: &mut PacketSocket, batch: &Batch<'_>, out: &mut TxBatch, pipeline: &Pipeline) {
     send(socket, batch, out, pipeline);
     out.clear();
 }
 
-/// Sends decapsulated frames straight to hosts' ports by the one socket, and all others to the punt
-/// pair by the other, and accounts for them. In this order: within a batch a frame of a flow may
-/// follow one that has taken the shorter way, but not the other way round.
+/// Sends frames for host ports by the second socket and all others to the bridge by the first, and
+/// accounts for them. The order matters: within a batch, a frame of a flow that passes the bridge
+/// may follow one past the bridge, but not the reverse.
 fn hand_in(
     (bridge, hosts): (&mut PacketSocket, &mut PacketSocket),
     batch: &Batch<'_>,
@@ -611,7 +614,7 @@ fn hand_in(
     out.clear();
 }
 
-/// Sends these frames, and accounts for them.
+/// Sends these frames by one socket, and accounts for them.
 pub(crate) fn send(
     socket: &mut PacketSocket,
     batch: &Batch<'_>,
@@ -627,7 +630,7 @@ pub(crate) fn send(
 mod tests {
     use super::*;
 
-    /// The daemon ends with the first of its workers, however that ends.
+    /// The daemon must end with its first worker, even if the worker panics.
     #[test]
     fn the_end_is_told_of_after_a_panic_too() {
         let (told, mut tale) = mpsc::channel(1);

@@ -17,7 +17,7 @@ fn vtepd(arguments: &[&str]) -> Command {
     command
 }
 
-/// The end of a pipe that nobody reads.
+/// The writing end of a pipe whose reader is closed.
 fn unread() -> PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -10,20 +10,20 @@ use crate::message::{IpsecDirection, IpsecPolicy, Message};
 
 /// `XFRM_MSG_NEWPOLICY`.
 const NEW_POLICY: u16 = 0x13;
-/// `XFRM_MSG_GETDEFAULT`, also its answer.
+/// `XFRM_MSG_GETDEFAULT`, which is also the type of its answer.
 const DEFAULT: u16 = 0x28;
 /// `XFRM_POLICY_BLOCK`.
 const BLOCK: u8 = 1;
 /// `XFRM_USERPOLICY_BLOCK`.
 const DEFAULT_BLOCK: u8 = 1;
-/// `XFRMA_TMPL`: the transformations that the policy asks for.
+/// `XFRMA_TMPL`: the transformations that the policy requires.
 const TEMPLATES: u16 = 5;
 /// `XFRMA_IF_ID`.
 const INTERFACE_ID: u16 = 31;
 
-/// An answer to a request for policies or for the default policy. [`Message::Other`] for policies
-/// that cannot concern VXLAN over IPv4: those of IPv6, of forwarded packets, of single sockets and
-/// of xfrm interfaces.
+/// Decodes an answer to a request for policies or for the default policy. Policies that cannot
+/// apply to VXLAN over IPv4 become [`Message::Other`]: those for IPv6, for forwarded packets, of
+/// single sockets and of xfrm interfaces.
 pub(crate) fn message(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
     let message = match envelope.kind {
         NEW_POLICY => policy(envelope)?.map(Message::IpsecPolicy),

@@ -8,7 +8,7 @@ use super::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope};
 use crate::attribute::Attributes;
 use crate::message::{Address, Bridge, BridgePort, Link, LinkKind, Qdisc, Vxlan};
 
-/// What the reserved bits of a VXLAN header are for a netdev without extensions: all but the I flag
+/// The reserved bits of a VXLAN header for a netdev without extensions: all bits except the I flag
 /// and the VNI (RFC 7348 section 5; `vxlan_nl2conf` in `drivers/net/vxlan/vxlan_core.c`).
 const RESERVED_BITS: [u8; 8] = [0xf7, 0xff, 0xff, 0xff, 0, 0, 0, 0xff];
 
@@ -35,8 +35,7 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
             5 => link.link = Some(attribute.u32()?),
             6 => link.qdisc = attribute.string(),
             10 => link.master = Some(attribute.u32()?),
-            // IFLA_PROTINFO holds the bridge port's options only where the message is of the
-            // bridge.
+            // IFLA_PROTINFO holds bridge port options only in messages of family `AF_BRIDGE`.
             12 if link.bridge_port_only => {
                 link.bridge_port = Some(bridge_port(attribute.nested())?)
             }
@@ -66,7 +65,7 @@ pub(super) fn link(envelope: &Envelope<'_>) -> Result<Link, DecodeError> {
     Ok(link)
 }
 
-/// `None` for those inside of others, and for what filters hang on (`clsact`).
+/// The root qdisc of an interface. `None` for other qdiscs, including `clsact`.
 pub(super) fn root_qdisc(envelope: &Envelope<'_>) -> Result<Option<Qdisc>, DecodeError> {
     let (&[_, _, _, _, i0, i1, i2, i3, _, _, _, _, p0, p1, p2, p3, ..], attributes) =
         envelope.body::<20>()?;
@@ -80,9 +79,9 @@ pub(super) fn root_qdisc(envelope: &Envelope<'_>) -> Result<Option<Qdisc>, Decod
     Ok((u32::from_ne_bytes([p0, p1, p2, p3]) == TC_H_ROOT).then_some(qdisc))
 }
 
-/// `IFLA_LINKINFO`: the link's own kind, and its options as a port of the bridge above it.
+/// `IFLA_LINKINFO`: the link's own kind, and its options as a bridge port.
 fn link_info(attributes: Attributes<'_>) -> Result<(LinkKind, Option<BridgePort>), DecodeError> {
-    // The kind tells how to read the data, and nothing promises that it comes first.
+    // The kind determines how the data is decoded, but may come after it.
     let (mut kind, mut data) = (None, None);
     let (mut port_kind, mut port_data) = (None, None);
     for attribute in attributes {
@@ -150,8 +149,7 @@ fn bridge_port(attributes: Attributes<'_>) -> Result<BridgePort, DecodeError> {
 /// `IFLA_VXLAN_*`.
 fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
     let mut vxlan = Vxlan::default();
-    // What the header's reserved bits must be follows from these extensions where nothing else is
-    // said.
+    // These extensions change the default of the reserved bits.
     let mut extended = false;
     let mut reserved_bits = false;
     for attribute in attributes {
@@ -189,7 +187,7 @@ fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
                 extended |= attribute.bool()?;
                 option("remcsumrx", attribute.bool()?);
             }
-            // Flags: there or not, without a payload.
+            // Flags without a payload: their presence is the value.
             23 => {
                 extended = true;
                 option("gbp", true);
@@ -207,7 +205,7 @@ fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
             32 => option("label_policy", attribute.u32()? != 0),
             33 => reserved_bits = !attribute.payload.starts_with(&RESERVED_BITS),
             34 => option("mcroute", attribute.bool()?),
-            // IFLA_VXLAN_UNSPEC, and IFLA_VXLAN_REMCSUM_NOPARTIAL, which changes nothing without
+            // IFLA_VXLAN_UNSPEC, and IFLA_VXLAN_REMCSUM_NOPARTIAL, which has no effect without
             // `remcsumrx`.
             0 | 24 => {}
             unknown => vxlan.unknown.push(unknown),
@@ -219,7 +217,7 @@ fn vxlan(attributes: Attributes<'_>) -> Result<Vxlan, DecodeError> {
     Ok(vxlan)
 }
 
-/// `None` for families other than IPv4 and IPv6.
+/// An interface address; `None` for families other than IPv4 and IPv6.
 pub(super) fn address(envelope: &Envelope<'_>) -> Result<Option<Address>, DecodeError> {
     let (&[family, prefix_length, _, _, i0, i1, i2, i3], attributes) = envelope.body::<8>()?;
     if !matches!(family, AF_INET | AF_INET6) {

@@ -5,14 +5,14 @@
 use super::{DecodeError, Envelope};
 use crate::message::Mdb;
 
-/// `None` for messages without entries: empty databases, and those that only list the ports with
-/// multicast routers.
+/// The number of multicast entries. `None` for messages without entries: empty databases, and those
+/// that only list ports with multicast routers.
 pub(super) fn mdb(envelope: &Envelope<'_>) -> Result<Option<Mdb>, DecodeError> {
     let (&[_, _, _, _, i0, i1, i2, i3], attributes) = envelope.body::<8>()?;
     let mut entries: usize = 0;
     for attribute in attributes {
         let attribute = attribute?;
-        // MDBA_MDB, in it MDBA_MDB_ENTRY.
+        // MDBA_MDB contains MDBA_MDB_ENTRY.
         if attribute.kind == 1 {
             for inner in attribute.nested() {
                 entries = entries.saturating_add(usize::from(inner?.kind == 1));

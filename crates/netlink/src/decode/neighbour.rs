@@ -10,7 +10,7 @@ const DESTINATION: u16 = 1;
 /// `NDA_LLADDR`.
 const LINK_LAYER_ADDRESS: u16 = 2;
 
-/// `None` for families other than `AF_BRIDGE`, IPv4 and IPv6.
+/// An FDB entry or a neighbour. `None` for families other than `AF_BRIDGE`, IPv4 and IPv6.
 pub(super) fn neighbour(
     envelope: &Envelope<'_>,
     operation: Operation,

@@ -1,11 +1,11 @@
-//! `struct netconfmsg`: settings of IPv4 on interfaces.
+//! `struct netconfmsg`: IPv4 settings of interfaces.
 //!
 //! Attribute numbers: `include/uapi/linux/netconf.h`.
 
 use super::{AF_INET, DecodeError, Envelope};
 use crate::message::{Operation, ReversePathFilter};
 
-/// `None` for other families, and for messages about other settings.
+/// The value of `rp_filter`. `None` for other families, and for messages about other settings.
 pub(super) fn reverse_path_filter(
     envelope: &Envelope<'_>,
     operation: Operation,
@@ -20,7 +20,7 @@ pub(super) fn reverse_path_filter(
             _ => {}
         }
     }
-    // An interface that is gone has no values.
+    // The delete message of an interface has no values.
     let value = value.or_else(|| (operation == Operation::Delete).then_some(0));
     Ok(ifindex
         .zip(value)

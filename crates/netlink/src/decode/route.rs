@@ -12,8 +12,8 @@ use crate::message::{NextHop, NextHopKind, Route, RouteNextHop, RouteTarget};
 const REPLACE: u16 = 0x100;
 /// `RTM_F_CLONED`.
 const CLONED: u32 = 0x200;
-/// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`); the kernel
-/// has none.
+/// FRR's FPM encapsulation type for VXLAN (`zebra/rt_netlink.c`: `FPM_NH_ENCAP_VXLAN`). The kernel
+/// does not use this type.
 const FPM_ENCAPSULATION_VXLAN: u16 = 100;
 /// `LWTUNNEL_ENCAP_NONE`.
 const NO_ENCAPSULATION: u16 = 0;
@@ -22,7 +22,7 @@ const DESTINATION: u16 = 1;
 /// `NHA_ID`.
 const ID: u16 = 1;
 
-/// `None` for families other than IPv4 and IPv6, and for routes that also select by source address.
+/// A route. `None` for families other than IPv4 and IPv6, and for routes with a source prefix.
 pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeError> {
     let (
         &[family, prefix_length, source, tos, table, protocol, _, route_type, f0, f1, f2, f3],
@@ -89,7 +89,7 @@ pub(super) fn route(envelope: &Envelope<'_>) -> Result<Option<Route>, DecodeErro
     }))
 }
 
-/// The MTU of a route that was looked up: an entry of the route cache, which names both addresses.
+/// The MTU in the answer to a route lookup, which is an entry of the route cache.
 pub(crate) fn cached_mtu(envelope: &Envelope<'_>) -> Option<u32> {
     let (_, mut attributes) = envelope.body::<12>().ok()?;
     let metrics =
@@ -97,7 +97,7 @@ pub(crate) fn cached_mtu(envelope: &Envelope<'_>) -> Option<u32> {
     route_metrics(metrics.nested()).ok()?.mtu
 }
 
-/// Those of `RTA_METRICS` that forwarding depends on.
+/// The `RTA_METRICS` that affect forwarding.
 #[derive(Default)]
 struct Metrics {
     mtu: Option<u32>,
@@ -111,7 +111,7 @@ fn route_metrics(attributes: Attributes<'_>) -> Result<Metrics, DecodeError> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            // A bit for each metric.
+            // A bit mask, with one bit for each metric.
             1 => metrics.mtu_locked = attribute.u32()? & 1 << 2 != 0,
             2 => metrics.mtu = Some(attribute.u32()?),
             10 => metrics.hop_limit = Some(attribute.u32()?).filter(|limit| *limit != 0),
@@ -121,7 +121,7 @@ fn route_metrics(attributes: Attributes<'_>) -> Result<Metrics, DecodeError> {
     Ok(metrics)
 }
 
-/// The attributes that make one next hop, of a route or of an entry of `RTA_MULTIPATH`.
+/// The attributes of one next hop: of a route, or of an entry of `RTA_MULTIPATH`.
 struct Hop {
     hop: RouteNextHop,
     some: bool,
@@ -159,7 +159,7 @@ impl Hop {
                 self.some = true;
             }
             21 => self.encapsulation = Some(attribute.u16()?),
-            // What is inside depends on the type, which may come later.
+            // The content depends on the type, which may follow.
             22 => self.vni = fpm_vni(attribute.nested()),
             _ => {}
         }
@@ -175,8 +175,8 @@ impl Hop {
     }
 }
 
-/// Attribute 0 (`VXLAN_VNI`) of FRR's `RTA_ENCAP`. Errors count as absent: another encapsulation
-/// type has another form.
+/// Attribute 0 (`VXLAN_VNI`) of FRR's `RTA_ENCAP`. Errors are ignored, because other encapsulation
+/// types have other content.
 fn fpm_vni(attributes: Attributes<'_>) -> Option<u32> {
     attributes
         .map_while(Result::ok)

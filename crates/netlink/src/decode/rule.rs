@@ -1,4 +1,4 @@
-//! `struct fib_rule_hdr`: rules of policy routing.
+//! `struct fib_rule_hdr`: policy routing rules.
 //!
 //! Attribute numbers: `include/uapi/linux/fib_rules.h`.
 
@@ -9,10 +9,10 @@ use crate::message::Rule;
 
 /// `FIB_RULE_INVERT`.
 const INVERT: u32 = 2;
-/// A value that stands for "not set": `FRA_SUPPRESS_PREFIXLEN`, `FRA_SUPPRESS_IFGROUP`.
+/// The value for "not set" of `FRA_SUPPRESS_PREFIXLEN` and `FRA_SUPPRESS_IFGROUP`.
 const UNSET: u32 = u32::MAX;
 
-/// `None` for families other than IPv4.
+/// A rule. `None` for families other than IPv4.
 pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError> {
     let (&[family, to_length, from_length, tos, table, _, _, action, f0, f1, f2, f3], attributes) =
         envelope.body::<12>()?;
@@ -46,7 +46,7 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
                 let &[low, high] = attribute.records::<2>()? else { continue };
                 rule.destination_ports = Some((u16::from_ne_bytes(low), u16::from_ne_bytes(high)));
             }
-            // FRA_PROTOCOL says who made the rule, padding says nothing.
+            // FRA_PROTOCOL (the origin of the rule) and FRA_PAD do not affect which packets match.
             21 | 18 => {}
             13 | 14 => {
                 if attribute.u32()? != UNSET {
@@ -58,7 +58,8 @@ pub(super) fn rule(envelope: &Envelope<'_>) -> Result<Option<Rule>, DecodeError>
         }
     }
     if port_mask != u16::MAX {
-        // Only some bits of the port are compared: the range alone proves nothing.
+        // With a mask only some bits of the port are compared, so the range alone is not
+        // sufficient.
         rule.destination_ports = None;
         others.push("dport");
     }
@@ -74,7 +75,7 @@ fn v4(address: IpAddr) -> Ipv4Addr {
     }
 }
 
-/// The word of `ip rule` for an attribute.
+/// The name of an attribute in `ip rule`.
 const fn selector(attribute: u16) -> &'static str {
     match attribute {
         4 => "goto",

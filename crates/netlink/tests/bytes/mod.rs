@@ -1,4 +1,4 @@
-//! Messages written by hand.
+//! Builds messages from handwritten bytes.
 
 #![allow(dead_code)] // Each test file uses its part.
 
@@ -54,7 +54,7 @@ pub fn vxlan_message(data: &[Vec<u8>]) -> Vec<u8> {
     )
 }
 
-/// Every `IFLA_VXLAN_*` of Linux 6.18 as the kernel writes it, and some that do not exist yet.
+/// Every `IFLA_VXLAN_*` of Linux 6.18 as the kernel writes it, and some unknown ones.
 pub fn all_of_vxlan() -> Vec<Vec<u8>> {
     let mut all = vec![
         number(1, 10010),

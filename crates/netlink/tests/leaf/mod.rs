@@ -1,4 +1,4 @@
-//! A namespace with a leaf in it, as FRR would have set it up.
+//! A network namespace with a leaf, as FRR configures it.
 
 #![allow(dead_code)] // Each test file uses its part.
 
@@ -10,7 +10,7 @@ use netlink::{Event, Kernel, Message};
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
-/// A network namespace that goes with the test.
+/// A network namespace that is deleted after the test.
 pub struct Namespace(pub String);
 
 impl Namespace {
@@ -41,7 +41,7 @@ impl Namespace {
         serde_json::from_str(&self.ip(&format!("-N -j -d {arguments}"))).unwrap()
     }
 
-    /// Runs `work` on a thread inside.
+    /// Runs `work` on a thread in the namespace.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -52,7 +52,7 @@ impl Namespace {
         })
     }
 
-    /// Runs asynchronous `work` in a runtime of its own inside.
+    /// Runs asynchronous `work` in the namespace, in a runtime of its own.
     pub fn block_on<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
         self.inside(|| {
             let runtime =
@@ -81,11 +81,10 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A leaf as FRR would have it: two uplinks, a VNI with a bridge, a VLAN-aware bridge, routes of
-/// every kind.
+/// A leaf as FRR configures it: two uplinks, a VNI with a bridge, a VLAN-aware bridge, and routes
+/// of every kind.
 pub fn leaf(namespace: &Namespace) {
-    // Addresses that are being checked and routers that are being looked for would change things
-    // between two looks.
+    // Duplicate address detection and router solicitation would cause changes between two dumps.
     let quiet = "net.ipv6.conf.default.addr_gen_mode=1";
     run("ip", &["netns", "exec", &namespace.0, "sysctl", "-qw", quiet]);
     for index in 1..=2 {
@@ -138,7 +137,7 @@ pub fn leaf(namespace: &Namespace) {
         .ip("-6 route add 2001:db8::/64 nexthop via fe80::1 dev up1 nexthop via fe80::2 dev up2");
 }
 
-/// Events until one fits.
+/// Collects events until one matches.
 pub async fn until(kernel: &mut Kernel, seen: &mut Vec<Message>, fits: impl Fn(&Message) -> bool) {
     while !seen.iter().any(&fits) {
         match kernel.next().await.unwrap() {

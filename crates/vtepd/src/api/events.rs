@@ -1,4 +1,4 @@
-//! What happened, as messages.
+//! Converts events to messages.
 
 use std::time::SystemTime;
 
@@ -9,12 +9,12 @@ use prost_types::Timestamp;
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// What is remembered.
+/// The events in the journal. Ends after the last one.
 pub fn so_far(mut reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
     tokio_stream::iter(std::iter::from_fn(move || reader.try_next().map(|read| Ok(message(&read)))))
 }
 
-/// What is remembered, and then what happens.
+/// The events in the journal, and then new ones as they happen.
 pub fn follow(reader: Reader) -> impl Stream<Item = Result<v1::Event, Status>> {
     futures_util::stream::unfold(reader, |mut reader| async move {
         let read = reader.next().await;
@@ -34,7 +34,7 @@ fn message(read: &Read) -> v1::Event {
     }
 }
 
-/// To the microsecond: nobody's clock is truer, and lines get shorter.
+/// RFC 3339 with microseconds, which is precise enough and keeps lines short.
 fn rfc3339(time: SystemTime) -> String {
     let Timestamp { seconds, nanos } = Timestamp::from(time);
     Timestamp { seconds, nanos: nanos / 1000 * 1000 }.to_string()

@@ -1,4 +1,5 @@
-//! What would become of a frame, as messages. The decision is the pipeline's own.
+//! Explains what happens to a given frame. The pipeline makes the decision; this module converts it
+//! to messages.
 
 use std::sync::Arc;
 
@@ -43,14 +44,14 @@ pub fn explain(
     message
 }
 
-/// The destination of a frame that is behind no VTEP.
+/// The destination of a frame, if it is unicast and the table has no VTEP for it.
 pub fn unknown(frame: &[u8], table: &VniTable) -> Option<MacAddr> {
     let mac = Ethernet::parse(frame).ok()?.0.destination();
     (!mac.is_group() && table.fdb.get(&mac).is_none()).then_some(mac)
 }
 
-/// What becomes of a frame for an address that the bridge has on a port of its own: it never comes
-/// to vtepd.
+/// Explains a frame whose destination the kernel bridge has on one of its own ports. vtepd never
+/// receives such a frame.
 pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     v1::Explanation {
         vni: table.tunnel.vni.get(),
@@ -63,8 +64,7 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
 }
 
 /// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it: by the
-/// tables, then by the stations that it has learned. `ports` are all access ports, by their
-/// numbers.
+/// tables first, then by learned stations. `ports` are all access ports, by their numbers.
 pub fn switched(
     frame: &[u8],
     table: &VniTable,
@@ -113,7 +113,7 @@ pub fn switched(
             });
             let ports: Vec<String> = others.map(|(port, _)| port.name.clone()).collect();
             let mut message = by_tables();
-            // Without remote VTEPs there are the other ports.
+            // Without remote VTEPs, the frame is still flooded to the other ports.
             let alone =
                 |drop: &v1::Drop| !ports.is_empty() && drop.reason == DropReason::NoRemote.label();
             if message.dropped.as_ref().is_some_and(alone) {
@@ -132,8 +132,8 @@ pub fn switched(
     }
 }
 
-/// Explains a frame that kernel VXLAN encapsulates for the VNI of this netdev. Without a choice,
-/// the kernel's own hash gives the source port.
+/// Explains a frame that kernel VXLAN encapsulates for this VNI. With `choice`, vtepd chooses the
+/// source port; otherwise the kernel's own hash does.
 ///
 /// # Errors
 /// When the frame is shorter than an Ethernet header.
@@ -173,7 +173,7 @@ pub fn encapsulated_by_kernel(
     })
 }
 
-/// Explains a frame from the underlay.
+/// Explains a packet from the underlay.
 pub fn received(frame: &[u8], snapshot: &Snapshot) -> v1::ReceivedExplanation {
     let told = pipeline::explain_received(
         &Frame { data: frame, vlan: None, offload: Offload::default() },
@@ -250,7 +250,7 @@ fn hexadecimal(hash: u64) -> String {
     format!("{hash:#018x}")
 }
 
-/// The reason; nothing is counted for a frame that was only asked about.
+/// A reason with a count of zero: an explained frame is not counted.
 fn dropped(reason: DropReason) -> v1::Drop {
     tell::drop(reason, 0)
 }

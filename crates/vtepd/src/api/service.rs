@@ -1,4 +1,4 @@
-//! One method for each request of the schema.
+//! The gRPC service: one method for each request of the schema.
 
 use std::net::Ipv4Addr;
 use std::pin::Pin;
@@ -20,7 +20,8 @@ use crate::api::{events, explain, show, tell};
 use crate::handle::Handle;
 use crate::privilege;
 
-/// See the module's description.
+/// Implements the gRPC service on top of the [`Handle`], the journal and requests to the control
+/// task.
 #[derive(Debug)]
 pub struct Service {
     shown: Arc<Handle>,
@@ -28,7 +29,7 @@ pub struct Service {
     journal: Journal,
 }
 
-/// A list, one message for each row: 100,000 of them never lie in one buffer.
+/// A streamed list with one message for each row, so that long lists never lie in one buffer.
 type Rows<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 fn rows<T: Send + 'static>(rows: impl Iterator<Item = T> + Send + 'static) -> Response<Rows<T>> {
@@ -39,7 +40,7 @@ fn vni(number: u32) -> Result<Vni, Status> {
     Vni::try_from(number).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
-/// A field that is text in the schema and more than text here.
+/// Parses an optional text field.
 fn parse<T: FromStr<Err: std::fmt::Display>>(
     field: &str,
     text: Option<&str>,
@@ -48,7 +49,7 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(
     parsed.map_err(|error| Status::invalid_argument(format!("{field}: {error}")))
 }
 
-/// Refuses callers who may not change anything.
+/// Refuses callers that may not change vtepd's state.
 fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
     let peer =
         request.extensions().get::<UdsConnectInfo>().and_then(|connection| connection.peer_cred);
@@ -58,7 +59,8 @@ fn privileged<T>(request: &Request<T>) -> Result<(), Status> {
 }
 
 impl Service {
-    /// Answers from what is shown and from the journal, and asks the control room for the rest.
+    /// A service that answers from the handle and the journal, and asks the control task for the
+    /// rest.
     pub const fn new(
         shown: Arc<Handle>,
         requests: mpsc::Sender<control::Request>,
@@ -67,7 +69,7 @@ impl Service {
         Self { shown, requests, journal }
     }
 
-    /// Asks the control room, and waits for the answer.
+    /// Sends a request to the control task and waits for the answer.
     async fn ask<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<T>) -> control::Request,
@@ -78,8 +80,8 @@ impl Service {
         answered.await.map_err(|_| ending())
     }
 
-    /// The netdev of a VNI; the first one taken over, or that of the configuration, where there are
-    /// several. With `many` set, also a netdev that serves many VNIs.
+    /// The row of a VNI. If several netdevs have it, one that is taken over comes first, and then
+    /// the one of the configuration file. With `many`, a netdev that serves many VNIs also matches.
     async fn vni(&self, vni: u32, many: bool) -> Result<v1::Vni, Status> {
         let stations = self.shown.stations().await;
         let mut rows = tell::vnis(&self.shown, &stations);
@@ -88,7 +90,7 @@ impl Service {
         rows.into_iter().next().ok_or_else(|| self.not_taken(vni))
     }
 
-    /// Changes something of a VNI, and returns how it is then.
+    /// Applies a change to a VNI and returns its new row.
     async fn change(&self, change: Change) -> Result<v1::Vni, Status> {
         let vni = change.vni().get();
         let many = matches!(change, Change::Policy { .. });
@@ -108,8 +110,8 @@ impl Service {
         }
     }
 
-    /// The netdev of a VNI that kernel VXLAN forwards, and how source ports are chosen there: its
-    /// own netdev, or one that serves many VNIs.
+    /// The netdev on which kernel VXLAN forwards a VNI, and how source ports are chosen there. It
+    /// is the VNI's own netdev, or one that serves many VNIs.
     fn left(&self, vni: u32) -> Option<(LeftToKernel, Option<PortChoice>)> {
         let status = self.shown.status.borrow();
         let rows = || status.left.iter().filter(|left| !left.is_standalone());
@@ -224,7 +226,7 @@ impl Vtepd for Service {
         request: Request<v1::ListPortsRequest>,
     ) -> Result<Response<Self::ListPortsStream>, Status> {
         let vni = request.into_inner().vni;
-        // One that is not taken over is an error, one without ports is not.
+        // A VNI that is not taken over is an error. A VNI without ports is not.
         self.tables(&self.shown.snapshot(), vni)?;
         let mut ports = tell::ports(&self.shown);
         ports.retain(|port| vni.is_none_or(|vni| port.vni == vni));
@@ -329,7 +331,7 @@ impl Vtepd for Service {
     ) -> Result<Response<v1::Vni>, Status> {
         privileged(&request)?;
         let row = self.change(Change::Attach(vni(request.into_inner().vni)?)).await?;
-        // It may be wanted and not possible.
+        // The VNI is configured to be taken over, but may not be eligible.
         match &row.left {
             Some(reason) => Err(Status::failed_precondition(format!(
                 "{} (VNI {}) stays with kernel VXLAN: {reason}; it is taken over once that is no longer so",

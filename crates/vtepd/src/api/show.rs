@@ -1,4 +1,4 @@
-//! What is forwarded by, as messages.
+//! Converts forwarding tables to messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use crate::standalone::ShownPort;
 pub struct Uplinks(BTreeMap<u32, String>);
 
 impl Uplinks {
-    /// As they were published last.
+    /// The uplinks of the last publication.
     pub fn of(status: &Status) -> Self {
         Self(
             status
@@ -28,7 +28,7 @@ impl Uplinks {
         )
     }
 
-    /// An uplink's name; its index where it has none any more.
+    /// An uplink's name, or its index if it has none any more.
     pub fn name(&self, ifindex: u32) -> String {
         self.0.get(&ifindex).map_or_else(|| ifindex.to_string(), String::clone)
     }
@@ -38,7 +38,7 @@ fn vtep_address(snapshot: &Snapshot, index: VtepIndex) -> Option<String> {
     snapshot.vtep(index).map(|vtep| vtep.address.to_string())
 }
 
-/// Remote MAC addresses of these VNIs: all, or one.
+/// Remote MAC addresses of these VNIs. With `mac`, only that address.
 pub fn fdb(
     snapshot: Arc<Snapshot>,
     tables: Vec<Arc<VniTable>>,
@@ -60,8 +60,8 @@ pub fn fdb(
     })
 }
 
-/// Stations of these VNIs that vtepd's own bridge has learned: all, or one. `ports` are the access
-/// ports, by their numbers.
+/// Stations of these VNIs that vtepd's own bridge has learned. With `mac`, only that address.
+/// `ports` are the access ports, by their numbers.
 pub fn stations(
     stations: Vec<Station>,
     tables: &[Arc<VniTable>],
@@ -104,7 +104,7 @@ pub fn flood(
     })
 }
 
-/// Every next hop, once.
+/// All next hops, without duplicates.
 pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
     let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
     let hops: BTreeMap<(u32, IpAddr), &NextHop> =
@@ -119,7 +119,8 @@ pub fn next_hops(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<v1::Neighbour> {
     hops.into_values().map(neighbour).collect()
 }
 
-/// The uplinks over which frames leave one by one, by name.
+/// Names of the uplinks on which super-frames are not used, because a queueing discipline shapes or
+/// impairs their traffic.
 pub fn impaired(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<String> {
     let hops = snapshot.vteps().flat_map(|vtep| vtep.paths.next_hops());
     let names: BTreeSet<String> =
@@ -127,7 +128,7 @@ pub fn impaired(snapshot: &Snapshot, uplinks: &Uplinks) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// A host whose MAC and IP addresses are known together.
+/// A host whose MAC and IP addresses are both known.
 pub fn host(host: Host) -> v1::Neighbour {
     v1::Neighbour {
         kind: "host".to_owned(),
@@ -138,7 +139,8 @@ pub fn host(host: Host) -> v1::Neighbour {
     }
 }
 
-/// How a VTEP can be reached, in a word.
+/// Whether a VTEP can be reached: `unreachable` without next hops, `unresolved` while no next hop
+/// has a MAC address.
 fn state(vtep: &Vtep) -> &'static str {
     match vtep.paths.next_hops() {
         [] => "unreachable",
@@ -147,7 +149,7 @@ fn state(vtep: &Vtep) -> &'static str {
     }
 }
 
-/// The way to a VTEP.
+/// The route to a VTEP.
 pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
     let hop = |hop: &NextHop| v1::NextHop {
         uplink: uplinks.name(hop.ifindex),
@@ -164,7 +166,7 @@ pub fn route(vtep: &Vtep, uplinks: &Uplinks) -> v1::Route {
     }
 }
 
-/// What was sent to a VTEP and received from it.
+/// Traffic to and from a VTEP; `None` if the VTEP's index is too high for a counter of its own.
 fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::PeerTraffic> {
     if index.0 as usize >= pipeline::counters::PEERS {
         return None;
@@ -181,8 +183,8 @@ fn traffic(index: VtepIndex, vtep: &Vtep, counters: &Counters) -> Option<v1::Pee
     })
 }
 
-/// Every remote VTEP, what is behind it and what it was sent, by address. `stations` are those that
-/// vtepd's own bridge has learned.
+/// All remote VTEPs by address, with their MAC addresses, flood lists and traffic. `stations` are
+/// those that vtepd's own bridge has learned.
 pub fn peers(snapshot: &Snapshot, stations: &[Station], counters: &Counters) -> Vec<v1::Peer> {
     let mut behind: BTreeMap<(Ipv4Addr, u32), v1::PeerVni> = BTreeMap::new();
     for table in snapshot.vnis() {

@@ -1,4 +1,4 @@
-//! How the daemon is and what it counts, as messages.
+//! Converts status and counters to messages.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::handle::Handle;
 use crate::metrics_view;
 use crate::standalone::ShownPort;
 
-/// Everything that `GetStatus` tells. `stations` are those that vtepd's own bridge has learned.
+/// The answer to `GetStatus`. `stations` are those that vtepd's own bridge has learned.
 pub fn status(shown: &Handle, stations: &[Station]) -> v1::Status {
     let (status, counters) = (shown.status.borrow(), shown.counters());
     let (taken, left) = vnis(shown, stations).into_iter().partition(|vni| vni.left.is_none());
@@ -58,20 +58,20 @@ pub fn status(shown: &Handle, stations: &[Station]) -> v1::Status {
     }
 }
 
-/// A warning where FPM connections were refused.
+/// A warning if FPM connections were refused.
 fn refused(connections: u64) -> Option<String> {
     let text =
         "FPM connection(s) of users who may not connect were refused; the log names the users";
     (connections > 0).then(|| format!("{connections} {text}"))
 }
 
-/// A warning where the log has gaps.
+/// A warning if log lines were lost.
 fn lost_lines() -> Option<String> {
     let lost = crate::log::lost();
     (lost > 0).then(|| format!("{lost} log line(s) were lost: nobody read the log in time"))
 }
 
-/// Whether frames leave together, in a word.
+/// Whether super-frames are used, as a word of the API.
 const fn super_frames(wanted: bool, features: Features) -> &'static str {
     match (wanted, features.udp_super_frames) {
         (false, _) => "off",
@@ -94,7 +94,7 @@ fn bypass(shown: &Handle) -> v1::Bypass {
     }
 }
 
-/// The ports of bridges, and access ports, by VNI and name.
+/// Bridge ports and access ports, by VNI and name.
 pub fn ports(shown: &Handle) -> Vec<v1::Port> {
     let port = |port: PortView| v1::Port {
         port: port.port,
@@ -154,8 +154,8 @@ fn sources(status: &Status) -> Vec<v1::Source> {
     ]
 }
 
-/// Every vxlan netdev, taken over or left, by VNI and name. `stations` are those that vtepd's own
-/// bridge has learned.
+/// All vxlan netdevs, whether taken over or not, by VNI and name. `stations` are those that vtepd's
+/// own bridge has learned.
 pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     let status = shown.status.borrow();
     let snapshot = shown.snapshot();
@@ -170,7 +170,7 @@ pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     vnis
 }
 
-/// Where there are access ports, a bridge learns.
+/// Completes the row of a standalone VNI, whose own bridge always learns.
 fn learning(mut row: v1::Vni, ports: &[ShownPort], stations: &[Station]) -> v1::Vni {
     let port = ports.iter().find(|port| port.vni.get() == row.vni);
     row.standalone = port.is_some();
@@ -244,7 +244,7 @@ fn left(left: &LeftToKernel, choice: Option<&PortChoice>) -> v1::Vni {
     }
 }
 
-/// A reason to drop, with its count.
+/// A drop reason with its count.
 pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
     v1::Drop {
         reason: reason.label().to_owned(),
@@ -253,7 +253,7 @@ pub fn drop(reason: DropReason, frames: u64) -> v1::Drop {
     }
 }
 
-/// What was learned, and what became of moves.
+/// The counters of learning and of moves.
 fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1::MoveCounters) {
     let (learning, moves) = (status.learning, status.moves);
     let learning = v1::LearningCounters {
@@ -271,7 +271,7 @@ fn addresses(status: &Status, counters: &Counters) -> (v1::LearningCounters, v1:
     (learning, v1::MoveCounters { followed, coalesced, flapping })
 }
 
-/// Everything that is counted.
+/// All counters.
 pub fn counters(shown: &Handle) -> v1::Counters {
     let counters = shown.counters();
     let snapshot = shown.snapshot();

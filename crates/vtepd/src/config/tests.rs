@@ -5,7 +5,7 @@ use entropy::Policy;
 
 use super::*;
 
-/// What a file of this text and these flags give.
+/// Loads a configuration from this text and these flags.
 pub(crate) fn load(text: &str, flags: &[&str]) -> Result<Configuration, ConfigurationError> {
     let path =
         std::env::temp_dir().join(format!("vtepd-config-{:?}.toml", std::thread::current().id()));

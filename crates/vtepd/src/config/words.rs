@@ -1,6 +1,6 @@
-//! What the TOML reader expects, in words: it names types of this program.
+//! Makes error messages of the TOML reader readable: it names the expected types of this program.
 
-/// The reader's message, with ranges instead of types.
+/// The reader's message, with ranges instead of type names.
 pub(super) fn of(error: &toml::de::Error) -> String {
     let text = error.to_string();
     let text = text.trim_end();
