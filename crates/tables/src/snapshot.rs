@@ -72,7 +72,7 @@ pub struct VniTable {
     /// The flood list: VTEPs that receive broadcast, unknown unicast and multicast frames (RFC 7432
     /// inclusive multicast routes).
     pub flood: Vec<VtepIndex>,
-    /// Whether frames are dropped if their VTEP is neither in the FDB nor in the flood list.
+    /// Whether frames are dropped if no FDB or flood list in the snapshot has their VTEP.
     pub strict_vtep: bool,
     /// Set if MAC addresses are learned from received frames.
     pub learning: Option<Learning>,
