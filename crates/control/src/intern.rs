@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tables::hash::TableHasher;
 
-/// The smallest number of values at which unused ones are dropped. The limit doubles with the
-/// number of values that are in use.
+/// Unused values are dropped when the set has this many values, or twice as many as after the last
+/// cleanup, whichever is more.
 const FEW: usize = 64;
 
 /// A set of shared values. While a value is in use, equal values are the same `Arc`.
