@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tables::steering::FIRST_VIRTUAL;
 use wire::{MacAddr, Vni};
 
-/// A vxlan netdev or standalone VNI that vtepd does not forward for.
+/// A vxlan netdev that stays with the kernel, or a standalone VNI that is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftToKernel {
     /// Its interface index. Standalone VNIs have an index that no interface has.

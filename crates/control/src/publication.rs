@@ -61,7 +61,7 @@ pub struct Update {
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     decisions: BTreeMap<u32, Decision>,
-    /// Decided netdevs that found no free slot.
+    /// Those of `decisions` that found no free slot.
     waiting: BTreeSet<u32>,
     /// Source port policies for frames that the kernel encapsulates.
     choices: BTreeMap<u32, PortChoice>,
@@ -481,8 +481,8 @@ impl State {
         self.publication.uplinks = uplinks;
     }
 
-    /// Updates the next hops of VTEPs to their routes. VTEPs with the same route share one `Paths`
-    /// if they shared one before.
+    /// Updates the next hops of VTEPs to their routes. VTEPs with the same route and the same
+    /// previous `Paths` share one again.
     fn build_paths(&mut self, rebalanced: bool) {
         let mut built: HashMap<_, Arc<Paths>, BuildHasherDefault<TableHasher>> = HashMap::default();
         let mut shared = HashSet::new();

@@ -214,8 +214,8 @@ impl Filters {
             .iter()
             .any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
         let nftables = netlink::packet_filters().unwrap_or_else(|error| {
-            // If the rules change all the time, there are rules. If the kernel returns an error,
-            // there are none.
+            // A dump that changes keep interrupting means that there are rules. A kernel that
+            // returns another error has none.
             let changing = matches!(error, netlink::Error::Interrupted { .. });
             netlink::PacketFilters { frames: changing, packets: changing }
         });

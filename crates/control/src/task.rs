@@ -97,7 +97,7 @@ pub enum Request {
 /// the others would not.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// If the kernel cannot be read.
 pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlink::Error> {
     for what in Dump::ALL {
         let dump = kernel.dump(what).await?;
@@ -112,7 +112,7 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 /// dumps. The FPM server starts only then: the kernel's neighbours show whether zebra would survive
 /// the connection. Events of a publication are in the `journal` after `publish` has returned.
 /// # Errors
-/// When the kernel cannot be read at the start, or can no longer be listened to.
+/// If the kernel cannot be read at the start, or its notifications cannot be received any more.
 pub async fn run(
     state: State,
     kernel: Kernel,
@@ -223,7 +223,7 @@ struct Task<P> {
     hazard_at: Instant,
     /// Something has changed since the last check.
     look_again: bool,
-    /// Why FPM is not listened for.
+    /// Why the FPM server does not listen.
     held_back: Option<FpmHazard>,
     not_bound: Option<String>,
     /// When to try to listen again.
@@ -532,8 +532,8 @@ impl<P: FnMut(&Update)> Task<P> {
         });
     }
 
-    /// Listens for zebra's FPM unless the connection could crash zebra. An existing connection is
-    /// kept.
+    /// Stops the FPM server while a connection could crash zebra, and starts it again afterwards.
+    /// An existing connection is kept.
     fn hold_fpm_back(&mut self) {
         let connected = matches!(self.state.fpm_state(), SourceState::Syncing | SourceState::Live);
         if self.listener.address.is_none() || self.listener.accept_hazard || connected {
@@ -548,8 +548,8 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Listens for zebra's FPM. If another process has the address, this is retried; rtnetlink has
-    /// the same facts.
+    /// Starts the FPM server. If another process has the address, this is retried. Meanwhile
+    /// rtnetlink has the same facts.
     fn listen_for_fpm(&mut self) {
         let Some(address) = self.listener.address.filter(|_| !self.too_many) else { return };
         let bound = Server::bind(address, self.listener.users.clone());

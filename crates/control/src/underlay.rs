@@ -3,8 +3,8 @@
 //! Routes are selected by the kernel's rules: tables in the order of the default rules, longest
 //! prefix, lowest metric; dead next hops are skipped. There are two additions:
 //!
-//! - While zebra is connected, its version of a prefix comes before the kernel's. If all its next
-//!   hops are dead, the kernel's version is used.
+//! - While zebra's FPM session is live, its version of a prefix comes before the kernel's. If all
+//!   its next hops are dead, the kernel's version is used.
 //! - A next hop without carrier is not used. With next-hop groups, zebra 10.3 still reports it. The
 //!   kernel also keeps it, unless `ignore_routes_with_linkdown` is set.
 //!

@@ -33,8 +33,8 @@ impl<T> Default for Fdb<T> {
     }
 }
 
-/// The upper half of the hash that the chunks use. A chunk's hash map uses the lowest bits as the
-/// index and the highest seven as the tag of an entry.
+/// The hash that selects the chunk: the upper half of the hash that the hash maps of chunks use. A
+/// hash map uses the lowest bits as the index and the highest seven as the tag of an entry.
 #[inline]
 fn hash(mac: &MacAddr) -> u64 {
     let mut hasher = TableHasher::default();

@@ -28,11 +28,11 @@ const SCORE: u64 = 0x706c_6163_6500_0001;
 /// Domain separator for identities.
 const IDENTITY: u64 = 0x706c_6163_6500_0002;
 
-/// The identity of a next hop: the name of its interface, and its gateway if several next hops
-/// share an interface.
+/// The identity of a next hop: the name of its interface and its gateway, or 0 instead of a
+/// link-local gateway.
 ///
-/// Interface indices and link-local gateways are not used: both may change when interfaces are
-/// created again.
+/// Interface indices and link-local gateways, which depend on MAC addresses, do not identify a next
+/// hop: both may change when interfaces are created again.
 #[must_use]
 pub fn identity(interface: &str, gateway: u128) -> u64 {
     let name = interface.bytes().fold(0, |state, byte| hash(IDENTITY, [state, u64::from(byte)]));
