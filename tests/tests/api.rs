@@ -198,7 +198,7 @@ fn events_tell_what_the_kernel_adds_moves_and_removes() {
     let left = events.wait_for_kind("left");
     assert_eq!(
         left["text"],
-        "VNI 10 (vx10) is left to the kernel: it is in no bridge [not-in-bridge]"
+        "VNI 10 (vx10) stays with the kernel: it is in no bridge [not-in-bridge]"
     );
     assert_eq!(left["reason_slug"], "not-in-bridge");
 
@@ -245,7 +245,7 @@ fn a_vni_is_detached_and_attached_under_traffic_without_loss() {
         let said =
             String::from_utf8(vtepd.ctl(&["policy", "set", "20", "qp-hash"]).stdout).unwrap();
         assert!(
-            said.contains("VNI 20 (vx20) is left to the kernel: ")
+            said.contains("VNI 20 (vx20) stays with the kernel: ")
                 && said.contains("in force once"),
             "{said}"
         );

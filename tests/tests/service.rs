@@ -64,7 +64,7 @@ fn it_runs_with_the_units_capabilities_and_tells_systemd_when_it_is_ready() {
         )
         .unwrap();
     wait_for("READY=1");
-    wait_for("STATUS=1 VNIs taken over, 0 left to the kernel");
+    wait_for("STATUS=1 VNIs taken over, 0 with the kernel");
     let stream = Stream::start(&lab.host, &lab.far, RATE, 0x91);
     stream.pass(500);
     let (sent, report) = stream.finish();

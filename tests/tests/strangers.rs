@@ -122,7 +122,7 @@ fn names_that_others_hold_keep_nothing_from_starting() {
     let lab = Lab::new("names");
     let stranger = Stranger::nobody(&lab, "names");
     let mut vtepd = Vtepd::spawn(&lab.leaf, &["--no-fpm"]);
-    vtepd.wait_for_log("VNIs taken over, and left to the kernel");
+    vtepd.wait_for_log("VNIs taken over, and VNIs that stay with the kernel");
     sockets::ping(&lab.host, lab.far.ip(), 3, 56, &[]);
     let log = vtepd.log();
     for held in [

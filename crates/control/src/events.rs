@@ -237,10 +237,10 @@ impl fmt::Display for Event {
         match self {
             Self::Attached { vni, netdev } => write!(f, "VNI {vni} ({netdev}) is taken over"),
             Self::Detached { vni, netdev } => {
-                write!(f, "VNI {vni} ({netdev}) is taken over no more")
+                write!(f, "VNI {vni} ({netdev}) is no longer taken over")
             }
             Self::Left(LeftToKernel { name, reason, .. }) if reason.is_external() => {
-                write!(f, "{name} (external) is left to the kernel: {reason} [{}]", reason.slug())
+                write!(f, "{name} (external) stays with the kernel: {reason} [{}]", reason.slug())
             }
             Self::Left(left) if left.is_standalone() => {
                 write!(
@@ -250,7 +250,7 @@ impl fmt::Display for Event {
                 )
             }
             Self::Left(LeftToKernel { name, vni, reason, .. }) => {
-                write!(f, "VNI {vni} ({name}) is left to the kernel: {reason} [{}]", reason.slug())
+                write!(f, "VNI {vni} ({name}) stays with the kernel: {reason} [{}]", reason.slug())
             }
             Self::Source { name, state } => write!(f, "source {name} is {state}"),
             Self::Resynced(dumps) => {
@@ -268,13 +268,13 @@ impl fmt::Display for Event {
             Self::FpmSwept(FpmSweep { entries, returned: true }) => {
                 write!(
                     f,
-                    "zebra is back and has not repeated {entries} entries, which are forgotten"
+                    "zebra is back and has not repeated {entries} entries, which were removed"
                 )
             }
             Self::FpmSwept(FpmSweep { entries, returned: false }) => {
                 write!(
                     f,
-                    "zebra has not come back, and the {entries} entries that it told are forgotten"
+                    "zebra has not come back, and the {entries} entries that it had sent were removed"
                 )
             }
             Self::Mac { vni, netdev, change: MacChange { mac, from, to, local } } => {
@@ -293,9 +293,9 @@ impl fmt::Display for Event {
                 write!(f, "{mac} in VNI {vni} ({netdev}) ")?;
                 match over {
                     None => {
-                        f.write_str("moves too often: its moves are told no more one by one")?
+                        f.write_str("moves too often: its moves are no longer reported one by one")?
                     }
-                    Some(moves) => write!(f, "has come to rest after {moves} moves")?,
+                    Some(moves) => write!(f, "stopped moving after {moves} moves")?,
                 }
                 match vtep {
                     Some(vtep) => write!(f, "; it is behind {vtep}"),
@@ -320,7 +320,7 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "next hop {gateway} on {uplink} is {}",
-                    if *up { "used" } else { "used no more" }
+                    if *up { "used" } else { "no longer used" }
                 )
             }
             Self::Placement { buckets, vtep, vteps, reduced } => {
@@ -332,18 +332,18 @@ impl fmt::Display for Event {
                 f.write_str(if *reduced { ", while next hops are missing" } else { "" })
             }
             Self::ByDefault { vtep, begins: true } => {
-                write!(f, "nothing better than the default route leads to VTEP {vtep}")
+                write!(f, "only the default route leads to VTEP {vtep}")
             }
             Self::ByDefault { vtep, begins: false } => {
-                write!(f, "VTEP {vtep} is not reached by the default route any more")
+                write!(f, "VTEP {vtep} is no longer reached by the default route")
             }
             Self::Impaired { uplink, begins: true } => write!(
                 f,
-                "uplink {uplink} is impaired: its queueing discipline does something to single packets, so frames leave one by \
+                "uplink {uplink} is impaired: its queueing discipline acts on single packets, so frames leave one by \
                  one there"
             ),
             Self::Impaired { uplink, begins: false } => {
-                write!(f, "uplink {uplink} is impaired no more: frames may leave together there")
+                write!(f, "uplink {uplink} is no longer impaired: frames may leave together there")
             }
             Self::Stalled { waited, dropped } => write!(
                 f,

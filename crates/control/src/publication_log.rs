@@ -24,7 +24,7 @@ pub(crate) fn log(before: &Update, after: &Update) {
         let known: BTreeMap<u32, &LeftToKernel> =
             before.left.iter().map(|left| (left.ifindex, left)).collect();
         for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "left to the kernel");
+            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "stays with the kernel");
         }
     }
     if !Arc::ptr_eq(&before.ports, &after.ports) {
@@ -50,13 +50,13 @@ pub(crate) fn log(before: &Update, after: &Update) {
     }
     for (ifindex, vni) in &before.plan.vnis {
         if !after.plan.vnis.contains_key(ifindex) {
-            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over no more");
+            tracing::info!(vni = %vni.vni, netdev = vni.name, "no longer taken over");
         }
     }
     for uplink in after.plan.uplinks.difference(&before.plan.uplinks) {
         tracing::info!(uplink = uplink.name, "an uplink");
     }
     for uplink in before.plan.uplinks.difference(&after.plan.uplinks) {
-        tracing::info!(uplink = uplink.name, "no uplink any more");
+        tracing::info!(uplink = uplink.name, "no longer an uplink");
     }
 }

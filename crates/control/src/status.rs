@@ -83,7 +83,7 @@ impl fmt::Display for ByDefault<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named: Vec<String> = self.0.iter().take(Self::NAMED).map(ToString::to_string).collect();
         let more = self.0.len() - named.len();
-        f.write_str("nothing better than the default route leads to ")?;
+        f.write_str("only the default route leads to ")?;
         f.write_str(if self.0.len() == 1 { "VTEP " } else { "VTEPs " })?;
         f.write_str(&named.join(", "))?;
         if more > 0 {

@@ -458,5 +458,5 @@ fn q9_an_explanation_for_people() {
     }
     let short = Owned::tagged(vec![0; 13]);
     let text = explain(&short.frame(), Slot::new(SLOT).unwrap(), &snapshot).to_string();
-    assert_eq!(text, "dropped, truncated: The frame is too short for the headers it claims.");
+    assert_eq!(text, "dropped, truncated: The frame is shorter than its headers say.");
 }

@@ -235,7 +235,7 @@ fn policy_of(row: &v1::Vni) -> v1::Policy {
     taken.or_else(chosen).unwrap_or_default()
 }
 
-/// Why a VNI is left to the kernel: the sentence and its slug. Empty for a VNI that is taken over.
+/// Why a VNI stays with the kernel: the sentence and its slug. Empty for a VNI that is taken over.
 pub fn why_left(row: &v1::Vni) -> String {
     match (&row.left, &row.reason_slug) {
         (Some(sentence), Some(slug)) => format!("{sentence} [{slug}]"),
@@ -256,7 +256,7 @@ fn policy_set(out: &mut impl Write, row: &v1::Vni) -> io::Result<()> {
         Some(_) if row.chosen_port.is_some() => policies(std::slice::from_ref(row)).write(out, ""),
         Some(reason) => writeln!(
             out,
-            "VNI {} ({}) is left to the kernel: {reason}. The kernel chooses its source ports; the change is noted, and in \
+            "VNI {} ({}) stays with the kernel: {reason}. The kernel chooses its source ports; the change is noted, and in \
              force once vtepd does",
             row.vni, row.netdev
         ),

@@ -127,7 +127,7 @@ fn write_together(out: &mut impl Write, status: &v1::Status) -> io::Result<()> {
     if status.super_frames == "on" && !status.impaired_uplinks.is_empty() {
         writeln!(
             out,
-            "  one by one over {}, whose queueing discipline does something to single packets (`tc qdisc`)",
+            "  one by one over {}, whose queueing discipline acts on single packets (`tc qdisc`)",
             status.impaired_uplinks.join(" ")
         )?;
     }

@@ -208,7 +208,7 @@ async fn run_until_replaced(
             tell_systemd(applied.is_ok(), counts);
             if applied.is_ok() && told.replace(counts) != Some(counts) {
                 let (taken, left) = counts;
-                tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and left to the kernel");
+                tracing::info!(taken, left, metrics = %metrics_address, "VNIs taken over, and VNIs that stay with the kernel");
                 if counts == (0, 0) {
                     tracing::warn!(
                         "there is no vxlan netdev in this network namespace yet; if it is the wrong one, start vtepd in the \
@@ -315,7 +315,7 @@ fn closed_listeners(configuration: &Configuration) -> Vec<String> {
 
 /// Ready is who has looked at the namespace once, also if there is nothing to take over yet.
 fn tell_systemd(applied: bool, (taken, left): (usize, usize)) {
-    let status = format!("{taken} VNIs taken over, {left} left to the kernel");
+    let status = format!("{taken} VNIs taken over, {left} with the kernel");
     let states = [NotifyState::Status(&status), NotifyState::Ready];
     tell(if applied { &states } else { &states[..1] });
 }

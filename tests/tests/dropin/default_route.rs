@@ -20,7 +20,7 @@ fn row(rows: &Value, vtep: &str) -> Value {
 
 /// How many warnings of the default route a log or a status has.
 fn warnings(text: &str) -> usize {
-    text.matches("nothing better than the default route leads to VTEP 10.0.0.2").count()
+    text.matches("only the default route leads to VTEP 10.0.0.2").count()
 }
 
 fn by_default(vtepd: &Vtepd) -> (u64, u64) {

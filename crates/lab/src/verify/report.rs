@@ -59,7 +59,7 @@ pub struct Leaf {
     pub forwards: bool,
     /// The policy of each VNI.
     pub policies: BTreeMap<String, String>,
-    /// What is left to the kernel: the metric's labels.
+    /// What stays with the kernel: the metric's labels.
     pub left: Vec<String>,
     /// Why it is not known what it does.
     pub says: Option<String>,

@@ -153,7 +153,7 @@ mod tests {
         );
         assert_eq!(
             flap(Some(9)).text,
-            "02:00:00:00:00:01 in VNI 10 (vx10) has come to rest after 9 moves; it is behind 10.0.0.2"
+            "02:00:00:00:00:01 in VNI 10 (vx10) stopped moving after 9 moves; it is behind 10.0.0.2"
         );
         let source = told(Event::Source { name: "fpm", state: SourceState::Live });
         assert_eq!(
