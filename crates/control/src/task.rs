@@ -111,6 +111,7 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 /// `publish` is called in this task, once for each publication, the first time after all initial
 /// dumps. The FPM server starts only then: the kernel's neighbours show whether zebra would survive
 /// the connection. Events of a publication are in the `journal` after `publish` has returned.
+///
 /// # Errors
 /// If the kernel cannot be read at the start, or its notifications cannot be received any more.
 pub async fn run(
