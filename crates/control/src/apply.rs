@@ -1,4 +1,4 @@
-//! What each event changes in the state, and what it makes look at again.
+//! Applies each event to the state, and marks what has to be computed again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,13 +22,13 @@ const NUD_PERMANENT: u16 = 0x80;
 const NTF_EXT_LOCKED: u32 = 0x2 << 8;
 /// `NUD_FAILED`.
 const NUD_FAILED: u16 = 0x20;
-/// How long the kernel gets to say what zebra has said: either comes within a millisecond of the
-/// other. What zebra told late, of an entry that the kernel has lost meanwhile, nobody would take
-/// back.
+/// How long after zebra's report of an entry the kernel's is expected. They usually arrive within a
+/// millisecond of each other. If the kernel has already deleted the entry when zebra's report
+/// arrives, only a dump removes it.
 const CONFIRMATION: Duration = Duration::from_secs(1);
 
 impl State {
-    /// The kernel said something.
+    /// Applies a message from the kernel.
     pub fn apply_kernel(&mut self, message: Message) {
         match message {
             Message::Link(operation, link) => self.link(operation, link),
@@ -51,10 +51,10 @@ impl State {
                     self.dirty.bypass.bridges.extend(master);
                 }
             }
-            // The order of the rules counts, and an event does not tell it.
+            // The order of the rules matters, and a notification does not contain it.
             Message::Rule(..) => self.doubt(&[Dump::Rules]),
             Message::IpsecChanged => self.doubt(&[Dump::IpsecPolicies]),
-            // Only dumps have these ([`State::resync`]).
+            // These appear in dumps only ([`State::resync`]).
             Message::Mdb(operation, mdb) => self.multicast(operation, mdb.ifindex),
             Message::ReversePathFilter(operation, filter) => {
                 self.dirty.underlay |= self.reverse_paths.hear(operation, filter);
@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    /// zebra said one of the messages of a frame.
+    /// Applies one message of an FPM frame from zebra.
     pub(crate) fn hear_zebra(&mut self, message: Message, now: Instant) {
         let epoch = self.epochs.fpm;
         match message {
@@ -79,7 +79,7 @@ impl State {
             Message::NextHop(operation, hop) => {
                 self.dirty.underlay |= next_hop(&mut self.fpm, operation, hop, epoch);
             }
-            // zebra never tells of these; the kernel does.
+            // zebra never sends these.
             Message::Link(..)
             | Message::Address(..)
             | Message::Neighbour(..)
@@ -96,7 +96,7 @@ impl State {
 
     fn link(&mut self, operation: Operation, link: Link) {
         if link.bridge_port_only {
-            // A port that leaves its bridge does so as a link, too.
+            // For a port that leaves its bridge there is also an ordinary link message.
             let port = link.bridge_port.filter(|_| operation == Operation::New);
             let bridge =
                 port.and_then(|port| self.links.set_port(link.ifindex, port, self.epochs.links));
@@ -179,7 +179,8 @@ impl State {
         }
     }
 
-    /// The kernel may have changed these without telling.
+    /// Marks kinds of dumps to repeat, because the kernel may have changed something without a
+    /// notification.
     pub(crate) fn doubt(&mut self, dumps: &[Dump]) {
         for dump in dumps {
             if !self.doubtful.contains(dump) {
@@ -195,7 +196,7 @@ impl State {
                 self.addresses.insert(key, address.prefix_length, self.epochs.addresses)
             }
             Operation::Delete => {
-                // Routes that preferred it as their source went with it, silently
+                // The kernel also removes routes with this preferred source, without a notification
                 // (`fib_sync_down_addr()`).
                 self.doubt(&[Dump::Routes]);
                 self.addresses.remove(&key).is_some()
@@ -219,7 +220,7 @@ impl State {
     }
 
     fn bridge_fdb(&mut self, operation: Operation, bridge: u32, entry: &FdbEntry) {
-        // An entry with a VLAN is one of a VLAN-aware bridge, whose VNIs stay with the kernel.
+        // An entry with a VLAN belongs to a VLAN-aware bridge, whose VNIs stay with the kernel.
         if entry.vlan.is_some() {
             return;
         }
@@ -230,12 +231,12 @@ impl State {
         let elsewhere = ports.get(&entry.mac).is_some_and(|port| port.ifindex != entry.ifindex);
         let changed = match operation {
             Operation::New => ports.insert(entry.mac, Port::of(entry), self.epochs.fdb),
-            // A late delete of where it was before is none.
+            // A late deletion for its previous port does not remove the address.
             Operation::Delete if elsewhere => false,
             Operation::Delete => ports.remove(&entry.mac).is_some(),
         };
         if elsewhere {
-            // Also where no vxlan netdev is in the bridge: one may come.
+            // Also in bridges without a vxlan netdev, because one may be added later.
             self.moved.insert((bridge, entry.mac));
         }
         if changed {
@@ -246,7 +247,7 @@ impl State {
         }
     }
 
-    /// A bridge said something about these addresses.
+    /// Marks these addresses of a bridge as changed.
     pub(crate) fn touch(&mut self, bridge: u32, macs: impl Iterator<Item = MacAddr>) {
         for mac in macs {
             if self.settings.bypass {
@@ -279,8 +280,8 @@ impl State {
         self.dirty.overlays.insert(entry.ifindex);
     }
 
-    /// A bridge or a vxlan netdev has multicast entries, or lost some. How many are left only a
-    /// dump tells.
+    /// A bridge or a vxlan netdev gained or lost multicast entries. Only a dump shows how many are
+    /// left.
     fn multicast(&mut self, operation: Operation, ifindex: u32) {
         let other_device = self.links.get(ifindex).is_some() && self.links.vxlan(ifindex).is_none();
         if other_device {
@@ -295,8 +296,7 @@ impl State {
         }
     }
 
-    /// A dump named all vxlan netdevs that have multicast entries. Returns how many have none any
-    /// more.
+    /// Applies a dump of all multicast entries. Returns how many netdevs have none any more.
     pub(crate) fn resync_multicast(&mut self, dump: Vec<Message>) -> usize {
         let before = std::mem::take(&mut self.multicast);
         dump.into_iter().for_each(|message| self.apply_kernel(message));
@@ -309,9 +309,9 @@ impl State {
         if entry.mac.is_group() || entry.mac == MacAddr::ZERO {
             return;
         }
-        // zebra names the vxlan netdev; where that is unknown, the VNI tells it, and the bridge
-        // where several netdevs have the VNI. Otherwise the entry waits for the netdev that it
-        // names.
+        // zebra sends the index of the vxlan netdev. If that index is unknown, the netdev follows
+        // from the VNI, and from the bridge if several netdevs have the VNI. Otherwise the entry
+        // waits for a netdev with this index.
         let known = self.links.vxlan(entry.ifindex).map(|_| entry.ifindex);
         let by_vni = || self.only_netdev(entry.source_vni?, entry.master);
         let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
@@ -332,8 +332,7 @@ impl State {
         self.dirty.overlays.insert(ifindex);
     }
 
-    /// The netdev of a VNI. Where several have it, the one in `bridge`, if there is exactly one in
-    /// it.
+    /// The only netdev with this VNI. If there are several, the only one in `bridge`.
     fn only_netdev(&self, vni: u32, bridge: Option<u32>) -> Option<u32> {
         let only = |netdevs: &mut dyn Iterator<Item = u32>| {
             let first = netdevs.next()?;
@@ -395,7 +394,7 @@ impl State {
         }
         let after @ (mac, _) = known(self);
         if mac.is_some() && mac_before.is_none() {
-            // Answered: if it is lost again, it may be asked for again at once.
+            // It has answered: if it is lost again, it may be asked for immediately.
             self.resolver
                 .forget(Adjacency { ifindex: neighbour.ifindex, address: neighbour.address });
         }
@@ -415,8 +414,8 @@ impl State {
         self.dirty.route(route, changed);
     }
 
-    /// The kernel has no route to these any more. zebra tells only what the kernel has, so its
-    /// version goes too: if it is newer, the kernel says so next.
+    /// The kernel has no route to these prefixes any more. zebra reports only what the kernel has,
+    /// so its routes are removed as well. If zebra's were newer, the kernel would report them next.
     pub(crate) fn orphan(&mut self, prefixes: impl IntoIterator<Item = Prefix>) -> bool {
         prefixes
             .into_iter()
@@ -425,7 +424,7 @@ impl State {
 }
 
 impl Port {
-    /// Where an entry of a bridge's has its address.
+    /// The port of a bridge's FDB entry.
     pub(crate) const fn of(entry: &FdbEntry) -> Self {
         Self {
             ifindex: entry.ifindex,
@@ -436,7 +435,7 @@ impl Port {
 }
 
 impl Dirty {
-    /// A route changed, or did not.
+    /// Marks the prefix of a route if the route changed.
     fn route(&mut self, route: &Route, changed: bool) {
         match route.destination {
             IpAddr::V4(destination) if changed => {
@@ -447,12 +446,12 @@ impl Dirty {
     }
 }
 
-/// Follows a next-hop object; says whether anything changed.
+/// Applies a message about a next-hop object. Returns whether anything changed.
 fn next_hop(routes: &mut Routes, operation: Operation, hop: NextHop, epoch: Epoch) -> bool {
     match operation {
         Operation::New => routes.next_hops.insert(hop.id, hop.kind, epoch),
         Operation::Delete => {
-            // A group loses the member silently.
+            // Groups lose a deleted member without a notification.
             routes
                 .next_hops
                 .remove(&hop.id)

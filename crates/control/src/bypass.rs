@@ -1,12 +1,15 @@
-//! Which bridge ports have the bypass, and which addresses it goes by.
+//! Which host ports have the bridge bypass, and which MAC addresses it is used for.
 //!
-//! It has two directions. What a host sends to a known remote address goes from its port straight
-//! to the worker; what comes for a host goes from the worker straight to its port, where the bridge
-//! does not learn from such frames. A port has it if the bridge does nothing with its hosts' known
-//! unicast but to send it to the vxlan netdev; the others of such a bridge listen, which a port
-//! that does not forward yet has to do before it does. Every address has at most one place: where
-//! the bridge has it, on a port with the bypass or on the vxlan netdev. What changes is told once,
-//! in the order that [`tables::PlaceChange`] needs: see [`State::take_places`].
+//! The bypass has two directions. A host's frames to a known remote address are redirected from its
+//! port to the worker. Decapsulated frames for a host go from the worker to its port, unless the
+//! bridge learns from the vxlan netdev.
+//!
+//! A port has the bypass if the bridge would only forward its hosts' known unicast to the vxlan
+//! netdev. On the other ports of such a bridge, programs only watch source addresses. A port that
+//! is not forwarding yet needs such a program before it starts to forward.
+//!
+//! Each address has at most one location: where the bridge has it, on a port with the bypass or
+//! behind the vxlan netdev. [`State::take_places`] returns each change once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -25,14 +28,14 @@ use crate::state::State;
 
 /// `BR_STATE_FORWARDING` (`include/uapi/linux/if_bridge.h`).
 const FORWARDING: u8 = 3;
-/// The longest time for which the bridge does not see a host that is talking.
+/// The longest time in which the bridge receives no frame of an active host.
 const REFRESH: Duration = Duration::from_secs(1);
-/// The part of the bridge's ageing time for which it does not.
+/// The same as a fraction of the bridge's ageing time.
 const AGEING_SHARE: u32 = 4;
 /// Header of an Ethernet frame in bytes.
 const HEADER: u32 = 14;
 
-/// A bridge port of a VNI that is taken over, and whether it has the bypass.
+/// A host port of a bridge whose VNI is taken over, and whether it has the bypass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortDecision {
     /// Its interface index.
@@ -43,23 +46,23 @@ pub struct PortDecision {
     pub bridge: String,
     /// The VNI of its bridge.
     pub vni: Vni,
-    /// Why all of its frames go by the bridge, if they do.
+    /// Why all of its frames pass the bridge; `None` if it has the bypass.
     pub reason: Option<NoBypass>,
 }
 
-/// Why a port's frames all go by the bridge. Each reads as the end of a sentence.
+/// Why all frames of a port pass the bridge. Each reads as the end of a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoBypass {
-    /// The configuration says so.
+    /// `bridge-bypass = false`.
     #[error("the configuration turns it off")]
     Off,
-    /// Not up.
+    /// Not administratively up.
     #[error("it is down")]
     Down,
-    /// `IFLA_BRPORT_STATE` of the port is another.
+    /// `IFLA_BRPORT_STATE` of the port is not forwarding.
     #[error("the bridge does not forward what it receives (STP state {0})")]
     NotForwarding(u8),
-    /// `IFLA_BRPORT_STATE` of the vxlan netdev is another.
+    /// `IFLA_BRPORT_STATE` of the vxlan netdev is not forwarding.
     #[error("the bridge does not forward to the vxlan netdev (STP state {0})")]
     NetdevNotForwarding(u8),
     /// The port is isolated.
@@ -80,39 +83,39 @@ pub enum NoBypass {
     /// Several vxlan netdevs in one bridge.
     #[error("its bridge has several vxlan netdevs")]
     SeveralNetdevs,
-    /// The bridge's entries age at once.
+    /// The bridge keeps no entries.
     #[error("its bridge remembers no addresses (its ageing time is 0)")]
     NoAgeing,
-    /// The bridge interface gets a copy of everything.
+    /// The bridge interface receives a copy of every frame.
     #[error(
         "the bridge interface listens to all that is forwarded (promiscuous: a capture, or an interface on it)"
     )]
     Promiscuous,
-    /// Rules of nftables for frames.
+    /// nftables rules in the families bridge or netdev.
     #[error("nftables has rules that may see its frames (families bridge and netdev)")]
     FrameFilter,
     /// Legacy ebtables.
     #[error("legacy ebtables is loaded, and its rules cannot be seen")]
     Ebtables,
-    /// Rules for IP, and the bridge shows them what it forwards.
+    /// Packet filter rules for IP, and the bridge passes its frames to them.
     #[error("a packet filter may see what the bridge forwards (bridge-nf-call-iptables)")]
     PacketFilter,
 }
 
-/// See the module's description.
+/// The ports and addresses of the bridge bypass.
 #[derive(Debug, Default)]
 pub(crate) struct Bypass {
-    /// Of each bridge, its ports.
+    /// The ports of each bridge.
     ports: BTreeMap<u32, Vec<(PortDecision, Option<BypassPort>)>>,
-    /// Of each bridge, the addresses that have a place.
+    /// The locations of MAC addresses in each bridge.
     places: HashMap<u32, TableMap<MacAddr, Place>, BuildHasherDefault<TableHasher>>,
-    /// Of each bridge, the addresses whose frames workers may send to their ports.
+    /// The MAC addresses of each bridge whose frames workers may send to their port.
     hosts: BTreeMap<u32, Fdb<u32>>,
-    /// What changed since it was last taken: whether each place has its address.
+    /// Changes since [`State::take_places`]: whether the address is at the location now.
     changes: BTreeMap<Place, bool>,
 }
 
-/// What has to be looked at again.
+/// What has to be decided again.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     /// Everything about these bridges.
@@ -127,7 +130,7 @@ impl Dirty {
     }
 }
 
-/// What a bridge's ports have in common.
+/// Properties that all ports of a bridge share.
 #[derive(Debug, Clone, Copy)]
 struct Common<'a> {
     name: &'a str,
@@ -136,18 +139,18 @@ struct Common<'a> {
     terms: &'a VniConfig,
     mtu: u32,
     bridge: &'a Bridge,
-    /// Whether the bridge learns nothing from what comes from the vxlan netdev: what it has learned
-    /// would age out unseen.
+    /// Whether the bridge learns nothing from the vxlan netdev. If it did, its learned entries
+    /// would age out, because frames that bypass the bridge do not refresh them.
     delivers: bool,
-    /// What all of them lack.
+    /// Why no port of the bridge has the bypass.
     reason: Option<NoBypass>,
 }
 
 impl State {
-    /// The addresses that came to places or left them since this was last called.
+    /// The addresses that appeared at a location or left one since the last call.
     ///
-    /// Those that left are to be forgotten before workers go by the snapshot that is published with
-    /// it, those that came to be remembered after.
+    /// The caller removes those that left before the workers use the new snapshot, and adds the new
+    /// ones after.
     pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
         std::mem::take(&mut self.bypass.changes)
             .into_iter()
@@ -155,7 +158,7 @@ impl State {
             .collect()
     }
 
-    /// Draws the consequences of what was said of bridges, their ports and addresses.
+    /// Applies changes of bridges, their ports and addresses.
     pub(crate) fn build_bypass(&mut self, dirty: Dirty) {
         if dirty.is_empty() {
             return;
@@ -230,7 +233,7 @@ impl State {
         hosts.map(decide).collect()
     }
 
-    /// `None` where no VNI of the bridge is taken over.
+    /// `None` if no VNI of the bridge is taken over.
     fn common(&self, bridge: u32) -> Option<Common<'_>> {
         let mut netdevs = self.links.vxlans_in(bridge);
         let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
@@ -265,7 +268,7 @@ impl State {
         })
     }
 
-    /// The place of an address, if the bypass may go by it.
+    /// The location of an address, if the bypass may be used for it.
     fn place(&self, bridge: u32, mac: MacAddr) -> Option<Place> {
         let mut ports = self.bypass.sending(bridge);
         let known = self
@@ -278,7 +281,7 @@ impl State {
             return Some(Place::Port { port: port.ifindex, mac });
         }
         let (slot, _) = self.publication.taken(known.ifindex)?;
-        // The kernel may have it there, and the VNI nowhere or elsewhere.
+        // The kernel's bridge may have it there while the VNI has it at no or another VTEP.
         self.overlays.get(&known.ifindex)?.fdb.get(&mac)?;
         ports.next().map(|_| Place::Remote { slot, mac })
     }
@@ -307,7 +310,8 @@ impl Bypass {
         }
     }
 
-    /// Has workers send frames for this address to its port, if they may. Says whether that is new.
+    /// Updates whether workers may send frames for this address to its port. Returns whether that
+    /// changed.
     fn serve(&mut self, bridge: u32, mac: MacAddr, place: Option<Place>) -> bool {
         let port = match place {
             Some(Place::Port { port, .. }) => {
@@ -327,7 +331,7 @@ impl Bypass {
     }
 }
 
-/// What of a port only the bridge can do.
+/// Why frames of this port have to pass the bridge.
 fn obstacle(link: &Link) -> Option<NoBypass> {
     let port = link.bridge_port.unwrap_or_default();
     let vlan = matches!(&link.kind, LinkKind::Other(kind) if kind == "vlan");

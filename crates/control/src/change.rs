@@ -1,7 +1,7 @@
-//! What can be changed while the daemon runs, one VNI at a time.
+//! Changes of one VNI while the daemon runs.
 //!
-//! A configuration that is read again replaces all of it, but for VNIs that were detached: who gave
-//! one back to the kernel by hand does not expect a SIGHUP for something else to take it.
+//! When the configuration is read again, it replaces all such changes except detached VNIs: a
+//! SIGHUP for another reason must not take over a VNI that was detached by hand.
 
 use entropy::{Bins, Entropy, Policy, SettingsError, SourcePortRange};
 use wire::Vni;
@@ -9,23 +9,24 @@ use wire::Vni;
 use crate::settings::Settings;
 use crate::state::State;
 
-/// See the module's description.
+/// A change of one VNI while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Another policy; what is absent stays as it is.
+    /// Changes the source port policy. Absent fields keep their values.
     Policy {
         /// The VNI.
         vni: Vni,
-        /// Who picks the outer source port.
+        /// The new policy.
         policy: Option<Policy>,
         /// Number of ports of `qp-bins`.
         bins: Option<Bins>,
         /// Outer source ports of `qp-hash` and `qp-bins`.
         source_ports: Option<SourcePortRange>,
     },
-    /// Taken over, whatever the configuration says, unless its netdev is in the way.
+    /// Take over the VNI, even if the configuration excludes it. Its netdev may still be
+    /// ineligible.
     Attach(Vni),
-    /// Given back to the kernel.
+    /// Give the VNI back to the kernel.
     Detach(Vni),
 }
 
@@ -40,10 +41,10 @@ impl Change {
 }
 
 impl State {
-    /// Changes the settings; the next [`State::build`] follows them.
+    /// Changes the settings, which the next [`State::build`] applies.
     ///
     /// # Errors
-    /// When the policy's settings contradict each other; then nothing changes.
+    /// If the policy's settings contradict each other. Nothing changes then.
     pub fn change(&mut self, change: &Change) -> Result<(), SettingsError> {
         self.settings.change(change)?;
         self.dirty.overlays.extend(self.links.vxlans_of(change.vni().get()));

@@ -1,17 +1,18 @@
-//! Bridges with more addresses than are followed: hosts can make up any number of them.
+//! Bridges with more MAC addresses than are followed, because hosts can forge any number of them.
 //!
-//! Frames for an address that is not followed go by the bridge, which has it. So the limit costs time and nothing else.
+//! Frames for an address that is not followed pass the bridge. The limit only costs them the bridge
+//! bypass.
 
 use netlink::{Dump, FdbEntry};
 use wire::MacAddr;
 
 use crate::state::State;
 
-/// Addresses of hosts that are followed for each bridge: as many as the steering programs have room for.
+/// Number of host addresses that are followed for each bridge: the capacity of the BPF maps.
 pub(crate) const MOST: usize = 131_072;
 
 impl State {
-    /// Whether this entry is one host's too many. Those of remote hosts are always followed.
+    /// Whether this entry exceeds the limit. Entries of remote hosts are always followed.
     pub(crate) fn is_too_many(&mut self, bridge: u32, entry: &FdbEntry) -> bool {
         let full = |known: &crate::epoch_map::Swept<MacAddr, _>| {
             known.len() >= MOST && !known.contains(&entry.mac)
@@ -34,7 +35,7 @@ impl State {
         true
     }
 
-    /// Asks for the addresses of crowded bridges again where there is much room now.
+    /// Requests a dump of the FDB for bridges over the limit that have room again.
     pub(crate) fn fill_room(&mut self) {
         let known = |bridge: &u32| self.bridges.get(bridge).map_or(0, crate::epoch_map::Swept::len);
         let crowded = self.crowded.len();

@@ -1,4 +1,4 @@
-//! Which vxlan netdevs are taken over, on which terms, and why the others are not.
+//! Which VNIs are taken over, with which configuration, and why the others are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,12 +18,12 @@ use crate::policies::{Flow, Policies};
 use crate::settings::{Datapath, Namespace, Settings};
 use crate::vteps::Vteps;
 
-/// What the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
+/// Bytes that the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
 const OVERHEAD: u32 = 20 + 8 + 8;
-/// The frame limit of a VNI that no route limits: no longer Ethernet frame leaves a socket.
+/// The frame limit of a VNI without a limiting route: the longest frame that a socket sends.
 const NO_LIMIT: u32 = 65_535;
 
-/// How a VNI is forwarded.
+/// The configuration with which a VNI is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VniConfig {
     pub(crate) netdev: String,
@@ -32,11 +32,11 @@ pub(crate) struct VniConfig {
     pub(crate) entropy: Entropy,
     pub(crate) strict_vtep: bool,
     pub(crate) frame_limit: u32,
-    /// The netdev's ageing time, if it learns.
+    /// `Some` if the netdev learns, with its ageing time if entries age.
     pub(crate) learning: Option<Option<Duration>>,
 }
 
-/// What there is to know about a vxlan netdev.
+/// The facts on which the decision about a vxlan netdev depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Discovery<'a> {
     pub(crate) settings: &'a Settings,
@@ -49,15 +49,15 @@ pub(crate) struct Discovery<'a> {
     /// The vxlan netdevs that have multicast entries.
     pub(crate) multicast: &'a BTreeSet<u32>,
     pub(crate) packet_filters: &'a PacketFilters,
-    /// The uplinks to all remote VTEPs; empty where there are no packet filters.
+    /// The uplinks to all remote VTEPs; empty without packet filters.
     pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
 
 impl Discovery<'_> {
-    /// The terms on which a netdev is taken over, or why it is not.
+    /// Decides about a netdev: the configuration with which it is taken over, or why it is not.
     ///
-    /// The checks go from what the user said over what the netdev is to what happens to be so at
-    /// the moment, so that the reason named is the one to look at first.
+    /// The checks start with the user's settings, followed by the netdev's attributes and then by
+    /// the current state. So the first reason is the one to look at first.
     pub(crate) fn decide(
         &self,
         link: &Link,
@@ -105,7 +105,7 @@ impl Discovery<'_> {
             return Err(KernelOnlyReason::FdbEntry { mac, oddity });
         }
         let settings = self.settings.of(vni);
-        // Where nobody learns of VTEPs, those that the configuration names are all there are.
+        // Without learning of VTEPs, only those in the configuration exist.
         let strict_vtep = settings.strict_vtep || is_virtual;
         self.policies(vxlan, local, overlay, strict_vtep, is_virtual)?;
         let ttl = self.ttl(vxlan, settings.ttl);
@@ -173,7 +173,7 @@ impl Discovery<'_> {
         }
     }
 
-    /// Another netdev that is up and receives the same frames.
+    /// The name of another netdev that is up and receives the same packets.
     fn twin(&self, ifindex: u32, vxlan: &Vxlan) -> Option<String> {
         let mut others = self.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
         others.find_map(|other| {
@@ -185,8 +185,8 @@ impl Discovery<'_> {
         })
     }
 
-    /// Whether policy routing, IPsec or packet filters may apply to the VNI's packets. Standalone
-    /// VNIs never went by the rules: the kernel has no tunnel for them.
+    /// Whether policy routing, IPsec or packet filters may apply to the VNI's packets. Only IPsec
+    /// policies concern standalone VNIs, because the kernel has no tunnel for them.
     fn policies(
         &self,
         vxlan: &Vxlan,
@@ -218,15 +218,15 @@ impl Discovery<'_> {
             .map_or(Ok(()), |filter| Err(KernelOnlyReason::PacketFilter(filter)))
     }
 
-    /// The longest inner frame that fits all ways to the remote VTEPs, or which of them only the
-    /// kernel can go.
+    /// The longest inner frame that fits the routes to all remote VTEPs, or why a VTEP's route is
+    /// not supported.
     fn underlay(
         &self,
         vxlan: &Vxlan,
         ttl: Option<u8>,
         overlay: &Overlay,
     ) -> Result<u32, KernelOnlyReason> {
-        // The bits that routes look at, without those of ECN; 1 is 'inherit'.
+        // The bits that routes match on, without those of ECN; 1 is 'inherit'.
         let by_tos = vxlan.tos == 1 || vxlan.tos & 0xfc != 0;
         // Frames that are not IP have no TTL to inherit.
         let default_ttl = ttl.is_none() && (vxlan.ttl_inherit || vxlan.ttl == 0);
@@ -247,7 +247,7 @@ impl Discovery<'_> {
                 });
             if let Some(obstacle) = obstacle {
                 let reason = KernelOnlyReason::Underlay { vtep: known.address, obstacle };
-                // Of several, always name the same one.
+                // Of several, always report the same one.
                 match &left {
                     Some(KernelOnlyReason::Underlay { vtep, .. }) if *vtep < known.address => {}
                     _ => left = Some(reason),
@@ -271,7 +271,7 @@ impl Discovery<'_> {
     }
 }
 
-/// Whether all attributes of the netdev are honoured; its local address.
+/// The local address of a netdev, if all its attributes are supported.
 fn supported(vxlan: &Vxlan, links: &Links) -> Result<Ipv4Addr, KernelOnlyReason> {
     match vxlan.remote {
         Some(group) if group.is_multicast() => {

@@ -1,22 +1,22 @@
-//! Mark and sweep: a table whose entries know the dump or replay that last confirmed them.
+//! A mark-and-sweep table: each entry has the number of the dump or replay that last confirmed it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash};
 
 use tables::hash::TableHasher;
 
-/// The dump or replay that is going on, or the last one, counted from 0.
+/// The number of the current or last dump or replay, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Epoch(u32);
 
 impl Epoch {
-    /// Begins the next one: whatever is not inserted again from now on is unconfirmed.
+    /// Starts the next epoch. Entries that are not inserted again are unconfirmed.
     pub(crate) fn advance(&mut self) {
         self.0 = self.0.wrapping_add(1);
     }
 }
 
-/// See the module's description.
+/// A mark-and-sweep hash map.
 #[derive(Debug)]
 pub(crate) struct Swept<K, V>(HashMap<K, (V, Epoch), BuildHasherDefault<TableHasher>>);
 
@@ -27,7 +27,7 @@ impl<K, V> Default for Swept<K, V> {
 }
 
 impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
-    /// Inserts or confirms an entry; says whether anything but the confirmation changed.
+    /// Inserts or confirms an entry. Returns whether its value changed.
     pub(crate) fn insert(&mut self, key: K, value: V, epoch: Epoch) -> bool {
         match self.0.insert(key, (value, epoch)) {
             None => true,
@@ -35,7 +35,7 @@ impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
         }
     }
 
-    /// Inserts or confirms an entry; returns what was there.
+    /// Inserts or confirms an entry. Returns the previous value.
     pub(crate) fn replace(&mut self, key: K, value: V, epoch: Epoch) -> Option<V> {
         self.0.insert(key, (value, epoch)).map(|(old, _)| old)
     }
@@ -68,7 +68,7 @@ impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
         self.0.is_empty()
     }
 
-    /// What `epoch` has not confirmed.
+    /// The keys that `epoch` has not confirmed.
     pub(crate) fn unconfirmed(&self, epoch: Epoch) -> Vec<K> {
         self.0
             .iter()
@@ -77,7 +77,7 @@ impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
             .collect()
     }
 
-    /// Removes what `epoch` has not confirmed.
+    /// Removes and returns the entries that `epoch` has not confirmed.
     pub(crate) fn sweep(&mut self, epoch: Epoch) -> Vec<(K, V)> {
         self.0
             .extract_if(|_, (_, confirmed)| *confirmed != epoch)
@@ -85,7 +85,7 @@ impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
             .collect()
     }
 
-    /// Removes what `doomed` says.
+    /// Removes and returns the entries for which `doomed` returns true.
     pub(crate) fn remove_if(&mut self, mut doomed: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)> {
         self.0
             .extract_if(|key, (value, _)| doomed(key, value))

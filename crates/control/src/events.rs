@@ -1,8 +1,8 @@
-//! What happened, for who wants to watch.
+//! Events, for users who watch what happens.
 //!
-//! The control task writes it down and keeps the last [`CAPACITY`] events in a [`Journal`], from
-//! which any number of readers read at their own pace. Nobody waits for a reader: one that is too
-//! slow is told how many events it lost.
+//! The control task writes events into a [`Journal`], which keeps the last [`CAPACITY`]. Any number
+//! of readers read it, each at its own pace. No reader delays the task: a slow one gets the number
+//! of events that it lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -22,40 +22,40 @@ use crate::publication::Update;
 use crate::source::SourceState;
 use crate::state::{FpmSweep, Resync};
 
-/// How many events are remembered.
+/// Number of events that the journal keeps.
 pub const CAPACITY: usize = 8192;
 
 /// Something that happened. Its text is a sentence without a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A VNI is taken over, and its frames are redirected.
+    /// A VNI is taken over: its frames are redirected.
     Attached {
         /// The VNI.
         vni: Vni,
         /// Its vxlan netdev.
         netdev: String,
     },
-    /// A VNI is the kernel's again, or is gone.
+    /// A VNI is given back to the kernel, or is gone.
     Detached {
         /// The VNI.
         vni: Vni,
         /// Its vxlan netdev.
         netdev: String,
     },
-    /// A vxlan netdev stays with the kernel, for this reason from now on.
+    /// A vxlan netdev stays with the kernel, for this reason.
     Left(LeftToKernel),
-    /// A source of facts is in another state.
+    /// The state of a source has changed.
     Source {
         /// `kernel` or `fpm`.
         name: &'static str,
-        /// Its state from now on.
+        /// Its new state.
         state: SourceState,
     },
-    /// The kernel has told everything of these kinds anew.
+    /// The kernel's tables of these kinds were dumped.
     Resynced(Vec<(&'static str, Resync)>),
-    /// What zebra had said over an FPM connection before is forgotten.
+    /// Entries that zebra reported over an earlier FPM connection were removed.
     FpmSwept(FpmSweep),
-    /// A MAC address is behind another VTEP of a VNI that is taken over, or behind none.
+    /// A MAC address of a VNI that is taken over is behind another VTEP, or behind none.
     Mac {
         /// The VNI.
         vni: Vni,
@@ -64,7 +64,7 @@ pub enum Event {
         /// What changed.
         change: MacChange,
     },
-    /// A MAC address moves so often that something is wrong, or does no more.
+    /// A MAC address moves too often, or has stopped doing so.
     Flapping {
         /// The VNI.
         vni: Vni,
@@ -74,10 +74,10 @@ pub enum Event {
         mac: MacAddr,
         /// The VTEP that it is behind.
         vtep: Option<Ipv4Addr>,
-        /// How often it moved meanwhile, if it does no more.
+        /// Number of moves while it flapped, if it has stopped.
         over: Option<u64>,
     },
-    /// A flood list has one VTEP more, or one less.
+    /// A VTEP was added to a flood list or removed from it.
     Flood {
         /// The VNI.
         vni: Vni,
@@ -85,80 +85,81 @@ pub enum Event {
         netdev: String,
         /// The VTEP.
         vtep: Ipv4Addr,
-        /// Whether it is new.
+        /// Whether it was added.
         added: bool,
     },
-    /// Another policy, or one with other settings, chooses the outer source ports of a VNI.
+    /// The source port policy of a VNI, or its settings, changed.
     Policy {
         /// The VNI.
         vni: Vni,
         /// Its vxlan netdev.
         netdev: String,
-        /// What it goes by from now on.
+        /// The new policy.
         entropy: Entropy,
     },
-    /// Frames may leave by another next hop, or by one less.
+    /// A next hop is used, or is not used any more.
     NextHop {
         /// The uplink's name.
         uplink: String,
         /// The gateway.
         gateway: IpAddr,
-        /// Whether it is new.
+        /// Whether it is used now.
         up: bool,
     },
-    /// Flows to VTEPs have another next hop.
+    /// Buckets of VTEPs have another next hop, so flows moved.
     Placement {
         /// How many of the [`tables::BUCKETS`] buckets of these VTEPs have another next hop.
         buckets: usize,
         /// One of the VTEPs.
         vtep: Ipv4Addr,
-        /// How many VTEPs these are.
+        /// Number of such VTEPs.
         vteps: usize,
-        /// Whether next hops are missing, so that the others have their flows.
+        /// Whether next hops are missing, so that others have their buckets.
         reduced: bool,
     },
-    /// Nothing better than a default route leads to a VTEP, or that is over.
+    /// Only the default route leads to a VTEP, or the VTEP has a route of its own again.
     ByDefault {
         /// The VTEP.
         vtep: Ipv4Addr,
-        /// Whether it is so from now on.
+        /// Whether only the default route leads to it now.
         begins: bool,
     },
-    /// Frames leave one by one over an uplink, or do no more.
+    /// A queueing discipline of an uplink shapes or impairs packets, so frames leave one by one; or
+    /// it is gone.
     Impaired {
         /// The uplink's name.
         uplink: String,
-        /// Whether it is so from now on.
+        /// Whether the uplink is impaired now.
         begins: bool,
     },
-    /// The worker was away for so long that the kernel took over.
+    /// A worker hung for so long that the kernel took over.
     Stalled {
-        /// For how long frames had waited.
+        /// How long the frames had waited.
         waited: Duration,
         /// How many of them were dropped.
         dropped: u64,
     },
     /// The configuration was read again.
     Reloaded,
-    /// Something that the user should know.
+    /// A warning for the user.
     Warning(String),
 }
 
-/// What changed about a MAC address: at least one of both is there.
+/// A change of a MAC address. At least one of `from` and `to` is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MacChange {
     /// The address.
     pub mac: MacAddr,
-    /// The VTEP that it was behind.
+    /// The previous VTEP.
     pub from: Option<Ipv4Addr>,
-    /// The VTEP that it is behind.
+    /// The new VTEP.
     pub to: Option<Ipv4Addr>,
-    /// Whether it is not behind that VTEP any more because the bridge has it on a port of its own.
+    /// Whether it left its VTEP because the bridge has it on a host port.
     pub local: bool,
 }
 
 impl MacChange {
-    /// Whether somebody who was known moved.
+    /// Whether a known address moved.
     pub(crate) const fn is_move(&self) -> bool {
         self.from.is_some() && (self.to.is_some() || self.local)
     }
@@ -199,7 +200,7 @@ impl Event {
         ("warning", "Something that the user should know"),
     ];
 
-    /// The kind of event, in a word.
+    /// The kind of event, as one word.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -355,9 +356,9 @@ impl fmt::Display for Event {
     }
 }
 
-/// What one publication changed against the one before. `macs` is what
-/// [`crate::State::take_mac_changes`] says; those of VNIs that were not taken over before or are
-/// not any more are no news: all of their entries come or go together.
+/// Writes the events of one publication, by comparing it with the previous one. `macs` is the
+/// result of [`crate::State::take_mac_changes`]. Changes of VNIs that were not taken over before,
+/// or are not any more, are left out: all their entries appear or disappear together.
 pub(crate) fn between(
     before: &Update,
     after: &Update,
@@ -399,7 +400,7 @@ pub(crate) fn between(
     }
 }
 
-/// What is said of an address that flaps, or does no more; nothing where its VNI is not taken over.
+/// The event for an address that began or stopped flapping; `None` if its VNI is not taken over.
 pub(crate) fn flapping(update: &Update, flap: &Flap) -> Option<Event> {
     let taken = update.plan.vnis.get(&flap.ifindex)?;
     let table = update.snapshot.vni(taken.slot.get())?;
@@ -439,14 +440,14 @@ fn next_hops(before: &Update, after: &Update, write: &mut impl FnMut(Event)) {
     new.difference(&old).for_each(|hop| tell(*hop, after, true));
     placement(&before.snapshot, &after.snapshot, write);
     for (ifindex, impaired) in uplinks {
-        // One that nothing has left by so far was not.
+        // An uplink that was not used before counts as not impaired.
         if impaired != old_uplinks.get(&ifindex).copied().unwrap_or_default() {
             write(Event::Impaired { uplink: name(ifindex, after), begins: impaired });
         }
     }
 }
 
-/// How many buckets have another next hop. VTEPs of which it is the same are told together; those
+/// Writes how many buckets have another next hop. VTEPs with equal numbers share one event. VTEPs
 /// that had no next hop, or have none now, had no flows to move.
 fn placement(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
     let old: HashMap<Ipv4Addr, &Arc<Paths>> =
@@ -470,7 +471,7 @@ fn placement(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event))
     }
 }
 
-/// Policies and flood lists.
+/// Writes changes of policies and flood lists.
 fn tables(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
     for new in after.vnis() {
         let Some(old) = before.vni(new.slot.get()).filter(|old| old.tunnel.vni == new.tunnel.vni)
@@ -505,22 +506,22 @@ fn tables(before: &Snapshot, after: &Snapshot, write: &mut impl FnMut(Event)) {
 /// An event in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamped {
-    /// From 1, without gaps.
+    /// Counts from 1, without gaps.
     pub sequence: u64,
-    /// When it was written down.
+    /// When it was written.
     pub time: SystemTime,
     /// What happened.
     pub event: Event,
 }
 
-/// The last events. A clone is the same journal.
+/// The last events. Clones share one journal.
 #[derive(Debug, Clone)]
 pub struct Journal(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     ring: Mutex<VecDeque<Arc<Stamped>>>,
-    /// The last event's number.
+    /// The sequence number of the last event.
     last: watch::Sender<u64>,
 }
 
@@ -531,7 +532,7 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Writes an event down; the oldest one is forgotten if there is no room.
+    /// Appends an event. The oldest one is dropped if the journal is full.
     pub fn write(&self, event: Event) {
         let mut ring = self.ring();
         let sequence = *self.0.last.borrow() + 1;
@@ -543,13 +544,14 @@ impl Journal {
         self.0.last.send_replace(sequence);
     }
 
-    /// The number of the last event, 0 before the first.
+    /// The sequence number of the last event, 0 before the first.
     #[must_use]
     pub fn last(&self) -> u64 {
         *self.0.last.borrow()
     }
 
-    /// Reads what happens after the event of this number, remembered events first.
+    /// A reader that starts after the event with this number. It reads events that the journal
+    /// still has first.
     #[must_use]
     pub fn read_after(&self, sequence: u64) -> Reader {
         Reader { journal: self.clone(), last: self.0.last.subscribe(), read: sequence }
@@ -560,7 +562,7 @@ impl Journal {
     }
 }
 
-/// A place in a [`Journal`].
+/// A position in a [`Journal`].
 #[derive(Debug)]
 pub struct Reader {
     journal: Journal,
@@ -568,17 +570,17 @@ pub struct Reader {
     read: u64,
 }
 
-/// What a [`Reader`] reads.
+/// What a [`Reader`] returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// The next event.
     Event(Arc<Stamped>),
-    /// So many events were forgotten before they were read.
+    /// This many events were dropped before they were read.
     Lost(u64),
 }
 
 impl Reader {
-    /// The next event, if it has happened.
+    /// The next event, if there is one.
     pub fn try_next(&mut self) -> Option<Read> {
         let ring = self.journal.ring();
         let first = ring.front()?.sequence;
@@ -593,7 +595,7 @@ impl Reader {
         Some(Read::Event(event))
     }
 
-    /// The next event, once it has happened. May be dropped at any time without losing one.
+    /// Waits for the next event. Cancel-safe: no event is lost if the future is dropped.
     pub async fn next(&mut self) -> Read {
         loop {
             self.last.mark_unchanged();

@@ -1,4 +1,4 @@
-//! What is known of zebra as an FPM client.
+//! The state of the FPM session with zebra.
 
 use std::time::{Duration, Instant};
 
@@ -7,24 +7,24 @@ use netlink::Message;
 
 use crate::source::SourceState;
 
-/// How long zebra has to be silent until its replay is taken for finished: there is no end marker.
+/// How long zebra has to be silent until its replay counts as finished: FPM has no end marker.
 /// (Replays of small tables take less than a millisecond; zebra's own retry interval is 3 s.) The
-/// silence counts from its first message, so that a stranger who connects and says nothing sweeps
-/// nothing.
+/// silence counts from the first message. A client that connects and sends nothing therefore
+/// removes nothing.
 pub(crate) const QUIET: Duration = Duration::from_secs(5);
 
-/// See the module's description.
+/// The FPM session with zebra, or the last one.
 #[derive(Debug, Default)]
 pub(crate) struct FpmSession {
     pub(crate) state: SourceState,
-    /// When the last connection was lost over which anything was said.
+    /// When the last session ended in which anything was received.
     lost: Option<Instant>,
-    /// Whether what was said over it is kept.
+    /// Whether entries of that session are kept.
     kept: bool,
-    /// The last message of the connection that stands.
+    /// When the last message of the current connection was received.
     last_message: Option<Instant>,
     traits: ZebraTraits,
-    /// How many entries the last replay did not confirm.
+    /// Number of entries that the last replay did not repeat.
     pub(crate) swept: usize,
 }
 
@@ -37,7 +37,7 @@ impl FpmSession {
     }
 
     pub(crate) fn disconnected(&mut self, now: Instant) {
-        // A stranger who said nothing does not make the time begin again.
+        // A client that sent nothing does not restart the stale time.
         if self.last_message.take().is_some() {
             self.lost = Some(now);
             self.kept = true;
@@ -53,13 +53,13 @@ impl FpmSession {
         messages.iter().for_each(|message| self.traits.observe(message));
     }
 
-    /// Whether this zebra is of the generation that crashes when it replays a router MAC.
+    /// Whether this zebra belongs to the versions that crash when they replay a router MAC address.
     pub(crate) fn is_fragile(&self) -> bool {
         self.traits.generation() == Generation::BeforeFrr9
     }
 
-    /// When what is unconfirmed is to be swept if nothing else is heard: a replay is taken for
-    /// finished then, or zebra has been away for longer than what it said is kept.
+    /// When unconfirmed entries are removed if nothing else is received: the replay then counts as
+    /// finished, or the stale time has passed.
     pub(crate) fn sweep_at(&self, stale_time: Duration) -> Option<Instant> {
         match (self.state, self.last_message) {
             (SourceState::Live | SourceState::Off, _) => None,
@@ -68,12 +68,12 @@ impl FpmSession {
         }
     }
 
-    /// Whether zebra is here and says again what it knows.
+    /// Whether zebra is connected and its replay is in progress.
     pub(crate) fn repeats(&self) -> bool {
         self.state == SourceState::Syncing && self.last_message.is_some()
     }
 
-    /// So many entries were swept. Says whether that was because zebra is here and did not repeat
+    /// Unconfirmed entries were removed. Returns whether the reason is that zebra has not repeated
     /// them.
     pub(crate) fn swept(&mut self, entries: usize) -> bool {
         self.kept = false;
@@ -88,7 +88,7 @@ impl FpmSession {
         repeats
     }
 
-    /// Since when zebra has been away, where that is so long that nothing is kept of what it said.
+    /// When zebra left, if it has been away for so long that its entries were removed.
     pub(crate) fn forgotten(&self) -> Option<Instant> {
         self.lost.filter(|_| !self.kept && self.last_message.is_none())
     }

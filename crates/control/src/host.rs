@@ -1,5 +1,5 @@
-//! What the host itself must have or must not do for a VNI to be taken over: addresses, rules,
-//! IPsec policies.
+//! Conditions of the host itself for a VNI to be taken over: addresses, routing rules, IPsec
+//! policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,12 +12,12 @@ use crate::route_table;
 use crate::settings::Defaults;
 use crate::state::State;
 
-/// A VTEP whose path the kernel is to be asked about, by one of the interfaces that lead there.
+/// A path to a remote VTEP whose MTU is read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
     /// The remote VTEP.
     pub vtep: Ipv4Addr,
-    /// The address that packets come from.
+    /// The source address of the packets.
     pub local: Ipv4Addr,
     /// The output interface.
     pub ifindex: u32,
@@ -27,7 +27,7 @@ pub struct Path {
 const RTN_LOCAL: u8 = 2;
 
 impl State {
-    /// The kernel named all rules of policy routing, or all IPsec policies.
+    /// Applies a dump of all routing rules or all IPsec policies.
     pub(crate) fn resync_policies(&mut self, what: Dump, dump: Vec<Message>) {
         let (mut rules, mut policies, mut blocks) = (Vec::new(), Vec::new(), false);
         for message in dump {
@@ -44,10 +44,10 @@ impl State {
         };
     }
 
-    /// The paths whose MTU may be smaller than that of their interface: routers answer packets with
-    /// DF that are too big, and the kernel remembers it. Such packets need not be VXLAN: BGP
-    /// sessions with a VTEP's address have DF, and the kernel then fragments VXLAN packets without
-    /// it.
+    /// The paths to read from the kernel, because their MTU may be smaller than that of their
+    /// interface. Routers report packets with DF that are too large, and the kernel remembers the
+    /// MTU. Such packets need not be VXLAN. For example, BGP sessions with a VTEP's address have
+    /// DF. The kernel then fragments VXLAN packets without DF.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<Path> {
         let mut paths = BTreeSet::new();
@@ -62,7 +62,7 @@ impl State {
         paths
     }
 
-    /// The MTUs that the kernel's route cache has for paths; those that are not named have none.
+    /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.
     pub fn set_path_mtus(&mut self, mtus: &BTreeMap<Ipv4Addr, u32>) {
         for index in self.vteps.indices() {
             let Some(known) = self.vteps.get_mut(index) else { continue };
@@ -75,7 +75,8 @@ impl State {
         }
     }
 
-    /// Takes what the namespace says of defaults now. The kernel tells nobody when they change.
+    /// Sets the current default values of the namespace. The kernel sends no notification when they
+    /// change.
     pub fn set_defaults(&mut self, defaults: Defaults) {
         if self.namespace.defaults() != defaults {
             self.namespace.set_defaults(defaults);
@@ -96,7 +97,8 @@ impl State {
         present
     }
 
-    /// Looks again which `local` addresses this host has; says whether any came or went.
+    /// Checks again which `local` addresses this host has. Returns whether any appeared or
+    /// disappeared.
     pub(crate) fn check_locals(&mut self) -> bool {
         let known = std::mem::take(&mut self.locals);
         let now = known.keys().map(|local| (*local, self.has_local(*local))).collect();
@@ -104,9 +106,9 @@ impl State {
         self.locals != known
     }
 
-    /// Whether packets may be sent from this address, and those to it are for this host. Both end
-    /// when its interface goes down: the kernel then takes the address out of table local. A route
-    /// of type 'local' does as well as an address (`__ip_dev_find()`, `net/ipv4/devinet.c`).
+    /// Whether packets may be sent from this address, and packets to it are delivered here. When
+    /// its interface goes down, the kernel removes the address from table local, and both end. A
+    /// route of type 'local' is as good as an address (`__ip_dev_find()`, `net/ipv4/devinet.c`).
     fn has_local(&self, local: Ipv4Addr) -> bool {
         let address = IpAddr::V4(local);
         let on_interface = self.own.contains(&address)

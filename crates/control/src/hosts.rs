@@ -1,5 +1,5 @@
-//! Which hosts' MAC and IP addresses the kernel knows together: neighbours on the bridges of VNIs
-//! that are taken over.
+//! Hosts of which the kernel knows both MAC and IP address: neighbours on the bridges of VNIs that
+//! are taken over.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub struct Host {
 }
 
 impl State {
-    /// The port on which the bridge of the VNI in this slot has an address.
+    /// The host port behind which the bridge of the VNI in this slot has an address.
     #[must_use]
     pub fn port_of(&self, slot: Slot, mac: MacAddr) -> Option<String> {
         let vxlan = self.published().plan.vnis.values().find(|vni| vni.slot == slot)?.ifindex;
@@ -31,7 +31,7 @@ impl State {
         (port.ifindex != vxlan).then(|| self.links.name(port.ifindex))
     }
 
-    /// All of them.
+    /// All known hosts.
     pub fn hosts(&self) -> impl Iterator<Item = Host> {
         let hosts = self.neighbours.iter().filter(|((_, address), _)| !address.is_multicast());
         hosts.flat_map(move |((ifindex, address), adjacent)| {

@@ -1,4 +1,4 @@
-//! Numbers for taken VNIs on the bridge punt pair, and for adjacencies among the counters.
+//! Numbers for VNIs on the bridge punt pair (slots), and for adjacencies in the counters.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,8 +6,8 @@ use tables::Slot;
 
 use crate::resolver::Adjacency;
 
-/// Free and used slots. A slot that was given back is the last to be given away again: frames that
-/// carry its tag may still be under way, and its counters were another VNI's.
+/// Free and used slots. A slot that was freed is reused as late as possible: frames with its tag
+/// may be on their way, and its counters belonged to another VNI.
 #[derive(Debug)]
 pub(crate) struct Slots {
     used: BTreeSet<Slot>,
@@ -40,16 +40,16 @@ impl Slots {
     }
 }
 
-/// Adjacencies that keep their number although nothing leads there at the moment.
+/// Number of adjacencies that keep their path number after they are no longer used.
 const REMEMBERED: usize = 1000;
 
-/// The numbers of adjacencies. One that comes back finds its counters again: numbers are forgotten
-/// only when there are many, and then only those that are not in use.
+/// The path numbers of adjacencies. An adjacency that returns has its old number and therefore its
+/// old counters. Unused numbers are dropped only when there are many.
 #[derive(Debug, Default)]
 pub(crate) struct PathNumbers(HashMap<Adjacency, u16>);
 
 impl PathNumbers {
-    /// Numbers these, and only these are in use from now on.
+    /// Assigns numbers to these adjacencies. The others are unused from now on.
     pub(crate) fn assign(&mut self, in_use: &BTreeSet<Adjacency>) {
         let new: Vec<Adjacency> =
             in_use.iter().filter(|adjacency| !self.0.contains_key(adjacency)).copied().collect();
@@ -62,7 +62,7 @@ impl PathNumbers {
     }
 
     pub(crate) fn get(&self, adjacency: Adjacency) -> u16 {
-        // Counters clamp what lies beyond them.
+        // Counters clamp an index beyond their range.
         self.0.get(&adjacency).copied().unwrap_or(u16::MAX)
     }
 }

@@ -7,14 +7,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use tables::steering::FIRST_VIRTUAL;
 use wire::{MacAddr, Vni};
 
-/// A vxlan netdev that stays with the kernel.
+/// A vxlan netdev that stays with the kernel, or a standalone VNI that is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftToKernel {
-    /// Its interface index; one of the configuration's own has one that no interface has.
+    /// Its interface index. Standalone VNIs have an index that no interface has.
     pub ifindex: u32,
     /// Its name.
     pub name: String,
-    /// Its VNI; 0 for devices without one.
+    /// Its VNI. 0 for devices without one.
     pub vni: u32,
     /// Why.
     pub reason: KernelOnlyReason,
@@ -34,14 +34,13 @@ impl fmt::Display for LeftToKernel {
 }
 
 impl LeftToKernel {
-    /// Whether it is one of the configuration's own: there is no netdev, and the kernel knows
-    /// nothing of it.
+    /// Whether it is a standalone VNI: there is no netdev, and the kernel does not forward it.
     #[must_use]
     pub const fn is_standalone(&self) -> bool {
         self.ifindex >= FIRST_VIRTUAL
     }
 
-    /// Its VNI, or `external` where packets bring theirs.
+    /// Its VNI, or `external` if packets bring their own.
     #[must_use]
     pub fn vni_text(&self) -> String {
         if self.reason.is_external() { "external".to_owned() } else { self.vni.to_string() }
@@ -49,23 +48,23 @@ impl LeftToKernel {
 }
 
 impl KernelOnlyReason {
-    /// Slugs of the reasons for which vtepd leaves source ports to the kernel's own hash, too: what
-    /// the user keeps it away from, and what sends nothing.
+    /// Slugs of the reasons for which vtepd does not choose source ports either: the user excluded
+    /// the netdev, or it sends nothing.
     pub const UNTOUCHED: &'static [&'static str] =
         &["standalone", "not-included", "excluded", "detached", "settings", "down"];
 
-    /// Slugs of the reasons for which something may look at the mark of frames: they get none of
-    /// ours.
+    /// Slugs of the reasons for which something may match on the mark of frames. vtepd then sets no
+    /// mark.
     const READS_MARKS: &'static [&'static str] =
         &["policy-routing", "packet-filter", "ipsec-policy"];
 
-    /// Whether vtepd chooses the source ports of what the kernel encapsulates.
+    /// Whether vtepd chooses the source ports of frames that the kernel encapsulates.
     #[must_use]
     pub fn chooses_ports(&self) -> bool {
         !Self::UNTOUCHED.contains(&self.slug())
     }
 
-    /// Whether something may look at the mark of frames that the kernel encapsulates.
+    /// Whether something may match on the mark of frames that the kernel encapsulates.
     pub(crate) fn reads_marks(&self) -> bool {
         Self::READS_MARKS.contains(&self.slug())
     }
@@ -77,7 +76,7 @@ impl KernelOnlyReason {
     }
 }
 
-/// A VNI that the settings name and that no vxlan netdev has, as a sentence.
+/// The sentence about a VNI that the settings name and that no vxlan netdev has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoNetdev(pub Vni);
 
@@ -94,34 +93,34 @@ impl fmt::Display for NoNetdev {
 /// Why a VNI stays with the kernel. Each reads as the end of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelOnlyReason {
-    /// The configuration describes VNIs of its own.
+    /// The configuration describes standalone VNIs, so all netdevs stay with the kernel.
     #[error("vtepd runs standalone, on the VNIs that its configuration describes")]
     Standalone,
-    /// The configuration names other VNIs.
+    /// The configuration includes other VNIs only.
     #[error("the configuration does not include it")]
     NotIncluded,
-    /// The configuration says so.
+    /// The configuration excludes it.
     #[error("the configuration excludes it")]
     Excluded,
-    /// Somebody said so while the daemon ran.
+    /// It was detached while the daemon ran.
     #[error("it was detached; `vtepctl attach` takes it over again")]
     Detached,
-    /// The configuration asks for something impossible.
+    /// The configuration is contradictory.
     #[error("its settings contradict each other: {0}")]
     Settings(#[from] entropy::SettingsError),
-    /// `external`: the VNI comes with each packet.
+    /// `external`: each packet brings its VNI.
     #[error("'external' is on: each packet brings its own tunnel")]
     External,
     /// `vnifilter`: one netdev for many VNIs.
     #[error("'vnifilter' is on: one netdev serves many VNIs")]
     VniFilter,
-    /// VNI 0, which RFC 7348 allows and neither FRR nor this project uses.
+    /// VNI 0, which RFC 7348 allows and neither FRR nor vtepd uses.
     #[error("its VNI is 0")]
     VniZero,
-    /// Not administratively up, or without carrier.
+    /// Not operational: not administratively up, or without carrier.
     #[error("it is down")]
     Down,
-    /// In no bridge.
+    /// Not a port of a bridge.
     #[error("it is in no bridge")]
     NotInBridge,
     /// In a bridge with `vlan_filtering`.
@@ -154,26 +153,26 @@ pub enum KernelOnlyReason {
     /// Options that change what is sent or accepted.
     #[error("unsupported options: {}", .0.join(", "))]
     Options(Vec<&'static str>),
-    /// A netdev's attribute has a value that no kernel known here sends.
+    /// The netdev's `df` has a value that vtepd does not know.
     #[error("its 'df' has the unknown value {0}")]
     UnknownDf(u8),
-    /// An FDB entry that only the kernel can follow.
+    /// An FDB entry that only the kernel supports.
     #[error("its FDB entry for {mac} has {oddity}")]
     FdbEntry {
         /// The entry's MAC address.
         mac: MacAddr,
-        /// What is special about it.
+        /// The unsupported property.
         oddity: UnsupportedEntry,
     },
-    /// A remote VTEP that is reached in a way only the kernel can go.
+    /// A remote VTEP whose route only the kernel supports.
     #[error("its remote VTEP {vtep} {obstacle}")]
     Underlay {
         /// The VTEP's address.
         vtep: Ipv4Addr,
-        /// What is in the way.
+        /// The property of the route.
         obstacle: UnusableRoute,
     },
-    /// Another netdev with the same local address, port and VNI: what is received belongs to
+    /// Another netdev with the same local address, port and VNI. Received packets could belong to
     /// either.
     #[error("{other} has the same local address, port and VNI")]
     Duplicate {
@@ -183,28 +182,28 @@ pub enum KernelOnlyReason {
     /// `datapath = "kernel"`.
     #[error("the configuration chooses the kernel datapath for it")]
     KernelDatapath,
-    /// All numbers for the bridge punt pair are in use.
+    /// All slots of the bridge punt pair are in use.
     #[error("4094 other VNIs are taken over already")]
     SlotsExhausted,
-    /// Rules of policy routing may send its packets another way.
+    /// Policy routing rules may route its packets differently.
     #[error("policy routing: {0}")]
     PolicyRouting(String),
     /// An IPsec policy may apply to its packets.
     #[error("{0}")]
     IpsecPolicy(String),
-    /// A packet filter may match its packets: which rule, or why that is not known.
+    /// A packet filter may match its packets: the rule, or why the rules cannot be read.
     #[error("{0}")]
     PacketFilter(String),
-    /// The address in `local` is not one of this host.
+    /// The `local` address is not an address of this host.
     #[error("this host does not have its 'local' address {0}")]
     LocalAddressMissing(Ipv4Addr),
-    /// The netdev was moved here; its packets are sent and received in another namespace.
+    /// The netdev was moved here. Its packets are sent and received in another namespace.
     #[error("its underlay is in another network namespace")]
     ForeignNamespace,
-    /// The kernel named an option that is newer than this program.
+    /// The kernel reported an option that this version does not know.
     #[error("it has an option that this version of vtepd does not know (IFLA_VXLAN attribute {0})")]
     UnknownOption(u16),
-    /// A queueing discipline of the netdev, which frames would pass after steering.
+    /// A queueing discipline of the netdev that redirected frames would not pass.
     #[error("its queueing discipline {kind} delays or drops frames")]
     NetdevQdisc {
         /// Which one: `tbf`, `htb` and so on.
@@ -215,7 +214,7 @@ pub enum KernelOnlyReason {
     VxlanMdb,
 }
 
-/// What the kernel honours in an FDB entry and this project does not.
+/// A property of an FDB entry that the kernel supports and vtepd does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnsupportedEntry {
     /// `port`.
@@ -244,10 +243,10 @@ pub enum UnsupportedEntry {
     Group,
 }
 
-/// What is in the way to a VTEP. Each follows the VTEP's address in a sentence.
+/// Why vtepd cannot use the route to a VTEP. Each follows the VTEP's address in a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum UnusableRoute {
-    /// An address of this very namespace.
+    /// An address of this namespace.
     #[error("is an address of this host")]
     OwnAddress,
     /// Through a bridge: its ports are switched, not routed.
@@ -289,7 +288,7 @@ pub enum UnusableRoute {
         /// `LWTUNNEL_ENCAP_*`.
         kind: u16,
     },
-    /// Routes that depend on the outer TOS, on a tunnel with one.
+    /// Routes that depend on the outer TOS, on a tunnel that sets one.
     #[error("has routes for single TOS values, and the netdev's packets have a TOS")]
     TosRoute,
     /// The route sets the TTL.

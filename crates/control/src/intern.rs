@@ -1,4 +1,4 @@
-//! Equal values, kept once.
+//! Interning: equal values are stored once.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash};
@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use tables::hash::TableHasher;
 
-/// Those that nobody else holds are dropped when there are twice as many as after the last time.
+/// Unused values are dropped when the set has this many values, or twice as many as after the last
+/// cleanup, whichever is more.
 const FEW: usize = 64;
 
-/// See the module's description. While it is held, an equal value is the same `Arc`.
+/// A set of shared values. While a value is in use, equal values are the same `Arc`.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
     values: HashSet<Arc<T>, BuildHasherDefault<TableHasher>>,
@@ -23,7 +24,7 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Hash + Eq + Clone> Shared<T> {
-    /// The value that is equal to this one.
+    /// The shared value that is equal to this one.
     pub(crate) fn share(&mut self, value: &T) -> Arc<T> {
         if let Some(shared) = self.values.get(value) {
             return Arc::clone(shared);
@@ -37,7 +38,7 @@ impl<T: Hash + Eq + Clone> Shared<T> {
         shared
     }
 
-    /// All values, among them some that nobody holds any more.
+    /// All values, including some that are not in use any more.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<T>> {
         self.values.iter()
     }

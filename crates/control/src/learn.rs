@@ -1,7 +1,8 @@
-//! What workers hear of MAC addresses, and what of it goes into the kernel's FDB.
+//! Workers' reports of MAC addresses, and what of them is written into the kernel's FDB.
 //!
-//! Nothing is forwarded by here: the kernel has the entry first and says so, as with any other. It
-//! ages it, and has it when it forwards again itself.
+//! Nothing here changes the forwarding tables directly. The kernel gets the entry first, and its
+//! notification brings it into the tables, as any other entry. The kernel ages the entry, and still
+//! has it if it forwards again itself.
 
 use std::net::IpAddr;
 
@@ -14,43 +15,43 @@ use crate::settings::LearnLimits;
 use crate::state::State;
 use crate::underlay::LinkLocal;
 
-/// `NTF_EXT_LEARNED`: somebody else keeps the entry, and the kernel does not age it.
+/// `NTF_EXT_LEARNED`: another program owns the entry, and the kernel does not age it.
 const EXTERNAL: u32 = 0x10;
 /// `ENOSPC`.
 const NO_SPACE: i32 = 28;
 
-/// What became of what workers heard. Of addresses, each as often as it was reported.
+/// Results of workers' reports. An address counts as often as it was reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LearnCounts {
     /// Written for the first time.
     pub new: u64,
-    /// Written because they had moved to another VTEP.
+    /// Written because the address moved to another VTEP.
     pub moved: u64,
-    /// Written again so that they do not age.
+    /// Written again so that the entry does not age.
     pub refreshed: u64,
-    /// Not written: the netdev has as many as its settings or its `maxaddress` allow, or all have.
+    /// Not written: a limit for addresses was reached, of the settings or the netdev's
+    /// `maxaddress`.
     pub too_many_addresses: u64,
-    /// Not written: as many others are known as may be.
+    /// Not written: the limit for remote VTEPs was reached.
     pub too_many_vteps: u64,
     /// Not written: the address moves too often.
     pub flapping: u64,
-    /// Not written: the VTEP is reached in a way only the kernel can go, and would take the whole
-    /// VNI along; or it has an address that no other host can have.
+    /// Not written: only the kernel supports the route to the VTEP, so the whole VNI would move to
+    /// the kernel; or no other host can have the VTEP's address.
     pub unreachable: u64,
-    /// The kernel refused: it has or lacks the entry by now, or another reason.
+    /// The kernel refused the write: the entry exists or is missing by now, or another error.
     pub refused: u64,
 }
 
 impl State {
-    /// A worker heard of an address. What to write; nothing, which is counted, where a limit
-    /// forbids it.
+    /// Handles a worker's report. Returns the entry to write, or `None` if there is nothing to
+    /// write. Refused reports are counted.
     ///
-    /// The worker goes by a snapshot that may be old, so this looks again.
+    /// The worker's snapshot may be outdated, so the entry is looked up again.
     pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
         let Learned { ifindex, mac, vtep } = *learned;
         let vxlan = self.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
-        // Workers drop such frames. An entry with such an address would take the VNI away from
-        // vtepd.
+        // Workers drop such frames. An entry with such a VTEP would move the VNI to the kernel.
         if tables::is_martian(vtep) || self.own.contains(&IpAddr::V4(vtep)) {
             self.learning.unreachable += 1;
             return None;
@@ -88,7 +89,7 @@ impl State {
             self.learning.too_many_vteps += 1;
             return None;
         }
-        // Anybody can claim to be any VTEP: that must not move the VNI to the kernel.
+        // Any sender can use any outer source address, so this must not move the VNI to the kernel.
         let known = found.and_then(|index| self.vteps.get(index)?.reach.as_ref());
         if known
             .map_or_else(
@@ -107,7 +108,7 @@ impl State {
         write(change)
     }
 
-    /// What became of a write: 0, or the error's number.
+    /// Counts the result of a write: 0, or the error's number.
     pub fn written(&mut self, write: &FdbWrite, outcome: i32) {
         let counts = &mut self.learning;
         let counter = match (outcome, write.change) {
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// What became of everything so far.
+    /// The counters of learning.
     #[must_use]
     pub const fn learn_counts(&self) -> LearnCounts {
         self.learning

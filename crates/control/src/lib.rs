@@ -1,28 +1,29 @@
-//! Sources to tables to snapshot: resync, sweep, liveness.
+//! The control plane: from what the kernel and zebra report to tables, snapshots and steering
+//! plans.
 //!
-//! - [`state`]: everything that the sources said, without any I/O: events in, tables out
-//! - [`settings`]: what the user sets, and what the namespace has set already
-//! - [`ineligible`]: why a VNI stays with kernel VXLAN
-//! - `port_choice`: the source ports of frames that the kernel encapsulates
-//! - [`learn`]: what workers hear of MAC addresses, and what of it goes into the kernel's FDB
-//! - [`mac_mobility`]: addresses that move too often
-//! - [`bypass`]: which bridge ports have the bypass, and which addresses it goes by
+//! - [`state`]: the state of all sources, without I/O: events in, tables out
+//! - [`settings`]: the configuration, and defaults of the network namespace
+//! - [`ineligible`]: why a VNI stays with the kernel
+//! - `port_choice`: source ports of frames that the kernel encapsulates
+//! - [`learn`]: workers' reports of MAC addresses, and what is written into the kernel's FDB
+//! - [`mac_mobility`]: MAC addresses that move too often
+//! - [`bypass`]: host ports and MAC addresses that use the bridge bypass
 //! - [`standalone`]: VNIs that the configuration describes, without netdevs
-//! - [`source`]: the sources of facts, and how far each is to be believed
-//! - [`publication`]: from what is known to what workers and steering go by
-//! - [`task`]: the one task that owns everything
-//! - [`status`]: what the control room says of itself
-//! - [`events`]: what happened, for who wants to watch
-//! - [`packet_filters`]: rules that could match a VNI's VXLAN packets
+//! - [`source`]: the sources and their states
+//! - [`publication`]: builds the snapshot and the steering plan
+//! - [`task`]: the control task
+//! - [`status`]: the status of the control task
+//! - [`events`]: the journal of events
+//! - [`packet_filters`]: packet filter rules that could match a VNI's VXLAN packets
 //! - [`change`]: what can be changed while the daemon runs
-//! - [`hosts`]: which hosts' MAC and IP addresses the kernel knows together
-//! - [`resolver`]: which neighbours the kernel is asked to resolve, and how often
+//! - [`hosts`]: hosts of which the kernel knows both MAC and IP address
+//! - [`resolver`]: neighbours that the kernel is asked to resolve
 //!
-//! Inside: `hear` (what each event changes), `links`, `overlay` (one netdev's FDB), `fib` (one
-//! source's routes), `underlay` (from a VTEP to the adjacencies that lead there), `vteps`,
-//! `reverse_path` (`rp_filter`), `discover` (who is taken over, on which terms), `slots`,
-//! `fpm_session`, and under most of them `swept`, the mark-and-sweep table, and `shared`, equal
-//! values kept once.
+//! Private modules: `apply` (what each event changes), `links`, `overlay` (the FDB of one netdev),
+//! `route_table` (the routes of one source), `underlay` (from a VTEP to its next hops), `vteps`,
+//! `reverse_path` (`rp_filter`), `eligibility` (the decision whether a VNI is taken over), `ids`
+//! (slots and path numbers), `fpm_session`, `epoch_map` (a mark-and-sweep table) and `intern`
+//! (equal values stored once).
 
 mod apply;
 pub mod bypass;

@@ -15,7 +15,7 @@ const ARPHRD_ETHER: u16 = 1;
 /// `net/core/dev.h`).
 const NESTING: usize = 8;
 
-/// See the module's description.
+/// All interfaces of the namespace, with indexes by bridge, master and VNI.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     links: Swept<u32, Link>,
@@ -27,14 +27,14 @@ pub(crate) struct Links {
     by_vni: BTreeMap<u32, BTreeSet<u32>>,
 }
 
-/// What a link event changed.
+/// What a link message changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LinkChange {
-    /// Anything that forwarding depends on.
+    /// Whether anything changed that forwarding depends on.
     pub(crate) relevant: bool,
-    /// It is no longer administratively up.
+    /// Whether it was administratively up and is not any more.
     pub(crate) went_down: bool,
-    /// Whether the kernel may now have changed routes without telling.
+    /// Whether the kernel may have changed routes without a notification.
     pub(crate) state: bool,
 }
 
@@ -43,7 +43,7 @@ impl Links {
         self.links.get(&ifindex)
     }
 
-    /// The interface's name, or its index in words.
+    /// The interface's name, or a text with its index.
     pub(crate) fn name(&self, ifindex: u32) -> String {
         self.get(ifindex).map_or_else(|| format!("interface {ifindex}"), |link| link.name.clone())
     }
@@ -64,7 +64,7 @@ impl Links {
         self.by_bridge.get(&bridge).into_iter().flatten().copied()
     }
 
-    /// What a bridge's attributes are, if it is one.
+    /// The attributes of a bridge; `None` for other interfaces.
     pub(crate) fn bridge(&self, ifindex: u32) -> Option<&Bridge> {
         match &self.get(ifindex)?.kind {
             LinkKind::Bridge(bridge) => Some(bridge),
@@ -82,8 +82,7 @@ impl Links {
         self.by_master.get(&bridge).into_iter().flatten().filter_map(|ifindex| self.get(*ifindex))
     }
 
-    /// What a bridge said of a port: its options. Returns the bridge if they differ from what was
-    /// known.
+    /// Sets the options of a bridge port. Returns the bridge if they changed.
     pub(crate) fn set_port(&mut self, ifindex: u32, port: BridgePort, epoch: Epoch) -> Option<u32> {
         let link = self.get(ifindex).filter(|link| link.bridge_port != Some(port))?;
         let (link, master) = (Link { bridge_port: Some(port), ..link.clone() }, link.master);
@@ -91,8 +90,8 @@ impl Links {
         master
     }
 
-    /// The root queueing discipline of an interface has changed. Returns whether that changes
-    /// [`impairs`].
+    /// Sets the root queueing discipline of an interface. Returns whether anything changed that
+    /// forwarding depends on.
     pub(crate) fn set_qdisc(&mut self, ifindex: u32, kind: String, epoch: Epoch) -> bool {
         let Some(link) = self.get(ifindex).filter(|link| link.qdisc != kind) else { return false };
         let link = Link { qdisc: kind, ..link.clone() };
@@ -142,7 +141,7 @@ impl Links {
         self.links.remove(&ifindex)
     }
 
-    /// The links that the dump did not confirm. They are still there: the caller removes them one
+    /// The links that the last dump did not have. They are not removed: the caller removes them one
     /// by one.
     pub(crate) fn unconfirmed(&self, epoch: Epoch) -> Vec<u32> {
         self.links.unconfirmed(epoch)
@@ -171,7 +170,7 @@ impl Links {
         }
     }
 
-    /// Why VXLAN frames of ours cannot leave through this interface, if they cannot.
+    /// Why vtepd cannot send VXLAN packets through this interface; `None` if it can.
     pub(crate) fn obstacle(&self, link: &Link) -> Option<UnusableRoute> {
         let device = || link.name.clone();
         if let Some(master) = link.master
@@ -189,10 +188,11 @@ impl Links {
                     });
                 }
                 LinkKind::Vxlan(_) => return Some(UnusableRoute::Tunnel { device: device() }),
-                // What lies in another namespace does not concern this one, and its index means
-                // another interface here.
+                // The lower device is in another namespace, so its index means another interface
+                // here.
                 _ if lower.link_namespace.is_some() => break,
-                // A veth's lower device is its peer: only these stack on another device.
+                // Only these kinds are stacked on another device. A veth's lower device is its
+                // peer.
                 LinkKind::Other(kind) if matches!(kind.as_str(), "vlan" | "macvlan" | "ipvlan") => {
                     match lower.link.and_then(|below| self.get(below)) {
                         Some(below) => lower = below,
@@ -214,23 +214,23 @@ pub(crate) const fn is_up(link: &Link) -> bool {
     link.flags & IFF_UP != 0
 }
 
-/// Whether a queueing discipline of the interface does something to single packets (netem, tbf, htb
-/// and so on): those that are there by default do not.
+/// Whether the queueing discipline of the interface shapes or impairs packets (netem, tbf, htb and
+/// so on). Those that are there by default do not.
 pub(crate) fn impairs(link: &Link) -> bool {
     !["", "noqueue", "noop", "mq", "pfifo_fast", "fq_codel", "fq", "cake"]
         .contains(&link.qdisc.as_str())
 }
 
-/// The queueing discipline of a vxlan netdev that may delay, drop or reorder frames, if it has one.
-/// Steering takes frames before it. The others pass each frame on at once, because a vxlan netdev
-/// always takes it.
+/// The queueing discipline of a vxlan netdev if it may delay, drop or reorder frames. Redirected
+/// frames would not pass it. The listed ones forward each frame immediately, because a vxlan netdev
+/// always accepts it.
 pub(crate) fn holds_back(link: &Link) -> Option<&str> {
     let at_once = ["", "noqueue", "noop", "pfifo_fast", "pfifo", "bfifo", "fq_codel"];
     let vxlan = matches!(link.kind, LinkKind::Vxlan(_));
     Some(link.qdisc.as_str()).filter(|qdisc| vxlan && !at_once.contains(qdisc))
 }
 
-/// The part of a link that forwarding depends on.
+/// The properties of a link that forwarding depends on.
 fn forwarding(link: &Link) -> impl PartialEq + '_ {
     (
         (link.name.as_str(), link.hardware_type, is_up(link), link.is_operational(), link.mtu),

@@ -1,21 +1,21 @@
-//! Where zebra's FPM client is expected, and whose connections are refused.
+//! The FPM server's address, and the clients that it accepts.
 
 use std::net::SocketAddr;
 
-/// So many entries of zebra's are kept; a full table of the Internet has about 1,200,000.
+/// Number of zebra's entries that are kept. A full Internet table has about 1,200,000.
 const FPM_ENTRIES: usize = 4_000_000;
 
-/// Where zebra's FPM client is expected.
+/// The settings of the FPM server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FpmListener {
-    /// The address; `None` is nowhere.
+    /// The address; `None`: no server.
     pub address: Option<SocketAddr>,
-    /// Whether to listen even where zebra may crash when it connects ([`State::router_mac`]).
+    /// Whether to listen even if zebra may crash when it connects ([`State::router_mac`]).
     pub accept_hazard: bool,
-    /// Who may connect.
+    /// The users that may connect.
     pub users: fpm::Users,
-    /// When zebra tells of more entries than this, all of them are forgotten, and FPM is not
-    /// listened for any more.
+    /// If zebra reports more entries than this, all of them are removed, and the server stops
+    /// listening.
     pub most_entries: usize,
 }
 
@@ -30,7 +30,7 @@ impl Default for FpmListener {
     }
 }
 
-/// An FPM connection was refused, as a sentence.
+/// The sentence about an FPM connection that was refused.
 pub(crate) fn refused(peer: SocketAddr, uid: Option<u32>) -> String {
     let user = match uid {
         Some(uid) => format!("user {uid} may not connect"),

@@ -1,10 +1,10 @@
-//! MAC addresses that move so often that something is wrong: a loop, one address on two hosts, or a
-//! host that two leaves both have.
+//! MAC addresses that move too often: a loop, one address on two hosts, or one host behind two
+//! leaves.
 //!
-//! Whatever the kernel says is followed, however often; what it says several times between two
-//! publications is followed once. An address that moves more often in a [`WINDOW`] than the
-//! settings say is *flapping* until a whole window passes in which it does not: so long its moves
-//! are not told one by one, and from received frames it is moved no more often.
+//! All moves that the kernel reports are followed. Several moves between two publications are
+//! applied as one. An address that moves more often within a [`WINDOW`] than the settings allow is
+//! *flapping*, until it moves less often for a whole window. While it flaps, its moves are not
+//! reported one by one, and workers' reports beyond the limit are refused.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -13,34 +13,34 @@ use std::time::{Duration, Instant};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
-/// What moves are counted in.
+/// The interval in which moves are counted.
 pub const WINDOW: Duration = Duration::from_secs(1);
-/// Addresses whose moves are counted in a window. Where more move, a VTEP has failed, or a leaf:
-/// nobody flaps.
+/// Number of addresses whose moves are counted in a window. If more addresses move, a VTEP or leaf
+/// has failed, so moves of further addresses do not count as flapping.
 pub const WATCHED: usize = 4096;
 
-/// What became of the moves of addresses from VTEP to VTEP.
+/// Counters of the moves of MAC addresses between VTEPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MoveCounts {
-    /// Moves that workers went by.
+    /// Moves that were applied to the workers' tables.
     pub followed: u64,
-    /// Moves that the kernel told and that were over before workers could have gone by them.
+    /// Moves that the kernel reported and that another one replaced before they were published.
     pub coalesced: u64,
     /// How often an address began to flap.
     pub flapping: u64,
 }
 
-/// An address of a vxlan netdev, by the netdev's index.
+/// A MAC address of a vxlan netdev, with the netdev's interface index.
 pub(crate) type Place = (u32, MacAddr);
 
-/// News of an address.
+/// An address began or stopped flapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flap {
-    /// The vxlan netdev.
+    /// Interface index of the vxlan netdev.
     pub ifindex: u32,
     /// The address.
     pub mac: MacAddr,
-    /// How often it moved while it flapped, if it does no more.
+    /// Number of moves while it flapped, if it has stopped.
     pub over: Option<u64>,
 }
 
@@ -61,19 +61,19 @@ impl Moves {
     }
 }
 
-/// See the module's description.
+/// Counts moves of MAC addresses and detects flapping.
 #[derive(Debug, Default)]
 pub(crate) struct Flapping {
     moves: HashMap<Place, Moves, BuildHasherDefault<TableHasher>>,
-    /// When the window ends; `None` while nobody has moved.
+    /// When the window ends; `None` while no address moves.
     ends: Option<Instant>,
-    /// What nobody has been told yet.
+    /// Changes that [`Flapping::take_news`] has not returned yet.
     news: Vec<Flap>,
 }
 
 impl Flapping {
-    /// An address moved, and it may do so `limit` times in a window. Says whether it flaps since
-    /// before.
+    /// Counts a move of an address; `limit` moves are allowed in a window. Returns whether it was
+    /// flapping before this move.
     pub(crate) fn moved(&mut self, place: Place, limit: u32, now: Instant) -> bool {
         if self.moves.len() >= WATCHED && !self.moves.contains_key(&place) {
             return false;
@@ -89,7 +89,7 @@ impl Flapping {
         before
     }
 
-    /// Whether an address may move once more in this window. If not, it flaps.
+    /// Whether an address may move once more in this window. If not, it is flapping from now on.
     pub(crate) fn may_move(&mut self, place: Place, limit: u32) -> bool {
         let Some(moves) = self.moves.get_mut(&place).filter(|moves| moves.now >= limit) else {
             return true;
@@ -98,7 +98,7 @@ impl Flapping {
         false
     }
 
-    /// Time has passed.
+    /// Ends the window if it is over.
     pub(crate) fn tick(&mut self, limit: u32, now: Instant) {
         if self.ends.is_none_or(|ends| now < ends) {
             return;
@@ -120,7 +120,7 @@ impl Flapping {
         self.ends
     }
 
-    /// Who began to flap and who came to rest since the last call.
+    /// The addresses that began or stopped flapping since the last call.
     pub(crate) fn take_news(&mut self) -> Vec<Flap> {
         std::mem::take(&mut self.news)
     }
@@ -148,7 +148,7 @@ mod tests {
         assert!(!flapping.moved(PLACE, LIMIT, start), "the first one too many is told");
         assert!(flapping.moved(PLACE, LIMIT, start));
         assert_eq!(flapping.take_news(), [flap(None)]);
-        // The next window is as bad, the one after is not.
+        // The next window has too many moves as well, the one after it does not.
         flapping.tick(LIMIT, start + WINDOW);
         (0..LIMIT).for_each(|_| assert!(flapping.moved(PLACE, LIMIT, start + WINDOW)));
         flapping.tick(LIMIT, start + 2 * WINDOW);

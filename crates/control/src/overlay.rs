@@ -1,8 +1,8 @@
-//! One vxlan netdev's FDB, as the sources tell it and as it is forwarded by.
+//! The FDB of one vxlan netdev: what the sources report, and what is used for forwarding.
 //!
-//! Which remote VTEP has a MAC address: the kernel's word, else zebra's; nobody if the bridge knows
-//! the address on another port of its own, because the bridge learns of a host that came here
-//! before anybody withdraws it there.
+//! The kernel's entry decides which VTEP a MAC address is behind, and zebra's if there is none. If
+//! the bridge has the address on another port, it is behind no VTEP: the bridge learns of a host
+//! that moved here before the remote entry is withdrawn.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -21,62 +21,62 @@ use crate::vteps::Vteps;
 /// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).
 const STATIC: u16 = 0xc0;
 
-/// What the netdev's own FDB has for a MAC address.
+/// An entry of the netdev's own FDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) vtep: Ipv4Addr,
-    /// Whether no received frame moves it.
+    /// Whether received frames do not move it.
     pub(crate) fixed: bool,
     /// `NTF_*`.
     pub(crate) flags: u32,
 }
 
-/// See the module's description.
+/// The FDB and the flood list of one vxlan netdev.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     kernel: Swept<MacAddr, Remote>,
     fpm: Swept<MacAddr, Ipv4Addr>,
     flood: Swept<Ipv4Addr, ()>,
-    /// Entries that only the kernel can follow.
+    /// Entries that only the kernel supports.
     odd: Swept<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
-    /// Addresses about which something was said since the last [`Overlay::settle`].
+    /// Addresses with changes since the last [`Overlay::settle`].
     touched: Vec<MacAddr>,
     touched_flood: bool,
     /// Whether the netdev learns from received frames.
     learns: bool,
-    /// Moves from VTEP to VTEP that the kernel has told since the last [`Overlay::settle`].
+    /// Moves between VTEPs that the kernel reported since the last [`Overlay::settle`].
     moves: u64,
-    /// What settling changed, for who watches.
+    /// Changes made by [`Overlay::settle`], for the journal.
     pub(crate) changes: Vec<MacChange>,
 
-    /// What is forwarded by.
+    /// The entries used for forwarding.
     pub(crate) fdb: Fdb,
     pub(crate) flooding: BTreeMap<Ipv4Addr, VtepIndex>,
-    /// Where the netdev learns: what no frame moves.
+    /// On a netdev that learns: entries that received frames do not move.
     pub(crate) fixed: TableMap<MacAddr, Ipv4Addr>,
-    /// How many entries name each VTEP.
+    /// Number of entries that refer to each VTEP.
     remotes: HashMap<VtepIndex, u32, BuildHasherDefault<TableHasher>>,
-    /// Whether it is taken over: its VTEPs count how many are.
+    /// Whether the VNI is taken over. Its VTEPs count such overlays.
     taken: bool,
 }
 
 /// What [`Overlay::settle`] changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Settled {
-    /// An entry that is forwarded by.
+    /// Whether an entry used for forwarding changed.
     pub(crate) entries: bool,
-    /// Moves from VTEP to VTEP: those that the kernel told, and those that are followed.
+    /// Moves between VTEPs: those that the kernel reported, and those that were applied.
     pub(crate) moves: u64,
     pub(crate) followed: u64,
 }
 
 impl Overlay {
-    /// The netdev's own FDB says so.
+    /// An entry was added to the netdev's own FDB or changed.
     pub(crate) fn kernel_new(&mut self, entry: &FdbEntry, epoch: Epoch) {
         if entry.destination.is_none() && entry.next_hop_id.is_none() {
-            // Before Linux 6.14 a write to the FDB was announced twice, the second time without
-            // what was written (`rtnl_fdb_notify()` in `net/core/rtnetlink.c`). The vxlan netdev
-            // itself always names a destination.
+            // Before Linux 6.14 a write to the FDB was announced twice, the second time without the
+            // written attributes (`rtnl_fdb_notify()` in `net/core/rtnetlink.c`). Notifications of
+            // the vxlan netdev itself always have a destination.
             return;
         }
         let key = odd_key(entry);
@@ -101,8 +101,8 @@ impl Overlay {
         }
     }
 
-    /// The netdev's own FDB has it no more, and so nobody has: zebra tells what the kernel
-    /// accepted.
+    /// An entry was deleted from the netdev's own FDB. zebra's entry is removed as well, because
+    /// zebra reports only what the kernel has accepted.
     pub(crate) fn kernel_delete(&mut self, entry: &FdbEntry) {
         match destination(entry) {
             Ok(vtep) if entry.mac == MacAddr::ZERO => {
@@ -117,7 +117,7 @@ impl Overlay {
         }
     }
 
-    /// zebra says so. Returns whether the kernel has said something of this address, too.
+    /// zebra reported an entry. Returns whether the kernel has reported this address as well.
     pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: Ipv4Addr, epoch: Epoch) -> bool {
         if self.fpm.insert(mac, vtep, epoch) {
             self.touched.push(mac);
@@ -125,12 +125,12 @@ impl Overlay {
         self.kernel_knows(mac)
     }
 
-    /// How many addresses are known from zebra.
+    /// Number of addresses that zebra reported.
     pub(crate) fn fpm_entries(&self) -> usize {
         self.fpm.len()
     }
 
-    /// Whether zebra has told of an address of which the kernel has said nothing.
+    /// Whether there is an address that zebra has reported and the kernel has not.
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.fpm.keys().any(|mac| !self.kernel_knows(mac))
     }
@@ -139,16 +139,16 @@ impl Overlay {
         self.kernel.contains(&mac) || self.odd.contains(&(mac, None))
     }
 
-    /// zebra takes it back.
+    /// zebra withdrew an entry.
     pub(crate) fn fpm_delete(&mut self, mac: MacAddr) {
         if self.fpm.remove(&mac).is_some() {
             self.touched.push(mac);
         }
     }
 
-    /// Removes what the last dump did not have; says how many entries that were. As with a delete,
-    /// zebra's version of an entry goes too, even where the kernel had never said anything: zebra
-    /// tells what the kernel has accepted.
+    /// Removes the entries that the last dump did not have and returns their number. As with a
+    /// deletion, zebra's entries are removed as well, even if the kernel never reported the
+    /// address: zebra reports only what the kernel has accepted.
     pub(crate) fn sweep_kernel(&mut self, epoch: Epoch) -> usize {
         let (kernel, odd) = (&self.kernel, &self.odd);
         let alone =
@@ -165,14 +165,15 @@ impl Overlay {
         macs.len() + flood.len() + odd.len() + alone.len()
     }
 
-    /// Removes what zebra has not said again since it came back; says how many entries that were.
+    /// Removes the entries that zebra has not repeated since it reconnected, and returns their
+    /// number.
     pub(crate) fn sweep_fpm(&mut self, epoch: Epoch) -> usize {
         let macs = self.fpm.sweep(epoch);
         self.touched.extend(macs.iter().map(|(mac, _)| *mac));
         macs.len()
     }
 
-    /// The bridge said something about this address.
+    /// The bridge's entry for this address changed. Returns whether the address is known here.
     pub(crate) fn touch(&mut self, mac: MacAddr) -> bool {
         let known = self.kernel.contains(&mac) || self.fpm.contains(&mac);
         if known {
@@ -181,14 +182,14 @@ impl Overlay {
         known
     }
 
-    /// Everything the bridge says may be different now: the netdev is in another one.
+    /// The netdev is in another bridge, so all entries have to be looked at again.
     pub(crate) fn touch_all(&mut self) {
         self.touched.extend(self.kernel.keys());
         self.touched.extend(self.fpm.keys());
         self.touched_flood = true;
     }
 
-    /// Whether the netdev learns from received frames.
+    /// Sets whether the netdev learns from received frames.
     pub(crate) fn set_learns(&mut self, learns: bool) {
         if self.learns != learns {
             self.learns = learns;
@@ -201,28 +202,28 @@ impl Overlay {
         self.learns
     }
 
-    /// What the netdev's own FDB has for an address.
+    /// The entry of the netdev's own FDB for an address.
     pub(crate) fn kernel_entry(&self, mac: MacAddr) -> Option<Remote> {
         self.kernel.get(&mac).copied()
     }
 
-    /// Entries as the kernel counts them: a flood list is one.
+    /// Number of entries as the kernel counts them: the flood list is one entry.
     pub(crate) fn addresses(&self) -> usize {
         self.kernel.len() + self.odd.len() + usize::from(!self.flood.is_empty())
     }
 
-    /// An entry that only the kernel can follow, the same one every time.
+    /// An entry that only the kernel supports. Of several, always the same one.
     pub(crate) fn odd(&self) -> Option<(MacAddr, UnsupportedEntry)> {
         self.odd.iter().min_by_key(|(key, _)| *key).map(|((mac, _), oddity)| (mac, *oddity))
     }
 
-    /// Whether a source has this address behind this VTEP.
+    /// Whether a source reports this address behind this VTEP.
     pub(crate) fn says(&self, mac: MacAddr, vtep: Ipv4Addr) -> bool {
         self.kernel.get(&mac).is_some_and(|remote| remote.vtep == vtep)
             || self.fpm.get(&mac) == Some(&vtep)
     }
 
-    /// Number of entries that sources hold.
+    /// Number of entries that the kernel has.
     pub(crate) fn len(&self) -> usize {
         self.kernel.len() + self.flood.len() + self.odd.len()
     }
@@ -231,7 +232,7 @@ impl Overlay {
         self.len() == 0 && self.fpm.is_empty()
     }
 
-    /// It is taken over from now on, or no more.
+    /// Sets whether the VNI is taken over.
     pub(crate) fn take(&mut self, vteps: &mut Vteps, taken: bool) {
         if self.taken != taken {
             self.taken = taken;
@@ -239,13 +240,13 @@ impl Overlay {
         }
     }
 
-    /// All VTEPs that entries name.
+    /// All VTEPs that entries refer to.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = VtepIndex> {
         self.remotes.keys().copied()
     }
 
-    /// Draws the consequences of what was said. `local` says whether the bridge has an address on a
-    /// port of its own.
+    /// Applies all changes to the entries used for forwarding. `local` returns whether the bridge
+    /// has an address on a host port.
     pub(crate) fn settle(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Settled {
         let mut settled = Settled { moves: std::mem::take(&mut self.moves), ..Settled::default() };
         for mac in std::mem::take(&mut self.touched) {
@@ -258,7 +259,8 @@ impl Overlay {
             };
             settled.entries |= was_fixed != fixed;
             let said = kernel.map(|remote| remote.vtep).or_else(|| self.fpm.get(&mac).copied());
-            // The VTEP is held before the old one is let go, lest it lose its index in between.
+            // The new VTEP is acquired before the old one is released. If both are the same, it
+            // keeps its index.
             let local = said.is_some() && local(mac);
             let new = said.filter(|_| !local).map(|vtep| self.hold(vteps, vtep));
             let old = match new {
@@ -318,7 +320,7 @@ impl Overlay {
         }
     }
 
-    /// The netdev is gone.
+    /// The netdev is gone: releases its VTEPs.
     pub(crate) fn release(self, vteps: &mut Vteps) {
         for index in self.remotes.into_keys() {
             vteps.release(index, self.taken);
@@ -326,15 +328,16 @@ impl Overlay {
     }
 }
 
-/// An address has one entry; only the flood list and groups have one for each destination.
+/// The key of an unsupported entry. Only the flood list and groups have several entries for one
+/// address, one for each destination.
 fn odd_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
     let many = entry.mac == MacAddr::ZERO || entry.mac.is_group();
     (entry.mac, entry.destination.filter(|_| many))
 }
 
-/// The VTEP of an entry that any VTEP could follow.
+/// The VTEP of an entry, unless only the kernel supports the entry.
 fn destination(entry: &FdbEntry) -> Result<Ipv4Addr, UnsupportedEntry> {
-    // The kernel names port, VNI and next-hop id only where they differ from the netdev's
+    // The kernel reports port, VNI and next-hop id only if they differ from the netdev's
     // (`vxlan_fdb_info()`).
     if let Some(id) = entry.next_hop_id {
         return Err(UnsupportedEntry::NextHop(id));

@@ -1,8 +1,8 @@
 //! Whether a packet filter of this network namespace could match the VXLAN packets of a VNI.
 //!
-//! vtepd takes VXLAN packets before these hooks, and what it sends passes none of them. So a VNI
-//! stays with kernel VXLAN unless each rule is proved not to match its packets, or to do nothing
-//! but accept or count them. (The counters of such a rule do not count what vtepd forwards, and
+//! Redirected packets and packets that workers send do not pass the netfilter hooks. A VNI
+//! therefore stays with the kernel unless each rule provably does not match its packets, or only
+//! accepts or counts them. (Counters of such a rule do not count what vtepd forwards, and
 //! connection tracking does not see it.)
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,13 +16,13 @@ const UDP: u32 = 17;
 const IPV4: u32 = 2;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 
-/// The packet filters of the namespace.
+/// The packet filter rules of the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PacketFilters {
     chains: Vec<RuleChain>,
-    /// Chains by family, table and name.
+    /// The index of each chain in `chains`, by family, table and name.
     index: HashMap<(&'static str, String, String), usize>,
-    /// Why not all rules could be read: the others might match.
+    /// Why not all rules could be read. Unread rules might match.
     unread: Option<String>,
 }
 
@@ -30,16 +30,16 @@ pub struct PacketFilters {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packets<'a> {
     pub(crate) local: Ipv4Addr,
-    /// The destination port, of both directions.
+    /// The destination port, in both directions.
     pub(crate) port: u16,
     pub(crate) remotes: &'a [Ipv4Addr],
-    /// Whether packets of other senders are dropped.
+    /// Whether packets from other senders are dropped.
     pub(crate) only_remotes: bool,
-    /// Where vtepd takes packets and sends them: interface indexes and names.
+    /// The uplinks, where packets are redirected and sent: interface indices and names.
     pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
 
-/// How sure it is that a packet passes a test.
+/// Whether packets pass a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Match {
     Never,
@@ -47,19 +47,20 @@ enum Match {
     Always,
 }
 
-/// What becomes of the packets in a chain.
+/// The effect of a chain on the packets.
 #[derive(Debug, Clone)]
 enum Outcome {
     /// All are accepted.
     Accepted,
     /// They reach its end, or some are accepted.
     Continues,
-    /// This may happen to some.
+    /// A rule with another effect may match some: the rule, as a clause.
     Affected(String),
 }
 
 impl PacketFilters {
-    /// Those with these chains. `unread` says, as a clause, why the kernel did not tell of all.
+    /// The packet filters with these chains. `unread` is why not all rules could be read, as a
+    /// clause.
     #[must_use]
     pub fn new(mut chains: Vec<RuleChain>, unread: Option<String>) -> Self {
         for chain in &mut chains {
@@ -70,12 +71,12 @@ impl PacketFilters {
         Self { chains, index, unread }
     }
 
-    /// Whether there is nothing that could match anything.
+    /// Whether there are no rules that could match.
     pub(crate) const fn is_empty(&self) -> bool {
         self.chains.is_empty() && self.unread.is_none()
     }
 
-    /// What could match the packets of a VNI, as a clause.
+    /// The rule that could match the packets of a VNI, as a clause.
     pub(crate) fn affects(&self, packets: &Packets<'_>) -> Option<String> {
         if let Some(unread) = &self.unread {
             return Some(unread.clone());
@@ -83,7 +84,7 @@ impl PacketFilters {
         let mut known = HashMap::new();
         self.chains.iter().find_map(|chain| {
             let base = chain.base.as_ref()?;
-            // Without an uplink nothing is taken, and nothing is sent without a remote VTEP.
+            // Without an uplink nothing is redirected, and without a remote VTEP nothing is sent.
             let bound = |name: &String| base.devices.iter().any(|device| device.fits(name));
             let passes = base.devices.is_empty() || packets.uplinks.values().any(bound);
             let sends = base.hook.is_input() || !packets.remotes.is_empty();
@@ -101,7 +102,7 @@ impl PacketFilters {
         })
     }
 
-    /// What becomes of packets in a chain; `known` has the chains that were followed already. The
+    /// The effect of a chain on the packets. `known` has the chains that were followed before. The
     /// kernel refuses rules by which a chain calls itself.
     fn follow<'a>(
         &'a self,
@@ -110,7 +111,7 @@ impl PacketFilters {
         packets: &Packets<'_>,
         known: &mut HashMap<(RuleHook, usize), Outcome>,
     ) -> Outcome {
-        // Some packets may have left the chain before its end.
+        // Whether some packets may have left the chain before its end.
         let mut left = false;
         for rule in &chain.rules {
             let found = rule.tests.iter().map(|test| packets.matches(test, base.hook)).min();
@@ -142,7 +143,7 @@ impl PacketFilters {
             let outcome = match known.get(&(base.hook, index)) {
                 Some(outcome) => outcome.clone(),
                 None => {
-                    // Were it called by itself, this would be found.
+                    // If a chain called itself all the same, this entry would end the recursion.
                     known.insert((base.hook, index), affected());
                     let outcome = self.follow(called, base, packets, known);
                     known.insert((base.hook, index), outcome.clone());

@@ -1,8 +1,8 @@
-//! Policy routing and IPsec: what the kernel applies to VXLAN packets and vtepd does not.
+//! Policy routing and IPsec: what the kernel would apply to VXLAN packets and vtepd does not.
 //!
-//! Only what certainly does not concern a tunnel is ignored. A received packet for this host is
-//! delivered by the rule for table local, which is the first one unless somebody moved it; so the
-//! other rules matter for sent packets only.
+//! A rule or policy is ignored only if it certainly does not match. Received packets for this host
+//! are delivered by the rule for table local, which is the first one by default. The other rules
+//! therefore matter for sent packets only.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -14,31 +14,31 @@ const LOCAL: u32 = 255;
 /// `IPPROTO_UDP`.
 const UDP: u8 = 17;
 
-/// The packets of one VNI, outer headers.
+/// The VXLAN packets of one VNI, by their outer headers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flow<'a> {
     pub(crate) local: Ipv4Addr,
-    /// Of both directions.
+    /// In both directions.
     pub(crate) destination_port: u16,
     pub(crate) remotes: &'a [Ipv4Addr],
-    /// Whether packets of other senders are dropped.
+    /// Whether packets from other senders are dropped.
     pub(crate) only_remotes: bool,
 }
 
-/// See the module's description.
+/// The routing rules and IPsec policies of the namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    /// In the kernel's order; `None` before they were read.
+    /// In the kernel's order; `None` until they were read.
     rules: Option<Vec<Rule>>,
-    /// Whether these are the rules that every namespace starts with.
+    /// Whether these are the default rules of a new namespace.
     default_rules: bool,
     ipsec: Vec<IpsecPolicy>,
-    /// IPsec drops what no policy matches.
+    /// Whether IPsec drops packets that no policy matches.
     ipsec_blocks: bool,
 }
 
 impl Policies {
-    /// Takes the rules as they are now; says whether any changed.
+    /// Sets the current rules. Returns whether any changed.
     pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) -> bool {
         let changed = self.rules.as_ref().is_none_or(|known| *known != rules);
         self.default_rules = rules == Rule::defaults();
@@ -46,24 +46,24 @@ impl Policies {
         changed
     }
 
-    /// Takes the IPsec policies as they are now; says whether any changed.
+    /// Sets the current IPsec policies. Returns whether any changed.
     pub(crate) fn set_ipsec(&mut self, policies: Vec<IpsecPolicy>, blocks: bool) -> bool {
         let changed = (&self.ipsec, self.ipsec_blocks) != (&policies, blocks);
         (self.ipsec, self.ipsec_blocks) = (policies, blocks);
         changed
     }
 
-    /// Whether the rules of policy routing are those that every namespace starts with.
+    /// Whether the rules are the default rules of a new namespace.
     pub(crate) const fn has_default_rules(&self) -> bool {
         self.default_rules
     }
 
-    /// Whether there is anything that may concern a tunnel.
+    /// Whether there is any rule or policy that may match a tunnel's packets.
     pub(crate) const fn any(&self) -> bool {
         !self.default_rules && self.rules.is_some() || !self.ipsec.is_empty() || self.ipsec_blocks
     }
 
-    /// Why the kernel may route these packets otherwise than the default rules say.
+    /// Why the kernel may route these packets differently than the default rules do.
     pub(crate) fn routing(&self, flow: &Flow<'_>) -> Option<String> {
         let rules = self.rules.as_ref()?;
         let defaults = Rule::defaults();
@@ -79,7 +79,7 @@ impl Policies {
         }
     }
 
-    /// Which IPsec policy the kernel may apply to these packets.
+    /// The IPsec policy that the kernel may apply to these packets.
     pub(crate) fn ipsec(&self, flow: &Flow<'_>) -> Option<String> {
         if self.ipsec_blocks {
             return Some("the default IPsec policy is 'block'".to_owned());
@@ -97,7 +97,7 @@ impl Policies {
     }
 }
 
-/// Whether a rule has every packet looked up in this table.
+/// Whether a rule looks up every packet in this table.
 fn looks_all_up(rule: &Rule, table: u32) -> bool {
     *rule == Rule { priority: rule.priority, table, ..Rule::default() }
 }
@@ -107,7 +107,7 @@ fn may_match(rule: &Rule, flow: &Flow<'_>) -> bool {
     if rule.inverted {
         return true;
     }
-    // Sent packets belong to no VRF, for the socket is bound to no device.
+    // Sent packets belong to no VRF, because the socket is bound to no device.
     if rule.l3mdev
         || rule.output.is_some()
         || rule.input.as_ref().is_some_and(|input| input != "lo")
@@ -149,7 +149,7 @@ fn within((network, length): (Ipv4Addr, u8), address: Ipv4Addr) -> bool {
     (network.to_bits() ^ address.to_bits()) & mask == 0
 }
 
-/// A prefix in `ip`'s words.
+/// A prefix in the notation of `ip`.
 struct Prefix((Ipv4Addr, u8));
 
 impl fmt::Display for Prefix {
@@ -162,7 +162,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// A rule in `ip rule`'s words.
+/// A rule in the notation of `ip rule`.
 struct Text<'a>(&'a Rule);
 
 impl fmt::Display for Text<'_> {

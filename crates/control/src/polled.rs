@@ -1,5 +1,5 @@
-//! What the kernel tells nobody when it changes: path MTUs and default values. It is asked once a
-//! second.
+//! Facts for which the kernel sends no notification: path MTUs and default values. They are read
+//! once a second.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -13,16 +13,16 @@ use crate::settings::Defaults;
 use crate::state::State;
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many paths the kernel is asked about at once; each takes it some microseconds.
+/// Number of paths that are read in one turn. Each read takes some microseconds.
 const PATHS_AT_ONCE: usize = 1024;
 
-/// See the module's description.
+/// Reads path MTUs and default values once a second.
 #[derive(Debug)]
 pub(crate) struct Untold {
     at: Instant,
-    /// The path MTUs that the kernel has told.
+    /// The path MTUs that the kernel has.
     paths: BTreeMap<Path, u32>,
-    /// The last path that was asked about, where there were too many for one turn.
+    /// The last path of the previous turn, if there were too many paths for one.
     last: Option<Path>,
 }
 
@@ -31,12 +31,12 @@ impl Untold {
         Self { at: now, paths: BTreeMap::new(), last: None }
     }
 
-    /// When to ask next.
+    /// When they are read next.
     pub(crate) const fn at(&self) -> Instant {
         self.at
     }
 
-    /// Asks, if it is time.
+    /// Reads them if it is time.
     pub(crate) async fn ask(&mut self, state: &mut State, kernel: &Kernel, now: Instant) {
         if now < self.at {
             return;
@@ -47,7 +47,7 @@ impl Untold {
         }
         let wanted = state.paths();
         self.paths.retain(|path, _| wanted.contains(path));
-        // Where there are too many, the others have their turn next time.
+        // If there are too many, the others follow in the next turn.
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let asked: Vec<Path> =
             wanted.range((after, Bound::Unbounded)).copied().take(PATHS_AT_ONCE).collect();

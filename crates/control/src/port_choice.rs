@@ -1,5 +1,5 @@
-//! The source ports of frames that the kernel encapsulates: of VNIs in the `kernel` datapath, and
-//! of single frames that a worker does not take.
+//! Source ports of frames that the kernel encapsulates: those of VNIs in the `kernel` datapath, and
+//! single frames that a worker does not take over.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::settings::{RoutePerFrame, VniSettings};
 const ARPHRD_ETHER: u16 = 1;
 
 impl Discovery<'_> {
-    /// How source ports of a netdev's frames are chosen that the kernel encapsulates; `None` where
-    /// that is left to the kernel. `left` is why the netdev stays with the kernel, if it does.
+    /// The source port policy for frames of a netdev that the kernel encapsulates; `None` if the
+    /// kernel chooses the port. `left` is why the netdev stays with the kernel, if it does.
     pub(crate) fn port_choice(
         &self,
         link: &Link,
@@ -27,7 +27,7 @@ impl Discovery<'_> {
         overlay: &Overlay,
         left: Option<&KernelOnlyReason>,
     ) -> Option<PortChoice> {
-        // A netdev without Ethernet headers (GPE) carries frames that the program does not read.
+        // The BPF program cannot parse frames of a netdev without Ethernet headers (GPE).
         let readable = link.ifindex < FIRST_VIRTUAL && link.hardware_type == ARPHRD_ETHER;
         if !readable || left.is_some_and(|reason| !reason.chooses_ports()) {
             return None;
@@ -49,10 +49,10 @@ impl Discovery<'_> {
         } else {
             BTreeMap::new()
         };
-        // The mark that makes the kernel look up the route is the group policy of netdevs with
-        // 'gbp' (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
+        // On netdevs with 'gbp', the mark that disables the route cache would be sent as the group
+        // policy (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
         let may_mark = !vxlan.options.contains(&"gbp");
-        // The reason that is given need not be the only one.
+        // The reported reason need not be the only one.
         let unread = !self.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
         let route_per_frame = may_mark
             && match self.settings.route_per_frame {
@@ -68,8 +68,8 @@ impl Discovery<'_> {
         Some(PortChoice { ifindex, name, entropy, vnis, external, kernel_ports, route_per_frame })
     }
 
-    /// The policy within the range that the kernel can reach: all of the netdev's range but its
-    /// last port. The configured range counts where it lies within.
+    /// The policy, with ports that the kernel can reach: the netdev's range without its last port.
+    /// The configured range is used if it lies within.
     fn entropy_of_kernel(
         &self,
         settings: &VniSettings,
@@ -88,7 +88,7 @@ impl Discovery<'_> {
                 netdev_range: SourcePortRange::try_from((low.max(1), high)).ok(),
             })
         };
-        // More bins than ports: as without bins.
+        // If there are more bins than ports, bins are not used.
         chosen(settings.policy).or_else(|_| chosen(Policy::QpHash)).ok()
     }
 

@@ -1,8 +1,8 @@
-//! From what is known to what workers and steering go by: the building of an [`Update`].
+//! Builds an [`Update`]: the snapshot for the workers and the plan for steering.
 //!
-//! Only what changed is built again: an overlay's table when something was said of that overlay,
-//! the ways to the VTEPs when something was said of the underlay. Everything else is shared with
-//! the publication before.
+//! Only what changed is built again: the table of an overlay after a change of that overlay, and
+//! next hops after a change of the underlay. Everything else is shared with the previous
+//! publication.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -35,60 +35,59 @@ use crate::vteps::Known;
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
 const NUD_STALE: u16 = 0x04;
 
-/// What is published: the same `Arc` as before where nothing changed.
+/// A publication. Parts that did not change are the same `Arc` as before.
 ///
-/// The consumer takes steering away before it hands the snapshot to workers, and adds steering
-/// after.
+/// The consumer first removes steering that is no longer wanted, then hands the snapshot to the
+/// workers, then adds new steering.
 #[derive(Debug, Clone, Default)]
 pub struct Update {
-    /// What workers forward by.
+    /// The tables of the workers.
     pub snapshot: Arc<Snapshot>,
-    /// What steering redirects to them.
+    /// The frames that are redirected to workers.
     pub plan: Arc<SteeringPlan>,
     /// The vxlan netdevs that stay with the kernel.
     pub left: Arc<[LeftToKernel]>,
-    /// VNIs that the settings name to be taken over and that no vxlan netdev has.
+    /// VNIs that the settings name and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
-    /// VTEPs of taken VNIs that no better route than a default route leads to.
+    /// VTEPs of VNIs taken over that only a default route leads to.
     pub by_default: Arc<BTreeSet<Ipv4Addr>>,
-    /// The ports of taken VNIs' bridges, and whether they have the bypass.
+    /// The host ports of bridges with VNIs taken over, and whether they have the bridge bypass.
     pub ports: Arc<[PortDecision]>,
-    /// Addresses that came to places that the bypass goes by, or left them, since the publication
-    /// before.
+    /// Addresses of the bridge bypass that appeared or left since the previous publication.
     pub places: Arc<[PlaceChange]>,
 }
 
-/// What was published last, and the numbers that have to stay.
+/// The last publication, and the numbers that have to stay the same.
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     decisions: BTreeMap<u32, Decision>,
-    /// Of those, the ones that found no slot.
+    /// Those of `decisions` that found no free slot.
     waiting: BTreeSet<u32>,
-    /// How source ports are chosen for what the kernel encapsulates.
+    /// Source port policies for frames that the kernel encapsulates.
     choices: BTreeMap<u32, PortChoice>,
     slots: Slots,
-    /// The slots whose tables changed since they were last published.
+    /// Slots whose tables changed since the last publication.
     changed: BTreeSet<Slot>,
     paths: PathNumbers,
-    /// The adjacencies that taken VNIs' frames may leave by.
+    /// The next hops of VNIs that are taken over.
     pub(crate) adjacencies: BTreeSet<Adjacency>,
-    /// The interfaces of all next hops of theirs.
+    /// The interfaces of all their next hops.
     uplinks: BTreeSet<u32>,
     last: Update,
 }
 
 impl Publication {
-    /// Whether frames may leave by this adjacency.
+    /// Whether frames may leave through this next hop.
     pub(crate) fn uses(&self, ifindex: u32, address: IpAddr) -> bool {
         self.adjacencies.contains(&Adjacency { ifindex, address })
     }
 
-    /// Whether frames of this netdev are forwarded here.
+    /// Whether the VNI of this netdev is taken over.
     pub(crate) fn takes(&self, ifindex: u32) -> bool {
         matches!(self.decisions.get(&ifindex), Some(Decision::Taken { .. }))
     }
 
-    /// The slot and the terms of a netdev that is taken over.
+    /// Slot and configuration of a netdev that is taken over.
     pub(crate) fn taken(&self, ifindex: u32) -> Option<(Slot, &VniConfig)> {
         match self.decisions.get(&ifindex)? {
             Decision::Taken { slot, terms, .. } => Some((*slot, terms)),
@@ -96,7 +95,7 @@ impl Publication {
         }
     }
 
-    /// These ports have the bypass, and this is why.
+    /// Sets the ports of the bridge bypass, and the decisions about all host ports.
     pub(crate) fn set_ports(
         &mut self,
         ports: BTreeMap<u32, BypassPort>,
@@ -110,7 +109,7 @@ impl Publication {
         }
     }
 
-    /// Frames for these addresses may skip this netdev's bridge, if it is taken over.
+    /// Sets the local addresses that use the bypass, if this netdev is taken over.
     pub(crate) fn set_hosts(&mut self, ifindex: u32, hosts: Fdb<u32>) {
         if let Some(Decision::Taken { slot, table, .. }) = self.decisions.get_mut(&ifindex)
             && !(table.hosts.is_empty() && hosts.is_empty())
@@ -120,8 +119,8 @@ impl Publication {
         }
     }
 
-    /// The source ports of what the kernel encapsulates are chosen like this from now on. Says
-    /// whether that is new.
+    /// Sets the source port policy of a netdev for frames that the kernel encapsulates. Returns
+    /// whether it changed.
     fn choose(&mut self, ifindex: u32, choice: Option<PortChoice>) -> bool {
         if self.choices.get(&ifindex) == choice.as_ref() {
             return false;
@@ -133,21 +132,21 @@ impl Publication {
         true
     }
 
-    /// What was published last.
+    /// The last publication.
     pub(crate) const fn last(&self) -> &Update {
         &self.last
     }
 }
 
-/// How many prefixes may change before the way to every VTEP is looked up.
+/// Number of changed prefixes above which the routes to all VTEPs are looked up.
 const MANY: usize = 256;
 
-/// What looking up the ways to VTEPs has changed.
+/// What a lookup of routes to VTEPs has changed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ways {
-    /// The way to a VTEP of a taken VNI.
+    /// The route to a VTEP of a VNI that is taken over.
     changed: bool,
-    /// What the taking over of VNIs depends on.
+    /// Properties of a route on which eligibility depends.
     terms: bool,
     /// Whether there is more than one next hop.
     multipath: bool,
@@ -155,13 +154,13 @@ struct Ways {
     uplinks: bool,
 }
 
-/// Whether a prefix has an address in it.
+/// Whether a prefix contains an address.
 fn contains(network: Ipv4Addr, length: u8, address: Ipv4Addr) -> bool {
     let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
     (network.to_bits() ^ address.to_bits()) & mask == 0
 }
 
-/// What was decided of a vxlan netdev.
+/// The decision about a vxlan netdev.
 #[derive(Debug)]
 enum Decision {
     Taken { slot: Slot, terms: VniConfig, table: Arc<VniTable> },
@@ -169,7 +168,7 @@ enum Decision {
 }
 
 impl Publication {
-    /// The tunnels of VNIs taken over, by their netdev.
+    /// The tunnel settings of VNIs taken over, by netdev.
     pub(crate) fn tunnels(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
         self.decisions.iter().filter_map(|(ifindex, decision)| match decision {
             Decision::Taken { terms, .. } => Some((*ifindex, &terms.tunnel)),
@@ -179,7 +178,7 @@ impl Publication {
 }
 
 impl State {
-    /// Whether anything was said that [`State::build`] has not looked at.
+    /// Whether anything changed that [`State::build`] has not applied yet.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         let dirty = &self.dirty;
@@ -188,14 +187,14 @@ impl State {
         !lists || !dirty.bypass.is_empty() || flags || dirty.underlay || dirty.adjacencies
     }
 
-    /// Builds if there is anything new, and the first time in any case.
+    /// Builds a publication if anything changed, or if there is none yet.
     pub fn build_what_follows(&mut self) {
         if self.is_dirty() || self.published().snapshot.generation() == 0 {
             self.build();
         }
     }
 
-    /// Whether every next hop that frames may leave by has a MAC address.
+    /// Whether all next hops of VNIs taken over have a MAC address.
     #[must_use]
     pub fn next_hops_resolved(&self) -> bool {
         self.publication.adjacencies.iter().all(|adjacency| self.is_resolved(*adjacency))
@@ -206,13 +205,13 @@ impl State {
         self.neighbours.get(&(ifindex, address)).is_some_and(|adjacent| adjacent.mac.is_some())
     }
 
-    /// What was built last.
+    /// The last publication.
     #[must_use]
     pub const fn published(&self) -> &Update {
         self.publication.last()
     }
 
-    /// Builds what follows from everything said so far.
+    /// Builds a publication from everything reported so far.
     pub fn build(&mut self) -> Update {
         let dirty = std::mem::take(&mut self.dirty);
         self.mac_changes.clear();
@@ -227,7 +226,7 @@ impl State {
         let ways = self.find_ways(dirty.underlay, &dirty.prefixes);
         let routed = dirty.underlay || !dirty.prefixes.is_empty();
         let locals = routed && self.check_locals();
-        // Rules may name uplinks.
+        // Packet filter rules may match by uplink.
         let filtered = (ways.uplinks || dirty.underlay) && !self.packet_filters.is_empty();
         if ways.terms || locals || filtered || dirty.all || dirty.decisions {
             overlays.extend(self.links.vxlans());
@@ -247,7 +246,7 @@ impl State {
         if renumber {
             self.number_paths();
         }
-        // A link's name, MAC address or MTU are no part of the way.
+        // The resolved route does not contain a link's name, MAC address and MTU.
         if renumber || dirty.all || dirty.underlay || dirty.adjacencies {
             self.build_paths(dirty.all);
         }
@@ -259,7 +258,7 @@ impl State {
         self.publication.last.clone()
     }
 
-    /// What was said of bridges, and what was decided meanwhile.
+    /// Applies changes of bridges, and of decisions made in this build, to the bridge bypass.
     fn follow_bypass(&mut self, said: bypass::Dirty, all: bool) {
         let mut dirty = std::mem::take(&mut self.dirty.bypass);
         dirty.bridges.extend(said.bridges);
@@ -272,8 +271,8 @@ impl State {
 
     fn find_missing(&mut self) {
         let Settings { include, exclude, vnis, .. } = &self.settings;
-        // What has settings of its own is meant to be there, too, unless it is left to the kernel
-        // in any case.
+        // VNIs with settings of their own are expected to exist as well, unless they stay with the
+        // kernel in any case.
         let settled = vnis.keys().filter(|vni| include.is_none() && !exclude.contains(vni));
         let named = include.iter().flatten().chain(settled);
         let missing =
@@ -283,7 +282,7 @@ impl State {
         }
     }
 
-    /// Looks up the way to new VTEPs, to those in these prefixes, or to all.
+    /// Looks up the routes to new VTEPs, to those in these prefixes, or to all.
     fn find_ways(&mut self, all: bool, prefixes: &BTreeSet<(Ipv4Addr, u8)>) -> Ways {
         let mut wanted = std::mem::take(&mut self.vteps.new);
         if all || prefixes.len() > MANY {
@@ -323,8 +322,8 @@ impl State {
         ways
     }
 
-    /// The uplinks to all remote VTEPs with their names, where packet filters may name them:
-    /// received packets of a VNI are taken at the uplinks of all.
+    /// The uplinks to all remote VTEPs with their names; empty without packet filters. Received
+    /// packets of a VNI may arrive at any of them.
     fn named_uplinks(&self) -> BTreeMap<u32, String> {
         if self.packet_filters.is_empty() {
             return BTreeMap::new();
@@ -335,14 +334,14 @@ impl State {
         uplinks.into_iter().map(|ifindex| (ifindex, self.links.name(ifindex))).collect()
     }
 
-    /// Decides again about these netdevs, and builds the tables of those taken whose entries or
-    /// terms changed. Says whether any is taken, left or steered otherwise than before.
+    /// Decides again about these netdevs, and rebuilds the tables of VNIs taken over whose entries
+    /// or configuration changed. Returns whether any decision or source port policy changed.
     fn decide(&mut self, netdevs: &BTreeSet<u32>, entries_changed: &BTreeSet<u32>) -> bool {
         let mut changed = false;
         let mut taken = Vec::new();
         let mut choices = Vec::new();
         let named = self.named_uplinks();
-        // Slots are given back before others are given away.
+        // Slots are freed before new ones are allocated.
         for &ifindex in netdevs {
             let local_is_present = self.has_local_of(ifindex);
             let terms = match (
@@ -456,7 +455,7 @@ impl State {
         changed
     }
 
-    /// Slots may have become free for those that found none.
+    /// Decides again about netdevs that found no slot, if one is free now.
     fn take_exhausted(&mut self) -> bool {
         let waiting = self.publication.waiting.clone();
         self.publication.slots.any_free()
@@ -464,7 +463,7 @@ impl State {
             && self.decide(&waiting, &BTreeSet::new())
     }
 
-    /// Numbers the adjacencies that lead to the VTEPs of taken VNIs.
+    /// Assigns path numbers to the next hops of VNIs that are taken over.
     fn number_paths(&mut self) {
         let (mut adjacencies, mut uplinks) = (BTreeSet::new(), BTreeSet::new());
         let mut seen: HashSet<_, BuildHasherDefault<TableHasher>> = HashSet::default();
@@ -482,8 +481,8 @@ impl State {
         self.publication.uplinks = uplinks;
     }
 
-    /// Follows the ways to VTEPs with the next hops to them. VTEPs that are reached alike, and were
-    /// before, share theirs.
+    /// Updates the next hops of VTEPs to their routes. VTEPs with the same route and the same
+    /// previous `Paths` share one again.
     fn build_paths(&mut self, rebalanced: bool) {
         let mut built: HashMap<_, Arc<Paths>, BuildHasherDefault<TableHasher>> = HashMap::default();
         let mut shared = HashSet::new();
@@ -518,8 +517,8 @@ impl State {
         }
     }
 
-    /// The live next hops, without those that do not answer while others do
-    /// (`fib_multipath_use_neigh` of the kernel).
+    /// The live next hops, without those that do not answer while others do (as the kernel's
+    /// `fib_multipath_use_neigh`).
     fn next_hops(&self, hops: &[Hop]) -> Vec<NextHop> {
         let failed = |hop: &Hop| {
             self.neighbours.get(&(hop.ifindex, hop.gateway)).is_some_and(|adjacent| adjacent.failed)
@@ -545,7 +544,7 @@ impl State {
         alive.filter_map(next_hop).collect()
     }
 
-    /// What is to be steered: the uplinks, and if anything was decided also the VNIs.
+    /// Builds the steering plan: the uplinks, and also the VNIs if a decision changed.
     fn build_plan(&mut self, decided: bool) {
         let uplink = |&ifindex: &u32| Uplink { ifindex, name: self.links.name(ifindex) };
         let uplinks: BTreeSet<Uplink> = self.publication.uplinks.iter().map(uplink).collect();
@@ -587,7 +586,7 @@ impl State {
         }
     }
 
-    /// The snapshot before, with what has changed since.
+    /// Builds the snapshot from the previous one and all changes since.
     fn build_snapshot(&mut self) {
         let publication = &mut self.publication;
         let before = Arc::clone(&publication.last.snapshot);
@@ -645,7 +644,7 @@ impl State {
         publication.last.snapshot = Arc::new(snapshot.build());
     }
 
-    /// The neighbours that the kernel is to be asked for now; each is remembered as asked for.
+    /// The neighbours that are to be resolved now. They are recorded as asked for.
     pub fn resolve_due(&mut self, now: Instant) -> Vec<Adjacency> {
         let wanted: Vec<_> = self.unresolved().collect();
         let ask = |(adjacency, interval)| {
@@ -654,14 +653,14 @@ impl State {
         wanted.into_iter().filter_map(ask).collect()
     }
 
-    /// A worker misses this neighbour: whether to ask the kernel for it now, which is then
-    /// remembered.
+    /// A worker needs this neighbour. Returns whether to ask the kernel now, which is then
+    /// recorded.
     pub fn resolve(&mut self, adjacency: Adjacency, now: Instant) -> bool {
         !self.is_resolved(adjacency) && self.resolver.ask(adjacency, UNRESOLVED, now)
     }
 
-    /// When [`State::tick`] or [`State::resolve_due`] next have something to do, if nothing is said
-    /// before.
+    /// When [`State::tick`] or [`State::resolve_due`] have something to do next, if there is no
+    /// event before.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         let asks = self
@@ -670,7 +669,7 @@ impl State {
         asks.chain(self.fpm_sweep_at()).chain(self.confirm_at).chain(self.flapping.ends()).min()
     }
 
-    /// Next hops without a MAC address, or with one that is to be checked; and how often.
+    /// Next hops without a MAC address, or with a stale one, and how often to ask for each.
     fn unresolved(&self) -> impl Iterator<Item = (Adjacency, std::time::Duration)> + '_ {
         self.publication.adjacencies.iter().filter_map(|adjacency| {
             match self.neighbours.get(&(adjacency.ifindex, adjacency.address)) {

@@ -8,8 +8,8 @@ use crate::ineligible::{LeftToKernel, NoNetdev};
 use crate::publication::Update;
 use crate::status::ByDefault;
 
-/// Logs VNIs taken over and left to the kernel, ports and uplinks that differ between two
-/// publications.
+/// Logs the differences between two publications: VNIs taken over or left to the kernel, host ports
+/// and uplinks.
 pub(crate) fn log(before: &Update, after: &Update) {
     for vni in after.missing.difference(&before.missing) {
         tracing::warn!("{}", NoNetdev(*vni));

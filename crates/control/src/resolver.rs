@@ -1,4 +1,4 @@
-//! Which neighbours the kernel is asked to resolve, and how often.
+//! Neighbours that the kernel is asked to resolve, and how often.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ pub struct Adjacency {
     pub address: IpAddr,
 }
 
-/// How often the kernel is asked for the same neighbour that it does not know.
+/// The interval of requests for a neighbour that the kernel does not know.
 pub(crate) const UNRESOLVED: Duration = Duration::from_secs(1);
-/// How often it is asked to check one that it has not heard of for a while. It does so by itself
-/// only for its own packets, and ours pass it by.
+/// The interval of requests to check a stale neighbour. The kernel checks it only for packets that
+/// it sends itself, and vtepd's packets do not pass its neighbour code.
 pub(crate) const STALE: Duration = Duration::from_secs(10);
 
-/// Remembers who was asked for when.
+/// Remembers when each neighbour was asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Resolver {
     asked: HashMap<Adjacency, Instant>,
 }
 
 impl Resolver {
-    /// Whether to ask now; if so, that is remembered.
+    /// Whether to ask now. If so, the time is recorded.
     pub(crate) fn ask(&mut self, adjacency: Adjacency, interval: Duration, now: Instant) -> bool {
         if self.due(adjacency, interval).is_some_and(|due| due > now) {
             return false;
@@ -36,12 +36,12 @@ impl Resolver {
         true
     }
 
-    /// The question was answered.
+    /// The neighbour has answered.
     pub(crate) fn forget(&mut self, adjacency: Adjacency) {
         self.asked.remove(&adjacency);
     }
 
-    /// When to ask the next time; `None` is at once.
+    /// When to ask next; `None`: now.
     pub(crate) fn due(&self, adjacency: Adjacency, interval: Duration) -> Option<Instant> {
         self.asked.get(&adjacency).map(|asked| *asked + interval)
     }

@@ -1,10 +1,11 @@
-//! Reverse path filters (`rp_filter`): from which VTEPs packets certainly pass at which uplink.
+//! Reverse path filters (`rp_filter`): the VTEPs whose packets certainly pass the filter of an
+//! uplink.
 //!
-//! The kernel looks up the route to a received packet's source (`__fib_validate_source()`,
-//! `net/ipv4/fib_frontend.c`) and accepts the packet if that route has the receiving interface as a
-//! next hop, strict or loose. So the steering program takes such packets. All others at an uplink
-//! with a filter are left to kernel VXLAN, which drops them or delivers them: by the filter's mode,
-//! the interface's addresses and routes that no table here has.
+//! The kernel looks up the route to the source of a received packet (`__fib_validate_source()`,
+//! `net/ipv4/fib_frontend.c`). Strict or loose, it accepts the packet if this route has the
+//! receiving interface as a next hop. The BPF program redirects such packets. All others at an
+//! uplink with a filter stay with kernel VXLAN. It drops or delivers them, depending on the
+//! filter's mode, the interface's addresses and routes that vtepd does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -17,12 +18,12 @@ use crate::state::State;
 /// `NETCONFA_IFINDEX_ALL`.
 const ALL: i32 = -1;
 
-/// The values of `rp_filter`, by interface index, without those that are off.
+/// The values of `rp_filter` that are not 0, by interface index.
 #[derive(Debug, Default)]
 pub(crate) struct ReversePaths(BTreeMap<i32, i32>);
 
 impl ReversePaths {
-    /// The kernel said a value; says whether that is new.
+    /// Applies a value from the kernel. Returns whether it changed.
     pub(crate) fn hear(&mut self, operation: Operation, filter: ReversePathFilter) -> bool {
         let ReversePathFilter { ifindex, value } = filter;
         if operation == Operation::New && value > 0 {
@@ -32,7 +33,7 @@ impl ReversePaths {
         }
     }
 
-    /// The kernel said all values; says whether any is new.
+    /// Applies a dump of all values. Returns whether any changed.
     pub(crate) fn resync(&mut self, dump: Vec<Message>) -> bool {
         let mut now = Self::default();
         for message in dump {
@@ -50,12 +51,12 @@ impl ReversePaths {
 }
 
 impl State {
-    /// The uplinks with a reverse path filter, and the VTEPs whose packets certainly pass it there.
+    /// The uplinks with a reverse path filter, each with the VTEPs whose packets certainly pass it.
     pub(crate) fn checked_sources(
         &self,
         uplinks: &BTreeSet<Uplink>,
     ) -> BTreeMap<u32, BTreeSet<Ipv4Addr>> {
-        // Without netdevs there is no kernel VXLAN that packets could be left to.
+        // Without netdevs there is no kernel VXLAN with which packets could stay.
         if !self.settings.standalone.is_empty() {
             return BTreeMap::new();
         }
@@ -65,7 +66,7 @@ impl State {
             .filter(|ifindex| self.reverse_paths.is_on(*ifindex));
         let mut checked: BTreeMap<u32, BTreeSet<Ipv4Addr>> =
             on.map(|ifindex| (ifindex, BTreeSet::new())).collect();
-        // Rules may send packets back another way, and the reverse route depends on the TOS.
+        // Rules may change the reverse route, and it may depend on the TOS.
         if checked.is_empty() || !self.policies.has_default_rules() {
             return checked;
         }

@@ -1,10 +1,9 @@
 //! The IPv4 routes of one source, looked up as the kernel does: tables local, main and default,
 //! longest prefix first.
 //!
-//! One hash map per prefix length instead of a trie (the `prefix-trie` crate, say): a lookup here
-//! has to walk *all* matching prefixes from the longest to the shortest, in two sources at once,
-//! because dead next hops send it on to the next one. That is 33 probes for a VTEP whose route
-//! changed, never one for a frame.
+//! There is one hash map for each prefix length instead of a trie. A lookup needs *all* matching
+//! prefixes, from the longest to the shortest and from two sources, because routes with dead next
+//! hops are skipped. That is 33 probes for a VTEP whose route changed, and none for a frame.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -22,20 +21,21 @@ use crate::intern::Shared;
 pub(crate) const TABLES: [u32; 3] = [255, 254, 253];
 /// `RT_TABLE_LOCAL`.
 pub(crate) const LOCAL: u32 = 255;
-/// Added to the number of a table for its routes that are only for packets with a certain TOS.
+/// Added to the number of a table for routes that match a certain TOS only.
 pub(crate) const BY_TOS: u32 = 1 << 31;
 
-/// What tells routes to one prefix apart.
+/// What identifies a route among those to the same prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// The kernel: routes to one prefix live side by side, by metric, and even twice by the same
-    /// (`ip route append`).
+    /// The kernel has several routes to a prefix, with different metrics, and even with the same
+    /// one (`ip route append`).
     Metric,
-    /// zebra tells of the one route that it selected; an update replaces it, whatever its metric.
+    /// zebra reports only the route that it selected. An update replaces it, whatever its metric
+    /// is.
     Prefix,
 }
 
-/// A route as far as forwarding needs it.
+/// The attributes of a route that forwarding needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FibRoute {
     pub(crate) priority: u32,
@@ -44,27 +44,27 @@ pub(crate) struct FibRoute {
     pub(crate) mtu_locked: bool,
     pub(crate) hop_limit: Option<u32>,
     tos: u8,
-    /// Shared by the routes that lead the same way.
+    /// Shared by all routes with the same next hops.
     pub(crate) via: Arc<RouteTarget>,
     epoch: Epoch,
 }
 
 type Length = HashMap<u32, Vec<FibRoute>, BuildHasherDefault<TableHasher>>;
 
-/// See the module's description.
+/// The IPv4 routes of one source.
 #[derive(Debug)]
 pub(crate) struct Fib {
     identity: Identity,
-    /// By table and prefix length; lengths without routes are absent.
+    /// By table and prefix length. Lengths without routes are absent.
     lengths: BTreeMap<(u32, u8), Length>,
     targets: Shared<RouteTarget>,
 }
 
-/// A route's table and prefix.
+/// Table, network and prefix length of a route.
 pub(crate) type Prefix = (u32, Ipv4Addr, u8);
 
-/// Which of the kernel's routes this project knows: those of IPv4 in the tables of the default
-/// rules. Only those for every TOS are followed; the others are in tables of their own
+/// Table and prefix of a route; `None` for routes that are not used. Used are IPv4 routes in the
+/// tables of the default rules. Routes for a certain TOS only are stored in tables of their own
 /// ([`BY_TOS`]).
 fn prefix_of(route: &Route) -> Option<Prefix> {
     match route.destination {
@@ -88,7 +88,7 @@ impl Fib {
         Self { identity, lengths: BTreeMap::new(), targets: Shared::default() }
     }
 
-    /// How many prefixes have routes.
+    /// Number of prefixes with routes.
     pub(crate) fn prefixes(&self) -> usize {
         self.lengths.values().map(HashMap::len).sum()
     }
@@ -98,7 +98,7 @@ impl Fib {
         self.lengths.values().flat_map(HashMap::values).map(Vec::len).sum()
     }
 
-    /// Inserts, replaces or confirms a route; says whether anything changed.
+    /// Inserts, replaces or confirms a route. Returns whether anything changed.
     pub(crate) fn insert(&mut self, route: &Route, epoch: Epoch) -> bool {
         let Some((table, destination, length)) = prefix_of(route) else { return false };
         let routes = self
@@ -126,8 +126,9 @@ impl Fib {
             known.epoch = epoch;
             return false;
         }
-        // A second route of the same metric was appended, unless this says that it replaces, or a
-        // dump is telling the news of a route that changed unheard.
+        // A second route of the same metric is an additional one. It replaces an existing one in
+        // two cases: the message has the replace flag, or a dump has not confirmed the existing
+        // one.
         let replaced = routes
             .iter_mut()
             .find(|old| old.is_beside(&new) && (route.replace || old.epoch != epoch));
@@ -141,7 +142,7 @@ impl Fib {
         true
     }
 
-    /// Removes a route; says whether there was one.
+    /// Removes a route. Returns whether there was one.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         let Some((table, destination, length)) = prefix_of(route) else { return false };
         let identity = self.identity;
@@ -161,12 +162,12 @@ impl Fib {
         })
     }
 
-    /// Removes all routes of a prefix; says whether there were any.
+    /// Removes all routes of a prefix. Returns whether there were any.
     pub(crate) fn remove_prefix(&mut self, prefix: Prefix) -> bool {
         self.edit(prefix, Vec::clear)
     }
 
-    /// This route's prefix, if it has no route any more.
+    /// The prefix of this route, if it has no route any more.
     pub(crate) fn prefix_without_route(&self, route: &Route) -> Option<Prefix> {
         let (table, destination, length) = prefix_of(route)?;
         let held = self
@@ -176,12 +177,13 @@ impl Fib {
         (!held).then_some((table, destination, length))
     }
 
-    /// Takes the next hops through an interface that went down or away out of all routes, and
-    /// removes the routes that this leaves without any: the kernel flushes those of IPv4 without a
-    /// word (`fib_sync_down_dev()`). Returns the prefixes that have no route any more.
+    /// Removes the next hops of an interface that went down or was deleted from all routes. Routes
+    /// without next hops are removed: the kernel flushes those of IPv4 without a notification
+    /// (`fib_sync_down_dev()`). Returns the prefixes that have no route any more.
     pub(crate) fn interface_down(&mut self, ifindex: u32) -> Vec<Prefix> {
         let mut pruned = Vec::new();
-        // What no route leads by does not matter, and what one does keeps its place.
+        // Targets that no route uses are skipped. The others stay allocated, so their addresses
+        // identify them below.
         for target in self.targets.iter().filter(|target| Arc::strong_count(target) > 1) {
             if let RouteTarget::NextHops(hops) = &**target
                 && hops.iter().any(|hop| hop.ifindex == ifindex)
@@ -209,8 +211,8 @@ impl Fib {
         })
     }
 
-    /// Removes what `epoch` has not confirmed. Returns how many routes that were, and the prefixes
-    /// that have none now.
+    /// Removes the routes that `epoch` has not confirmed. Returns their number, and the prefixes
+    /// that have no route any more.
     pub(crate) fn sweep(&mut self, epoch: Epoch) -> (usize, Vec<Prefix>) {
         let mut swept = 0;
         let emptied = self.retain(|route| {
@@ -220,8 +222,7 @@ impl Fib {
         (swept, emptied)
     }
 
-    /// All routes that match an address in a table, the longest prefix first, and of equal ones the
-    /// lowest metric.
+    /// All routes of a table that match an address: longest prefix first, then lowest metric.
     pub(crate) fn matching(
         &self,
         table: u32,
@@ -234,9 +235,9 @@ impl Fib {
         )
     }
 
-    /// The next hops that routes name themselves, not by an object.
+    /// The next hops in the routes themselves, without those of next-hop objects.
     pub(crate) fn next_hops(&self) -> impl Iterator<Item = &RouteNextHop> {
-        // What no route leads by any more is kept for a while.
+        // Targets that no route uses any more are kept for a while.
         let used = self.targets.iter().filter(|target| Arc::strong_count(target) > 1);
         used.flat_map(|target| match &**target {
             RouteTarget::NextHops(hops) => hops.as_slice(),
@@ -263,8 +264,8 @@ impl Fib {
         changed
     }
 
-    /// Keeps what `keep` says, which may change it. Returns the prefixes that have no route any
-    /// more.
+    /// Keeps the routes for which `keep` returns true; it may change them. Returns the prefixes
+    /// that have no route any more.
     fn retain(&mut self, mut keep: impl FnMut(&mut FibRoute) -> bool) -> Vec<Prefix> {
         let mut emptied = Vec::new();
         self.lengths.retain(|(table, length), at| {
@@ -289,7 +290,7 @@ impl FibRoute {
             && (self.route_type, &self.via) == (other.route_type, &other.via)
     }
 
-    /// Whether the kernel takes one or the other: same metric and TOS.
+    /// Whether both have the same metric and TOS, so that one can replace the other.
     fn is_beside(&self, other: &Self) -> bool {
         (self.priority, self.tos) == (other.priority, other.tos)
     }
@@ -375,7 +376,7 @@ mod tests {
         assert!(zebra.insert(&route("10.0.0.0", 8, 30, 2), epoch));
         assert!(!zebra.insert(&route("10.0.0.0", 8, 30, 2), epoch));
         assert_eq!(interfaces(&zebra, "10.0.0.1"), [(8, vec![2])]);
-        // The legacy encoding deletes without naming the metric.
+        // The legacy encoding deletes a route without its metric.
         assert!(zebra.remove(&route("10.0.0.0", 8, 0, 9)));
         assert_eq!(zebra.len(), 0);
     }

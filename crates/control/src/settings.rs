@@ -1,4 +1,4 @@
-//! What the user sets, and what the namespace has set already.
+//! The configuration, and defaults of the network namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,32 +9,32 @@ use wire::Vni;
 
 use crate::standalone::StandaloneVni;
 
-/// The user's wishes. The default takes every VNI over and follows the netdevs in everything.
+/// The configuration. By default every VNI is taken over, with the settings of its netdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Only these VNIs are taken over; all of them if absent.
+    /// Only these VNIs are taken over. `None`: all of them.
     pub include: Option<BTreeSet<Vni>>,
-    /// These VNIs are left to the kernel.
+    /// These VNIs stay with the kernel.
     pub exclude: BTreeSet<Vni>,
-    /// These VNIs are left to the kernel as well, because somebody said so while the daemon ran.
+    /// These VNIs stay with the kernel because they were detached while the daemon ran.
     pub detached: BTreeSet<Vni>,
-    /// Seed of every hash: leaves with different seeds place the same flow differently.
+    /// Seed of every hash. Leaves with different seeds distribute the same flow differently.
     pub seed: u64,
-    /// Whether a next hop that is new or came back takes flows from the others.
+    /// Whether a next hop that is new or has returned takes flows from the others.
     pub rebalance: Rebalance,
-    /// Whether hosts' frames for known remote MAC addresses skip the bridge where they can.
+    /// Whether frames of hosts may use the bridge bypass.
     pub bypass: bool,
-    /// How long what zebra said is kept when its FPM connection is lost.
+    /// How long zebra's entries are kept after its FPM connection was lost.
     pub stale_time: StaleTime,
-    /// How much may be learned from received frames.
+    /// Limits for MAC addresses learned from received frames.
     pub learning: LearnLimits,
-    /// Whether kernel VXLAN looks up the route for each frame whose source port is chosen here.
+    /// Whether kernel VXLAN looks up the route for each frame whose source port vtepd chooses.
     pub route_per_frame: RoutePerFrame,
-    /// VNIs without netdevs. Where there are any, netdevs stay with the kernel.
+    /// VNIs without netdevs. If there are any, all netdevs stay with the kernel.
     pub standalone: Vec<StandaloneVni>,
-    /// For the VNIs without settings of their own.
+    /// Settings of VNIs that are not in `vnis`.
     pub default: VniSettings,
-    /// Settings of single VNIs, complete: nothing is inherited from `default`.
+    /// Settings of single VNIs. They are complete: nothing is inherited from `default`.
     pub vnis: BTreeMap<Vni, VniSettings>,
 }
 
@@ -65,8 +65,8 @@ impl Settings {
     }
 }
 
-/// How long what zebra said over a lost FPM connection is kept, unless it comes back and says it
-/// again.
+/// How long zebra's entries are kept after its FPM connection was lost, unless it repeats them
+/// earlier.
 ///
 /// The default is FRR's own for a restart, `bgp graceful-restart restart-time`
 /// (`BGP_DEFAULT_RESTART_TIME`, `bgpd/bgpd.h`).
@@ -79,21 +79,21 @@ impl Default for StaleTime {
     }
 }
 
-/// How much may be learned from received frames: made-up addresses must not fill the memory, nor
-/// keep anybody busy.
+/// Limits for MAC addresses learned from received frames. They bound the memory and CPU time that
+/// forged addresses can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LearnLimits {
-    /// Addresses of all netdevs that learn, together.
+    /// Number of addresses of all netdevs that learn, together.
     pub total: usize,
-    /// Remote VTEPs that may be known for an address to be learned from one that is not.
+    /// Number of known remote VTEPs at which no address is learned from a further one.
     pub vteps: usize,
-    /// Moves of an address in a second; one that is to move more often stays where it is, and is
-    /// called flapping.
+    /// Moves of an address within a second. If it moves more often, further moves are refused and
+    /// it is reported as flapping.
     pub moves: u32,
 }
 
 impl LearnLimits {
-    /// Of any number.
+    /// The largest number of addresses or VTEPs.
     pub const MAX: usize = 1_000_000;
 }
 
@@ -103,18 +103,18 @@ impl Default for LearnLimits {
     }
 }
 
-/// Who encapsulates and decapsulates.
+/// The datapath of a VNI: what encapsulates and decapsulates its frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Datapath {
-    /// A worker, where it forwards as the kernel would; else the kernel.
+    /// A worker if it forwards as the kernel would, otherwise the kernel.
     #[default]
     Userspace,
-    /// Kernel VXLAN, with source ports that are chosen here.
+    /// Kernel VXLAN, with source ports that vtepd chooses.
     Kernel,
 }
 
 impl Datapath {
-    /// Its name in the configuration and wherever it is shown.
+    /// Its name in the configuration and in all output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -126,13 +126,13 @@ impl Datapath {
 
 /// Whether kernel VXLAN looks up the route for each frame in the `kernel` datapath.
 ///
-/// It keeps one route for each remote VTEP and CPU (`dst_cache`), so the CPU decides which next hop
-/// of several a flow takes. A mark on the frame makes it look up the route each time
-/// (`ip_tunnel_dst_cache_usable()`, `include/net/ip_tunnels.h`); that costs about a seventh of the
-/// CPU time of a frame.
+/// The kernel caches one route for each remote VTEP and CPU (`dst_cache`), so the CPU decides which
+/// of several next hops a flow takes. A mark on the frame disables the cache
+/// (`ip_tunnel_dst_cache_usable()`, `include/net/ip_tunnels.h`), which costs CPU time for each
+/// frame (docs/adr/0014-kernel-datapath.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RoutePerFrame {
-    /// Where a remote VTEP has several next hops, or where that is not known.
+    /// If a remote VTEP has several next hops, or if their number is unknown.
     #[default]
     Auto,
     /// Always.
@@ -141,24 +141,24 @@ pub enum RoutePerFrame {
     Off,
 }
 
-/// The user's wishes for one VNI.
+/// The configuration of one VNI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VniSettings {
-    /// Who encapsulates and decapsulates.
+    /// What encapsulates and decapsulates its frames.
     pub datapath: Datapath,
-    /// Who picks the outer source port.
+    /// The policy that chooses the outer source port.
     pub policy: Policy,
     /// Number of ports of `qp-bins`.
     pub bins: Bins,
-    /// Outer source ports of `qp-hash` and `qp-bins`; `five-tuple` has those of the netdev.
+    /// Outer source ports of `qp-hash` and `qp-bins`. `five-tuple` uses those of the netdev.
     pub source_ports: SourcePortRange,
     /// Outer TTL, 1 to 255, instead of the netdev's.
     pub ttl: Option<u8>,
-    /// Whether frames from a VTEP that neither FDB nor flood list names are dropped. The kernel
-    /// accepts them.
+    /// Whether frames are dropped if no FDB or flood list of a VNI taken over has their VTEP. The
+    /// kernel accepts them.
     pub strict_vtep: bool,
-    /// Addresses that the netdev's FDB may hold for more to be learned, whatever its `maxaddress`
-    /// allows.
+    /// Number of addresses in the netdev's FDB at which no more are learned. The netdev's
+    /// `maxaddress` is a further limit.
     pub addresses: usize,
 }
 
@@ -176,9 +176,9 @@ impl Default for VniSettings {
     }
 }
 
-/// Values of the namespace that stand in where a netdev says "default".
+/// Values of the network namespace that apply where a netdev has none of its own.
 ///
-/// The kernel sends no event when they change, so they are read at start, on reload, and
+/// The kernel sends no notification when they change. They are read at start and on reload, and
 /// [`Defaults`] once a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
@@ -186,26 +186,25 @@ pub struct Namespace {
     pub default_ttl: u8,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: SourcePortRange,
-    /// A packet filter that sees what bridges forward.
+    /// Packet filters that see bridged frames.
     pub filters: Filters,
 }
 
-/// Packet filters of the namespace, which may look at every frame that a bridge forwards.
+/// Packet filters of the namespace that may see every frame which a bridge forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Filters {
-    /// nftables has rules for bridges or for single interfaces.
+    /// nftables has rules in the families bridge or netdev.
     pub bridge: bool,
-    /// Legacy ebtables is there. What rules it has cannot be asked without making its tables.
+    /// Legacy ebtables is loaded. Its rules cannot be read without creating its tables.
     pub ebtables: bool,
-    /// nftables has rules for IP, or legacy iptables a table.
+    /// nftables has rules for IP, or legacy iptables has a table.
     pub ip: bool,
-    /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: what is for IP sees what bridges
-    /// forward.
+    /// `net.bridge.bridge-nf-call-iptables` or `-ip6tables`: rules for IP see bridged frames.
     pub call_ip: bool,
 }
 
 impl Filters {
-    /// Reads them in the calling thread's network namespace.
+    /// Reads them in the network namespace of the calling thread.
     #[must_use]
     pub fn read() -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -215,7 +214,8 @@ impl Filters {
             .iter()
             .any(|ip| !text(&format!("/proc/net/{ip}_tables_names")).is_empty());
         let nftables = netlink::packet_filters().unwrap_or_else(|error| {
-            // Rules that change all the time are there; a kernel that does not tell has none.
+            // A dump that changes keep interrupting means that there are rules. A kernel that
+            // returns another error has none.
             let changing = matches!(error, netlink::Error::Interrupted { .. });
             netlink::PacketFilters { frames: changing, packets: changing }
         });
@@ -228,7 +228,7 @@ impl Filters {
     }
 }
 
-/// What the kernel puts into packets whose netdev names nothing itself.
+/// What the kernel puts into packets where a netdev has no value of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// `net.ipv4.ip_default_ttl`, 1 to 255.
@@ -238,7 +238,7 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// Reads them in the calling thread's network namespace; `None` where that fails.
+    /// Reads them in the network namespace of the calling thread; `None` if that fails.
     #[must_use]
     pub fn read() -> Option<Self> {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
@@ -259,8 +259,8 @@ impl Namespace {
         (self.default_ttl, self.local_ports) = (ttl, local_ports);
     }
 
-    /// Reads them in the calling thread's network namespace. What cannot be read is as Linux starts
-    /// with.
+    /// Reads them in the network namespace of the calling thread. A value that cannot be read is
+    /// replaced by Linux's default.
     #[must_use]
     pub fn read() -> Self {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).ok();
@@ -281,7 +281,7 @@ impl Namespace {
 }
 
 impl Default for Namespace {
-    /// What Linux starts with.
+    /// Linux's defaults.
     fn default() -> Self {
         Self {
             default_ttl: 64,

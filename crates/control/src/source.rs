@@ -1,22 +1,22 @@
-//! The sources of facts, and how far each is to be believed.
+//! The sources and their states.
 
 use std::fmt;
 use std::time::Instant;
 
-/// What is known of a source.
+/// The state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SourceState {
-    /// It is switched off: nobody waits for it.
+    /// It is switched off.
     Off,
-    /// It is not there, and nothing is kept of what it may have said.
+    /// It is not connected, and nothing that it reported is kept.
     #[default]
     Disconnected,
-    /// It is there and tells what it knows: a dump or a replay is going on.
+    /// It is connected, and a dump or a replay is in progress.
     Syncing,
-    /// It has told everything and tells every change.
+    /// It has reported everything, and reports every change.
     Live,
-    /// It is gone, or has lost changes. What it said before is kept until something better is
-    /// known; zebra's for the settings' [`StaleTime`](crate::settings::StaleTime) at most.
+    /// It is disconnected, or changes were lost. What it reported is kept until newer facts are
+    /// known; for zebra at most for [`StaleTime`](crate::settings::StaleTime).
     Stale {
         /// Since when.
         since: Instant,

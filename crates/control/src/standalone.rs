@@ -1,8 +1,8 @@
-//! Standalone: VNIs that the configuration describes, instead of a vxlan netdev.
+//! Standalone mode: VNIs that the configuration describes, without a vxlan netdev.
 //!
-//! To everything that follows they are netdevs that the kernel tells of with each dump, only that
-//! no interface has such an index: so routes, next hops, policies and publications are what they
-//! are for netdevs. What a bridge would know of them, the worker's own does.
+//! Each dump also gets messages for these VNIs, as if they were netdevs, with indices that no
+//! interface has. Routes, next hops, policies and publications therefore work as for netdevs. The
+//! worker's own bridge replaces the kernel's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,30 +13,29 @@ use wire::{MacAddr, Vni};
 
 /// `IFF_UP` and `IFF_LOWER_UP` (`include/uapi/linux/if.h`).
 const UP: u32 = 0x1_0001;
-/// `include/uapi/linux/if_arp.h`.
+/// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
 /// `IF_OPER_UP` (RFC 2863, `include/uapi/linux/if.h`).
 const OPERATIONAL: u8 = 6;
 /// `NUD_PERMANENT` (`include/uapi/linux/neighbour.h`).
 const PERMANENT: u16 = 0x80;
 
-/// One VNI of the configuration.
+/// A VNI that the configuration describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandaloneVni {
     /// The VNI.
     pub vni: Vni,
     /// This leaf's VTEP address.
     pub local: Ipv4Addr,
-    /// The UDP port, sent to and listened to.
+    /// The UDP port, for sent and received packets.
     pub destination_port: u16,
-    /// The remote VTEPs: they get what is for everybody and for nobody known, and nobody else is
-    /// listened to.
+    /// The remote VTEPs. They receive BUM frames. Packets from VTEPs that no VNI has are dropped.
     pub remotes: BTreeSet<Ipv4Addr>,
-    /// Stations that are behind a remote VTEP for good.
+    /// MAC addresses that are always behind a remote VTEP.
     pub macs: BTreeMap<MacAddr, Ipv4Addr>,
 }
 
-/// What the kernel would have said in a dump.
+/// The messages of a dump that describe these VNIs.
 pub(crate) fn messages(vnis: &[StandaloneVni], what: Dump) -> Vec<Message> {
     let numbered = vnis.iter().zip(FIRST_VIRTUAL..);
     match what {

@@ -1,4 +1,4 @@
-//! Everything that the sources said, without any I/O: events in, tables out.
+//! The state of all sources, without any I/O: events in, tables out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -34,7 +34,7 @@ const NUD_NOARP: u16 = 0x40;
 /// `NTF_EXT_LEARNED`.
 const NTF_EXT_LEARNED: u32 = 0x10;
 
-/// See the module's description.
+/// Everything that the kernel and zebra have reported, and the last publication.
 #[derive(Debug)]
 pub struct State {
     pub(crate) settings: Settings,
@@ -44,14 +44,14 @@ pub struct State {
     pub(crate) links: Links,
     pub(crate) addresses: Swept<(u32, IpAddr), u8>,
     pub(crate) own: BTreeSet<IpAddr>,
-    /// What each bridge knows of MAC addresses.
+    /// The FDB of each bridge, by the bridge's interface index.
     pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
-    /// The bridges of which not all addresses are followed.
+    /// Bridges with more addresses than are followed.
     pub(crate) crowded: BTreeSet<u32>,
-    /// The FDB of each vxlan netdev, and of interfaces that may yet turn out to be one.
+    /// The FDB of each vxlan netdev, and of interfaces whose link message has not arrived yet.
     pub(crate) overlays: BTreeMap<u32, Overlay>,
-    /// The vxlan netdevs that have multicast entries of their own, and interfaces that may yet turn
-    /// out to be one.
+    /// The vxlan netdevs with multicast entries (`bridge mdb`), and interfaces whose link message
+    /// has not arrived yet.
     pub(crate) multicast: BTreeSet<u32>,
     pub(crate) neighbours: Swept<(u32, IpAddr), Adjacent>,
     pub(crate) kernel: Routes,
@@ -66,16 +66,16 @@ pub struct State {
     kernel_state: SourceState,
     pub(crate) session: FpmSession,
     pub(crate) dirty: Dirty,
-    /// What the kernel may have changed without telling.
+    /// What the kernel may have changed without a notification.
     pub(crate) doubtful: Vec<Dump>,
-    /// Addresses of bridges whose last event may not be the last word.
+    /// MAC addresses of bridges whose last notification may be out of order.
     pub(crate) moved: BTreeSet<(u32, MacAddr)>,
-    /// When the kernel is to be asked about MAC addresses of which only zebra has told.
+    /// When the kernel's FDB is dumped because of MAC addresses that only zebra has reported.
     pub(crate) confirm_at: Option<Instant>,
     pub(crate) publication: Publication,
     pub(crate) resolver: Resolver,
     pub(crate) learning: LearnCounts,
-    /// Addresses of all netdevs that learn, once somebody wanted to know since the last
+    /// Number of addresses of all netdevs that learn. Computed on demand, and reset by
     /// [`State::build`].
     pub(crate) learned: Option<usize>,
     pub(crate) moves: MoveCounts,
@@ -84,25 +84,25 @@ pub struct State {
     pub(crate) bypass: Bypass,
 }
 
-/// Where a bridge has a MAC address.
+/// The port behind which a bridge has a MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) ifindex: u32,
-    /// An address of the bridge or of a port itself.
+    /// The bridge's own address, or that of one of its ports.
     pub(crate) permanent: bool,
-    /// Seen on a locked port and not admitted.
+    /// Seen on a locked port and not authorised.
     pub(crate) locked: bool,
 }
 
 /// What is known of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Adjacent {
-    /// Absent while frames may not be sent to it.
+    /// `None` while no frames may be sent to it.
     pub(crate) mac: Option<MacAddr>,
     pub(crate) state: u16,
     pub(crate) flags: u32,
-    /// It did not answer, and has not since: while it is asked again, frames still had better go
-    /// elsewhere.
+    /// It did not answer, and has not answered since. Frames avoid it even while it is probed
+    /// again.
     pub(crate) failed: bool,
 }
 
@@ -117,54 +117,54 @@ pub(crate) struct Epochs {
     pub(crate) fpm: Epoch,
 }
 
-/// What the next publication has to look at.
+/// What the next publication has to compute again.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     /// These overlays.
     pub(crate) overlays: BTreeSet<u32>,
     /// All overlays: the settings changed.
     pub(crate) all: bool,
-    /// What is taken over: something changed that no single overlay has.
+    /// Which VNIs are taken over: something changed that belongs to no single overlay.
     pub(crate) decisions: bool,
-    /// The way to every VTEP.
+    /// The routes to all VTEPs.
     pub(crate) underlay: bool,
-    /// The way to the VTEPs in these prefixes.
+    /// The routes to the VTEPs in these prefixes.
     pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
     /// The MAC addresses of next hops.
     pub(crate) adjacencies: bool,
-    /// What the bypass goes by.
+    /// Bridges and addresses of the bridge bypass.
     pub(crate) bypass: bypass::Dirty,
 }
 
-/// What a dump changed beside the entries it confirmed.
+/// The result of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Resync {
     /// Messages of the dump.
     pub dumped: usize,
-    /// Entries that were known and are not there any more.
+    /// Entries that were known and are gone.
     pub swept: usize,
 }
 
-/// What zebra had said over an FPM connection and is forgotten.
+/// Entries of zebra that were removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FpmSweep {
     /// Routes, next-hop objects and MAC addresses.
     pub entries: usize,
-    /// Whether zebra is here and did not repeat them; else it has been away for too long.
+    /// Whether zebra is connected and did not repeat them. If not, it was away for too long.
     pub returned: bool,
 }
 
-/// A zebra that crashes when its FPM connection is made again.
+/// A condition under which zebra crashes when its FPM connection is made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FpmHazard {
-    /// The router MAC whose replay it does not survive.
+    /// The router MAC address that makes its replay crash.
     pub router_mac: MacAddr,
-    /// The VTEP that it belongs to.
+    /// The VTEP of that address.
     pub vtep: Ipv4Addr,
 }
 
 impl State {
-    /// Nothing known yet.
+    /// A state without any facts.
     #[must_use]
     pub fn new(settings: Settings, namespace: Namespace) -> Self {
         Self {
@@ -203,8 +203,8 @@ impl State {
         }
     }
 
-    /// Takes new settings; the next [`State::build`] follows them. VNIs that were detached stay so,
-    /// and those without netdevs are as they were.
+    /// Sets new settings, which the next [`State::build`] applies. Detached VNIs stay detached, and
+    /// standalone VNIs do not change.
     pub fn reload(&mut self, settings: Settings, namespace: Namespace) {
         let detached = std::mem::take(&mut self.settings.detached);
         let standalone = std::mem::take(&mut self.settings.standalone);
@@ -213,7 +213,7 @@ impl State {
         self.dirty.all = true;
     }
 
-    /// The rules of packet filters are these now.
+    /// Sets the rules of packet filters.
     pub fn set_packet_filters(&mut self, filters: PacketFilters) {
         if self.packet_filters != filters {
             self.packet_filters = filters;
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// These packet filters are there now.
+    /// Sets which packet filters see bridged frames.
     pub fn set_filters(&mut self, filters: Filters) {
         if self.namespace.filters != filters {
             self.namespace.filters = filters;
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// The kernel said everything that there is of one kind: what it did not name is gone.
+    /// Applies a complete dump of one kind. Entries that it does not have are removed.
     pub fn resync(&mut self, what: Dump, dump: Vec<Message>) -> Resync {
         let dumped = dump.len();
         if matches!(what, Dump::Rules | Dump::IpsecPolicies) {
@@ -291,59 +291,60 @@ impl State {
         Resync { dumped, swept }
     }
 
-    /// Whether the kernel is being listened to, and how well.
+    /// Sets the state of the kernel as a source.
     pub fn set_kernel_state(&mut self, state: SourceState) {
         self.kernel_state = state;
     }
 
-    /// What is known of the kernel as a source.
+    /// The state of the kernel as a source.
     #[must_use]
     pub const fn kernel_state(&self) -> SourceState {
         self.kernel_state
     }
 
-    /// What is known of zebra's FPM as a source.
+    /// The state of zebra's FPM as a source.
     #[must_use]
     pub const fn fpm_state(&self) -> SourceState {
         self.session.state
     }
 
-    /// How many entries zebra's last replay did not confirm.
+    /// Number of entries that zebra's last replay did not repeat.
     #[must_use]
     pub const fn fpm_swept(&self) -> usize {
         self.session.swept
     }
 
-    /// Whether [`State::take_doubtful`] has anything.
+    /// Whether [`State::take_doubtful`] would return anything.
     #[must_use]
     pub const fn is_in_doubt(&self) -> bool {
         !self.doubtful.is_empty()
     }
 
-    /// What the kernel may have changed without telling: dump it again. Emptied by this call.
+    /// The kinds of dumps to make, because the kernel may have changed something without a
+    /// notification. Returned once.
     pub fn take_doubtful(&mut self) -> Vec<Dump> {
         std::mem::take(&mut self.doubtful)
     }
 
-    /// Whether [`State::take_moved`] has anything.
+    /// Whether [`State::take_moved`] would return anything.
     #[must_use]
     pub fn has_moved(&self) -> bool {
         !self.moved.is_empty()
     }
 
-    /// Up to `most` addresses, each of a bridge, of which the kernel's last event may not be the
-    /// last word: ask it, and tell [`State::bridge_has`]. They are not named again until they have
-    /// moved again.
+    /// Up to `most` pairs of a bridge and a MAC address whose last notification may be out of
+    /// order. The caller reads each entry from the kernel and calls [`State::bridge_has`]. A pair
+    /// is returned again only after another move.
     ///
-    /// A frame moves a bridge's entry without a lock (`br_fdb_update()` in `net/bridge/br_fdb.c`).
-    /// Where that meets another move, as zebra's, the events may come in the other order, and after
-    /// the last one the kernel says nothing more.
+    /// The kernel moves a bridge's entry without a lock when a frame arrives (`br_fdb_update()` in
+    /// `net/bridge/br_fdb.c`). If zebra moves the entry at the same moment, the notifications may
+    /// arrive in the wrong order, and no further one follows.
     pub fn take_moved(&mut self, most: usize) -> Vec<(u32, MacAddr)> {
         std::iter::from_fn(|| self.moved.pop_first()).take(most).collect()
     }
 
-    /// The kernel was asked what a bridge has of an address, after everything was heard that this
-    /// state has heard.
+    /// Applies a bridge's FDB entry for an address. It was read from the kernel after all
+    /// notifications that this state has.
     pub fn bridge_has(&mut self, bridge: u32, mac: MacAddr, entry: Option<&FdbEntry>) {
         if !self.links.is_bridge(bridge) {
             return;
@@ -359,8 +360,8 @@ impl State {
         }
     }
 
-    /// zebra connected: what it said before is unconfirmed until it says it again. The kernel is to
-    /// be dumped again, for zebra never replays MAC addresses.
+    /// zebra connected. What it reported before is unconfirmed until it repeats it. All kernel
+    /// tables have to be dumped, because zebra never replays MAC addresses.
     pub fn fpm_connected(&mut self) {
         self.epochs.fpm.advance();
         self.session.connected();
@@ -368,13 +369,13 @@ impl State {
         self.doubtful = Dump::ALL.to_vec();
     }
 
-    /// zebra is gone: what it said stays, but the kernel's word comes first.
+    /// zebra disconnected. What it reported is kept, but the kernel's routes are preferred.
     pub fn fpm_disconnected(&mut self, now: Instant) {
         self.session.disconnected(now);
         self.dirty.underlay = true;
     }
 
-    /// zebra said something. The messages of one frame belong together.
+    /// Applies the messages of one FPM frame, which belong together.
     pub fn apply_fpm(&mut self, transaction: Vec<Message>, now: Instant) {
         self.session.heard(&transaction, now);
         for message in transaction {
@@ -382,9 +383,9 @@ impl State {
         }
     }
 
-    /// Time has passed. Sweeps what zebra has not said again once its replay has gone quiet, and
-    /// everything that it said once it has been away for too long. Doubts MAC addresses of which
-    /// the kernel has never told.
+    /// Does what is due by time. When zebra's replay has ended, what it did not repeat is removed.
+    /// When zebra has been away for too long, everything that it reported is removed. MAC addresses
+    /// that the kernel has never reported cause an FDB dump.
     pub fn tick(&mut self, now: Instant) -> Option<FpmSweep> {
         self.flapping.tick(self.settings.learning.moves, now);
         if self.confirm_at.take_if(|at| now >= *at).is_some()
@@ -399,7 +400,7 @@ impl State {
         Some(self.sweep_fpm())
     }
 
-    /// Removes what zebra has not said since the epoch began.
+    /// Removes what zebra has not repeated in the current epoch.
     fn sweep_fpm(&mut self) -> FpmSweep {
         let epoch = self.epochs.fpm;
         let mut swept = self.fpm.fib.sweep(epoch).0 + self.fpm.next_hops.sweep(epoch).len();
@@ -415,43 +416,43 @@ impl State {
         FpmSweep { entries: swept, returned }
     }
 
-    /// How many entries are kept of what zebra said.
+    /// Number of entries that zebra has reported.
     pub(crate) fn fpm_entries(&self) -> usize {
         let overlays: usize = self.overlays.values().map(Overlay::fpm_entries).sum();
         self.fpm.fib.prefixes() + self.fpm.next_hops.len() + overlays
     }
 
-    /// zebra is gone, and nothing is kept of what it said.
+    /// Disconnects zebra and removes everything that it reported.
     pub(crate) fn forget_fpm(&mut self, now: Instant) {
         self.fpm_disconnected(now);
         self.epochs.fpm.advance();
         self.sweep_fpm();
     }
 
-    /// When [`State::tick`] has something to sweep, if nothing else is heard.
+    /// When [`State::tick`] will sweep zebra's entries, if zebra sends nothing until then.
     pub(crate) fn fpm_sweep_at(&self) -> Option<Instant> {
         self.session.sweep_at(self.settings.stale_time.0)
     }
 
-    /// Since when zebra has been away, where that is so long that nothing is kept of what it said.
+    /// When zebra left, if it has been away for so long that its entries were removed.
     #[must_use]
     pub fn fpm_forgotten(&self) -> Option<Instant> {
         self.session.forgotten()
     }
 
-    /// Set when the connected zebra does not survive a reconnect: it knows a router MAC, and its
-    /// messages, which name no VNI, are those of a version before 9.0.
+    /// Set if the connected zebra would crash at a reconnect: it has a router MAC address, and its
+    /// messages are those of a version before 9.0 (MAC addresses without a VNI).
     #[must_use]
     pub fn fpm_hazard(&self) -> Option<FpmHazard> {
         if self.session.is_fragile() { self.router_mac() } else { None }
     }
 
-    /// A remote router MAC (L3VNI) that the kernel knows from zebra: a neighbour on an SVI whose
-    /// address is the VTEP's.
+    /// A remote router MAC address (L3VNI) that zebra wrote into the kernel: a neighbour on an SVI
+    /// whose address is that of the VTEP.
     ///
     /// zebra up to 8.4.6, 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 crashes when an FPM connection is
-    /// made, the first one included, while it knows one. Nothing tells its version before it
-    /// connects.
+    /// made while it has such an address. The first connection counts as well. Its version is
+    /// unknown before it connects.
     #[must_use]
     pub fn router_mac(&self) -> Option<FpmHazard> {
         self.neighbours.iter().find_map(|((ifindex, address), neighbour)| {
@@ -478,7 +479,7 @@ impl State {
         Underlay { links: &self.links, own: &self.own, sources, link_local }
     }
 
-    /// Draws the consequences of what was said of an overlay.
+    /// Applies what was reported for an overlay to its FDB.
     pub(crate) fn settle(&mut self, ifindex: u32) -> crate::overlay::Settled {
         let Some(overlay) = self.overlays.get_mut(&ifindex) else {
             return crate::overlay::Settled::default();
@@ -505,8 +506,8 @@ impl State {
         settled
     }
 
-    /// What the last [`State::build`] changed in the FDB of each vxlan netdev, by interface index;
-    /// without the moves of addresses that flap.
+    /// The changes that the last [`State::build`] made to the FDB of each vxlan netdev, by
+    /// interface index. Moves of flapping addresses are left out.
     pub fn take_mac_changes(&mut self, now: Instant) -> Vec<(u32, MacChange)> {
         let mut changes = std::mem::take(&mut self.mac_changes);
         let limit = self.settings.learning.moves;
@@ -517,14 +518,14 @@ impl State {
         changes
     }
 
-    /// Which addresses began to flap and which came to rest since the last call.
+    /// The addresses that began or stopped flapping since the last call.
     pub fn take_flaps(&mut self) -> Vec<Flap> {
         let flaps = self.flapping.take_news();
         self.moves.flapping += flaps.iter().filter(|flap| flap.over.is_none()).count() as u64;
         flaps
     }
 
-    /// What became of addresses' moves so far.
+    /// Counters of the moves of MAC addresses.
     #[must_use]
     pub const fn move_counts(&self) -> MoveCounts {
         self.moves

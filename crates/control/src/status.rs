@@ -1,4 +1,4 @@
-//! What the control room says of itself: for metrics, the command line and the log.
+//! The status of the control task, for metrics, the command line and the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,64 +16,63 @@ use crate::mac_mobility::MoveCounts;
 use crate::source::SourceState;
 use crate::state::{FpmHazard, Resync};
 
-/// See the module's description.
+/// The status of the control task. It is updated after each turn of its loop.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
     /// rtnetlink.
     pub kernel: SourceState,
     /// zebra's FPM.
     pub fpm: SourceState,
-    /// How often events were lost, so that everything had to be dumped again.
+    /// How often kernel notifications were lost, so that everything was dumped again.
     pub overruns: u64,
-    /// The last dump of each kind, by its name.
+    /// The last dump of each kind, by name.
     pub dumps: BTreeMap<&'static str, Resync>,
-    /// How many of zebra's entries its last replay did not confirm.
+    /// Number of zebra's entries that its last replay did not repeat.
     pub fpm_swept: usize,
-    /// FPM connections of users who may not connect, since the start.
+    /// FPM connections refused because of their user, since the start.
     pub fpm_refused: u64,
-    /// Entries that were known and then not confirmed, since the start.
+    /// Entries removed because a source did not confirm them, since the start.
     pub swept: Swept,
-    /// What was learned from received frames.
+    /// Results of learning from received frames.
     pub learning: LearnCounts,
-    /// What became of the moves of MAC addresses.
+    /// Counters of the moves of MAC addresses.
     pub moves: MoveCounts,
-    /// Publications so far.
+    /// Number of publications.
     pub generation: u64,
-    /// What is taken over.
+    /// The steering plan: what is taken over.
     pub plan: Arc<SteeringPlan>,
-    /// What is not, and why.
+    /// The netdevs that stay with the kernel, with reasons.
     pub left: Arc<[LeftToKernel]>,
-    /// VNIs that the settings name to be taken over and that no vxlan netdev has.
+    /// VNIs that the settings name and that no vxlan netdev has.
     pub missing: Arc<BTreeSet<Vni>>,
-    /// VTEPs of taken VNIs that nothing better than a default route leads to.
+    /// VTEPs of VNIs taken over that only a default route leads to.
     pub by_default: Arc<BTreeSet<Ipv4Addr>>,
-    /// The ports of taken VNIs' bridges, and whether they have the bypass.
+    /// The host ports of bridges with VNIs taken over, and whether they have the bridge bypass.
     pub ports: Arc<[PortDecision]>,
-    /// What the user should know.
+    /// The current warnings.
     pub warnings: Vec<Warning>,
-    /// How often the control task has read everything that waited for it and published what
-    /// follows.
+    /// How often the control task has applied all waiting events and published.
     pub turns: u64,
 }
 
-/// Entries that a source did not confirm, and that are gone for it.
+/// Number of entries removed because a source did not confirm them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
-    /// By dumps of the kernel's.
+    /// By dumps of the kernel.
     pub kernel: u64,
-    /// By zebra's replays, and because it stayed away.
+    /// By zebra's replays, or because zebra was away for too long.
     pub fpm: u64,
 }
 
-/// VTEPs that nothing better than a default route leads to, as a sentence.
+/// The sentence about VTEPs that only a default route leads to.
 #[derive(Debug, Clone, Copy)]
 pub struct ByDefault<'a>(&'a BTreeSet<Ipv4Addr>);
 
 impl<'a> ByDefault<'a> {
-    /// How many of them the sentence names.
+    /// How many VTEPs the sentence names.
     const NAMED: usize = 8;
 
-    /// The sentence, if there are any.
+    /// The sentence, or `None` without such VTEPs.
     #[must_use]
     pub fn of(vteps: &'a BTreeSet<Ipv4Addr>) -> Option<Self> {
         (!vteps.is_empty()).then_some(Self(vteps))
@@ -97,34 +96,34 @@ impl fmt::Display for ByDefault<'_> {
     }
 }
 
-/// Something that the user should know, each a sentence.
+/// A condition that the user should know. Its text is a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
-    /// An FPM server listens and zebra has not come.
+    /// The FPM server listens and zebra has not connected.
     NoFpm,
-    /// zebra was there.
+    /// zebra has disconnected.
     FpmGone {
-        /// When it left.
+        /// When it disconnected.
         since: Instant,
     },
-    /// zebra was there, so long ago that nothing is kept of what it said.
+    /// zebra disconnected so long ago that its entries were removed.
     FpmForgotten {
-        /// When it left.
+        /// When it disconnected.
         since: Instant,
     },
-    /// zebra is there, but one that must not lose the connection.
+    /// zebra is connected, but would crash at a reconnect.
     FpmHazard(FpmHazard),
-    /// FPM is not listened for, because a zebra that is not connected may crash if it were.
+    /// The FPM server does not listen, because zebra may crash when it connects.
     FpmHeldBack(FpmHazard),
-    /// FPM cannot be listened for.
+    /// The FPM server cannot listen.
     FpmNotBound(String),
-    /// zebra told of more entries than this.
+    /// zebra has sent more entries than this limit.
     FpmTooMany(usize),
-    /// A dump failed: facts of this kind may be old. It is tried again.
+    /// A dump failed, so facts of this kind may be outdated. It will be repeated.
     DumpFailed {
-        /// What was to be read.
+        /// The kind of dump.
         what: &'static str,
-        /// Why it could not be.
+        /// The error.
         error: String,
     },
 }

@@ -1,10 +1,11 @@
-//! The one task that owns everything: it listens to the kernel, to zebra and to the workers, and
+//! The control task: it owns the state, receives from the kernel, zebra and the workers, and
 //! publishes.
 //!
-//! It watches before it dumps, and dumps again whenever events were lost, whenever zebra connects,
-//! and whenever the kernel may have changed something without an event. Bursts are drained before
-//! anything is built. A lone event is published at once; in a storm there is one publication each
-//! [`PACE`], or fewer, so that they take half of the time at most.
+//! It subscribes to notifications before it dumps. It dumps again if notifications were lost, if
+//! zebra connects, and if the kernel may have changed something without a notification. Events that
+//! are already queued are applied before anything is built. A single event is published without
+//! delay. Under load there is one publication for each [`PACE`], or fewer, so that publications
+//! take at most half of the time.
 
 use std::future;
 use std::ops::ControlFlow;
@@ -31,71 +32,72 @@ use crate::status::{Status, Warning};
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
-/// The longest time that anything waits because a publication took long.
+/// The longest delay of an event after a publication that took long.
 const LONGEST_PACE: Duration = Duration::from_millis(20);
-/// How many batches of events are taken before something is built that is due, whatever else waits.
+/// Number of batches of events that are applied before a publication that is due, even if more are
+/// queued.
 const DRAIN: usize = 256;
 /// Dumps that only verify take at most one part in this many of the time.
 const DUMP_SHARE: u32 = 8;
-/// When a failed dump is tried again.
+/// When a failed dump is repeated.
 const RETRY: Duration = Duration::from_secs(1);
-/// How many moved addresses the kernel is asked for before events are heard again; each takes it
+/// Number of moved addresses that are read from the kernel before the next events. Each read takes
 /// some microseconds.
 const MOVED_AT_ONCE: usize = 256;
-/// How long the kernel gets to resolve the next hops before anything is taken over. A dead one
-/// takes it 3 s to give up.
+/// How long the kernel has to resolve the next hops before anything is taken over. For a dead one
+/// it needs 3 s to give up.
 const FIRST_RESOLUTION: Duration = Duration::from_millis(500);
-/// How long zebra gets to connect before the user is told that it has not. (It tries every 3 s.)
+/// How long zebra has to connect before a warning. (It retries every 3 s.)
 const FPM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often vtepd tries again to listen on FPM's address while another process has it.
+/// The interval of attempts to listen on FPM's address while another process uses it.
 const BIND_AGAIN: Duration = Duration::from_secs(5);
-/// The shortest time between two looks for a hazard, which go through all neighbours.
+/// The shortest interval between two checks for a hazard. A check reads all neighbours.
 const HAZARD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What ended the control task.
+/// Why the control task ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The kernel can no longer be listened to.
+    /// The kernel's notifications cannot be received any more.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
 }
 
-/// What others want of the control room.
+/// A request to the control task.
 #[derive(Debug)]
 pub enum Request {
-    /// Go by these settings from now on.
+    /// Use these settings from now on.
     Reload(Box<Settings>),
-    /// These packet filters are there from now on.
+    /// Which packet filters see bridged frames has changed.
     Filters(Filters),
-    /// The rules of packet filters are these from now on.
+    /// The rules of packet filters have changed.
     PacketFilters(PacketFilters),
-    /// A worker heard of this MAC address.
+    /// A worker received a frame from this MAC address.
     Learn(Learned),
-    /// A worker misses this neighbour's MAC address.
+    /// A worker needs this neighbour's MAC address.
     Resolve(Adjacency),
-    /// A worker was away for so long that the kernel took over.
+    /// A worker hung for so long that the kernel took over.
     Stalled {
-        /// For how long frames had waited.
+        /// How long the frames had waited.
         waited: Duration,
         /// How many of them were dropped.
         dropped: u64,
     },
-    /// Change this, and say when it is in force, or why it cannot be.
+    /// Apply this change. The answer is sent when it is in force or has failed.
     Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
-    /// Say on which port of its bridge the VNI in this slot has an address.
+    /// Ask for the bridge port behind which the VNI in this slot has an address.
     Port(tables::Slot, wire::MacAddr, oneshot::Sender<Option<String>>),
-    /// Say which hosts are known.
+    /// Ask for the known hosts.
     Hosts(oneshot::Sender<Vec<Host>>),
-    /// End.
+    /// End the task.
     Shutdown,
 }
 
-/// Dumps everything once and builds what follows: what would be taken over, and why the rest would
-/// not.
+/// Dumps everything once and builds a publication from it: which VNIs would be taken over, and why
+/// the others would not.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// If the kernel cannot be read.
 pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlink::Error> {
     for what in Dump::ALL {
         let dump = kernel.dump(what).await?;
@@ -104,14 +106,14 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
     Ok(state.build())
 }
 
-/// Runs until [`Request::Shutdown`], or until nobody is left who could send it.
+/// Runs until [`Request::Shutdown`], or until all senders of requests are dropped.
 ///
-/// `publish` is called in this task, once for each publication, the first time when the kernel has
-/// told everything. FPM is listened for only then, because the kernel knows whether zebra would
-/// survive it. What happened is in the `journal` once `publish` has returned.
+/// `publish` is called in this task, once for each publication, the first time after all initial
+/// dumps. The FPM server starts only then: the kernel's neighbours show whether zebra would survive
+/// the connection. Events of a publication are in the `journal` after `publish` has returned.
 ///
 /// # Errors
-/// When the kernel cannot be read at the start, or can no longer be listened to.
+/// If the kernel cannot be read at the start, or its notifications cannot be received any more.
 pub async fn run(
     state: State,
     kernel: Kernel,
@@ -148,8 +150,7 @@ pub async fn run(
         too_many: false,
         warned: Vec::new(),
     };
-    // Half of the facts would be worse than none: nothing is published before everything was read
-    // once.
+    // Nothing is published before all tables were read once.
     task.resync_all().await?;
     task.resolve_all().await?;
     task.untold.ask(&mut task.state, &task.kernel, Instant::now()).await;
@@ -174,7 +175,7 @@ pub async fn run(
             }
             tokio::select! {
                 biased;
-                // The kernel first: its events get lost, zebra waits.
+                // The kernel first: its notifications can be lost, while zebra waits.
                 event = task.kernel.next() => task.hear_kernel(event?).await,
                 event = next(&mut task.fpm) => task.hear_fpm(event),
                 request = requests.recv() => if task.serve(request).await.is_break() {
@@ -189,7 +190,7 @@ pub async fn run(
         task.untold.ask(&mut task.state, &task.kernel, now).await;
         task.publish_what_follows(now);
         task.ask_neighbours(now).await;
-        // After the publication: what an event said is not delayed by what it leaves in doubt.
+        // After the publication, so that verification does not delay an event.
         task.verify_moved().await;
         task.verify(now).await;
     }
@@ -206,36 +207,36 @@ struct Task<P> {
     published: Update,
     /// The states of kernel and FPM that the journal has.
     told: [SourceState; 2],
-    /// Who waits for a change to be in force.
+    /// Requesters that wait for a change to be in force.
     answers: Vec<oneshot::Sender<Result<(), entropy::SettingsError>>>,
     expects_fpm_until: Option<Instant>,
-    /// What is to be written into the kernel's FDB.
+    /// Entries to write into the kernel's FDB.
     learned: Vec<FdbWrite>,
-    /// Dumps that failed, and why.
+    /// Dumps that failed, with the errors.
     failed: Vec<(Dump, String)>,
-    /// When dumps that only verify may be made again.
+    /// When the next dump that only verifies may be made.
     dump_at: Instant,
-    /// When there may be another publication.
+    /// When the next publication may be made.
     publish_at: Instant,
     untold: Untold,
-    /// What the last look for a hazard found, and when to look again.
+    /// The result of the last check for a hazard. The field below has the time of the next one.
     hazard: Option<FpmHazard>,
     hazard_at: Instant,
-    /// Something was said since the last look.
+    /// Something has changed since the last check.
     look_again: bool,
-    /// Why FPM is not listened for.
+    /// Why the FPM server does not listen.
     held_back: Option<FpmHazard>,
     not_bound: Option<String>,
-    /// When to try again to listen.
+    /// When to try to listen again.
     bind_at: Option<Instant>,
-    /// zebra told of too many entries.
+    /// zebra has sent too many entries.
     too_many: bool,
     /// Warnings that were logged.
     warned: Vec<Warning>,
 }
 
 impl<P: FnMut(&Update)> Task<P> {
-    /// Writes down which source is in another state than it was.
+    /// Writes changed source states into the journal.
     fn tell_sources(&mut self) {
         let states = [self.state.kernel_state(), self.state.fpm_state()];
         for ((name, state), told) in ["kernel", "fpm"].into_iter().zip(states).zip(&mut self.told) {
@@ -246,7 +247,7 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Time has passed.
+    /// Does what is due by time.
     fn tick(&mut self, now: Instant) {
         if self.bind_at.is_some_and(|at| now >= at) {
             self.listen_for_fpm();
@@ -254,7 +255,7 @@ impl<P: FnMut(&Update)> Task<P> {
         let Some(sweep) = self.state.tick(now) else { return };
         self.status.send_modify(|status| status.swept.fpm += sweep.entries as u64);
         let event = Event::FpmSwept(sweep);
-        // A first replay, or a complete one, forgets nothing.
+        // A first or complete replay removes nothing, so there is nothing to report.
         if sweep.entries > 0 || !sweep.returned {
             tracing::info!("{event}");
             self.journal.write(event);
@@ -273,7 +274,7 @@ impl<P: FnMut(&Update)> Task<P> {
                 self.state.set_kernel_state(SourceState::Stale { since: Instant::now() });
                 self.tell_sources();
                 self.status.send_modify(|status| status.overruns += 1);
-                // What could not be read stays as it was, and is tried again.
+                // A failed dump leaves its table as it was and is repeated later.
                 let _ = self.resync_all().await;
             }
         }
@@ -297,15 +298,15 @@ impl<P: FnMut(&Update)> Task<P> {
             }
             fpm::Event::Disconnected { .. } => {
                 self.state.fpm_disconnected(Instant::now());
-                // Before zebra tries again: the kernel would take its connection even if nobody
-                // accepts it.
+                // Before zebra retries: the kernel completes a connection to a listening socket
+                // even without `accept`.
                 self.hold_fpm_back();
             }
         }
         self.tell_sources();
     }
 
-    /// Does what is wanted, or says that it is the end.
+    /// Serves a request. `Break` ends the task.
     async fn serve(&mut self, request: Option<Request>) -> ControlFlow<()> {
         match request {
             Some(Request::Reload(settings)) => {
@@ -316,7 +317,7 @@ impl<P: FnMut(&Update)> Task<P> {
             Some(Request::PacketFilters(filters)) => self.state.set_packet_filters(filters),
             Some(Request::Change(change, answer)) => match self.state.change(&change) {
                 Ok(()) => self.answers.push(answer),
-                // Who asked may be gone.
+                // The requester may be gone.
                 Err(error) => drop(answer.send(Err(error))),
             },
             Some(Request::Port(slot, mac, answer)) => {
@@ -333,7 +334,7 @@ impl<P: FnMut(&Update)> Task<P> {
         ControlFlow::Continue(())
     }
 
-    /// Dumps everything; the first failure, if any.
+    /// Makes all dumps and returns the first error.
     async fn resync_all(&mut self) -> Result<(), netlink::Error> {
         self.state.set_kernel_state(SourceState::Syncing);
         self.tell_sources();
@@ -342,14 +343,15 @@ impl<P: FnMut(&Update)> Task<P> {
         for what in Dump::ALL {
             result = result.and(self.dump(what).await);
         }
-        // What one dump left in doubt, a later one has answered: links come first.
+        // What one dump has put in doubt, a later one has answered: links are dumped first.
         self.state.take_doubtful();
         self.synced(&Dump::ALL);
         result
     }
 
-    /// Sees to it that frames find their way at once when they are taken over: kernel VXLAN may
-    /// have used only one next hop of several, and the kernel know only that one's MAC address.
+    /// Has the kernel resolve all next hops, so that frames can leave when they are taken over.
+    /// Kernel VXLAN may have used only one of several next hops, and the kernel may know only its
+    /// MAC address.
     async fn resolve_all(&mut self) -> Result<(), netlink::Error> {
         let until = Instant::now() + FIRST_RESOLUTION;
         loop {
@@ -365,7 +367,7 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Asks the kernel where addresses are that have moved.
+    /// Reads bridge entries that have moved from the kernel.
     async fn verify_moved(&mut self) {
         let moved = self.state.take_moved(MOVED_AT_ONCE);
         if moved.is_empty() {
@@ -395,8 +397,7 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Dumps what the kernel may have changed without an event, and what could not be dumped
-    /// before.
+    /// Makes the dumps that are in doubt, and those that failed before.
     async fn verify(&mut self, now: Instant) {
         if now < self.dump_at {
             return;
@@ -408,7 +409,7 @@ impl<P: FnMut(&Update)> Task<P> {
         }
         for what in Dump::ALL {
             if wanted.contains(&what) {
-                // A failure is remembered.
+                // A failed dump is recorded in `failed`.
                 let _ = self.dump(what).await;
             }
         }
@@ -420,7 +421,7 @@ impl<P: FnMut(&Update)> Task<P> {
         self.publish_what_follows(Instant::now());
     }
 
-    /// The kernel is heard fully again, unless one of these dumps failed.
+    /// Sets the kernel's state after these dumps: live, unless one has failed.
     fn synced(&mut self, dumps: &[Dump]) {
         let state = match (self.state.kernel_state(), self.failed.is_empty()) {
             (_, true) => SourceState::Live,
@@ -473,7 +474,7 @@ impl<P: FnMut(&Update)> Task<P> {
             }
         }
         self.report(now);
-        // Who asked may be gone.
+        // The requester may be gone.
         self.answers.drain(..).for_each(|answer| drop(answer.send(Ok(()))));
     }
 
@@ -532,7 +533,8 @@ impl<P: FnMut(&Update)> Task<P> {
         });
     }
 
-    /// Listens for zebra's FPM unless that may kill it. A connection that stands is left alone.
+    /// Stops the FPM server while a connection could crash zebra, and starts it again afterwards.
+    /// An existing connection is kept.
     fn hold_fpm_back(&mut self) {
         let connected = matches!(self.state.fpm_state(), SourceState::Syncing | SourceState::Live);
         if self.listener.address.is_none() || self.listener.accept_hazard || connected {
@@ -547,8 +549,8 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// Listens for zebra's FPM. While another process has the address, this is tried again:
-    /// rtnetlink tells the same.
+    /// Starts the FPM server. If another process has the address, this is retried. Meanwhile
+    /// rtnetlink has the same facts.
     fn listen_for_fpm(&mut self) {
         let Some(address) = self.listener.address.filter(|_| !self.too_many) else { return };
         let bound = Server::bind(address, self.listener.users.clone());
@@ -567,8 +569,8 @@ impl<P: FnMut(&Update)> Task<P> {
         self.learned.extend(self.state.learn(&learned));
     }
 
-    /// Writes what was learned into the kernel's FDB. It is forwarded by when the kernel says that
-    /// it has it.
+    /// Writes learned addresses into the kernel's FDB. They are used for forwarding once the kernel
+    /// has confirmed them by a notification.
     async fn write_learned(&mut self) {
         if self.learned.is_empty() {
             return;
@@ -581,7 +583,7 @@ impl<P: FnMut(&Update)> Task<P> {
                     self.state.written(write, outcome);
                 }
             }
-            // The worker says it again.
+            // The worker reports it again.
             Err(error) => tracing::warn!(%error, "what was learned could not be written"),
         }
     }
@@ -601,7 +603,7 @@ impl<P: FnMut(&Update)> Task<P> {
         }
     }
 
-    /// When there is something to do although nobody says anything.
+    /// The next time at which there is something to do without an event.
     fn wake_at(&self) -> Option<Instant> {
         let pending = !self.failed.is_empty() || self.state.is_in_doubt();
         let dump = pending.then_some(self.dump_at);
@@ -616,7 +618,7 @@ impl<P: FnMut(&Update)> Task<P> {
     }
 }
 
-/// The next event from zebra; never, where it is not listened for.
+/// The next event from zebra. Pending forever without a server.
 async fn next(fpm: &mut Option<Server>) -> fpm::Event {
     match fpm {
         Some(server) => server.next().await,
@@ -624,7 +626,7 @@ async fn next(fpm: &mut Option<Server>) -> fpm::Event {
     }
 }
 
-/// Returns at once if the time has come, without waiting for the timer's next tick.
+/// Returns immediately if the time has passed. A timer would wait for its next tick.
 async fn not_before(time: Instant) {
     if Instant::now() < time {
         tokio::time::sleep_until(time.into()).await;

@@ -1,30 +1,31 @@
-//! From a VTEP's address to the adjacencies that lead there.
+//! From the address of a VTEP to its next hops.
 //!
-//! The kernel's rules: tables in the order of the default rules, the longest prefix, the lowest
-//! metric, dead next hops skipped. Two things go beyond them. zebra's version of a prefix comes
-//! before the kernel's while zebra is there, and the kernel's before nothing when all next hops of
-//! zebra's are dead. And a next hop without carrier is not used: with next-hop groups zebra 10.3
-//! keeps naming one after its carrier went, and so does the kernel unless
-//! `ignore_routes_with_linkdown` is set.
+//! Routes are selected by the kernel's rules: tables in the order of the default rules, longest
+//! prefix, lowest metric; dead next hops are skipped. There are two additions:
 //!
-//! A default route is a route like any other, also one through a management network: the kernel's
-//! VXLAN takes it, so do we. [`Hop::by_default`] marks what leaves by one, to be counted and warned
-//! about. When it is a VTEP's turn:
+//! - While zebra's FPM session is live, its version of a prefix comes before the kernel's. If all
+//!   its next hops are dead, the kernel's version is used.
+//! - A next hop without carrier is not used. With next-hop groups, zebra 10.3 still reports it. The
+//!   kernel also keeps it, unless `ignore_routes_with_linkdown` is set.
+//!
+//! A default route is followed like any other, as by kernel VXLAN, even if it leads to a management
+//! network. [`Hop::by_default`] marks its next hops: their frames are counted and a warning is
+//! shown. When a VTEP is reached by the default route:
 //!
 //! | the VTEP's own route | kernel VXLAN | here |
 //! |---|---|---|
-//! | there never was one, or zebra took it away | the default route | the same |
+//! | there never was one, or zebra removed it | the default route | the same |
 //! | its interfaces are down or gone: the kernel flushes it, or marks its next hops dead | the default route | the same |
-//! | it stands, and no interface has carrier | sent there all the same, and lost | `no_route` |
+//! | it exists, and no interface has carrier | sent there and lost | `no_route` |
 //! | the same, with `ignore_routes_with_linkdown` | the default route | `no_route` |
 //!
-//! The last line is the only difference, and on purpose: zebra takes the route away a moment later
-//! if there is no other way (`fib_lookup_good_nhc()`, `net/ipv4/fib_trie.c`), and until then a leaf
-//! that lost its fabric would pour its tunnels into its management network.
+//! Only the last line differs, on purpose. zebra removes the route a moment later if there is no
+//! other path (`fib_lookup_good_nhc()`, `net/ipv4/fib_trie.c`). Until then, a leaf that lost its
+//! fabric would send its tunnels into the management network.
 //!
-//! For BGP unnumbered, the kernel's next hops name the neighbour's link-local IPv6 address, and
-//! zebra's FPM messages name 169.254.0.1 in its place. Both are one next hop: where the kernel has
-//! one link-local gateway on the interface, [`LinkLocal`] puts it in for 169.254.0.1.
+//! For BGP unnumbered, the kernel's next hops have the neighbour's link-local IPv6 address, while
+//! zebra's FPM messages have 169.254.0.1. Both are the same next hop. If the kernel has exactly one
+//! link-local gateway on an interface, [`LinkLocal`] substitutes it for 169.254.0.1.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -46,16 +47,16 @@ use crate::state::Adjacent;
 const RTNH_F_DEAD: u8 = 1;
 /// `RTNH_F_LINKDOWN`.
 const RTNH_F_LINKDOWN: u8 = 16;
-/// How many routes may be asked in turn for the gateway of another one.
+/// How many times in a row the gateway of a route may be looked up in the routes.
 const RECURSION: usize = 4;
 /// The largest weight of a next hop (`rtnh_hops` has eight bits and counts from 0).
 const WEIGHT: u64 = 256;
 
-/// What zebra names instead of a link-local IPv6 gateway of IPv4 routes (`ipv4_ll` in FRR's
+/// What zebra reports instead of a link-local IPv6 gateway of IPv4 routes (`ipv4_ll` in FRR's
 /// `zebra/rt_netlink.c`).
 const ZEBRA_LINK_LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 0, 1));
 
-/// The routes of one source, and the next-hop objects that they name.
+/// The routes of one source, and the next-hop objects that they refer to.
 #[derive(Debug)]
 pub(crate) struct Routes {
     pub(crate) fib: Fib,
@@ -72,23 +73,25 @@ impl Routes {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Underlay<'a> {
     pub(crate) links: &'a Links,
-    /// Own addresses.
+    /// The leaf's own addresses.
     pub(crate) own: &'a BTreeSet<IpAddr>,
-    /// Whose version of a prefix comes first, and the other one.
+    /// The preferred source first.
     pub(crate) sources: [&'a Routes; 2],
     /// The link-local gateways of the kernel's next hops.
     pub(crate) link_local: &'a LinkLocal<'a>,
 }
 
-/// The link-local IPv6 gateway of each interface, collected when first asked for: the one that the
-/// kernel's next hops name. Where they name none (FRR 8.4.4 forgets to give the kernel an uplink
-/// that has returned), the neighbour that has the MAC address which zebra gives to 169.254.0.1.
-/// Without next-hop objects, the kernel has 169.254.0.1 too, and it stays.
+/// The link-local IPv6 gateway of each interface, collected on first use from the kernel's next
+/// hops.
+///
+/// If they have none on an interface, the neighbour with the MAC address that zebra gives to
+/// 169.254.0.1 is used: FRR 8.4.4 does not give the kernel an uplink that has returned. Without
+/// next-hop objects the kernel has 169.254.0.1 as well, and no address is substituted.
 #[derive(Debug)]
 pub(crate) struct LinkLocal<'a> {
     kernel: &'a Routes,
     neighbours: &'a Swept<(u32, IpAddr), Adjacent>,
-    /// `None` where an interface has several.
+    /// `None` for an interface with several.
     gateways: OnceCell<BTreeMap<u32, Option<IpAddr>>>,
 }
 
@@ -100,7 +103,7 @@ impl<'a> LinkLocal<'a> {
         Self { kernel, neighbours, gateways: OnceCell::new() }
     }
 
-    /// The gateway that a source means.
+    /// The gateway to use for one that a source reported.
     fn canonical(&self, ifindex: u32, gateway: IpAddr) -> IpAddr {
         if gateway != ZEBRA_LINK_LOCAL {
             return gateway;
@@ -119,7 +122,7 @@ impl<'a> LinkLocal<'a> {
             _ => None,
         });
         let mut named = BTreeMap::new();
-        // Interfaces on which the kernel's next hops say what zebra says.
+        // Interfaces on which the kernel's next hops have 169.254.0.1 like zebra's.
         let mut stands_in = BTreeSet::new();
         for hop in objects.chain(self.kernel.fib.next_hops()) {
             if hop.gateway == Some(ZEBRA_LINK_LOCAL) {
@@ -140,8 +143,8 @@ impl<'a> LinkLocal<'a> {
             neighbours.extend(named);
             named = neighbours;
         }
-        // Beside them, an object of before `no zebra nexthop kernel enable` was read may be left
-        // over.
+        // There may also be a next-hop object that zebra made before it read `no zebra nexthop
+        // kernel enable`.
         named.retain(|ifindex, _| !stands_in.contains(ifindex));
         named
     }
@@ -151,29 +154,29 @@ fn is_link_local(address: &IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// An interface has this gateway; none if it has another one, too.
+/// Records a gateway of an interface; `None` if the interface has another one as well.
 fn note(gateways: &mut BTreeMap<u32, Option<IpAddr>>, ifindex: u32, gateway: IpAddr) {
     let known = gateways.entry(ifindex).or_insert(Some(gateway));
     *known = known.filter(|known| *known == gateway);
 }
 
-/// How an address is reached.
+/// The route to an address, resolved to next hops.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ResolvedRoute {
-    /// The live next hops, sorted by the interface's name and the gateway. Empty: no frame gets
-    /// there, not through the kernel either.
+    /// The live next hops, sorted by interface name and gateway. If there are none, frames are
+    /// dropped, by the kernel as well.
     pub(crate) hops: Vec<Hop>,
-    /// The Ethernet interfaces of all next hops, those without carrier too.
+    /// The Ethernet interfaces of all next hops, also of those without carrier.
     pub(crate) uplinks: BTreeSet<u32>,
-    /// Why the way is not one for frames of ours.
+    /// Why vtepd cannot use this route.
     pub(crate) obstacle: Option<UnusableRoute>,
-    /// Whether routes to other addresses decide too: those to gateways.
+    /// Whether the routes to gateways matter as well.
     pub(crate) recursive: bool,
     /// The TTL that the route sets.
     pub(crate) hop_limit: Option<u32>,
-    /// Whether packets that take the route have no DF, whatever the netdev says.
+    /// Whether packets on this route have no DF, regardless of the netdev's setting.
     pub(crate) mtu_locked: bool,
-    /// Whether there are also routes to it that are only for packets with a certain TOS.
+    /// Whether there are also routes to it for certain TOS values only.
     pub(crate) by_tos: bool,
 }
 
@@ -183,12 +186,12 @@ impl ResolvedRoute {
         self.hops.len() > 1
     }
 
-    /// The smallest MTU of the way.
+    /// The smallest MTU of the next hops.
     pub(crate) fn mtu(&self) -> Option<u32> {
         self.hops.iter().map(|hop| hop.mtu).min()
     }
 
-    /// What VNIs are taken over, and how, depends on.
+    /// The part on which eligibility and the configuration of VNIs depend.
     pub(crate) fn terms(&self) -> impl PartialEq + '_ {
         (self.obstacle.as_ref(), self.mtu(), self.hop_limit, self.mtu_locked, self.by_tos)
     }
@@ -201,37 +204,37 @@ pub(crate) struct Hop {
     pub(crate) gateway: IpAddr,
     /// 1 to 256.
     pub(crate) weight: u16,
-    /// The interface's MTU, or the route's where that is smaller.
+    /// The MTU of the interface, or that of the route if it is smaller.
     pub(crate) mtu: u32,
-    /// Whether a default route (`0.0.0.0/0`) leads here, and no better one.
+    /// Whether only a default route (`0.0.0.0/0`) leads here.
     pub(crate) by_default: bool,
-    /// Of the interface: [`impairs`].
+    /// The interface's [`impairs`].
     pub(crate) impaired: bool,
 }
 
-/// What one route has to offer.
+/// The result of following one route.
 enum Verdict {
-    /// Take this.
+    /// Use this.
     Reached(ResolvedRoute),
-    /// All its next hops are gone: the next route is asked.
+    /// All its next hops are gone: try the next route.
     Dead,
-    /// All its next hops that are left lack carrier.
+    /// All next hops that are left lack carrier.
     Down,
-    /// `throw`: the next table is asked.
+    /// A `throw` route: continue with the next table.
     Throw,
 }
 
-/// A route that may lead to an address.
+/// A route that matches an address.
 struct Candidate<'a> {
-    /// Place in [`TABLES`].
+    /// Index in [`TABLES`].
     table: usize,
     length: u8,
-    /// Place among the sources.
+    /// Index in [`Underlay::sources`].
     source: usize,
     route: &'a FibRoute,
 }
 
-/// What decides how a candidate is followed.
+/// The key of a candidate: equal keys lead to equal results.
 type Offer = (usize, u8, usize, u8, ([Option<u32>; 2], bool), *const RouteTarget);
 
 impl Candidate<'_> {
@@ -242,7 +245,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The ways to many addresses at one moment. Where routes offer the same, they are followed once.
+/// Resolves the routes to many addresses at one moment. Equal candidates are followed once.
 pub(crate) struct RouteResolver<'a> {
     underlay: Underlay<'a>,
     followed: TableMap<(Vec<Offer>, bool), Arc<ResolvedRoute>>,
@@ -253,8 +256,7 @@ impl<'a> RouteResolver<'a> {
         Self { underlay, followed: TableMap::default() }
     }
 
-    /// How frames get to `address`: [`Underlay::reach`], shared with the others that are reached
-    /// so.
+    /// The route to `address` as [`Underlay::reach`] resolves it. Equal routes share one `Arc`.
     pub(crate) fn reach(
         &mut self,
         address: Ipv4Addr,
@@ -272,7 +274,7 @@ impl<'a> RouteResolver<'a> {
         }
         let reach = shared
             .share(&ResolvedRoute { by_tos, ..underlay.try_each(&candidates, address, RECURSION) });
-        // Otherwise it is a way to this address alone.
+        // Otherwise the result is valid for this address only.
         if !reach.recursive && reach.hops.iter().all(|hop| hop.gateway != IpAddr::V4(address)) {
             self.followed.insert(key, Arc::clone(&reach));
         }
@@ -281,7 +283,7 @@ impl<'a> RouteResolver<'a> {
 }
 
 impl Underlay<'_> {
-    /// How frames get to `address`.
+    /// Resolves the route to `address`.
     pub(crate) fn reach(&self, address: Ipv4Addr) -> ResolvedRoute {
         ResolvedRoute { by_tos: self.has_routes_by_tos(address), ..self.lookup(address, RECURSION) }
     }
@@ -303,8 +305,8 @@ impl Underlay<'_> {
         self.try_each(&self.candidates(address), address, depth)
     }
 
-    /// All routes that match, in the order in which they are asked: by table, then the longest
-    /// prefix; the sources keep their order within a prefix.
+    /// All matching routes in the order in which they are tried: by table, then by prefix length,
+    /// longest first. Within a prefix, sources keep their order.
     fn candidates(&self, address: Ipv4Addr) -> Vec<Candidate<'_>> {
         let mut candidates = Vec::new();
         for (table, number) in TABLES.into_iter().enumerate() {
@@ -405,7 +407,7 @@ impl Underlay<'_> {
         let mut down = false;
         for (hop, weight) in named {
             if hop.ifindex == 0 {
-                // Recursive: ask the routes for the gateway.
+                // Recursive: look up the gateway.
                 *recursive = true;
                 if let (Some(IpAddr::V4(gateway)), Some(depth)) =
                     (hop.gateway, depth.checked_sub(1))
@@ -424,7 +426,7 @@ impl Underlay<'_> {
             }
             let Some(link) = self.links.get(hop.ifindex) else { continue };
             let obstacle = match (hop.vni, hop.encapsulation) {
-                // An EVPN type-5 route: the way leads through an overlay.
+                // An EVPN type-5 route leads through an overlay.
                 (Some(_), _) => Some(UnusableRoute::Tunnel { device: link.name.clone() }),
                 (None, Some(kind)) => {
                     Some(UnusableRoute::Encapsulation { device: link.name.clone(), kind })
@@ -459,7 +461,7 @@ impl Underlay<'_> {
             return if down { Verdict::Down } else { Verdict::Dead };
         }
         reach.hops = balance(weighted);
-        // By name, for indices are others each time that the links are made.
+        // By name, because indices change when links are created again.
         let order = |hop: &Hop| (self.name(hop.ifindex), hop.gateway);
         reach.hops.sort_by(|a, b| order(a).cmp(&order(b)));
         Verdict::Reached(reach)
@@ -469,7 +471,8 @@ impl Underlay<'_> {
         self.links.get(ifindex).map_or("", |link| &link.name)
     }
 
-    /// The next hops behind an object, each with its weight; the object itself if there are none.
+    /// Collects the next hops of an object with their weights. Returns the object itself if it has
+    /// none.
     fn expand<'a>(
         &self,
         source: &'a Routes,
@@ -498,8 +501,8 @@ impl Underlay<'_> {
     }
 }
 
-/// Adds up the weights of equal adjacencies, brings them into 1 to 256, keeping their proportions
-/// as well as that allows.
+/// Adds up the weights of equal next hops and scales them to 1 to 256. Proportions are kept as far
+/// as that allows.
 fn balance(weighted: Vec<(u32, Hop)>) -> Vec<Hop> {
     let mut sums: BTreeMap<(u32, IpAddr), (u64, Hop)> = BTreeMap::new();
     for (weight, hop) in weighted {
@@ -549,7 +552,7 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last)
     }
 
-    /// Interface 0 is a gateway that has to be looked up.
+    /// Interface 0 means a gateway that has to be looked up.
     fn hop() -> impl Strategy<Value = RouteNextHop> {
         let gateway = prop::option::of((0u8..8).prop_map(|last| IpAddr::V4(address(last))));
         (0u32..4, gateway, 1u16..3).prop_map(|(ifindex, gateway, weight)| RouteNextHop {
@@ -632,7 +635,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is found once for many addresses is what each would be told alone.
+        /// A resolver that shares results gives the same result as a single lookup.
         #[test]
         fn a_survey_says_what_a_lookup_does(
             kernel in prop::collection::vec(route(), 0..12),

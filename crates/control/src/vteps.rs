@@ -1,5 +1,5 @@
-//! The remote VTEPs that overlays name, each with an index that stays while it is named, and the
-//! way to it.
+//! The remote VTEPs that overlays refer to, with their indices and routes. An index stays the same
+//! while any overlay refers to the VTEP.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -12,41 +12,40 @@ use tables::{Paths, VtepIndex};
 use crate::intern::Shared;
 use crate::underlay::ResolvedRoute;
 
-/// One remote VTEP.
+/// A remote VTEP.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) address: Ipv4Addr,
-    /// How many overlays name it.
+    /// Number of overlays that refer to it.
     overlays: u32,
-    /// How many of them are taken over.
+    /// Number of them that are taken over.
     taken: u32,
-    /// `None` until it was looked up.
+    /// The resolved route; `None` until it was looked up.
     pub(crate) reach: Option<Arc<ResolvedRoute>>,
-    /// What the kernel's route cache says of the path's MTU, where it was told of a smaller one.
+    /// The path MTU in the kernel's route cache, if there is one.
     pub(crate) path_mtu: Option<u32>,
-    /// `None` until there was reason to look.
+    /// The next hops; `None` until an overlay that is taken over refers to it.
     pub(crate) paths: Option<Arc<Paths>>,
 }
 
 impl Known {
-    /// Whether an overlay that is taken over names it.
+    /// Whether an overlay that is taken over refers to it.
     pub(crate) const fn is_taken(&self) -> bool {
         self.taken > 0
     }
 }
 
-/// See the module's description.
+/// All remote VTEPs, by index and by address.
 #[derive(Debug, Default)]
 pub(crate) struct Vteps {
     entries: Vec<Option<Known>>,
     by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
     free: Vec<VtepIndex>,
-    /// The ways to them.
+    /// The resolved routes to them; equal ones are stored once.
     pub(crate) ways: Shared<ResolvedRoute>,
-    /// Named since they were last looked up.
+    /// VTEPs that were added and not looked up yet.
     pub(crate) new: Vec<VtepIndex>,
-    /// Whether any became, or ceased to be, one that an overlay that is taken over names, since
-    /// this was last reset.
+    /// Whether [`Known::is_taken`] of any VTEP has changed since this was last reset.
     pub(crate) taken_changed: bool,
 }
 
@@ -67,7 +66,7 @@ impl Vteps {
         self.by_address.len()
     }
 
-    /// Those that overlays that are taken over name.
+    /// The VTEPs that overlays taken over refer to.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (VtepIndex, &Known)> {
         self.iter().filter(|(_, known)| known.is_taken())
     }
@@ -78,7 +77,7 @@ impl Vteps {
             .filter_map(|(index, known)| Some((VtepIndex(index), known.as_ref()?)))
     }
 
-    /// All indices ever given, with who has them now.
+    /// All indices ever used, with the VTEPs that have them now.
     pub(crate) fn places(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
         (0..).map(VtepIndex).zip(self.entries.iter().map(Option::as_ref))
     }
@@ -87,7 +86,7 @@ impl Vteps {
         self.iter().map(|(index, _)| index).collect()
     }
 
-    /// One more overlay names this VTEP; whether it is taken over.
+    /// Adds a reference of an overlay to this VTEP. `taken`: whether the overlay is taken over.
     pub(crate) fn acquire(&mut self, address: Ipv4Addr, taken: bool) -> VtepIndex {
         if let Some(&index) = self.by_address.get(&address) {
             if let Some(known) = self.get_mut(index) {
@@ -124,7 +123,7 @@ impl Vteps {
         index
     }
 
-    /// An overlay that names this VTEP is taken over from now on, or no more.
+    /// An overlay that refers to this VTEP is taken over, or is not any more.
     pub(crate) fn take(&mut self, index: VtepIndex, taken: bool) {
         self.count(index, u32::from(!taken), u32::from(taken));
     }
@@ -137,7 +136,7 @@ impl Vteps {
         self.taken_changed |= changed;
     }
 
-    /// One overlay less names this VTEP; whether it was taken over.
+    /// Removes a reference of an overlay to this VTEP. `taken`: whether the overlay was taken over.
     pub(crate) fn release(&mut self, index: VtepIndex, taken: bool) {
         self.count(index, u32::from(taken), 0);
         let Some(place) = self.entries.get_mut(index.0 as usize) else { return };

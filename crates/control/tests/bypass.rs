@@ -1,5 +1,5 @@
-//! Which bridge ports have the bypass, which addresses it goes by, and in which order they come and
-//! go.
+//! Which host ports have the bridge bypass, which addresses it is used for, and the order of
+//! changes.
 
 #![allow(
     clippy::expect_used,
@@ -35,7 +35,7 @@ fn off() -> Settings {
     Settings { bypass: false, ..Settings::default() }
 }
 
-/// A leaf whose host port has the bypass, with a host (1) on it and a host (2) behind a VTEP.
+/// A leaf whose host port has the bypass, with host 1 on that port and host 2 behind a VTEP.
 fn leaf_with_hosts() -> State {
     let mut state = state_with(settings());
     tell(&mut state, leaf());
@@ -56,7 +56,7 @@ fn there(update: &Update, last: u8) -> Place {
     Place::Remote { slot: update.plan.vnis[&VXLAN].slot, mac: mac(last) }
 }
 
-/// What came (true) or left (false) since the last look.
+/// The places that appeared (true) or were left (false) since the last call.
 fn changes(state: &mut State) -> Vec<(Place, bool)> {
     state.build_what_follows();
     state.take_places().iter().map(|PlaceChange { place, there }| (*place, *there)).collect()
@@ -72,7 +72,7 @@ fn reason(state: &mut State) -> Option<NoBypass> {
     port.reason
 }
 
-/// The reason after this is said, which goes when the port and the netdev are as before.
+/// The reason after these messages. It must go when the port and the netdev are as before.
 fn without_for(messages: impl IntoIterator<Item = Message>) -> Option<NoBypass> {
     let mut state = leaf_with_hosts();
     assert_eq!(reason(&mut state), None);
@@ -117,13 +117,13 @@ fn a_port_has_the_bypass_unless_only_the_bridge_can_do_what_it_asks_for() {
     assert_eq!(without_for([link(Link { kind: vlan, ..host_port() })]), Some(VlanInterface));
     let blocked = Link { bridge_port: Some(BridgePort { state: 4, ..FORWARDING }), ..netdev() };
     assert_eq!(without_for([link(blocked)]), Some(NetdevNotForwarding(4)));
-    // The bridge checks the source of what comes from a locked port, and takes another port than
-    // one without carrier.
+    // The bridge checks the source address of frames from a locked port. It uses the backup port if
+    // a port has no carrier.
     let locked = Link { bridge_port: Some(BridgePort { locked: true, ..FORWARDING }), ..netdev() };
     assert_eq!(without_for([link(locked)]), Some(NetdevLocked));
     assert_eq!(without_for([option(|port| port.backup = true)]), Some(BackupPort));
-    // None of these concerns a frame for a known unicast address: floods, ARP and neighbour
-    // discovery go by the bridge.
+    // None of these options concerns known unicast: flooded frames, ARP and neighbour discovery
+    // pass the bridge.
     for harmless in [
         |port: &mut BridgePort| port.hairpin = true,
         |port: &mut BridgePort| port.unicast_flood = false,
@@ -143,12 +143,12 @@ fn a_port_has_the_bypass_unless_only_the_bridge_can_do_what_it_asks_for() {
         None,
         "there are no tables"
     );
-    // A port whose options are not known is not forwarding for all we know.
+    // A port whose options are unknown counts as not forwarding.
     assert_eq!(without_for([link(port(ethernet(HOST, "hp1"), BRIDGE))]), Some(NotForwarding(0)));
 }
 
-/// A host that comes from behind a VTEP may come to any port of the bridge, also to one that does
-/// not forward yet or has no bypass.
+/// A host from behind a VTEP may move to any port of the bridge, also to one that does not forward
+/// yet or has no bypass.
 #[test]
 fn ports_without_the_bypass_listen_beside_those_that_have_it() {
     let mut state = leaf_with_hosts();
@@ -172,13 +172,13 @@ fn ports_without_the_bypass_listen_beside_those_that_have_it() {
         assert_eq!(sends(&state.build()), Some(false));
         assert_eq!(served(&mut state), [(mac(1), HOST)]);
         assert!(!changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
-        // As soon as it may, it does.
+        // It has the bypass as soon as the obstacle is gone.
         tell(&mut state, [link(with(|_| {}))]);
         assert_eq!(sends(&state.build()), Some(true));
         assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
         assert!(changes(&mut state).contains(&(Place::Port { port: 13, mac: mac(3) }, true)));
     }
-    // Where nobody has it nobody has to listen.
+    // If no port has the bypass, no port needs a program.
     state.set_filters(Filters { bridge: true, ..Filters::default() });
     assert!(state.build().plan.ports.is_empty());
 }
@@ -268,7 +268,7 @@ fn switched_off_and_on_again_while_it_runs() {
 fn the_frame_limit_and_the_refreshment_follow_netdev_and_bridge() {
     let mut state = leaf_with_hosts();
     let port = state.build().plan.ports[&HOST].clone();
-    // The underlay's 1500 bytes less 36 of headers.
+    // The underlay's 1500 bytes without 36 bytes of headers.
     assert_eq!((port.frame_limit, port.refresh), (1464, Duration::from_secs(1)));
     tell(
         &mut state,
@@ -284,7 +284,7 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     let update = state.build();
     let there = |last| there(&update, last);
     assert_eq!(changes(&mut state), [(here(1), true), (there(2), true)]);
-    // An address of the port itself, and one that a locked port has not let in.
+    // An address of the port itself, and one that is not authorised on a locked port.
     let own = FdbEntry { state: 0x80, ..bridged_of(HOST, mac(3)) };
     let locked = FdbEntry { flags: 0x200, ..bridged_of(HOST, mac(4)) };
     tell(&mut state, [Message::Fdb(New, own), Message::Fdb(New, locked)]);
@@ -294,18 +294,18 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     assert_eq!(changes(&mut state), []);
     tell(&mut state, [bridged(New, VXLAN, mac(5)), remote(New, mac(6), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(there(5), true), (there(6), true)]);
-    // It moves between VTEPs: no change of place.
+    // A move between VTEPs is no change of place.
     tell(&mut state, [remote(New, mac(5), "10.0.0.13")]);
     assert_eq!(changes(&mut state), []);
-    // It comes here: one place is left, the other come to.
+    // It moves to a local port: it leaves one place and appears at another.
     tell(&mut state, [bridged(New, HOST, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), true), (there(5), false)]);
     assert_eq!(behind(state.published(), mac(5)), None);
-    // And goes to another port, which is none of the bypass's.
+    // It moves on to a port without the bypass.
     tell(&mut state, [link(port(ethernet(13, "hp2"), BRIDGE)), bridged(New, 13, mac(5))]);
     assert_eq!(changes(&mut state), [(here(5), false)]);
-    // FRR says late that one is behind a VTEP which is here: until the bridge knows better, it has
-    // no place here.
+    // FRR reports late that a local host is behind a VTEP. Until the bridge has it on a port again,
+    // it has no local place.
     tell(&mut state, [bridged(New, VXLAN, mac(1)), remote(New, mac(1), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(here(1), false), (there(1), true)]);
     tell(&mut state, [bridged(New, HOST, mac(1))]);
@@ -314,7 +314,7 @@ fn an_address_is_where_the_bridge_and_the_vni_agree_that_it_is() {
     assert_eq!(changes(&mut state), [(here(1), false)]);
     tell(&mut state, [remote(Delete, mac(2), "10.0.0.12")]);
     assert_eq!(changes(&mut state), [(there(2), false)]);
-    // There and gone between two looks: gone, which does no harm.
+    // It appeared and left between two calls: only the removal is reported, which does no harm.
     tell(&mut state, [bridged(New, HOST, mac(7))]);
     state.build();
     tell(&mut state, [bridged(Delete, HOST, mac(7))]);
@@ -338,7 +338,7 @@ fn all_goes_with_the_port_the_netdev_or_the_bridge() {
     }
 }
 
-/// The kernel tells of a port's options alone, as the bridge does, too.
+/// The kernel sends a port's options alone as well, in messages of the bridge.
 #[test]
 fn what_a_bridge_says_of_a_port_is_heard() {
     let mut state = leaf_with_hosts();
@@ -360,7 +360,7 @@ fn what_a_bridge_says_of_a_port_is_heard() {
     assert!(!state.is_dirty(), "nothing new");
 }
 
-/// The ports that frames for hosts may be sent to past the bridge.
+/// The hosts whose frames workers may send to a port without the bridge.
 fn served(state: &mut State) -> Vec<(MacAddr, u32)> {
     state.build_what_follows();
     let mut hosts: Vec<_> = state
@@ -373,7 +373,7 @@ fn served(state: &mut State) -> Vec<(MacAddr, u32)> {
     hosts
 }
 
-/// The netdev of a bridge that learns nothing from it.
+/// The netdev of a bridge that does not learn from it.
 fn quiet_netdev() -> Link {
     Link { bridge_port: Some(BridgePort { learning: false, ..FORWARDING }), ..netdev() }
 }
@@ -385,7 +385,7 @@ fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netd
     tell(&mut state, [link(quiet_netdev())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
     assert!(state.published().plan.ports[&HOST].delivers);
-    // What else is said of the VNI leaves them as they are.
+    // Other changes of the VNI do not affect them.
     tell(
         &mut state,
         [remote(New, mac(9), "10.0.0.13"), link(Link { mtu: 1400, ..quiet_netdev() })],
@@ -394,20 +394,20 @@ fn workers_know_the_ports_of_hosts_where_the_bridge_does_not_learn_from_the_netd
     assert!(behind(state.published(), mac(9)).is_some());
     tell(&mut state, [bridged(New, HOST, mac(3)), bridged(New, HOST, mac(2))]);
     assert_eq!(served(&mut state), [(mac(1), HOST), (mac(2), HOST), (mac(3), HOST)]);
-    // To another port, and behind a VTEP.
+    // One moves to another port, one to a VTEP.
     let other = Link { bridge_port: Some(FORWARDING), ..port(ethernet(13, "hp2"), BRIDGE) };
     tell(&mut state, [link(other.clone()), bridged(New, 13, mac(3))]);
     tell(&mut state, [bridged(New, VXLAN, mac(2)), remote(New, mac(2), "10.0.0.12")]);
     assert_eq!(served(&mut state), [(mac(1), HOST), (mac(3), 13)]);
-    // A port that is left to the bridge, and one that goes.
+    // A port without the bypass, and one that is deleted.
     tell(&mut state, [option(|port| port.isolated = true)]);
     assert_eq!(served(&mut state), [(mac(3), 13)]);
     tell(&mut state, [Message::Link(Delete, other)]);
     assert_eq!(served(&mut state), []);
     tell(&mut state, [link(host_port())]);
     assert_eq!(served(&mut state), [(mac(1), HOST)]);
-    // What somebody impairs on the way to the host, he impairs for each frame: those of one stream
-    // do not leave together.
+    // An impairing queueing discipline has to see single frames, so they do not leave as one
+    // super-frame.
     let qdisc = |kind: &str| Qdisc { ifindex: HOST, kind: kind.to_owned() };
     tell(&mut state, [Message::Qdisc(New, qdisc("netem"))]);
     assert_eq!(served(&mut state), []);
@@ -439,14 +439,15 @@ fn hosts_go_with_the_bypass_and_come_back_with_the_netdev() {
     assert_eq!(served(&mut state), []);
 }
 
-/// Two moves of an address that meet are told of in any order: the kernel is asked, and believed.
+/// If two moves of an address coincide, notifications may be in any order. The kernel's entry is
+/// read and used.
 #[test]
 fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
     let mut state = leaf_with_hosts();
     let update = state.build();
     changes(&mut state);
     assert!(!state.has_moved(), "nobody has moved");
-    // The bridge has it here; what a frame did is told before what zebra did just before.
+    // The bridge has it here, but the notification of zebra's earlier move comes last.
     tell(&mut state, [bridged(New, HOST, mac(2)), bridged(New, VXLAN, mac(2))]);
     assert_eq!(changes(&mut state), [], "there for all that was heard");
     assert_eq!(state.take_moved(9), [(BRIDGE, mac(2))]);
@@ -457,14 +458,14 @@ fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
     state.bridge_has(BRIDGE, mac(2), Some(&bridged_of(HOST, mac(2))));
     assert!(!state.is_dirty(), "nothing new");
 
-    // A frame moves an entry that is being deleted: the delete is of where it was, and nothing is
-    // left.
+    // A frame moves an entry while it is being deleted: the deletion is for its previous port, and
+    // no entry is left.
     tell(&mut state, [bridged(New, VXLAN, mac(1)), bridged(Delete, HOST, mac(1))]);
     assert_eq!(state.take_moved(9), [(BRIDGE, mac(1))]);
     state.bridge_has(BRIDGE, mac(1), None);
     assert_eq!(changes(&mut state), [(here(1), false)]);
 
-    // No more at once than wanted, and nothing of a bridge that is gone.
+    // No more than asked for, and none of a bridge that is gone.
     tell(&mut state, [1, 2, 3].map(|last| bridged(New, 13, mac(last))));
     tell(&mut state, [1, 2, 3].map(|last| bridged(New, 14, mac(last))));
     assert_eq!(state.take_moved(2).len(), 2);
@@ -477,7 +478,8 @@ fn a_move_is_asked_about_because_the_last_event_may_be_wrong() {
     assert!(!state.is_dirty());
 }
 
-/// Hosts can make up any number of addresses. Those that are not followed go by the bridge.
+/// Hosts can forge any number of addresses. Frames for addresses that are not followed pass the
+/// bridge.
 #[test]
 fn a_bridge_has_a_limit_of_addresses_that_are_followed() {
     const MOST: usize = 131_072;
@@ -489,11 +491,11 @@ fn a_bridge_has_a_limit_of_addresses_that_are_followed() {
     state.take_doubtful();
     tell(&mut state, (0..MOST + 10).map(|number| bridged(New, HOST, made_up(number))));
     assert_eq!(changes(&mut state).len(), MOST);
-    // What is behind a VTEP is none of theirs.
+    // Addresses behind a VTEP do not count.
     tell(&mut state, [bridged(New, VXLAN, mac(3)), remote(New, mac(3), "10.0.0.12")]);
     let update = state.build();
     assert_eq!(changes(&mut state), [(there(&update, 3), true)]);
-    // Nor are moves of what is followed.
+    // Moves of followed addresses do not count either.
     tell(&mut state, [bridged(New, VXLAN, made_up(0)), remote(New, made_up(0), "10.0.0.12")]);
     assert_eq!(changes(&mut state).len(), 2);
     assert!(!state.take_doubtful().contains(&Dump::Fdb));

@@ -1,5 +1,4 @@
-//! What is changed while the daemon runs, and what becomes of it when the configuration is read
-//! again.
+//! Changes while the daemon runs, and their state after the configuration is read again.
 
 #![allow(
     clippy::expect_used,
@@ -36,14 +35,14 @@ fn a_policy_is_followed_at_once_until_the_configuration_is_read_again() {
     let entropy = table(&update).unwrap().entropy;
     assert_eq!((entropy.policy(), entropy.bins().map(Bins::get)), (Policy::QpBins, Some(8)));
     assert_eq!(table(&update).unwrap().slot, slot, "still the same VNI");
-    // What is not said stays.
+    // Absent fields keep their values.
     state.change(&policy_of(None, None, Some((50_000, 50_007)))).unwrap();
     let entropy = table(&state.build()).unwrap().entropy;
     assert_eq!(
         (entropy.bins().map(Bins::get), entropy.range().to_string()),
         (Some(8), "50000-50007".into())
     );
-    // What contradicts itself changes nothing.
+    // Contradictory settings change nothing.
     let error = state.change(&policy_of(None, Some(9), None)).unwrap_err();
     assert!(error.to_string().contains("9 bins do not fit"), "{error}");
     assert_eq!(table(&state.build()).unwrap().entropy, entropy);

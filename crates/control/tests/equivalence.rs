@@ -1,5 +1,5 @@
-//! What the kernel would apply to VXLAN packets and vtepd does not: the VNI stays with the kernel
-//! while it is there.
+//! What the kernel would apply to VXLAN packets and vtepd does not. While it is there, the VNI
+//! stays with the kernel.
 
 #![allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 
@@ -15,7 +15,7 @@ use netlink::{
 };
 use world::*;
 
-/// The leaf with a remote VTEP, and what its kernel says of rules and IPsec.
+/// A leaf with a remote VTEP, whose kernel has reported rules and IPsec policies.
 fn leaf_and_vtep() -> State {
     leaf_and_vtep_of(vxlan_of(VNI))
 }
@@ -58,7 +58,7 @@ fn a_rule_that_may_match_hands_the_vni_over_until_it_is_gone() {
     let mut state = leaf_and_vtep();
     assert_eq!(slug(&mut state), None);
     let to_vtep = Rule { to: (v4("10.0.0.12"), 32), ..rule() };
-    // The event tells that the rules are to be read again.
+    // The notification causes a dump of the rules.
     state.take_doubtful();
     tell(&mut state, [Message::Rule(New, to_vtep.clone())]);
     assert_eq!(state.take_doubtful(), [Dump::Rules]);
@@ -101,7 +101,7 @@ fn rules_that_cannot_match_are_no_reason() {
         set_rules(&mut state, &with_rule(&rule));
         assert_eq!(slug(&mut state), Some("policy-routing"), "{rule:?}");
     }
-    // A VTEP that comes later may be one that a rule is for.
+    // A VTEP that is added later may match a rule.
     set_rules(&mut state, &with_rule(&Rule { to: (v4("10.0.0.13"), 32), ..rule() }));
     assert_eq!(slug(&mut state), None);
     tell(&mut state, [remote(New, mac(2), "10.0.0.13")]);
@@ -157,7 +157,7 @@ fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
     for policy in [
         outgoing(),
         incoming.clone(),
-        // Anybody may send to this VTEP.
+        // Any sender may send to this VTEP.
         IpsecPolicy { source: (v4("192.0.2.1"), 32), ..incoming.clone() },
         IpsecPolicy {
             source: any,
@@ -215,7 +215,7 @@ fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
     assert_eq!(slug(&mut state), None);
     tell(&mut state, [local_address(Delete)]);
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::LocalAddressMissing(LOCAL)));
-    // A route of type 'local' does as well.
+    // A route of type 'local' is as good.
     let local = Route {
         table: 255,
         route_type: 2,
@@ -227,7 +227,7 @@ fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
     assert_eq!(slug(&mut state), Some("local-address-missing"));
     tell(&mut state, [local_address(New)]);
     assert_eq!(slug(&mut state), None);
-    // On an interface that is down it is nobody's.
+    // The address of an interface that is down is not usable.
     let loopback = |flags| {
         link(Link { hardware_type: 772, kind: LinkKind::Plain, flags, ..ethernet(1, "lo") })
     };
@@ -235,7 +235,7 @@ fn a_local_address_that_goes_hands_the_vni_over_until_it_is_back() {
     assert_eq!(slug(&mut state), Some("local-address-missing"));
     tell(&mut state, [loopback(0x1_0049)]);
     assert_eq!(slug(&mut state), None);
-    // Never there at all.
+    // The address was never there.
     let missing = |message: &Message| !matches!(message, Message::Address(..));
     let mut state = told(leaf().into_iter().filter(missing));
     assert_eq!(slug(&mut state), Some("local-address-missing"));
@@ -287,7 +287,7 @@ fn next_hops_with_an_encapsulation_are_the_kernels() {
     );
     tell(&mut state, [del_route("10.0.0.12/32", &[labelled])]);
     assert_eq!(slug(&mut state), None);
-    // By a next-hop object, and beside a plain next hop.
+    // With a next-hop object, and beside a plain next hop.
     let seg6 = RouteNextHop { encapsulation: Some(5), ..via(UP2, "") };
     let object_route = Message::Route(
         New,
@@ -315,7 +315,7 @@ fn routes_by_tos_matter_to_tunnels_with_a_tos() {
             Route { tos: 0x10, ..route("10.0.0.0/16", &[via(UP2, "10.2.0.1")]) },
         )
     };
-    // TOS 2 and 3 are ECN's bits.
+    // TOS 2 and 3 are ECN bits.
     for (tos, left) in [(0, None), (2, None), (0x10, Some("tos-route")), (1, Some("tos-route"))] {
         let mut state = leaf_and_vtep_of(Vxlan { tos, ..vxlan_of(VNI) });
         assert_eq!(slug(&mut state), None, "{tos}");
@@ -335,7 +335,7 @@ fn a_routes_hop_limit_matters_to_tunnels_without_a_ttl() {
     for (attributes, left) in [
         (vxlan_of(VNI), Some("route-hoplimit")),
         (Vxlan { ttl: 9, ..vxlan_of(VNI) }, None),
-        // Of frames that are not IP.
+        // Concerns frames that are not IP.
         (Vxlan { ttl_inherit: true, ..vxlan_of(VNI) }, Some("route-hoplimit")),
     ] {
         let mut state = leaf_and_vtep_of(attributes);
@@ -372,8 +372,7 @@ fn a_locked_mtu_matters_to_tunnels_with_df() {
     }
 }
 
-/// The mark that makes the kernel look up the route of each frame goes nowhere where something may
-/// read it.
+/// No mark is set if rules or policies may match on it.
 #[test]
 fn frames_get_no_mark_where_it_may_be_read() {
     let marks = |state: &mut State| state.build().plan.choices[&VXLAN].route_per_frame;
@@ -401,7 +400,7 @@ fn defaults_are_followed() {
 
 #[test]
 fn a_path_mtu_limits_frames_until_it_is_gone() {
-    // Whatever DF is: without it the kernel fragments, with it the host is told.
+    // For every value of DF: without it the kernel fragments, with it the host gets an ICMP error.
     (0..3).for_each(path_mtu_limits_frames);
 }
 
@@ -432,7 +431,8 @@ fn zebras_unknown_netdev_is_found_by_vni_and_bridge() {
     state.fpm_connected();
     zebra(&mut state, [told_by_zebra(None)]);
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
-    // Two have it, on two ports: the bridge decides; without one, neither is chosen.
+    // Two netdevs have it, with different UDP ports: the bridge decides. Without a bridge, neither
+    // is chosen.
     let other = Vxlan { destination_port: 4790, ..vxlan_of(VNI) };
     for (master, found) in [(Some(BRIDGE), true), (Some(second), false), (None, false)] {
         let mut state = leaf_and_vtep();

@@ -1,4 +1,4 @@
-//! Who has a MAC address: the kernel, zebra and the bridge do not always agree.
+//! Behind which VTEP a MAC address is if the kernel, zebra and the bridge disagree.
 
 mod world;
 
@@ -55,22 +55,22 @@ fn s2_local_to_remote() {
 
 #[test]
 fn q15_remote_to_local_without_delete() {
-    // zebra sends nothing when a remote MAC becomes local: the bridge's word is all there is.
+    // zebra sends nothing when a remote MAC becomes local: only the bridge reports it.
     let mut state = told(leaf());
     state.fpm_connected();
     zebra(&mut state, [zebra_mac(New, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
     tell(&mut state, [bridged(New, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), None);
-    // The host's address ages out here; the VTEP still has it.
+    // The local entry ages out, while the VTEP still has the address.
     tell(&mut state, [bridged(Delete, HOST, mac(1))]);
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.12")));
 }
 
 #[test]
 fn q14_fpm_connects_after_macs_exist() {
-    // zebra never replays L2 MACs: what it learned before comes from the kernel, dumped on every
-    // connect.
+    // zebra never replays L2 MAC addresses. Earlier ones come from the kernel, which is dumped
+    // after every connect.
     let mut state = told(leaf());
     state.build();
     assert!(state.take_doubtful().iter().all(|dump| *dump != Dump::Fdb));
@@ -188,7 +188,8 @@ fn a_dump_sweeps_what_it_does_not_have() {
         ],
     );
     tell(&mut state, [bridged(New, HOST, mac(3)), remote(New, mac(3), "10.0.0.12")]);
-    // zebra said these of an earlier life of theirs; the kernel dropped them while nobody listened.
+    // zebra reported these in an earlier session. The kernel removed them while notifications were
+    // lost.
     zebra(&mut state, [zebra_mac(New, mac(2), "10.0.0.12"), zebra_mac(New, mac(4), "10.0.0.12")]);
     state.build();
     let dump = vec![remote(New, mac(1), "10.0.0.14"), remote(New, mac(3), "10.0.0.12")];
@@ -277,7 +278,7 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
 
     state.fpm_disconnected(at(100));
     assert_eq!(state.wake_at(), Some(at(130)));
-    // A stranger says nothing, and the time runs on.
+    // A client that sends nothing does not restart the stale time.
     state.fpm_connected();
     state.fpm_disconnected(at(120));
     assert_eq!(state.fpm_state(), SourceState::Stale { since: at(100) });
@@ -294,7 +295,7 @@ fn what_a_zebra_that_stays_away_said_is_kept_for_its_time_and_no_longer() {
     assert_eq!(behind(&update, mac(2)), Some(v4("10.0.0.12")), "the kernel has it");
     assert_eq!(interfaces(&update, "10.0.0.12"), [UP1, UP2], "the kernel has the route, too");
 
-    // It comes back after all, and then in time.
+    // zebra returns too late, and the next time before the stale time is over.
     state.fpm_connected();
     state.apply_fpm(vec![zebra_mac(New, mac(1), "10.0.0.12")], at(300));
     assert_eq!(state.fpm_forgotten(), None);

@@ -1,4 +1,4 @@
-//! What workers hear becomes an entry of the kernel's FDB, or not, by the kernel's rules and some
+//! Which reports of workers become entries of the kernel's FDB, by the kernel's rules and some
 //! limits.
 
 mod world;
@@ -60,7 +60,7 @@ fn an_address_is_written_and_forwarded_by_when_the_kernel_says_so() {
     assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::Refreshed));
     assert_eq!(change(state.learn(&heard(1, "10.0.0.13"))), Some(FdbChange::Moved));
     assert_eq!(state.learn_counts(), LearnCounts { new: 1, ..LearnCounts::default() });
-    // The kernel's ageing is all there is.
+    // Only the kernel ages entries.
     tell(&mut state, [remote(Delete, mac(1), "10.0.0.12")]);
     assert_eq!(behind(&state.build(), mac(1)), None);
     assert_eq!(change(state.learn(&heard(1, "10.0.0.12"))), Some(FdbChange::New));
@@ -86,7 +86,7 @@ fn the_worker_is_told_what_to_learn_by() {
     };
     assert_eq!(set(&mut state, Vxlan { ageing: 0, ..learning() }).unwrap().ageing, None);
     assert_eq!(set(&mut state, vxlan_of(VNI)), None);
-    // What is static shows again when it learns again.
+    // Static entries appear again when it learns again.
     tell(&mut state, [Message::Fdb(New, static_entry)]);
     assert_eq!(set(&mut state, learning()).unwrap().fixed.len(), 1);
 }
@@ -101,7 +101,7 @@ fn static_entries_and_netdevs_that_do_not_learn_stay_as_they_are() {
         assert_eq!(state.learn(&heard(last, "10.0.0.12")), None);
         assert_eq!(state.learn(&heard(last, "10.0.0.13")), None);
     }
-    // Somebody else's, but movable: moved with its flags, and kept young by nobody.
+    // Another program's entry that may be moved: it is moved with its flags, and never refreshed.
     let external = FdbEntry { state: 0x02, flags: 0x12, ..remote_of(VXLAN, mac(3), "10.0.0.12") };
     tell(&mut state, [Message::Fdb(New, external)]);
     assert_eq!(state.learn(&heard(3, "10.0.0.12")), None);
@@ -109,7 +109,7 @@ fn static_entries_and_netdevs_that_do_not_learn_stay_as_they_are() {
     assert_eq!(state.learn(&Learned { ifindex: HOST, ..heard(4, "10.0.0.12") }), None);
     let mut evpn = learner(vxlan_of(VNI));
     assert_eq!(evpn.learn(&heard(4, "10.0.0.12")), None);
-    // A netdev that the kernel forwards for learns there.
+    // The kernel learns for a netdev that it forwards for.
     let mut left = learner(learning());
     tell(&mut left, [link(down(vxlan(VXLAN, BRIDGE, learning())))]);
     left.build();
@@ -138,7 +138,7 @@ fn made_up_addresses_do_not_fill_the_memory() {
         tell(&mut state, [entry(100_000)]);
         assert_eq!(state.learn(&next(100_001)), None, "maxaddress {limit}");
         assert_eq!(state.learn_counts().too_many_addresses, 1);
-        // Who is known is still refreshed and followed.
+        // Known addresses are still refreshed and moved.
         assert_eq!(change(state.learn(&next(1))), Some(FdbChange::Refreshed));
         assert_eq!(
             change(state.learn(&Learned { vtep: v4("10.0.0.13"), ..next(1) })),
@@ -147,7 +147,7 @@ fn made_up_addresses_do_not_fill_the_memory() {
     }
 }
 
-/// The limits are settings: of one VNI, of all together, and of VTEPs.
+/// The limits are settings: for one VNI, for all together, and for VTEPs.
 #[test]
 fn limits_follow_the_settings() {
     let own = VniSettings { addresses: 3, ..VniSettings::default() };
@@ -192,7 +192,7 @@ fn limits_follow_the_settings() {
     state.build();
     assert!(learns(&mut state, heard(3, "10.0.0.12")), "read again");
     assert!(!learns(&mut state, heard(4, "10.0.0.12")));
-    // A second VTEP, not a third.
+    // A second VTEP, but not a third.
     assert_eq!(change(state.learn(&heard(3, "10.0.0.13"))), Some(FdbChange::Moved));
     tell(&mut state, [dynamic(3, "10.0.0.13")]);
     state.build();
@@ -200,8 +200,8 @@ fn limits_follow_the_settings() {
     assert_eq!(state.learn_counts().too_many_vteps, 1);
 }
 
-/// Two VTEPs claim an address: it is written a few times a second; it is told of once, and when
-/// that is over.
+/// Two VTEPs claim an address. It is written a few times a second. The start and the end of the
+/// flapping are reported.
 #[test]
 fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     let mut state = learner(learning());
@@ -237,7 +237,7 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     }
     let flap = |over| Flap { ifindex: VXLAN, mac: mac(1), over };
     assert_eq!(flaps, [flap(None), flap(Some(moved))]);
-    // Three seconds, and no window starts before somebody moves.
+    // Three seconds, and a window starts only with a move.
     assert!((15..=20).contains(&moved), "{moved}");
     assert_eq!(told, 1 + 5, "when it came, and the moves before it was called flapping");
     assert_eq!(state.learn_counts().flapping, 150 - moved);
@@ -252,7 +252,7 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
     );
 }
 
-/// What the kernel says in between nobody goes by: it is counted.
+/// Moves that are replaced before a publication are only counted.
 #[test]
 fn moves_between_two_publications_are_one() {
     let mut state = told(leaf());
@@ -261,17 +261,17 @@ fn moves_between_two_publications_are_one() {
     for vtep in ["10.0.0.13", "10.0.0.14", "10.0.0.12", "10.0.0.13"] {
         tell(&mut state, [remote(New, mac(1), vtep)]);
     }
-    // Another word of the same is no move.
+    // The same entry again is no move.
     tell(&mut state, [remote(New, mac(1), "10.0.0.13")]);
     assert_eq!(behind(&state.build(), mac(1)), Some(v4("10.0.0.13")));
     let counts = control::MoveCounts { followed: 1, coalesced: 3, flapping: 0 };
     assert_eq!(state.move_counts(), counts);
-    // To and fro, and nothing has changed.
+    // Moved away and back: nothing has changed.
     tell(&mut state, ["10.0.0.12", "10.0.0.13"].map(|vtep| remote(New, mac(1), vtep)));
     state.build();
     assert_eq!(state.move_counts(), control::MoveCounts { coalesced: 5, ..counts });
 
-    // Of a netdev that is left to the kernel it is the kernel's business.
+    // Moves on a netdev that stays with the kernel do not count.
     tell(&mut state, [link(down(vxlan(VXLAN, BRIDGE, vxlan_of(VNI))))]);
     state.build();
     for vtep in ["10.0.0.12", "10.0.0.13"].into_iter().cycle().take(20) {
@@ -288,7 +288,7 @@ fn made_up_vteps_are_limited_and_take_no_vni_along() {
     let mut state = learner(learning());
     assert_eq!(state.learn(&heard(1, "10.0.0.11")), None, "the leaf's own address");
     assert_eq!(state.learn_counts().unreachable, 1);
-    // Another netdev names such a VTEP: that is no reason to take it here.
+    // Another netdev has an entry with such a VTEP. That does not make it acceptable here.
     let other = Vxlan { learning: false, ..vxlan_of(VNI + 1) };
     let via_bridge = FdbEntry { flags: 0x02, ..remote_of(31, mac(7), "172.16.0.5") };
     tell(

@@ -1,4 +1,4 @@
-//! The task against a real kernel, each test in a network namespace of its own. Needs root.
+//! The task with a real kernel, each test in a network namespace of its own. Needs root.
 //!
 //! ```text
 //!   spine (a veth peer, same namespace) ── up1   br10010 ── vx10010
@@ -31,9 +31,9 @@ const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 const VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 const MAC: &str = "02:00:00:00:00:01";
 
-/// How long anything may take.
+/// How long a test waits for a change.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Index of the vxlan netdev; those of the recorded FPM streams' leaf.
+/// Index of the vxlan netdev, as on the leaf of the recorded FPM streams.
 const VXLAN: u32 = 5;
 
 const LEAF: &str = "
@@ -56,7 +56,7 @@ const LEAF: &str = "
     neigh replace 10.1.0.1 lladdr 02:00:00:00:00:e1 dev up1
     route add 10.0.0.12/32 via 10.1.0.1";
 
-/// Runs `story` on a thread with a namespace of its own, in which everything it starts lives too.
+/// Runs `story` on a thread with its own network namespace.
 fn in_a_namespace<F: Future<Output = ()>>(story: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; this test needs root");
@@ -68,7 +68,7 @@ fn in_a_namespace<F: Future<Output = ()>>(story: impl FnOnce() -> F + Send + 'st
     }
 }
 
-/// Runs many `ip` or `bridge` commands at once, given one a line.
+/// Runs many `ip` or `bridge` commands in one process, one on each line.
 fn batch(program: &str, commands: &str) {
     let mut child =
         Command::new(program).args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -85,7 +85,7 @@ fn bridge(commands: &str) {
     batch("bridge", commands);
 }
 
-/// The task under test, and what it published last.
+/// The task under test, and its last publication.
 struct Leaf {
     published: watch::Receiver<Update>,
     status: watch::Receiver<Status>,
@@ -147,7 +147,7 @@ fn flood_list(update: &Update) -> usize {
     update.snapshot.vnis().map(|table| table.flood.len()).sum()
 }
 
-/// The interfaces by which frames go to the VTEP, with the gateways' MAC addresses.
+/// The interfaces of the next hops towards the VTEP, with the gateways' MAC addresses.
 fn ways(update: &Update) -> Vec<(u32, Option<MacAddr>)> {
     let vtep = update.snapshot.vteps().find(|vtep| vtep.address == VTEP);
     let hops = vtep.iter().flat_map(|vtep| vtep.paths.next_hops());
@@ -177,7 +177,7 @@ fn a_leaf_is_found_and_followed() {
             "fdb add {MAC} dev vx10010 dst {VTEP} self extern_learn\nfdb add {MAC} dev vx10010 master extern_learn"
         ));
         leaf.until("the remote MAC", |update| behind(update, MAC) == Some(VTEP)).await;
-        // The host moves here, and nobody has deleted the other entry yet.
+        // The host moves to a local port before the remote entry is deleted.
         bridge(&format!("fdb replace {MAC} dev hp1 master dynamic"));
         leaf.until("the local MAC", |update| behind(update, MAC).is_none()).await;
         bridge(&format!("fdb replace {MAC} dev vx10010 master extern_learn"));
@@ -215,7 +215,7 @@ fn a_leaf_is_found_and_followed() {
 fn nothing_is_taken_over_before_its_next_hops_are_resolved() {
     in_a_namespace(|| async {
         ip(LEAF);
-        // The other end is in this namespace too, and answers for its address all the same.
+        // The other end is in this namespace as well and answers for its address.
         std::fs::write("/proc/sys/net/ipv4/conf/all/accept_local", "1").unwrap();
         ip("link set up2 up
             link set spine2 up
@@ -230,7 +230,7 @@ fn nothing_is_taken_over_before_its_next_hops_are_resolved() {
         assert!(!ways(&first).iter().any(unknown), "{:?}", ways(&first));
         leaf.stop().await;
 
-        // One that never answers does not keep everything with the kernel.
+        // A next hop that never answers does not prevent the takeover.
         ip("address del 10.2.0.1/32 dev spine2
             neigh del 10.2.0.1 dev up2");
         let mut leaf = Leaf::start(Kernel::open().unwrap(), None);
@@ -255,20 +255,20 @@ fn routes_that_vanish_without_an_event_vanish_here() {
             }
         };
         leaf.until("the host route", by(&[2])).await;
-        // The peer's end: carrier goes, the route stays, and no frame may leave by the shorter
+        // The peer goes down: carrier is lost, the route stays, and no frame may use the shorter
         // prefix.
         ip("link set spine down");
         leaf.until("no carrier", by(&[])).await;
         ip("link set spine up");
         leaf.until("carrier", by(&[2])).await;
-        // One's own end: the kernel flushes the host route silently.
+        // The own end goes down: the kernel flushes the host route without a notification.
         ip("link set up1 down");
         leaf.until("the shorter prefix", by(&[3])).await;
         ip(
             "link set up1 up\nroute add 10.0.0.12/32 nexthop via 10.1.0.1 weight 3 nexthop via 10.2.0.1",
         );
         leaf.until("both", by(&[2, 3])).await;
-        // Of two next hops the kernel marks one dead, and revives it, without an event.
+        // The kernel marks one of two next hops dead, and live again, without a notification.
         ip("link set up1 down");
         leaf.until("one of both", by(&[3])).await;
         ip("link set up1 up");
@@ -322,8 +322,8 @@ fn an_unknown_gateway_is_resolved_by_the_kernel_and_checked_when_stale() {
             move |update: &Update| ways(update) == [(2, mac)]
         };
         leaf.until("the gateway's MAC", is("02:00:00:00:00:e2")).await;
-        // The gateway is replaced without a word. The kernel notices because it is asked to check a
-        // stale entry.
+        // The gateway is replaced without an announcement. The kernel notices because it is asked
+        // to check a stale entry.
         spine.ip("link set spine address 02:00:00:00:00:e3");
         ip("neigh replace 10.1.0.1 lladdr 02:00:00:00:00:e2 dev up1 nud stale");
         leaf.until("the gateway's new MAC", is("02:00:00:00:00:e3")).await;
@@ -338,7 +338,7 @@ fn an_unknown_gateway_is_resolved_by_the_kernel_and_checked_when_stale() {
 fn q18_lost_events_are_made_up_for_by_a_dump() {
     in_a_namespace(|| async {
         ip(LEAF);
-        // A buffer so small that a burst overruns it while the task is not looking.
+        // A receive buffer so small that a burst overruns it while the task does not read.
         let mut leaf = Leaf::start(Kernel::with_receive_buffer(2048).unwrap(), None);
         leaf.until("the VNI", |update| update.plan.vnis.contains_key(&VXLAN)).await;
         let entries: String = (0..3000u32)
@@ -379,8 +379,8 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         leaf.until_status("how to turn FPM on", |status| status.warnings.contains(&Warning::NoFpm))
             .await;
 
-        // What FRR 10.3 sent when a MAC was learned behind 10.0.0.12, on a leaf with the same
-        // interface indexes.
+        // What FRR 10.3 sent when a MAC address was learned behind 10.0.0.12, on a leaf with the
+        // same interface indices.
         let recorded = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../tests/fixtures/fpm/frr103-nhg-02-mac-only-learned.bin"
@@ -388,7 +388,7 @@ fn zebra_by_fpm_and_a_namespace_without_it() {
         let recorded = std::fs::read(recorded).expect("the recorded stream");
         let mut zebra = tokio::net::TcpStream::connect(address).await.unwrap();
         tokio::io::AsyncWriteExt::write_all(&mut zebra, &recorded).await.unwrap();
-        // The kernel has not got it, so nobody would take it back.
+        // The kernel does not have the entry and never deletes it, so only a dump removes it.
         leaf.until_status("the kernel to be asked", |status| status.swept.kernel == 1).await;
         let known = |count| {
             move |update: &Update| update.snapshot.vnis().all(|table| table.fdb.len() == count)
@@ -428,9 +428,9 @@ fn blackhole(prefix: Ipv4Addr) -> Vec<u8> {
     [&[1, 1, 0, 40][..], &message].concat()
 }
 
-/// A connection from a socket of this user's.
+/// A connection whose socket belongs to this user.
 fn connect_as(uid: u32, address: SocketAddr) -> std::net::TcpStream {
-    // The file system's user belongs to the thread, and sockets to the file system's user.
+    // A thread has its own file system user, to which its sockets belong.
     let connect = move || {
         nix::unistd::setfsuid(uid.into());
         std::net::TcpStream::connect(address).unwrap()
@@ -451,7 +451,7 @@ fn strangers_tell_no_routes() {
         let _ = stranger.write_all(&blackhole(VTEP));
         leaf.until_status("a refusal", |status| status.fpm_refused == 1).await;
         assert_eq!(leaf.status.borrow().fpm, SourceState::Disconnected);
-        // The same from root changes the route: the frame is well-formed.
+        // The same frame from root changes the route, so the frame is well-formed.
         let mut zebra = connect_as(0, ADDRESS);
         zebra.write_all(&blackhole(VTEP)).unwrap();
         leaf.until_status("zebra", |status| status.fpm == SourceState::Live).await;
@@ -505,8 +505,8 @@ fn an_address_that_another_process_has_is_tried_again() {
     });
 }
 
-/// zebra before 8.4.7 crashes when it connects while it knows a router MAC, so nobody may listen
-/// then.
+/// zebra before 8.4.7 crashes when it connects while it knows a router MAC address. Therefore the
+/// server must not listen then.
 #[test]
 fn fpm_is_not_listened_for_while_a_router_mac_is_known() {
     in_a_namespace(|| async {
@@ -527,7 +527,7 @@ fn fpm_is_not_listened_for_while_a_router_mac_is_known() {
         .await;
         drop(std::net::TcpStream::connect(address).expect("listened for again"));
 
-        // Nobody is connected when it becomes known again.
+        // No client is connected when it becomes known again.
         ip("neigh add 10.0.0.12 lladdr 02:50:00:00:00:02 dev br10010 extern_learn nud noarp");
         leaf.until_status("FPM held back again", held_back).await;
         assert!(std::net::TcpStream::connect(address).is_err(), "nobody may listen");

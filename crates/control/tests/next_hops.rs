@@ -1,4 +1,5 @@
-//! The choice among next hops: who moves when one is lost or comes back, and who is not chosen.
+//! The choice among next hops: which flows move when one is lost or returns, and which is not
+//! chosen.
 
 mod world;
 
@@ -16,8 +17,7 @@ const INCOMPLETE: u16 = 0x01;
 const REACHABLE: u16 = 0x02;
 const FAILED: u16 = 0x20;
 
-/// A leaf with three uplinks, each to a gateway of its own, towards [`VTEP`] and as many more VTEPs
-/// as are named.
+/// A leaf with three uplinks, each with its own gateway, towards [`VTEP`] and the VTEPs in `vteps`.
 fn three_uplinks(settings: Settings, vteps: &[&str]) -> State {
     let mut state = state_with(settings);
     tell(&mut state, leaf());
@@ -120,7 +120,7 @@ fn a_gateway_that_does_not_answer_is_not_used_while_others_do() {
     let failed = dealt(&state.build());
     assert!(!failed.contains(&UP2));
     assert!(moved(&before, &failed).iter().all(|(from, _)| *from == UP2));
-    // It is asked for again, and frames do not wait for the answer.
+    // It is asked for again, but frames do not wait for the answer.
     let up2 = Adjacency { ifindex: UP2, address: ip("10.2.0.1") };
     assert_eq!(state.resolve_due(Instant::now() + Duration::from_secs(60)), [up2]);
     tell(&mut state, [gateway(INCOMPLETE, None)]);
@@ -154,13 +154,13 @@ fn a_gateway_that_changes_its_mac_address_keeps_its_flows() {
     assert_eq!(dealt(&update), before);
 }
 
-/// BGP unnumbered over two uplinks: the kernel's next hops name the neighbours' link-local
+/// BGP unnumbered over two uplinks: the kernel's next hops have the neighbours' link-local
 /// addresses.
 fn unnumbered() -> State {
     let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
     for (ifindex, last) in [(UP1, 1), (UP2, 2)] {
         tell(&mut state, [neighbour(ifindex, &format!("fe80::{last}"), mac(0xe0 + last))]);
-        // zebra gives it to the kernel, whether its routes name it or not.
+        // zebra writes this neighbour into the kernel, whether its routes use it or not.
         tell(&mut state, [neighbour(ifindex, "169.254.0.1", mac(0xe0 + last))]);
     }
     tell(&mut state, [kernel_route(&[(UP1, "fe80::1"), (UP2, "fe80::2")])]);
@@ -173,7 +173,7 @@ fn kernel_route(hops: &[(u32, &str)]) -> Message {
     Message::Route(New, netlink::Route { replace: true, ..route("10.0.0.0/24", &hops) })
 }
 
-/// zebra's FPM messages name 169.254.0.1 on each uplink.
+/// zebra's FPM messages have 169.254.0.1 on each uplink.
 fn zebra_says(state: &mut State, uplinks: &[u32]) {
     let hops: Vec<RouteNextHop> =
         uplinks.iter().map(|ifindex| via(*ifindex, "169.254.0.1")).collect();
@@ -211,7 +211,7 @@ fn a_flap_of_an_unnumbered_uplink_moves_its_flows_only_and_brings_them_back_with
         zebra_says(&mut state, &[other]);
         assert!(dealt(&state.build()).iter().all(|ifindex| *ifindex == other));
         tell(&mut state, [link(up(flapping))]);
-        // FRR 8.4.4 tells the kernel nothing of it any more.
+        // FRR 8.4.4 does not give it to the kernel any more.
         zebra_says(&mut state, &[flapping, other]);
         let back = state.build();
         assert_eq!(
@@ -231,7 +231,7 @@ fn where_the_kernel_names_what_zebra_names_it_is_shown() {
     let mut state = unnumbered();
     let before = dealt(&state.build());
     tell(&mut state, [kernel_route(&[(UP1, "169.254.0.1"), (UP2, "169.254.0.1")])]);
-    // An object that no route names.
+    // A next-hop object that no route uses.
     tell(&mut state, [object(7, netlink::NextHopKind::Single(via(UP1, "fe80::1")))]);
     state.fpm_connected();
     zebra_says(&mut state, &[UP1, UP2]);
@@ -250,7 +250,7 @@ fn a_neighbour_with_another_link_local_address_gets_the_same_flows() {
 
 #[test]
 fn an_ipv6_gateway_of_ipv4_routes_is_asked_for_fails_and_returns() {
-    // RFC 8950: BGP unnumbered. Every router may be fe80::1 on its own link.
+    // RFC 8950: BGP unnumbered. Every router may have fe80::1 on its link.
     let mut state = told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]));
     tell(&mut state, [add_route("10.0.0.0/24", &[via(UP1, "fe80::1"), via(UP2, "fe80::1")])]);
     state.build();
@@ -292,7 +292,7 @@ fn vteps_that_are_reached_alike_share_their_paths() {
     carrier(&mut state, false);
     assert!(shared(&state.build()));
     carrier(&mut state, true);
-    // One that is new is where the others are again.
+    // A new VTEP shares the next hops of the others again.
     tell(&mut state, [remote(New, mac(9), "10.0.0.19")]);
     assert!(shared(&state.build()));
 }

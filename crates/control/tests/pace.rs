@@ -1,5 +1,5 @@
-//! How often the task publishes while changes come faster than it can. Needs root, for a network
-//! namespace.
+//! How often the task publishes while changes arrive faster than it can build. Needs root, for a
+//! network namespace.
 
 #![allow(
     clippy::expect_used,
@@ -22,7 +22,7 @@ use nix::sched::{CloneFlags, unshare};
 use tokio::sync::{mpsc, watch};
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2620);
-/// What a publication takes here.
+/// Duration of a publication in this test.
 const COST: Duration = Duration::from_millis(10);
 const FRAMES: u32 = 20_000;
 
@@ -37,7 +37,8 @@ fn frame(number: u32) -> Vec<u8> {
     [&[1, 1, 0, length + 4][..], &header, &neighbour, &vtep, &mac].concat()
 }
 
-/// A storm of frames is not published in small pieces, each of which costs as much as a large one.
+/// Under load, frames are not published in small pieces, each of which costs as much as a large
+/// one.
 #[test]
 fn publications_take_half_of_the_time_at_most() {
     let story = || {
@@ -73,13 +74,13 @@ fn publications_take_half_of_the_time_at_most() {
         let (start, before) = (Instant::now(), published.load(Ordering::Relaxed));
         fpm::replay(&recording[..], ADDRESS, None).expect("vtepd's side reads everything");
         let (time, made) = (start.elapsed(), published.load(Ordering::Relaxed) - before);
-        // One may have been due at the start, and one may have been under way at the end.
+        // One may have been due at the start, and one may have been in progress at the end.
         let allowed = time.as_millis() / (2 * COST).as_millis() + 2;
         assert!(u128::from(made) <= allowed, "{made} publications in {time:?}");
         ask.blocking_send(Request::Shutdown).unwrap();
         task.join().unwrap().unwrap();
     };
-    // Namespaces are of threads.
+    // A network namespace belongs to a thread.
     if let Err(panic) = std::thread::spawn(story).join() {
         std::panic::resume_unwind(panic);
     }

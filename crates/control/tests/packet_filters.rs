@@ -79,7 +79,7 @@ fn a_rule_for_a_vtep_counts_while_that_is_a_remote_one() {
     );
     tell(&mut state, [remote(Delete, mac(2), "10.0.0.13")]);
     assert_eq!(left(&mut state), None);
-    // Nothing is sent without a remote VTEP, whatever another VNI has.
+    // Without a remote VTEP nothing is sent, whatever VTEPs another VNI has.
     tell(&mut state, [link(bridge(20, "br2")), link(vxlan(21, 20, vxlan_of(VNI + 1)))]);
     tell(&mut state, [Message::Fdb(New, remote_of(21, mac(3), "10.0.0.12"))]);
     state.set_packet_filters(filters([chain(RuleHook::Output, vec![])]));
@@ -103,7 +103,7 @@ fn a_rule_for_an_interface_counts_while_that_is_an_uplink() {
     assert_eq!(left(&mut state), None);
 }
 
-/// Chains that call one another often are followed once each.
+/// Chains that jump to one another often are followed once each.
 #[test]
 fn many_jumps_take_no_time() {
     let rule = |effect| PacketRule { handle: 1, tests: vec![Test::Unknown], effect };
@@ -120,7 +120,7 @@ fn many_jumps_take_no_time() {
     };
     let last = RuleChain { rules: vec![rule(Effect::Accept)], ..jumps(15) };
     let mut state = leaf_and_vtep();
-    // 100^15 ways.
+    // There are 100^15 paths.
     state.set_packet_filters(filters((0..15).map(jumps).chain([last])));
     assert_eq!(left(&mut state), None);
 }
@@ -154,7 +154,7 @@ fn packets_are_taken_from_vteps_whose_route_uses_the_uplink() {
     // A dump without the values.
     state.resync(Dump::ReversePathFilters, vec![filter(-1, 0), filter(UP1 as i32, 0)]);
     assert_eq!(checked(&mut state), []);
-    // Other rules may send packets back another way.
+    // Other rules may change the reverse route.
     tell(&mut state, [filter(UP1 as i32, 1)]);
     assert_eq!(checked(&mut state), [(UP1, vtep)]);
     let other = Rule { priority: 5, input: Some("eth9".to_owned()), ..Rule::defaults()[1].clone() };

@@ -1,5 +1,5 @@
-//! Whatever the order in which the sources speak, repeat themselves and are lost: in the end the
-//! tables say what the sources last meant, and the bypass goes by what the bridge has.
+//! In any order of messages, repetitions and losses, the tables finally have what the sources
+//! reported last. The bypass has what the bridge has.
 
 #![allow(
     clippy::indexing_slicing,
@@ -21,35 +21,35 @@ use tables::Place;
 use wire::MacAddr;
 use world::*;
 
-/// What happens on the leaf. Numbers choose MAC addresses, VTEPs and prefixes out of a few.
+/// What happens on the leaf. Numbers select one of a few MAC addresses, VTEPs and prefixes.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The kernel's vxlan FDB gains or changes an entry; zebra may have told the same.
+    /// The kernel's vxlan FDB gains or changes an entry. zebra may have reported the same.
     Learn {
         mac: u8,
         vtep: u8,
         by_zebra: bool,
     },
-    /// The kernel's vxlan FDB loses an entry; zebra may tell so, too.
+    /// The kernel's vxlan FDB loses an entry. zebra may report that as well.
     Withdraw {
         mac: u8,
         by_zebra: bool,
     },
-    /// A host appears on the bridge's own port.
+    /// A host appears on the bridge's host port.
     Appear {
         mac: u8,
     },
-    /// It ages out.
+    /// Its entry ages out.
     Age {
         mac: u8,
     },
-    /// A host appears on the bridge's own port while somebody moves it to the vxlan netdev, or
-    /// back: the events come in the wrong order.
+    /// A host appears on the host port while zebra moves it to the vxlan netdev, or the other way
+    /// round. The notifications arrive in the wrong order.
     Meet {
         mac: u8,
         here: bool,
     },
-    /// The bridge's port can do nothing but forward, or something else.
+    /// The bridge's host port is isolated, or is not any more.
     Port {
         isolated: bool,
     },
@@ -57,7 +57,7 @@ enum Step {
         vtep: u8,
         on: bool,
     },
-    /// The weight of each uplink; one without weight is none.
+    /// The weight of each uplink. An uplink without weight is not used.
     Route {
         prefix: u8,
         weights: (u8, u8),
@@ -75,29 +75,29 @@ enum Step {
         address: u8,
         mac: Option<u8>,
     },
-    /// Something happens to the vxlan netdev itself.
+    /// The vxlan netdev itself changes.
     Netdev(Change),
-    /// The state hears what the kernel said so far: this many messages, each of them twice perhaps.
+    /// The state receives this many waiting messages of the kernel, each of them once or twice.
     HearKernel {
         messages: usize,
         twice: bool,
     },
-    /// And the same of zebra's frames.
+    /// The same for zebra's frames.
     HearZebra {
         frames: usize,
         twice: bool,
     },
-    /// The kernel's events are lost up to now, and everything is dumped.
+    /// The kernel's waiting notifications are lost, and everything is dumped.
     Overrun,
-    /// zebra's connection ends, if it has one.
+    /// zebra's connection ends, if there is one.
     Disconnect,
-    /// It comes back, with a replay of its routes.
+    /// zebra connects again and replays its routes.
     Connect,
-    /// Seconds pass in silence.
+    /// This many seconds pass without messages.
     Wait {
         seconds: u64,
     },
-    /// The state is asked for tables in the middle.
+    /// A publication is built in between.
     Build,
 }
 
@@ -108,7 +108,7 @@ enum Change {
     Up,
     LeaveBridge,
     JoinBridge,
-    /// Deleted and made anew, with another index and without entries.
+    /// Deleted and created again, with another index and without entries.
     Recreate,
 }
 
@@ -151,13 +151,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 const VTEPS: [&str; 4] = ["10.0.0.12", "10.0.0.13", "10.0.1.14", "10.0.1.15"];
 const PREFIXES: [&str; 4] = ["10.0.0.12/32", "10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/16"];
 
-/// The leaf itself: what is true, and what was said of it that the state has not heard.
+/// The leaf: its true state, and the messages that the state under test has not received yet.
 struct Leaf {
     kernel: BTreeMap<MacAddr, &'static str>,
     zebra: BTreeMap<MacAddr, &'static str>,
-    /// Where the bridge has addresses: on its own port, or on the vxlan netdev.
+    /// Where the bridge has addresses: on its host port, or on the vxlan netdev.
     bridged: BTreeMap<MacAddr, u32>,
-    /// Of the bridge's own port.
+    /// Whether the bridge's host port is isolated.
     isolated: bool,
     flood: BTreeSet<&'static str>,
     routes: BTreeMap<&'static str, (u8, u8)>,
@@ -234,14 +234,14 @@ impl Leaf {
         self.bridged.get(&mac) == Some(&HOST)
     }
 
-    /// A port of the bridge leaves it, and takes its addresses along.
+    /// A port leaves the bridge, which removes the port's addresses.
     fn flush(&mut self, port: u32) {
         let gone = self.bridged.iter().filter(|(_, on)| **on == port);
         self.kernel_says.extend(gone.map(|(mac, port)| bridged(Delete, *port, *mac)));
         self.bridged.retain(|_, on| *on != port);
     }
 
-    /// What the bypass goes by in the end.
+    /// The places that the bypass finally has.
     fn expected_places(&self, slot: tables::Slot) -> BTreeSet<Place> {
         if self.isolated || !self.is_taken() {
             return BTreeSet::new();
@@ -284,14 +284,14 @@ impl Leaf {
         }
     }
 
-    /// What zebra says while it is connected.
+    /// What zebra sends while it is connected.
     fn zebra_says(&mut self, frame: Vec<Message>) {
         if self.connected {
             self.zebra_frames.push(frame);
         }
     }
 
-    /// What is forwarded by in the end.
+    /// The entries that are finally used for forwarding.
     fn expected_fdb(&self) -> BTreeMap<MacAddr, Ipv4Addr> {
         let mut fdb = BTreeMap::new();
         for (mac, vtep) in self.zebra.iter().chain(&self.kernel) {
@@ -301,14 +301,14 @@ impl Leaf {
         fdb
     }
 
-    /// The interfaces by which frames go to a VTEP, with their weights.
+    /// The interfaces of the next hops towards a VTEP, with their weights.
     fn expected_hops(&self, vtep: &str) -> Vec<(u32, u16)> {
         let matching = |prefix: &&str| {
             let (network, length) = prefix.split_once('/').unwrap();
             let shift = 32 - length.parse::<u32>().unwrap();
             v4(vtep).to_bits() >> shift == v4(network).to_bits() >> shift
         };
-        // PREFIXES lists longer ones first; zebra's version comes first while it lives.
+        // PREFIXES has longer ones first. zebra's version comes first while its next hops are live.
         for prefix in PREFIXES.iter().filter(|prefix| matching(prefix)) {
             let candidates = [self.zebra_routes.get(prefix), self.routes.get(prefix)];
             let mut known = candidates.into_iter().flatten().peekable();
@@ -322,7 +322,7 @@ impl Leaf {
         vec![]
     }
 
-    /// What the uplinks that have carrier get, in lowest terms.
+    /// The weights of the uplinks that have carrier, in lowest terms.
     fn live(&self, (one, two): (u8, u8)) -> Vec<(u32, u16)> {
         let all = [(UP1, u16::from(one)), (UP2, u16::from(two))];
         let live: Vec<_> = all
@@ -338,7 +338,7 @@ impl Leaf {
     }
 }
 
-/// A route by the uplinks that have weight.
+/// A route over the uplinks that have weight.
 fn hops(prefix: &str, (one, two): (u8, u8)) -> Message {
     let hops = [(UP1, "10.1.0.1", one), (UP2, "10.2.0.1", two)].map(|(uplink, gateway, weight)| {
         netlink::RouteNextHop { weight: weight.into(), ..via(uplink, gateway) }
@@ -377,7 +377,7 @@ fn run(steps: Vec<Step>) {
             state.build();
             follow(&mut places, &mut state);
         }
-        // The run loop verifies what may have changed silently at once, here as there.
+        // As the run loop does: dumps what may have changed without a notification.
         resync_doubtful(&truth, &mut state);
     }
     happen(&mut truth, &mut state, &Step::Connect, now);
@@ -385,7 +385,7 @@ fn run(steps: Vec<Step>) {
     for frame in truth.zebra_frames.drain(..) {
         state.apply_fpm(frame, now);
     }
-    // A last frame, lest a session that said nothing never ends its replay.
+    // A last frame, because a session without frames never ends its replay.
     state.apply_fpm(vec![Message::Other(0)], now);
     state.tick(now + Duration::from_secs(5));
     resync_doubtful(&truth, &mut state);
@@ -431,7 +431,7 @@ fn resync_doubtful(truth: &Leaf, state: &mut State) {
     }
 }
 
-/// As steering does: what has left goes first.
+/// As steering does: removals come first.
 fn follow(places: &mut BTreeSet<Place>, state: &mut State) {
     let changes = state.take_places();
     for left in changes.iter().filter(|change| !change.there) {
@@ -444,7 +444,7 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
     match *step {
         Step::Learn { mac: number, vtep, by_zebra } => {
             let (mac, vtep) = (mac(number), VTEPS[usize::from(vtep)]);
-            // In a bridge or not, it is no host's here any more.
+            // With or without a bridge, it is no local host any more.
             let was = truth.bridged.remove(&mac);
             if truth.netdev.master.is_some() {
                 truth.bridged.insert(mac, truth.netdev.ifindex);
@@ -466,8 +466,8 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
                     truth.bridged.remove(&mac);
                     truth.kernel_says.push(bridged(Delete, truth.netdev.ifindex, mac));
                 }
-                // zebra says nothing of a remote MAC that becomes local: the kernel's word counts
-                // for both.
+                // zebra sends nothing for a remote MAC address that becomes local. The kernel's
+                // notification counts for both.
                 truth.kernel_says.push(truth.remote(Delete, mac, vtep));
                 if truth.zebra.remove(&mac).is_some() && by_zebra {
                     truth.zebra_says(vec![truth.zebra_mac(Delete, mac, vtep)]);
@@ -509,7 +509,7 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             let prefix = PREFIXES[usize::from(prefix)];
             truth.routes.insert(prefix, weights);
             truth.kernel_says.push(hops(prefix, weights));
-            // zebra's route is the kernel's, or there is none of zebra's.
+            // zebra's route is the same as the kernel's, or there is none of zebra's.
             if by_zebra {
                 truth.zebra_routes.insert(prefix, weights);
                 truth.zebra_says(vec![del_route(prefix, &[]), hops(prefix, weights)]);
@@ -560,8 +560,8 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
             }
         }
         Step::Overrun => {
-            // Some of what was lost is heard late and twice, as after a dump that began before it
-            // was said.
+            // Some of the lost notifications arrive late and twice, as after a dump that began
+            // before them.
             let late = truth.kernel_says.split_off(truth.kernel_says.len() / 2);
             truth.kernel_says.clear();
             for what in Dump::ALL {
@@ -572,7 +572,7 @@ fn happen(truth: &mut Leaf, state: &mut State, step: &Step, now: Instant) {
         Step::Disconnect => {
             if std::mem::take(&mut truth.connected) {
                 state.fpm_disconnected(now);
-                // What was under way died with the connection.
+                // Frames in flight are lost with the connection.
                 truth.zebra_frames.clear();
             }
         }
@@ -602,7 +602,7 @@ fn change_netdev(truth: &mut Leaf, change: Change) {
         Change::JoinBridge => netdev.master = Some(BRIDGE),
         Change::Recreate => {
             truth.kernel_says.push(Message::Link(Delete, netdev.clone()));
-            // Above all others.
+            // Higher than all other indices.
             netdev.ifindex = netdev.ifindex.max(HOST) + 1;
             truth.kernel.clear();
             truth.flood.clear();

@@ -77,7 +77,7 @@ fn the_reference_of_events_is_up_to_date() {
     );
 }
 
-/// The table and the function that names an event's kind say the same.
+/// The table and the function `kind` have the same kinds of events.
 #[test]
 fn the_table_of_events_has_every_kind() {
     let source = include_str!("../src/events.rs");

@@ -1,4 +1,4 @@
-//! A publication costs what changed, not what is known.
+//! The cost of a publication depends on what changed, not on the size of the tables.
 
 #![allow(clippy::indexing_slicing, reason = "a test's helpers may fail it")]
 

@@ -1,5 +1,4 @@
-//! Which vxlan netdevs are taken over, on which terms, and what is named as the reason where they
-//! are not.
+//! Which vxlan netdevs are taken over, with which configuration, and the reasons for the others.
 
 mod world;
 
@@ -14,12 +13,12 @@ use tables::{DontFragment, Slot, Tos, Ttl};
 use wire::MacAddr;
 use world::*;
 
-/// Why a leaf whose one vxlan netdev has these attributes leaves it to the kernel.
+/// Why a leaf with these attributes of its only vxlan netdev leaves it to the kernel.
 fn left_for(attributes: Vxlan) -> Option<KernelOnlyReason> {
     why_left(&told(leaf_with(attributes)).build(), VXLAN)
 }
 
-/// The same leaf with the link of its vxlan netdev, or of its bridge, changed.
+/// The same for a leaf whose vxlan netdev or bridge has this link.
 fn left_with(changed: Link) -> Option<KernelOnlyReason> {
     why_left(&told(leaf().into_iter().chain([link(changed)])).build(), VXLAN)
 }
@@ -30,8 +29,8 @@ fn left_by(settings: Settings) -> Option<KernelOnlyReason> {
     why_left(&state.build(), VXLAN)
 }
 
-/// Why a leaf with one more FDB entry leaves its VNI to the kernel; without that entry it must take
-/// it again.
+/// Why a leaf with one more FDB entry leaves its VNI to the kernel. Without the entry the VNI must
+/// be taken over again.
 fn left_by_entry(entry: &FdbEntry) -> Option<KernelOnlyReason> {
     let mut state = told(leaf());
     tell(&mut state, [Message::Fdb(New, entry.clone())]);
@@ -415,7 +414,7 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);
     assert_eq!(*state.build().missing, BTreeSet::from([vni(VNI), vni(10097)]));
 
-    // Settings of its own name a VNI, too, but for one that is not to be taken over.
+    // VNIs with settings of their own are expected as well, except excluded ones.
     let vnis = [10095, 10096].map(|number| (vni(number), VniSettings::default()));
     let own = Settings { vnis: vnis.into(), exclude: [vni(10095)].into(), ..Settings::default() };
     state.reload(own.clone(), Namespace::default());
@@ -424,7 +423,7 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10094)]));
 }
 
-/// Steering takes frames before the root queueing discipline of the netdev.
+/// Redirected frames do not pass the root queueing discipline of the netdev.
 #[test]
 fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_goes() {
     let qdisc = |kind: &str| Qdisc { ifindex: VXLAN, kind: kind.into() };
@@ -445,18 +444,18 @@ fn a_netdev_whose_queueing_discipline_delays_or_drops_frames_is_left_until_it_go
             "{kind}"
         );
     }
-    // On another interface it is not the netdev's.
+    // The queueing discipline of another interface does not matter.
     let mut state = told(leaf());
     tell(&mut state, [Message::Qdisc(New, Qdisc { ifindex: UP1, kind: "tbf".into() })]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
 }
 
-/// How many entries are left after a deletion, only a dump tells.
+/// After a deletion, only a dump shows how many entries are left.
 #[test]
 fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     let mdb = |operation, ifindex| Message::Mdb(operation, Mdb { ifindex, entries: 1 });
     let mut state = State::new(Settings::default(), Namespace::default());
-    // The dump of links comes first, but an event may precede it.
+    // The dump of links comes first, but a notification may precede it.
     tell(&mut state, [mdb(New, VXLAN)]);
     tell(&mut state, leaf());
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
@@ -471,11 +470,11 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     );
     assert_eq!(state.resync(Dump::Mdb, vec![]).swept, 1);
     assert_eq!(why_left(&state.build(), VXLAN), None);
-    // Those of a bridge are the bridge's affair.
+    // Multicast entries of a bridge do not matter.
     tell(&mut state, [mdb(New, BRIDGE), mdb(Delete, BRIDGE)]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
     assert!(!state.take_doubtful().contains(&Dump::Mdb));
-    // Another netdev may get the number.
+    // Another netdev may get the index.
     tell(&mut state, [mdb(New, VXLAN)]);
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
     tell(&mut state, [Message::Link(Delete, vxlan(VXLAN, BRIDGE, base()))]);

@@ -1,5 +1,4 @@
-//! The way to a VTEP: routes of two sources, next-hop objects, interfaces that come and go,
-//! neighbours.
+//! The route to a VTEP: routes of two sources, next-hop objects, link state, neighbours.
 
 mod world;
 
@@ -12,7 +11,7 @@ use world::*;
 
 const VTEP: &str = "10.0.0.12";
 
-/// A leaf with one remote MAC behind [`VTEP`], that heard these as well.
+/// A leaf with one remote MAC address behind [`VTEP`], after these messages.
 fn towards_vtep(messages: impl IntoIterator<Item = Message>) -> State {
     told(leaf().into_iter().chain([remote(New, mac(1), VTEP)]).chain(messages))
 }
@@ -25,7 +24,7 @@ fn uplinks(state: &mut State) -> Vec<u32> {
     state.build().plan.uplinks.iter().map(|uplink| uplink.ifindex).collect()
 }
 
-/// zebra is there and its replay has ended.
+/// zebra is connected and its replay has ended.
 fn zebra_live(state: &mut State, messages: impl IntoIterator<Item = Message>) {
     let now = Instant::now();
     state.fpm_connected();
@@ -117,7 +116,7 @@ fn a_blackhole_is_no_path_and_hides_shorter_prefixes() {
 fn a_dead_next_hop_is_pruned_whatever_the_routes_say() {
     let mut state = towards_vtep(underlay());
     assert_eq!(reached_by(&mut state), [UP1, UP2]);
-    // zebra 10.3 with next-hop groups says nothing at all when carrier goes.
+    // zebra 10.3 with next-hop groups sends nothing when carrier is lost.
     tell(&mut state, [link(no_carrier(ethernet(UP1, "up1")))]);
     assert_eq!(reached_by(&mut state), [UP2]);
     assert_eq!(
@@ -143,7 +142,7 @@ fn an_interface_that_goes_down_loses_its_routes_until_the_kernel_tells_them_agai
     state.build();
     state.take_doubtful();
     tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
-    // The kernel flushed the host route without an event, and falls back to the shorter prefix.
+    // The kernel flushed the host route without a notification and uses the shorter prefix.
     assert_eq!(reached_by(&mut state), [UP2]);
     let doubtful = state.take_doubtful();
     for dump in [Dump::Routes, Dump::NextHops, Dump::Neighbours] {
@@ -171,8 +170,8 @@ fn a_leaf_that_lost_its_fabric_does_not_leave_by_its_management_network() {
     assert!(reached_by(&mut state).is_empty());
 }
 
-/// The default route is followed like any other, and what it leads to is told apart, also where it
-/// leads only to a gateway.
+/// The default route is followed like any other. Its next hops are marked, also if it leads to a
+/// gateway only.
 #[test]
 fn what_only_a_default_route_leads_to_is_known() {
     let by_default = |state: &mut State| {
@@ -184,23 +183,23 @@ fn what_only_a_default_route_leads_to_is_known() {
     let mut state = towards_vtep([add_route("0.0.0.0/0", &[via(UP2, "192.0.2.1")])]);
     assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
     assert_eq!(uplinks(&mut state), [UP2], "what comes from there is taken, too");
-    // A route of its own, however short, and its end.
+    // A route of its own, even a short one, and its end.
     let own = [via(UP1, "10.1.0.1")];
     tell(&mut state, [add_route("0.0.0.0/1", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
     tell(&mut state, [del_route("0.0.0.0/1", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
-    // A gateway that is looked up in turn, and found by the default route alone.
+    // A recursive gateway that only the default route leads to.
     let recursive = [via(0, "10.9.0.1"), via(UP1, "10.1.0.1")];
     tell(&mut state, [add_route("10.0.0.0/24", &recursive)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false), (UP2, true)], vec![v4(VTEP)]));
     tell(&mut state, [del_route("10.0.0.0/24", &recursive)]);
-    // The interface is down: the kernel flushes the route to the VTEP, and takes the default route.
+    // The interface is down: the kernel flushes the route to the VTEP and uses the default route.
     tell(&mut state, [add_route("10.0.0.0/24", &own)]);
     assert_eq!(by_default(&mut state), (vec![(UP1, false)], vec![]));
     tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
     assert_eq!(by_default(&mut state), (vec![(UP2, true)], vec![v4(VTEP)]));
-    // Nobody names the VTEP any more.
+    // No entry refers to the VTEP any more.
     tell(&mut state, [remote(Delete, mac(1), VTEP), flood(Delete, VTEP)]);
     assert!(state.build().by_default.is_empty());
 }
@@ -229,7 +228,7 @@ fn zebras_routes_alone_are_enough_and_one_frame_is_one_change() {
     let mut state = towards_vtep([]);
     zebra_live(&mut state, [add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1")])]);
     assert_eq!(reached_by(&mut state), [UP1]);
-    // 8.4.4 updates by a delete and an add in one frame.
+    // FRR 8.4.4 updates by a deletion and an addition in one frame.
     let update = [del_route("10.0.0.0/24", &[]), add_route("10.0.0.0/24", &[via(UP2, "10.2.0.1")])];
     zebra(&mut state, update);
     assert_eq!(reached_by(&mut state), [UP2]);
@@ -311,7 +310,7 @@ fn a_gateway_without_an_interface_is_looked_up_in_turn() {
         [ip("10.9.0.1"), ip("10.2.0.1")],
         "on-link through the one, through a gateway by the other"
     );
-    // A loop ends.
+    // A loop of recursive routes resolves to no next hop.
     tell(
         &mut state,
         [Message::Route(
@@ -404,7 +403,8 @@ fn a_neighbour_is_used_while_it_is_valid_and_asked_for_when_it_is_not() {
     assert_eq!(resolved(&mut state), Some(mac(0xe1)));
     assert_eq!(state.resolve_due(at(60_000)), []);
     assert_eq!(state.wake_at(), None);
-    // Stale is still valid, but the kernel does not check it for frames that it does not send.
+    // A stale entry is still valid, but the kernel does not check it for frames that it does not
+    // send.
     tell(&mut state, [is(Some(mac(0xe1)), 0x04)]);
     assert!(!state.is_dirty());
     assert_eq!(state.resolve_due(at(61_000)), [adjacency]);

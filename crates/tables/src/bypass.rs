@@ -1,5 +1,4 @@
-//! The bypass: frames that go straight from hosts' bridge ports to the worker, and from there to
-//! hosts.
+//! The bridge bypass: frames between host ports and workers that do not pass the kernel bridge.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use wire::MacAddr;
 
 use crate::snapshot::Slot;
 
-/// A port of a bridge in which hosts' frames may skip it.
+/// A host port whose frames may use the bridge bypass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BypassPort {
     /// Interface index.
@@ -18,35 +17,34 @@ pub struct BypassPort {
     pub netdev: u32,
     /// The slot of its bridge's VNI.
     pub slot: Slot,
-    /// Longest Ethernet frame, in bytes with header, that both the vxlan netdev and the underlay
-    /// let through.
+    /// Longest Ethernet frame that both the vxlan netdev and the underlay forward, in bytes, with
+    /// header.
     pub frame_limit: u32,
-    /// Whether frames of its hosts may skip the bridge. If not, its hook only listens: who speaks
-    /// there has come, for all that is known, and must not be sought behind a VTEP by the other
-    /// ports any more.
+    /// Whether frames from its hosts may use the bypass. If not, its program only watches source
+    /// addresses: a host that sends here may have moved, so the other ports must not look for it
+    /// behind a VTEP.
     pub sends: bool,
-    /// Whether frames for its hosts may skip the bridge, too, if it sends: not where the bridge
-    /// learns from what the VNI's frames bring, nor where a queueing discipline of the port does
-    /// something to single packets.
+    /// Whether frames for its hosts may use the bypass, if `sends` is set. Not if the bridge learns
+    /// from the vxlan netdev, nor if the port's queueing discipline shapes or impairs packets.
     pub delivers: bool,
-    /// The port's MTU in bytes. Longer packets for its hosts go by the bridge, which may fragment
+    /// The port's MTU in bytes. Longer packets for its hosts pass the bridge, which may fragment
     /// them.
     pub mtu: u32,
-    /// How often the bridge has to see a frame of each host that is talking: well within its ageing
+    /// How often one frame of each active host passes the bridge. Well below the bridge's ageing
     /// time.
     pub refresh: Duration,
 }
 
-/// A bridge port to which frames may be sent past the bridge.
+/// A bridge port to which workers may send frames without the bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpenPort {
     /// Interface index.
     pub ifindex: u32,
-    /// The port's MTU in bytes. Longer packets go by the bridge.
+    /// The port's MTU in bytes. Longer packets pass the bridge.
     pub mtu: u32,
 }
 
-/// Where a MAC address is that the bypass goes by.
+/// The location of a MAC address, for the bridge bypass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// The bridge has it on this port.
@@ -56,7 +54,7 @@ pub enum Place {
         /// The MAC address.
         mac: MacAddr,
     },
-    /// The bridge has it behind the vxlan netdev, and the VNI's FDB behind a VTEP.
+    /// The bridge has it behind the vxlan netdev, and the FDB of the VNI behind a VTEP.
     Remote {
         /// The VNI's slot.
         slot: Slot,
@@ -65,10 +63,10 @@ pub enum Place {
     },
 }
 
-/// An address came to a place, or left it.
+/// A MAC address has appeared at a location or has left it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlaceChange {
-    /// The place.
+    /// The location.
     pub place: Place,
     /// Whether it is there now.
     pub there: bool,

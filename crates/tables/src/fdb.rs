@@ -1,12 +1,10 @@
-//! MAC addresses of one VNI, and what each is behind: remote ones a VTEP, hosts a port of the
-//! bridge.
+//! The MAC addresses of one VNI: remote ones with their VTEP, local ones with their bridge port.
 //!
-//! A hash table in chunks, each copied when it is first changed after the table was cloned: a
-//! snapshot of 100,000 addresses costs a pointer, and the change of one of them a chunk and the
-//! list of chunks. Chunks are added one at a time (linear hashing; W. Litwin, VLDB 1980), so that
-//! no change pays for the whole table either. A chunk is an ordinary hash map, because its groups
-//! are searched without a branch for each entry: linear probing was half as fast at 100,000
-//! addresses.
+//! A hash table of chunks. Clones share chunks; a chunk is copied when it is first changed after a
+//! clone. Cloning a table of any size costs one pointer. A change copies one chunk and the list of
+//! chunks. Chunks are added one at a time (linear hashing; W. Litwin, VLDB 1980), so that no
+//! insertion rehashes the whole table. A chunk is an ordinary hash map, whose lookups compare
+//! groups of entries without branches.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -16,12 +14,12 @@ use wire::MacAddr;
 use crate::hash::{TableHasher, TableMap};
 use crate::snapshot::VtepIndex;
 
-/// Mean number of entries in a chunk beyond which one more chunk is added.
+/// If the mean number of entries of a chunk exceeds this, a chunk is added.
 const MEAN: usize = 512;
 
 type Chunk<T> = Arc<TableMap<MacAddr, T>>;
 
-/// See the module's description.
+/// A table of MAC addresses that is cheap to clone. `T` is the destination of an address.
 #[derive(Debug, Clone)]
 pub struct Fdb<T = VtepIndex> {
     /// Never empty.
@@ -35,8 +33,8 @@ impl<T> Default for Fdb<T> {
     }
 }
 
-/// The upper half of the hash that chunks use: they spend its low bits on the place, and its
-/// highest seven on telling entries apart.
+/// The hash that selects the chunk: the upper half of the hash that the hash maps of chunks use. A
+/// hash map uses the lowest bits as the index and the highest seven as the tag of an entry.
 #[inline]
 fn hash(mac: &MacAddr) -> u64 {
     let mut hasher = TableHasher::default();
@@ -44,8 +42,8 @@ fn hash(mac: &MacAddr) -> u64 {
     hasher.finish() >> 32
 }
 
-/// Which of `count` chunks a hash belongs to: its low bits, as many as the chunks that are there
-/// allow.
+/// The chunk of `count` that a hash belongs to: its low bits, with one bit less if that chunk does
+/// not exist yet.
 const fn chunk_of(hash: u64, count: usize) -> usize {
     let wide = count.next_power_of_two();
     let place = hash as usize & (wide - 1);
@@ -53,7 +51,7 @@ const fn chunk_of(hash: u64, count: usize) -> usize {
 }
 
 impl<T: Copy + PartialEq> Fdb<T> {
-    /// What a MAC address is behind.
+    /// The destination of a MAC address.
     #[inline]
     #[must_use]
     pub fn get(&self, mac: &MacAddr) -> Option<&T> {
@@ -70,7 +68,7 @@ impl<T: Copy + PartialEq> Fdb<T> {
         Arc::make_mut(&mut self.chunks).get_mut(place).map(Arc::make_mut)
     }
 
-    /// Puts a MAC address behind something; returns what it was behind.
+    /// Sets the destination of a MAC address and returns the previous one.
     pub fn insert(&mut self, mac: MacAddr, behind: T) -> Option<T> {
         if self.get(&mac) == Some(&behind) {
             return Some(behind);
@@ -83,7 +81,7 @@ impl<T: Copy + PartialEq> Fdb<T> {
         old
     }
 
-    /// Forgets a MAC address; returns what it was behind.
+    /// Removes a MAC address and returns its destination.
     pub fn remove(&mut self, mac: &MacAddr) -> Option<T> {
         self.get(mac)?;
         self.length -= 1;
@@ -100,7 +98,7 @@ impl<T: Copy + PartialEq> Fdb<T> {
         old
     }
 
-    /// Adds a chunk if there are too few: entries of one other chunk move there.
+    /// Adds a chunk if the others are too full, and moves entries of one other chunk to it.
     fn add_chunk(&mut self) {
         let count = self.chunks.len();
         if self.length <= count * MEAN {
@@ -130,7 +128,7 @@ impl<T: Copy + PartialEq> Fdb<T> {
         self.length == 0
     }
 
-    /// All MAC addresses, in no order.
+    /// All MAC addresses, in any order.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, T)> + '_ {
         self.chunks.iter().flat_map(|chunk| chunk.iter()).map(|(mac, behind)| (*mac, *behind))
     }
@@ -212,7 +210,7 @@ mod tests {
     }
 
     proptest! {
-        /// It behaves as a hash map does, and clones stay as they were.
+        /// The table behaves like a hash map, and clones do not change.
         #[test]
         fn as_a_hash_map(changes in prop::collection::vec((prop::bool::weighted(0.8), 0u32..2500, 0u32..5), 0..4000)) {
             let (mut fdb, mut map) = (Fdb::default(), HashMap::new());

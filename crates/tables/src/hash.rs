@@ -1,7 +1,8 @@
-//! The hasher of all tables here: a multiply-and-fold of each word.
+//! The hasher of all tables here: each word is multiplied, and the halves of the product are
+//! folded.
 //!
-//! Keys are MAC addresses, IPv4 addresses and VNIs, already held by an operator's control plane, so
-//! collision attacks are no concern that would justify SipHash's price on every frame.
+//! Keys are MAC addresses, IPv4 addresses and VNIs. They come from the operator's control plane, so
+//! collision attacks do not justify the cost of SipHash for every frame.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +13,7 @@ pub type TableMap<K, V> = HashMap<K, V, BuildHasherDefault<TableHasher>>;
 /// Odd constant with well-spread bits: the fractional part of the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// See the module's description.
+/// A fast hasher without protection against collision attacks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TableHasher(u64);
 
@@ -20,8 +21,8 @@ impl TableHasher {
     #[inline]
     fn mix(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word ^ MULTIPLIER) * u128::from(MULTIPLIER);
-        // Folding the halves lets high input bits reach the low output bits that a table indexes
-        // by.
+        // Without the folding, high input bits would not reach the low output bits, which are the
+        // table index.
         self.0 = (product as u64) ^ ((product >> 64) as u64);
     }
 }

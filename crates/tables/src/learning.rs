@@ -1,4 +1,4 @@
-//! Data-plane learning (RFC 7348 section 4.1): what a VNI with it goes by, and what a frame says.
+//! Data-plane learning (RFC 7348 section 4.1).
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -7,21 +7,22 @@ use wire::MacAddr;
 
 use crate::hash::TableMap;
 
-/// What a VNI goes by whose netdev has `learning` on.
+/// What a worker needs to learn MAC addresses of a VNI whose netdev has `learning` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Learning {
-    /// Index of the vxlan netdev, which reports name.
+    /// Interface index of the vxlan netdev, which identifies it in reports.
     pub ifindex: u32,
-    /// When the kernel removes an entry that is not refreshed; `None`: never.
+    /// The ageing time of the netdev. The kernel removes an entry that is not refreshed within it.
+    /// `None`: entries do not age.
     pub ageing: Option<Duration>,
-    /// Entries that no frame moves (`permanent` or `static`), and the VTEP of each.
+    /// Entries that no frame moves (`permanent` or `static`), each with its VTEP.
     pub fixed: TableMap<MacAddr, Ipv4Addr>,
 }
 
-/// A frame said that this address is behind this VTEP.
+/// A worker's report: a received frame shows that this MAC address is behind this VTEP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learned {
-    /// Index of the vxlan netdev.
+    /// Interface index of the vxlan netdev.
     pub ifindex: u32,
     /// The inner source address.
     pub mac: MacAddr,

@@ -1,15 +1,15 @@
 //! FDB, flood lists, routes and next hops, and the immutable snapshot that workers forward by.
 //!
-//! - [`fdb`]: the remote MAC addresses of a VNI
+//! - [`fdb`]: the MAC addresses of a VNI
 //! - [`hash`]: the hasher of all tables here
-//! - [`learning`]: which VTEP an address was heard from
-//! - [`tunnel`]: what a vxlan netdev says of the outer header
-//! - `pages`: a list of which unchanged parts are shared
-//! - [`paths`]: the live next hops towards a VTEP
-//! - [`placement`]: which bucket belongs to which next hop
-//! - [`bypass`]: hosts' frames that skip the bridge
-//! - [`snapshot`]: one consistent view of everything, and its builder
-//! - [`steering`]: which frames the steering programs redirect to the worker
+//! - [`learning`]: data-plane learning of remote MAC addresses
+//! - [`tunnel`]: the outer header settings of a vxlan netdev
+//! - `pages`: a list that shares its unchanged parts between clones
+//! - [`paths`]: the live next hops of a remote VTEP
+//! - [`placement`]: the assignment of buckets to next hops
+//! - [`bypass`]: the bridge bypass
+//! - [`snapshot`]: all forwarding tables at one moment, and their builder
+//! - [`steering`]: the frames that BPF programs redirect to workers
 
 pub mod bypass;
 pub mod fdb;

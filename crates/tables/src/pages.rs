@@ -1,4 +1,4 @@
-//! A list in pages, each copied when it is first changed after the list was cloned.
+//! A list of pages. A page is copied when it is first changed after the list was cloned.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ const PAGE: usize = 64;
 
 type Page<T> = Arc<[Option<T>; PAGE]>;
 
-/// See the module's description. Places that were never set are empty.
+/// A sparse list that is cheap to clone. Elements that were never set are empty.
 #[derive(Debug, Clone)]
 pub(crate) struct Pages<T>(Vec<Page<T>>);
 
@@ -18,23 +18,23 @@ impl<T> Default for Pages<T> {
 }
 
 impl<T: Clone> Pages<T> {
-    /// What is at a place.
+    /// The element at an index.
     pub(crate) fn get(&self, place: usize) -> Option<&T> {
         self.0.get(place / PAGE)?.get(place % PAGE)?.as_ref()
     }
 
-    /// Everything, in order.
+    /// All elements, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flat_map(|page| page.iter().flatten())
     }
 
-    /// Whether nothing was set since one was cloned from the other. What was set to what it was
-    /// counts as changed.
+    /// Whether neither list was changed since one was cloned from the other. An element that was
+    /// replaced by an equal one counts as changed.
     pub(crate) fn is_unchanged(&self, other: &Self) -> bool {
         self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
-    /// Changes a place; returns what was there.
+    /// Sets or removes the element at an index and returns the previous one.
     pub(crate) fn set(&mut self, place: usize, element: Option<T>) -> Option<T> {
         if element.is_none() && self.get(place).is_none() {
             return None;

@@ -1,11 +1,13 @@
-//! The live next hops towards a VTEP, and the choice among them.
+//! The live next hops of a remote VTEP, and the choice of one for a flow.
 //!
-//! As in Linux's resilient next-hop groups (`net/ipv4/nexthop.c`), a flow's hash names one of a
-//! fixed number of buckets, and each bucket belongs to a next hop. Which one is a function of the
-//! next hops alone, see [`crate::placement`]: when a next hop is lost, its buckets are dealt to the
-//! others, and no other flow moves; when it comes back, each flow is where it was at first. The
-//! kernel waits until a bucket is idle; here it moves at once, because flows of RoCE queue pairs
-//! are long, and the worker keeps no clock per bucket.
+//! As in Linux's resilient next-hop groups (`net/ipv4/nexthop.c`), the hash of a flow selects one
+//! of a fixed number of buckets. Each bucket belongs to a next hop. The assignment depends on the
+//! next hops alone, see [`crate::placement`].
+//!
+//! If a next hop is lost, its buckets are given to the others, and no other flow moves. If it
+//! returns, it gets the same buckets again. The kernel moves a bucket only when it is idle. Here it
+//! moves immediately: flows of RoCE queue pairs are long-lived, and workers keep no timestamp for
+//! each bucket.
 
 use std::net::IpAddr;
 
@@ -13,19 +15,18 @@ use wire::MacAddr;
 
 use crate::placement::{Member, deal, is_part_of, next_identity, reduced, shares};
 
-/// Buckets of every group. A next hop's share is its weight's to one bucket; with 16 equal ones
-/// each has 64.
+/// Number of buckets of every group. With 16 next hops of equal weight each has 64 buckets.
 pub const BUCKETS: usize = 1024;
 
-/// One adjacency on an uplink.
+/// A next hop: an adjacency on an uplink.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NextHop {
     /// The uplink's interface index.
     pub ifindex: u32,
-    /// The gateway, or the VTEP itself where it is on-link.
+    /// The gateway, or the VTEP itself if it is on-link.
     pub gateway: IpAddr,
-    /// What tells it from the others of its group, and decides which flows it gets:
-    /// [`crate::placement::identity`].
+    /// Identifies the next hop within its group and decides which flows it gets
+    /// ([`crate::placement::identity`]).
     pub identity: u64,
     /// The uplink's own MAC address.
     pub source_mac: MacAddr,
@@ -37,41 +38,39 @@ pub struct NextHop {
     pub weight: u16,
     /// Index of this adjacency's counters, stable while the adjacency lives.
     pub path: u16,
-    /// Whether nothing better than a default route (`0.0.0.0/0`) leads here: what leaves by it is
-    /// counted.
+    /// Whether only the default route (`0.0.0.0/0`) leads here. Frames that use it are counted.
     pub by_default: bool,
-    /// Whether the uplink has a queueing discipline that does something to single packets (netem,
-    /// tbf): frames leave one by one.
+    /// Whether the uplink's queueing discipline shapes or impairs packets (netem, tbf). If so,
+    /// frames are sent without GSO.
     pub impaired: bool,
 }
 
-/// Whether buckets move although their next hop lives.
+/// Whether buckets may move from a live next hop to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rebalance {
-    /// As many as bring every next hop its share. Which ones depends on the next hops alone, so
-    /// when all are back, every flow is where it was.
+    /// As many buckets move as are needed to give every next hop its share. The assignment depends
+    /// on the next hops alone: when all are back, every flow is where it was.
     #[default]
     On,
-    /// None: a next hop that is new or came back gets nothing until another one is lost. Here the
-    /// past decides, as asked for, until the daemon starts again.
+    /// None move. A next hop that is new or has returned gets no buckets until another one is lost.
+    /// The assignment therefore depends on the order of events since the daemon started.
     Off,
 }
 
-/// The live next hops towards one VTEP.
+/// The live next hops of one VTEP, with their buckets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Paths {
     next_hops: Vec<NextHop>,
-    /// [`BUCKETS`] indices into `next_hops`; none without next hops.
+    /// [`BUCKETS`] indices into `next_hops`. Empty without next hops.
     buckets: Box<[u16]>,
-    /// The complete group, sorted: the live next hops, and those that were lost since it last was
+    /// The complete group, sorted: the live next hops, and those lost since the group was last
     /// complete.
     group: Box<[Member]>,
-    /// Whether buckets are elsewhere than `group` and the live next hops ask for, by
-    /// [`Rebalance::Off`].
+    /// Whether [`Rebalance::Off`] kept buckets away from the next hop that `group` assigns them to.
     kept: bool,
 }
 
-/// The members that these next hops are, sorted, and the place of each one's next hop.
+/// The next hops as sorted members, and for each member the index of its next hop.
 fn members(next_hops: &[NextHop]) -> (Vec<Member>, Vec<u16>) {
     let mut places: Vec<(u64, IpAddr, u16)> =
         next_hops.iter().zip(0..).map(|(hop, place)| (hop.identity, hop.gateway, place)).collect();
@@ -96,13 +95,13 @@ fn members(next_hops: &[NextHop]) -> (Vec<Member>, Vec<u16>) {
 }
 
 impl Paths {
-    /// Paths over these next hops, in any order.
+    /// Paths over these next hops. Their order does not matter.
     #[must_use]
     pub fn new(next_hops: Vec<NextHop>) -> Self {
         Self::default().follow(next_hops, Rebalance::On)
     }
 
-    /// What becomes of these paths when the next hops are these from now on.
+    /// The paths after the next hops have changed to these.
     #[must_use]
     pub fn follow(&self, next_hops: Vec<NextHop>, rebalance: Rebalance) -> Self {
         let (alive, places) = members(&next_hops);
@@ -125,8 +124,8 @@ impl Paths {
         Self { next_hops, buckets, group, kept }
     }
 
-    /// The owner of each bucket if none moves whose next hop lives. Of the others, those go where
-    /// `due` wants them whose owner there has less than its share.
+    /// The owner of each bucket if no bucket leaves a live next hop. The other buckets go to the
+    /// owner in `due` as long as it has less than its share, then to any member below its share.
     fn keep(&self, alive: &[Member], due: &[u16]) -> Vec<u16> {
         let place = |identity: u64| {
             let place = alive.binary_search_by_key(&identity, |member| member.identity).ok()?;
@@ -152,7 +151,7 @@ impl Paths {
         owners.into_iter().flatten().collect()
     }
 
-    /// The identity of each bucket's owner; empty without next hops.
+    /// The identity of each bucket's owner. Empty without next hops.
     fn owners(&self) -> Vec<Option<u64>> {
         let (members, places) = members(&self.next_hops);
         let mut identities = vec![None; self.next_hops.len()];
@@ -165,19 +164,19 @@ impl Paths {
         self.buckets.iter().map(owner).collect()
     }
 
-    /// How many buckets have another next hop than they had in `before`.
+    /// Number of buckets whose next hop differs from the one in `before`.
     #[must_use]
     pub fn moved_since(&self, before: &Self) -> usize {
         before.owners().iter().zip(self.owners()).filter(|(from, to)| **from != *to).count()
     }
 
-    /// Whether next hops are missing that this group had when it was last complete.
+    /// Whether next hops are missing that the group had when it was last complete.
     #[must_use]
     pub fn is_reduced(&self) -> bool {
         self.next_hops.len() < self.group.len()
     }
 
-    /// The next hop for a flow whose outer headers have this hash (see [`entropy::path_hash`]).
+    /// The next hop for a flow with this hash of its outer headers ([`entropy::path_hash`]).
     #[must_use]
     pub fn choose(&self, hash: u64) -> Option<&NextHop> {
         match self.next_hops.as_slice() {
@@ -193,14 +192,14 @@ impl Paths {
         &self.next_hops
     }
 
-    /// Whether a default route leads here.
+    /// Whether one of the next hops is reached by the default route only.
     #[must_use]
     pub fn by_default(&self) -> bool {
         self.next_hops.iter().any(|hop| hop.by_default)
     }
 }
 
-/// The bucket that a flow's hash names.
+/// The bucket that a flow's hash selects.
 #[must_use]
 pub fn bucket(hash: u64) -> usize {
     entropy::choose(hash, BUCKETS)
@@ -232,7 +231,7 @@ mod tests {
         of.into_iter().map(|ifindex| hop(ifindex, 1)).collect()
     }
 
-    /// The interface of each bucket.
+    /// The interface index of each bucket's next hop.
     fn owners(paths: &Paths) -> Vec<u32> {
         let owner = |bucket: &u16| paths.next_hops[usize::from(*bucket)].ifindex;
         paths.buckets.iter().map(owner).collect()
@@ -242,7 +241,7 @@ mod tests {
         owners(paths).into_iter().filter(|owner| *owner == ifindex).count()
     }
 
-    /// Hashes of 20,000 flows that differ in their source port and address alone.
+    /// Hashes of 20,000 flows that differ in source port and address only.
     fn hashes() -> impl Iterator<Item = u64> {
         let local = IpAddr::from([10, 0, 0, 11]);
         (0..20_000u16).map(move |n| {
@@ -311,7 +310,7 @@ mod tests {
     #[test]
     fn a_next_hop_that_returns_gets_its_own_buckets_back() {
         let before = Paths::new(hops(0..4));
-        // Also when others went and came in the meantime, in another order.
+        // Also if several were lost and returned, in another order.
         for losses in [&[1][..], &[1, 3], &[3, 1, 0], &[0, 1, 2, 3]] {
             let mut alive: Vec<u32> = (0..4).collect();
             let mut paths = before.clone();
@@ -334,7 +333,7 @@ mod tests {
         let lost = before.follow(hops([0, 2, 3]), Rebalance::Off);
         let back = lost.follow(hops(0..4), Rebalance::Off);
         assert!(owners(&back) == owners(&lost));
-        // What another one loses, the returned one gets, its own buckets first.
+        // The buckets of the lost next hop go to the returned one, its original buckets first.
         let next = back.follow(hops([1, 2, 3]), Rebalance::Off);
         for ((home, back), next) in
             owners(&before).into_iter().zip(owners(&back)).zip(owners(&next))
@@ -343,7 +342,7 @@ mod tests {
             assert!(home != 1 || back != 0 || next == 1, "its own");
         }
         assert!(next.follow(hops(0..4), Rebalance::On) == before, "turned on later");
-        // After all were lost, nothing is left to keep but the memory.
+        // After all next hops were lost, only the complete group is remembered.
         assert!(
             before.follow(Vec::new(), Rebalance::Off).follow(hops(0..4), Rebalance::Off) == before
         );
@@ -407,8 +406,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever came and went: once a set of next hops is there that is no part of the one
-        /// before, or all of a set is there again, the map is what a new start makes of it.
+        /// The assignment is that of a new start in two cases: the new next hops are not a subset
+        /// of the group before, or all next hops of the group are back.
         #[test]
         fn history_does_not_matter(groups in prop::collection::vec(
             prop::collection::btree_map(0u32..12, 1u16..=256, 0..12), 1..6)
@@ -422,7 +421,7 @@ mod tests {
                 paths = paths.follow(next(99), Rebalance::On);
                 let new = Paths::new(next(99));
                 prop_assert!(reduced || paths == new);
-                // Some are lost, in two ways, and come back.
+                // Some are lost, in one step or in two, and come back.
                 for lost in [2, 3] {
                     let less = new.follow(next(lost), Rebalance::On);
                     let in_two_steps = new.follow(next(5), Rebalance::On).follow(next(lost), Rebalance::On);

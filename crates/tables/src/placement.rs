@@ -1,45 +1,45 @@
-//! Which bucket belongs to which next hop, as a function of the next hops alone.
+//! The assignment of buckets to next hops, as a function of the next hops alone.
 //!
-//! [`whole`] is the assignment of a complete group, [`reduced`] that of a group of which some
-//! members are lost. Both depend on the members' identities and weights only: not on the order in
-//! which a source names the next hops, not on interface indices, and not on what was there before.
-//! So a group that is complete again after any number of flaps has the assignment that it had at
-//! first, and so has a vtepd that was started in the meantime.
+//! [`whole`] assigns the buckets of a complete group, [`reduced`] those of a group that has lost
+//! members. Both depend on the identities and weights of the members only. The order of the next
+//! hops, interface indices and earlier assignments do not matter. When a group is complete again
+//! after any number of flaps, it has its first assignment again. A vtepd that was started in the
+//! meantime computes the same.
 //!
 //! Each pair of a bucket and a member has a score, a hash of both (rendezvous hashing). Pairs are
-//! taken in the order of their scores: a bucket goes to the member of its best pair that has not
-//! got its share yet. Rendezvous hashing alone would give each member its share only on average;
-//! the limit makes shares exact. It costs a few more moves when a *complete* group changes, that is
-//! when a member is added or gets another weight: some buckets move between members that were there
-//! before. The test `adding_a_member_moves_few_buckets_beside_its_own` bounds them.
+//! processed in the order of their scores. A bucket goes to the member of its first pair whose
+//! member is still below its share. Without this limit, shares would be right only on average. The
+//! limit moves a few more buckets when a *complete* group changes, that is when a member is added
+//! or its weight changes: some buckets move between members that were there before. The test
+//! `adding_a_member_moves_few_buckets_beside_its_own` bounds their number.
 //!
-//! The loss of a member moves no other bucket than its own: [`reduced`] keeps the complete group's
-//! assignment and deals out the lost member's buckets only. A vtepd that starts while a member is
-//! lost cannot know the complete group; it takes the smaller one for complete. With two uplinks
-//! that is the same; with more it places some flows otherwise until the member is back
-//! (`a_start_while_a_member_is_lost_differs_little` bounds them).
+//! If a member is lost, only its buckets move: [`reduced`] keeps the other assignments of the
+//! complete group. A vtepd that starts while a member is lost does not know the complete group, and
+//! treats the smaller one as complete. With two uplinks the result is the same. With more, some
+//! flows use another next hop until the member is back;
+//! `a_start_while_a_member_is_lost_differs_little` bounds their number.
 
 use entropy::hash::hash;
 
 use crate::paths::BUCKETS;
 
-/// Sets scores apart from other hashes.
+/// Domain separator for scores.
 const SCORE: u64 = 0x706c_6163_6500_0001;
-/// Sets identities apart from other hashes.
+/// Domain separator for identities.
 const IDENTITY: u64 = 0x706c_6163_6500_0002;
 
-/// What stands for a next hop in the choice among several: the name of its interface, and the
-/// gateway where it takes one to tell next hops of one interface apart.
+/// The identity of a next hop: the name of its interface and its gateway, or 0 instead of a
+/// link-local gateway.
 ///
-/// Interface indices differ each time that interfaces are made, and so do link-local gateways,
-/// which come from MAC addresses.
+/// Interface indices and link-local gateways, which depend on MAC addresses, do not identify a next
+/// hop: both may change when interfaces are created again.
 #[must_use]
 pub fn identity(interface: &str, gateway: u128) -> u64 {
     let name = interface.bytes().fold(0, |state, byte| hash(IDENTITY, [state, u64::from(byte)]));
     hash(IDENTITY, [name, (gateway >> 64) as u64, gateway as u64])
 }
 
-/// One next hop of a group, as far as it decides which buckets it gets.
+/// One next hop of a group: the facts that decide which buckets it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Member {
     pub(crate) identity: u64,
@@ -52,13 +52,13 @@ impl Member {
     }
 }
 
-/// Another identity for a next hop whose own one is taken.
+/// The next identity to try if this one is already used.
 pub(crate) fn next_identity(identity: u64) -> u64 {
     hash(IDENTITY, [identity])
 }
 
-/// How many buckets each member is due: the bounds of the shares are rounded, so that they add up
-/// (`nh_res_group_rebalance()`, `net/ipv4/nexthop.c`).
+/// The number of buckets for each member. Cumulative sums are rounded, so that the shares add up to
+/// [`BUCKETS`] (`nh_res_group_rebalance()`, `net/ipv4/nexthop.c`).
 pub(crate) fn shares(members: &[Member]) -> Vec<usize> {
     let total: u64 = members.iter().map(|member| member.weight()).sum();
     let (mut sum, mut bound) = (0, 0);
@@ -72,7 +72,7 @@ pub(crate) fn shares(members: &[Member]) -> Vec<usize> {
     members.iter().map(share).collect()
 }
 
-/// Whether `part` is `group` without some members, the weights being in proportion.
+/// Whether `part` is a subset of `group` with weights in the same proportion.
 pub(crate) fn is_part_of(part: &[Member], group: &[Member]) -> bool {
     let mut factor = None;
     part.iter().all(|member| {
@@ -83,16 +83,16 @@ pub(crate) fn is_part_of(part: &[Member], group: &[Member]) -> bool {
     })
 }
 
-/// The owner of each bucket in a complete group, as a place in `members`, which are sorted; empty
-/// without members.
+/// The owner of each bucket in a complete group, as an index into `members`, which are sorted.
+/// Empty without members.
 pub(crate) fn whole(members: &[Member]) -> Vec<u16> {
     let mut owners = vec![None; BUCKETS];
     deal(&mut owners, members);
     owners.into_iter().flatten().collect()
 }
 
-/// The owner of each bucket, as a place in `alive`, while of `group` only those are there. Both are
-/// sorted.
+/// The owner of each bucket, as an index into `alive`, if only these members of `group` are left.
+/// Both are sorted.
 pub(crate) fn reduced(group: &[Member], alive: &[Member]) -> Vec<u16> {
     let place = |owner: u16| {
         let identity = group.get(usize::from(owner))?.identity;
@@ -104,8 +104,7 @@ pub(crate) fn reduced(group: &[Member], alive: &[Member]) -> Vec<u16> {
     owners.into_iter().flatten().collect()
 }
 
-/// Deals the buckets that nobody has to the members that have less than their share, best scores
-/// first.
+/// Assigns buckets without owner to members below their share, in the order of the scores.
 pub(crate) fn deal(owners: &mut [Option<u16>], members: &[Member]) {
     if members.len() == 1 {
         return owners.fill(Some(0));
@@ -141,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Interfaces `up0`, `up1` and so on, of weight 1.
+    /// Interfaces `up0`, `up1` and so on, with weight 1.
     fn members(of: impl IntoIterator<Item = u32>) -> Vec<Member> {
         sorted(of.into_iter().map(|number| (number, 1)))
     }
@@ -173,8 +172,8 @@ mod tests {
     fn an_identity_is_the_name_and_the_gateway() {
         let all = [identity("up1", 0), identity("up2", 0), identity("up1", 1), identity("up11", 0)];
         assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
-        // The same in every release and on every machine: another value would move everybody's
-        // flows.
+        // The same in every release and on every machine. Another value would move flows when vtepd
+        // is upgraded.
         assert_eq!(identity("up1", 0), 82_722_809_212_278_125);
     }
 
@@ -216,8 +215,8 @@ mod tests {
     }
 
     proptest! {
-        /// Shares are exact; a loss moves the lost members' buckets only, and it does not matter in
-        /// how many steps.
+        /// Shares are exact. A loss moves the buckets of lost members only, in one step or in
+        /// several.
         #[test]
         fn shares_are_exact_and_a_loss_moves_only_the_lost(
             group in prop::collection::btree_map(0u32..24, (1u16..=256, any::<bool>()), 1..16),
@@ -239,8 +238,8 @@ mod tests {
             } else {
                 prop_assert_eq!(left.len(), BUCKETS);
                 for (count, share) in counts(&left, &alive).into_iter().zip(shares(&alive)) {
-                    // Rounding may ask for one bucket less than before; a flow does not move for
-                    // that.
+                    // After rounding, a share may be one bucket smaller than before. No flow moves
+                    // for that.
                     prop_assert!(count.abs_diff(share) <= alive.len(), "{} of {}", count, share);
                 }
                 for (from, to) in moved(&identities(&owners, &all), &identities(&left, &alive)) {

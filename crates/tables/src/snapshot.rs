@@ -1,5 +1,5 @@
-//! One consistent view of everything a worker forwards by. Published whole, never changed
-//! afterwards.
+//! All forwarding tables of the workers at one moment. A snapshot is published as a whole and is
+//! immutable.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use crate::pages::Pages;
 use crate::paths::Paths;
 use crate::tunnel::Tunnel;
 
-/// The 802.1ad tag that numbers a taken VNI on the bridge punt pair, 1 to 4094.
+/// The 802.1ad tag that identifies a VNI on the bridge punt pair, 1 to 4094.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u16);
 
@@ -24,20 +24,21 @@ impl Slot {
     /// The largest slot: VLAN identifiers 0 and 4095 are reserved (IEEE 802.1Q-2022 table 9-2).
     pub const MAX: u16 = 4094;
 
-    /// A slot, if the number is 1 to 4094.
+    /// Creates a slot; `None` unless the number is 1 to 4094.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number >= 1 && number <= Self::MAX { Some(Self(number)) } else { None }
     }
 
-    /// The number itself.
+    /// The VLAN identifier.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
     }
 }
 
-/// Index of a VTEP in its snapshot, stable over snapshots while the VTEP is known.
+/// Index of a remote VTEP in a snapshot. It stays the same in later snapshots while the VTEP is
+/// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VtepIndex(pub u32);
 
@@ -46,38 +47,39 @@ pub struct VtepIndex(pub u32);
 pub struct Vtep {
     /// Its address.
     pub address: Ipv4Addr,
-    /// The live next hops of the route to it; empty when there is none.
+    /// The live next hops of the route to it. Empty if it cannot be reached.
     pub paths: Arc<Paths>,
 }
 
-/// One taken VNI.
+/// The tables of one VNI that is taken over.
 #[derive(Debug, Clone)]
 pub struct VniTable {
     /// Its tag on the bridge punt pair.
     pub slot: Slot,
     /// Name of its vxlan netdev.
     pub netdev: String,
-    /// MAC address of its vxlan netdev: a frame from it is a loop.
+    /// MAC address of its vxlan netdev. A frame with this source address is a loop.
     pub mac: Option<MacAddr>,
-    /// The outer header.
+    /// The settings of the outer header.
     pub tunnel: Tunnel,
-    /// Who picks the outer source port.
+    /// The policy that chooses the outer source port.
     pub entropy: Entropy,
-    /// Remote MAC → VTEP.
+    /// Remote MAC addresses and the VTEPs behind which they are.
     pub fdb: Fdb,
-    /// Local MAC → interface index of the bridge port that frames for it may be sent to past the
-    /// bridge: the bypass of this direction.
+    /// Local MAC addresses, each with the interface index of its bridge port. Decapsulated frames
+    /// for these addresses use the bridge bypass.
     pub hosts: Fdb<u32>,
-    /// Where broadcast, unknown unicast and multicast go (RFC 7432 inclusive multicast routes).
+    /// The flood list: VTEPs that receive broadcast, unknown unicast and multicast frames (RFC 7432
+    /// inclusive multicast routes).
     pub flood: Vec<VtepIndex>,
-    /// Whether frames from a VTEP that is in neither table are dropped.
+    /// Whether frames are dropped if no FDB or flood list in the snapshot has their VTEP.
     pub strict_vtep: bool,
-    /// Set where MAC addresses are learned from received frames.
+    /// Set if MAC addresses are learned from received frames.
     pub learning: Option<Learning>,
 }
 
-/// See the module's description. Cloning one costs a few pointers: whatever the next one does not
-/// change is shared.
+/// All forwarding tables at one moment, immutable. A clone costs a few pointers: snapshots share
+/// the tables that do not differ.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     generation: u64,
@@ -91,7 +93,7 @@ pub struct Snapshot {
 }
 
 /// Whether no host can have this address: 0.0.0.0, loopback, multicast, broadcast and class E (RFC
-/// 1122 section 3.2.1.3, RFC 1112 section 4). The kernel takes the rest of 0.0.0.0/8 for ordinary
+/// 1122 section 3.2.1.3, RFC 1112 section 4). The kernel treats the rest of 0.0.0.0/8 as ordinary
 /// addresses (`ipv4_is_zeronet()`).
 #[must_use]
 pub const fn is_martian(address: Ipv4Addr) -> bool {
@@ -100,9 +102,9 @@ pub const fn is_martian(address: Ipv4Addr) -> bool {
 }
 
 impl Snapshot {
-    /// Whether the kernel would drop a packet with this source address as a martian, or nobody
-    /// sends by it: no host can have it, or this leaf has it itself. An address of class E is none
-    /// where a table names a VTEP by it, for the kernel takes it.
+    /// Whether a packet with this source address is a martian: no host can have the address, or it
+    /// is this leaf's own. A class E address is accepted if a table has a VTEP with it, because the
+    /// kernel accepts class E.
     #[must_use]
     pub fn is_martian_source(&self, source: Ipv4Addr) -> bool {
         let class_e = source.octets() >= [240, 0, 0, 0] && !source.is_broadcast();
@@ -112,15 +114,15 @@ impl Snapshot {
         is_martian(source) || self.own.contains(&source)
     }
 
-    /// Counts publications, from 0 for the empty snapshot.
+    /// Number of publications so far. 0 for the empty snapshot.
     #[must_use]
     pub const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// A number that in this process only this snapshot and its clones have: who remembers what
-    /// followed from it asks by this, for two sources may count alike. 0 for the empty snapshot and
-    /// what is being built.
+    /// A number that is unique to this snapshot and its clones within the process. Caches compare
+    /// it, because the generations of two sources may be equal. 0 for the empty snapshot and for
+    /// one that is not built yet.
     #[must_use]
     pub const fn identity(&self) -> u64 {
         self.identity
@@ -137,7 +139,7 @@ impl Snapshot {
         self.vnis.iter()
     }
 
-    /// The VNI that listens on this address and UDP port.
+    /// The VNI that receives packets to this address and UDP port.
     #[must_use]
     pub fn terminate(
         &self,
@@ -148,7 +150,7 @@ impl Snapshot {
         self.vni(self.slots.get(&(local, destination_port, vni))?.get())
     }
 
-    /// The VTEP at this index.
+    /// The VTEP with this index.
     #[must_use]
     pub fn vtep(&self, index: VtepIndex) -> Option<&Vtep> {
         self.vteps.get(index.0 as usize)
@@ -159,20 +161,20 @@ impl Snapshot {
         self.vteps.iter()
     }
 
-    /// Whether nothing was said of VTEPs between that snapshot and this one, as far as is quickly
-    /// seen.
+    /// Whether the VTEPs of both snapshots are the same. A VTEP that was replaced by an equal one
+    /// counts as changed.
     #[must_use]
     pub fn has_vteps_of(&self, other: &Self) -> bool {
         self.vteps.is_unchanged(&other.vteps)
     }
 
-    /// The VTEP of this address, if any table names one.
+    /// The index of the VTEP with this address, if a table refers to it.
     #[must_use]
     pub fn find_vtep(&self, address: Ipv4Addr) -> Option<VtepIndex> {
         self.addresses.get(&address).copied()
     }
 
-    /// Whether any table names a VTEP of this address.
+    /// Whether a table refers to a VTEP with this address.
     #[must_use]
     pub fn knows_vtep(&self, address: Ipv4Addr) -> bool {
         self.addresses.contains_key(&address)
@@ -184,19 +186,19 @@ impl Snapshot {
 pub struct SnapshotBuilder(Snapshot);
 
 impl SnapshotBuilder {
-    /// An empty snapshot with this generation number.
+    /// Starts with an empty snapshot of this generation.
     #[must_use]
     pub fn new(generation: u64) -> Self {
         Self(Snapshot { generation, ..Snapshot::default() })
     }
 
-    /// The next generation, so far as this one.
+    /// Starts with the contents of this snapshot, as the next generation.
     #[must_use]
     pub fn after(snapshot: &Snapshot) -> Self {
         Self(Snapshot { generation: snapshot.generation + 1, identity: 0, ..snapshot.clone() })
     }
 
-    /// Adds a VNI, replacing another one in its slot.
+    /// Adds a VNI. Replaces the VNI that is in its slot.
     pub fn vni(&mut self, table: Arc<VniTable>) {
         let slot = table.slot;
         let listens = listens(&table);
@@ -204,7 +206,7 @@ impl SnapshotBuilder {
         self.listen(slot, replaced.as_deref(), Some(listens));
     }
 
-    /// Takes the VNI out of a slot.
+    /// Removes the VNI in a slot.
     pub fn remove_vni(&mut self, slot: Slot) {
         let removed = self.0.vnis.set(usize::from(slot.get()), None);
         self.listen(slot, removed.as_deref(), None);
@@ -224,21 +226,21 @@ impl SnapshotBuilder {
         }
     }
 
-    /// Puts a VTEP at an index, replacing another one there.
+    /// Sets the VTEP with this index. Replaces the one that is there.
     pub fn vtep(&mut self, index: VtepIndex, vtep: Vtep) {
         let address = vtep.address;
         let replaced = self.0.vteps.set(index.0 as usize, Some(vtep));
         self.call(index, replaced.as_ref(), Some(address));
     }
 
-    /// The leaf's own addresses, replacing those before.
+    /// Sets the leaf's own addresses.
     pub fn own(&mut self, addresses: impl Iterator<Item = Ipv4Addr> + Clone) {
         if !addresses.clone().eq(self.0.own.iter().copied()) {
             self.0.own = Arc::new(addresses.collect());
         }
     }
 
-    /// Takes the VTEP away from an index.
+    /// Removes the VTEP with this index.
     pub fn remove_vtep(&mut self, index: VtepIndex) {
         let removed = self.0.vteps.set(index.0 as usize, None);
         self.call(index, removed.as_ref(), None);
@@ -258,7 +260,7 @@ impl SnapshotBuilder {
         }
     }
 
-    /// What was built so far.
+    /// The snapshot as it is so far.
     #[must_use]
     pub const fn so_far(&self) -> &Snapshot {
         &self.0
@@ -273,7 +275,7 @@ impl SnapshotBuilder {
     }
 }
 
-/// What a VNI's frames are received by.
+/// The outer destination address, the UDP port and the VNI of the packets that a table receives.
 const fn listens(table: &VniTable) -> (Ipv4Addr, u16, Vni) {
     (table.tunnel.local, table.tunnel.destination_port, table.tunnel.vni)
 }
@@ -384,7 +386,7 @@ mod tests {
         assert_eq!(netdev(after.terminate(LOCAL, 4789, vni(10))), Some("vx10"));
         assert_eq!((after.vnis().count(), after.vteps().count()), (1, 1));
         assert!(!after.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));
-        // Nobody sees that of the one before.
+        // The earlier snapshot does not change.
         assert_eq!(netdev(before.terminate(LOCAL, 4789, vni(20))), Some("vx20"));
         assert_eq!((before.vnis().count(), before.vteps().count()), (2, 2));
         assert!(before.knows_vtep(Ipv4Addr::new(10, 0, 0, 13)));

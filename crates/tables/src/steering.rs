@@ -1,5 +1,5 @@
-//! Which frames the steering programs redirect to the worker: the control room's wish, applied by
-//! `ports`.
+//! The frames that BPF programs redirect to workers. `control` builds this plan, and `ports`
+//! applies it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -10,8 +10,8 @@ use wire::Vni;
 use crate::bypass::BypassPort;
 use crate::snapshot::Slot;
 
-/// Interface indices from here on are no interface's (the kernel's are positive `int`s): those of
-/// VNIs without netdev.
+/// First interface index for VNIs without a netdev. The kernel's indices are positive `int`s, so
+/// these are never used by interfaces.
 pub const FIRST_VIRTUAL: u32 = 1 << 31;
 
 /// An Ethernet interface outside the bridges that a route to a VTEP uses.
@@ -23,7 +23,7 @@ pub struct Uplink {
     pub name: String,
 }
 
-/// A VNI whose frames are redirected.
+/// A VNI that is taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenVni {
     /// The VNI.
@@ -32,18 +32,19 @@ pub struct TakenVni {
     pub ifindex: u32,
     /// Name of its vxlan netdev, for logs.
     pub name: String,
-    /// The tag that numbers it on the bridge punt pair.
+    /// The tag that identifies it on the bridge punt pair.
     pub slot: Slot,
     /// This leaf's VTEP address.
     pub local: Ipv4Addr,
-    /// The UDP port it is listened to on.
+    /// The UDP port of received packets.
     pub destination_port: u16,
-    /// Longest Ethernet frame, in bytes with header and inner tags, that fits the underlay once
-    /// encapsulated; longer ones stay the kernel's, which fragments or answers them.
+    /// Longest Ethernet frame that fits the underlay when it is encapsulated, in bytes, with header
+    /// and inner tags. Longer frames stay with the kernel, which fragments them or answers with an
+    /// ICMP error.
     pub frame_limit: u32,
 }
 
-/// How the outer source port of frames is chosen that kernel VXLAN encapsulates.
+/// The outer source port policy for frames that kernel VXLAN encapsulates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortChoice {
     /// Interface index of the vxlan netdev.
@@ -52,35 +53,37 @@ pub struct PortChoice {
     pub name: String,
     /// The policy. `five-tuple` is the kernel's own hash.
     pub entropy: Entropy,
-    /// Policies of single VNIs of a netdev that serves many (`external`).
+    /// Policies of single VNIs of an `external` netdev.
     pub vnis: BTreeMap<Vni, Entropy>,
-    /// Whether packets bring their VNI (`external`).
+    /// Whether the netdev is `external`: packets bring their VNI as tunnel metadata.
     pub external: bool,
-    /// The range that the kernel scales its hash to: `srcport MIN MAX`, of which MAX is never used.
+    /// The range to which the kernel scales its hash: `srcport MIN MAX`. The kernel never uses MAX.
     pub kernel_ports: (u16, u16),
-    /// Whether the kernel is made to look up the route for each frame, and not once for each CPU.
+    /// Whether the kernel looks up the route for each frame instead of using the per-CPU cached
+    /// route.
     pub route_per_frame: bool,
 }
 
-/// Everything that is to be redirected.
+/// Everything that the BPF programs need: uplinks, VNIs, host ports and source port policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SteeringPlan {
-    /// Interfaces whose ingress is steered.
+    /// Interfaces with a program at their ingress.
     pub uplinks: BTreeSet<Uplink>,
     /// Uplinks with a reverse path filter, by interface index, and the sources whose packets are
-    /// redirected there: the others are the kernel's.
+    /// redirected there. Packets from other sources stay with the kernel.
     pub checked_sources: BTreeMap<u32, BTreeSet<Ipv4Addr>>,
     /// VNIs taken over, by the interface index of their vxlan netdev.
     pub vnis: BTreeMap<u32, TakenVni>,
-    /// Ports of bridges that have the bypass, or only listen for it, by interface index.
+    /// Host ports with the bridge bypass, or with a program that only watches source addresses, by
+    /// interface index.
     pub ports: BTreeMap<u32, BypassPort>,
-    /// How source ports are chosen for what the kernel encapsulates, by the interface index of the
+    /// Source port policies for frames that the kernel encapsulates, by the interface index of the
     /// vxlan netdev.
     pub choices: BTreeMap<u32, PortChoice>,
 }
 
 impl SteeringPlan {
-    /// Whether a program is at the egress of this vxlan netdev.
+    /// Whether this vxlan netdev has a program at its egress.
     #[must_use]
     pub fn is_hooked(&self, ifindex: u32) -> bool {
         self.vnis.contains_key(&ifindex) || self.choices.contains_key(&ifindex)

@@ -1,28 +1,29 @@
-//! What a vxlan netdev says of the outer header that its frames get.
+//! The settings of a vxlan netdev for the outer header.
 
 use std::net::Ipv4Addr;
 
 use wire::Vni;
 
-/// Outer time to live.
+/// Outer TTL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ttl {
-    /// This value, 1 to 255. (A netdev's 0 stands for the namespace's `net.ipv4.ip_default_ttl`.)
+    /// This value, 1 to 255. If the netdev has 0, this is the namespace's
+    /// `net.ipv4.ip_default_ttl`.
     Fixed(u8),
-    /// The inner packet's; for frames without an IP header this default, as `ip4_dst_hoplimit`
-    /// gives it.
+    /// The TTL or hop limit of the inner packet. Frames without an IP header get `default`, as from
+    /// `ip4_dst_hoplimit()`.
     Inherit {
         /// The namespace's `net.ipv4.ip_default_ttl`.
         default: u8,
     },
 }
 
-/// Outer type of service. The ECN bits always follow the inner packet (RFC 6040).
+/// Outer type of service. The ECN bits always follow RFC 6040.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tos {
-    /// This value; its lower two bits are replaced by ECN.
+    /// This value. Its lower two bits are replaced by ECN.
     Fixed(u8),
-    /// The inner packet's DSCP (a netdev's tos 1).
+    /// The DSCP of the inner packet (a netdev's tos 1).
     Inherit,
 }
 
@@ -33,7 +34,7 @@ pub enum DontFragment {
     Unset,
     /// Always.
     Set,
-    /// The inner IPv4 packet's; set for inner IPv6 (`drivers/net/vxlan/vxlan_core.c`,
+    /// The bit of an inner IPv4 packet; set for inner IPv6 (`drivers/net/vxlan/vxlan_core.c`,
     /// `VXLAN_DF_INHERIT`).
     Inherit,
 }
@@ -45,7 +46,7 @@ pub struct Tunnel {
     pub vni: Vni,
     /// Outer source address: this leaf's VTEP.
     pub local: Ipv4Addr,
-    /// Outer UDP destination port, sent and listened to.
+    /// Outer UDP destination port, for sent and received packets.
     pub destination_port: u16,
     /// Outer TTL.
     pub ttl: Ttl,
@@ -53,6 +54,6 @@ pub struct Tunnel {
     pub tos: Tos,
     /// Outer DF.
     pub df: DontFragment,
-    /// Whether the outer UDP checksum is filled in.
+    /// Whether the outer UDP checksum is computed.
     pub udp_checksum: bool,
 }

@@ -1,4 +1,4 @@
-//! Parts of a publication that depend on nothing but their arguments.
+//! Parts of a publication that are pure functions.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,9 +9,9 @@ use tables::{Fdb, Learning, Slot, VniTable, VtepIndex};
 use crate::eligibility::VniConfig;
 use crate::overlay::Overlay;
 
-/// What the choice among next hops goes by. A link-local gateway says nothing that the interface
-/// does not: it comes from a MAC address, or is zebra's stand-in for one, so it may change while
-/// the topology stays.
+/// The identity of a next hop for the assignment of buckets. Link-local gateways are ignored: they
+/// depend on a MAC address, or are zebra's 169.254.0.1, and may change while the topology stays the
+/// same.
 pub(super) fn identity(interface: &str, gateway: IpAddr) -> u64 {
     let number = match gateway {
         IpAddr::V4(address) if address.is_link_local() => 0,
@@ -22,7 +22,7 @@ pub(super) fn identity(interface: &str, gateway: IpAddr) -> u64 {
     tables::placement::identity(interface, number)
 }
 
-/// These VTEPs are reached by a default route no more, and then those are.
+/// Updates the set of VTEPs that only a default route leads to: first removals, then additions.
 pub(super) fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
     if news.is_empty() {
         return;

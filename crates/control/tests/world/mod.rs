@@ -1,4 +1,4 @@
-//! A leaf in messages: what its kernel and its zebra would say.
+//! A leaf as messages of its kernel and its zebra.
 #![allow(dead_code, reason = "each test uses some of it")]
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a helper of tests may fail the test")]
 
@@ -74,7 +74,7 @@ pub fn port(link: Link, bridge: u32) -> Link {
     Link { master: Some(bridge), ..link }
 }
 
-/// A bridge port that does nothing but forward.
+/// Options of a bridge port that only forwards.
 pub const FORWARDING: BridgePort = BridgePort {
     state: 3,
     hairpin: false,
@@ -116,7 +116,7 @@ pub fn link(link: Link) -> Message {
     Message::Link(New, link)
 }
 
-/// A hop over an interface, through a gateway where one is given.
+/// A next hop over an interface, through a gateway unless it is empty.
 pub fn via(ifindex: u32, gateway: &str) -> RouteNextHop {
     let gateway = (!gateway.is_empty()).then(|| ip(gateway));
     RouteNextHop { ifindex, gateway, weight: 1, flags: 0, vni: None, encapsulation: None }
@@ -192,7 +192,7 @@ pub fn bridged(operation: Operation, port: u32, mac: MacAddr) -> Message {
     Message::Fdb(operation, bridged_of(port, mac))
 }
 
-/// A MAC address as zebra 10.3 tells it.
+/// A MAC address as zebra 10.3 sends it.
 pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
     let entry = FdbEntry {
         master: Some(BRIDGE),
@@ -203,7 +203,7 @@ pub fn zebra_mac(operation: Operation, mac: MacAddr, vtep: &str) -> Message {
     Message::Fdb(operation, entry)
 }
 
-/// The leaf has, or loses, the address that its tunnels come from.
+/// The leaf gains or loses the source address of its tunnels.
 pub fn local_address(operation: Operation) -> Message {
     Message::Address(
         operation,
@@ -211,7 +211,7 @@ pub fn local_address(operation: Operation) -> Message {
     )
 }
 
-/// A leaf with two uplinks, one VNI in a bridge and a host port; no VTEP known yet.
+/// A leaf with two uplinks, one VNI in a bridge and a host port, but no VTEP yet.
 pub fn leaf_with(attributes: Vxlan) -> Vec<Message> {
     vec![
         link(Link {
@@ -246,7 +246,7 @@ pub fn state_with(settings: Settings) -> State {
     State::new(settings, Namespace::default())
 }
 
-/// A state that heard these from the kernel.
+/// A state that received these messages from the kernel.
 pub fn told(messages: impl IntoIterator<Item = Message>) -> State {
     let mut state = state_with(Settings::default());
     tell(&mut state, messages);
@@ -261,7 +261,7 @@ pub fn zebra(state: &mut State, messages: impl IntoIterator<Item = Message>) {
     state.apply_fpm(messages.into_iter().collect(), Instant::now());
 }
 
-/// The table of the leaf's one VNI, if that is taken.
+/// The table of the leaf's only VNI, if it is taken over.
 pub fn table(update: &Update) -> Option<&VniTable> {
     update.snapshot.terminate(LOCAL, 4789, vni(VNI)).map(AsRef::as_ref)
 }
@@ -280,7 +280,7 @@ pub fn flood_list(update: &Update) -> Vec<Ipv4Addr> {
     table.flood.iter().copied().map(address).collect()
 }
 
-/// The next hops towards a VTEP that some table names.
+/// The next hops towards a VTEP that is in the snapshot.
 pub fn paths<'a>(update: &'a Update, vtep: &str) -> &'a Paths {
     let vtep = v4(vtep);
     &update.snapshot.vteps().find(|known| known.address == vtep).expect("a known VTEP").paths
@@ -291,7 +291,7 @@ pub fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
     paths(update, vtep).next_hops().iter().map(|hop| hop.ifindex).collect()
 }
 
-/// Why a netdev is left to the kernel; `None` if it is taken.
+/// Why a netdev stays with the kernel; `None` if it is taken over.
 pub fn why_left(update: &Update, ifindex: u32) -> Option<KernelOnlyReason> {
     let left =
         update.left.iter().find(|left| left.ifindex == ifindex).map(|left| left.reason.clone());
