@@ -73,7 +73,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
         [
             ("takeover.vnis", settings.include.as_ref().map_or_else(|| "all".to_owned(), list)),
             ("takeover.exclude", format!("[{}]", list(&settings.exclude))),
-            ("takeover.bypass", settings.bypass.to_string()),
+            ("takeover.bridge-bypass", settings.bypass.to_string()),
             ("takeover.route-per-frame", format!("{:?}", settings.route_per_frame).to_lowercase()),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
