@@ -38,7 +38,7 @@ pub(crate) struct VniConfig {
 
 /// The facts on which the decision about a vxlan netdev depends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Discovery<'a> {
+pub(crate) struct EligibilityCheck<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) namespace: &'a Namespace,
     pub(crate) links: &'a Links,
@@ -53,7 +53,7 @@ pub(crate) struct Discovery<'a> {
     pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
 
-impl Discovery<'_> {
+impl EligibilityCheck<'_> {
     /// Decides about a netdev: the configuration with which it is taken over, or why it is not.
     ///
     /// The checks start with the user's settings, followed by the netdev's attributes and then by

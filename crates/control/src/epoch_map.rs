@@ -18,15 +18,15 @@ impl Epoch {
 
 /// A mark-and-sweep hash map.
 #[derive(Debug)]
-pub(crate) struct Swept<K, V>(HashMap<K, (V, Epoch), BuildHasherDefault<TableHasher>>);
+pub(crate) struct EpochMap<K, V>(HashMap<K, (V, Epoch), BuildHasherDefault<TableHasher>>);
 
-impl<K, V> Default for Swept<K, V> {
+impl<K, V> Default for EpochMap<K, V> {
     fn default() -> Self {
         Self(HashMap::default())
     }
 }
 
-impl<K: Hash + Eq + Copy, V: PartialEq> Swept<K, V> {
+impl<K: Hash + Eq + Copy, V: PartialEq> EpochMap<K, V> {
     /// Inserts or confirms an entry. Returns whether its value changed.
     pub(crate) fn insert(&mut self, key: K, value: V, epoch: Epoch) -> bool {
         match self.0.insert(key, (value, epoch)) {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn sweeps_what_was_not_confirmed_and_only_that() {
         let mut epoch = Epoch::default();
-        let mut table = Swept::default();
+        let mut table = EpochMap::default();
         assert!(table.insert(1, 'a', epoch));
         assert!(table.insert(2, 'b', epoch));
         assert!(table.insert(3, 'c', epoch));

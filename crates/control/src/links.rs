@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{Bridge, BridgePort, Link, LinkKind, Vxlan};
 
-use crate::epoch_map::{Epoch, Swept};
+use crate::epoch_map::{Epoch, EpochMap};
 use crate::ineligible::UnusableRoute;
 
 /// `IFF_UP` (`include/uapi/linux/if.h`).
@@ -18,7 +18,7 @@ const NESTING: usize = 8;
 /// All interfaces of the namespace, with indexes by bridge, master and VNI.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    links: Swept<u32, Link>,
+    links: EpochMap<u32, Link>,
     /// The vxlan netdevs of each bridge.
     by_bridge: BTreeMap<u32, BTreeSet<u32>>,
     /// The ports of each bridge, vxlan netdevs included, and the slaves of other masters.

@@ -13,7 +13,7 @@ use tables::hash::{TableHasher, TableMap};
 use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
-use crate::epoch_map::{Epoch, Swept};
+use crate::epoch_map::{Epoch, EpochMap};
 use crate::events::MacChange;
 use crate::ineligible::UnsupportedEntry;
 use crate::vteps::Vteps;
@@ -34,11 +34,11 @@ pub(crate) struct Remote {
 /// The FDB and the flood list of one vxlan netdev.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
-    kernel: Swept<MacAddr, Remote>,
-    fpm: Swept<MacAddr, Ipv4Addr>,
-    flood: Swept<Ipv4Addr, ()>,
+    kernel: EpochMap<MacAddr, Remote>,
+    fpm: EpochMap<MacAddr, Ipv4Addr>,
+    flood: EpochMap<Ipv4Addr, ()>,
     /// Entries that only the kernel supports.
-    odd: Swept<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
+    odd: EpochMap<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
     /// Addresses with changes since the last [`Overlay::settle`].
     touched: Vec<MacAddr>,
     touched_flood: bool,

@@ -18,7 +18,7 @@ const PATHS_AT_ONCE: usize = 1024;
 
 /// Reads path MTUs and default values once a second.
 #[derive(Debug)]
-pub(crate) struct Untold {
+pub(crate) struct Polled {
     at: Instant,
     /// The path MTUs that the kernel has.
     paths: BTreeMap<Path, u32>,
@@ -26,7 +26,7 @@ pub(crate) struct Untold {
     last: Option<Path>,
 }
 
-impl Untold {
+impl Polled {
     pub(crate) const fn new(now: Instant) -> Self {
         Self { at: now, paths: BTreeMap::new(), last: None }
     }

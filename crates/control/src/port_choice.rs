@@ -9,7 +9,7 @@ use tables::PortChoice;
 use tables::steering::FIRST_VIRTUAL;
 use wire::Vni;
 
-use crate::eligibility::Discovery;
+use crate::eligibility::EligibilityCheck;
 use crate::ineligible::KernelOnlyReason;
 use crate::overlay::Overlay;
 use crate::settings::{RoutePerFrame, VniSettings};
@@ -17,7 +17,7 @@ use crate::settings::{RoutePerFrame, VniSettings};
 /// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;
 
-impl Discovery<'_> {
+impl EligibilityCheck<'_> {
     /// The source port policy for frames of a netdev that the kernel encapsulates; `None` if the
     /// kernel chooses the port. `left` is why the netdev stays with the kernel, if it does.
     pub(crate) fn port_choice(

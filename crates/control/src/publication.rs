@@ -23,7 +23,7 @@ mod parts;
 use parts::{by_default, identity, table};
 
 use crate::bypass::{self, PortDecision};
-use crate::eligibility::{Discovery, VniConfig};
+use crate::eligibility::{EligibilityCheck, VniConfig};
 use crate::ids::{PathNumbers, Slots};
 use crate::ineligible::{KernelOnlyReason, LeftToKernel};
 use crate::resolver::{Adjacency, STALE, UNRESOLVED};
@@ -350,7 +350,7 @@ impl State {
                 self.overlays.get(&ifindex),
             ) {
                 (Some(link), Some(vxlan), Some(overlay)) => {
-                    let discovery = Discovery {
+                    let discovery = EligibilityCheck {
                         settings: &self.settings,
                         namespace: &self.namespace,
                         links: &self.links,

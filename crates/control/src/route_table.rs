@@ -53,7 +53,7 @@ type Length = HashMap<u32, Vec<FibRoute>, BuildHasherDefault<TableHasher>>;
 
 /// The IPv4 routes of one source.
 #[derive(Debug)]
-pub(crate) struct Fib {
+pub(crate) struct RouteTable {
     identity: Identity,
     /// By table and prefix length. Lengths without routes are absent.
     lengths: BTreeMap<(u32, u8), Length>,
@@ -83,7 +83,7 @@ fn network(address: Ipv4Addr, length: u8) -> Ipv4Addr {
     Ipv4Addr::from_bits(address.to_bits() & mask)
 }
 
-impl Fib {
+impl RouteTable {
     pub(crate) fn new(identity: Identity) -> Self {
         Self { identity, lengths: BTreeMap::new(), targets: Shared::default() }
     }
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    fn interfaces(fib: &Fib, address: &str) -> Vec<(u8, Vec<u32>)> {
+    fn interfaces(fib: &RouteTable, address: &str) -> Vec<(u8, Vec<u32>)> {
         fib.matching(254, address.parse().unwrap())
             .map(|(length, routes)| {
                 let of = |route: &FibRoute| match &*route.via {
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn longest_prefix_first_then_the_lowest_metric() {
         let epoch = Epoch::default();
-        let mut fib = Fib::new(Identity::Metric);
+        let mut fib = RouteTable::new(Identity::Metric);
         for (destination, length, priority, ifindex) in [
             ("0.0.0.0", 0, 0, 1),
             ("10.0.0.0", 8, 20, 2),
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn the_kernel_appends_and_replaces_but_zebra_only_replaces() {
         let epoch = Epoch::default();
-        let mut kernel = Fib::new(Identity::Metric);
+        let mut kernel = RouteTable::new(Identity::Metric);
         kernel.insert(&route("10.0.0.0", 8, 20, 1), epoch);
         kernel.insert(&route("10.0.0.0", 8, 20, 2), epoch);
         assert_eq!(interfaces(&kernel, "10.0.0.1"), [(8, vec![1, 2])]);
@@ -371,7 +371,7 @@ mod tests {
         assert!(kernel.remove(&route("10.0.0.0", 8, 20, 2)));
         assert_eq!(interfaces(&kernel, "10.0.0.1"), [(8, vec![3])]);
 
-        let mut zebra = Fib::new(Identity::Prefix);
+        let mut zebra = RouteTable::new(Identity::Prefix);
         zebra.insert(&route("10.0.0.0", 8, 20, 1), epoch);
         assert!(zebra.insert(&route("10.0.0.0", 8, 30, 2), epoch));
         assert!(!zebra.insert(&route("10.0.0.0", 8, 30, 2), epoch));
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn a_dump_replaces_what_changed_unheard_and_sweeps_the_rest() {
         let mut epoch = Epoch::default();
-        let mut fib = Fib::new(Identity::Metric);
+        let mut fib = RouteTable::new(Identity::Metric);
         fib.insert(&route("10.0.0.0", 8, 20, 1), epoch);
         fib.insert(&route("10.1.0.0", 16, 20, 1), epoch);
         epoch.advance();
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn an_interface_that_goes_down_takes_its_routes_along() {
         let epoch = Epoch::default();
-        let mut fib = Fib::new(Identity::Metric);
+        let mut fib = RouteTable::new(Identity::Metric);
         fib.insert(&route("10.0.0.0", 8, 0, 1), epoch);
         let both = RouteTarget::NextHops(vec![on_link(1), on_link(2)]);
         fib.insert(&Route { via: both, ..route("10.1.0.0", 16, 0, 0) }, epoch);
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn other_tables_and_families_are_not_known_and_routes_by_tos_apart() {
         let epoch = Epoch::default();
-        let mut fib = Fib::new(Identity::Metric);
+        let mut fib = RouteTable::new(Identity::Metric);
         let base = route("10.0.0.0", 8, 0, 1);
         for ignored in [
             Route { table: 100, ..base.clone() },

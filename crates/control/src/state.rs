@@ -10,7 +10,7 @@ use tables::hash::TableHasher;
 use wire::MacAddr;
 
 use crate::bypass::{self, Bypass};
-use crate::epoch_map::{Epoch, Swept};
+use crate::epoch_map::{Epoch, EpochMap};
 use crate::events::MacChange;
 use crate::fpm_session::FpmSession;
 use crate::learn::LearnCounts;
@@ -42,10 +42,10 @@ pub struct State {
     pub(crate) packet_filters: PacketFilters,
 
     pub(crate) links: Links,
-    pub(crate) addresses: Swept<(u32, IpAddr), u8>,
+    pub(crate) addresses: EpochMap<(u32, IpAddr), u8>,
     pub(crate) own: BTreeSet<IpAddr>,
     /// The FDB of each bridge, by the bridge's interface index.
-    pub(crate) bridges: HashMap<u32, Swept<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
+    pub(crate) bridges: HashMap<u32, EpochMap<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
     /// Bridges with more addresses than are followed.
     pub(crate) crowded: BTreeSet<u32>,
     /// The FDB of each vxlan netdev, and of interfaces whose link message has not arrived yet.
@@ -53,7 +53,7 @@ pub struct State {
     /// The vxlan netdevs with multicast entries (`bridge mdb`), and interfaces whose link message
     /// has not arrived yet.
     pub(crate) multicast: BTreeSet<u32>,
-    pub(crate) neighbours: Swept<(u32, IpAddr), Adjacent>,
+    pub(crate) neighbours: EpochMap<(u32, IpAddr), Adjacent>,
     pub(crate) kernel: Routes,
     pub(crate) fpm: Routes,
     pub(crate) vteps: Vteps,
@@ -172,13 +172,13 @@ impl State {
             namespace,
             packet_filters: PacketFilters::default(),
             links: Links::default(),
-            addresses: Swept::default(),
+            addresses: EpochMap::default(),
             own: BTreeSet::new(),
             bridges: HashMap::default(),
             crowded: BTreeSet::new(),
             overlays: BTreeMap::new(),
             multicast: BTreeSet::new(),
-            neighbours: Swept::default(),
+            neighbours: EpochMap::default(),
             kernel: Routes::new(Identity::Metric),
             fpm: Routes::new(Identity::Prefix),
             vteps: Vteps::default(),

@@ -21,7 +21,7 @@ use crate::events::{self, Event, Journal};
 use crate::hosts::Host;
 use crate::listener::{self, FpmListener};
 use crate::packet_filters::PacketFilters;
-use crate::polled::Untold;
+use crate::polled::Polled;
 use crate::publication::Update;
 use crate::publication_log;
 use crate::resolver::Adjacency;
@@ -140,7 +140,7 @@ pub async fn run(
         failed: Vec::new(),
         dump_at: now,
         publish_at: now,
-        untold: Untold::new(now),
+        untold: Polled::new(now),
         hazard: None,
         hazard_at: now,
         look_again: false,
@@ -218,7 +218,7 @@ struct Task<P> {
     dump_at: Instant,
     /// When the next publication may be made.
     publish_at: Instant,
-    untold: Untold,
+    untold: Polled,
     /// The result of the last check for a hazard. The field below has the time of the next one.
     hazard: Option<FpmHazard>,
     hazard_at: Instant,

@@ -36,11 +36,11 @@ use std::sync::Arc;
 use netlink::{NextHopKind, RouteNextHop, RouteTarget};
 use tables::hash::TableMap;
 
-use crate::epoch_map::Swept;
+use crate::epoch_map::EpochMap;
 use crate::ineligible::UnusableRoute;
 use crate::intern::Shared;
 use crate::links::{Links, impairs, is_up};
-use crate::route_table::{BY_TOS, Fib, FibRoute, Identity, TABLES};
+use crate::route_table::{BY_TOS, FibRoute, Identity, RouteTable, TABLES};
 use crate::state::Adjacent;
 
 /// `RTNH_F_DEAD` (`include/uapi/linux/rtnetlink.h`).
@@ -59,13 +59,13 @@ const ZEBRA_LINK_LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 0, 1));
 /// The routes of one source, and the next-hop objects that they refer to.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    pub(crate) fib: Fib,
-    pub(crate) next_hops: Swept<u32, NextHopKind>,
+    pub(crate) fib: RouteTable,
+    pub(crate) next_hops: EpochMap<u32, NextHopKind>,
 }
 
 impl Routes {
     pub(crate) fn new(identity: Identity) -> Self {
-        Self { fib: Fib::new(identity), next_hops: Swept::default() }
+        Self { fib: RouteTable::new(identity), next_hops: EpochMap::default() }
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Underlay<'a> {
 #[derive(Debug)]
 pub(crate) struct LinkLocal<'a> {
     kernel: &'a Routes,
-    neighbours: &'a Swept<(u32, IpAddr), Adjacent>,
+    neighbours: &'a EpochMap<(u32, IpAddr), Adjacent>,
     /// `None` for an interface with several.
     gateways: OnceCell<BTreeMap<u32, Option<IpAddr>>>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct LinkLocal<'a> {
 impl<'a> LinkLocal<'a> {
     pub(crate) const fn new(
         kernel: &'a Routes,
-        neighbours: &'a Swept<(u32, IpAddr), Adjacent>,
+        neighbours: &'a EpochMap<(u32, IpAddr), Adjacent>,
     ) -> Self {
         Self { kernel, neighbours, gateways: OnceCell::new() }
     }
@@ -622,7 +622,7 @@ mod tests {
         };
         kernel.fib.insert(&route, epoch);
         let (own, fpm) = (BTreeSet::new(), Routes::new(Identity::Prefix));
-        let neighbours = Swept::default();
+        let neighbours = EpochMap::default();
         let link_local = LinkLocal::new(&kernel, &neighbours);
         let underlay = Underlay {
             links: &links,
@@ -656,7 +656,7 @@ mod tests {
             };
             let (kernel, fpm) = (routes(Identity::Metric, &kernel), routes(Identity::Prefix, &fpm));
             let own = BTreeSet::from([IpAddr::V4(address(own))]);
-            let neighbours = Swept::default();
+            let neighbours = EpochMap::default();
         let link_local = LinkLocal::new(&kernel, &neighbours);
             let underlay = Underlay { links: &links, own: &own, sources: [&fpm, &kernel], link_local: &link_local };
             let (mut survey, mut shared) = (RouteResolver::new(underlay), Shared::default());

@@ -300,7 +300,7 @@ impl Pipeline {
     /// Makes the pipeline forward between access ports and VTEPs through this bridge.
     pub fn set_bridge(&mut self, bridge: Bridge) {
         self.bridge = Some(Box::new(bridge));
-        self.senders = DecapCache::default();
+        self.decap_cache = DecapCache::default();
     }
 
     /// All stations that the bridge has learned and that have not aged out.

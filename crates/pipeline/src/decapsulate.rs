@@ -78,7 +78,7 @@ impl Pipeline {
         out: &mut TxBatch,
     ) -> Option<Cursor> {
         self.learner.set_time(now);
-        self.hosts.set_time(now);
+        self.host_delivery.set_time(now);
         if let Some(bridge) = &mut self.bridge {
             bridge.set_time(now);
         }
@@ -135,11 +135,11 @@ impl Pipeline {
                 next = piece.end;
                 if plain
                     && let Some(packet) = frame.data.get(piece.clone())
-                    && self.senders.pass(
+                    && self.decap_cache.pass(
                         (index, piece.end, packet),
                         &outer,
                         snapshot,
-                        (&mut self.hosts, out),
+                        (&mut self.host_delivery, out),
                     )
                 {
                     continue;
@@ -180,7 +180,7 @@ impl Pipeline {
             && table.learning.is_none()
             && self.bridge.is_none()
         {
-            self.senders.remember(outer, (table, vtep), snapshot);
+            self.decap_cache.remember(outer, (table, vtep), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
         if let Some(learning) = &table.learning {
@@ -191,7 +191,7 @@ impl Pipeline {
         let vtep = vtep.map(|index| (index, outer.source));
         let received = (index, piece.end, vtep);
         let Some(bridge) = &mut self.bridge else {
-            let host = self.hosts.way(inner, slot, snapshot, offload);
+            let host = self.host_delivery.way(inner, slot, snapshot, offload);
             let to = host.unwrap_or(Destination::Bridge);
             return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
         };

@@ -54,7 +54,7 @@ impl Pipeline {
         let mut segment = from.segment;
         for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
             let known = Key::of(frame, snapshot).is_some_and(|key| {
-                self.flows.send(&key, (index, frame), &mut self.identification, out)
+                self.encap_cache.send(&key, (index, frame), &mut self.identification, out)
             });
             if known {
                 continue;
@@ -118,7 +118,7 @@ impl Pipeline {
             (plan.flooded, at.segment, plan.remotes, out.get(before..))
             && let Some(key) = Key::of(frame, snapshot)
         {
-            self.flows.remember(key, dissection, sent);
+            self.encap_cache.remember(key, dissection, sent);
         }
         Ok(rest)
     }
@@ -323,7 +323,7 @@ impl Pipeline {
         out: &mut TxBatch,
     ) -> Result<(), DropReason> {
         let Some(transmit) = out.pop().filter(|_| fits) else { return Err(DropReason::TooBig) };
-        self.hold.push(transmit, batch, (&path, remote), now)?;
+        self.unresolved.push(transmit, batch, (&path, remote), now)?;
         self.counters.held.add(1);
         Ok(())
     }

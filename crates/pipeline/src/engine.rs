@@ -17,17 +17,17 @@ use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::outer::OVERHEAD;
 use crate::tx_batch::TxBatch;
-use crate::unresolved::{Adjacency, Hold};
+use crate::unresolved::{Adjacency, Unresolved};
 
 /// The forwarding state of one worker. It is the entry point of both directions.
 #[derive(Debug)]
 pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
-    pub(crate) hold: Hold,
+    pub(crate) unresolved: Unresolved,
     pub(crate) learner: Learner,
-    pub(crate) flows: EncapCache,
-    pub(crate) senders: DecapCache,
-    pub(crate) hosts: HostDelivery,
+    pub(crate) encap_cache: EncapCache,
+    pub(crate) decap_cache: DecapCache,
+    pub(crate) host_delivery: HostDelivery,
     /// Interface indices of the uplinks over which TCP super-frames may leave whole.
     pub(crate) tunnel_uplinks: Vec<u32>,
     /// The bridge of standalone mode.
@@ -44,11 +44,11 @@ impl Pipeline {
     pub fn new(counters: Arc<Counters>) -> Self {
         Self {
             counters,
-            hold: Hold::default(),
+            unresolved: Unresolved::default(),
             learner: Learner::default(),
-            flows: EncapCache::default(),
-            senders: DecapCache::default(),
-            hosts: HostDelivery::default(),
+            encap_cache: EncapCache::default(),
+            decap_cache: DecapCache::default(),
+            host_delivery: HostDelivery::default(),
             tunnel_uplinks: Vec::new(),
             bridge: None,
             identification: 0,
@@ -65,7 +65,7 @@ impl Pipeline {
     /// Whether frames wait for a next hop. If so, [`Self::release`] must be called regularly.
     #[must_use]
     pub fn holds(&self) -> bool {
-        !self.hold.is_empty()
+        !self.unresolved.is_empty()
     }
 
     /// Sends the held frames whose next hop is resolved now, and drops those that waited too long.
@@ -73,18 +73,19 @@ impl Pipeline {
     /// ahead of later frames.
     pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
         let counters = &self.counters;
-        self.hold.release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
+        self.unresolved
+            .release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
     }
 
     /// Allows bundles for frames to hosts ([`crate::bundle`]).
     pub const fn bundle(&mut self) {
-        self.hosts.bundles = true;
+        self.host_delivery.bundles = true;
     }
 
     /// Sets the host ports to which frames may be sent without passing the bridge.
     pub fn open_ports(&mut self, ports: &[OpenPort]) {
-        self.hosts.open(ports);
+        self.host_delivery.open(ports);
     }
 
     /// Sets the uplinks (interface indices) over which TCP super-frames may leave whole. A BPF
@@ -96,37 +97,37 @@ impl Pipeline {
     /// Reports when the decapsulation of a batch began and when its transmission ended. This time
     /// does not count as a pause of a host's traffic ([`crate::PAUSE`]).
     pub fn handed_in(&mut self, began: Instant, ended: Instant) {
-        self.hosts.handed_in(began, ended);
+        self.host_delivery.handed_in(began, ended);
     }
 
     /// Reports that the kernel has forwarded frames through the bridge in place of this worker
     /// until `now`.
     pub fn others_sent(&mut self, now: Instant) {
-        self.hosts.others_sent(now);
+        self.host_delivery.others_sent(now);
     }
 
     /// Whether frames that could bypass the bridge just went through it because an earlier frame to
     /// the same host did. They bypass it after [`Self::settle`].
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
-        self.hosts.is_unsettled()
+        self.host_delivery.is_unsettled()
     }
 
     /// Reports that all frames sent to the bridge so far have left it.
     pub const fn settle(&mut self) {
-        self.hosts.settle();
+        self.host_delivery.settle();
     }
 
     /// Drops all held frames, with [`DropReason::Shutdown`].
     pub fn stop(&mut self) {
         let counters = &self.counters;
-        self.hold.clear(|slot| counters.drop_frames(DropReason::Shutdown, slot, 1));
+        self.unresolved.clear(|slot| counters.drop_frames(DropReason::Shutdown, slot, 1));
         self.update_held();
     }
 
     /// Next hops that the kernel should resolve.
     pub fn resolve_requests(&mut self) -> impl Iterator<Item = Adjacency> + '_ {
-        self.hold.requests()
+        self.unresolved.requests()
     }
 
     /// Source addresses to report to control, from the frames decapsulated since the last call.
@@ -213,6 +214,6 @@ impl Pipeline {
     fn update_held(&self) {
         let held = &self.counters.held;
         held.subtract(held.get());
-        held.add(self.hold.len() as u64);
+        held.add(self.unresolved.len() as u64);
     }
 }

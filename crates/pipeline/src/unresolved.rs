@@ -70,7 +70,7 @@ struct Queue {
 
 /// Frames that wait for a next hop.
 #[derive(Debug, Default)]
-pub struct Hold {
+pub struct Unresolved {
     /// In the order of arrival, across all next hops. The frames of a flow therefore leave in order
     /// even if its next hop has changed.
     frames: VecDeque<Held>,
@@ -78,7 +78,7 @@ pub struct Hold {
     requests: Vec<Adjacency>,
 }
 
-impl Hold {
+impl Unresolved {
     /// Number of waiting frames.
     #[must_use]
     pub fn len(&self) -> usize {
