@@ -22,6 +22,8 @@ const WAYS: [Way; 7] = [
     Way::BYPASS_SINGLE,
     Way::BYPASS,
 ];
+/// Kernel VXLAN with chosen source ports, for encapsulation.
+const KERNEL_DATAPATH: [Way; 2] = [Way::CHOSEN_PORT, Way::CHOSEN_PORT_MARKED];
 /// The references for encapsulation.
 const REFERENCES: [Way; 4] =
     [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
@@ -34,7 +36,7 @@ type Turns = BTreeMap<(Way, Case), Vec<Turn>>;
 pub(super) fn measure(terms: &Terms, left_out: &mut LeftOut) -> Result<Vec<Row>, Failure> {
     let beds = Beds { own: Bed::new("")?, references: Bed::new("r")? };
     reference::prepare(&beds.references)?;
-    let all = [&WAYS[..], &REFERENCES].concat();
+    let all = [&WAYS[..], &KERNEL_DATAPATH, &REFERENCES].concat();
     let encapsulate = turns(terms, &beds, &all, &cases(terms, &[Input::Host]), left_out)?;
     let mut rows = table(&encapsulate, "encapsulate", &all, encapsulation_target);
     rows.extend(beside_open_vswitch(&encapsulate));
@@ -85,7 +87,7 @@ fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
 
 /// Whether this datapath is measured in this case.
 fn is_taken(way: Way, case: Case) -> bool {
-    let Case { traffic: Traffic { length, queue_pairs, bursts, .. }, cores, busy } = case;
+    let Case { traffic: Traffic { input, length, queue_pairs, bursts }, cores, busy } = case;
     match way {
         // The cost of the sender is the same with two cores.
         Way::Nobody => cores == 1 && !busy,
@@ -94,6 +96,8 @@ fn is_taken(way: Way, case: Case) -> bool {
         Way::OpenVswitch { .. } | Way::Testpmd { .. } => {
             [64, 1082].contains(&length) && [1, 64].contains(&queue_pairs) && !bursts && !busy
         }
+        // The port matters to encapsulation only.
+        Way::ChosenPort { .. } => input == Input::Host && cores == 1 && !bursts,
         Way::Kernel | Way::KernelWithoutNf | Way::Vtepd { .. } => true,
     }
 }
@@ -333,6 +337,9 @@ impl What {
 /// The target for the ratio to the kernel's figure, for vtepd with super-frames.
 fn encapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
     let Traffic { length, queue_pairs, bursts, .. } = case.traffic;
+    if let (Way::ChosenPort { route_per_frame }, What::Net) = (way, what) {
+        return Some(if route_per_frame { 1.15 } else { 1.03 });
+    }
     if !matches!(way, Way::Vtepd { gso: true, .. }) || bursts || case.busy {
         return None;
     }

@@ -111,6 +111,11 @@ struct Witness {
 
 impl Witness {
     fn ask(case: Case, way: Way, daemon: Option<&Daemon>) -> Result<Self, Error> {
+        if let (Way::ChosenPort { .. }, Some(daemon)) = (way, daemon) {
+            let forwarded =
+                daemon.counted("vtepd_steering_frames_total{decision=\"port_chosen\"}")?;
+            return Ok(Self { forwarded, past_the_bridge: 0.0 });
+        }
         let (Way::Vtepd { .. }, Some(daemon)) = (way, daemon) else { return Ok(Self::default()) };
         let direction =
             if case.traffic.input == Input::Host { "encapsulated" } else { "decapsulated" };
@@ -129,7 +134,11 @@ impl Witness {
         if way != Way::Nobody && arrived < 1.0 {
             return Err("nothing arrived".into());
         }
-        let Way::Vtepd { bypass, .. } = way else { return Ok(()) };
+        let bypass = match way {
+            Way::Vtepd { bypass, .. } => bypass,
+            Way::ChosenPort { .. } if case.traffic.input == Input::Host => false,
+            _ => return Ok(()),
+        };
         let percent = |share: f64| (100.0 * share).round();
         let share = (after.forwarded - self.forwarded) / arrived;
         if share < NEARLY_ALL {

@@ -24,6 +24,11 @@ pub enum Way {
         /// Whether frames are sent in super-frames (off with `--no-gso`).
         gso: bool,
     },
+    /// Kernel VXLAN with source ports that vtepd chooses (`--datapath kernel`).
+    ChosenPort {
+        /// Whether the kernel looks up the route for each frame (`--route-per-frame`).
+        route_per_frame: bool,
+    },
     /// Open vSwitch's userspace datapath.
     OpenVswitch {
         /// Whether its ports are AF_XDP sockets, which a dedicated thread polls in a loop.
@@ -48,6 +53,11 @@ impl Way {
     /// vtepd with the bridge bypass and super-frames.
     pub const BYPASS: Self = Self::Vtepd { bypass: true, gso: true };
 
+    /// Kernel VXLAN with chosen source ports and its cached routes.
+    pub const CHOSEN_PORT: Self = Self::ChosenPort { route_per_frame: false };
+    /// Kernel VXLAN with chosen source ports and a route lookup for each frame.
+    pub const CHOSEN_PORT_MARKED: Self = Self::ChosenPort { route_per_frame: true };
+
     /// Open vSwitch with AF_PACKET.
     pub const OPEN_VSWITCH: Self = Self::OpenVswitch { xdp: false };
     /// Open vSwitch with AF_XDP.
@@ -70,7 +80,11 @@ impl Way {
         let (package, programs) = match self {
             Self::OpenVswitch { .. } => reference::OPEN_VSWITCH,
             Self::Testpmd { .. } => reference::TESTPMD,
-            Self::Nobody | Self::Kernel | Self::KernelWithoutNf | Self::Vtepd { .. } => {
+            Self::Nobody
+            | Self::Kernel
+            | Self::KernelWithoutNf
+            | Self::ChosenPort { .. }
+            | Self::Vtepd { .. } => {
                 return None;
             }
         };
@@ -85,7 +99,11 @@ impl Way {
         match self {
             Self::OpenVswitch { xdp } => return reference::open_vswitch(bed, xdp).map(Some),
             Self::Testpmd { xdp } => return reference::testpmd(bed, xdp).map(Some),
-            Self::Nobody | Self::Kernel | Self::KernelWithoutNf | Self::Vtepd { .. } => {}
+            Self::Nobody
+            | Self::Kernel
+            | Self::KernelWithoutNf
+            | Self::ChosenPort { .. }
+            | Self::Vtepd { .. } => {}
         }
         bed.set_bridged(self != Self::Nobody)?;
         bed.set_bridge_nf(self != Self::KernelWithoutNf)?;
@@ -101,6 +119,13 @@ impl Way {
     }
 
     fn start(self, at: &Namespace, vtepd: &Path) -> Result<Option<Daemon>, Error> {
+        if let Self::ChosenPort { route_per_frame } = self {
+            let lookup = if route_per_frame { "on" } else { "off" };
+            let flags = ["--no-fpm", "--datapath", "kernel", "--route-per-frame", lookup];
+            let mut daemon = Daemon::start(vtepd, at, &flags)?;
+            daemon.until_taken(0)?;
+            return Ok(Some(daemon));
+        }
         let Self::Vtepd { bypass, gso } = self else { return Ok(None) };
         let bypass = if bypass { "--bridge-bypass" } else { "--no-bridge-bypass" };
         let gso = if gso { "--gso" } else { "--no-gso" };
@@ -116,6 +141,8 @@ impl fmt::Display for Way {
             Self::Nobody => "nobody",
             Self::Kernel => "kernel",
             Self::KernelWithoutNf => "kernel, bridge-nf off",
+            Self::ChosenPort { route_per_frame: false } => "kernel datapath",
+            Self::ChosenPort { route_per_frame: true } => "kernel datapath, route per frame",
             Self::Vtepd { bypass: false, gso: false } => "punt --no-gso",
             Self::Vtepd { bypass: false, gso: true } => "punt",
             Self::Vtepd { bypass: true, gso: false } => "bypass --no-gso",

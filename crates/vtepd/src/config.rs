@@ -180,7 +180,10 @@ impl Configuration {
                 seed,
                 rebalance,
                 bypass,
-                route_per_frame: file.takeover.route_per_frame.into(),
+                route_per_frame: arguments
+                    .route_per_frame
+                    .unwrap_or(file.takeover.route_per_frame)
+                    .into(),
                 stale_time: stale_time(&file)?,
                 learning,
                 standalone: standalone.vnis.clone(),

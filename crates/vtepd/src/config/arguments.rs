@@ -53,6 +53,10 @@ pub struct Arguments {
     /// userspace]
     #[arg(long, value_enum)]
     pub datapath: Option<DatapathChoice>,
+    /// Whether kernel VXLAN looks up the route for each frame of VNIs in the kernel datapath
+    /// [default: auto]
+    #[arg(long, value_enum)]
+    pub(super) route_per_frame: Option<RoutePerFrameChoice>,
     /// Drop frames from VTEPs that are in no table; the kernel accepts them
     #[arg(long)]
     pub strict_vtep: bool,
@@ -138,13 +142,16 @@ impl From<DatapathChoice> for Datapath {
 }
 
 /// Whether kernel VXLAN looks up the route for each frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RoutePerFrameChoice {
+    /// For VNIs with several next hops to a VTEP
     #[default]
     Auto,
+    /// Always
     On,
+    /// Never
     Off,
 }
 
