@@ -120,13 +120,14 @@ fn an_idle_worker_sleeps() {
 }
 
 /// The other threads do not wake up without a reason either. Once a second vtepd polls settings for
-/// which the kernel sends no notifications: default TTL, port range and path MTUs. With the bypass
-/// it polls further settings.
+/// which the kernel sends no notifications: default TTL, port range and path MTUs, and the rules of
+/// legacy iptables. With the bypass it polls further settings.
 #[test]
 fn an_idle_daemon_sleeps() {
     const IDLE: Duration = Duration::from_secs(2);
-    /// Two polls, each of which may wait for a thread that reads files.
-    const LOOKS: u64 = 6;
+    /// Two polls a second, of settings and of legacy iptables. Each waits for a thread that reads
+    /// files.
+    const LOOKS: u64 = 8;
     if !can_run("an_idle_daemon_sleeps") {
         return;
     }

@@ -266,7 +266,6 @@ const fn usize_of(offset: u32) -> usize {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::panic, clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
 
