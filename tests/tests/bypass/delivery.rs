@@ -1,5 +1,6 @@
 //! The bypass towards hosts: the worker sends decapsulated frames directly to the host port.
 
+use vtepd_tests::daemon::Metrics;
 use vtepd_tests::frames::{self, Pair, inject};
 use vtepd_tests::guard::can_run;
 use vtepd_tests::lab::{ETH, VNI, ip};
