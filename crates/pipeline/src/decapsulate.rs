@@ -28,10 +28,10 @@ use crate::tx_batch::TxBatch;
 pub const TAG_LENGTH: usize = 4;
 const VXLAN_AT: usize = UDP_AT + 8;
 
-/// Shortest inner frame in bytes that a punt pair can carry. The kernel drops a tagged frame with
-/// fewer than two bytes behind the tag's EtherType, without counting it (`skb_vlan_untag`). The
-/// steering program passes packets with shorter frames to kernel VXLAN, which delivers them.
-pub(crate) const SHORTEST: usize = 14 + 2;
+/// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
+/// The steering program passes packets with shorter ones to kernel VXLAN (`SHORTEST_INNER` in
+/// `steering.bpf.c`).
+pub(crate) const SHORTEST: usize = 14 + 6;
 
 /// The outer headers of a received packet.
 pub(crate) struct Outer {

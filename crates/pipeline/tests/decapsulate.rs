@@ -65,7 +65,7 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
 #[test]
 fn v1_decap_exact_inner_frame_and_i_flag() {
     let inner =
-        [roce(1, 2), udp6(0xb9, b"hello"), tcp(false, 0, &[1; 99]), vec![6; 16], vec![0xfe; 61]];
+        [roce(1, 2), udp6(0xb9, b"hello"), tcp(false, 0, &[1; 99]), vec![6; 20], vec![0xfe; 61]];
     for inner in inner {
         assert_eq!(fate(Owned::plain(outer(0, &inner))), Ok(inner.clone()));
         let mut without_flag = outer(0, &inner);
@@ -77,7 +77,7 @@ fn v1_decap_exact_inner_frame_and_i_flag() {
 /// The kernel would drop these frames at the near end of the punt pair without counting them.
 #[test]
 fn inner_frames_that_the_punt_cannot_carry_are_counted() {
-    for length in 0..16 {
+    for length in 0..20 {
         let fate = fate(Owned::plain(outer(0, &vec![7; length])));
         assert_eq!(fate, Err(DropReason::InnerTruncated), "{length}");
     }
@@ -85,7 +85,7 @@ fn inner_frames_that_the_punt_cannot_carry_are_counted() {
 
 #[test]
 fn v1_ethernet_padding_behind_the_datagram_is_no_part_of_the_inner_frame() {
-    for inner in [vec![6; 16], vec![8; 17]] {
+    for inner in [vec![6; 20], vec![8; 21]] {
         let mut frame = outer(0, &inner);
         frame.extend([0xaa; 30]);
         assert_eq!(fate(Owned::plain(frame.clone())), Ok(inner.clone()));

@@ -364,7 +364,7 @@ fn q11_inner_bytes_identical_roce_in_super_frames_too() {
 proptest! {
     #[test]
     fn q11_inner_bytes_identical(
-        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 16..200), 1..10),
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 20..200), 1..10),
         queue_pairs in prop::collection::vec((any::<u16>(), any::<u32>()), 1..10),
         udp_checksum: bool,
     ) {

@@ -115,7 +115,10 @@ pub fn api_request(data: &[u8]) {
     if let Some(refused) = runtime.block_on(answer) {
         let expected = matches!(
             refused.code(),
-            Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition
+            Code::InvalidArgument
+                | Code::NotFound
+                | Code::FailedPrecondition
+                | Code::PermissionDenied
         );
         assert!(expected && !refused.message().is_empty(), "{refused:?}");
     }
