@@ -20,9 +20,9 @@ const LEAF_2: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
 const SLOT: u16 = 1;
 /// Length of the outer headers in bytes.
 const OUTER: usize = 50;
-/// The shortest inner frame that the punt pair carries: an Ethernet header and two bytes. The
+/// The shortest inner frame that a worker takes: an Ethernet header, a tag and its EtherType. The
 /// steering program passes packets with shorter ones to the kernel.
-const SHORTEST_INNER: usize = 16;
+const SHORTEST_INNER: usize = 20;
 
 static HERE: LazyLock<Snapshot> = LazyLock::new(|| Leaf::default().snapshot().unwrap());
 /// The snapshot of the receiving leaf.
