@@ -55,7 +55,7 @@ pub struct Arguments {
     pub datapath: Option<DatapathChoice>,
     /// Whether kernel VXLAN looks up the route for each frame of VNIs in the kernel datapath
     /// [default: auto]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "WHEN")]
     pub(super) route_per_frame: Option<RoutePerFrameChoice>,
     /// Drop frames from VTEPs that are in no table; the kernel accepts them
     #[arg(long)]
