@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 // The `kernel` datapath: kernel VXLAN encapsulates, and vtepd chooses the outer UDP source port.
 // Included by steering.bpf.c.
 //

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //
 // For tests only: returns the source port of a frame as the result of a program, because
 // BPF_PROG_TEST_RUN does not return skb->hash. The lower half is the chosen port. The upper half is

@@ -1,22 +1,14 @@
-//! Generates `docs/reference/metrics.md`: `VTEPD_UPDATE_DOCS=1 cargo test -p telemetry reference`
-//! writes it.
-
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test may panic"
-)]
+//! `docs/reference/metrics.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::sync::Arc;
 
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView, render};
 use wire::Vni;
+
+use super::compare;
 
 const HEAD: &str = "\
 # Metrics
@@ -104,10 +96,5 @@ fn the_reference_of_metrics_is_up_to_date() {
         writeln!(page, "| `{name}{suffix}` | {kind} | {labels} | {} |", help.trim_end_matches('.'))
             .unwrap();
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
-    if std::env::var_os("VTEPD_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(there == page, "docs/reference/metrics.md is out of date: see {}", file!());
+    compare("docs/reference/metrics.md", &page);
 }

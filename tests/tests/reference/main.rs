@@ -1,6 +1,7 @@
-//! Generates `docs/reference/cli.md` from the programs' `--help`, `benches/RESULTS.md` from
-//! `benches/results/*.json`, and `docs/images/demo.svg` from the demo's committed figures:
-//! `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes them.
+//! The pages and pictures that are generated: `docs/reference` from the code and from `--help` of the
+//! programs, `benches/RESULTS.md` from `benches/results/*.json`, and `docs/images/demo.svg` from the
+//! demo's committed figures. `VTEPD_UPDATE_DOCS=1 cargo test -p vtepd-tests --test reference` writes
+//! them. `docs/reference/configuration.md` is generated in `crates/vtepd/src/config/reference.rs`.
 
 #![allow(
     clippy::expect_used,
@@ -9,6 +10,10 @@
     clippy::unwrap_used,
     reason = "a test may panic"
 )]
+
+mod control_pages;
+mod drop_reasons;
+mod metrics;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
