@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use frame::GsoKind;
 use netlink::{LinkChange, Requests};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use pipeline::GsoKind;
 
 use crate::netns::PrivateNamespace;
 use crate::packet::PacketSocket;
@@ -93,7 +93,7 @@ fn describes_udp_super_frames() -> io::Result<bool> {
         let timeout = PollTimeout::try_from(Duration::from_secs(1)).unwrap_or(PollTimeout::MAX);
         // The loopback delivers before the call returns, or just after.
         poll(&mut [PollFd::new(tap.as_fd(), PollFlags::POLLIN)], timeout)?;
-        let whole = |gso: Option<pipeline::Gso>| gso.is_some_and(|gso| gso.kind == GsoKind::Udp);
+        let whole = |gso: Option<frame::Gso>| gso.is_some_and(|gso| gso.kind == GsoKind::Udp);
         Ok(tap.receive().frames().any(|frame| whole(frame.offload.gso)))
     })
 }

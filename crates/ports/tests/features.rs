@@ -11,8 +11,8 @@
 
 use std::time::{Duration, Instant};
 
+use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use lab::netns::Namespace;
-use pipeline::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use ports::{Features, PacketSocket, PrivateNamespace, PuntPair, RingSize};
 
 const SEGMENT: usize = 100;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use frame::{Batch, Destination, Offload, Payload, TxFrame};
 use lab::netns::Namespace;
-use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
 use ports::{Hook, PacketSocket, PuntPairs, PuntSide};
 
 use super::{
