@@ -221,7 +221,7 @@ struct Mark {
 }
 
 /// The mark of TCP super-frames over an uplink. The program `vtepd_tunnel` at the uplink's egress
-/// looks for it (`WHOLE` in `bpf/steering.bpf.c`).
+/// looks for it (`WHOLE` in `programs/steering.bpf.c`).
 static MARK: Mark = Mark {
     header: libc::cmsghdr {
         cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),

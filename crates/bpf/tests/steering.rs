@@ -15,16 +15,16 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use bpf::{Hook, PuntSide, Steering, Wakeups};
 use frame::Batch;
 use lab::netns::{Namespace, veth};
 use netlink::Direction;
+use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use ports::{
-    Features, Hook, PacketSocket, PrivateNamespace, PuntPairs, PuntSide, RingSize, Steering,
-    Wakeups,
-};
+use ports::{PacketSocket, RingSize};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
+use worker::{Features, PuntPairs};
 
 #[path = "steering/bypass.rs"]
 mod bypass;
@@ -159,9 +159,10 @@ fn steer_for<const WORKERS: usize>(
         let punts = std::array::from_fn(|worker| {
             PuntPairs::create(worker, &private, Features::ALL, RingSize::LONGEST).unwrap()
         });
-        let mut steering = Steering::load(hook, &punts, stall_limit, Features::ALL).unwrap();
+        let ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
+        let mut steering = Steering::load(hook, &ends, stall_limit, true).unwrap();
         for punts in &punts {
-            steering.close(punts, &private).unwrap();
+            steering.close(&punts.near_ends(), &private).unwrap();
             punts.up(&private).unwrap();
         }
         steering.shrink(plan).unwrap();
@@ -326,7 +327,7 @@ fn redirects_what_is_taken(hook: Hook) {
     bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
 
     assert_eq!(
-        leaf.enter(|| ports::foreign_programs::find(
+        leaf.enter(|| bpf::foreign_programs::find(
             plan.uplinks.first().unwrap().ifindex,
             Direction::Ingress
         ))

@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use bpf::Hook;
 use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use lab::counters;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use pipeline::aggregate::speak_for;
-use ports::{Features, Hook, PacketSocket};
+use ports::PacketSocket;
+use worker::Features;
 
 use super::bypass::{FAR, HOST, Port};
 use super::{Leaf, PATIENT, RingSize, SOON, ifindex};

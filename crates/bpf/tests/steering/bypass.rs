@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bpf::{Hook, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
 use frame::VlanTag;
 use lab::netns::{Namespace, veth};
-use ports::{Hook, PacketSocket, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
+use ports::PacketSocket;
 use tables::{BypassPort, Place, PlaceChange, Slot, SteeringPlan};
 use wire::MacAddr;
 
@@ -75,7 +76,7 @@ pub(super) struct Port {
     pub(super) bridge: PacketSocket,
     pub(super) plan: SteeringPlan,
     pub(super) index: u32,
-    _punts: (ports::PuntPairs, ports::PrivateNamespace),
+    _punts: (worker::PuntPairs, netlink::PrivateNamespace),
 }
 
 impl Port {
