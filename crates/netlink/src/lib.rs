@@ -1,4 +1,5 @@
-//! The kernel's network state over netlink: messages, dumps, events and requests.
+//! The kernel's network state over netlink: messages, dumps, events and requests; and private
+//! network namespaces, which requests can name.
 
 mod attribute;
 mod decode;
@@ -10,6 +11,7 @@ mod filter_monitor;
 mod kernel;
 mod link_monitor;
 mod message;
+mod namespace;
 mod nftables;
 mod packet_filter;
 mod request;
@@ -30,6 +32,7 @@ pub use message::{
     Message, Neighbour, NextHop, NextHopKind, Operation, Qdisc, ReversePathFilter, Route,
     RouteNextHop, RouteTarget, Rule, Vxlan,
 };
+pub use namespace::PrivateNamespace;
 pub use nftables::packet_rules;
 pub use packet_filter::{PacketFilters, packet_filters};
 pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};

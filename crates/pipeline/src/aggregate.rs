@@ -10,12 +10,11 @@
 //! closes it. In a bundle, a flow is all frames between two stations. Groups leave in the order of
 //! their first frames.
 
-use crate::batch::{Batch, Destination, Payload, TxFrame};
 use crate::bundle;
 use crate::encapsulate::OVERHEAD;
-use crate::frame::{Checksum, ETHERNET, Gso, GsoKind, Offload};
 use crate::outer::{UDP_AT, UDP_CHECKSUM};
 use crate::tcp_gro::{Layout, Part, Segment};
+use frame::{Batch, Checksum, Destination, ETHERNET, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::checksum::{Sum, checksum};
 use wire::number::PROTOCOL_UDP;
 

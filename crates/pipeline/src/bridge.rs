@@ -13,19 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use frame::{Batch, Checksum, Destination, DropReason, Frame, Offload, Payload, TxBatch, TxFrame};
 use tables::{Snapshot, VniTable, VtepIndex};
 use wire::{MacAddr, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Cursor, Destination, Payload, TxFrame};
 use crate::counters::Counters;
 use crate::csum_offload::{Completed, is_sctp};
+use crate::cursor::Cursor;
 use crate::decap_cache::DecapCache;
 use crate::decapsulate::{segments, station};
-use crate::drop_reason::DropReason;
-use crate::frame::{Checksum, Frame, Offload};
 use crate::lookup::Decision;
-use crate::tx_batch::TxBatch;
 
 /// Aged stations are removed only when a limit is reached, and at most this often. Until then,
 /// lookups ignore them.
@@ -326,7 +324,7 @@ impl Pipeline {
     }
 
     /// Forwards frames of a batch from access port number `port`, until `out` holds at least
-    /// [`PART`](crate::PART) frames. Returns where to continue once these are sent, or `None` at
+    /// [`PART`](frame::PART) frames. Returns where to continue once these are sent, or `None` at
     /// the end of the batch. VLAN tags must be in the frames' bytes.
     pub fn switch_part(
         &mut self,

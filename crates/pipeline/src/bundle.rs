@@ -9,10 +9,9 @@
 //! program can only remove bytes between an Ethernet and an IPv4 header, so inner frames are IPv4.
 
 use crate::aggregate::speak_for;
-use crate::batch::{Batch, Destination, Payload, TxFrame};
 use crate::decapsulate::TAG_LENGTH;
-use crate::frame::{ETHERNET, MACS, Offload};
 use crate::outer::UDP_AT;
+use frame::{Batch, Destination, ETHERNET, MACS, Offload, Payload, TxFrame};
 use wire::number::PROTOCOL_UDP;
 
 /// Length of a wrapper in bytes: Ethernet, IPv4 and UDP header.

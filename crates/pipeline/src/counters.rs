@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::net::Ipv4Addr;
 
-use crate::drop_reason::DropReason;
+use frame::DropReason;
 
 /// A counter with a single writer. An addition therefore needs no locked instruction.
 #[derive(Debug, Default)]

@@ -1,11 +1,11 @@
 //! Checksums that a sender left to its device (`VIRTIO_NET_HDR_F_NEEDS_CSUM`), and the buffer for
 //! rewritten inner headers.
 
+use frame::HEAD_CAPACITY;
 use wire::Dissection;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_SCTP;
 
-use crate::batch::HEAD_CAPACITY;
 use crate::crc32c::crc32c;
 use crate::outer::OVERHEAD;
 

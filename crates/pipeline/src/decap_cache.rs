@@ -4,16 +4,14 @@
 
 use std::net::Ipv4Addr;
 
+use frame::{Destination, ETHERNET, MACS, Offload, Payload, TxBatch};
 use tables::{Snapshot, VniTable, VtepIndex};
 use wire::Vni;
 use wire::ecn::Egress;
 
-use crate::batch::{Destination, Payload};
 use crate::decapsulate::{Outer, TAG_LENGTH};
 use crate::encapsulate::TPID;
-use crate::frame::{ETHERNET, MACS, Offload};
 use crate::host_delivery::HostDelivery;
-use crate::tx_batch::TxBatch;
 
 const PLACES: usize = 256;
 /// Length of VXLAN, inner Ethernet and inner IPv4 header in bytes.
@@ -129,7 +127,7 @@ impl DecapCache {
             let Some(transmit) = out.append(to, known.slot, body, Offload::default()) else {
                 return false;
             };
-            transmit.vtep = Some((known.vtep, outer.source));
+            transmit.vtep = Some((known.vtep.0, outer.source));
             return true;
         }
         let start = behind_vxlan + ETHERNET;
@@ -138,7 +136,7 @@ impl DecapCache {
         else {
             return false;
         };
-        transmit.vtep = Some((known.vtep, outer.source));
+        transmit.vtep = Some((known.vtep.0, outer.source));
         if let Some(head) = transmit.append_head::<{ ETHERNET + TAG_LENGTH }>() {
             let ([a, b], [c, d]) = (TPID.to_be_bytes(), known.slot.to_be_bytes());
             if let Some((place, rest)) = head.split_first_chunk_mut() {

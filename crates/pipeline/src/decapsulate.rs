@@ -8,6 +8,10 @@ use core::ops::Range;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use frame::{
+    Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, GsoKind, MACS, Offload,
+    Payload, TxBatch,
+};
 use tables::{Snapshot, VniTable, VtepIndex};
 use wire::checksum::Sum;
 use wire::ecn::Egress;
@@ -15,14 +19,11 @@ use wire::number::PROTOCOL_UDP;
 use wire::{Dissection, MacAddr, Network, Vni};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Cursor, Destination, Payload};
 use crate::bridge::{Place, Way};
 use crate::csum_offload::{Completed, is_sctp};
-use crate::drop_reason::DropReason;
+use crate::cursor::Cursor;
 use crate::encapsulate::TPID;
-use crate::frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload};
 use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
-use crate::tx_batch::TxBatch;
 
 /// Length of the 802.1ad tag that numbers the VNI on the bridge punt pair.
 pub const TAG_LENGTH: usize = 4;
@@ -67,7 +68,7 @@ impl Pipeline {
     }
 
     /// Decapsulates frames of a batch from the underlay punt pair, until `out` holds at least
-    /// [`PART`](crate::PART) frames. Returns where to continue once these are sent, or `None` at
+    /// [`PART`](frame::PART) frames. Returns where to continue once these are sent, or `None` at
     /// the end of the batch.
     pub fn decapsulate_part(
         &mut self,
@@ -188,16 +189,15 @@ impl Pipeline {
             let heard = (source, outer.source);
             self.learner.hear(heard, (table, learning), snapshot, limited).map_err(whole)?;
         }
-        let vtep = vtep.map(|index| (index, outer.source));
-        let received = (index, piece.end, vtep);
+        let received = (index, piece.end, vtep.map(|index| (index.0, outer.source)));
         let Some(bridge) = &mut self.bridge else {
             let host = self.host_delivery.way(inner, slot, snapshot, offload);
             let to = host.unwrap_or(Destination::Bridge);
             return inside(inner, received, table, to, (outer.tos, offload), out).map_err(whole);
         };
-        if let Some((index, address)) = vtep {
+        if let Some(index) = vtep {
             bridge
-                .learn(table, source, Place::Vtep(index, address), &self.counters)
+                .learn(table, source, Place::Vtep(index, outer.source), &self.counters)
                 .map_err(whole)?;
         }
         let destination = inner.first_chunk().map(|address| MacAddr(*address)).unwrap_or_default();
@@ -279,7 +279,7 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
 /// is the received frame, `end` the end of the inner frame in it, and `vtep` the sender.
 fn inside(
     inner: &[u8],
-    (index, end, vtep): (u32, usize, Option<(VtepIndex, Ipv4Addr)>),
+    (index, end, vtep): (u32, usize, Option<(u32, Ipv4Addr)>),
     table: &VniTable,
     to: Destination,
     (outer_tos, offload): (u8, Offload),

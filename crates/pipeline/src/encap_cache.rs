@@ -9,15 +9,13 @@
 
 use std::net::Ipv4Addr;
 
-use tables::{Snapshot, VtepIndex};
+use frame::{Checksum, Destination, Frame, Offload, Payload, TxBatch, TxFrame};
+use tables::Snapshot;
 use wire::checksum::Sum;
 use wire::{Dissection, Network};
 
-use crate::batch::{Destination, Payload, TxFrame};
 use crate::encapsulate::TPID;
-use crate::frame::{Checksum, Frame, Offload};
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
-use crate::tx_batch::TxBatch;
 
 /// Length of Ethernet, IPv4 (without options), UDP and base transport header in bytes.
 pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
@@ -40,7 +38,7 @@ pub(crate) struct Key {
 struct Flow {
     key: Key,
     ifindex: u32,
-    vtep: VtepIndex,
+    vtep: u32,
     remote: Ipv4Addr,
     path: u16,
     /// Length of the longest outer IPv4 packet that was found to fit the uplink. Longer frames take
@@ -137,7 +135,7 @@ impl Flow {
     const NONE: Self = Self {
         key: Key { words: [0; 5], snapshot: NOBODY },
         ifindex: 0,
-        vtep: VtepIndex(0),
+        vtep: 0,
         remote: Ipv4Addr::UNSPECIFIED,
         path: 0,
         longest: 0,

@@ -4,17 +4,15 @@ use core::ops::Range;
 use std::hint::black_box;
 use std::time::Instant;
 
+use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, Payload, TxBatch};
 use tables::{Snapshot, Tunnel, VtepIndex};
 
 use crate::Pipeline;
-use crate::batch::{Batch, Cursor, Destination, Payload};
-use crate::drop_reason::DropReason;
+use crate::cursor::Cursor;
 use crate::encap_cache::{HEADERS, Key};
-use crate::frame::{Checksum, ETHERNET, Frame, MACS, Offload};
 use crate::gso::Segmenter;
-use crate::lookup::{Decision, L3_OVERHEAD, Path};
+use crate::lookup::{Decision, L3_OVERHEAD, Path, uplink};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
-use crate::tx_batch::TxBatch;
 
 pub use crate::outer::OVERHEAD;
 
@@ -38,7 +36,7 @@ impl Pipeline {
     }
 
     /// Encapsulates frames of a batch from the bridge punt pair, until `out` holds at least
-    /// [`PART`](crate::PART) frames. Returns where to continue once these are sent, or `None` at
+    /// [`PART`](frame::PART) frames. Returns where to continue once these are sent, or `None` at
     /// the end of the batch.
     pub fn encapsulate_part(
         &mut self,
@@ -224,8 +222,8 @@ impl Pipeline {
         // length.
         let inner = batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
         let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
-        let transmit = out.append(Destination::uplink(hop), plan.vni.slot.get(), body, offload)?;
-        (transmit.vtep, transmit.segments) = (Some((remote, address)), segments);
+        let transmit = out.append(uplink(hop), plan.vni.slot.get(), body, offload)?;
+        (transmit.vtep, transmit.segments) = (Some((remote.0, address)), segments);
         let headers = transmit.append_head()?;
         // The kernel cannot compute an outer checksum for each segment.
         let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
@@ -293,13 +291,13 @@ impl Pipeline {
         if vni.tunnel.udp_checksum {
             offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
-        let to = Destination::uplink(hop);
+        let to = uplink(hop);
         let body = Payload::Received { frame: *index, range: range.clone() };
         // Written in place, because moving a whole `TxFrame` is expensive.
         let Some(transmit) = out.append(to, vni.slot.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
-        transmit.vtep = Some((remote, path.remote));
+        transmit.vtep = Some((remote.0, path.remote));
         let mut fits = false;
         if let Some(headers) = transmit.append_head() {
             outer.write(headers);

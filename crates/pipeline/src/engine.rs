@@ -3,20 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use frame::{Destination, DropReason, TxBatch, TxFrame};
 use tables::{Learned, OpenPort, Snapshot};
 
-use crate::batch::{Destination, TxFrame};
 use crate::bridge::Bridge;
 use crate::counters::Counters;
 use crate::csum_offload::InnerHead;
 use crate::decap_cache::DecapCache;
 use crate::decapsulate::TAG_LENGTH;
-use crate::drop_reason::DropReason;
 use crate::encap_cache::EncapCache;
 use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::outer::OVERHEAD;
-use crate::tx_batch::TxBatch;
 use crate::unresolved::{Adjacency, Unresolved};
 
 /// The forwarding state of one worker. It is the entry point of both directions.
@@ -150,7 +148,7 @@ impl Pipeline {
             return self.account_dropped(transmit, reason);
         }
         let peer =
-            transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index.0)?.of(vtep)));
+            transmit.vtep.and_then(|(index, vtep)| Some(self.counters.peer_at(index)?.of(vtep)));
         match transmit.to {
             Destination::Uplink { path, by_default, .. } => {
                 self.counters.sent.add(segments);
@@ -198,7 +196,7 @@ impl Pipeline {
         self.counters.path(path).inspect(|path| path.add(0, outer));
         self.counters.vni(transmit.slot).inspect(|vni| vni.encapsulated.add(0, inner));
         if let Some((index, vtep)) = transmit.vtep {
-            self.counters.peer_at(index.0).inspect(|peer| peer.of(vtep).sent.add(0, inner));
+            self.counters.peer_at(index).inspect(|peer| peer.of(vtep).sent.add(0, inner));
         }
     }
 

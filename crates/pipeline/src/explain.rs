@@ -3,12 +3,11 @@
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use frame::{DropReason, Frame};
 use tables::{Slot, Snapshot};
 use wire::{MacAddr, Vni};
 
 use crate::csum_offload::InnerHead;
-use crate::drop_reason::DropReason;
-use crate::frame::Frame;
 use crate::gso::Segmenter;
 use crate::lookup::{Decision, Path};
 use crate::outer::Inherited;

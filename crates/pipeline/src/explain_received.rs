@@ -3,13 +3,12 @@
 
 use std::net::Ipv4Addr;
 
+use frame::{DropReason, Frame};
 use tables::Snapshot;
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
 use crate::decapsulate::{Outer, SHORTEST, congestion, sender, station, vxlan};
-use crate::drop_reason::DropReason;
-use crate::frame::Frame;
 use crate::learn::{Heard, judge};
 
 /// What would happen to a frame from the underlay. Fields that could not be read are `None`.

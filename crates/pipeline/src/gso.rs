@@ -4,14 +4,13 @@
 
 use core::ops::Range;
 
+use frame::{Checksum, DropReason, ETHERNET, Gso, GsoKind};
 use wire::checksum::{Sum, checksum};
 use wire::number::{PROTOCOL_TCP, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Dissection, Fragment, Network, Roce, Tcp};
 
 use crate::csum_offload::{INNER_CAPACITY, InnerHead};
-use crate::drop_reason::DropReason;
-use crate::frame::{Checksum, ETHERNET, Gso, GsoKind};
 use crate::outer::OVERHEAD;
 
 const UDP_LENGTH: usize = 4;

@@ -8,13 +8,11 @@
 
 use std::time::{Duration, Instant};
 
+use frame::{Destination, ETHERNET, MACS, Offload};
 use tables::{OpenPort, Snapshot};
 use wire::MacAddr;
 use wire::checksum::Sum;
 use wire::number::{PROTOCOL_FRAGMENT, PROTOCOL_TCP, PROTOCOL_UDP};
-
-use crate::batch::Destination;
-use crate::frame::{ETHERNET, MACS, Offload};
 
 /// Time after which frames sent to the bridge are presumed to have left it. The kernel does not
 /// report this.

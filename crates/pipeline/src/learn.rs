@@ -9,11 +9,11 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use frame::DropReason;
 use tables::{Learned, Learning, Snapshot, VniTable};
 use wire::MacAddr;
 
 use crate::counters::Counter;
-use crate::drop_reason::DropReason;
 
 /// Time after which a reported address that is not in the tables is reported again.
 pub const AGAIN: Duration = Duration::from_millis(50);

@@ -1,7 +1,6 @@
 //! Encapsulation and decapsulation of batches of frames against a snapshot. The crate does no I/O,
 //! is not async and reads no clock.
 //!
-//! - [`frame`], [`batch`], [`tx_batch`]: received frames and frames to be sent
 //! - [`engine`]: the state of one worker, and its counters
 //! - [`encapsulate`], [`decapsulate`]: the two directions
 //! - [`bridge`]: the bridge of standalone mode, where there is no kernel bridge
@@ -15,27 +14,24 @@
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
 //! - [`aggregate`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
-//! - [`drop_reason`], [`counters`]: accounting for every frame
+//! - [`counters`]: accounting for every frame
 
 pub mod aggregate;
-pub mod batch;
 pub mod bridge;
 pub mod bundle;
 pub mod counters;
 pub mod decapsulate;
-pub mod drop_reason;
 pub mod encapsulate;
 pub mod engine;
 pub mod explain;
 pub mod explain_received;
-pub mod frame;
 pub mod gso;
 pub mod learn;
-pub mod tx_batch;
 pub mod unresolved;
 
 mod crc32c;
 mod csum_offload;
+mod cursor;
 mod decap_cache;
 mod encap_cache;
 mod host_delivery;
@@ -43,14 +39,15 @@ mod lookup;
 mod outer;
 mod tcp_gro;
 
-pub use batch::{Batch, Cursor, Destination, FRAME_CAPACITY, Payload, TxFrame};
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
-pub use drop_reason::DropReason;
+pub use cursor::Cursor;
 pub use engine::Pipeline;
 pub use explain::{Explanation, explain};
 pub use explain_received::explain_received;
-pub use frame::{Checksum, Frame, Gso, GsoKind, Offload, VlanTag};
+pub use frame::{
+    Batch, Checksum, Destination, DropReason, FRAME_CAPACITY, Frame, Gso, GsoKind, Offload, PART,
+    Payload, TxBatch, TxFrame, VlanTag,
+};
 pub use host_delivery::PAUSE;
-pub use tx_batch::{PART, TxBatch};
 pub use unresolved::Adjacency;

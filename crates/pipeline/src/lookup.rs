@@ -4,12 +4,11 @@
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr};
 
+use frame::{Checksum, Destination, DropReason, Frame, Offload};
 use tables::{NextHop, Paths, Snapshot, VniTable, VtepIndex};
 use wire::{Dissection, Roce};
 
 use crate::csum_offload::{Completed, InnerHead};
-use crate::drop_reason::DropReason;
-use crate::frame::{Checksum, Frame, Offload};
 use crate::gso::Segmenter;
 use crate::outer::{Inner, OVERHEAD};
 
@@ -207,5 +206,15 @@ impl<'a> Path<'a> {
             return Err(DropReason::TooBig);
         }
         Ok(Self { remote: vtep.address, hash, paths: &vtep.paths, hop, l3_length })
+    }
+}
+
+/// The uplink of `hop`.
+pub(crate) const fn uplink(hop: &NextHop) -> Destination {
+    Destination::Uplink {
+        ifindex: hop.ifindex,
+        path: hop.path,
+        by_default: hop.by_default,
+        impaired: hop.impaired,
     }
 }

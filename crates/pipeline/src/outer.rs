@@ -2,15 +2,13 @@
 
 use std::net::Ipv4Addr;
 
+use frame::{DropReason, ETHERNET, MACS};
 use tables::{DontFragment, NextHop, Tos, Ttl, Tunnel};
 use wire::checksum::Sum;
 use wire::ecn::Ingress;
 use wire::number::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_VLAN, PROTOCOL_UDP,
 };
-
-use crate::drop_reason::DropReason;
-use crate::frame::{ETHERNET, MACS};
 
 /// Length of Ethernet, IPv4, UDP and VXLAN header in bytes.
 pub const OVERHEAD: usize = 14 + 20 + 8 + 8;

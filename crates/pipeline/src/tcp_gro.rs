@@ -1,12 +1,12 @@
 //! Segments of a TCP stream that can be sent to a host as one super-frame. The conditions are those
 //! of the kernel's GRO (`tcp_gro_receive()`, `net/ipv4/tcp_offload.c`).
 
+use frame::{Checksum, ETHERNET, Gso, GsoKind, Offload};
 use wire::Tcp;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_TCP;
 
 use crate::aggregate::mixed;
-use crate::frame::{Checksum, ETHERNET, Gso, GsoKind, Offload};
 use crate::gso::Layer;
 
 const IPV4: usize = 20;

@@ -5,12 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use frame::{Batch, Destination, DropReason, Payload, TxBatch, TxFrame};
 use tables::{NextHop, Snapshot, VtepIndex};
 
-use crate::batch::{Batch, Destination, Payload, TxFrame};
-use crate::drop_reason::DropReason;
-use crate::lookup::Path;
-use crate::tx_batch::TxBatch;
+use crate::lookup::{Path, uplink};
 
 /// Largest number of frames that wait for one next hop. The kernel's default of 212,992 bytes holds
 /// about as many full-sized frames.
@@ -140,7 +138,7 @@ impl Unresolved {
                     for (to, from) in held.transmit.head_mut().iter_mut().zip(addresses) {
                         *to = from;
                     }
-                    held.transmit.to = Destination::uplink(hop);
+                    held.transmit.to = uplink(hop);
                     out.push(held.transmit);
                 }
                 Fate::GiveUp(reason) => give_up(reason, held.transmit.slot),

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use frame::{Batch, DropReason, TxFrame};
 use netlink::{Link, Requests};
-use pipeline::{Batch, DropReason, TxFrame};
 
 use crate::packet::PacketSocket;
 use crate::ring::RingSize;

@@ -41,7 +41,7 @@ struct SetFeatures {
 ///
 /// # Errors
 /// When the kernel refuses, or when a feature stays on.
-pub(crate) fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
+pub fn switch_off(interface: &str, features: &[&str]) -> io::Result<()> {
     let mut strings = Box::new(Strings {
         command: GET_STRINGS,
         set: FEATURE_NAMES,

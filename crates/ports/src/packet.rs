@@ -5,7 +5,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use pipeline::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
+use frame::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
 
 use crate::ring::{Ring, RingSize};
 use crate::tx::{SuperFrames, TxQueue};
@@ -263,7 +263,7 @@ impl PacketSocket {
     }
 
     /// Sends frames to their destinations. A socket that is bound to an interface sends those for
-    /// that interface ([`pipeline::Destination::is_bound`]). A socket that is not bound sends the
+    /// that interface ([`frame::Destination::is_bound`]). A socket that is not bound sends the
     /// others. Frames for the other socket are skipped. `outcome` is called with the result of each
     /// frame that was handled. The frames of one outer flow keep their order. Returns counts of the
     /// super-frames.

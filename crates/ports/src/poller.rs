@@ -101,7 +101,8 @@ impl Poller {
 }
 
 /// Whether the kernel has one-shot polls and lets this process use them.
-pub(crate) fn has_one_shot() -> bool {
+#[must_use]
+pub fn has_one_shot() -> bool {
     one_shot(1).is_ok()
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pipeline::{Batch, Checksum, FRAME_CAPACITY, Frame, Offload, VlanTag};
+use frame::{Batch, Checksum, FRAME_CAPACITY, Frame, Offload, VlanTag};
 
 use crate::packet::{BATCH, VnetHeader, offload, set_option};
 

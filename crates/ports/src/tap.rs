@@ -7,9 +7,9 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use frame::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, TxFrame};
 use netlink::{LinkChange, Requests};
 use nix::sys::uio::{readv, writev};
-use pipeline::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, TxFrame};
 
 use crate::packet::{VnetHeader, offload};
 use crate::tx::vnet_header;

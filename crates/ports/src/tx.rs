@@ -6,10 +6,10 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use frame::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxFrame};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use pipeline::aggregate::{Aggregator, GsoGroup};
 use pipeline::bundle::{self, WRAPPER};
-use pipeline::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxFrame};
 
 use crate::packet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
@@ -221,7 +221,7 @@ struct Mark {
 }
 
 /// The mark of TCP super-frames over an uplink. The program `vtepd_tunnel` at the uplink's egress
-/// looks for it (`WHOLE` in `bpf/steering.bpf.c`).
+/// looks for it (`WHOLE` in `programs/steering.bpf.c`).
 static MARK: Mark = Mark {
     header: libc::cmsghdr {
         cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u32>(),

@@ -10,8 +10,8 @@
 
 use std::time::{Duration, Instant};
 
+use frame::{Batch, Destination, Offload, Payload, TxFrame};
 use lab::netns::{Namespace, veth};
-use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
 use ports::{PacketSocket, RingSize};
 
 /// The two ends of a link.
@@ -94,7 +94,7 @@ fn long_frames_without_room_are_counted() {
     let mut socket = open(&far, RingSize { frames: 16, longest: 1568 });
     let long = [&OURS[..], &[2, 0, 0, 0, 0, 8, 0x88, 0xb5], &[7; 9000]].concat();
     let arrived = |socket: &mut PacketSocket| {
-        let ours = |frame: &&pipeline::Frame<'_>| {
+        let ours = |frame: &&frame::Frame<'_>| {
             assert!(!frame.data.is_empty(), "nothing that could not be read");
             frame.data.starts_with(&OURS)
         };

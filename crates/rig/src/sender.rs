@@ -4,9 +4,9 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use frame::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use lab::Namespace;
 use pipeline::aggregate::speak_for;
-use pipeline::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
@@ -139,7 +139,7 @@ impl Sender {
         let end = (index + BETWEEN_LOOKS).min(self.super_frames.len());
         let Some(frames) = self.super_frames.get_mut(index..end) else { return 0 };
         let mut taken = 0;
-        self.socket.transmit(&pipeline::Batch::new(0), frames, |_, outcome| {
+        self.socket.transmit(&frame::Batch::new(0), frames, |_, outcome| {
             taken += u64::from(outcome.is_ok())
         });
         taken * self.frames

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use pipeline::{Counters, DropReason};
+use frame::DropReason;
+use pipeline::Counters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;

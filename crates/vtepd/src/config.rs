@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::Address;
+use bpf::MOST_WORKERS;
 use control::{Datapath, FpmListener, LearnLimits, Settings, StaleTime, VniSettings};
 use entropy::Bins;
-use ports::MOST_WORKERS;
 use tables::Rebalance;
 use wire::Vni;
+use worker::WorkerOptions;
 
 use arguments::vni;
 pub use arguments::{Arguments, HookChoice, Output};
 use file::{File, LearningSection, VniSection};
 
 use crate::standalone::{self, Standalone};
-use crate::worker::WorkerOptions;
 
 /// The complete configuration of a run of the daemon.
 #[derive(Debug, Clone)]

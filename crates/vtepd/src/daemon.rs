@@ -6,17 +6,18 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use ::api::Address;
+use bpf::Hook;
+use bpf::foreign_programs::{self, Foreign};
 use control::{
     ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update,
 };
 use netlink::{Direction, Kernel};
-use ports::foreign_programs::{self, Foreign};
-use ports::{Features, Hook};
 use sd_notify::NotifyState;
 use tables::SteeringPlan;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use worker::Features;
 
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::guard::{self, Guarded, Watched};
@@ -296,9 +297,9 @@ fn confine(api: Option<&Address>) {
         Some(Address::Abstract(_)) | None => None,
     };
     for (what, given_up) in [
-        ("capabilities", ports::confine::capabilities()),
-        ("changes of files (landlock)", ports::confine::files(socket)),
-        ("system calls (seccomp)", ports::confine::system_calls()),
+        ("capabilities", bpf::confine::capabilities()),
+        ("changes of files (landlock)", bpf::confine::files(socket)),
+        ("system calls (seccomp)", bpf::confine::system_calls()),
     ] {
         match given_up {
             Ok(()) => tracing::debug!("given up: {what} that are not needed"),

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use bpf::{Hook, bypass_obstacle};
 use control::{Datapath, Update};
 use entropy::Policy;
-use ports::{Hook, bypass_obstacle};
 use serde::Serialize;
 
 use crate::config::Output;

@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bpf::KillSwitch;
 use control::{Event, Journal, Request, Status};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal, raise};
-use ports::KillSwitch;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
@@ -67,7 +67,7 @@ impl Guarded {
     }
 
     /// Empties the kill switch. Returns whether it was filled.
-    fn hand_back(&self) -> Result<bool, ports::SteeringError> {
+    fn hand_back(&self) -> Result<bool, bpf::SteeringError> {
         self.kill_switch.get().map_or(Ok(false), KillSwitch::suspend)
     }
 }
@@ -95,7 +95,7 @@ pub fn answer_signals(guarded: Arc<Guarded>) -> io::Result<mpsc::Receiver<()>> {
     let (stop, stopping) = mpsc::channel(1);
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         // The thread is started before main drops its capabilities.
-        let _ = ports::confine::capabilities();
+        let _ = bpf::confine::capabilities();
         let signals = ending();
         let Ok(signal) = signals.wait() else { return };
         let _ = stop.try_send(());

@@ -5,20 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bpf::{BypassState, Hook, KillSwitch, SteeringCounts, SteeringError};
 use control::{Status, Update};
 use netlink::Direction;
 use pipeline::Counters;
 use pipeline::counters::Counter;
-use ports::{BypassState, Features, Hook, KillSwitch, SteeringCounts, SteeringError};
 use tables::{BypassPort, Snapshot};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use worker::{Features, Stations};
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
-use crate::standalone::{ShownPort, Stations};
+use crate::standalone::ShownPort;
 use crate::takeover::{Takeover, TakeoverError};
 use crate::{log, metrics_view};
 
@@ -204,7 +205,7 @@ impl Handle {
         &self,
         number: u16,
         port: ports::AccessPort,
-    ) -> Result<(), ports::SteeringError> {
+    ) -> Result<(), bpf::SteeringError> {
         self.takeover().as_mut().map_or(Ok(()), |takeover| takeover.replace_port(number, port))
     }
 
@@ -269,7 +270,7 @@ impl Handle {
             return Ok(());
         }
         let look = move |port: BypassPort| {
-            let obstacle = ports::bypass_obstacle(&port);
+            let obstacle = bpf::bypass_obstacle(&port);
             (port, obstacle)
         };
         let found = spawn_blocking(move || ports.into_iter().map(look).collect()).await;
@@ -290,7 +291,7 @@ impl Handle {
             return Ok(());
         }
         let look = move |(ifindex, direction): (u32, Direction)| {
-            (ifindex, direction, ports::foreign_programs::hook_behind(ifindex, direction, hook))
+            (ifindex, direction, bpf::foreign_programs::hook_behind(ifindex, direction, hook))
         };
         let found = spawn_blocking(move || placed.into_iter().map(look).collect()).await;
         // An error is possible only when the runtime shuts down.

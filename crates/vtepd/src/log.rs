@@ -48,7 +48,7 @@ impl Log {
         let (entries, queue) = sync_channel(QUEUE);
         std::thread::Builder::new().name("log".to_owned()).spawn(move || {
             // The thread needs no capabilities, and is started before main drops them.
-            let _ = ports::confine::capabilities();
+            let _ = bpf::confine::capabilities();
             write_all(&queue);
         })?;
         Ok(Self(entries))

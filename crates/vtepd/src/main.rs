@@ -19,7 +19,6 @@ mod packet_rules;
 mod privilege;
 mod standalone;
 mod takeover;
-mod worker;
 
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;

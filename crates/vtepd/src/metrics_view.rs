@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use bpf::{BypassState, PortCounts, SteeringCounts};
 use control::{PortDecision, SourceState, Status};
 use entropy::Policy;
 use pipeline::counters::StationCounters;
-use ports::{BypassState, PortCounts, SteeringCounts};
 use tables::Snapshot;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};
 

@@ -48,7 +48,7 @@ fn nftables() -> Rules {
 
 fn legacy() -> Rules {
     let unread = |reason: &str| format!("the rules of legacy iptables cannot be read ({reason})");
-    let tables = ports::iptables::legacy_tables().map_err(|error| unread(&error.to_string()))?;
+    let tables = bpf::iptables::legacy_tables().map_err(|error| unread(&error.to_string()))?;
     let mut chains = Vec::new();
     for table in &tables {
         let unknown = || unread(&format!("table {} has an unknown form", table.name));

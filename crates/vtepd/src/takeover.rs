@@ -7,20 +7,24 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::{Request, Update};
-use netlink::Direction;
-use pipeline::Counters;
-use ports::{
-    AccessPort, BypassState, Features, Hook, KillSwitch, PacketSocket, PrivateNamespace, PuntError,
-    PuntPair, PuntPairs, RingSize, Steering, SteeringCounts, SteeringError, Wakeups, stale_filters,
+use bpf::{
+    BypassState, Hook, KillSwitch, Steering, SteeringCounts, SteeringError, Wakeups, stale_filters,
 };
+use control::{Adjacency, Request, Update};
+use netlink::Direction;
+use netlink::PrivateNamespace;
+use pipeline::Counters;
+use ports::{AccessPort, PacketSocket, RingSize};
 use tables::BypassPort;
 use tokio::sync::{mpsc, oneshot};
+use worker::{
+    BypassTargets, Features, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets, Stations,
+    Worker, WorkerOptions,
+};
 
 use crate::guard::Guarded;
 use crate::own_links::OwnLinkError;
-use crate::standalone::{Access, Stations};
-use crate::worker::{BypassTargets, Sockets, Worker, WorkerOptions};
+use crate::standalone::Access;
 
 /// Punt pairs, steering programs and workers of one network namespace. [`Takeover::stop`] gives
 /// everything back to the kernel.
@@ -86,12 +90,14 @@ impl Takeover {
         let private = PrivateNamespace::create().map_err(TakeoverError::Namespace)?;
         // Access ports have no netdevs that the longest frame could follow from.
         let standalone = shares.iter().any(|share| !share.ports.is_empty());
-        let longest = if standalone { RingSize::LONGEST } else { ports::longest_frame() };
+        let longest = if standalone { RingSize::LONGEST } else { worker::longest_frame() };
         let create = |worker| PuntPairs::create(worker, &private, features, longest);
         let mut punts = (0..shares.len()).map(create).collect::<Result<Vec<_>, _>>()?;
-        let mut steering = Steering::load(hook, &punts, stall_limit, features)?;
-        for punts in &punts {
-            steering.close(punts, &private)?;
+        let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
+        let mut steering =
+            Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames)?;
+        for ends in &near_ends {
+            steering.close(ends, &private)?;
         }
         for punts in &punts {
             punts.up(&private)?;
@@ -122,7 +128,7 @@ impl Takeover {
                 steering.shut(ifindex)?;
             }
             share.vnis.iter().for_each(|vni| steering.serve(*vni, number));
-            let worker = Worker::start(number, sockets, share, requests.clone(), stopped.clone());
+            let worker = Worker::start(number, sockets, share, reports(requests), stopped.clone());
             workers.push(worker.map_err(TakeoverError::Worker)?);
         }
         Ok(Self {
@@ -268,7 +274,7 @@ impl Takeover {
         }
     }
 
-    /// Applies the results of [`ports::bypass_obstacle`]: a port with an obstacle does not use the
+    /// Applies the results of [`bpf::bypass_obstacle`]: a port with an obstacle does not use the
     /// bypass.
     ///
     /// # Errors
@@ -298,7 +304,13 @@ impl Takeover {
 
     /// As [`Worker::stations`], for each worker.
     pub fn stations(&self) -> Vec<oneshot::Receiver<Stations>> {
-        self.workers.iter().map(Worker::stations).collect()
+        let request = |worker: &Worker| {
+            let (sender, stations) = oneshot::channel();
+            // An error means that the receiver no longer waits.
+            worker.stations(|stations| drop(sender.send(stations)));
+            stations
+        };
+        self.workers.iter().map(request).collect()
     }
 
     /// The ring buffer through which steering programs wake workers. The caller passes what it
@@ -337,4 +349,20 @@ impl Takeover {
     pub fn steering_counts(&self) -> Result<SteeringCounts, SteeringError> {
         self.steering.counts()
     }
+}
+
+/// Passes the reports of a worker to the control task. A report for which the queue has no room is
+/// lost; a later frame makes it again.
+fn reports(requests: &mpsc::Sender<Request>) -> Reports {
+    let requests = requests.clone();
+    Box::new(move |report| {
+        let request = match report {
+            Report::Unresolved((ifindex, address)) => {
+                Request::Resolve(Adjacency { ifindex, address })
+            }
+            Report::Learned(learned) => Request::Learn(learned),
+            Report::Stalled { waited, dropped } => Request::Stalled { waited, dropped },
+        };
+        requests.try_send(request).is_ok()
+    })
 }

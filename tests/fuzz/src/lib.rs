@@ -35,7 +35,6 @@ mod vtepd {
     pub mod privilege;
     pub mod standalone;
     pub mod takeover;
-    pub mod worker;
 
     pub mod api {
         pub mod events;
@@ -47,5 +46,5 @@ mod vtepd {
 }
 // The modules refer to each other by these paths.
 use vtepd::{
-    api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover, worker,
+    api, guard, handle, log, metrics_view, own_links, privilege, standalone, takeover,
 };

@@ -1,4 +1,4 @@
-//! The decisions of `workers.bpf.h` and `steering.bpf.c` in `crates/ports/bpf`, in Rust.
+//! The decisions of `workers.bpf.h` and `steering.bpf.c` in `crates/bpf/programs`, in Rust.
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;

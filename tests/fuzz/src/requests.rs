@@ -9,7 +9,8 @@ use control::{Change, Filters, Journal, Namespace, Settings, State, Status, Upda
 use entropy::SourcePortRange;
 use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
-use ports::{Features, Hook};
+use bpf::Hook;
+use worker::Features;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};

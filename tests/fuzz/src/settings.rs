@@ -43,7 +43,7 @@ pub fn configuration(data: &[u8]) {
         }
     };
     let Configuration { settings, standalone, worker, stall_limit, .. } = configuration;
-    assert!((1..=ports::MOST_WORKERS).contains(&worker.workers));
+    assert!((1..=bpf::MOST_WORKERS).contains(&worker.workers));
     assert!(stall_limit.as_millis() >= 20);
     assert!(settings.stale_time.0.as_secs() <= 3600 && settings.learning.moves > 0);
     for own in settings.vnis.values().chain([&settings.default]) {

@@ -13,7 +13,7 @@ Every frame that a worker drops is counted with one reason. `vtepctl drops` show
 occurred, `vtepctl drops --all` shows every one. The metric `vtepd_dropped_frames_total` has the
 reason as its label.
 
-This page is generated from the code (`crates/pipeline/src/drop_reason.rs`).
+This page is generated from the code (`crates/frame/src/drop_reason.rs`).
 
 | reason | meaning |
 |---|---|

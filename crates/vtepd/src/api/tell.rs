@@ -7,10 +7,10 @@ use api::v1;
 use control::{ByDefault, Datapath, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
 use entropy::Entropy;
 use pipeline::{Counters, DropReason, Place, Station};
-use ports::Features;
 use tables::{PortChoice, VniTable};
 use telemetry::{PortFrames, PortView};
 use wire::Vni;
+use worker::Features;
 
 use crate::api::show::{self, Uplinks};
 use crate::handle::Handle;

@@ -1,4 +1,4 @@
-//! The `kernel` datapath: writes the map by which `choose_port` (`bpf/chosen_port.bpf.h`) chooses
+//! The `kernel` datapath: writes the map by which `choose_port` (`programs/chosen_port.bpf.h`) chooses
 //! source ports.
 
 use aya::maps::{HashMap, MapData};

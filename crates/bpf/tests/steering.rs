@@ -15,16 +15,16 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use bpf::{Hook, PuntSide, Steering, Wakeups};
+use frame::Batch;
 use lab::netns::{Namespace, veth};
 use netlink::Direction;
+use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pipeline::Batch;
-use ports::{
-    Features, Hook, PacketSocket, PrivateNamespace, PuntPairs, PuntSide, RingSize, Steering,
-    Wakeups,
-};
+use ports::{PacketSocket, RingSize};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
+use worker::{Features, PuntPairs};
 
 #[path = "steering/bypass.rs"]
 mod bypass;
@@ -118,9 +118,9 @@ fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let index = ifindex(namespace, interface);
     let mut socket =
         namespace.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
-    let to = pipeline::Destination::Bridge;
-    let body = pipeline::Payload::Owned(frame.into());
-    let transmit = pipeline::TxFrame::new(to, 0, body, pipeline::Offload::default());
+    let to = frame::Destination::Bridge;
+    let body = frame::Payload::Owned(frame.into());
+    let transmit = frame::TxFrame::new(to, 0, body, frame::Offload::default());
     socket.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
 }
 
@@ -128,7 +128,7 @@ fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
 fn receive(
     socket: &mut PacketSocket,
     wait: Duration,
-    wanted: impl Fn(&pipeline::Frame<'_>) -> bool,
+    wanted: impl Fn(&frame::Frame<'_>) -> bool,
 ) -> usize {
     let (start, mut found) = (Instant::now(), 0);
     while start.elapsed() < wait {
@@ -159,9 +159,10 @@ fn steer_for<const WORKERS: usize>(
         let punts = std::array::from_fn(|worker| {
             PuntPairs::create(worker, &private, Features::ALL, RingSize::LONGEST).unwrap()
         });
-        let mut steering = Steering::load(hook, &punts, stall_limit, Features::ALL).unwrap();
+        let ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
+        let mut steering = Steering::load(hook, &ends, stall_limit, true).unwrap();
         for punts in &punts {
-            steering.close(punts, &private).unwrap();
+            steering.close(&punts.near_ends(), &private).unwrap();
             punts.up(&private).unwrap();
         }
         steering.shrink(plan).unwrap();
@@ -206,18 +207,18 @@ fn bundles_arrive_as_frames(
         return;
     }
     bridge.set_bundles(true);
-    let port = pipeline::Destination::BundledHost(ifindex(leaf, "hp1"));
+    let port = frame::Destination::BundledHost(ifindex(leaf, "hp1"));
     let mut send = |to, slot, frames: &[Vec<u8>]| {
         let mut batch = Batch::new(frames.len());
         let mut out = Vec::new();
         for (data, index) in frames.iter().zip(0u32..) {
-            batch.push(pipeline::Frame { data, vlan: None, offload: pipeline::Offload::default() });
+            batch.push(frame::Frame { data, vlan: None, offload: frame::Offload::default() });
             // As decapsulation writes them: with a tag for the bridge, and as received for a host
             // port.
-            let bridged = to == pipeline::Destination::Bridge;
+            let bridged = to == frame::Destination::Bridge;
             let range = if bridged { 14 } else { 0 }..data.len() as u32;
-            let body = pipeline::Payload::Received { frame: index, range };
-            let mut transmit = pipeline::TxFrame::new(to, slot, body, pipeline::Offload::default());
+            let body = frame::Payload::Received { frame: index, range };
+            let mut transmit = frame::TxFrame::new(to, slot, body, frame::Offload::default());
             let tagged = [&data[..12], &[0x88, 0xa8, 0, slot as u8], &data[12..14]].concat();
             assert!(!bridged || transmit.extend_head(&tagged));
             out.push(transmit);
@@ -235,7 +236,7 @@ fn bundles_arrive_as_frames(
             seen.extend(ours.map(|frame| (frame.data.to_vec(), frame.offload)));
         }
         let expected: Vec<_> =
-            frames.iter().map(|frame| (frame.clone(), pipeline::Offload::default())).collect();
+            frames.iter().map(|frame| (frame.clone(), frame::Offload::default())).collect();
         assert_eq!(seen, expected);
     };
     let sizes =
@@ -243,7 +244,7 @@ fn bundles_arrive_as_frames(
     for sizes in sizes {
         let frames: Vec<_> =
             sizes.into_iter().zip(1u8..).map(|(length, mark)| ipv4_frame(length, mark)).collect();
-        for (to, slot) in [(pipeline::Destination::Bridge, 9), (port, 9)] {
+        for (to, slot) in [(frame::Destination::Bridge, 9), (port, 9)] {
             send(to, slot, &frames);
             arrives(&frames);
         }
@@ -255,8 +256,8 @@ fn bundles_arrive_as_frames(
     let before = counts(steering);
     assert_eq!((before.0, before.1), (16, 0));
     let frames = vec![ipv4_frame(60, 1); 3];
-    send(pipeline::Destination::BundledHost(99_999), 9, &frames);
-    send(pipeline::Destination::Bridge, 10, &frames);
+    send(frame::Destination::BundledHost(99_999), 9, &frames);
+    send(frame::Destination::Bridge, 10, &frames);
     send(port, 9, &vec![ipv4_frame(1515, 1); 2]);
     let start = Instant::now();
     while counts(steering) != (16, 5, before.2 + 3) && start.elapsed() < SOON {
@@ -274,7 +275,7 @@ fn redirects_what_is_taken(hook: Hook) {
     let mut bridge = punts.bridge.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
     let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
-    let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
+    let marker = |frame: &frame::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
 
     // Attached, but the kill switch is empty: the kernel forwards.
@@ -305,8 +306,8 @@ fn redirects_what_is_taken(hook: Hook) {
     broadcast.extend([2, 0, 0, 0, 7, 7, 0x88, 0xb5]);
     broadcast.extend([0xcd; 60]);
     send(&host, "eth0", &broadcast);
-    let tagged = |frame: &pipeline::Frame<'_>| {
-        frame.data == broadcast && frame.vlan == Some(pipeline::VlanTag { tpid: 0x88a8, tci: 9 })
+    let tagged = |frame: &frame::Frame<'_>| {
+        frame.data == broadcast && frame.vlan == Some(frame::VlanTag { tpid: 0x88a8, tci: 9 })
     };
     assert_eq!(receive(&mut bridge, SOON, tagged), 1);
 
@@ -314,9 +315,9 @@ fn redirects_what_is_taken(hook: Hook) {
     let mut inner =
         vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 9, 8, 0x88, 0xa8, 0, 9, 0x88, 0xb5];
     inner.extend([0xab; 46]);
-    let body = pipeline::Payload::Owned(inner.clone().into());
-    let to = pipeline::Destination::Bridge;
-    let transmit = pipeline::TxFrame::new(to, 9, body, pipeline::Offload::default());
+    let body = frame::Payload::Owned(inner.clone().into());
+    let to = frame::Destination::Bridge;
+    let transmit = frame::TxFrame::new(to, 9, body, frame::Offload::default());
     bridge.transmit(&Batch::new(1), &mut [transmit], |_, outcome| outcome.unwrap());
     assert_eq!(
         receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4),
@@ -326,7 +327,7 @@ fn redirects_what_is_taken(hook: Hook) {
     bundles_arrive_as_frames(&leaf, &mut bridge, &mut eth0, &steering);
 
     assert_eq!(
-        leaf.enter(|| ports::foreign_programs::find(
+        leaf.enter(|| bpf::foreign_programs::find(
             plan.uplinks.first().unwrap().ifindex,
             Direction::Ingress
         ))
@@ -418,7 +419,7 @@ fn a_punt_that_nobody_looks_into_is_given_up() {
     let mut underlay = punts.underlay.take_socket().unwrap();
     let index = ifindex(&host, "eth0");
     let mut eth0 = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();
-    let marker = |frame: &pipeline::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
+    let marker = |frame: &frame::Frame<'_>| frame.data.ends_with(&[0xab; 46]);
     let vxlan = vxlan_frame(5, 8);
     let called = |calls: &Wakeups| {
         let mut fds = [PollFd::new(calls.as_fd(), PollFlags::POLLIN)];

@@ -6,16 +6,12 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
-use netlink::{LinkChange, Requests};
+use bpf::has_tcx;
+use frame::{Gso, GsoKind};
+use netlink::{LinkChange, PrivateNamespace, Requests};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use pipeline::GsoKind;
-
-use crate::netns::PrivateNamespace;
-use crate::packet::PacketSocket;
-use crate::poller;
-use crate::ring::RingSize;
+use ports::{PacketSocket, RingSize, poller};
 
 /// Kernel features that vtepd can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +22,7 @@ pub struct Features {
     /// socket with `PACKET_VNET_HDR` loses them (`virtio_net_hdr_from_skb()` in
     /// `include/linux/virtio_net.h`).
     pub udp_super_frames: bool,
-    /// One-shot polls: a worker is woken once for many frames ([`crate::poller`]; io_uring of Linux
+    /// One-shot polls: a worker is woken once for many frames ([`ports::poller`]; io_uring of Linux
     /// 6.15, if this process may use it).
     pub one_shot_poll: bool,
 }
@@ -62,20 +58,6 @@ impl Features {
     }
 }
 
-/// Queries the programs on a tcx hook, which fails without tcx. Loading a program for the hook
-/// would succeed on any kernel.
-fn has_tcx() -> io::Result<bool> {
-    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
-        Ok(_) => Ok(true),
-        Err(ProgramError::SyscallError(error))
-            if error.io_error.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            Err(error.io_error)
-        }
-        Err(_) => Ok(false),
-    }
-}
-
 /// Sends a UDP super-frame over the loopback interface of a new namespace and checks how AF_PACKET
 /// describes it.
 fn describes_udp_super_frames() -> io::Result<bool> {
@@ -93,7 +75,7 @@ fn describes_udp_super_frames() -> io::Result<bool> {
         let timeout = PollTimeout::try_from(Duration::from_secs(1)).unwrap_or(PollTimeout::MAX);
         // The loopback delivers before the call returns, or just after.
         poll(&mut [PollFd::new(tap.as_fd(), PollFlags::POLLIN)], timeout)?;
-        let whole = |gso: Option<pipeline::Gso>| gso.is_some_and(|gso| gso.kind == GsoKind::Udp);
+        let whole = |gso: Option<Gso>| gso.is_some_and(|gso| gso.kind == GsoKind::Udp);
         Ok(tap.receive().frames().any(|frame| whole(frame.offload.gso)))
     })
 }

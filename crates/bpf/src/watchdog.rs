@@ -21,10 +21,10 @@ use nix::time::{ClockId, clock_gettime};
 const CALLED: u64 = 1;
 /// Bytes of the mapping: the least that mmap(2) of a map can share.
 const PAGE: usize = 4096;
-/// Maximum number of workers, each with two punt pairs (`WORKERS` in `bpf/workers.bpf.h`).
+/// Maximum number of workers, each with two punt pairs (`WORKERS` in `programs/workers.bpf.h`).
 pub const MOST_WORKERS: usize = 8;
 
-/// Words of the map for each worker (`WORDS` in `bpf/steering.bpf.c`): one cache line, so that
+/// Words of the map for each worker (`WORDS` in `programs/steering.bpf.c`): one cache line, so that
 /// workers do not share lines.
 const WORDS: usize = 8;
 const _: () = assert!(MOST_WORKERS * WORDS * size_of::<u64>() <= PAGE);

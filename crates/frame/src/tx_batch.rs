@@ -2,8 +2,8 @@
 
 use core::ops::{Deref, DerefMut};
 
-use crate::batch::{Destination, Payload, TxFrame};
 use crate::frame::Offload;
+use crate::tx_frame::{Destination, Payload, TxFrame};
 
 /// Number of frames after which a batch is sent before the rest of its source batch is processed.
 /// The copies for one flood list are never separated, so a part may exceed this by those copies.
@@ -30,6 +30,7 @@ impl TxBatch {
     }
 
     /// Removes all frames.
+    #[inline]
     pub fn clear(&mut self) {
         self.length = 0;
         if std::mem::take(&mut self.owning) {
@@ -42,7 +43,9 @@ impl TxBatch {
     }
 
     /// Whether the batch should be sent before more frames are added.
-    pub(crate) const fn is_part(&self) -> bool {
+    #[inline]
+    #[must_use]
+    pub const fn is_part(&self) -> bool {
         self.length >= PART
     }
 
@@ -69,7 +72,7 @@ impl TxBatch {
 
     /// Appends a frame with an empty head and returns it for writing in place.
     #[inline(always)]
-    pub(crate) fn append(
+    pub fn append(
         &mut self,
         to: Destination,
         slot: u16,
@@ -92,7 +95,7 @@ impl TxBatch {
     }
 
     /// Removes and returns the last frame.
-    pub(crate) fn pop(&mut self) -> Option<TxFrame> {
+    pub fn pop(&mut self) -> Option<TxFrame> {
         self.frames.truncate(self.length);
         let last = self.frames.pop()?;
         self.length -= 1;
@@ -103,12 +106,14 @@ impl TxBatch {
 impl Deref for TxBatch {
     type Target = [TxFrame];
 
+    #[inline]
     fn deref(&self) -> &[TxFrame] {
         self.frames.get(..self.length).unwrap_or_default()
     }
 }
 
 impl DerefMut for TxBatch {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [TxFrame] {
         self.frames.get_mut(..self.length).unwrap_or_default()
     }
@@ -118,6 +123,7 @@ impl<'a> IntoIterator for &'a TxBatch {
     type Item = &'a TxFrame;
     type IntoIter = core::slice::Iter<'a, TxFrame>;
 
+    #[inline]
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
@@ -147,7 +153,7 @@ mod tests {
                     transmit.head().is_empty() && transmit.vtep.is_none() && transmit.segments == 1
                 );
                 assert!(transmit.extend_head(&[round; 10]));
-                transmit.vtep = Some((tables::VtepIndex(1), [1, 2, 3, 4].into()));
+                transmit.vtep = Some((1, [1, 2, 3, 4].into()));
                 transmit.segments = 9;
             }
             assert_eq!(lengths(&out), [11, 12, 13]);

@@ -11,9 +11,11 @@
 
 use std::time::{Duration, Instant};
 
+use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use lab::netns::Namespace;
-use pipeline::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
-use ports::{Features, PacketSocket, PrivateNamespace, PuntPair, RingSize};
+use netlink::PrivateNamespace;
+use ports::{PacketSocket, RingSize};
+use worker::{Features, PuntPair};
 
 const SEGMENT: usize = 100;
 const SEGMENTS: usize = 3;

@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netlink::{Dump, Link, LinkChange, LinkKind, Message, Operation, Requests, Veth, VethEnd};
+use bpf::NearEnds;
+use netlink::{
+    Dump, Link, LinkChange, LinkKind, Message, Operation, PrivateNamespace, Requests, Veth, VethEnd,
+};
+use ports::{PacketSocket, RingSize, ethtool};
 
-use crate::ethtool;
 use crate::features::Features;
-use crate::netns::PrivateNamespace;
-use crate::packet::PacketSocket;
-use crate::ring::RingSize;
 
 /// MTU of both ends in bytes, large enough for every packet.
 const MTU: u32 = 65_535;
@@ -59,6 +59,14 @@ impl PuntPairs {
     ) -> Result<Self, PuntError> {
         let create = |name| PuntPair::create(&of_worker(name, worker), private, features, longest);
         Ok(Self { underlay: create("vtepd-underlay")?, bridge: create("vtepd-bridge")? })
+    }
+
+    /// The near ends, for [`bpf::Steering`].
+    #[must_use]
+    pub fn near_ends(&self) -> NearEnds {
+        let [underlay, bridge] =
+            [&self.underlay, &self.bridge].map(|pair| (pair.near, pair.name.clone()));
+        NearEnds { underlay, bridge }
     }
 
     /// Brings both punt pairs up.

@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use bpf::Hook;
+use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use lab::counters;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use pipeline::aggregate::speak_for;
-use pipeline::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
-use ports::{Features, Hook, PacketSocket};
+use ports::PacketSocket;
+use worker::Features;
 
 use super::bypass::{FAR, HOST, Port};
 use super::{Leaf, PATIENT, RingSize, SOON, ifindex};
@@ -38,7 +40,7 @@ fn burst(first: u32) -> TxFrame {
 }
 
 fn numbers(socket: &mut PacketSocket) -> Vec<u32> {
-    let number = |frame: &pipeline::Frame<'_>| {
+    let number = |frame: &frame::Frame<'_>| {
         let ours = frame.data.get(6..12) == Some(&HOST.0);
         ours.then(|| u32::from_be_bytes(*frame.data[HEADERS..].first_chunk().unwrap()))
     };

@@ -9,14 +9,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use control::{Adjacency, Request};
+use bpf::{PuntSide, Watchdog};
+use frame::{Batch, DropReason, TxBatch, TxFrame};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Batch, Counters, Cursor, DropReason, PAUSE, Pipeline, TxBatch, TxFrame};
-use ports::{AccessPort, Affinity, PacketSocket, Poller, PuntSide, Scheduling, Watchdog};
-use tables::{OpenPort, Snapshot};
-use tokio::sync::{mpsc, oneshot};
+use pipeline::{Adjacency, Counters, Cursor, PAUSE, Pipeline};
+use ports::{AccessPort, PacketSocket, Poller};
+use tables::{Learned, OpenPort, Snapshot};
 
-use crate::standalone::{Stations, WorkerPorts, deliver};
+use crate::access_ports::{Stations, WorkerPorts, deliver};
+use crate::affinity::Affinity;
+use crate::punt::of_worker;
+use crate::scheduling::Scheduling;
 
 /// How often a busy worker reads the overrun counters of its sockets.
 const OVERRUN_INTERVAL: Duration = Duration::from_millis(100);
@@ -84,6 +87,28 @@ pub struct BypassTargets {
     pub uplinks: Vec<u32>,
 }
 
+/// What a worker reports to the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// A next hop without a MAC address, for which frames wait.
+    Unresolved(Adjacency),
+    /// A source address that was learned from a received frame.
+    Learned(Learned),
+    /// The worker read nothing for longer than the stall limit.
+    Stalled {
+        /// How long frames have waited.
+        waited: Duration,
+        /// Number of frames that were dropped.
+        dropped: u64,
+    },
+}
+
+/// Takes a report, without blocking. Returns `false` if it is lost because too many wait.
+pub type Reports = Box<dyn Fn(Report) -> bool + Send>;
+
+/// Called with the stations that a worker's bridge has learned.
+pub(crate) type Answer = Box<dyn FnOnce(Stations) + Send>;
+
 /// What a worker shares with the rest of the daemon.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -93,8 +118,8 @@ pub(crate) struct Shared {
     counters: Arc<Counters>,
     wake: EventFd,
     stopping: AtomicBool,
-    /// Receiver of the stations, if they were requested. Only workers with access ports look at it.
-    asker: Mutex<Option<oneshot::Sender<Stations>>>,
+    /// What to call with the stations, if they were requested. Only workers with access ports look at it.
+    answer: Mutex<Option<Answer>>,
     asked: AtomicBool,
     /// Access ports that were opened again, by their numbers among all workers' ports.
     new_ports: Mutex<Vec<(u16, AccessPort)>>,
@@ -112,10 +137,10 @@ impl Shared {
         std::mem::take(&mut *self.new_ports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The receiver of the stations, if they were requested since the last call.
-    pub(crate) fn take_asker(&self) -> Option<oneshot::Sender<Stations>> {
+    /// What to call with the stations, if they were requested since the last call.
+    pub(crate) fn take_answer(&self) -> Option<Answer> {
         let asked = self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire);
-        if asked { self.asker.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None }
+        if asked { self.answer.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None }
     }
 }
 
@@ -130,7 +155,7 @@ pub struct Worker {
 
 impl Worker {
     /// Starts the thread of the worker with this number. The worker sends addresses to resolve,
-    /// learned addresses and stalls to `requests`. `stopped` is called when the thread ends.
+    /// learned addresses and stalls to `reports`. `stopped` is called when the thread ends.
     ///
     /// # Errors
     /// When the thread or its eventfd cannot be created.
@@ -138,7 +163,7 @@ impl Worker {
         number: usize,
         sockets: Sockets,
         share: WorkerPorts,
-        requests: mpsc::Sender<Request>,
+        reports: Reports,
         stopped: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -147,7 +172,7 @@ impl Worker {
             counters: Arc::new(Counters::new()),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             stopping: AtomicBool::new(false),
-            asker: Mutex::default(),
+            answer: Mutex::default(),
             asked: AtomicBool::new(false),
             new_ports: Mutex::default(),
             has_new_ports: AtomicBool::new(false),
@@ -161,7 +186,7 @@ impl Worker {
             numbers,
             pipeline: Pipeline::new(Arc::clone(&shared.counters)),
             out: TxBatch::new(),
-            requests,
+            reports,
             generation: 0,
             bypass_targets: Arc::default(),
             restless_since: None,
@@ -175,12 +200,11 @@ impl Worker {
             engine.pipeline.bundle();
         }
         bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
-        let thread = std::thread::Builder::new().name(ports::of_worker("worker", number)).spawn(
-            move || {
+        let thread =
+            std::thread::Builder::new().name(of_worker("worker", number)).spawn(move || {
                 let _told = AtTheEnd(Some(stopped));
                 engine.run()
-            },
-        )?;
+            })?;
         Ok(Self { shared, numbers: own, thread })
     }
 
@@ -190,14 +214,13 @@ impl Worker {
         Arc::clone(&self.shared.counters)
     }
 
-    /// Requests the stations that the worker's own bridge has learned. A worker without access
-    /// ports does not answer. A later call replaces an earlier one that is not answered yet.
-    pub fn stations(&self) -> oneshot::Receiver<Stations> {
-        let (asker, answer) = oneshot::channel();
-        *self.shared.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(asker);
+    /// Has `answer` called on the worker's thread with the stations that its own bridge has learned.
+    /// It must not block. A worker without access ports does not answer. A later call replaces an
+    /// earlier one that is not answered yet.
+    pub fn stations(&self, answer: impl FnOnce(Stations) + Send + 'static) {
+        *self.shared.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(answer));
         self.shared.asked.store(true, Ordering::Release);
         self.wake();
-        answer
     }
 
     /// Passes an access port that was opened again to the worker. The worker ignores it if the
@@ -273,7 +296,7 @@ pub(crate) struct Engine {
     pub(crate) numbers: Vec<u16>,
     pub(crate) pipeline: Pipeline,
     pub(crate) out: TxBatch,
-    requests: mpsc::Sender<Request>,
+    reports: Reports,
     /// Generation of the snapshot of the last batch.
     generation: u64,
     /// The bypass targets that the pipeline uses.
@@ -427,7 +450,7 @@ impl Engine {
         }
         for learned in self.pipeline.learned() {
             // If the queue is full the report is lost. A later frame makes it again.
-            if self.requests.try_send(Request::Learn(learned)).is_err() {
+            if !(self.reports)(Report::Learned(learned)) {
                 self.shared.counters.learn_limited.add(1);
             }
         }
@@ -444,9 +467,9 @@ impl Engine {
         self.scheduling.begin(self.out.len());
         flush(&mut self.sockets.uplinks, batch, &mut self.out, &self.pipeline);
         let from_ports = if self.serves_ports() { self.turn_ports(&snapshot, now) } else { 0 };
-        for (ifindex, address) in self.pipeline.resolve_requests() {
+        for adjacency in self.pipeline.resolve_requests() {
             // If the queue is full the request is lost. A later frame makes it again.
-            let _ = self.requests.try_send(Request::Resolve(Adjacency { ifindex, address }));
+            let _ = (self.reports)(Report::Unresolved(adjacency));
         }
         Ok(from_ports + from_underlay + from_bridge)
     }
@@ -517,7 +540,7 @@ impl Engine {
         counters.stalls.add(1);
         let waited = underlay.max(bridge).unwrap_or_default();
         // If the queue is full, the counter still shows the stall.
-        let _ = self.requests.try_send(Request::Stalled { waited, dropped });
+        let _ = (self.reports)(Report::Stalled { waited, dropped });
         tracing::warn!(
             worker = std::thread::current().name(),
             ?waited,
@@ -628,16 +651,18 @@ pub(crate) fn send(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     /// The daemon must end with its first worker, even if the worker panics.
     #[test]
     fn the_end_is_told_of_after_a_panic_too() {
-        let (told, mut tale) = mpsc::channel(1);
+        let (told, tale) = mpsc::channel();
         let others = told.clone();
         let thread = std::thread::spawn(move || {
             let _told = AtTheEnd(Some(move || {
-                let _ = told.try_send(());
+                let _ = told.send(());
             }));
             std::panic::resume_unwind(Box::new(()));
         });

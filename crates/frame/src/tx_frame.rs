@@ -1,108 +1,10 @@
-//! Batches of received frames, and frames to be sent.
+//! Frames to be sent.
 
 use core::ops::Range;
 use std::net::Ipv4Addr;
 
-use tables::{NextHop, VtepIndex};
-
-use crate::frame::{Frame, Offload};
-
-/// Largest size of a received frame in bytes: an IPv4 packet of 65,535 bytes, an Ethernet header
-/// and two tags.
-pub const FRAME_CAPACITY: usize = 65_535 + 14 + 8;
-
-/// A batch of received frames. Their bytes stay in the buffers of the port.
-#[derive(Debug)]
-pub struct Batch<'a> {
-    frames: Vec<Frame<'a>>,
-    capacity: usize,
-}
-
-impl<'a> Batch<'a> {
-    /// An empty batch with space for `capacity` frames.
-    #[must_use]
-    pub fn new(capacity: usize) -> Self {
-        Self { frames: Vec::with_capacity(capacity), capacity }
-    }
-
-    /// A batch with a capacity of zero.
-    #[must_use]
-    pub const fn none() -> Self {
-        Self { frames: Vec::new(), capacity: 0 }
-    }
-
-    /// Number of frames held.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    /// Whether no frame is held.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-
-    /// Whether the batch has reached its capacity.
-    #[must_use]
-    pub const fn is_full(&self) -> bool {
-        self.frames.len() >= self.capacity
-    }
-
-    /// Removes all frames.
-    pub fn clear(&mut self) {
-        self.frames.clear();
-    }
-
-    /// The frame at `index`.
-    #[must_use]
-    pub fn frame(&self, index: usize) -> Option<Frame<'a>> {
-        self.frames.get(index).copied()
-    }
-
-    /// All frames.
-    pub fn frames(&self) -> impl Iterator<Item = &Frame<'a>> {
-        self.frames.iter()
-    }
-
-    /// The frames from `index` on.
-    pub(crate) fn frames_from(&self, index: u32) -> &[Frame<'a>] {
-        self.frames.get(index as usize..).unwrap_or_default()
-    }
-
-    /// Adds a frame. Returns `false` if the batch is full.
-    pub fn push(&mut self, frame: Frame<'a>) -> bool {
-        let room = !self.is_full();
-        if room {
-            self.frames.push(frame);
-        }
-        room
-    }
-}
-
-/// Position in a batch at which the next call continues. A batch whose frames are flooded to many
-/// VTEPs is sent in parts. This bounds memory and the time between two reads of the clock; see
-/// [`crate::PART`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cursor {
-    /// Index of the next frame in the batch.
-    pub(crate) frame: u32,
-    /// Index of that frame's next segment. It is above 0 only if the first segments are sent.
-    pub(crate) segment: u32,
-}
-
-impl Cursor {
-    /// The first segment of the frame at index `frame`.
-    pub(crate) const fn at(frame: u32) -> Self {
-        Self { frame, segment: 0 }
-    }
-
-    /// Number of frames, in a batch of `length`, of which no segment has been sent yet.
-    #[must_use]
-    pub const fn untouched(&self, length: usize) -> usize {
-        length.saturating_sub(self.frame as usize + (self.segment > 0) as usize)
-    }
-}
+use crate::batch::Batch;
+use crate::frame::Offload;
 
 /// The egress of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +17,7 @@ pub enum Destination {
         path: u16,
         /// Whether the route to the VTEP is a default route.
         by_default: bool,
-        /// Whether frames must leave one by one ([`NextHop::impaired`]).
+        /// Whether frames must leave one by one (next hops with `impaired`).
         impaired: bool,
     },
     /// The kernel bridge, through the bridge punt pair.
@@ -123,7 +25,7 @@ pub enum Destination {
     /// A host port, bypassing the bridge, by its interface index.
     Host(u32),
     /// A host port by its interface index, through the bridge punt pair, in a bundle
-    /// ([`crate::bundle`]).
+    /// (`pipeline::bundle`).
     BundledHost(u32),
     /// An access port, by its number.
     Port(u16),
@@ -132,19 +34,10 @@ pub enum Destination {
 impl Destination {
     /// Whether the frame leaves through the interface that the socket is bound to. Frames for an
     /// uplink or a host port name their interface instead.
+    #[inline]
     #[must_use]
     pub const fn is_bound(&self) -> bool {
         matches!(self, Self::Bridge | Self::BundledHost(_) | Self::Port(_))
-    }
-
-    /// The uplink of `hop`.
-    pub(crate) const fn uplink(hop: &NextHop) -> Self {
-        Self::Uplink {
-            ifindex: hop.ifindex,
-            path: hop.path,
-            by_default: hop.by_default,
-            impaired: hop.impaired,
-        }
     }
 }
 
@@ -167,6 +60,7 @@ pub enum Payload {
 
 impl Payload {
     /// Length in bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -176,6 +70,7 @@ impl Payload {
     }
 
     /// Whether there are no bytes after the head.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -191,9 +86,9 @@ pub struct TxFrame {
     pub body: Payload,
     /// The egress.
     pub to: Destination,
-    /// The remote VTEP that the frame is for or came from, for its counters. `None` if no table has
-    /// it.
-    pub vtep: Option<(VtepIndex, Ipv4Addr)>,
+    /// The remote VTEP that the frame is for or came from, for its counters: its index and its
+    /// address. `None` if no table has it.
+    pub vtep: Option<(u32, Ipv4Addr)>,
     /// Offloads that are left to the kernel. Offsets count from the first byte of the head.
     pub offload: Offload,
     /// Slot of the VNI, for its counters.
@@ -222,12 +117,13 @@ impl TxFrame {
 
     /// Resets to an empty head. The old bytes are not cleared.
     #[inline(always)]
-    pub(crate) fn reset(&mut self, to: Destination, slot: u16, body: Payload, offload: Offload) {
+    pub fn reset(&mut self, to: Destination, slot: u16, body: Payload, offload: Offload) {
         (self.to, self.slot, self.vtep, self.segments) = (to, slot, None, 1);
         (self.body, self.offload, self.head_length) = (body, offload, 0);
     }
 
     /// The head's bytes.
+    #[inline]
     #[must_use]
     pub fn head(&self) -> &[u8] {
         self.head.get(..self.head_length as usize).unwrap_or_default()
@@ -260,11 +156,13 @@ impl TxFrame {
     }
 
     /// The bytes of the head, for patching.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         self.head.get_mut(..self.head_length as usize).unwrap_or_default()
     }
 
     /// The bytes of the body. `batch` must be the batch that the frame was made from.
+    #[inline]
     #[must_use]
     pub fn body<'a>(&'a self, batch: &Batch<'a>) -> &'a [u8] {
         match &self.body {
@@ -277,12 +175,14 @@ impl TxFrame {
     }
 
     /// Length of head and body in bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.head_length as usize + self.body.len()
     }
 
     /// Whether there is nothing to send.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

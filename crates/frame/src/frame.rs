@@ -1,9 +1,9 @@
 //! A received frame: its bytes, and the metadata that the kernel delivers beside them.
 
 /// Length of an Ethernet header without tags, in bytes.
-pub(crate) const ETHERNET: usize = 14;
+pub const ETHERNET: usize = 14;
 /// Length of the two MAC addresses at the start of an Ethernet header, in bytes.
-pub(crate) const MACS: usize = 12;
+pub const MACS: usize = 12;
 
 /// An 802.1Q or 802.1ad tag that the kernel delivered outside the frame's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! TCP super-frames inside a tunnel. AF_PACKET cannot describe them, so a program at the uplink's
 //! egress completes them.
 
-use pipeline::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
+use frame::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
 use wire::checksum::{Sum, checksum};
 
 use super::*;

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use bpf::{Hook, PuntSide};
+use frame::{Batch, Destination, Offload, Payload, TxFrame};
 use lab::netns::Namespace;
-use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
-use ports::{Hook, PacketSocket, PuntPairs, PuntSide};
+use ports::PacketSocket;
+use worker::PuntPairs;
 
 use super::{
     Leaf, NEVER, PATIENT, RingSize, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame,

@@ -1,4 +1,4 @@
-//! Loads and attaches the steering programs (`bpf/steering.bpf.c`) and writes the plan into their
+//! Loads and attaches the steering programs (`programs/steering.bpf.c`) and writes the plan into their
 //! maps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,17 +8,15 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::programs::links::LinkOrder;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader, Pod};
+use netlink::PrivateNamespace;
 use tables::steering::FIRST_VIRTUAL;
 use tables::{BypassPort, OpenPort, PlaceChange, PortChoice, SteeringPlan, TakenVni};
 use wire::Vni;
 
 use crate::bypass::{Bypass, BypassState};
-use crate::features::Features;
 use crate::kill_switch::KillSwitch;
-use crate::netns::PrivateNamespace;
-use crate::punt::PuntPairs;
 use crate::rcu_expedite::ExpeditedRcu;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
@@ -54,6 +52,33 @@ impl std::fmt::Display for Hook {
             Self::Clsact => "clsact",
         })
     }
+}
+
+/// Queries the programs on a tcx hook, which fails without tcx. Loading a program for the hook
+/// would succeed on any kernel.
+///
+/// # Errors
+/// When a privilege is missing (CAP_BPF or CAP_NET_ADMIN).
+pub fn has_tcx() -> io::Result<bool> {
+    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+        Ok(_) => Ok(true),
+        Err(ProgramError::SyscallError(error))
+            if error.io_error.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Err(error.io_error)
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// The near ends of a worker's punt pairs: their interface indices and names. The far ends have
+/// the same names in a private namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NearEnds {
+    /// Of the underlay punt pair.
+    pub underlay: (u32, String),
+    /// Of the bridge punt pair.
+    pub bridge: (u32, String),
 }
 
 /// Priority of vtepd's clsact filters. Filters of other tools have lower numbers and run first.
@@ -169,25 +194,25 @@ const EMPTIED: [u32; 5] =
 impl Steering {
     /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
     /// attached or redirected yet. After frames have waited for `stall_limit`, the programs pass
-    /// further frames to the kernel. If `features` lack UDP super-frames, frames from uplinks pass
+    /// further frames to the kernel. Without `udp_super_frames`, frames from uplinks pass
     /// the transmit queue of the punt pair, which splits them.
     ///
     /// # Errors
     /// When the kernel refuses them.
     pub fn load(
         hook: Hook,
-        punts: &[PuntPairs],
+        near_ends: &[NearEnds],
         stall_limit: Duration,
-        features: Features,
+        udp_super_frames: bool,
     ) -> Result<Self, SteeringError> {
         let mut near = [[0; MOST_WORKERS]; 2];
         let [underlay, bridge] = &mut near;
-        for ((punts, underlay), bridge) in punts.iter().zip(underlay).zip(bridge) {
-            (*underlay, *bridge) = (punts.underlay.near().0, punts.bridge.near().0);
+        for ((ends, underlay), bridge) in near_ends.iter().zip(underlay).zip(bridge) {
+            (*underlay, *bridge) = (ends.underlay.0, ends.bridge.0);
         }
-        let workers = punts.len().min(MOST_WORKERS);
+        let workers = near_ends.len().min(MOST_WORKERS);
         let count = workers as u32;
-        let through_queue = u32::from(!features.udp_super_frames);
+        let through_queue = u32::from(!udp_super_frames);
         let limit = u64::try_from(stall_limit.as_nanos()).unwrap_or(u64::MAX >> 1);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steering.bpf.o"));
         let mut ebpf = EbpfLoader::new()
@@ -262,19 +287,19 @@ impl Steering {
     /// When the kernel refuses.
     pub fn close(
         &mut self,
-        PuntPairs { underlay, bridge }: &PuntPairs,
+        NearEnds { underlay, bridge }: &NearEnds,
         private: &PrivateNamespace,
     ) -> Result<(), SteeringError> {
         let (ebpf, hook) = (&mut self.ebpf, self.hook);
-        let names = [underlay.near().1, bridge.near().1];
+        let names = [underlay, bridge].map(|(_, name)| name.as_str());
         let far_ends = private.enter(|| Ok(names.map(|name| attach(ebpf, hook, name, FAR_END))));
         for link in far_ends.map_err(SteeringError::Namespace)? {
             // The link is leaked: detaching would have to happen inside the namespace. The program
             // goes with the namespace.
             std::mem::forget(link?);
         }
-        for (punt, entry) in [(underlay, FAR_END), (bridge, PUNT)] {
-            self.punts.push(attach(&mut self.ebpf, self.hook, punt.near().1, entry)?);
+        for ((_, name), entry) in [(underlay, FAR_END), (bridge, PUNT)] {
+            self.punts.push(attach(&mut self.ebpf, self.hook, name, entry)?);
         }
         Ok(())
     }

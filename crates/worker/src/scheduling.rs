@@ -20,6 +20,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use ports::thread_policy::ThreadPolicy;
+
 /// How long a worker may be awake as `SCHED_FIFO`.
 const LONGEST: Duration = Duration::from_millis(2);
 /// Minimum length of the window over which its load is measured.
@@ -34,19 +36,10 @@ const DUTY: f64 = 0.5;
 /// A batch of more frames is sent as `SCHED_BATCH`.
 const LARGE: usize = 512;
 
-/// How a thread is scheduled (sched(7)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Policy {
-    /// `SCHED_FIFO` with the lowest priority.
-    Prompt,
-    /// `SCHED_BATCH`.
-    Fair,
-}
-
 /// Switches the scheduling policy of a worker. Belongs to the thread that created it.
 #[derive(Debug)]
 pub struct Scheduling {
-    policy: Policy,
+    policy: ThreadPolicy,
     /// Whether the policy may be changed.
     allowed: bool,
     /// Since when the worker is awake; `None` while it sleeps.
@@ -64,7 +57,7 @@ impl Scheduling {
     #[must_use]
     pub const fn fair() -> Self {
         Self {
-            policy: Policy::Fair,
+            policy: ThreadPolicy::Batch,
             allowed: false,
             awake_since: None,
             window: None,
@@ -80,14 +73,14 @@ impl Scheduling {
     /// When the kernel refuses it (`EPERM`: without CAP_SYS_NICE, or in a control group without
     /// real-time share).
     pub fn prompt() -> io::Result<Self> {
-        set(Policy::Prompt)?;
-        Ok(Self { policy: Policy::Prompt, allowed: true, ..Self::fair() })
+        ThreadPolicy::Fifo.set()?;
+        Ok(Self { policy: ThreadPolicy::Fifo, allowed: true, ..Self::fair() })
     }
 
     /// The worker is about to send this many frames.
     pub fn begin(&mut self, frames: usize) {
         if frames > LARGE {
-            self.change(Policy::Fair);
+            self.change(ThreadPolicy::Batch);
         }
     }
 
@@ -95,8 +88,8 @@ impl Scheduling {
     pub fn work(&mut self, now: Instant, frames: usize) {
         self.frames += frames;
         let since = *self.awake_since.get_or_insert(now);
-        if self.policy == Policy::Prompt && now.saturating_duration_since(since) >= LONGEST {
-            self.change(Policy::Fair);
+        if self.policy == ThreadPolicy::Fifo && now.saturating_duration_since(since) >= LONGEST {
+            self.change(ThreadPolicy::Batch);
         }
     }
 
@@ -113,41 +106,22 @@ impl Scheduling {
                 && self.frames as f64 <= FRAMES as f64 * windows
                 && self.busy <= passed.mul_f64(DUTY);
             (self.window, self.wakes, self.frames, self.busy) = (Some(now), 0, 0, Duration::ZERO);
-            self.change(if few { Policy::Prompt } else { Policy::Fair });
+            self.change(if few { ThreadPolicy::Fifo } else { ThreadPolicy::Batch });
         }
     }
 
-    fn change(&mut self, policy: Policy) {
+    fn change(&mut self, policy: ThreadPolicy) {
         if self.allowed && self.policy != policy {
             // The kernel may refuse what it allowed before. The policy then stays as it is.
-            self.allowed = set(policy).is_ok();
+            self.allowed = policy.set().is_ok();
             self.policy = policy;
         }
-    }
-}
-
-fn set(policy: Policy) -> io::Result<()> {
-    let (policy, priority) = match policy {
-        Policy::Prompt => (libc::SCHED_FIFO, 1),
-        Policy::Fair => (libc::SCHED_BATCH, 0),
-    };
-    let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: the parameters live through the call; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The calling thread's policy according to the kernel.
-    fn policy() -> i32 {
-        // SAFETY: no memory is involved.
-        unsafe { libc::sched_getscheduler(0) }
-    }
 
     #[test]
     fn a_worker_with_much_to_do_waits_its_turn_and_one_with_little_does_not() {
@@ -158,58 +132,58 @@ mod tests {
         let start = Instant::now();
         let at = |micros: u64| start + Duration::from_micros(micros);
         let mut scheduling = Scheduling::prompt().unwrap();
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         // Awake for too long, whatever the other figures are.
         scheduling.work(at(0), 1);
         scheduling.work(at(1_999), 1);
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         scheduling.work(at(2_000), 1);
-        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(ThreadPolicy::Batch.is_set());
         // The new window has few wake-ups and frames.
         scheduling.rest(at(2_010));
-        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(ThreadPolicy::Batch.is_set());
         scheduling.rest(at(3_010));
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         // 10,000 wake-ups a second are few, 50,000 are not.
         (0..50).for_each(|wake| scheduling.rest(at(3_110 + wake * 100)));
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         (0..200).for_each(|wake| scheduling.rest(at(8_100 + wake * 20)));
-        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(ThreadPolicy::Batch.is_set());
         scheduling.work(at(12_100), 1);
         scheduling.rest(at(12_110));
         // A second later.
         scheduling.rest(at(1_012_100));
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         // 50,000 frames a second are few, 60,000 are not, however few the wake-ups.
         scheduling.work(at(1_022_000), 501);
         scheduling.rest(at(1_022_100));
-        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(ThreadPolicy::Batch.is_set());
         scheduling.work(at(1_032_100), 500);
         scheduling.rest(at(1_032_200));
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         // Few frames that are much work: busy for 0.6 or 0.4 of each millisecond.
         for (start, busy, expected) in
-            [(1_040_000, 600, libc::SCHED_BATCH), (1_060_000, 400, libc::SCHED_FIFO)]
+            [(1_040_000, 600, ThreadPolicy::Batch), (1_060_000, 400, ThreadPolicy::Fifo)]
         {
             scheduling.rest(at(start));
             for turn in 0..10 {
                 scheduling.work(at(start + turn * 1_000), 1);
                 scheduling.rest(at(start + turn * 1_000 + busy));
             }
-            assert_eq!(policy(), expected, "{busy} µs of each millisecond");
+            assert!(expected.is_set(), "{busy} µs of each millisecond");
         }
         // A batch of many copies is not sent as `SCHED_FIFO`.
         scheduling.begin(LARGE);
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         scheduling.begin(LARGE + 1);
-        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(ThreadPolicy::Batch.is_set());
         scheduling.rest(at(2_000_000));
-        assert_eq!(policy(), libc::SCHED_FIFO);
+        assert!(ThreadPolicy::Fifo.is_set());
         let mut scheduling = Scheduling::fair();
-        assert_eq!(policy(), libc::SCHED_FIFO, "it leaves a thread as it is");
-        set(Policy::Fair).unwrap();
+        assert!(ThreadPolicy::Fifo.is_set(), "it leaves a thread as it is");
+        ThreadPolicy::Batch.set().unwrap();
         scheduling.rest(at(0));
         scheduling.rest(at(10_000));
-        assert_eq!(policy(), libc::SCHED_BATCH);
+        assert!(ThreadPolicy::Batch.is_set());
     }
 }

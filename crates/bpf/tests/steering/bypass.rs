@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bpf::{Hook, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
+use frame::VlanTag;
 use lab::netns::{Namespace, veth};
-use pipeline::VlanTag;
-use ports::{Hook, PacketSocket, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
+use ports::PacketSocket;
 use tables::{BypassPort, Place, PlaceChange, Slot, SteeringPlan};
 use wire::MacAddr;
 
@@ -75,7 +76,7 @@ pub(super) struct Port {
     pub(super) bridge: PacketSocket,
     pub(super) plan: SteeringPlan,
     pub(super) index: u32,
-    _punts: (ports::PuntPairs, ports::PrivateNamespace),
+    _punts: (worker::PuntPairs, netlink::PrivateNamespace),
 }
 
 impl Port {
@@ -141,7 +142,7 @@ impl Port {
     fn bypasses(&mut self, frame: &[u8], why: &str) {
         let before = self.counts();
         send(&self.leaf.host, "eth0", frame);
-        let tagged = |seen: &pipeline::Frame<'_>| {
+        let tagged = |seen: &frame::Frame<'_>| {
             seen.data == frame && seen.vlan == Some(VlanTag { tpid: 0x88a8, tci: 9 })
         };
         assert_eq!(receive(&mut self.bridge, SOON, tagged), 1, "{why}");
@@ -154,7 +155,7 @@ impl Port {
     fn goes_by_the_bridge(&mut self, frame: &[u8], why: &str) {
         let before = self.counts();
         send(&self.leaf.host, "eth0", frame);
-        let same = |seen: &pipeline::Frame<'_>| seen.data == frame;
+        let same = |seen: &frame::Frame<'_>| seen.data == frame;
         receive(&mut self.bridge, NEVER, same);
         let _ = self.patience.look(PuntSide::Bridge);
         let after = self.counts();

@@ -1,4 +1,4 @@
-//! The ports of the bridge bypass and the map of MAC address locations (`bpf/bypass.bpf.h`).
+//! The ports of the bridge bypass and the map of MAC address locations (`programs/bypass.bpf.h`).
 //!
 //! A place is a MAC address behind a local port or behind a remote VTEP ([`Place`]). When an
 //! address moves, it leaves its old place before the workers get the new snapshot, and appears at

@@ -11,8 +11,8 @@ fn main() -> Result<(), String> {
 
 /// Compiles one object.
 fn compile(name: &str) -> Result<(), String> {
-    let source = &format!("bpf/{name}.bpf.c");
-    println!("cargo::rerun-if-changed=bpf");
+    let source = &format!("programs/{name}.bpf.c");
+    println!("cargo::rerun-if-changed=programs");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let out = PathBuf::from(std::env::var("OUT_DIR").map_err(|e| e.to_string())?)

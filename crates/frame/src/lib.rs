@@ -1,0 +1,18 @@
+//! Received frames and frames to be sent: what the datapath (`pipeline`) and packet I/O (`ports`)
+//! share.
+//!
+//! - [`frame`], [`batch`]: received frames, with the offloads that are still to be done
+//! - [`tx_frame`], [`tx_batch`]: frames to be sent
+//! - [`drop_reason`]: why a frame went no further
+
+pub mod batch;
+pub mod drop_reason;
+pub mod frame;
+pub mod tx_batch;
+pub mod tx_frame;
+
+pub use batch::{Batch, FRAME_CAPACITY};
+pub use drop_reason::DropReason;
+pub use frame::{Checksum, ETHERNET, Frame, Gso, GsoKind, MACS, Offload, VlanTag};
+pub use tx_batch::{PART, TxBatch};
+pub use tx_frame::{Destination, HEAD_CAPACITY, Payload, TxFrame};
