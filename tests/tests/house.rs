@@ -42,9 +42,9 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "manual",
         ],
     ),
-    ("vtepctl", &["wire", "api", "manual", "rig"]),
+    ("vtepctl", &["wire", "api", "manual", "testbed"]),
     ("lab", &["wire", "entropy", "pipeline"]),
-    ("rig", &["wire", "pipeline", "ports", "lab"]),
+    ("testbed", &["wire", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];
 
