@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rig::Way;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use testbed::Way;
 
 use crate::rows::Row;
 
@@ -72,8 +72,8 @@ pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failu
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let terms = Terms { quick, rounds, vtepd: rig::daemon::beside_this_program()?, stop };
-    if rig::cpu::count() < 2 {
+    let terms = Terms { quick, rounds, vtepd: testbed::daemon::beside_this_program()?, stop };
+    if testbed::cpu::count() < 2 {
         return Err("this needs two cores".into());
     }
     let (mut rows, mut left_out) = (Vec::new(), LeftOut::new());

@@ -48,9 +48,9 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "manual",
         ],
     ),
-    ("vtepctl", &["wire", "api", "manual", "rig"]),
+    ("vtepctl", &["wire", "api", "manual", "testbed"]),
     ("lab", &["wire", "entropy", "pipeline"]),
-    ("rig", &["wire", "frame", "pipeline", "ports", "lab"]),
+    ("testbed", &["wire", "frame", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];
 

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lab::Namespace;
-use rig::Daemon;
-use rig::bed::batch;
-use rig::daemon::beside_this_program;
+use testbed::Daemon;
+use testbed::bed::batch;
+use testbed::daemon::beside_this_program;
 
 use super::row;
 use crate::rows::{Better, Row};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use control::{FpmListener, Request, Settings, State, Status};
 use lab::Namespace;
 use netlink::{Dump, Kernel, Requests};
-use rig::bed::batch;
+use testbed::bed::batch;
 use tokio::sync::{mpsc, watch};
 
 use super::fabric::{LARGE, Scale, mac, vtep};

@@ -9,8 +9,8 @@ use std::error::Error;
 use std::io::Write as _;
 use std::time::Duration;
 
-use rig::Daemon;
-use rig::daemon::beside_this_program;
+use testbed::Daemon;
+use testbed::daemon::beside_this_program;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rig::bed::{JUMBO, MTU};
-use rig::sender::Input;
-use rig::turn::Case;
-use rig::{Bed, Traffic, Turn, Way, reference};
+use testbed::bed::{JUMBO, MTU};
+use testbed::sender::Input;
+use testbed::turn::Case;
+use testbed::{Bed, Traffic, Turn, Way, reference};
 
 use super::{Failure, LeftOut, Terms};
 use crate::rows::{Better, Figure, Row};
@@ -160,7 +160,7 @@ fn turns_of(
             let turn = turn.map_err(|error| format!("{way}, {}: {error}", named(case)))?;
             turns.entry((way, case)).or_default().push(turn);
         }
-        daemon.map(rig::Daemon::stop).transpose()?;
+        daemon.map(testbed::Daemon::stop).transpose()?;
     }
     if way.is_reference() { Ok(()) } else { Ok(bed.set_mtu(MTU)?) }
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rig::echo::Echo;
-use rig::sender::Input;
-use rig::stream::{Towards, throughput};
-use rig::turn::Case;
-use rig::{Bed, Traffic, Turn, Way};
+use testbed::echo::Echo;
+use testbed::sender::Input;
+use testbed::stream::{Towards, throughput};
+use testbed::turn::Case;
+use testbed::{Bed, Traffic, Turn, Way};
 
 use super::{Failure, Terms};
 use crate::rows::{Better, Figure, Row};
@@ -112,14 +112,14 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             terms.go_on()?;
             eprintln!("TCP between two that forward alike: {way}");
             let peer = way.take_peer(&bed, &terms.vtepd)?;
-            let recording = samples.record(time, rig::cpu::count())?;
+            let recording = samples.record(time, testbed::cpu::count())?;
             let rate = throughput(&bed, Towards::Far, time, daemon.as_ref());
             let shares = recording.and_read()?;
-            peer.map(rig::Daemon::stop).transpose()?;
+            peer.map(testbed::Daemon::stop).transpose()?;
             let segments = rate? * 1e9 / 8.0 / SEGMENT;
             for (purpose, share) in shares {
                 let case = format!("between two that forward alike, all cores, {way}: {purpose}");
-                let figure = Figure::of([share * rig::cpu::count() as f64 * 1e9 / segments]);
+                let figure = Figure::of([share * testbed::cpu::count() as f64 * 1e9 / segments]);
                 rows.push(Row::beside(
                     "TCP, MTU 1500",
                     case,
@@ -130,7 +130,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 ));
             }
         }
-        daemon.map(rig::Daemon::stop).transpose()?;
+        daemon.map(testbed::Daemon::stop).transpose()?;
     }
     rows.sort_by(|a, b| a.bench.cmp(&b.bench));
     Ok(rows)

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lab::counters;
-use rig::bed::{JUMBO, STATIONS, UPLINK, batch, remote};
-use rig::cpu::{Pinned, pin_process};
-use rig::sender::Input;
-use rig::{Bed, Daemon, Sender, Traffic, Way};
+use testbed::bed::{JUMBO, STATIONS, UPLINK, batch, remote};
+use testbed::cpu::{Pinned, pin_process};
+use testbed::sender::Input;
+use testbed::{Bed, Daemon, Sender, Traffic, Way};
 
 use super::{Failure, Terms};
 use crate::rows::{Better, Figure, Row};
@@ -164,7 +164,7 @@ fn turn(bed: &Bed, place: Place, case: Case, daemon: Option<&Daemon>) -> Result<
                 (&mut back, next_back, sent_back)
             };
             *sent += sender.some(*next);
-            *next += rig::sender::BETWEEN_LOOKS;
+            *next += testbed::sender::BETWEEN_LOOKS;
         }
         (sent, start.elapsed().as_secs_f64())
     };

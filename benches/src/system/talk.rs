@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rig::echo::Echo;
-use rig::stream::{Towards, throughput};
-use rig::{Bed, Way};
+use testbed::echo::Echo;
+use testbed::stream::{Towards, throughput};
+use testbed::{Bed, Way};
 
 use super::{Failure, Terms};
 use crate::rows::{Better, Figure, Row};
@@ -55,7 +55,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
             }
             let peer = way.take_peer(&bed, &terms.vtepd)?;
             note(BETWEEN.to_owned(), throughput(&bed, Towards::Far, time, daemon.as_ref())?);
-            peer.map(rig::Daemon::stop).transpose()?;
+            peer.map(testbed::Daemon::stop).transpose()?;
             if let Some(daemon) = &daemon
                 && way == Way::PUNT
             {
@@ -65,7 +65,7 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 quiet
                     .push(daemon.cpu()?.saturating_sub(before) as f64 / 1e3 / SETTLE.as_secs_f64());
             }
-            daemon.map(rig::Daemon::stop).transpose()?;
+            daemon.map(testbed::Daemon::stop).transpose()?;
         }
     }
     let mut rows = Vec::new();

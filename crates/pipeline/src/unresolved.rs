@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use frame::{Batch, Destination, DropReason, Payload, TxBatch, TxFrame};
+use frame::{Batch, DropReason, Payload, TxBatch, TxFrame};
 use tables::{NextHop, Snapshot, VtepIndex};
 
 use crate::lookup::{Path, uplink};

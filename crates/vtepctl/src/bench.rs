@@ -11,12 +11,12 @@ use clap::Args;
 use frames::clock::{Cold, hot};
 use frames::leaf::Leaf;
 use frames::stage::Stage;
-use rig::echo::Echo;
-use rig::rows::{Better, Figure, Row, machine};
-use rig::sender::Input;
-use rig::stream::{Towards, throughput};
-use rig::turn::Case;
-use rig::{Bed, Daemon, Traffic, Turn, Way};
+use testbed::echo::Echo;
+use testbed::rows::{Better, Figure, Row, machine};
+use testbed::sender::Input;
+use testbed::stream::{Towards, throughput};
+use testbed::turn::Case;
+use testbed::{Bed, Daemon, Traffic, Turn, Way};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::Output;
@@ -75,8 +75,8 @@ pub async fn run(bench: Bench, output: Output, out: &mut impl Write) -> Result<(
 
 fn measure(bench: &Bench, stop: &AtomicBool) -> Result<Compared, Failure> {
     let began = Instant::now();
-    let input = |error: rig::Error| Failure::Input(error.to_string());
-    rig::ready().map_err(input)?;
+    let input = |error: testbed::Error| Failure::Input(error.to_string());
+    testbed::ready().map_err(input)?;
     let vtepd = program(bench.vtepd.as_deref())?;
     eprintln!("in memory: what one frame costs inside vtepd");
     let in_memory = in_memory().map_err(|error| Failure::Input(error.to_string()))?;
@@ -136,7 +136,7 @@ fn beside_kernel(
     vtepd: &Path,
     began: Instant,
     stop: &AtomicBool,
-) -> Result<(Figures, u8), rig::Error> {
+) -> Result<(Figures, u8), testbed::Error> {
     let bed = Bed::new("bench")?;
     let mut figures = Figures::default();
     let ways = [(Way::Nobody, "nobody"), (Way::Kernel, "kernel VXLAN")].into_iter().chain(VTEPD);
@@ -181,10 +181,10 @@ fn one_way(
     daemon: Option<&Daemon>,
     stop: &AtomicBool,
     figures: &mut Figures,
-) -> Result<(), rig::Error> {
+) -> Result<(), testbed::Error> {
     let time = Duration::from_millis(bench.time);
     // Without a datapath, only the sender uses a core.
-    let cores = if way == Way::Nobody { 1 } else { rig::cpu::count().min(2) };
+    let cores = if way == Way::Nobody { 1 } else { testbed::cpu::count().min(2) };
     for input in [Input::Host, Input::SuperFrames] {
         for length in LENGTHS {
             for cores in 1..=cores {

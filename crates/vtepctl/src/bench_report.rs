@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rig::Way;
-use rig::rows::{Better, Figure, Row};
-use rig::sender::Input;
 use serde::Serialize;
+use testbed::Way;
+use testbed::rows::{Better, Figure, Row};
+use testbed::sender::Input;
 
 use crate::output::{Failure, Table};
 
@@ -69,7 +69,7 @@ impl What {
 ///
 /// # Errors
 /// When the run was interrupted.
-pub fn going(stop: &AtomicBool) -> Result<(), rig::Error> {
+pub fn going(stop: &AtomicBool) -> Result<(), testbed::Error> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }
 
@@ -92,8 +92,8 @@ impl Figures {
         stop: &AtomicBool,
         way: Way,
         whats: [What; N],
-        mut measure: impl FnMut() -> Result<[f64; N], rig::Error>,
-    ) -> Result<(), rig::Error> {
+        mut measure: impl FnMut() -> Result<[f64; N], testbed::Error>,
+    ) -> Result<(), testbed::Error> {
         for attempt in 1..=ATTEMPTS {
             going(stop)?;
             match measure() {
@@ -115,7 +115,7 @@ impl Figures {
     }
 
     /// Records that one round lacks this quantity, or with `None` all quantities of a datapath.
-    pub fn leave_out(&mut self, way: Way, what: Option<What>, error: &rig::Error) {
+    pub fn leave_out(&mut self, way: Way, what: Option<What>, error: &testbed::Error) {
         let (rounds, reason) = self.missing.entry((way, what)).or_default();
         *rounds += 1;
         *reason = error.to_string();

@@ -110,7 +110,6 @@ pub type Reports = Box<dyn Fn(Report) -> bool + Send>;
 pub(crate) type Answer = Box<dyn FnOnce(Stations) + Send>;
 
 /// What a worker shares with the rest of the daemon.
-#[derive(Debug)]
 pub(crate) struct Shared {
     snapshot: ArcSwap<Snapshot>,
     /// As set last by [`Worker::open`].
@@ -124,6 +123,12 @@ pub(crate) struct Shared {
     /// Access ports that were opened again, by their numbers among all workers' ports.
     new_ports: Mutex<Vec<(u16, AccessPort)>>,
     has_new_ports: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 impl Shared {
