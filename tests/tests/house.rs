@@ -17,20 +17,20 @@ use toml::{Table, Value};
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
 const MAY_USE: [(&str, &[&str]); 15] = [
     ("wire", &[]),
-    ("entropy", &["wire"]),
-    ("tables", &["wire", "entropy"]),
-    ("pipeline", &["wire", "entropy", "tables"]),
-    ("ports", &["wire", "entropy", "tables", "pipeline", "netlink"]),
+    ("path", &["wire"]),
+    ("tables", &["wire", "path"]),
+    ("pipeline", &["wire", "path", "tables"]),
+    ("ports", &["wire", "path", "tables", "pipeline", "netlink"]),
     ("netlink", &["wire"]),
     ("fpm", &["wire", "netlink"]),
-    ("control", &["wire", "entropy", "tables", "netlink", "fpm"]),
+    ("control", &["wire", "path", "tables", "netlink", "fpm"]),
     ("telemetry", &["wire", "pipeline"]),
     ("api", &[]),
     (
         "vtepd",
         &[
             "wire",
-            "entropy",
+            "path",
             "tables",
             "pipeline",
             "ports",
@@ -43,14 +43,14 @@ const MAY_USE: [(&str, &[&str]); 15] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "rig"]),
-    ("lab", &["wire", "entropy", "pipeline"]),
+    ("lab", &["wire", "path", "pipeline"]),
     ("rig", &["wire", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const WORLDLY: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 4] = ["wire", "entropy", "tables", "pipeline"];
+const PURE: [&str; 4] = ["wire", "path", "tables", "pipeline"];
 
 /// Files with `unsafe` outside `ports`, each with its reason.
 const UNSAFE: [(&str, &str); 2] = [

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use control::{Datapath, Update};
-use entropy::Policy;
+use path::Policy;
 use ports::{Hook, bypass_obstacle};
 use serde::Serialize;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use control::{PortDecision, SourceState, Status};
-use entropy::Policy;
+use path::Policy;
 use pipeline::counters::StationCounters;
 use ports::{BypassState, PortCounts, SteeringCounts};
 use tables::Snapshot;
