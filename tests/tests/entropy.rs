@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use entropy::{Bins, Entropy, Policy, Settings, SourcePortRange};
 use lab::random::{Random, SEED};
+use path::{Bins, Entropy, Policy, Settings, SourcePortRange};
 use pipeline::Frame;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::frames::{self, Pair, Roce, inject};

@@ -17,23 +17,23 @@ use toml::{Table, Value};
 /// Crates of this project that each crate may use, as in ARCHITECTURE.md's table.
 const MAY_USE: [(&str, &[&str]); 18] = [
     ("wire", &[]),
-    ("entropy", &["wire"]),
-    ("tables", &["wire", "entropy"]),
+    ("path", &["wire"]),
+    ("tables", &["wire", "path"]),
     ("frame", &["wire"]),
-    ("pipeline", &["wire", "entropy", "frame", "tables"]),
+    ("pipeline", &["wire", "path", "frame", "tables"]),
     ("ports", &["wire", "frame", "pipeline", "netlink"]),
-    ("bpf", &["wire", "entropy", "tables", "netlink"]),
+    ("bpf", &["wire", "path", "tables", "netlink"]),
     ("worker", &["wire", "frame", "tables", "pipeline", "ports", "bpf", "netlink"]),
     ("netlink", &["wire"]),
     ("fpm", &["wire", "netlink"]),
-    ("control", &["wire", "entropy", "tables", "netlink", "fpm"]),
+    ("control", &["wire", "path", "tables", "netlink", "fpm"]),
     ("telemetry", &["wire", "frame", "pipeline"]),
     ("api", &[]),
     (
         "vtepd",
         &[
             "wire",
-            "entropy",
+            "path",
             "frame",
             "tables",
             "pipeline",
@@ -49,14 +49,14 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "testbed"]),
-    ("lab", &["wire", "entropy", "pipeline"]),
+    ("lab", &["wire", "path", "pipeline"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];
 
 /// Crates that access time, sockets or the system. The crates of the datapath may not use them.
 const WORLDLY: [&str; 8] = ["tokio", "nix", "libc", "socket2", "aya", "axum", "netlink-sys", "mio"];
-const PURE: [&str; 5] = ["wire", "entropy", "frame", "tables", "pipeline"];
+const PURE: [&str; 5] = ["wire", "path", "frame", "tables", "pipeline"];
 
 /// Files with `unsafe` outside `ports` and `bpf`, each with its reason.
 const UNSAFE: [(&str, &str); 2] = [

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use entropy::{Bins, Entropy, Policy, Settings, SourcePortRange};
+use path::{Bins, Entropy, Policy, Settings, SourcePortRange};
 use vtepd_tests::capture::Capture;
 use vtepd_tests::frames::{self, Pair, Roce, inject};
 use vtepd_tests::guard::can_run;

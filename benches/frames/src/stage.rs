@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use entropy::{Entropy, Policy, Settings};
+use path::{Entropy, Policy, Settings};
 use pipeline::aggregate::Aggregator;
 use pipeline::{Batch, Checksum, Counters, Pipeline, TxBatch, TxFrame};
 

@@ -5,7 +5,7 @@
 // Kernel VXLAN computes the port from skb->hash (udp_flow_src_port(), include/net/udp.h):
 //   h ^= h << 16; port = min + (h * (max - min) >> 32)
 // Both steps can be inverted, so a program at the netdev's egress that sets skb->hash chooses the
-// port. The choice is the one of crates/entropy, bit for bit; crates/bpf/tests/chosen_port.rs
+// port. The choice is the one of crates/path, bit for bit; crates/bpf/tests/chosen_port.rs
 // compares the two.
 
 #define IPPROTO_HOPOPTS 0
@@ -51,7 +51,7 @@ struct {
 	TYPE(value, struct port_choice);
 } port_choices SEC(".maps");
 
-// crates/entropy/src/hash.rs
+// crates/path/src/hash.rs
 #define K0 0x6a09e667f3bcc909ULL
 #define K1 0xbb67ae8584caa73bULL
 #define K2 0x3c6ef372fe94f82bULL
@@ -115,7 +115,7 @@ static ALWAYS_INLINE enum fragment fragment_of(int offset, int more)
 	return offset ? LATER_FRAGMENT : more ? FIRST_FRAGMENT : WHOLE_DATAGRAM;
 }
 
-// The last word of a flow's key (crates/entropy/src/key.rs), for a queue pair or for addresses.
+// The last word of a flow's key (crates/path/src/key.rs), for a queue pair or for addresses.
 static ALWAYS_INLINE __u64 queue_pair_word(__u32 queue_pair)
 {
 	return 1ULL << 48 | queue_pair;

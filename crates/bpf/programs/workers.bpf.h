@@ -66,7 +66,7 @@ static ALWAYS_INLINE __u32 behind_tags(struct __sk_buff *skb, __u32 start, __u16
 }
 
 // Returns the worker for a host's frame that begins at `start`. The hash uses the IP addresses and,
-// like crates/entropy/src/key.rs, the queue pair of RoCE or the ports of TCP and UDP. Fragments,
+// like crates/path/src/key.rs, the queue pair of RoCE or the ports of TCP and UDP. Fragments,
 // and IPv6 packets with extension headers, use IP addresses alone, and other frames their MAC
 // addresses. The outer source port is not used: the sender may change it for a flow whose frames
 // still wait here.

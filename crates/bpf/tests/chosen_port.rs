@@ -15,7 +15,7 @@
 use aya::maps::Array;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
-use entropy::{Bins, Entropy, Key, Policy, Settings, SourcePortRange};
+use path::{Bins, Entropy, Key, Policy, Settings, SourcePortRange};
 
 /// `struct port_choice` of the programs.
 #[derive(Clone, Copy)]

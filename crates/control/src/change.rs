@@ -3,7 +3,7 @@
 //! When the configuration is read again, it replaces all such changes except detached VNIs: a
 //! SIGHUP for another reason must not take over a VNI that was detached by hand.
 
-use entropy::{Bins, Entropy, Policy, SettingsError, SourcePortRange};
+use path::{Bins, Entropy, Policy, SettingsError, SourcePortRange};
 use wire::Vni;
 
 use crate::settings::Settings;
@@ -65,11 +65,11 @@ impl Settings {
                 settings.policy = policy.unwrap_or(settings.policy);
                 settings.bins = bins.unwrap_or(settings.bins);
                 settings.source_ports = source_ports.unwrap_or(settings.source_ports);
-                Entropy::new(entropy::Settings {
+                Entropy::new(path::Settings {
                     policy: settings.policy,
                     bins: settings.bins,
                     range: settings.source_ports,
-                    ..entropy::Settings::default()
+                    ..path::Settings::default()
                 })?;
                 self.vnis.insert(vni, settings);
             }

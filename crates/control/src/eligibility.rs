@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use entropy::{Entropy, SourcePortRange};
 use netlink::{Link, LinkKind, Vxlan};
+use path::{Entropy, SourcePortRange};
 use tables::steering::FIRST_VIRTUAL;
 use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
@@ -111,7 +111,7 @@ impl EligibilityCheck<'_> {
         let ttl = self.ttl(vxlan, settings.ttl);
         let frame_limit = self.underlay(vxlan, settings.ttl, overlay)?;
 
-        let entropy = Entropy::new(entropy::Settings {
+        let entropy = Entropy::new(path::Settings {
             policy: settings.policy,
             seed: self.settings.seed,
             range: settings.source_ports,

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use entropy::Entropy;
+use path::Entropy;
 use tables::{BUCKETS, Paths, Snapshot, TakenVni, VniTable, Vtep};
 use tokio::sync::watch;
 use wire::{MacAddr, Vni};

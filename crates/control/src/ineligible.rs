@@ -107,7 +107,7 @@ pub enum KernelOnlyReason {
     Detached,
     /// The configuration is contradictory.
     #[error("its settings contradict each other: {0}")]
-    Settings(#[from] entropy::SettingsError),
+    Settings(#[from] path::SettingsError),
     /// `external`: each packet brings its VNI.
     #[error("'external' is on: each packet brings its own tunnel")]
     External,

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use entropy::{Entropy, Policy, SourcePortRange};
 use netlink::{Link, Vxlan};
+use path::{Entropy, Policy, SourcePortRange};
 use tables::PortChoice;
 use tables::steering::FIRST_VIRTUAL;
 use wire::Vni;
@@ -80,7 +80,7 @@ impl EligibilityCheck<'_> {
         let wanted = settings.source_ports;
         let within = reached.contains(wanted.min()) && reached.contains(wanted.max());
         let chosen = |policy| {
-            Entropy::new(entropy::Settings {
+            Entropy::new(path::Settings {
                 policy,
                 seed: self.settings.seed,
                 range: if within { wanted } else { reached },

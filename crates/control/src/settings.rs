@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use entropy::{Bins, Policy, SourcePortRange};
+use path::{Bins, Policy, SourcePortRange};
 use tables::Rebalance;
 use wire::Vni;
 

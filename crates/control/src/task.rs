@@ -84,7 +84,7 @@ pub enum Request {
         dropped: u64,
     },
     /// Apply this change. The answer is sent when it is in force or has failed.
-    Change(Change, oneshot::Sender<Result<(), entropy::SettingsError>>),
+    Change(Change, oneshot::Sender<Result<(), path::SettingsError>>),
     /// Ask for the bridge port behind which the VNI in this slot has an address.
     Port(tables::Slot, wire::MacAddr, oneshot::Sender<Option<String>>),
     /// Ask for the known hosts.
@@ -208,7 +208,7 @@ struct Task<P> {
     /// The states of kernel and FPM that the journal has.
     told: [SourceState; 2],
     /// Requesters that wait for a change to be in force.
-    answers: Vec<oneshot::Sender<Result<(), entropy::SettingsError>>>,
+    answers: Vec<oneshot::Sender<Result<(), path::SettingsError>>>,
     expects_fpm_until: Option<Instant>,
     /// Entries to write into the kernel's FDB.
     learned: Vec<FdbWrite>,

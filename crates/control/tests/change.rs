@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use control::events::MacChange;
 use control::{Change, KernelOnlyReason, Namespace, Settings};
-use entropy::{Bins, Policy, SourcePortRange};
+use path::{Bins, Policy, SourcePortRange};
 use world::*;
 
 fn policy_of(

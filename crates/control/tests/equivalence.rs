@@ -393,7 +393,7 @@ fn defaults_are_followed() {
     let mut state = leaf_and_vtep();
     assert_eq!(table(&state.build()).unwrap().tunnel.ttl, tables::Ttl::Fixed(64));
     let defaults =
-        control::Defaults { ttl: 99, local_ports: entropy::SourcePortRange::KERNEL_DEFAULT };
+        control::Defaults { ttl: 99, local_ports: path::SourcePortRange::KERNEL_DEFAULT };
     state.set_defaults(defaults);
     assert_eq!(table(&state.build()).unwrap().tunnel.ttl, tables::Ttl::Fixed(99));
 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use control::{
     KernelOnlyReason, Namespace, Settings, State, UnsupportedEntry, UnusableRoute, VniSettings,
 };
-use entropy::{Bins, Policy, SourcePortRange};
 use netlink::{Dump, FdbEntry, Link, LinkKind, Mdb, Message, Qdisc, Vxlan};
+use path::{Bins, Policy, SourcePortRange};
 use tables::{DontFragment, Slot, Tos, Ttl};
 use wire::MacAddr;
 use world::*;

@@ -44,7 +44,7 @@ pub struct CopyFate {
     /// Address of the destination VTEP; `None` if the VTEP is gone.
     pub remote: Option<Ipv4Addr>,
     /// How the outer source port was chosen.
-    pub entropy: entropy::Explanation,
+    pub entropy: path::Explanation,
     /// The route of the copy, or the reason for its drop.
     pub route: Result<Route, DropReason>,
 }
@@ -194,7 +194,7 @@ impl fmt::Display for Forwarded {
 }
 
 fn write_entropy(f: &mut fmt::Formatter<'_>, copy: &CopyFate) -> fmt::Result {
-    let entropy::Explanation { policy, key, reason, range, decision } = copy.entropy;
+    let path::Explanation { policy, key, reason, range, decision } = copy.entropy;
     write!(f, "\n  ")?;
     if copy.segment > 0 {
         write!(f, "from segment {} on, ", copy.segment)?;

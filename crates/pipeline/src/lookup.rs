@@ -156,7 +156,7 @@ impl<'a> Decision<'a> {
     }
 
     /// The outer source port of a piece, and how it was chosen.
-    pub fn explain_source_port(&self, piece: Option<&Piece>) -> entropy::Explanation {
+    pub fn explain_source_port(&self, piece: Option<&Piece>) -> path::Explanation {
         let roce = piece.and_then(|piece| piece.roce).unwrap_or(self.dissection.roce);
         self.vni.entropy.explain(&Dissection { roce, ..*self.dissection })
     }
@@ -192,7 +192,7 @@ impl<'a> Path<'a> {
         snapshot: &'a Snapshot,
     ) -> Result<Self, DropReason> {
         let vtep = snapshot.vtep(remote).ok_or(DropReason::NoRoute)?;
-        let hash = entropy::path_hash(
+        let hash = path::path_hash(
             vni.entropy.seed(),
             IpAddr::V4(vni.tunnel.local),
             IpAddr::V4(vtep.address),

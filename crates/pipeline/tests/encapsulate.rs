@@ -6,8 +6,8 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Leaf, OUTER, Owned, SLOT, VNI, Worker, bth, hop, open, roce, tcp, udp4, udp6};
-use entropy::{Policy, Settings};
 use etherparse::PacketBuilder;
+use path::{Policy, Settings};
 use pipeline::{Destination, DropReason, Explanation, GsoKind, Offload, explain};
 use proptest::prelude::*;
 use tables::{DontFragment, Slot, Tos, Ttl};

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, Worker, bth, hop, tcp, udp4, udp6};
-use entropy::{Policy, Settings};
+use path::{Policy, Settings};
 use pipeline::{DropReason, Gso, GsoKind, TxFrame};
 use proptest::prelude::*;
 use tables::{DontFragment, Learning, NextHop, Tos, Ttl};

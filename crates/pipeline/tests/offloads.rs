@@ -501,7 +501,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
             (vni.encapsulated.frames.get(), vni.encapsulated.bytes.get())
         };
         assert_eq!(bytes(&worker), bytes(&other));
-        let entropy = entropy::Entropy::new(leaf.settings).unwrap();
+        let entropy = path::Entropy::new(leaf.settings).unwrap();
         assert_eq!(opened.udp.source_port, entropy.decide(&dissection).source_port);
 
         // The next identification follows that of the last segment.

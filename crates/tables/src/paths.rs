@@ -176,7 +176,7 @@ impl Paths {
         self.next_hops.len() < self.group.len()
     }
 
-    /// The next hop for a flow with this hash of its outer headers ([`entropy::path_hash`]).
+    /// The next hop for a flow with this hash of its outer headers ([`path::path_hash`]).
     #[must_use]
     pub fn choose(&self, hash: u64) -> Option<&NextHop> {
         match self.next_hops.as_slice() {
@@ -202,7 +202,7 @@ impl Paths {
 /// The bucket that a flow's hash selects.
 #[must_use]
 pub fn bucket(hash: u64) -> usize {
-    entropy::choose(hash, BUCKETS)
+    path::choose(hash, BUCKETS)
 }
 
 #[cfg(test)]
@@ -244,9 +244,8 @@ mod tests {
     /// Hashes of 20,000 flows that differ in source port and address only.
     fn hashes() -> impl Iterator<Item = u64> {
         let local = IpAddr::from([10, 0, 0, 11]);
-        (0..20_000u16).map(move |n| {
-            entropy::path_hash(1, local, IpAddr::from([10, 0, 0, 12]), 40_000 + n, 4789)
-        })
+        (0..20_000u16)
+            .map(move |n| path::path_hash(1, local, IpAddr::from([10, 0, 0, 12]), 40_000 + n, 4789))
     }
 
     #[test]

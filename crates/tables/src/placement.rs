@@ -19,7 +19,7 @@
 //! flows use another next hop until the member is back;
 //! `a_start_while_a_member_is_lost_differs_little` bounds their number.
 
-use entropy::hash::hash;
+use path::hash::hash;
 
 use crate::paths::BUCKETS;
 

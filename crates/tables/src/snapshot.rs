@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use entropy::Entropy;
+use path::Entropy;
 use wire::{MacAddr, Vni};
 
 use crate::fdb::Fdb;
@@ -301,7 +301,7 @@ mod tests {
                 df: DontFragment::Unset,
                 udp_checksum: true,
             },
-            entropy: Entropy::new(entropy::Settings::default()).unwrap(),
+            entropy: Entropy::new(path::Settings::default()).unwrap(),
             fdb: Fdb::default(),
             hosts: Fdb::default(),
             flood: Vec::new(),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use entropy::Entropy;
+use path::Entropy;
 use wire::Vni;
 
 use crate::bypass::BypassPort;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use api::Address;
 use bpf::MOST_WORKERS;
 use control::{Datapath, FpmListener, LearnLimits, Settings, StaleTime, VniSettings};
-use entropy::Bins;
+use path::Bins;
 use tables::Rebalance;
 use wire::Vni;
 use worker::WorkerOptions;
@@ -347,7 +347,7 @@ fn apply(
     if let Some(policy) = policy {
         settings.policy = policy
             .parse()
-            .map_err(|error: entropy::UnknownPolicy| wrong("policy", error.to_string()))?;
+            .map_err(|error: path::UnknownPolicy| wrong("policy", error.to_string()))?;
     }
     if let Some(bins) = bins {
         settings.bins = Bins::try_from(bins).map_err(|error| wrong("bins", error.to_string()))?;
@@ -355,7 +355,7 @@ fn apply(
     if let Some(ports) = source_ports {
         settings.source_ports = ports
             .parse()
-            .map_err(|error: entropy::RangeError| wrong("source-ports", error.to_string()))?;
+            .map_err(|error: path::RangeError| wrong("source-ports", error.to_string()))?;
     }
     Ok(())
 }
@@ -377,8 +377,8 @@ fn check(
 ) -> Result<(), ConfigurationError> {
     let VniSettings { policy, bins, source_ports, .. } = *settings;
     let together =
-        entropy::Settings { policy, bins, range: source_ports, ..entropy::Settings::default() };
-    let Err(error) = entropy::Entropy::new(together) else { return Ok(()) };
+        path::Settings { policy, bins, range: source_ports, ..path::Settings::default() };
+    let Err(error) = path::Entropy::new(together) else { return Ok(()) };
     let flags = [
         ("--policy", arguments.policy.is_some()),
         ("--bins", arguments.bins.is_some()),

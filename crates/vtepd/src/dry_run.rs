@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bpf::{Hook, bypass_obstacle};
 use control::{Datapath, Update};
-use entropy::Policy;
+use path::Policy;
 use serde::Serialize;
 
 use crate::config::Output;

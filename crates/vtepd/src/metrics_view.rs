@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use bpf::{BypassState, PortCounts, SteeringCounts};
 use control::{PortDecision, SourceState, Status};
-use entropy::Policy;
+use path::Policy;
 use pipeline::counters::StationCounters;
 use tables::Snapshot;
 use telemetry::{LeftView, PathView, PortFrames, PortView, SourceView, View, VniView};

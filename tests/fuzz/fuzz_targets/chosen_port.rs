@@ -1,4 +1,4 @@
-//! Fuzzes the program that chooses kernel VXLAN's source port against the entropy crate.
+//! Fuzzes the program that chooses kernel VXLAN's source port against the path crate.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

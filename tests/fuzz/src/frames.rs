@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use ::frames::leaf::Leaf;
-use entropy::{Entropy, Policy, Settings};
+use path::{Entropy, Policy, Settings};
 use pipeline::explain_received::{Fate, explain_received};
 use pipeline::{
     Batch, Checksum, Counters, DropReason, Explanation, Frame, Gso, GsoKind, Offload, Pipeline,

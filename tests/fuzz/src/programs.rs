@@ -7,7 +7,7 @@ use std::time::Instant;
 use aya::maps::{Array, HashMap};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
-use entropy::{Bins, Entropy, Key, Policy, Settings, SourcePortRange};
+use path::{Bins, Entropy, Key, Policy, Settings, SourcePortRange};
 use pipeline::explain_received::{Fate, explain_received};
 use pipeline::{DropReason, Frame, Offload};
 
@@ -215,7 +215,7 @@ static CHOSEN_PORT: LazyLock<Mutex<(Ebpf, Option<usize>)>> = LazyLock::new(|| {
     Mutex::new((ebpf, None))
 });
 
-/// The program chooses the same port as the entropy crate, and none for frames that are not IP.
+/// The program chooses the same port as the path crate, and none for frames that are not IP.
 pub fn chosen_port(data: &[u8]) {
     let Some((&number, frame)) = data.split_first() else { return };
     if !can_be_run(frame) {

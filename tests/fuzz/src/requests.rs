@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::api::v1;
 use ::api::v1::vtepd_server::Vtepd as _;
 use control::{Change, Filters, Journal, Namespace, Settings, State, Status, Update};
-use entropy::SourcePortRange;
+use path::SourcePortRange;
 use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
 use bpf::Hook;

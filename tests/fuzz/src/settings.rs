@@ -47,13 +47,13 @@ pub fn configuration(data: &[u8]) {
     assert!(stall_limit.as_millis() >= 20);
     assert!(settings.stale_time.0.as_secs() <= 3600 && settings.learning.moves > 0);
     for own in settings.vnis.values().chain([&settings.default]) {
-        let together = entropy::Settings {
+        let together = path::Settings {
             policy: own.policy,
             bins: own.bins,
             range: own.source_ports,
-            ..entropy::Settings::default()
+            ..path::Settings::default()
         };
-        assert!(entropy::Entropy::new(together).is_ok(), "{own:?}");
+        assert!(path::Entropy::new(together).is_ok(), "{own:?}");
         assert!(own.ttl != Some(0) && own.addresses <= control::LearnLimits::MAX);
     }
     assert_eq!(settings.standalone.len(), standalone.vnis.len());

@@ -3,7 +3,7 @@
 
 use aya::maps::{HashMap, MapData};
 use aya::{Ebpf, Pod};
-use entropy::{Entropy, Policy};
+use path::{Entropy, Policy};
 use tables::PortChoice;
 use wire::Vni;
 

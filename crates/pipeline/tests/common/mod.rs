@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use entropy::{Entropy, Policy, Settings};
 use etherparse::PacketBuilder;
+use path::{Entropy, Policy, Settings};
 use pipeline::{
     Batch, Checksum, Counters, Frame, Gso, GsoKind, Offload, Pipeline, TxBatch, VlanTag,
 };

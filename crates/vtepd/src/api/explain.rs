@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::v1;
 use control::{Datapath, LeftToKernel};
-use entropy::{Entropy, Key, Policy};
+use path::{Entropy, Key, Policy};
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
 use pipeline::learn::Heard;
@@ -150,7 +150,7 @@ pub fn encapsulated_by_kernel(
         own.unwrap_or(&choice.entropy)
     });
     let decided = |entropy: &Entropy| {
-        let entropy::Explanation { policy, key, reason, range, decision } = entropy.explain(&frame);
+        let path::Explanation { policy, key, reason, range, decision } = entropy.explain(&frame);
         let by_kernel = policy == Policy::FiveTuple || matches!(key, Key::Macs { .. });
         v1::Copy {
             policy: policy.to_string(),
@@ -210,7 +210,7 @@ pub fn received(frame: &[u8], snapshot: &Snapshot) -> v1::ReceivedExplanation {
 }
 
 fn copy(fate: &CopyFate, uplinks: &Uplinks) -> v1::Copy {
-    let entropy::Explanation { policy, key, reason, range, decision } = fate.entropy;
+    let path::Explanation { policy, key, reason, range, decision } = fate.entropy;
     v1::Copy {
         vtep: fate.remote.map_or_else(String::new, |vtep| vtep.to_string()),
         policy: policy.to_string(),

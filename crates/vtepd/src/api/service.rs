@@ -8,7 +8,7 @@ use std::sync::Arc;
 use api::v1;
 use api::v1::vtepd_server::Vtepd;
 use control::{Change, Journal, LeftToKernel};
-use entropy::{Bins, Policy, SourcePortRange};
+use path::{Bins, Policy, SourcePortRange};
 use tables::{PortChoice, Snapshot, VniTable};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use api::v1;
 use control::{ByDefault, Datapath, LeftToKernel, MoveCounts, NoNetdev, SourceState, Status};
-use entropy::Entropy;
+use path::Entropy;
 use pipeline::{Counters, DropReason, Place, Station};
 use tables::{PortChoice, VniTable};
 use telemetry::{PortFrames, PortView};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use api::Address;
 use clap::{Parser, ValueEnum};
 use control::{Datapath, RoutePerFrame};
-use entropy::{Bins, Policy, SourcePortRange};
+use path::{Bins, Policy, SourcePortRange};
 use serde::Deserialize;
 use wire::Vni;
 

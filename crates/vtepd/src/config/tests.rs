@@ -1,7 +1,7 @@
 use std::io::Write;
 
 use clap::Parser as _;
-use entropy::Policy;
+use path::Policy;
 
 use super::*;
 

@@ -7,13 +7,13 @@
 mod decide;
 pub mod hash;
 mod key;
-mod path;
+mod path_hash;
 mod policy;
 mod range;
 
 pub use decide::{Decision, Entropy, Explanation, Settings, SettingsError};
 pub use hash::choose;
 pub use key::{Key, Reason};
-pub use path::path_hash;
+pub use path_hash::path_hash;
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};

@@ -6,7 +6,7 @@ mod common;
 use std::net::{IpAddr, Ipv4Addr};
 
 use common::{Frame, roce};
-use entropy::{Bins, Entropy, Policy, Settings, SourcePortRange, choose, path_hash};
+use path::{Bins, Entropy, Policy, Settings, SourcePortRange, choose, path_hash};
 use wire::{Dissection, Network, QueuePair};
 
 /// The seed of all draws in this file.

@@ -7,8 +7,8 @@
 mod common;
 
 use common::{Frame, bth, roce, udp};
-use entropy::hash::hash;
-use entropy::{Bins, Entropy, Policy, Settings, path_hash};
+use path::hash::hash;
+use path::{Bins, Entropy, Policy, Settings, path_hash};
 
 const SEEDS: [u64; 3] = [0, 7, 0xdead_beef_cafe_f00d];
 

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use entropy::{Key, path_hash};
+use path::{Key, path_hash};
 use wire::{MacAddr, QueuePair};
 
 /// Trials for each pair of input and output bit. The tolerance is five standard deviations of a

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Frame, bth, roce, udp};
-use entropy::{Entropy, Key, Policy, Reason, Settings};
+use path::{Entropy, Key, Policy, Reason, Settings};
 use wire::{Network, QueuePair, dissect};
 
 const QUEUE_PAIR_POLICIES: [Policy; 2] = [Policy::QpHash, Policy::QpBins];
