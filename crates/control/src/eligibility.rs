@@ -10,13 +10,17 @@ use tables::steering::FIRST_VIRTUAL;
 use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
 
-use crate::ineligible::{KernelOnlyReason, UnusableRoute};
-use crate::links::{Links, holds_back};
-use crate::overlay::Overlay;
-use crate::packet_filters::{PacketFilters, Packets};
-use crate::policies::{Flow, Policies};
+use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
 use crate::settings::{Datapath, Namespace, Settings};
-use crate::vteps::Vteps;
+use crate::stores::links::{Links, holds_back};
+use crate::stores::overlay::Overlay;
+use crate::stores::packet_filters::{PacketFilters, Packets};
+use crate::stores::policies::{Flow, Policies};
+use crate::stores::vteps::Vteps;
+
+pub mod ineligible;
+mod port_choice;
+mod slug;
 
 /// Bytes that the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
 const OVERHEAD: u32 = 20 + 8 + 8;

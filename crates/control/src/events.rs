@@ -16,11 +16,13 @@ use tables::{BUCKETS, Paths, Snapshot, TakenVni, VniTable, Vtep};
 use tokio::sync::watch;
 use wire::{MacAddr, Vni};
 
-use crate::ineligible::LeftToKernel;
-use crate::mac_mobility::Flap;
-use crate::publication::Update;
-use crate::source::SourceState;
+use crate::eligibility::ineligible::LeftToKernel;
+use crate::events::mac_mobility::Flap;
+use crate::publish::Update;
+use crate::sources::SourceState;
 use crate::state::{FpmSweep, Resync};
+
+pub mod mac_mobility;
 
 /// Number of events that the journal keeps.
 pub const CAPACITY: usize = 8192;

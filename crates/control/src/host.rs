@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use netlink::{Dump, Message};
 
-use crate::links::is_up;
-use crate::overlay::Overlay;
-use crate::route_table;
 use crate::settings::Defaults;
 use crate::state::State;
+use crate::stores::links::is_up;
+use crate::stores::overlay::Overlay;
+use crate::stores::route_table;
 
 /// A path to a remote VTEP whose MTU is read from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,10 +10,10 @@ use netlink::{FdbChange, FdbWrite};
 use tables::Learned;
 use wire::Vni;
 
-use crate::overlay::Overlay;
+use crate::resolve::underlay::LinkLocal;
 use crate::settings::LearnLimits;
 use crate::state::State;
-use crate::underlay::LinkLocal;
+use crate::stores::overlay::Overlay;
 
 /// `NTF_EXT_LEARNED`: another program owns the entry, and the kernel does not age it.
 const EXTERNAL: u32 = 0x10;

@@ -9,25 +9,25 @@ use netlink::{Dump, FdbEntry, Message};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
-use crate::bypass::{self, Bypass};
-use crate::epoch_map::{Epoch, EpochMap};
 use crate::events::MacChange;
-use crate::fpm_session::FpmSession;
+use crate::events::mac_mobility::{Flap, Flapping, MoveCounts};
 use crate::learn::LearnCounts;
-use crate::links::Links;
-use crate::mac_mobility::{Flap, Flapping, MoveCounts};
-use crate::overlay::Overlay;
-use crate::packet_filters::PacketFilters;
-use crate::policies::Policies;
-use crate::publication::Publication;
-use crate::resolver::Resolver;
-use crate::reverse_path::ReversePaths;
-use crate::route_table::Identity;
+use crate::publish::Publication;
+use crate::publish::bypass::{self, Bypass};
+use crate::resolve::resolver::Resolver;
+use crate::resolve::underlay::{LinkLocal, Routes, Underlay};
 use crate::settings::{Filters, Namespace, Settings};
-use crate::source::SourceState;
-use crate::standalone;
-use crate::underlay::{LinkLocal, Routes, Underlay};
-use crate::vteps::Vteps;
+use crate::sources::SourceState;
+use crate::sources::fpm_session::FpmSession;
+use crate::sources::standalone;
+use crate::stores::epoch_map::{Epoch, EpochMap};
+use crate::stores::links::Links;
+use crate::stores::overlay::Overlay;
+use crate::stores::packet_filters::PacketFilters;
+use crate::stores::policies::Policies;
+use crate::stores::reverse_paths::ReversePaths;
+use crate::stores::route_table::Identity;
+use crate::stores::vteps::Vteps;
 
 /// `NUD_NOARP` (`include/uapi/linux/neighbour.h`).
 const NUD_NOARP: u16 = 0x40;
@@ -480,9 +480,9 @@ impl State {
     }
 
     /// Applies what was reported for an overlay to its FDB.
-    pub(crate) fn settle(&mut self, ifindex: u32) -> crate::overlay::Settled {
+    pub(crate) fn settle(&mut self, ifindex: u32) -> crate::stores::overlay::Settled {
         let Some(overlay) = self.overlays.get_mut(&ifindex) else {
-            return crate::overlay::Settled::default();
+            return crate::stores::overlay::Settled::default();
         };
         let bridge = self.links.get(ifindex).and_then(|link| link.master);
         let ports = bridge.and_then(|bridge| self.bridges.get(&bridge));

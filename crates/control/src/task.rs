@@ -19,16 +19,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::change::Change;
 use crate::events::{self, Event, Journal};
 use crate::hosts::Host;
-use crate::listener::{self, FpmListener};
-use crate::packet_filters::PacketFilters;
-use crate::polled::Polled;
-use crate::publication::Update;
-use crate::publication_log;
-use crate::resolver::Adjacency;
+use crate::publish::Update;
+use crate::resolve::resolver::Adjacency;
 use crate::settings::{Filters, Namespace, Settings};
-use crate::source::SourceState;
+use crate::sources::SourceState;
 use crate::state::{FpmHazard, State};
-use crate::status::{Status, Warning};
+use crate::stores::packet_filters::PacketFilters;
+
+pub mod listener;
+mod log;
+pub(crate) mod polled;
+pub mod status;
+
+use listener::FpmListener;
+use polled::Polled;
+use status::{Status, Warning};
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
@@ -460,7 +465,7 @@ impl<P: FnMut(&Update)> Task<P> {
         if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
             let places = self.state.take_places();
             let update = Update { places, ..self.state.published().clone() };
-            publication_log::log(&self.published, &update);
+            log::log(&self.published, &update);
             (self.publish)(&update);
             let before = std::mem::replace(&mut self.published, update);
             let macs = self.state.take_mac_changes(now);

@@ -10,9 +10,9 @@ use tables::steering::FIRST_VIRTUAL;
 use wire::Vni;
 
 use crate::eligibility::EligibilityCheck;
-use crate::ineligible::KernelOnlyReason;
-use crate::overlay::Overlay;
+use crate::eligibility::ineligible::KernelOnlyReason;
 use crate::settings::{RoutePerFrame, VniSettings};
+use crate::stores::overlay::Overlay;
 
 /// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
 const ARPHRD_ETHER: u16 = 1;

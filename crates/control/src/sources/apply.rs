@@ -9,12 +9,12 @@ use netlink::{
 };
 use wire::MacAddr;
 
-use crate::epoch_map::Epoch;
-use crate::links::LinkChange;
-use crate::resolver::Adjacency;
-use crate::route_table::Prefix;
+use crate::resolve::resolver::Adjacency;
+use crate::resolve::underlay::Routes;
 use crate::state::{Adjacent, Dirty, Port, State};
-use crate::underlay::Routes;
+use crate::stores::epoch_map::Epoch;
+use crate::stores::links::LinkChange;
+use crate::stores::route_table::Prefix;
 
 /// `NUD_PERMANENT` (`include/uapi/linux/neighbour.h`).
 const NUD_PERMANENT: u16 = 0x80;

@@ -14,7 +14,7 @@ pub(crate) const MOST: usize = 131_072;
 impl State {
     /// Whether this entry exceeds the limit. Entries of remote hosts are always followed.
     pub(crate) fn is_too_many(&mut self, bridge: u32, entry: &FdbEntry) -> bool {
-        let full = |known: &crate::epoch_map::EpochMap<MacAddr, _>| {
+        let full = |known: &crate::stores::epoch_map::EpochMap<MacAddr, _>| {
             known.len() >= MOST && !known.contains(&entry.mac)
         };
         if !self.bridges.get(&bridge).is_some_and(full) || self.links.vxlan(entry.ifindex).is_some()
@@ -37,8 +37,9 @@ impl State {
 
     /// Requests a dump of the FDB for bridges over the limit that have room again.
     pub(crate) fn fill_room(&mut self) {
-        let known =
-            |bridge: &u32| self.bridges.get(bridge).map_or(0, crate::epoch_map::EpochMap::len);
+        let known = |bridge: &u32| {
+            self.bridges.get(bridge).map_or(0, crate::stores::epoch_map::EpochMap::len)
+        };
         let crowded = self.crowded.len();
         let full: std::collections::BTreeSet<u32> =
             self.crowded.iter().copied().filter(|bridge| known(bridge) > MOST / 2).collect();

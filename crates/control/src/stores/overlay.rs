@@ -13,10 +13,10 @@ use tables::hash::{TableHasher, TableMap};
 use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
-use crate::epoch_map::{Epoch, EpochMap};
+use crate::eligibility::ineligible::UnsupportedEntry;
 use crate::events::MacChange;
-use crate::ineligible::UnsupportedEntry;
-use crate::vteps::Vteps;
+use crate::stores::epoch_map::{Epoch, EpochMap};
+use crate::stores::vteps::Vteps;
 
 /// `NUD_PERMANENT | NUD_NOARP` (`include/uapi/linux/neighbour.h`).
 const STATIC: u16 = 0xc0;

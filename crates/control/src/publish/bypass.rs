@@ -22,9 +22,9 @@ use tables::{BypassPort, Fdb, Place, PlaceChange, Slot};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::VniConfig;
-use crate::links::{impairs, is_up};
 use crate::settings::Filters;
 use crate::state::State;
+use crate::stores::links::{impairs, is_up};
 
 /// `BR_STATE_FORWARDING` (`include/uapi/linux/if_bridge.h`).
 const FORWARDING: u8 = 3;

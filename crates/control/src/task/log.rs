@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::bypass::{NoBypass, PortDecision};
-use crate::ineligible::{LeftToKernel, NoNetdev};
-use crate::publication::Update;
-use crate::status::ByDefault;
+use crate::eligibility::ineligible::{LeftToKernel, NoNetdev};
+use crate::publish::Update;
+use crate::publish::bypass::{NoBypass, PortDecision};
+use crate::task::status::ByDefault;
 
 /// Logs the differences between two publications: VNIs taken over or left to the kernel, host ports
 /// and uplinks.

@@ -18,19 +18,21 @@ use tables::{
 };
 use wire::Vni;
 
+pub mod bypass;
+pub(crate) mod ids;
 mod parts;
 
 use parts::{by_default, identity, table};
 
-use crate::bypass::{self, PortDecision};
+use crate::eligibility::ineligible::{KernelOnlyReason, LeftToKernel};
 use crate::eligibility::{EligibilityCheck, VniConfig};
-use crate::ids::{PathNumbers, Slots};
-use crate::ineligible::{KernelOnlyReason, LeftToKernel};
-use crate::resolver::{Adjacency, STALE, UNRESOLVED};
+use crate::publish::bypass::PortDecision;
+use crate::publish::ids::{PathNumbers, Slots};
+use crate::resolve::resolver::{Adjacency, STALE, UNRESOLVED};
+use crate::resolve::underlay::{Hop, LinkLocal, RouteResolver};
 use crate::settings::Settings;
 use crate::state::State;
-use crate::underlay::{Hop, LinkLocal, RouteResolver};
-use crate::vteps::Known;
+use crate::stores::vteps::Known;
 
 /// `NUD_STALE` (`include/uapi/linux/neighbour.h`).
 const NUD_STALE: u16 = 0x04;

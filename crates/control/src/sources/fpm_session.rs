@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fpm::{Generation, ZebraTraits};
 use netlink::Message;
 
-use crate::source::SourceState;
+use crate::sources::SourceState;
 
 /// How long zebra has to be silent until its replay counts as finished: FPM has no end marker.
 /// (Replays of small tables take less than a millisecond; zebra's own retry interval is 3 s.) The

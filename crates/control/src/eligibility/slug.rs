@@ -1,7 +1,7 @@
 //! Short names for the reasons why VNIs stay with kernel VXLAN: labels of metrics and fields of the
 //! API.
 
-use crate::ineligible::{KernelOnlyReason, UnusableRoute};
+use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
 
 /// Gives each reason its slug and a general sentence. The match is exhaustive, so a new reason
 /// without a slug does not compile.

@@ -9,11 +9,11 @@ use std::time::Instant;
 use tables::SteeringPlan;
 use wire::Vni;
 
-use crate::bypass::PortDecision;
-use crate::ineligible::LeftToKernel;
+use crate::eligibility::ineligible::LeftToKernel;
+use crate::events::mac_mobility::MoveCounts;
 use crate::learn::LearnCounts;
-use crate::mac_mobility::MoveCounts;
-use crate::source::SourceState;
+use crate::publish::bypass::PortDecision;
+use crate::sources::SourceState;
 use crate::state::{FpmHazard, Resync};
 
 /// The status of the control task. It is updated after each turn of its loop.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netlink::{Bridge, BridgePort, Link, LinkKind, Vxlan};
 
-use crate::epoch_map::{Epoch, EpochMap};
-use crate::ineligible::UnusableRoute;
+use crate::eligibility::ineligible::UnusableRoute;
+use crate::stores::epoch_map::{Epoch, EpochMap};
 
 /// `IFF_UP` (`include/uapi/linux/if.h`).
 const IFF_UP: u32 = 0x1;

@@ -36,12 +36,12 @@ use std::sync::Arc;
 use netlink::{NextHopKind, RouteNextHop, RouteTarget};
 use tables::hash::TableMap;
 
-use crate::epoch_map::EpochMap;
-use crate::ineligible::UnusableRoute;
-use crate::intern::Shared;
-use crate::links::{Links, impairs, is_up};
-use crate::route_table::{BY_TOS, FibRoute, Identity, RouteTable, TABLES};
+use crate::eligibility::ineligible::UnusableRoute;
 use crate::state::Adjacent;
+use crate::stores::epoch_map::EpochMap;
+use crate::stores::intern::Shared;
+use crate::stores::links::{Links, impairs, is_up};
+use crate::stores::route_table::{BY_TOS, FibRoute, Identity, RouteTable, TABLES};
 
 /// `RTNH_F_DEAD` (`include/uapi/linux/rtnetlink.h`).
 const RTNH_F_DEAD: u8 = 1;
@@ -533,7 +533,7 @@ mod tests {
     use wire::MacAddr;
 
     use super::*;
-    use crate::epoch_map::Epoch;
+    use crate::stores::epoch_map::Epoch;
 
     fn link(ifindex: u32, flags: u32) -> Link {
         Link {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use netlink::{Route, RouteNextHop, RouteTarget};
 use tables::hash::{TableHasher, TableMap};
 
-use crate::epoch_map::Epoch;
-use crate::intern::Shared;
+use crate::stores::epoch_map::Epoch;
+use crate::stores::intern::Shared;
 
 /// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the kernel's default
 /// rules (`fib_default_rules_init()`, `net/ipv4/fib_rules.c`).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tables::{Fdb, Learning, Slot, VniTable, VtepIndex};
 
 use crate::eligibility::VniConfig;
-use crate::overlay::Overlay;
+use crate::stores::overlay::Overlay;
 
 /// The identity of a next hop for the assignment of buckets. Link-local gateways are ignored: they
 /// depend on a MAC address, or are zebra's 169.254.0.1, and may change while the topology stays the

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tables::hash::TableHasher;
 use tables::{Paths, VtepIndex};
 
-use crate::intern::Shared;
-use crate::underlay::ResolvedRoute;
+use crate::resolve::underlay::ResolvedRoute;
+use crate::stores::intern::Shared;
 
 /// A remote VTEP.
 #[derive(Debug)]

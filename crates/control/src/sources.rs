@@ -3,6 +3,10 @@
 use std::fmt;
 use std::time::Instant;
 
+mod apply;
+pub(crate) mod fpm_session;
+pub mod standalone;
+
 /// The state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SourceState {
