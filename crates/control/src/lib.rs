@@ -14,15 +14,15 @@
 //!
 //! Beside them: [`settings`] (the configuration, and defaults of the network namespace), [`change`]
 //! (what can be changed while the daemon runs), [`learn`] (MAC addresses that workers report),
-//! [`hosts`] (hosts of which the kernel knows both MAC and IP address) and [`host`] (addresses,
-//! routing rules and path MTUs of the leaf itself).
+//! [`mac_mobility`] (MAC addresses that move too often) and [`hosts`] (hosts of which the kernel
+//! knows both MAC and IP address).
 
 pub mod change;
 pub mod eligibility;
 pub mod events;
-pub mod host;
 pub mod hosts;
 pub mod learn;
+pub mod mac_mobility;
 pub mod publish;
 mod resolve;
 pub mod settings;
@@ -35,21 +35,23 @@ pub use change::Change;
 pub use eligibility::ineligible::{
     KernelOnlyReason, LeftToKernel, NoNetdev, UnsupportedEntry, UnusableRoute,
 };
-pub use events::mac_mobility::{Flap, MoveCounts};
 pub use events::{Event, Journal};
-pub use host::Path;
 pub use hosts::Host;
 pub use learn::LearnCounts;
-pub use publish::Update;
+pub use mac_mobility::{Flap, MoveCounts};
 pub use publish::bypass::{NoBypass, PortDecision};
-pub use resolve::resolver::Adjacency;
+pub use publish::update::Update;
+pub use resolve::path_mtu::Path;
 pub use settings::{
     Datapath, Defaults, Filters, LearnLimits, Namespace, RoutePerFrame, Settings, StaleTime,
     VniSettings,
 };
 pub use sources::SourceState;
+pub use sources::fpm_session::{FpmHazard, FpmSweep};
+pub use sources::resync::Resync;
 pub use sources::standalone::StandaloneVni;
-pub use state::{FpmHazard, FpmSweep, Resync, State};
+pub use state::State;
+pub use stores::neighbours::Adjacency;
 pub use stores::packet_filters::PacketFilters;
 pub use task::listener::FpmListener;
 pub use task::status::{ByDefault, Status, Warning};

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::time::Instant;
 
-mod apply;
+pub(crate) mod fdb;
 pub(crate) mod fpm_session;
+pub(crate) mod kernel;
+pub(crate) mod resync;
 pub mod standalone;
+pub(crate) mod zebra;
 
 /// The state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

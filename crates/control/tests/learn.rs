@@ -5,7 +5,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use control::events::mac_mobility::WINDOW;
+use control::mac_mobility::WINDOW;
 use control::{Flap, LearnCounts, LearnLimits, Settings, State, UnsupportedEntry, VniSettings};
 use netlink::{FdbChange, FdbEntry, FdbWrite, Message, Vxlan};
 use tables::Learned;

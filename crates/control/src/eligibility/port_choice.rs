@@ -53,7 +53,8 @@ impl EligibilityCheck<'_> {
         // policy (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
         let may_mark = !vxlan.options.contains(&"gbp");
         // The reported reason need not be the only one.
-        let unread = !self.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
+        let unread =
+            !self.stores.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
         let route_per_frame = may_mark
             && match self.settings.route_per_frame {
                 RoutePerFrame::On => true,
@@ -105,8 +106,8 @@ impl EligibilityCheck<'_> {
         {
             return true;
         }
-        let reach = |index| self.vteps.get(index).and_then(|known| known.reach.as_ref());
-        overlay.odd().is_some()
+        let reach = |index| self.stores.vteps.get(index).and_then(|known| known.route.as_ref());
+        overlay.unsupported().is_some()
             || overlay.remotes().any(|index| reach(index).is_none_or(|reach| reach.is_multipath()))
     }
 }

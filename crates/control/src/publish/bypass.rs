@@ -9,9 +9,9 @@
 //! is not forwarding yet needs such a program before it starts to forward.
 //!
 //! Each address has at most one location: where the bridge has it, on a port with the bypass or
-//! behind the vxlan netdev. [`State::take_places`] returns each change once.
+//! behind the vxlan netdev. [`Bypass::take_places`] returns each change once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,10 @@ use tables::{BypassPort, Fdb, Place, PlaceChange, Slot};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::VniConfig;
+use crate::publish::decisions::{Configuration, Decisions};
 use crate::settings::Filters;
-use crate::state::State;
+use crate::stores::Stores;
+use crate::stores::changes::BypassChanges;
 use crate::stores::links::{impairs, is_up};
 
 /// `BR_STATE_FORWARDING` (`include/uapi/linux/if_bridge.h`).
@@ -111,23 +113,8 @@ pub(crate) struct Bypass {
     places: HashMap<u32, TableMap<MacAddr, Place>, BuildHasherDefault<TableHasher>>,
     /// The MAC addresses of each bridge whose frames workers may send to their port.
     hosts: BTreeMap<u32, Fdb<u32>>,
-    /// Changes since [`State::take_places`]: whether the address is at the location now.
+    /// Changes since [`Bypass::take_places`]: whether the address is at the location now.
     changes: BTreeMap<Place, bool>,
-}
-
-/// What has to be decided again.
-#[derive(Debug, Default)]
-pub(crate) struct Dirty {
-    /// Everything about these bridges.
-    pub(crate) bridges: BTreeSet<u32>,
-    /// These addresses of bridges.
-    pub(crate) addresses: Vec<(u32, MacAddr)>,
-}
-
-impl Dirty {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bridges.is_empty() && self.addresses.is_empty()
-    }
 }
 
 /// Properties that all ports of a bridge share.
@@ -146,148 +133,91 @@ struct Common<'a> {
     reason: Option<NoBypass>,
 }
 
-impl State {
+/// The inputs of the decisions about host ports.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    stores: &'a Stores,
+    configuration: Configuration<'a>,
+    decisions: &'a Decisions,
+}
+
+/// The ports of the bypass by interface index, and the decisions about all host ports.
+pub(crate) type Ports = (BTreeMap<u32, BypassPort>, Arc<[PortDecision]>);
+
+impl Bypass {
     /// The addresses that appeared at a location or left one since the last call.
-    ///
-    /// The caller removes those that left before the workers use the new snapshot, and adds the new
-    /// ones after.
-    pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
-        std::mem::take(&mut self.bypass.changes)
-            .into_iter()
-            .map(|(place, there)| PlaceChange { place, there })
-            .collect()
+    pub(crate) fn take_places(&mut self) -> Arc<[PlaceChange]> {
+        let changes = std::mem::take(&mut self.changes);
+        changes.into_iter().map(|(place, there)| PlaceChange { place, there }).collect()
     }
 
-    /// Applies changes of bridges, their ports and addresses.
-    pub(crate) fn build_bypass(&mut self, dirty: Dirty) {
-        if dirty.is_empty() {
-            return;
-        }
-        let mut addresses = dirty.addresses;
+    /// Applies changes of bridges, their ports and addresses. The addresses that use the bypass are
+    /// handed to `decisions`. Returns the ports if they changed.
+    pub(crate) fn build(
+        &mut self,
+        stores: &Stores,
+        configuration: Configuration<'_>,
+        decisions: &mut Decisions,
+        changes: BypassChanges,
+    ) -> Option<Ports> {
+        let inputs = Inputs { stores, configuration, decisions: &*decisions };
+        let mut addresses = changes.addresses;
         let mut changed = false;
-        let mut served = dirty.bridges.clone();
-        for bridge in dirty.bridges {
-            let ports = self.decide_ports(bridge);
-            let known = &mut self.bypass.ports;
-            if ports == known.get(&bridge).map_or(&[][..], Vec::as_slice) {
+        let mut delivering = changes.bridges.clone();
+        for bridge in changes.bridges {
+            let ports = decide_ports(inputs, bridge);
+            if ports == self.ports.get(&bridge).map_or(&[][..], Vec::as_slice) {
                 continue;
             }
             changed = true;
             if ports.is_empty() {
-                known.remove(&bridge);
+                self.ports.remove(&bridge);
             } else {
-                known.insert(bridge, ports);
+                self.ports.insert(bridge, ports);
             }
-            let bridged = self.bridges.get(&bridge).into_iter().flat_map(|macs| macs.keys());
-            addresses.extend(bridged.map(|mac| (bridge, mac)));
-            let placed =
-                self.bypass.places.get(&bridge).into_iter().flat_map(|places| places.keys());
+            addresses.extend(stores.bridges.macs(bridge).map(|mac| (bridge, mac)));
+            let placed = self.places.get(&bridge).into_iter().flat_map(|places| places.keys());
             addresses.extend(placed.map(|mac| (bridge, *mac)));
         }
         for (bridge, mac) in addresses {
-            let new = self.place(bridge, mac);
-            if self.bypass.serve(bridge, mac, new) {
-                served.insert(bridge);
+            let new = self.place(inputs, bridge, mac);
+            if self.deliver(bridge, mac, new) {
+                delivering.insert(bridge);
             }
-            self.bypass.put(bridge, mac, new);
+            self.put(bridge, mac, new);
         }
-        for bridge in served {
-            let hosts = self.bypass.hosts.get(&bridge).cloned().unwrap_or_default();
-            for netdev in self.links.vxlans_in(bridge) {
-                self.publication.set_hosts(netdev, hosts.clone());
+        for bridge in delivering {
+            let hosts = self.hosts.get(&bridge).cloned().unwrap_or_default();
+            for netdev in stores.links.vxlans_in(bridge) {
+                decisions.set_hosts(netdev, hosts.clone());
             }
         }
-        if changed {
-            let all = || self.bypass.ports.values().flatten();
-            let ports = all()
-                .filter_map(|(_, port)| port.as_ref())
-                .map(|port| (port.ifindex, port.clone()));
-            let (ports, decided) =
-                (ports.collect(), all().map(|(decision, _)| decision.clone()).collect());
-            self.publication.set_ports(ports, decided);
-        }
+        changed.then(|| self.all_ports())
     }
 
-    fn decide_ports(&self, bridge: u32) -> Vec<(PortDecision, Option<BypassPort>)> {
-        let Some(common) = self.common(bridge) else { return Vec::new() };
-        let hosts =
-            self.links.ports_of(bridge).filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
-        let decide = |link: &Link| {
-            let reason = common.reason.or_else(|| obstacle(link));
-            let (ifindex, name) = (link.ifindex, link.name.clone());
-            let ageing = Duration::from_millis(u64::from(common.bridge.ageing) * 10);
-            let port = common.reason.is_none().then(|| BypassPort {
-                sends: reason.is_none(),
-                delivers: reason.is_none() && common.delivers && !impairs(link),
-                ifindex,
-                name: name.clone(),
-                netdev: common.netdev,
-                slot: common.slot,
-                frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
-                mtu: link.mtu,
-                refresh: REFRESH.min(ageing / AGEING_SHARE),
-            });
-            let (vni, bridge) = (common.terms.tunnel.vni, common.name.to_owned());
-            (PortDecision { ifindex, name, bridge, vni, reason }, port)
-        };
-        hosts.map(decide).collect()
-    }
-
-    /// `None` if no VNI of the bridge is taken over.
-    fn common(&self, bridge: u32) -> Option<Common<'_>> {
-        let mut netdevs = self.links.vxlans_in(bridge);
-        let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
-        let (slot, terms) = self.publication.taken(netdev)?;
-        let attributes = self.links.bridge(bridge)?;
-        let link = self.links.get(netdev)?;
-        let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
-        let Filters { bridge: frames, ebtables, ip, call_ip } = self.namespace.filters;
-        let reasons = [
-            (!self.settings.bypass, NoBypass::Off),
-            (several, NoBypass::SeveralNetdevs),
-            (state != FORWARDING, NoBypass::NetdevNotForwarding(state)),
-            (locked, NoBypass::NetdevLocked),
-            (attributes.ageing == 0, NoBypass::NoAgeing),
-            (attributes.promiscuous, NoBypass::Promiscuous),
-            (frames, NoBypass::FrameFilter),
-            (ebtables, NoBypass::Ebtables),
-            (ip && (call_ip || attributes.calls_netfilter), NoBypass::PacketFilter),
-        ];
-        let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
-        let name = self.links.get(bridge)?.name.as_str();
-        let delivers = !learning;
-        Some(Common {
-            name,
-            netdev,
-            slot,
-            terms,
-            mtu: link.mtu,
-            bridge: attributes,
-            delivers,
-            reason,
-        })
+    fn all_ports(&self) -> Ports {
+        let all = || self.ports.values().flatten();
+        let ports = all().filter_map(|(_, port)| port.as_ref());
+        let ports = ports.map(|port| (port.ifindex, port.clone())).collect();
+        (ports, all().map(|(decision, _)| decision.clone()).collect())
     }
 
     /// The location of an address, if the bypass may be used for it.
-    fn place(&self, bridge: u32, mac: MacAddr) -> Option<Place> {
-        let mut ports = self.bypass.sending(bridge);
-        let known = self
-            .bridges
-            .get(&bridge)?
-            .get(&mac)
-            .filter(|known| !known.permanent && !known.locked)?;
-        if self.links.vxlan(known.ifindex).is_none() {
+    fn place(&self, inputs: Inputs<'_>, bridge: u32, mac: MacAddr) -> Option<Place> {
+        let Inputs { stores, decisions, .. } = inputs;
+        let mut ports = self.sending(bridge);
+        let known = stores.bridges.get(bridge, mac);
+        let known = known.filter(|known| !known.permanent && !known.locked)?;
+        if stores.links.vxlan(known.ifindex).is_none() {
             let port = ports.find(|port| port.ifindex == known.ifindex)?;
             return Some(Place::Port { port: port.ifindex, mac });
         }
-        let (slot, _) = self.publication.taken(known.ifindex)?;
+        let (slot, _) = decisions.taken(known.ifindex)?;
         // The kernel's bridge may have it there while the VNI has it at no or another VTEP.
-        self.overlays.get(&known.ifindex)?.fdb.get(&mac)?;
+        stores.overlays.get(&known.ifindex)?.fdb.get(&mac)?;
         ports.next().map(|_| Place::Remote { slot, mac })
     }
-}
 
-impl Bypass {
     /// The ports of a bridge that have the bypass.
     fn sending(&self, bridge: u32) -> impl Iterator<Item = &BypassPort> {
         let ports =
@@ -312,7 +242,7 @@ impl Bypass {
 
     /// Updates whether workers may send frames for this address to its port. Returns whether that
     /// changed.
-    fn serve(&mut self, bridge: u32, mac: MacAddr, place: Option<Place>) -> bool {
+    fn deliver(&mut self, bridge: u32, mac: MacAddr, place: Option<Place>) -> bool {
         let port = match place {
             Some(Place::Port { port, .. }) => {
                 self.sending(bridge).find(|known| known.ifindex == port && known.delivers)
@@ -323,12 +253,65 @@ impl Bypass {
             return self.hosts.entry(bridge).or_default().insert(mac, port) != Some(port);
         }
         let Some(hosts) = self.hosts.get_mut(&bridge) else { return false };
-        let served = hosts.remove(&mac).is_some();
+        let delivered = hosts.remove(&mac).is_some();
         if hosts.is_empty() {
             self.hosts.remove(&bridge);
         }
-        served
+        delivered
     }
+}
+
+/// The decisions about the host ports of a bridge, and the ports of its bypass.
+fn decide_ports(inputs: Inputs<'_>, bridge: u32) -> Vec<(PortDecision, Option<BypassPort>)> {
+    let Some(common) = common(inputs, bridge) else { return Vec::new() };
+    let ports = inputs.stores.links.ports_of(bridge);
+    let hosts = ports.filter(|link| !matches!(link.kind, LinkKind::Vxlan(_)));
+    let decide = |link: &Link| {
+        let reason = common.reason.or_else(|| obstacle(link));
+        let (ifindex, name) = (link.ifindex, link.name.clone());
+        let ageing = Duration::from_millis(u64::from(common.bridge.ageing) * 10);
+        let port = common.reason.is_none().then(|| BypassPort {
+            sends: reason.is_none(),
+            delivers: reason.is_none() && common.delivers && !impairs(link),
+            ifindex,
+            name: name.clone(),
+            netdev: common.netdev,
+            slot: common.slot,
+            frame_limit: common.terms.frame_limit.min(common.mtu.saturating_add(HEADER)),
+            mtu: link.mtu,
+            refresh: REFRESH.min(ageing / AGEING_SHARE),
+        });
+        let (vni, bridge) = (common.terms.tunnel.vni, common.name.to_owned());
+        (PortDecision { ifindex, name, bridge, vni, reason }, port)
+    };
+    hosts.map(decide).collect()
+}
+
+/// `None` if no VNI of the bridge is taken over.
+fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
+    let Inputs { stores, configuration, decisions } = inputs;
+    let mut netdevs = stores.links.vxlans_in(bridge);
+    let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
+    let (slot, terms) = decisions.taken(netdev)?;
+    let attributes = stores.links.bridge(bridge)?;
+    let link = stores.links.get(netdev)?;
+    let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();
+    let Filters { bridge: frames, ebtables, ip, call_ip } = configuration.namespace.filters;
+    let reasons = [
+        (!configuration.settings.bypass, NoBypass::Off),
+        (several, NoBypass::SeveralNetdevs),
+        (state != FORWARDING, NoBypass::NetdevNotForwarding(state)),
+        (locked, NoBypass::NetdevLocked),
+        (attributes.ageing == 0, NoBypass::NoAgeing),
+        (attributes.promiscuous, NoBypass::Promiscuous),
+        (frames, NoBypass::FrameFilter),
+        (ebtables, NoBypass::Ebtables),
+        (ip && (call_ip || attributes.calls_netfilter), NoBypass::PacketFilter),
+    ];
+    let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason));
+    let name = stores.links.get(bridge)?.name.as_str();
+    let delivers = !learning;
+    Some(Common { name, netdev, slot, terms, mtu: link.mtu, bridge: attributes, delivers, reason })
 }
 
 /// Why frames of this port have to pass the bridge.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tables::Slot;
 
-use crate::resolve::resolver::Adjacency;
+use crate::stores::neighbours::Adjacency;
 
 /// Free and used slots. A slot that was freed is reused as late as possible: frames with its tag
 /// may be on their way, and its counters belonged to another VNI.

@@ -1,17 +1,44 @@
 //! The state of the FPM session with zebra.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use fpm::{Generation, ZebraTraits};
 use netlink::Message;
+use wire::MacAddr;
 
 use crate::sources::SourceState;
+use crate::stores::Stores;
+use crate::stores::neighbours::Adjacency;
 
 /// How long zebra has to be silent until its replay counts as finished: FPM has no end marker.
 /// (Replays of small tables take less than a millisecond; zebra's own retry interval is 3 s.) The
 /// silence counts from the first message. A client that connects and sends nothing therefore
 /// removes nothing.
 pub(crate) const QUIET: Duration = Duration::from_secs(5);
+
+/// `NUD_NOARP` (`include/uapi/linux/neighbour.h`).
+const NUD_NOARP: u16 = 0x40;
+/// `NTF_EXT_LEARNED`.
+const NTF_EXT_LEARNED: u32 = 0x10;
+
+/// Entries of zebra that were removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FpmSweep {
+    /// Routes, next-hop objects and MAC addresses.
+    pub entries: usize,
+    /// Whether zebra is connected and did not repeat them. If not, it was away for too long.
+    pub returned: bool,
+}
+
+/// A condition under which zebra crashes when its FPM connection is made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FpmHazard {
+    /// The router MAC address that makes its replay crash.
+    pub router_mac: MacAddr,
+    /// The VTEP of that address.
+    pub vtep: Ipv4Addr,
+}
 
 /// The FPM session with zebra, or the last one.
 #[derive(Debug, Default)]
@@ -92,4 +119,27 @@ impl FpmSession {
     pub(crate) fn forgotten(&self) -> Option<Instant> {
         self.lost.filter(|_| !self.kept && self.last_message.is_none())
     }
+}
+
+/// A remote router MAC address (L3VNI) that zebra wrote into the kernel: a neighbour on an SVI
+/// whose address is that of the VTEP.
+///
+/// zebra up to 8.4.6, 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 crashes when an FPM connection is made
+/// while it has such an address. The first connection counts as well. Its version is unknown before
+/// it connects.
+pub(crate) fn router_mac(stores: &Stores) -> Option<FpmHazard> {
+    stores.neighbours.iter().find_map(|(Adjacency { ifindex, address }, neighbour)| {
+        let IpAddr::V4(vtep) = address else { return None };
+        let router_mac = neighbour.mac.filter(|_| {
+            neighbour.state & NUD_NOARP != 0 && neighbour.flags & NTF_EXT_LEARNED != 0
+        })?;
+        // The SVI is the bridge, or a VLAN interface on it.
+        let svi = stores.links.get(ifindex)?;
+        let bridge = if stores.links.is_bridge(ifindex) { ifindex } else { svi.link? };
+        let mut overlays =
+            stores.links.vxlans_in(bridge).filter_map(|vxlan| stores.overlays.get(&vxlan));
+        overlays
+            .any(|overlay| overlay.says(router_mac, vtep))
+            .then_some(FpmHazard { router_mac, vtep })
+    })
 }

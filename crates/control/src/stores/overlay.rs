@@ -14,7 +14,6 @@ use tables::{Fdb, VtepIndex};
 use wire::MacAddr;
 
 use crate::eligibility::ineligible::UnsupportedEntry;
-use crate::events::MacChange;
 use crate::stores::epoch_map::{Epoch, EpochMap};
 use crate::stores::vteps::Vteps;
 
@@ -38,16 +37,14 @@ pub(crate) struct Overlay {
     fpm: EpochMap<MacAddr, Ipv4Addr>,
     flood: EpochMap<Ipv4Addr, ()>,
     /// Entries that only the kernel supports.
-    odd: EpochMap<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
-    /// Addresses with changes since the last [`Overlay::settle`].
-    touched: Vec<MacAddr>,
-    touched_flood: bool,
+    unsupported: EpochMap<(MacAddr, Option<IpAddr>), UnsupportedEntry>,
+    /// Addresses with changes since the last [`Overlay::apply`].
+    marked: Vec<MacAddr>,
+    flood_changed: bool,
     /// Whether the netdev learns from received frames.
     learns: bool,
-    /// Moves between VTEPs that the kernel reported since the last [`Overlay::settle`].
+    /// Moves between VTEPs that the kernel reported since the last [`Overlay::apply`].
     moves: u64,
-    /// Changes made by [`Overlay::settle`], for the journal.
-    pub(crate) changes: Vec<MacChange>,
 
     /// The entries used for forwarding.
     pub(crate) fdb: Fdb,
@@ -60,14 +57,36 @@ pub(crate) struct Overlay {
     taken: bool,
 }
 
-/// What [`Overlay::settle`] changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Settled {
+/// A change of a MAC address. At least one of `from` and `to` is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MacChange {
+    /// The address.
+    pub mac: MacAddr,
+    /// The previous VTEP.
+    pub from: Option<Ipv4Addr>,
+    /// The new VTEP.
+    pub to: Option<Ipv4Addr>,
+    /// Whether it left its VTEP because the bridge has it on a host port.
+    pub local: bool,
+}
+
+impl MacChange {
+    /// Whether a known address moved.
+    pub(crate) const fn is_move(&self) -> bool {
+        self.from.is_some() && (self.to.is_some() || self.local)
+    }
+}
+
+/// What [`Overlay::apply`] changed.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
     /// Whether an entry used for forwarding changed.
     pub(crate) entries: bool,
     /// Moves between VTEPs: those that the kernel reported, and those that were applied.
     pub(crate) moves: u64,
     pub(crate) followed: u64,
+    /// Changes of addresses, for the journal.
+    pub(crate) changes: Vec<MacChange>,
 }
 
 impl Overlay {
@@ -79,23 +98,25 @@ impl Overlay {
             // the vxlan netdev itself always have a destination.
             return;
         }
-        let key = odd_key(entry);
+        let key = unsupported_key(entry);
         match destination(entry) {
             Ok(vtep) if entry.mac == MacAddr::ZERO => {
-                self.touched_flood |= self.flood.insert(vtep, (), epoch);
+                self.flood_changed |= self.flood.insert(vtep, (), epoch);
             }
             Ok(vtep) => {
-                let was_odd = self.odd.remove(&key).is_some();
+                let was_unsupported = self.unsupported.remove(&key).is_some();
                 let remote = Remote { vtep, fixed: entry.state & STATIC != 0, flags: entry.flags };
                 let before = self.kernel.replace(entry.mac, remote, epoch);
                 self.moves += u64::from(before.is_some_and(|before| before.vtep != vtep));
-                if before != Some(remote) || was_odd {
-                    self.touched.push(entry.mac);
+                if before != Some(remote) || was_unsupported {
+                    self.marked.push(entry.mac);
                 }
             }
-            Err(oddity) => {
-                if self.odd.insert(key, oddity, epoch) || self.kernel.remove(&entry.mac).is_some() {
-                    self.touched.push(entry.mac);
+            Err(reason) => {
+                if self.unsupported.insert(key, reason, epoch)
+                    || self.kernel.remove(&entry.mac).is_some()
+                {
+                    self.marked.push(entry.mac);
                 }
             }
         }
@@ -106,13 +127,13 @@ impl Overlay {
     pub(crate) fn kernel_delete(&mut self, entry: &FdbEntry) {
         match destination(entry) {
             Ok(vtep) if entry.mac == MacAddr::ZERO => {
-                self.touched_flood |= self.flood.remove(&vtep).is_some();
+                self.flood_changed |= self.flood.remove(&vtep).is_some();
             }
             _ => {
-                self.odd.remove(&odd_key(entry));
+                self.unsupported.remove(&unsupported_key(entry));
                 self.kernel.remove(&entry.mac);
                 self.fpm.remove(&entry.mac);
-                self.touched.push(entry.mac);
+                self.marked.push(entry.mac);
             }
         }
     }
@@ -120,7 +141,7 @@ impl Overlay {
     /// zebra reported an entry. Returns whether the kernel has reported this address as well.
     pub(crate) fn fpm_new(&mut self, mac: MacAddr, vtep: Ipv4Addr, epoch: Epoch) -> bool {
         if self.fpm.insert(mac, vtep, epoch) {
-            self.touched.push(mac);
+            self.marked.push(mac);
         }
         self.kernel_knows(mac)
     }
@@ -136,13 +157,13 @@ impl Overlay {
     }
 
     fn kernel_knows(&self, mac: MacAddr) -> bool {
-        self.kernel.contains(&mac) || self.odd.contains(&(mac, None))
+        self.kernel.contains(&mac) || self.unsupported.contains(&(mac, None))
     }
 
     /// zebra withdrew an entry.
     pub(crate) fn fpm_delete(&mut self, mac: MacAddr) {
         if self.fpm.remove(&mac).is_some() {
-            self.touched.push(mac);
+            self.marked.push(mac);
         }
     }
 
@@ -150,50 +171,53 @@ impl Overlay {
     /// deletion, zebra's entries are removed as well, even if the kernel never reported the
     /// address: zebra reports only what the kernel has accepted.
     pub(crate) fn sweep_kernel(&mut self, epoch: Epoch) -> usize {
-        let (kernel, odd) = (&self.kernel, &self.odd);
-        let alone =
-            self.fpm.remove_if(|mac, _| !kernel.contains(mac) && !odd.contains(&(*mac, None)));
-        self.touched.extend(alone.iter().map(|(mac, _)| *mac));
+        let (kernel, unsupported) = (&self.kernel, &self.unsupported);
+        let alone = self
+            .fpm
+            .remove_if(|mac, _| !kernel.contains(mac) && !unsupported.contains(&(*mac, None)));
+        self.marked.extend(alone.iter().map(|(mac, _)| *mac));
         let macs = self.kernel.sweep(epoch);
         let flood = self.flood.sweep(epoch);
-        let odd = self.odd.sweep(epoch);
-        self.touched_flood |= !flood.is_empty();
-        for mac in macs.iter().map(|(mac, _)| *mac).chain(odd.iter().map(|((mac, _), _)| *mac)) {
+        let unsupported = self.unsupported.sweep(epoch);
+        self.flood_changed |= !flood.is_empty();
+        for mac in
+            macs.iter().map(|(mac, _)| *mac).chain(unsupported.iter().map(|((mac, _), _)| *mac))
+        {
             self.fpm.remove(&mac);
-            self.touched.push(mac);
+            self.marked.push(mac);
         }
-        macs.len() + flood.len() + odd.len() + alone.len()
+        macs.len() + flood.len() + unsupported.len() + alone.len()
     }
 
     /// Removes the entries that zebra has not repeated since it reconnected, and returns their
     /// number.
     pub(crate) fn sweep_fpm(&mut self, epoch: Epoch) -> usize {
         let macs = self.fpm.sweep(epoch);
-        self.touched.extend(macs.iter().map(|(mac, _)| *mac));
+        self.marked.extend(macs.iter().map(|(mac, _)| *mac));
         macs.len()
     }
 
     /// The bridge's entry for this address changed. Returns whether the address is known here.
-    pub(crate) fn touch(&mut self, mac: MacAddr) -> bool {
+    pub(crate) fn mark(&mut self, mac: MacAddr) -> bool {
         let known = self.kernel.contains(&mac) || self.fpm.contains(&mac);
         if known {
-            self.touched.push(mac);
+            self.marked.push(mac);
         }
         known
     }
 
     /// The netdev is in another bridge, so all entries have to be looked at again.
-    pub(crate) fn touch_all(&mut self) {
-        self.touched.extend(self.kernel.keys());
-        self.touched.extend(self.fpm.keys());
-        self.touched_flood = true;
+    pub(crate) fn mark_all(&mut self) {
+        self.marked.extend(self.kernel.keys());
+        self.marked.extend(self.fpm.keys());
+        self.flood_changed = true;
     }
 
     /// Sets whether the netdev learns from received frames.
     pub(crate) fn set_learns(&mut self, learns: bool) {
         if self.learns != learns {
             self.learns = learns;
-            self.touched.extend(self.kernel.keys());
+            self.marked.extend(self.kernel.keys());
         }
     }
 
@@ -209,12 +233,12 @@ impl Overlay {
 
     /// Number of entries as the kernel counts them: the flood list is one entry.
     pub(crate) fn addresses(&self) -> usize {
-        self.kernel.len() + self.odd.len() + usize::from(!self.flood.is_empty())
+        self.kernel.len() + self.unsupported.len() + usize::from(!self.flood.is_empty())
     }
 
     /// An entry that only the kernel supports. Of several, always the same one.
-    pub(crate) fn odd(&self) -> Option<(MacAddr, UnsupportedEntry)> {
-        self.odd.iter().min_by_key(|(key, _)| *key).map(|((mac, _), oddity)| (mac, *oddity))
+    pub(crate) fn unsupported(&self) -> Option<(MacAddr, UnsupportedEntry)> {
+        self.unsupported.iter().min_by_key(|(key, _)| *key).map(|((mac, _), reason)| (mac, *reason))
     }
 
     /// Whether a source reports this address behind this VTEP.
@@ -225,7 +249,7 @@ impl Overlay {
 
     /// Number of entries that the kernel has.
     pub(crate) fn len(&self) -> usize {
-        self.kernel.len() + self.flood.len() + self.odd.len()
+        self.kernel.len() + self.flood.len() + self.unsupported.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -247,9 +271,9 @@ impl Overlay {
 
     /// Applies all changes to the entries used for forwarding. `local` returns whether the bridge
     /// has an address on a host port.
-    pub(crate) fn settle(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Settled {
-        let mut settled = Settled { moves: std::mem::take(&mut self.moves), ..Settled::default() };
-        for mac in std::mem::take(&mut self.touched) {
+    pub(crate) fn apply(&mut self, vteps: &mut Vteps, local: impl Fn(MacAddr) -> bool) -> Applied {
+        let mut applied = Applied { moves: std::mem::take(&mut self.moves), ..Applied::default() };
+        for mac in std::mem::take(&mut self.marked) {
             let kernel = self.kernel.get(&mac).copied();
             let fixed =
                 kernel.filter(|remote| remote.fixed && self.learns).map(|remote| remote.vtep);
@@ -257,48 +281,48 @@ impl Overlay {
                 Some(vtep) => self.fixed.insert(mac, vtep),
                 None => self.fixed.remove(&mac),
             };
-            settled.entries |= was_fixed != fixed;
+            applied.entries |= was_fixed != fixed;
             let said = kernel.map(|remote| remote.vtep).or_else(|| self.fpm.get(&mac).copied());
             // The new VTEP is acquired before the old one is released. If both are the same, it
             // keeps its index.
             let local = said.is_some() && local(mac);
-            let new = said.filter(|_| !local).map(|vtep| self.hold(vteps, vtep));
+            let new = said.filter(|_| !local).map(|vtep| self.acquire(vteps, vtep));
             let old = match new {
                 Some(new) => self.fdb.insert(mac, new),
                 None => self.fdb.remove(&mac),
             };
-            settled.entries |= old != new;
+            applied.entries |= old != new;
             if old != new {
                 let address = |index| vteps.get(index).map(|known| known.address);
                 let (from, to) = (old.and_then(address), new.and_then(address));
-                settled.followed += u64::from(from.is_some() && to.is_some());
-                self.changes.push(MacChange { mac, from, to, local });
+                applied.followed += u64::from(from.is_some() && to.is_some());
+                applied.changes.push(MacChange { mac, from, to, local });
             }
             if let Some(old) = old {
-                self.let_go(vteps, old);
+                self.release_one(vteps, old);
             }
         }
-        if std::mem::take(&mut self.touched_flood) {
+        if std::mem::take(&mut self.flood_changed) {
             for (vtep, index) in std::mem::take(&mut self.flooding) {
                 if self.flood.contains(&vtep) {
                     self.flooding.insert(vtep, index);
                 } else {
-                    self.let_go(vteps, index);
-                    settled.entries = true;
+                    self.release_one(vteps, index);
+                    applied.entries = true;
                 }
             }
             for vtep in self.flood.keys().collect::<Vec<_>>() {
                 if !self.flooding.contains_key(&vtep) {
-                    let index = self.hold(vteps, vtep);
+                    let index = self.acquire(vteps, vtep);
                     self.flooding.insert(vtep, index);
-                    settled.entries = true;
+                    applied.entries = true;
                 }
             }
         }
-        settled
+        applied
     }
 
-    fn hold(&mut self, vteps: &mut Vteps, vtep: Ipv4Addr) -> VtepIndex {
+    fn acquire(&mut self, vteps: &mut Vteps, vtep: Ipv4Addr) -> VtepIndex {
         if let Some(index) = vteps.find(vtep)
             && let Some(entries) = self.remotes.get_mut(&index)
         {
@@ -310,7 +334,7 @@ impl Overlay {
         index
     }
 
-    fn let_go(&mut self, vteps: &mut Vteps, index: VtepIndex) {
+    fn release_one(&mut self, vteps: &mut Vteps, index: VtepIndex) {
         if let Some(entries) = self.remotes.get_mut(&index) {
             *entries -= 1;
             if *entries == 0 {
@@ -330,7 +354,7 @@ impl Overlay {
 
 /// The key of an unsupported entry. Only the flood list and groups have several entries for one
 /// address, one for each destination.
-fn odd_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
+fn unsupported_key(entry: &FdbEntry) -> (MacAddr, Option<IpAddr>) {
     let many = entry.mac == MacAddr::ZERO || entry.mac.is_group();
     (entry.mac, entry.destination.filter(|_| many))
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tables::hash::TableHasher;
 use tables::{Paths, VtepIndex};
 
-use crate::resolve::underlay::ResolvedRoute;
 use crate::stores::intern::Shared;
+use crate::stores::resolved_route::ResolvedRoute;
 
 /// A remote VTEP.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Known {
     /// Number of them that are taken over.
     taken: u32,
     /// The resolved route; `None` until it was looked up.
-    pub(crate) reach: Option<Arc<ResolvedRoute>>,
+    pub(crate) route: Option<Arc<ResolvedRoute>>,
     /// The path MTU in the kernel's route cache, if there is one.
     pub(crate) path_mtu: Option<u32>,
     /// The next hops; `None` until an overlay that is taken over refers to it.
@@ -42,7 +42,7 @@ pub(crate) struct Vteps {
     by_address: HashMap<Ipv4Addr, VtepIndex, BuildHasherDefault<TableHasher>>,
     free: Vec<VtepIndex>,
     /// The resolved routes to them; equal ones are stored once.
-    pub(crate) ways: Shared<ResolvedRoute>,
+    pub(crate) routes: Shared<ResolvedRoute>,
     /// VTEPs that were added and not looked up yet.
     pub(crate) new: Vec<VtepIndex>,
     /// Whether [`Known::is_taken`] of any VTEP has changed since this was last reset.
@@ -78,7 +78,7 @@ impl Vteps {
     }
 
     /// All indices ever used, with the VTEPs that have them now.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (VtepIndex, Option<&Known>)> {
         (0..).map(VtepIndex).zip(self.entries.iter().map(Option::as_ref))
     }
 
@@ -99,7 +99,7 @@ impl Vteps {
             address,
             overlays: 1,
             taken: 0,
-            reach: None,
+            route: None,
             path_mtu: None,
             paths: None,
         });

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::eligibility::ineligible::{LeftToKernel, NoNetdev};
-use crate::publish::Update;
 use crate::publish::bypass::{NoBypass, PortDecision};
+use crate::publish::update::Update;
 use crate::task::status::ByDefault;
 
 /// Logs the differences between two publications: VNIs taken over or left to the kernel, host ports

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use netlink::Kernel;
 
-use crate::host::Path;
+use crate::resolve::path_mtu::Path;
 use crate::settings::Defaults;
 use crate::state::State;
 

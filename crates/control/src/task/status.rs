@@ -10,11 +10,12 @@ use tables::SteeringPlan;
 use wire::Vni;
 
 use crate::eligibility::ineligible::LeftToKernel;
-use crate::events::mac_mobility::MoveCounts;
 use crate::learn::LearnCounts;
+use crate::mac_mobility::MoveCounts;
 use crate::publish::bypass::PortDecision;
 use crate::sources::SourceState;
-use crate::state::{FpmHazard, Resync};
+use crate::sources::fpm_session::FpmHazard;
+use crate::sources::resync::Resync;
 
 /// The status of the control task. It is updated after each turn of its loop.
 #[derive(Debug, Clone, Default)]

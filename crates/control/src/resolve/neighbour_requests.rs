@@ -1,17 +1,9 @@
 //! Neighbours that the kernel is asked to resolve, and how often.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// A neighbour on an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Adjacency {
-    /// The interface's index.
-    pub ifindex: u32,
-    /// The neighbour's address.
-    pub address: IpAddr,
-}
+use crate::stores::neighbours::Adjacency;
 
 /// The interval of requests for a neighbour that the kernel does not know.
 pub(crate) const UNRESOLVED: Duration = Duration::from_secs(1);
@@ -21,11 +13,11 @@ pub(crate) const STALE: Duration = Duration::from_secs(10);
 
 /// Remembers when each neighbour was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Resolver {
+pub(crate) struct NeighbourRequests {
     asked: HashMap<Adjacency, Instant>,
 }
 
-impl Resolver {
+impl NeighbourRequests {
     /// Whether to ask now. If so, the time is recorded.
     pub(crate) fn ask(&mut self, adjacency: Adjacency, interval: Duration, now: Instant) -> bool {
         if self.due(adjacency, interval).is_some_and(|due| due > now) {
@@ -49,23 +41,25 @@ impl Resolver {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
     fn each_neighbour_is_asked_for_once_an_interval() {
         let start = Instant::now();
-        let mut resolver = Resolver::default();
+        let mut requests = NeighbourRequests::default();
         let neighbour = |address: [u8; 4]| Adjacency { ifindex: 2, address: IpAddr::from(address) };
-        assert!(resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start));
-        assert!(!resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED / 2));
-        assert!(resolver.ask(neighbour([10, 0, 0, 2]), UNRESOLVED, start + UNRESOLVED / 2));
-        assert!(resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED));
-        resolver.forget(neighbour([10, 0, 0, 1]));
+        assert!(requests.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start));
+        assert!(!requests.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED / 2));
+        assert!(requests.ask(neighbour([10, 0, 0, 2]), UNRESOLVED, start + UNRESOLVED / 2));
+        assert!(requests.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED));
+        requests.forget(neighbour([10, 0, 0, 1]));
         assert!(
-            resolver.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED),
+            requests.ask(neighbour([10, 0, 0, 1]), UNRESOLVED, start + UNRESOLVED),
             "answered, and lost again"
         );
-        assert!(resolver.ask(neighbour([10, 0, 0, 3]), UNRESOLVED, start + 3 * STALE));
-        assert_eq!(resolver.asked.len(), 1, "old questions are forgotten");
+        assert!(requests.ask(neighbour([10, 0, 0, 3]), UNRESOLVED, start + 3 * STALE));
+        assert_eq!(requests.asked.len(), 1, "old questions are forgotten");
     }
 }
