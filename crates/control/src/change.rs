@@ -7,7 +7,6 @@ use path::{Bins, Entropy, Policy, SettingsError, SourcePortRange};
 use wire::Vni;
 
 use crate::settings::Settings;
-use crate::state::State;
 
 /// A change of one VNI while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,48 +39,35 @@ impl Change {
     }
 }
 
-impl State {
-    /// Changes the settings, which the next [`State::build`] applies.
+impl Change {
+    /// Applies the change to the settings.
     ///
     /// # Errors
     /// If the policy's settings contradict each other. Nothing changes then.
-    pub fn change(&mut self, change: &Change) -> Result<(), SettingsError> {
-        self.settings.change(change)?;
-        self.dirty.overlays.extend(self.links.vxlans_of(change.vni().get()));
-        // A netdev that serves many VNIs may serve this one.
-        let serves_many = |ifindex: &u32| {
-            self.links.vxlan(*ifindex).is_some_and(|vxlan| vxlan.external || vxlan.vni_filter)
-        };
-        self.dirty.overlays.extend(self.links.vxlans().filter(serves_many));
-        Ok(())
-    }
-}
-
-impl Settings {
-    fn change(&mut self, change: &Change) -> Result<(), SettingsError> {
-        match *change {
-            Change::Policy { vni, policy, bins, source_ports } => {
-                let mut settings = self.of(vni).clone();
-                settings.policy = policy.unwrap_or(settings.policy);
-                settings.bins = bins.unwrap_or(settings.bins);
-                settings.source_ports = source_ports.unwrap_or(settings.source_ports);
+    pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), SettingsError> {
+        match *self {
+            Self::Policy { vni, policy, bins, source_ports } => {
+                let mut of_vni = settings.of(vni).clone();
+                of_vni.policy = policy.unwrap_or(of_vni.policy);
+                of_vni.bins = bins.unwrap_or(of_vni.bins);
+                of_vni.source_ports = source_ports.unwrap_or(of_vni.source_ports);
                 Entropy::new(path::Settings {
-                    policy: settings.policy,
-                    bins: settings.bins,
-                    range: settings.source_ports,
+                    policy: of_vni.policy,
+                    bins: of_vni.bins,
+                    range: of_vni.source_ports,
                     ..path::Settings::default()
                 })?;
-                self.vnis.insert(vni, settings);
+                settings.vnis.insert(vni, of_vni);
             }
-            Change::Attach(vni) => {
-                self.detached.remove(&vni);
-                self.exclude.remove(&vni);
-                if let Some(include) = &mut self.include {
+            Self::Attach(vni) => {
+                settings.detached.remove(&vni);
+                settings.exclude.remove(&vni);
+                if let Some(include) = &mut settings.include {
                     include.insert(vni);
                 }
             }
-            Change::Detach(vni) => {
-                self.detached.insert(vni);
+            Self::Detach(vni) => {
+                settings.detached.insert(vni);
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Which VNIs are taken over, with which configuration, and why the others are not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -10,13 +10,18 @@ use tables::steering::FIRST_VIRTUAL;
 use tables::{DontFragment, Tos, Ttl, Tunnel};
 use wire::{MacAddr, Vni};
 
-use crate::ineligible::{KernelOnlyReason, UnusableRoute};
-use crate::links::{Links, holds_back};
-use crate::overlay::Overlay;
-use crate::packet_filters::{PacketFilters, Packets};
-use crate::policies::{Flow, Policies};
+use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
 use crate::settings::{Datapath, Namespace, Settings};
-use crate::vteps::Vteps;
+use crate::stores::Stores;
+use crate::stores::links::{Links, holds_back};
+use crate::stores::overlay::Overlay;
+use crate::stores::packet_filters::Packets;
+use crate::stores::policies::Flow;
+
+pub mod ineligible;
+pub(crate) mod local_address;
+mod port_choice;
+mod slug;
 
 /// Bytes that the underlay adds to an inner Ethernet frame: IPv4, UDP and VXLAN headers.
 const OVERHEAD: u32 = 20 + 8 + 8;
@@ -41,14 +46,9 @@ pub(crate) struct VniConfig {
 pub(crate) struct EligibilityCheck<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) namespace: &'a Namespace,
-    pub(crate) links: &'a Links,
-    pub(crate) vteps: &'a Vteps,
-    pub(crate) policies: &'a Policies,
+    pub(crate) stores: &'a Stores,
     /// Whether this host has the netdev's local address.
     pub(crate) local_is_present: bool,
-    /// The vxlan netdevs that have multicast entries.
-    pub(crate) multicast: &'a BTreeSet<u32>,
-    pub(crate) packet_filters: &'a PacketFilters,
     /// The uplinks to all remote VTEPs; empty without packet filters.
     pub(crate) uplinks: &'a BTreeMap<u32, String>,
 }
@@ -79,7 +79,7 @@ impl EligibilityCheck<'_> {
         if link.link_namespace.is_some() {
             return Err(KernelOnlyReason::ForeignNamespace);
         }
-        let local = supported(vxlan, self.links)?;
+        let local = supported(vxlan, &self.stores.links)?;
         if !link.is_operational() {
             return Err(KernelOnlyReason::Down);
         }
@@ -95,13 +95,13 @@ impl EligibilityCheck<'_> {
         if let Some(kind) = holds_back(link) {
             return Err(KernelOnlyReason::NetdevQdisc { kind: kind.to_owned() });
         }
-        if self.multicast.contains(&link.ifindex) {
+        if self.stores.multicast.contains(&link.ifindex) {
             return Err(KernelOnlyReason::VxlanMdb);
         }
         if let Some(other) = self.twin(link.ifindex, vxlan) {
             return Err(KernelOnlyReason::Duplicate { other });
         }
-        if let Some((mac, oddity)) = overlay.odd() {
+        if let Some((mac, oddity)) = overlay.unsupported() {
             return Err(KernelOnlyReason::FdbEntry { mac, oddity });
         }
         let settings = self.settings.of(vni);
@@ -162,7 +162,7 @@ impl EligibilityCheck<'_> {
     fn bridged(&self, link: &Link) -> Result<(), KernelOnlyReason> {
         let bridge = link
             .master
-            .and_then(|master| self.links.get(master))
+            .and_then(|master| self.stores.links.get(master))
             .ok_or(KernelOnlyReason::NotInBridge)?;
         match bridge.kind {
             LinkKind::Bridge(netlink::Bridge { vlan_filtering: false, .. }) => Ok(()),
@@ -175,12 +175,12 @@ impl EligibilityCheck<'_> {
 
     /// The name of another netdev that is up and receives the same packets.
     fn twin(&self, ifindex: u32, vxlan: &Vxlan) -> Option<String> {
-        let mut others = self.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
+        let mut others = self.stores.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
         others.find_map(|other| {
-            let theirs = self.links.vxlan(other)?;
+            let theirs = self.stores.links.vxlan(other)?;
             let same =
                 (theirs.local, theirs.destination_port) == (vxlan.local, vxlan.destination_port);
-            let link = self.links.get(other).filter(|link| same && link.is_operational())?;
+            let link = self.stores.links.get(other).filter(|link| same && link.is_operational())?;
             Some(link.name.clone())
         })
     }
@@ -195,25 +195,27 @@ impl EligibilityCheck<'_> {
         only_remotes: bool,
         is_virtual: bool,
     ) -> Result<(), KernelOnlyReason> {
-        if !self.policies.any() && self.packet_filters.is_empty() {
+        if !self.stores.policies.any() && self.stores.packet_filters.is_empty() {
             return Ok(());
         }
-        let remotes = overlay.remotes().filter_map(|index| Some(self.vteps.get(index)?.address));
+        let remotes =
+            overlay.remotes().filter_map(|index| Some(self.stores.vteps.get(index)?.address));
         let remotes: Vec<Ipv4Addr> = remotes.collect();
         let destination_port = vxlan.destination_port;
         let flow = Flow { local, destination_port, remotes: &remotes, only_remotes };
-        if let Some(policy) = self.policies.ipsec(&flow) {
+        if let Some(policy) = self.stores.policies.ipsec(&flow) {
             return Err(KernelOnlyReason::IpsecPolicy(policy));
         }
         if is_virtual {
             return Ok(());
         }
-        if let Some(rule) = self.policies.routing(&flow) {
+        if let Some(rule) = self.stores.policies.routing(&flow) {
             return Err(KernelOnlyReason::PolicyRouting(rule));
         }
         let (port, uplinks, remotes) = (destination_port, self.uplinks, remotes.as_slice());
         let packets = Packets { local, port, remotes, only_remotes, uplinks };
-        self.packet_filters
+        self.stores
+            .packet_filters
             .affects(&packets)
             .map_or(Ok(()), |filter| Err(KernelOnlyReason::PacketFilter(filter)))
     }
@@ -232,18 +234,18 @@ impl EligibilityCheck<'_> {
         let default_ttl = ttl.is_none() && (vxlan.ttl_inherit || vxlan.ttl == 0);
         let mut limit = NO_LIMIT;
         let mut left: Option<KernelOnlyReason> = None;
-        for known in overlay.remotes().filter_map(|index| self.vteps.get(index)) {
-            let Some(reach) = &known.reach else { continue };
-            let hop_limit = reach
+        for known in overlay.remotes().filter_map(|index| self.stores.vteps.get(index)) {
+            let Some(route) = &known.route else { continue };
+            let hop_limit = route
                 .hop_limit
                 .filter(|limit| default_ttl && *limit != u32::from(self.namespace.default_ttl));
-            let obstacle = reach
+            let obstacle = route
                 .obstacle
                 .clone()
-                .or_else(|| (by_tos && reach.by_tos).then_some(UnusableRoute::TosRoute))
+                .or_else(|| (by_tos && route.by_tos).then_some(UnusableRoute::TosRoute))
                 .or_else(|| hop_limit.map(UnusableRoute::HopLimit))
                 .or_else(|| {
-                    (vxlan.df != 0 && reach.mtu_locked).then_some(UnusableRoute::LockedMtu)
+                    (vxlan.df != 0 && route.mtu_locked).then_some(UnusableRoute::LockedMtu)
                 });
             if let Some(obstacle) = obstacle {
                 let reason = KernelOnlyReason::Underlay { vtep: known.address, obstacle };
@@ -253,7 +255,7 @@ impl EligibilityCheck<'_> {
                     _ => left = Some(reason),
                 }
             }
-            for mtu in [reach.mtu(), known.path_mtu].into_iter().flatten() {
+            for mtu in [route.mtu(), known.path_mtu].into_iter().flatten() {
                 limit = limit.min(mtu.saturating_sub(OVERHEAD));
             }
         }

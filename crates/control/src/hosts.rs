@@ -3,10 +3,11 @@
 
 use std::net::IpAddr;
 
-use tables::Slot;
+use tables::{Slot, SteeringPlan};
 use wire::{MacAddr, Vni};
 
-use crate::state::State;
+use crate::stores::Stores;
+use crate::stores::neighbours::Adjacency;
 
 /// A host in a VNI.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,29 +22,34 @@ pub struct Host {
     pub mac: MacAddr,
 }
 
-impl State {
-    /// The host port behind which the bridge of the VNI in this slot has an address.
-    #[must_use]
-    pub fn port_of(&self, slot: Slot, mac: MacAddr) -> Option<String> {
-        let vxlan = self.published().plan.vnis.values().find(|vni| vni.slot == slot)?.ifindex;
-        let bridge = self.links.get(vxlan)?.master?;
-        let port = self.bridges.get(&bridge)?.get(&mac)?;
-        (port.ifindex != vxlan).then(|| self.links.name(port.ifindex))
-    }
+/// The host port behind which the bridge of the VNI in this slot has an address.
+pub(crate) fn port_of(
+    stores: &Stores,
+    plan: &SteeringPlan,
+    slot: Slot,
+    mac: MacAddr,
+) -> Option<String> {
+    let vxlan = plan.vnis.values().find(|vni| vni.slot == slot)?.ifindex;
+    let bridge = stores.links.get(vxlan)?.master?;
+    let port = stores.bridges.get(bridge, mac)?;
+    (port.ifindex != vxlan).then(|| stores.links.name(port.ifindex))
+}
 
-    /// All known hosts.
-    pub fn hosts(&self) -> impl Iterator<Item = Host> {
-        let hosts = self.neighbours.iter().filter(|((_, address), _)| !address.is_multicast());
-        hosts.flat_map(move |((ifindex, address), adjacent)| {
-            let link = self.links.get(ifindex);
-            let bridge = link.and_then(|link| {
-                if self.links.is_bridge(ifindex) { Some(ifindex) } else { link.link }
-            });
-            let vxlans = bridge.into_iter().flat_map(|bridge| self.links.vxlans_in(bridge));
-            vxlans.filter_map(move |vxlan| {
-                let vni = self.published().plan.vnis.get(&vxlan)?.vni;
-                Some(Host { vni, interface: link?.name.clone(), address, mac: adjacent.mac? })
-            })
+/// All known hosts.
+pub(crate) fn hosts<'a>(
+    stores: &'a Stores,
+    plan: &'a SteeringPlan,
+) -> impl Iterator<Item = Host> + 'a {
+    let links = &stores.links;
+    let hosts = stores.neighbours.iter().filter(|(host, _)| !host.address.is_multicast());
+    hosts.flat_map(move |(Adjacency { ifindex, address }, adjacent)| {
+        let link = links.get(ifindex);
+        let bridge =
+            link.and_then(|link| if links.is_bridge(ifindex) { Some(ifindex) } else { link.link });
+        let vxlans = bridge.into_iter().flat_map(|bridge| links.vxlans_in(bridge));
+        vxlans.filter_map(move |vxlan| {
+            let vni = plan.vnis.get(&vxlan)?.vni;
+            Some(Host { vni, interface: link?.name.clone(), address, mac: adjacent.mac? })
         })
-    }
+    })
 }

@@ -4,19 +4,21 @@
 //! notification brings it into the tables, as any other entry. The kernel ages the entry, and still
 //! has it if it forwards again itself.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use netlink::{FdbChange, FdbWrite};
 use tables::Learned;
 use wire::Vni;
 
-use crate::overlay::Overlay;
-use crate::settings::LearnLimits;
-use crate::state::State;
-use crate::underlay::LinkLocal;
+use crate::mac_mobility::Flapping;
+use crate::resolve::link_local::LinkLocal;
+use crate::resolve::underlay::Underlay;
+use crate::settings::{LearnLimits, Settings};
+use crate::stores::Stores;
+use crate::stores::overlay::Overlay;
 
 /// `NTF_EXT_LEARNED`: another program owns the entry, and the kernel does not age it.
-const EXTERNAL: u32 = 0x10;
+const NTF_EXT_LEARNED: u32 = 0x10;
 /// `ENOSPC`.
 const NO_SPACE: i32 = 28;
 
@@ -43,74 +45,82 @@ pub struct LearnCounts {
     pub refused: u64,
 }
 
-impl State {
+/// Handles workers' reports.
+#[derive(Debug, Default)]
+pub(crate) struct Learning {
+    pub(crate) counts: LearnCounts,
+    /// Number of addresses of all netdevs that learn. Computed on demand.
+    addresses: Option<usize>,
+}
+
+impl Learning {
+    /// Entries of netdevs may have changed.
+    pub(crate) const fn entries_changed(&mut self) {
+        self.addresses = None;
+    }
+
     /// Handles a worker's report. Returns the entry to write, or `None` if there is nothing to
-    /// write. Refused reports are counted.
+    /// write. `taken`: whether the VNI is taken over.
     ///
     /// The worker's snapshot may be outdated, so the entry is looked up again.
-    pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
+    pub(crate) fn learn(
+        &mut self,
+        learned: &Learned,
+        stores: &Stores,
+        settings: &Settings,
+        taken: bool,
+        flapping: &mut Flapping,
+    ) -> Option<FdbWrite> {
         let Learned { ifindex, mac, vtep } = *learned;
-        let vxlan = self.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
+        let vxlan = stores.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
         // Workers drop such frames. An entry with such a VTEP would move the VNI to the kernel.
-        if tables::is_martian(vtep) || self.own.contains(&IpAddr::V4(vtep)) {
-            self.learning.unreachable += 1;
+        if tables::is_martian(vtep) || stores.addresses.own().contains(&IpAddr::V4(vtep)) {
+            self.counts.unreachable += 1;
             return None;
         }
-        let in_all = *self.learned.get_or_insert_with(|| {
-            self.overlays.values().filter(|overlay| overlay.learns()).map(Overlay::addresses).sum()
+        let in_all = *self.addresses.get_or_insert_with(|| {
+            let learning = stores.overlays.values().filter(|overlay| overlay.learns());
+            learning.map(Overlay::addresses).sum()
         });
-        let overlay = self.overlays.get(&ifindex).filter(|_| self.publication.takes(ifindex))?;
+        let overlay = stores.overlays.get(&ifindex).filter(|_| taken)?;
         let known = overlay.kernel_entry(mac);
         let flags = known.map_or(0, |known| known.flags);
         let write = |change| Some(FdbWrite { ifindex, mac, vtep, change, flags });
         let change = match known {
             Some(known) if known.fixed => return None,
             Some(known) if known.vtep == vtep => {
-                return write(FdbChange::Refreshed).filter(|_| flags & EXTERNAL == 0);
+                return write(FdbChange::Refreshed).filter(|_| flags & NTF_EXT_LEARNED == 0);
             }
             Some(_) => FdbChange::Moved,
             None => FdbChange::New,
         };
-        let LearnLimits { total, vteps, moves } = self.settings.learning;
+        let LearnLimits { total, vteps, moves } = settings.learning;
         if change == FdbChange::New {
-            let own = Vni::try_from(vxlan.id).map_or(0, |vni| self.settings.of(vni).addresses);
+            let own = Vni::try_from(vxlan.id).map_or(0, |vni| settings.of(vni).addresses);
             let netdevs = usize::try_from(vxlan.limit).ok().filter(|limit| *limit > 0);
-            let here = overlay.addresses();
-            if here >= own.min(netdevs.unwrap_or(own)) || in_all >= total {
-                self.learning.too_many_addresses += 1;
+            if overlay.addresses() >= own.min(netdevs.unwrap_or(own)) || in_all >= total {
+                self.counts.too_many_addresses += 1;
                 return None;
             }
-        } else if !self.flapping.may_move((ifindex, mac), moves) {
-            self.learning.flapping += 1;
+        } else if !flapping.may_move((ifindex, mac), moves) {
+            self.counts.flapping += 1;
             return None;
         }
-        let found = self.vteps.find(vtep);
-        if found.is_none() && self.vteps.len() >= vteps {
-            self.learning.too_many_vteps += 1;
+        if stores.vteps.find(vtep).is_none() && stores.vteps.len() >= vteps {
+            self.counts.too_many_vteps += 1;
             return None;
         }
         // Any sender can use any outer source address, so this must not move the VNI to the kernel.
-        let known = found.and_then(|index| self.vteps.get(index)?.reach.as_ref());
-        if known
-            .map_or_else(
-                || {
-                    self.underlay(&LinkLocal::new(&self.kernel, &self.neighbours))
-                        .reach(vtep)
-                        .obstacle
-                },
-                |reach| reach.obstacle.clone(),
-            )
-            .is_some()
-        {
-            self.learning.unreachable += 1;
+        if has_obstacle(stores, vtep) {
+            self.counts.unreachable += 1;
             return None;
         }
         write(change)
     }
 
     /// Counts the result of a write: 0, or the error's number.
-    pub fn written(&mut self, write: &FdbWrite, outcome: i32) {
-        let counts = &mut self.learning;
+    pub(crate) fn written(&mut self, write: &FdbWrite, outcome: i32) {
+        let counts = &mut self.counts;
         let counter = match (outcome, write.change) {
             (0, FdbChange::New) => &mut counts.new,
             (0, FdbChange::Moved) => &mut counts.moved,
@@ -123,10 +133,14 @@ impl State {
             tracing::debug!(mac = %write.mac, vtep = %write.vtep, change = ?write.change, errno = outcome, "not learned");
         }
     }
+}
 
-    /// The counters of learning.
-    #[must_use]
-    pub const fn learn_counts(&self) -> LearnCounts {
-        self.learning
+/// Whether vtepd cannot use the route to a VTEP.
+fn has_obstacle(stores: &Stores, vtep: Ipv4Addr) -> bool {
+    let known = stores.vteps.find(vtep).and_then(|index| stores.vteps.get(index)?.route.as_ref());
+    if let Some(route) = known {
+        return route.obstacle.is_some();
     }
+    let link_local = LinkLocal::new(&stores.routes.kernel, &stores.neighbours);
+    Underlay::new(stores, &link_local).resolve(vtep).obstacle.is_some()
 }

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
+use crate::stores::overlay::{Applied, MacChange};
+
 /// The interval in which moves are counted.
 pub const WINDOW: Duration = Duration::from_secs(1);
 /// Number of addresses whose moves are counted in a window. If more addresses move, a VTEP or leaf
@@ -123,6 +125,56 @@ impl Flapping {
     /// The addresses that began or stopped flapping since the last call.
     pub(crate) fn take_news(&mut self) -> Vec<Flap> {
         std::mem::take(&mut self.news)
+    }
+}
+
+/// The moves of MAC addresses: counters, flapping addresses, and the changes of the last
+/// publication.
+#[derive(Debug, Default)]
+pub(crate) struct MacMobility {
+    pub(crate) counts: MoveCounts,
+    pub(crate) flapping: Flapping,
+    /// Each with the netdev's interface index.
+    changes: Vec<(u32, MacChange)>,
+}
+
+impl MacMobility {
+    /// Drops the changes of the last publication.
+    pub(crate) fn clear_changes(&mut self) {
+        self.changes.clear();
+    }
+
+    /// Records what was applied to the FDB of a netdev. `taken`: whether its VNI is taken over.
+    pub(crate) fn record(&mut self, ifindex: u32, applied: Applied, taken: bool) {
+        if taken {
+            self.counts.followed += applied.followed;
+            self.counts.coalesced += applied.moves.saturating_sub(applied.followed);
+        }
+        self.changes.extend(applied.changes.into_iter().map(|change| (ifindex, change)));
+    }
+
+    /// The changes of the last publication, each with the netdev's interface index. Moves of
+    /// flapping addresses are left out. In VNIs for which `takes` returns true, moves are counted:
+    /// `limit` are allowed in a window.
+    pub(crate) fn take_changes(
+        &mut self,
+        takes: impl Fn(u32) -> bool,
+        limit: u32,
+        now: Instant,
+    ) -> Vec<(u32, MacChange)> {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.retain(|(ifindex, change)| {
+            let moved = change.is_move() && takes(*ifindex);
+            !moved || !self.flapping.moved((*ifindex, change.mac), limit, now)
+        });
+        changes
+    }
+
+    /// The addresses that began or stopped flapping since the last call.
+    pub(crate) fn take_flaps(&mut self) -> Vec<Flap> {
+        let flaps = self.flapping.take_news();
+        self.counts.flapping += flaps.iter().filter(|flap| flap.over.is_none()).count() as u64;
+        flaps
     }
 }
 

@@ -7,7 +7,7 @@ use path::{Bins, Policy, SourcePortRange};
 use tables::Rebalance;
 use wire::Vni;
 
-use crate::standalone::StandaloneVni;
+use crate::sources::standalone::StandaloneVni;
 
 /// The configuration. By default every VNI is taken over, with the settings of its netdev.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,205 +1,73 @@
-//! The state of all sources, without any I/O: events in, tables out.
+//! The control plane without any I/O: messages in, publications out.
+//!
+//! [`State`] holds the stages and calls them in order. It has no logic of its own.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::BuildHasherDefault;
-use std::net::{IpAddr, Ipv4Addr};
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use netlink::{Dump, FdbEntry, Message};
-use tables::hash::TableHasher;
+use netlink::{Dump, FdbEntry, FdbWrite, Message};
+use tables::{Learned, PlaceChange, Slot};
 use wire::MacAddr;
 
-use crate::bypass::{self, Bypass};
-use crate::epoch_map::{Epoch, EpochMap};
-use crate::events::MacChange;
-use crate::fpm_session::FpmSession;
-use crate::learn::LearnCounts;
-use crate::links::Links;
-use crate::mac_mobility::{Flap, Flapping, MoveCounts};
-use crate::overlay::Overlay;
-use crate::packet_filters::PacketFilters;
-use crate::policies::Policies;
-use crate::publication::Publication;
-use crate::resolver::Resolver;
-use crate::reverse_path::ReversePaths;
-use crate::route_table::Identity;
-use crate::settings::{Filters, Namespace, Settings};
-use crate::source::SourceState;
-use crate::standalone;
-use crate::underlay::{LinkLocal, Routes, Underlay};
-use crate::vteps::Vteps;
+use crate::change::Change;
+use crate::hosts::{self, Host};
+use crate::learn::{LearnCounts, Learning};
+use crate::mac_mobility::{Flap, MacMobility, MoveCounts};
+use crate::publish::Publication;
+use crate::publish::decisions::Configuration;
+use crate::publish::update::Update;
+use crate::resolve::neighbour_requests::{NeighbourRequests, UNRESOLVED};
+use crate::resolve::path_mtu::{self, Path};
+use crate::settings::{Defaults, Filters, Namespace, Settings};
+use crate::sources::SourceState;
+use crate::sources::fpm_session::{FpmHazard, FpmSession, FpmSweep};
+use crate::sources::resync::{self, Resync};
+use crate::sources::{fdb, fpm_session, kernel, zebra};
+use crate::stores::Stores;
+use crate::stores::neighbours::Adjacency;
+use crate::stores::overlay::{MacChange, Overlay};
+use crate::stores::packet_filters::PacketFilters;
 
-/// `NUD_NOARP` (`include/uapi/linux/neighbour.h`).
-const NUD_NOARP: u16 = 0x40;
-/// `NTF_EXT_LEARNED`.
-const NTF_EXT_LEARNED: u32 = 0x10;
+/// How long after zebra's report of an entry the kernel's is expected. They usually arrive within a
+/// millisecond of each other. If the kernel has already deleted the entry when zebra's report
+/// arrives, only a dump removes it.
+const CONFIRMATION: Duration = Duration::from_secs(1);
 
 /// Everything that the kernel and zebra have reported, and the last publication.
 #[derive(Debug)]
 pub struct State {
-    pub(crate) settings: Settings,
-    pub(crate) namespace: Namespace,
-    pub(crate) packet_filters: PacketFilters,
-
-    pub(crate) links: Links,
-    pub(crate) addresses: EpochMap<(u32, IpAddr), u8>,
-    pub(crate) own: BTreeSet<IpAddr>,
-    /// The FDB of each bridge, by the bridge's interface index.
-    pub(crate) bridges: HashMap<u32, EpochMap<MacAddr, Port>, BuildHasherDefault<TableHasher>>,
-    /// Bridges with more addresses than are followed.
-    pub(crate) crowded: BTreeSet<u32>,
-    /// The FDB of each vxlan netdev, and of interfaces whose link message has not arrived yet.
-    pub(crate) overlays: BTreeMap<u32, Overlay>,
-    /// The vxlan netdevs with multicast entries (`bridge mdb`), and interfaces whose link message
-    /// has not arrived yet.
-    pub(crate) multicast: BTreeSet<u32>,
-    pub(crate) neighbours: EpochMap<(u32, IpAddr), Adjacent>,
-    pub(crate) kernel: Routes,
-    pub(crate) fpm: Routes,
-    pub(crate) vteps: Vteps,
-    pub(crate) policies: Policies,
-    pub(crate) reverse_paths: ReversePaths,
-    /// The `local` addresses of vxlan netdevs, and whether this host has them.
-    pub(crate) locals: BTreeMap<Ipv4Addr, bool>,
-
-    pub(crate) epochs: Epochs,
+    settings: Settings,
+    namespace: Namespace,
+    stores: Stores,
+    publication: Publication,
     kernel_state: SourceState,
-    pub(crate) session: FpmSession,
-    pub(crate) dirty: Dirty,
-    /// What the kernel may have changed without a notification.
-    pub(crate) doubtful: Vec<Dump>,
-    /// MAC addresses of bridges whose last notification may be out of order.
-    pub(crate) moved: BTreeSet<(u32, MacAddr)>,
+    session: FpmSession,
     /// When the kernel's FDB is dumped because of MAC addresses that only zebra has reported.
-    pub(crate) confirm_at: Option<Instant>,
-    pub(crate) publication: Publication,
-    pub(crate) resolver: Resolver,
-    pub(crate) learning: LearnCounts,
-    /// Number of addresses of all netdevs that learn. Computed on demand, and reset by
-    /// [`State::build`].
-    pub(crate) learned: Option<usize>,
-    pub(crate) moves: MoveCounts,
-    pub(crate) flapping: Flapping,
-    pub(crate) mac_changes: Vec<(u32, MacChange)>,
-    pub(crate) bypass: Bypass,
-}
-
-/// The port behind which a bridge has a MAC address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Port {
-    pub(crate) ifindex: u32,
-    /// The bridge's own address, or that of one of its ports.
-    pub(crate) permanent: bool,
-    /// Seen on a locked port and not authorised.
-    pub(crate) locked: bool,
-}
-
-/// What is known of a neighbour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Adjacent {
-    /// `None` while no frames may be sent to it.
-    pub(crate) mac: Option<MacAddr>,
-    pub(crate) state: u16,
-    pub(crate) flags: u32,
-    /// It did not answer, and has not answered since. Frames avoid it even while it is probed
-    /// again.
-    pub(crate) failed: bool,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Epochs {
-    pub(crate) links: Epoch,
-    pub(crate) addresses: Epoch,
-    pub(crate) fdb: Epoch,
-    pub(crate) neighbours: Epoch,
-    pub(crate) next_hops: Epoch,
-    pub(crate) routes: Epoch,
-    pub(crate) fpm: Epoch,
-}
-
-/// What the next publication has to compute again.
-#[derive(Debug, Default)]
-pub(crate) struct Dirty {
-    /// These overlays.
-    pub(crate) overlays: BTreeSet<u32>,
-    /// All overlays: the settings changed.
-    pub(crate) all: bool,
-    /// Which VNIs are taken over: something changed that belongs to no single overlay.
-    pub(crate) decisions: bool,
-    /// The routes to all VTEPs.
-    pub(crate) underlay: bool,
-    /// The routes to the VTEPs in these prefixes.
-    pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
-    /// The MAC addresses of next hops.
-    pub(crate) adjacencies: bool,
-    /// Bridges and addresses of the bridge bypass.
-    pub(crate) bypass: bypass::Dirty,
-}
-
-/// The result of a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Resync {
-    /// Messages of the dump.
-    pub dumped: usize,
-    /// Entries that were known and are gone.
-    pub swept: usize,
-}
-
-/// Entries of zebra that were removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FpmSweep {
-    /// Routes, next-hop objects and MAC addresses.
-    pub entries: usize,
-    /// Whether zebra is connected and did not repeat them. If not, it was away for too long.
-    pub returned: bool,
-}
-
-/// A condition under which zebra crashes when its FPM connection is made again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FpmHazard {
-    /// The router MAC address that makes its replay crash.
-    pub router_mac: MacAddr,
-    /// The VTEP of that address.
-    pub vtep: Ipv4Addr,
+    confirm_at: Option<Instant>,
+    requests: NeighbourRequests,
+    learning: Learning,
+    mobility: MacMobility,
 }
 
 impl State {
     /// A state without any facts.
     #[must_use]
     pub fn new(settings: Settings, namespace: Namespace) -> Self {
+        let mut stores = Stores::default();
+        stores.changes.bypass.off = !settings.bypass;
         Self {
             settings,
             namespace,
-            packet_filters: PacketFilters::default(),
-            links: Links::default(),
-            addresses: EpochMap::default(),
-            own: BTreeSet::new(),
-            bridges: HashMap::default(),
-            crowded: BTreeSet::new(),
-            overlays: BTreeMap::new(),
-            multicast: BTreeSet::new(),
-            neighbours: EpochMap::default(),
-            kernel: Routes::new(Identity::Metric),
-            fpm: Routes::new(Identity::Prefix),
-            vteps: Vteps::default(),
-            policies: Policies::default(),
-            reverse_paths: ReversePaths::default(),
-            locals: BTreeMap::new(),
-            epochs: Epochs::default(),
+            stores,
+            publication: Publication::default(),
             kernel_state: SourceState::Disconnected,
             session: FpmSession::default(),
-            dirty: Dirty::default(),
-            doubtful: Vec::new(),
-            moved: BTreeSet::new(),
             confirm_at: None,
-            publication: Publication::default(),
-            resolver: Resolver::default(),
-            learning: LearnCounts::default(),
-            learned: None,
-            moves: MoveCounts::default(),
-            flapping: Flapping::default(),
-            mac_changes: Vec::new(),
-            bypass: Bypass::default(),
+            requests: NeighbourRequests::default(),
+            learning: Learning::default(),
+            mobility: MacMobility::default(),
         }
     }
 
@@ -210,14 +78,31 @@ impl State {
         let standalone = std::mem::take(&mut self.settings.standalone);
         self.settings = Settings { detached, standalone, ..settings };
         self.namespace = namespace;
-        self.dirty.all = true;
+        self.stores.changes.bypass.off = !self.settings.bypass;
+        self.stores.changes.all = true;
+    }
+
+    /// Changes the settings, which the next [`State::build`] applies.
+    ///
+    /// # Errors
+    /// If the policy's settings contradict each other. Nothing changes then.
+    pub fn change(&mut self, change: &Change) -> Result<(), path::SettingsError> {
+        change.apply(&mut self.settings)?;
+        let Stores { links, changes, .. } = &mut self.stores;
+        changes.overlays.extend(links.vxlans_of(change.vni().get()));
+        // A netdev that serves many VNIs may serve this one.
+        let serves_many = |ifindex: &u32| {
+            links.vxlan(*ifindex).is_some_and(|vxlan| vxlan.external || vxlan.vni_filter)
+        };
+        changes.overlays.extend(links.vxlans().filter(serves_many));
+        Ok(())
     }
 
     /// Sets the rules of packet filters.
     pub fn set_packet_filters(&mut self, filters: PacketFilters) {
-        if self.packet_filters != filters {
-            self.packet_filters = filters;
-            self.dirty.decisions = true;
+        if self.stores.packet_filters != filters {
+            self.stores.packet_filters = filters;
+            self.stores.changes.decisions = true;
         }
     }
 
@@ -225,70 +110,42 @@ impl State {
     pub fn set_filters(&mut self, filters: Filters) {
         if self.namespace.filters != filters {
             self.namespace.filters = filters;
-            self.dirty.bypass.bridges.extend(self.links.bridges_with_vxlan());
+            let bridges = self.stores.links.bridges_with_vxlan();
+            self.stores.changes.bypass.bridges.extend(bridges);
         }
+    }
+
+    /// Sets the current default values of the namespace. The kernel sends no notification when they
+    /// change.
+    pub fn set_defaults(&mut self, defaults: Defaults) {
+        if self.namespace.defaults() != defaults {
+            self.namespace.set_defaults(defaults);
+            self.stores.changes.decisions = true;
+        }
+    }
+
+    /// Applies a message from the kernel.
+    pub fn apply_kernel(&mut self, message: Message) {
+        kernel::apply(&mut self.stores, message);
+        self.follow_neighbours();
     }
 
     /// Applies a complete dump of one kind. Entries that it does not have are removed.
     pub fn resync(&mut self, what: Dump, dump: Vec<Message>) -> Resync {
-        let dumped = dump.len();
-        if matches!(what, Dump::Rules | Dump::IpsecPolicies) {
-            self.resync_policies(what, dump);
-            return Resync { dumped, swept: 0 };
+        let resync = resync::apply(&mut self.stores, what, dump, &self.settings.standalone);
+        self.follow_neighbours();
+        resync
+    }
+
+    fn follow_neighbours(&mut self) {
+        for change in self.stores.neighbours.take_changes() {
+            if change.answered {
+                // If it is lost again, it may be asked for immediately.
+                self.requests.forget(change.neighbour);
+            }
+            self.stores.changes.adjacencies |=
+                self.publication.next_hops.contains(change.neighbour);
         }
-        let epochs = &mut self.epochs;
-        let epoch = match what {
-            Dump::Links => &mut epochs.links,
-            Dump::Addresses => &mut epochs.addresses,
-            Dump::Fdb => &mut epochs.fdb,
-            Dump::Neighbours => &mut epochs.neighbours,
-            Dump::NextHops => &mut epochs.next_hops,
-            Dump::Routes => &mut epochs.routes,
-            Dump::Rules | Dump::IpsecPolicies => return Resync { dumped, swept: 0 },
-            Dump::Mdb => return Resync { dumped, swept: self.resync_multicast(dump) },
-            Dump::ReversePathFilters => {
-                self.dirty.underlay |= self.reverse_paths.resync(dump);
-                return Resync { dumped, swept: 0 };
-            }
-        };
-        epoch.advance();
-        let epoch = *epoch;
-        for message in dump.into_iter().chain(standalone::messages(&self.settings.standalone, what))
-        {
-            self.apply_kernel(message);
-        }
-        let swept = match what {
-            Dump::Links => {
-                let gone = self.links.unconfirmed(epoch);
-                gone.iter().for_each(|ifindex| self.remove_link(*ifindex));
-                gone.len()
-            }
-            Dump::Addresses => {
-                let gone = self.addresses.sweep(epoch).len();
-                self.own_changed(gone > 0);
-                gone
-            }
-            Dump::Fdb => self.sweep_fdb(epoch),
-            Dump::Mdb | Dump::ReversePathFilters => 0,
-            Dump::Neighbours => {
-                let gone = self.neighbours.sweep(epoch);
-                self.dirty.adjacencies |= !gone.is_empty();
-                gone.len()
-            }
-            Dump::NextHops => {
-                let gone = self.kernel.next_hops.sweep(epoch).len();
-                self.dirty.underlay |= gone > 0;
-                gone
-            }
-            Dump::Routes => {
-                let (gone, emptied) = self.kernel.fib.sweep(epoch);
-                self.dirty.underlay |= gone > 0;
-                self.orphan(emptied);
-                gone
-            }
-            Dump::Rules | Dump::IpsecPolicies => 0,
-        };
-        Resync { dumped, swept }
     }
 
     /// Sets the state of the kernel as a source.
@@ -314,22 +171,22 @@ impl State {
         self.session.swept
     }
 
-    /// Whether [`State::take_doubtful`] would return anything.
+    /// Whether [`State::take_wanted_dumps`] would return anything.
     #[must_use]
-    pub const fn is_in_doubt(&self) -> bool {
-        !self.doubtful.is_empty()
+    pub const fn wants_dumps(&self) -> bool {
+        self.stores.changes.wants_dumps()
     }
 
     /// The kinds of dumps to make, because the kernel may have changed something without a
     /// notification. Returned once.
-    pub fn take_doubtful(&mut self) -> Vec<Dump> {
-        std::mem::take(&mut self.doubtful)
+    pub fn take_wanted_dumps(&mut self) -> Vec<Dump> {
+        self.stores.changes.take_dumps()
     }
 
     /// Whether [`State::take_moved`] would return anything.
     #[must_use]
     pub fn has_moved(&self) -> bool {
-        !self.moved.is_empty()
+        self.stores.bridges.has_moved()
     }
 
     /// Up to `most` pairs of a bridge and a MAC address whose last notification may be out of
@@ -340,46 +197,43 @@ impl State {
     /// `net/bridge/br_fdb.c`). If zebra moves the entry at the same moment, the notifications may
     /// arrive in the wrong order, and no further one follows.
     pub fn take_moved(&mut self, most: usize) -> Vec<(u32, MacAddr)> {
-        std::iter::from_fn(|| self.moved.pop_first()).take(most).collect()
+        self.stores.bridges.take_moved(most)
     }
 
     /// Applies a bridge's FDB entry for an address. It was read from the kernel after all
     /// notifications that this state has.
     pub fn bridge_has(&mut self, bridge: u32, mac: MacAddr, entry: Option<&FdbEntry>) {
-        if !self.links.is_bridge(bridge) {
-            return;
-        }
-        let ports = self.bridges.entry(bridge).or_default();
-        let changed = match entry {
-            Some(entry) => ports.insert(mac, Port::of(entry), self.epochs.fdb),
-            None => ports.remove(&mac).is_some(),
-        };
-        if changed {
-            tracing::debug!(bridge, %mac, "the bridge's last event was not its last word");
-            self.touch(bridge, std::iter::once(mac));
-        }
+        fdb::apply_read(&mut self.stores, bridge, mac, entry);
     }
 
     /// zebra connected. What it reported before is unconfirmed until it repeats it. All kernel
     /// tables have to be dumped, because zebra never replays MAC addresses.
     pub fn fpm_connected(&mut self) {
-        self.epochs.fpm.advance();
+        self.stores.epochs.fpm.advance();
         self.session.connected();
-        self.dirty.underlay = true;
-        self.doubtful = Dump::ALL.to_vec();
+        self.session_changed();
+        self.stores.changes.take_dumps();
+        self.stores.changes.want_dumps(&Dump::ALL);
     }
 
     /// zebra disconnected. What it reported is kept, but the kernel's routes are preferred.
     pub fn fpm_disconnected(&mut self, now: Instant) {
         self.session.disconnected(now);
-        self.dirty.underlay = true;
+        self.session_changed();
+    }
+
+    fn session_changed(&mut self) {
+        self.stores.routes.fpm_first = self.session.state == SourceState::Live;
+        self.stores.changes.underlay = true;
     }
 
     /// Applies the messages of one FPM frame, which belong together.
     pub fn apply_fpm(&mut self, transaction: Vec<Message>, now: Instant) {
         self.session.heard(&transaction, now);
         for message in transaction {
-            self.hear_zebra(message, now);
+            if zebra::apply(&mut self.stores, message) {
+                self.confirm_at.get_or_insert(now + CONFIRMATION);
+            }
         }
     }
 
@@ -387,50 +241,41 @@ impl State {
     /// When zebra has been away for too long, everything that it reported is removed. MAC addresses
     /// that the kernel has never reported cause an FDB dump.
     pub fn tick(&mut self, now: Instant) -> Option<FpmSweep> {
-        self.flapping.tick(self.settings.learning.moves, now);
+        self.mobility.flapping.tick(self.settings.learning.moves, now);
         if self.confirm_at.take_if(|at| now >= *at).is_some()
-            && self.overlays.values().any(Overlay::is_unconfirmed)
+            && self.stores.overlays.values().any(Overlay::is_unconfirmed)
         {
-            self.doubt(&[Dump::Fdb]);
+            self.stores.changes.want_dumps(&[Dump::Fdb]);
         }
         self.fpm_sweep_at().filter(|at| now >= *at)?;
         if !self.session.repeats() {
-            self.epochs.fpm.advance();
+            self.stores.epochs.fpm.advance();
         }
         Some(self.sweep_fpm())
     }
 
     /// Removes what zebra has not repeated in the current epoch.
     fn sweep_fpm(&mut self) -> FpmSweep {
-        let epoch = self.epochs.fpm;
-        let mut swept = self.fpm.fib.sweep(epoch).0 + self.fpm.next_hops.sweep(epoch).len();
-        for (ifindex, overlay) in &mut self.overlays {
-            let gone = overlay.sweep_fpm(epoch);
-            if gone > 0 {
-                self.dirty.overlays.insert(*ifindex);
-            }
-            swept += gone;
-        }
-        let returned = self.session.swept(swept);
-        self.dirty.underlay = true;
-        FpmSweep { entries: swept, returned }
+        let entries = zebra::sweep(&mut self.stores);
+        let returned = self.session.swept(entries);
+        self.session_changed();
+        FpmSweep { entries, returned }
     }
 
     /// Number of entries that zebra has reported.
     pub(crate) fn fpm_entries(&self) -> usize {
-        let overlays: usize = self.overlays.values().map(Overlay::fpm_entries).sum();
-        self.fpm.fib.prefixes() + self.fpm.next_hops.len() + overlays
+        zebra::entries(&self.stores)
     }
 
     /// Disconnects zebra and removes everything that it reported.
     pub(crate) fn forget_fpm(&mut self, now: Instant) {
         self.fpm_disconnected(now);
-        self.epochs.fpm.advance();
+        self.stores.epochs.fpm.advance();
         self.sweep_fpm();
     }
 
     /// When [`State::tick`] will sweep zebra's entries, if zebra sends nothing until then.
-    pub(crate) fn fpm_sweep_at(&self) -> Option<Instant> {
+    fn fpm_sweep_at(&self) -> Option<Instant> {
         self.session.sweep_at(self.settings.stale_time.0)
     }
 
@@ -447,87 +292,141 @@ impl State {
         if self.session.is_fragile() { self.router_mac() } else { None }
     }
 
-    /// A remote router MAC address (L3VNI) that zebra wrote into the kernel: a neighbour on an SVI
-    /// whose address is that of the VTEP.
-    ///
-    /// zebra up to 8.4.6, 8.5.6, 9.0.4, 9.1.2, 10.0.2 and 10.1.1 crashes when an FPM connection is
-    /// made while it has such an address. The first connection counts as well. Its version is
-    /// unknown before it connects.
+    /// A remote router MAC address (L3VNI) that zebra wrote into the kernel. Some versions of zebra
+    /// crash when an FPM connection is made while they have one.
     #[must_use]
     pub fn router_mac(&self) -> Option<FpmHazard> {
-        self.neighbours.iter().find_map(|((ifindex, address), neighbour)| {
-            let IpAddr::V4(vtep) = address else { return None };
-            let router_mac = neighbour.mac.filter(|_| {
-                neighbour.state & NUD_NOARP != 0 && neighbour.flags & NTF_EXT_LEARNED != 0
-            })?;
-            // The SVI is the bridge, or a VLAN interface on it.
-            let svi = self.links.get(ifindex)?;
-            let bridge = if self.links.is_bridge(ifindex) { ifindex } else { svi.link? };
-            self.links
-                .vxlans_in(bridge)
-                .filter_map(|vxlan| self.overlays.get(&vxlan))
-                .any(|overlay| overlay.says(router_mac, vtep))
-                .then_some(FpmHazard { router_mac, vtep })
-        })
+        fpm_session::router_mac(&self.stores)
     }
 
-    pub(crate) fn underlay<'a>(&'a self, link_local: &'a LinkLocal<'a>) -> Underlay<'a> {
-        let sources = match self.session.state {
-            SourceState::Live => [&self.fpm, &self.kernel],
-            _ => [&self.kernel, &self.fpm],
-        };
-        Underlay { links: &self.links, own: &self.own, sources, link_local }
+    /// Whether anything changed that [`State::build`] has not applied yet.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.stores.changes.is_empty()
     }
 
-    /// Applies what was reported for an overlay to its FDB.
-    pub(crate) fn settle(&mut self, ifindex: u32) -> crate::overlay::Settled {
-        let Some(overlay) = self.overlays.get_mut(&ifindex) else {
-            return crate::overlay::Settled::default();
-        };
-        let bridge = self.links.get(ifindex).and_then(|link| link.master);
-        let ports = bridge.and_then(|bridge| self.bridges.get(&bridge));
-        let links = &self.links;
-        let settled = overlay.settle(&mut self.vteps, |mac| {
-            ports
-                .and_then(|ports| ports.get(&mac))
-                .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
-        });
-        if let Some(bridge) = bridge {
-            self.dirty
-                .bypass
-                .addresses
-                .extend(overlay.changes.iter().map(|change| (bridge, change.mac)));
+    /// Builds a publication if anything changed, or if there is none yet.
+    pub fn build_if_dirty(&mut self) {
+        if self.is_dirty() || self.published().snapshot.generation() == 0 {
+            self.build();
         }
-        if self.publication.takes(ifindex) {
-            self.moves.followed += settled.followed;
-            self.moves.coalesced += settled.moves.saturating_sub(settled.followed);
-        }
-        self.mac_changes.extend(overlay.changes.drain(..).map(|change| (ifindex, change)));
-        settled
+    }
+
+    /// Builds a publication from everything reported so far.
+    pub fn build(&mut self) -> Update {
+        let (settings, namespace) = (&self.settings, &self.namespace);
+        let configuration = Configuration { settings, namespace };
+        self.learning.entries_changed();
+        self.publication.build(&mut self.stores, configuration, &mut self.mobility);
+        self.published().clone()
+    }
+
+    /// The last publication.
+    #[must_use]
+    pub const fn published(&self) -> &Update {
+        &self.publication.last
+    }
+
+    /// The addresses that appeared at a location or left one since the last call.
+    ///
+    /// The caller removes those that left before the workers use the new snapshot, and adds the new
+    /// ones after.
+    pub fn take_places(&mut self) -> Arc<[PlaceChange]> {
+        self.publication.bypass.take_places()
+    }
+
+    /// Whether all next hops of VNIs taken over have a MAC address.
+    #[must_use]
+    pub fn next_hops_resolved(&self) -> bool {
+        self.publication.next_hops.are_resolved(&self.stores.neighbours)
+    }
+
+    /// The neighbours that are to be resolved now. They are recorded as asked for.
+    pub fn resolve_due(&mut self, now: Instant) -> Vec<Adjacency> {
+        let wanted = self.publication.next_hops.unresolved(&self.stores.neighbours);
+        let requests = &mut self.requests;
+        wanted
+            .filter(|(adjacency, interval)| requests.ask(*adjacency, *interval, now))
+            .map(|(adjacency, _)| adjacency)
+            .collect()
+    }
+
+    /// A worker needs this neighbour. Returns whether to ask the kernel now, which is then
+    /// recorded.
+    pub fn resolve(&mut self, adjacency: Adjacency, now: Instant) -> bool {
+        !self.stores.neighbours.is_resolved(adjacency)
+            && self.requests.ask(adjacency, UNRESOLVED, now)
+    }
+
+    /// When [`State::tick`] or [`State::resolve_due`] have something to do next, if there is no
+    /// event before.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        let unresolved = self.publication.next_hops.unresolved(&self.stores.neighbours);
+        let asks =
+            unresolved.filter_map(|(adjacency, interval)| self.requests.due(adjacency, interval));
+        let flapping = self.mobility.flapping.ends();
+        asks.chain(self.fpm_sweep_at()).chain(self.confirm_at).chain(flapping).min()
+    }
+
+    /// The paths to read from the kernel, because their MTU may be smaller than that of their
+    /// interface.
+    #[must_use]
+    pub fn paths(&self) -> BTreeSet<Path> {
+        path_mtu::paths(&self.stores, self.publication.decisions.tunnels())
+    }
+
+    /// Sets the path MTUs of the kernel's route cache. VTEPs that are absent have none.
+    pub fn set_path_mtus(&mut self, mtus: &BTreeMap<Ipv4Addr, u32>) {
+        path_mtu::set(&mut self.stores, mtus);
+    }
+
+    /// Handles a worker's report of a MAC address. Returns the entry to write into the kernel's
+    /// FDB, or `None` if there is nothing to write. Refused reports are counted.
+    pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
+        let Self { stores, settings, publication, mobility, .. } = self;
+        let taken = publication.decisions.takes(learned.ifindex);
+        self.learning.learn(learned, stores, settings, taken, &mut mobility.flapping)
+    }
+
+    /// Counts the result of a write: 0, or the error's number.
+    pub fn written(&mut self, write: &FdbWrite, outcome: i32) {
+        self.learning.written(write, outcome);
+    }
+
+    /// The counters of learning.
+    #[must_use]
+    pub const fn learn_counts(&self) -> LearnCounts {
+        self.learning.counts
     }
 
     /// The changes that the last [`State::build`] made to the FDB of each vxlan netdev, by
     /// interface index. Moves of flapping addresses are left out.
     pub fn take_mac_changes(&mut self, now: Instant) -> Vec<(u32, MacChange)> {
-        let mut changes = std::mem::take(&mut self.mac_changes);
+        let decisions = &self.publication.decisions;
         let limit = self.settings.learning.moves;
-        changes.retain(|(ifindex, change)| {
-            let moved = change.is_move() && self.publication.takes(*ifindex);
-            !moved || !self.flapping.moved((*ifindex, change.mac), limit, now)
-        });
-        changes
+        self.mobility.take_changes(|ifindex| decisions.takes(ifindex), limit, now)
     }
 
     /// The addresses that began or stopped flapping since the last call.
     pub fn take_flaps(&mut self) -> Vec<Flap> {
-        let flaps = self.flapping.take_news();
-        self.moves.flapping += flaps.iter().filter(|flap| flap.over.is_none()).count() as u64;
-        flaps
+        self.mobility.take_flaps()
     }
 
     /// Counters of the moves of MAC addresses.
     #[must_use]
     pub const fn move_counts(&self) -> MoveCounts {
-        self.moves
+        self.mobility.counts
+    }
+
+    /// The host port behind which the bridge of the VNI in this slot has an address.
+    #[must_use]
+    pub fn port_of(&self, slot: Slot, mac: MacAddr) -> Option<String> {
+        hosts::port_of(&self.stores, &self.published().plan, slot, mac)
+    }
+
+    /// All known hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = Host> {
+        hosts::hosts(&self.stores, &self.published().plan)
     }
 }

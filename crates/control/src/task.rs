@@ -19,16 +19,22 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::change::Change;
 use crate::events::{self, Event, Journal};
 use crate::hosts::Host;
-use crate::listener::{self, FpmListener};
-use crate::packet_filters::PacketFilters;
-use crate::polled::Polled;
-use crate::publication::Update;
-use crate::publication_log;
-use crate::resolver::Adjacency;
+use crate::publish::update::Update;
 use crate::settings::{Filters, Namespace, Settings};
-use crate::source::SourceState;
-use crate::state::{FpmHazard, State};
-use crate::status::{Status, Warning};
+use crate::sources::SourceState;
+use crate::sources::fpm_session::FpmHazard;
+use crate::state::State;
+use crate::stores::neighbours::Adjacency;
+use crate::stores::packet_filters::PacketFilters;
+
+pub mod listener;
+mod log;
+pub(crate) mod polled;
+pub mod status;
+
+use listener::FpmListener;
+use polled::Polled;
+use status::{Status, Warning};
 
 /// The shortest time between two publications.
 const PACE: Duration = Duration::from_millis(2);
@@ -344,7 +350,7 @@ impl<P: FnMut(&Update)> Task<P> {
             result = result.and(self.dump(what).await);
         }
         // What one dump has put in doubt, a later one has answered: links are dumped first.
-        self.state.take_doubtful();
+        self.state.take_wanted_dumps();
         self.synced(&Dump::ALL);
         result
     }
@@ -355,7 +361,7 @@ impl<P: FnMut(&Update)> Task<P> {
     async fn resolve_all(&mut self) -> Result<(), netlink::Error> {
         let until = Instant::now() + FIRST_RESOLUTION;
         loop {
-            self.state.build_what_follows();
+            self.state.build_if_dirty();
             self.ask_neighbours(Instant::now()).await;
             if self.state.next_hops_resolved() {
                 return Ok(());
@@ -402,7 +408,7 @@ impl<P: FnMut(&Update)> Task<P> {
         if now < self.dump_at {
             return;
         }
-        let mut wanted = self.state.take_doubtful();
+        let mut wanted = self.state.take_wanted_dumps();
         wanted.extend(std::mem::take(&mut self.failed).into_iter().map(|(what, _)| what));
         if wanted.is_empty() {
             return;
@@ -456,19 +462,21 @@ impl<P: FnMut(&Update)> Task<P> {
     }
 
     fn publish_what_follows(&mut self, now: Instant) {
-        self.state.build_what_follows();
+        self.state.build_if_dirty();
         if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
             let places = self.state.take_places();
             let update = Update { places, ..self.state.published().clone() };
-            publication_log::log(&self.published, &update);
+            log::log(&self.published, &update);
             (self.publish)(&update);
             let before = std::mem::replace(&mut self.published, update);
             let macs = self.state.take_mac_changes(now);
-            events::between(&before, &self.published, &macs, |event| self.journal.write(event));
+            events::diff::between(&before, &self.published, &macs, |event| {
+                self.journal.write(event)
+            });
             self.publish_at = now + (2 * now.elapsed()).clamp(PACE, LONGEST_PACE);
         }
         for flap in self.state.take_flaps() {
-            if let Some(event) = events::flapping(&self.published, &flap) {
+            if let Some(event) = events::diff::flapping(&self.published, &flap) {
                 tracing::warn!("{event}");
                 self.journal.write(event);
             }
@@ -605,7 +613,7 @@ impl<P: FnMut(&Update)> Task<P> {
 
     /// The next time at which there is something to do without an event.
     fn wake_at(&self) -> Option<Instant> {
-        let pending = !self.failed.is_empty() || self.state.is_in_doubt();
+        let pending = !self.failed.is_empty() || self.state.wants_dumps();
         let dump = pending.then_some(self.dump_at);
         let fpm = self.expects_fpm_until.filter(|_| !self.warned.contains(&Warning::NoFpm));
         let look = self.look_again.then_some(self.hazard_at);

@@ -58,7 +58,7 @@ fn there(update: &Update, last: u8) -> Place {
 
 /// The places that appeared (true) or were left (false) since the last call.
 fn changes(state: &mut State) -> Vec<(Place, bool)> {
-    state.build_what_follows();
+    state.build_if_dirty();
     state.take_places().iter().map(|PlaceChange { place, there }| (*place, *there)).collect()
 }
 
@@ -362,7 +362,7 @@ fn what_a_bridge_says_of_a_port_is_heard() {
 
 /// The hosts whose frames workers may send to a port without the bridge.
 fn served(state: &mut State) -> Vec<(MacAddr, u32)> {
-    state.build_what_follows();
+    state.build_if_dirty();
     let mut hosts: Vec<_> = state
         .published()
         .snapshot
@@ -488,7 +488,7 @@ fn a_bridge_has_a_limit_of_addresses_that_are_followed() {
         MacAddr([6, 0, 0, a, b, c])
     };
     let mut state = leaf_with_hosts();
-    state.take_doubtful();
+    state.take_wanted_dumps();
     tell(&mut state, (0..MOST + 10).map(|number| bridged(New, HOST, made_up(number))));
     assert_eq!(changes(&mut state).len(), MOST);
     // Addresses behind a VTEP do not count.
@@ -498,7 +498,7 @@ fn a_bridge_has_a_limit_of_addresses_that_are_followed() {
     // Moves of followed addresses do not count either.
     tell(&mut state, [bridged(New, VXLAN, made_up(0)), remote(New, made_up(0), "10.0.0.12")]);
     assert_eq!(changes(&mut state).len(), 2);
-    assert!(!state.take_doubtful().contains(&Dump::Fdb));
+    assert!(!state.take_wanted_dumps().contains(&Dump::Fdb));
     tell(&mut state, (1..MOST / 2 + 10).map(|number| bridged(Delete, HOST, made_up(number))));
-    assert!(state.take_doubtful().contains(&Dump::Fdb), "there is room for the others now");
+    assert!(state.take_wanted_dumps().contains(&Dump::Fdb), "there is room for the others now");
 }

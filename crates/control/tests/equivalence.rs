@@ -59,9 +59,9 @@ fn a_rule_that_may_match_hands_the_vni_over_until_it_is_gone() {
     assert_eq!(slug(&mut state), None);
     let to_vtep = Rule { to: (v4("10.0.0.12"), 32), ..rule() };
     // The notification causes a dump of the rules.
-    state.take_doubtful();
+    state.take_wanted_dumps();
     tell(&mut state, [Message::Rule(New, to_vtep.clone())]);
-    assert_eq!(state.take_doubtful(), [Dump::Rules]);
+    assert_eq!(state.take_wanted_dumps(), [Dump::Rules]);
     set_rules(&mut state, &with_rule(&to_vtep));
     let reason = why_left(&state.build(), VXLAN).unwrap();
     assert_eq!(reason.slug(), "policy-routing");
@@ -144,9 +144,9 @@ fn outgoing() -> IpsecPolicy {
 fn an_ipsec_policy_that_may_match_hands_the_vni_over_until_it_is_gone() {
     let mut state = leaf_and_vtep();
     assert_eq!(slug(&mut state), None);
-    state.take_doubtful();
+    state.take_wanted_dumps();
     tell(&mut state, [Message::IpsecChanged]);
-    assert_eq!(state.take_doubtful(), [Dump::IpsecPolicies]);
+    assert_eq!(state.take_wanted_dumps(), [Dump::IpsecPolicies]);
     let any = (Ipv4Addr::UNSPECIFIED, 0);
     let incoming = IpsecPolicy {
         direction: IpsecDirection::In,

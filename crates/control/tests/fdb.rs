@@ -73,9 +73,9 @@ fn q14_fpm_connects_after_macs_exist() {
     // after every connect.
     let mut state = told(leaf());
     state.build();
-    assert!(state.take_doubtful().iter().all(|dump| *dump != Dump::Fdb));
+    assert!(state.take_wanted_dumps().iter().all(|dump| *dump != Dump::Fdb));
     state.fpm_connected();
-    let doubtful = state.take_doubtful();
+    let doubtful = state.take_wanted_dumps();
     for dump in Dump::ALL {
         assert!(doubtful.contains(&dump), "{dump:?} is not dumped again");
     }

@@ -365,7 +365,7 @@ fn run(steps: Vec<Step>) {
     let mut places = BTreeSet::new();
     let mut now = Instant::now();
     state.fpm_connected();
-    state.take_doubtful();
+    state.take_wanted_dumps();
     for step in steps {
         now += Duration::from_millis(10);
         if let Step::Wait { seconds } = step {
@@ -422,7 +422,7 @@ fn run(steps: Vec<Step>) {
 }
 
 fn resync_doubtful(truth: &Leaf, state: &mut State) {
-    for what in state.take_doubtful() {
+    for what in state.take_wanted_dumps() {
         state.resync(what, truth.dump(what));
     }
     for (bridge, mac) in state.take_moved(usize::MAX) {

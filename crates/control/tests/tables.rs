@@ -9,7 +9,7 @@ use control::{Event, KernelOnlyReason};
 /// The table and the function `kind` have the same kinds of events.
 #[test]
 fn the_table_of_events_has_every_kind() {
-    let source = include_str!("../src/events.rs");
+    let source = include_str!("../src/events/event.rs");
     let (_, function) = source.split_once("pub const fn kind(").unwrap();
     let (function, _) = function.split_once("\n    }\n").unwrap();
     let named: BTreeSet<&str> = function.split('"').skip(1).step_by(2).collect();

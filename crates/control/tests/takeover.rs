@@ -459,9 +459,9 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     tell(&mut state, [mdb(New, VXLAN)]);
     tell(&mut state, leaf());
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));
-    state.take_doubtful();
+    state.take_wanted_dumps();
     tell(&mut state, [mdb(Delete, VXLAN)]);
-    assert_eq!(state.take_doubtful(), [Dump::Mdb]);
+    assert_eq!(state.take_wanted_dumps(), [Dump::Mdb]);
     state.resync(Dump::Mdb, vec![mdb(New, VXLAN)]);
     assert_eq!(
         why_left(&state.build(), VXLAN),
@@ -473,7 +473,7 @@ fn a_netdev_with_multicast_entries_is_left_until_the_last_one_goes() {
     // Multicast entries of a bridge do not matter.
     tell(&mut state, [mdb(New, BRIDGE), mdb(Delete, BRIDGE)]);
     assert_eq!(why_left(&state.build(), VXLAN), None);
-    assert!(!state.take_doubtful().contains(&Dump::Mdb));
+    assert!(!state.take_wanted_dumps().contains(&Dump::Mdb));
     // Another netdev may get the index.
     tell(&mut state, [mdb(New, VXLAN)]);
     assert_eq!(why_left(&state.build(), VXLAN), Some(KernelOnlyReason::VxlanMdb));

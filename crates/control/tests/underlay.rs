@@ -140,17 +140,17 @@ fn an_interface_that_goes_down_loses_its_routes_until_the_kernel_tells_them_agai
     let mut state = towards_vtep(underlay());
     tell(&mut state, [add_route("10.0.0.12/32", &[via(UP1, "10.1.0.1")])]);
     state.build();
-    state.take_doubtful();
+    state.take_wanted_dumps();
     tell(&mut state, [link(down(ethernet(UP1, "up1")))]);
     // The kernel flushed the host route without a notification and uses the shorter prefix.
     assert_eq!(reached_by(&mut state), [UP2]);
-    let doubtful = state.take_doubtful();
+    let doubtful = state.take_wanted_dumps();
     for dump in [Dump::Routes, Dump::NextHops, Dump::Neighbours] {
         assert!(doubtful.contains(&dump), "{dump:?}");
     }
     tell(&mut state, [link(ethernet(UP1, "up1"))]);
     assert_eq!(reached_by(&mut state), [UP2], "what was flushed does not come back by itself");
-    assert!(state.take_doubtful().contains(&Dump::Routes), "the kernel may have revived hops");
+    assert!(state.take_wanted_dumps().contains(&Dump::Routes), "the kernel may have revived hops");
     state.resync(
         Dump::Routes,
         vec![add_route("10.0.0.0/24", &[via(UP1, "10.1.0.1"), via(UP2, "10.2.0.1")])],

@@ -19,7 +19,7 @@ The metric `vtepd_left_to_kernel` has the slug as its label `reason`.
 *Source ports* says who chooses the outer UDP source port of these VNIs: vtepd by the VNI's policy,
 or the kernel by its own hash.
 
-This page is generated from the code (`crates/control/src/slug.rs`).
+This page is generated from the code (`crates/control/src/eligibility/slug.rs`).
 
 | slug | reason | source ports |
 |---|---|---|
@@ -42,7 +42,7 @@ const EVENTS: &str = "\
 without gaps. The last 8,192 are remembered. A reader that is too slow gets one event of kind `lost`
 with the number of events that it missed.
 
-This page is generated from the code (`crates/control/src/events.rs`).
+This page is generated from the code (`crates/control/src/events/event.rs`).
 
 | kind | when |
 |---|---|

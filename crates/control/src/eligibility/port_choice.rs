@@ -1,0 +1,113 @@
+//! Source ports of frames that the kernel encapsulates: those of VNIs in the `kernel` datapath, and
+//! single frames that a worker does not take over.
+
+use std::collections::BTreeMap;
+
+use netlink::{Link, Vxlan};
+use path::{Entropy, Policy, SourcePortRange};
+use tables::PortChoice;
+use tables::steering::FIRST_VIRTUAL;
+use wire::Vni;
+
+use crate::eligibility::EligibilityCheck;
+use crate::eligibility::ineligible::KernelOnlyReason;
+use crate::settings::{RoutePerFrame, VniSettings};
+use crate::stores::overlay::Overlay;
+
+/// `ARPHRD_ETHER` (`include/uapi/linux/if_arp.h`).
+const ARPHRD_ETHER: u16 = 1;
+
+impl EligibilityCheck<'_> {
+    /// The source port policy for frames of a netdev that the kernel encapsulates; `None` if the
+    /// kernel chooses the port. `left` is why the netdev stays with the kernel, if it does.
+    pub(crate) fn port_choice(
+        &self,
+        link: &Link,
+        vxlan: &Vxlan,
+        overlay: &Overlay,
+        left: Option<&KernelOnlyReason>,
+    ) -> Option<PortChoice> {
+        // The BPF program cannot parse frames of a netdev without Ethernet headers (GPE).
+        let readable = link.ifindex < FIRST_VIRTUAL && link.hardware_type == ARPHRD_ETHER;
+        if !readable || left.is_some_and(|reason| !reason.chooses_ports()) {
+            return None;
+        }
+        let external = vxlan.external || vxlan.vni_filter;
+        let kernel_ports = match vxlan.source_ports {
+            (low, high) if low < high => (low, high),
+            _ => (self.namespace.local_ports.min(), self.namespace.local_ports.max()),
+        };
+        let of = |settings: &VniSettings| self.entropy_of_kernel(settings, kernel_ports);
+        let vni = Vni::try_from(vxlan.id).ok().filter(|_| !external);
+        let entropy = of(vni.map_or(&self.settings.default, |vni| self.settings.of(vni)))?;
+        let vnis: BTreeMap<Vni, Entropy> = if external {
+            self.settings
+                .vnis
+                .iter()
+                .filter_map(|(vni, settings)| Some((*vni, of(settings)?)))
+                .collect()
+        } else {
+            BTreeMap::new()
+        };
+        // On netdevs with 'gbp', the mark that disables the route cache would be sent as the group
+        // policy (vxlan_build_gbp_hdr(), drivers/net/vxlan/vxlan_core.c).
+        let may_mark = !vxlan.options.contains(&"gbp");
+        // The reported reason need not be the only one.
+        let unread =
+            !self.stores.policies.any() && left.is_some_and(|reason| !reason.reads_marks());
+        let route_per_frame = may_mark
+            && match self.settings.route_per_frame {
+                RoutePerFrame::On => true,
+                RoutePerFrame::Off => false,
+                RoutePerFrame::Auto => unread && self.is_multipath(vxlan, overlay),
+            };
+        let kernel_decides = |entropy: &Entropy| entropy.policy() == Policy::FiveTuple;
+        if kernel_decides(&entropy) && vnis.values().all(kernel_decides) {
+            return None;
+        }
+        let (ifindex, name) = (link.ifindex, link.name.clone());
+        Some(PortChoice { ifindex, name, entropy, vnis, external, kernel_ports, route_per_frame })
+    }
+
+    /// The policy, with ports that the kernel can reach: the netdev's range without its last port.
+    /// The configured range is used if it lies within.
+    fn entropy_of_kernel(
+        &self,
+        settings: &VniSettings,
+        (low, high): (u16, u16),
+    ) -> Option<Entropy> {
+        let reached = SourcePortRange::try_from((low.max(1), high.saturating_sub(1)));
+        let reached = reached.unwrap_or(SourcePortRange::KERNEL_DEFAULT);
+        let wanted = settings.source_ports;
+        let within = reached.contains(wanted.min()) && reached.contains(wanted.max());
+        let chosen = |policy| {
+            Entropy::new(path::Settings {
+                policy,
+                seed: self.settings.seed,
+                range: if within { wanted } else { reached },
+                bins: settings.bins,
+                netdev_range: SourcePortRange::try_from((low.max(1), high)).ok(),
+            })
+        };
+        // If there are more bins than ports, bins are not used.
+        chosen(settings.policy).or_else(|_| chosen(Policy::QpHash)).ok()
+    }
+
+    /// Whether a remote VTEP has several next hops, or may have.
+    fn is_multipath(&self, vxlan: &Vxlan, overlay: &Overlay) -> bool {
+        let is_ipv4 =
+            |address: Option<std::net::IpAddr>| address.is_none_or(|address| address.is_ipv4());
+        let is_multicast = vxlan.remote.is_some_and(|remote| remote.is_multicast());
+        if vxlan.external
+            || vxlan.vni_filter
+            || is_multicast
+            || !is_ipv4(vxlan.local)
+            || !is_ipv4(vxlan.remote)
+        {
+            return true;
+        }
+        let reach = |index| self.stores.vteps.get(index).and_then(|known| known.route.as_ref());
+        overlay.unsupported().is_some()
+            || overlay.remotes().any(|index| reach(index).is_none_or(|reach| reach.is_multipath()))
+    }
+}

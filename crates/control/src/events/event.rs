@@ -1,0 +1,200 @@
+//! What can happen.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use path::Entropy;
+use wire::{MacAddr, Vni};
+
+use crate::eligibility::ineligible::LeftToKernel;
+use crate::sources::SourceState;
+use crate::sources::fpm_session::FpmSweep;
+use crate::sources::resync::Resync;
+use crate::stores::overlay::MacChange;
+
+/// Something that happened. Its text is a sentence without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A VNI is taken over: its frames are redirected.
+    Attached {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+    },
+    /// A VNI is given back to the kernel, or is gone.
+    Detached {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+    },
+    /// A vxlan netdev stays with the kernel, for this reason.
+    Left(LeftToKernel),
+    /// The state of a source has changed.
+    Source {
+        /// `kernel` or `fpm`.
+        name: &'static str,
+        /// Its new state.
+        state: SourceState,
+    },
+    /// The kernel's tables of these kinds were dumped.
+    Resynced(Vec<(&'static str, Resync)>),
+    /// Entries that zebra reported over an earlier FPM connection were removed.
+    FpmSwept(FpmSweep),
+    /// A MAC address of a VNI that is taken over is behind another VTEP, or behind none.
+    Mac {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// What changed.
+        change: MacChange,
+    },
+    /// A MAC address moves too often, or has stopped doing so.
+    Flapping {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// The address.
+        mac: MacAddr,
+        /// The VTEP that it is behind.
+        vtep: Option<Ipv4Addr>,
+        /// Number of moves while it flapped, if it has stopped.
+        over: Option<u64>,
+    },
+    /// A VTEP was added to a flood list or removed from it.
+    Flood {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// The VTEP.
+        vtep: Ipv4Addr,
+        /// Whether it was added.
+        added: bool,
+    },
+    /// The source port policy of a VNI, or its settings, changed.
+    Policy {
+        /// The VNI.
+        vni: Vni,
+        /// Its vxlan netdev.
+        netdev: String,
+        /// The new policy.
+        entropy: Entropy,
+    },
+    /// A next hop is used, or is not used any more.
+    NextHop {
+        /// The uplink's name.
+        uplink: String,
+        /// The gateway.
+        gateway: IpAddr,
+        /// Whether it is used now.
+        up: bool,
+    },
+    /// Buckets of VTEPs have another next hop, so flows moved.
+    Placement {
+        /// How many of the [`tables::BUCKETS`] buckets of these VTEPs have another next hop.
+        buckets: usize,
+        /// One of the VTEPs.
+        vtep: Ipv4Addr,
+        /// Number of such VTEPs.
+        vteps: usize,
+        /// Whether next hops are missing, so that others have their buckets.
+        reduced: bool,
+    },
+    /// Only the default route leads to a VTEP, or the VTEP has a route of its own again.
+    ByDefault {
+        /// The VTEP.
+        vtep: Ipv4Addr,
+        /// Whether only the default route leads to it now.
+        begins: bool,
+    },
+    /// A queueing discipline of an uplink shapes or impairs packets, so frames leave one by one; or
+    /// it is gone.
+    Impaired {
+        /// The uplink's name.
+        uplink: String,
+        /// Whether the uplink is impaired now.
+        begins: bool,
+    },
+    /// A worker hung for so long that the kernel took over.
+    Stalled {
+        /// How long the frames had waited.
+        waited: Duration,
+        /// How many of them were dropped.
+        dropped: u64,
+    },
+    /// The configuration was read again.
+    Reloaded,
+    /// A warning for the user.
+    Warning(String),
+}
+
+impl Event {
+    /// Every kind of event, and when it happens.
+    pub const KINDS: &[(&str, &str)] = &[
+        ("attached", "A VNI is taken over: a worker forwards its frames"),
+        ("detached", "A VNI is the kernel's again, or is gone"),
+        ("left", "A vxlan netdev stays with the kernel, for the reason given"),
+        ("source", "A source (`kernel`, `fpm`) has another state"),
+        ("resync", "The kernel's tables were read again"),
+        ("swept", "What zebra had said over an earlier FPM connection was removed"),
+        ("mac-added", "A MAC address is behind a remote VTEP"),
+        ("mac-removed", "A MAC address is behind no remote VTEP any more"),
+        ("mac-moved", "A MAC address is behind another remote VTEP"),
+        (
+            "mac-flapping",
+            "A MAC address moves too often; its moves are no longer reported one by one",
+        ),
+        ("mac-settled", "A MAC address that moved too often has stopped"),
+        ("flood-added", "A VTEP is new in a flood list"),
+        ("flood-removed", "A VTEP has left a flood list"),
+        ("policy", "The source port policy of a VNI has changed"),
+        ("next-hop-up", "A next hop is used"),
+        ("next-hop-down", "A next hop is no longer used"),
+        ("flows-moved", "Buckets of one or more VTEPs have another next hop, so flows moved"),
+        ("default-route", "Only the default route leads to a VTEP"),
+        ("own-route", "A VTEP has a route of its own again"),
+        (
+            "uplink-impaired",
+            "A queueing discipline acts on single packets of an uplink: frames leave one by one",
+        ),
+        ("uplink-restored", "Frames may leave together over an uplink again"),
+        ("worker-stalled", "A worker hung, and the kernel forwarded meanwhile"),
+        ("reload", "The configuration was read again"),
+        ("warning", "Something that the user should know"),
+    ];
+
+    /// The kind of event, as one word.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Attached { .. } => "attached",
+            Self::Detached { .. } => "detached",
+            Self::Left(_) => "left",
+            Self::Source { .. } => "source",
+            Self::Resynced(_) => "resync",
+            Self::FpmSwept(_) => "swept",
+            Self::Mac { change: MacChange { from: None, .. }, .. } => "mac-added",
+            Self::Mac { change: MacChange { to: None, .. }, .. } => "mac-removed",
+            Self::Mac { .. } => "mac-moved",
+            Self::Flapping { over: None, .. } => "mac-flapping",
+            Self::Flapping { .. } => "mac-settled",
+            Self::Flood { added: true, .. } => "flood-added",
+            Self::Flood { added: false, .. } => "flood-removed",
+            Self::Policy { .. } => "policy",
+            Self::NextHop { up: true, .. } => "next-hop-up",
+            Self::NextHop { up: false, .. } => "next-hop-down",
+            Self::Placement { .. } => "flows-moved",
+            Self::ByDefault { begins: true, .. } => "default-route",
+            Self::ByDefault { begins: false, .. } => "own-route",
+            Self::Impaired { begins: true, .. } => "uplink-impaired",
+            Self::Impaired { begins: false, .. } => "uplink-restored",
+            Self::Stalled { .. } => "worker-stalled",
+            Self::Reloaded => "reload",
+            Self::Warning(_) => "warning",
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The decisions about vxlan netdevs: which are taken over, in which slot and with which table, and
+//! which stay with the kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tables::{Fdb, PortChoice, Slot, Tunnel, VniTable};
+
+use crate::eligibility::ineligible::{KernelOnlyReason, LeftToKernel};
+use crate::eligibility::local_address::LocalAddresses;
+use crate::eligibility::{EligibilityCheck, VniConfig};
+use crate::publish::ids::Slots;
+use crate::publish::table::table;
+use crate::settings::{Namespace, Settings};
+use crate::stores::Stores;
+
+/// The decision about a vxlan netdev.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    Taken { slot: Slot, terms: VniConfig, table: Arc<VniTable> },
+    Left(LeftToKernel),
+}
+
+/// The configuration that decisions depend on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Configuration<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) namespace: &'a Namespace,
+}
+
+/// The current decisions, and what depends on nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions {
+    /// By interface index of the netdev.
+    all: BTreeMap<u32, Decision>,
+    /// The netdevs that found no free slot.
+    waiting: BTreeSet<u32>,
+    /// Source port policies for frames that the kernel encapsulates.
+    choices: BTreeMap<u32, PortChoice>,
+    slots: Slots,
+    pub(crate) locals: LocalAddresses,
+    /// Slots whose tables changed since [`Decisions::take_changed_tables`].
+    changed: BTreeSet<Slot>,
+    /// Bridges of netdevs with new decisions since [`Decisions::take_changed_bridges`].
+    bridges: BTreeSet<u32>,
+}
+
+impl Decisions {
+    /// Whether the VNI of this netdev is taken over.
+    pub(crate) fn takes(&self, ifindex: u32) -> bool {
+        matches!(self.all.get(&ifindex), Some(Decision::Taken { .. }))
+    }
+
+    /// Slot and configuration of a netdev that is taken over.
+    pub(crate) fn taken(&self, ifindex: u32) -> Option<(Slot, &VniConfig)> {
+        match self.all.get(&ifindex)? {
+            Decision::Taken { slot, terms, .. } => Some((*slot, terms)),
+            Decision::Left(_) => None,
+        }
+    }
+
+    /// The tunnel settings of VNIs taken over, by netdev.
+    pub(crate) fn tunnels(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
+        self.all.keys().filter_map(|ifindex| Some((*ifindex, &self.taken(*ifindex)?.1.tunnel)))
+    }
+
+    /// All decisions, by interface index of the netdev.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Decision)> {
+        self.all.iter().map(|(ifindex, decision)| (*ifindex, decision))
+    }
+
+    /// Source port policies for frames that the kernel encapsulates, by netdev.
+    pub(crate) const fn choices(&self) -> &BTreeMap<u32, PortChoice> {
+        &self.choices
+    }
+
+    /// Sets the local addresses that use the bypass, if this netdev is taken over.
+    pub(crate) fn set_hosts(&mut self, ifindex: u32, hosts: Fdb<u32>) {
+        if let Some(Decision::Taken { slot, table, .. }) = self.all.get_mut(&ifindex)
+            && !(table.hosts.is_empty() && hosts.is_empty())
+        {
+            Arc::make_mut(table).hosts = hosts;
+            self.changed.insert(*slot);
+        }
+    }
+
+    /// The slots whose tables changed since the last call, with the tables that they have now.
+    pub(crate) fn take_changed_tables(&mut self) -> BTreeMap<Slot, Option<Arc<VniTable>>> {
+        let mut tables: BTreeMap<Slot, Option<Arc<VniTable>>> =
+            std::mem::take(&mut self.changed).into_iter().map(|slot| (slot, None)).collect();
+        if tables.is_empty() {
+            return tables;
+        }
+        for decision in self.all.values() {
+            if let Decision::Taken { slot, table, .. } = decision
+                && let Some(current) = tables.get_mut(slot)
+            {
+                *current = Some(Arc::clone(table));
+            }
+        }
+        tables
+    }
+
+    /// The bridges of netdevs with new decisions since the last call.
+    pub(crate) fn take_changed_bridges(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.bridges)
+    }
+
+    /// Decides again about these netdevs, and rebuilds the tables of VNIs taken over whose entries
+    /// or configuration changed. Returns whether any decision or source port policy changed.
+    pub(crate) fn decide(
+        &mut self,
+        stores: &mut Stores,
+        configuration: Configuration<'_>,
+        netdevs: &BTreeSet<u32>,
+        entries_changed: &BTreeSet<u32>,
+    ) -> bool {
+        let mut changed = false;
+        let mut taken = Vec::new();
+        let mut choices = Vec::new();
+        let uplinks = named_uplinks(stores);
+        // Slots are freed before new ones are allocated.
+        for &ifindex in netdevs {
+            let local_is_present = self.locals.has_that_of(stores, ifindex);
+            let (terms, choice) = check(stores, configuration, ifindex, local_is_present, &uplinks);
+            choices.push((ifindex, choice));
+            match terms {
+                Some(Ok(terms)) => taken.push((ifindex, terms)),
+                Some(Err(left)) => changed |= self.leave(stores, left),
+                None => changed |= self.remove(stores, ifindex),
+            }
+        }
+        for (ifindex, terms) in taken {
+            changed |= self.take(stores, ifindex, terms, entries_changed.contains(&ifindex));
+        }
+        for (ifindex, choice) in choices {
+            changed |= self.choose(ifindex, choice);
+        }
+        self.take_waiting(stores, configuration) | changed
+    }
+
+    fn mark_bridge(&mut self, stores: &Stores, ifindex: u32) {
+        self.bridges.extend(stores.links.get(ifindex).and_then(|link| link.master));
+    }
+
+    fn remove(&mut self, stores: &mut Stores, ifindex: u32) -> bool {
+        self.waiting.remove(&ifindex);
+        self.mark_bridge(stores, ifindex);
+        if let Some(overlay) = stores.overlays.get_mut(&ifindex) {
+            overlay.take(&mut stores.vteps, false);
+        }
+        match self.all.remove(&ifindex) {
+            Some(Decision::Taken { slot, .. }) => {
+                self.slots.give_back(slot);
+                self.changed.insert(slot);
+                true
+            }
+            Some(Decision::Left(_)) => true,
+            None => false,
+        }
+    }
+
+    fn leave(&mut self, stores: &mut Stores, left: LeftToKernel) -> bool {
+        match self.all.get(&left.ifindex) {
+            Some(Decision::Left(before)) if *before == left => return false,
+            _ => {}
+        }
+        self.remove(stores, left.ifindex);
+        if left.reason == KernelOnlyReason::SlotsExhausted {
+            self.waiting.insert(left.ifindex);
+        }
+        self.all.insert(left.ifindex, Decision::Left(left));
+        true
+    }
+
+    fn take(
+        &mut self,
+        stores: &mut Stores,
+        ifindex: u32,
+        terms: VniConfig,
+        entries_changed: bool,
+    ) -> bool {
+        if !stores.overlays.contains_key(&ifindex) {
+            return false;
+        }
+        let held = match self.all.get(&ifindex) {
+            Some(Decision::Taken { slot, terms: before, table }) => {
+                if *before == terms && !entries_changed {
+                    return false;
+                }
+                Some((*slot, *before != terms, table.hosts.clone()))
+            }
+            _ => None,
+        };
+        let (slot, changed, hosts) = match held {
+            Some(held) => held,
+            None => match self.slots.take() {
+                Some(slot) => (slot, true, Fdb::default()),
+                None => {
+                    let reason = KernelOnlyReason::SlotsExhausted;
+                    let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
+                    return self.leave(stores, LeftToKernel { ifindex, name, vni, reason });
+                }
+            },
+        };
+        let Some(overlay) = stores.overlays.get_mut(&ifindex) else { return false };
+        overlay.take(&mut stores.vteps, true);
+        let table = Arc::new(table(slot, ifindex, &terms, overlay, hosts));
+        if changed {
+            self.mark_bridge(stores, ifindex);
+        }
+        self.changed.insert(slot);
+        self.waiting.remove(&ifindex);
+        self.all.insert(ifindex, Decision::Taken { slot, terms, table });
+        changed
+    }
+
+    /// Sets the source port policy of a netdev for frames that the kernel encapsulates. Returns
+    /// whether it changed.
+    fn choose(&mut self, ifindex: u32, choice: Option<PortChoice>) -> bool {
+        if self.choices.get(&ifindex) == choice.as_ref() {
+            return false;
+        }
+        match choice {
+            Some(choice) => self.choices.insert(ifindex, choice),
+            None => self.choices.remove(&ifindex),
+        };
+        true
+    }
+
+    /// Decides again about netdevs that found no slot, if one is free now.
+    fn take_waiting(&mut self, stores: &mut Stores, configuration: Configuration<'_>) -> bool {
+        let waiting = self.waiting.clone();
+        self.slots.any_free()
+            && !waiting.is_empty()
+            && self.decide(stores, configuration, &waiting, &BTreeSet::new())
+    }
+}
+
+/// Whether a netdev may be taken over, and the source port policy for frames that the kernel
+/// encapsulates; `None` if it is no vxlan netdev (any more).
+fn check(
+    stores: &Stores,
+    Configuration { settings, namespace }: Configuration<'_>,
+    ifindex: u32,
+    local_is_present: bool,
+    uplinks: &BTreeMap<u32, String>,
+) -> (Option<Result<VniConfig, LeftToKernel>>, Option<PortChoice>) {
+    let (Some(link), Some(vxlan), Some(overlay)) =
+        (stores.links.get(ifindex), stores.links.vxlan(ifindex), stores.overlays.get(&ifindex))
+    else {
+        return (None, None);
+    };
+    let check = EligibilityCheck { settings, namespace, stores, local_is_present, uplinks };
+    let decision = check.decide(link, vxlan, overlay);
+    let choice = check.port_choice(link, vxlan, overlay, decision.as_ref().err());
+    let left = |reason| LeftToKernel { ifindex, name: link.name.clone(), vni: vxlan.id, reason };
+    (Some(decision.map_err(left)), choice)
+}
+
+/// The uplinks to all remote VTEPs with their names; empty without packet filters. Received packets
+/// of a VNI may arrive at any of them.
+fn named_uplinks(stores: &Stores) -> BTreeMap<u32, String> {
+    if stores.packet_filters.is_empty() {
+        return BTreeMap::new();
+    }
+    let routes = stores.vteps.iter().filter_map(|(_, known)| known.route.as_ref());
+    let uplinks: BTreeSet<u32> = routes.flat_map(|route| route.uplinks.iter().copied()).collect();
+    uplinks.into_iter().map(|ifindex| (ifindex, stores.links.name(ifindex))).collect()
+}

@@ -1,0 +1,71 @@
+//! Builds the snapshot from the previous one and what changed since.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use tables::{SnapshotBuilder, Vtep};
+
+use crate::publish::decisions::Decisions;
+use crate::publish::update::Update;
+use crate::stores::Stores;
+use crate::stores::vteps::Known;
+
+/// Builds the next snapshot of `update`.
+pub(crate) fn build(update: &mut Update, stores: &Stores, decisions: &mut Decisions) {
+    let before = Arc::clone(&update.snapshot);
+    let mut snapshot = SnapshotBuilder::after(&before);
+    for (slot, table) in decisions.take_changed_tables() {
+        match table {
+            Some(table) => snapshot.vni(table),
+            None => snapshot.remove_vni(slot),
+        }
+    }
+    snapshot.own(stores.addresses.own().iter().filter_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    }));
+    // VTEPs that are or were reached by a default route only.
+    let mut news = Vec::new();
+    for (index, known) in stores.vteps.slots() {
+        let published = before.vtep(index);
+        let was =
+            || published.filter(|vtep| vtep.paths.by_default()).map(|vtep| (vtep.address, false));
+        match known.filter(|known| known.is_taken()) {
+            Some(Known { address, paths, .. }) => {
+                let same = published.is_some_and(|vtep| {
+                    vtep.address == *address
+                        && paths.as_ref().is_some_and(|paths| Arc::ptr_eq(paths, &vtep.paths))
+                });
+                if !same {
+                    let paths = paths.clone().unwrap_or_default();
+                    let is = paths.by_default().then_some((*address, true));
+                    news.extend(was().into_iter().chain(is));
+                    snapshot.vtep(index, Vtep { address: *address, paths });
+                }
+            }
+            None if published.is_some() => {
+                news.extend(was());
+                snapshot.remove_vtep(index);
+            }
+            None => {}
+        }
+    }
+    by_default(&mut update.by_default, &news);
+    update.snapshot = Arc::new(snapshot.build());
+}
+
+/// Updates the set of VTEPs that only a default route leads to: first removals, then additions.
+fn by_default(known: &mut Arc<BTreeSet<Ipv4Addr>>, news: &[(Ipv4Addr, bool)]) {
+    if news.is_empty() {
+        return;
+    }
+    let mut now = BTreeSet::clone(known);
+    for (vtep, _) in news.iter().filter(|(_, is)| !is) {
+        now.remove(vtep);
+    }
+    now.extend(news.iter().filter(|(_, is)| *is).map(|(vtep, _)| *vtep));
+    if now != **known {
+        *known = Arc::new(now);
+    }
+}

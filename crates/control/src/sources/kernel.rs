@@ -1,0 +1,156 @@
+//! Applies messages of the kernel to the stores.
+
+use netlink::{Address, Dump, Link, Message, Operation, Route};
+
+use crate::sources::fdb;
+use crate::stores::Stores;
+use crate::stores::links::LinkChange;
+
+/// Applies a message from the kernel.
+pub(crate) fn apply(stores: &mut Stores, message: Message) {
+    match message {
+        Message::Link(operation, message) => link(stores, operation, message),
+        Message::Address(operation, message) => address(stores, operation, &message),
+        Message::Fdb(operation, entry) => fdb::apply_kernel(stores, operation, &entry),
+        Message::Neighbour(operation, neighbour) => {
+            stores.neighbours.apply(operation, &neighbour, stores.epochs.neighbours);
+        }
+        Message::Route(operation, message) => route(stores, operation, &message),
+        Message::NextHop(operation, hop) => {
+            let epoch = stores.epochs.next_hops;
+            stores.changes.underlay |= stores.routes.kernel.apply_next_hop(operation, hop, epoch);
+        }
+        Message::Qdisc(operation, qdisc) => {
+            let kind = if operation == Operation::New { qdisc.kind } else { String::new() };
+            root_qdisc(stores, qdisc.ifindex, kind);
+        }
+        // The order of the rules matters, and a notification does not contain it.
+        Message::Rule(..) => stores.changes.want_dumps(&[Dump::Rules]),
+        Message::IpsecChanged => stores.changes.want_dumps(&[Dump::IpsecPolicies]),
+        Message::Mdb(operation, mdb) => fdb::apply_multicast(stores, operation, mdb.ifindex),
+        Message::ReversePathFilter(operation, filter) => {
+            stores.changes.underlay |= stores.reverse_paths.apply(operation, filter);
+        }
+        // These appear in dumps only ([`super::resync`]).
+        Message::IpsecPolicy(_) | Message::IpsecDefault { .. } | Message::Other(_) => {}
+    }
+}
+
+fn root_qdisc(stores: &mut Stores, ifindex: u32, kind: String) {
+    if !stores.links.set_qdisc(ifindex, kind, stores.epochs.links) {
+        return;
+    }
+    stores.changes.underlay = true;
+    if stores.links.vxlan(ifindex).is_some() {
+        stores.changes.overlays.insert(ifindex);
+    }
+    let master = stores.links.get(ifindex).and_then(|link| link.master);
+    stores.changes.bypass.bridges.extend(master);
+}
+
+fn link(stores: &mut Stores, operation: Operation, link: Link) {
+    if link.bridge_port_only {
+        // For a port that leaves its bridge there is also an ordinary link message.
+        let port = link.bridge_port.filter(|_| operation == Operation::New);
+        let bridge =
+            port.and_then(|port| stores.links.set_port(link.ifindex, port, stores.epochs.links));
+        stores.changes.bypass.bridges.extend(bridge);
+        return;
+    }
+    if operation == Operation::Delete {
+        remove_link(stores, link.ifindex);
+        return;
+    }
+    let ifindex = link.ifindex;
+    let old_master = stores.links.get(ifindex).and_then(|link| link.master);
+    let old_vni = stores.links.vxlan(ifindex).map(|vxlan| vxlan.id);
+    let change = stores.links.insert(link, stores.epochs.links);
+    if !change.relevant {
+        return;
+    }
+    let master = stores.links.get(ifindex).and_then(|link| link.master);
+    let bridges = [Some(ifindex), old_master, master];
+    stores.changes.bypass.bridges.extend(bridges.into_iter().flatten());
+    let vxlan = stores.links.vxlan(ifindex).map(|vxlan| (vxlan.id, vxlan.learning));
+    let vni = vxlan.map(|(vni, _)| vni);
+    if let Some((_, learning)) = vxlan {
+        let overlay = stores.overlays.entry(ifindex).or_default();
+        overlay.set_learns(learning);
+        if old_master != master || old_vni.is_none() {
+            overlay.mark_all();
+        }
+    } else if let Some(mistaken) = stores.overlays.remove(&ifindex) {
+        mistaken.release(&mut stores.vteps);
+    }
+    mark_affected(stores, ifindex, old_vni.or(vni), change);
+}
+
+/// Removes an interface, with everything that the stores have for it.
+pub(crate) fn remove_link(stores: &mut Stores, ifindex: u32) {
+    let vni = stores.links.vxlan(ifindex).map(|vxlan| vxlan.id);
+    if stores.links.get(ifindex).is_none() {
+        return;
+    }
+    let change = LinkChange { relevant: true, went_down: true, state: true };
+    mark_affected(stores, ifindex, vni, change);
+    let master = stores.links.remove(ifindex).and_then(|link| link.master);
+    stores.changes.bypass.bridges.extend([Some(ifindex), master].into_iter().flatten());
+    if let Some(overlay) = stores.overlays.remove(&ifindex) {
+        overlay.release(&mut stores.vteps);
+    }
+    stores.bridges.remove_bridge(ifindex);
+    stores.multicast.remove(&ifindex);
+    if let Some(bridge) = master {
+        let gone = stores.bridges.remove_port(bridge, ifindex);
+        fdb::mark(stores, bridge, gone);
+    }
+    stores.changes.underlay |= stores.addresses.remove_interface(ifindex);
+    stores.neighbours.remove_interface(ifindex);
+}
+
+/// Marks what depends on an interface.
+fn mark_affected(stores: &mut Stores, ifindex: u32, vni: Option<u32>, change: LinkChange) {
+    let Stores { links, routes, changes, .. } = stores;
+    changes.overlays.insert(ifindex);
+    changes.overlays.extend(links.vxlans_in(ifindex));
+    if let Some(vni) = vni {
+        changes.overlays.extend(links.vxlans_of(vni));
+        return;
+    }
+    changes.underlay = true;
+    if change.went_down {
+        let emptied = routes.kernel.fib.interface_down(ifindex);
+        routes.withdraw(emptied);
+    }
+    if change.state {
+        changes.want_dumps(&[Dump::NextHops, Dump::Routes, Dump::Neighbours]);
+    }
+}
+
+fn address(stores: &mut Stores, operation: Operation, message: &Address) {
+    let Address { ifindex, address, prefix_length } = *message;
+    stores.changes.underlay |= match operation {
+        Operation::New => {
+            stores.addresses.insert(ifindex, address, prefix_length, stores.epochs.addresses)
+        }
+        Operation::Delete => {
+            // The kernel also removes routes with this preferred source, without a notification
+            // (`fib_sync_down_addr()`).
+            stores.changes.want_dumps(&[Dump::Routes]);
+            stores.addresses.remove(ifindex, address)
+        }
+    };
+}
+
+fn route(stores: &mut Stores, operation: Operation, route: &Route) {
+    let routes = &mut stores.routes;
+    let changed = match operation {
+        Operation::New => routes.kernel.fib.insert(route, stores.epochs.routes),
+        Operation::Delete => {
+            let removed = routes.kernel.fib.remove(route);
+            let emptied = routes.kernel.fib.prefix_without_route(route);
+            removed | routes.withdraw(emptied)
+        }
+    };
+    stores.changes.route(route, changed);
+}

@@ -1,0 +1,71 @@
+//! What the sources have reported, one store for each kind of fact.
+//!
+//! A store answers questions about its own facts. Functions in [`crate::sources`] apply messages to
+//! the stores and record in [`Changes`] what the next publication has to compute again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) mod addresses;
+pub(crate) mod bridges;
+pub(crate) mod changes;
+pub(crate) mod epoch_map;
+pub(crate) mod intern;
+pub(crate) mod links;
+pub(crate) mod neighbours;
+pub(crate) mod overlay;
+pub mod packet_filters;
+pub(crate) mod policies;
+pub(crate) mod resolved_route;
+pub(crate) mod reverse_paths;
+pub(crate) mod route_table;
+pub(crate) mod routes;
+pub(crate) mod vteps;
+
+use addresses::Addresses;
+use bridges::Bridges;
+use changes::Changes;
+use epoch_map::Epoch;
+use links::Links;
+use neighbours::Neighbours;
+use overlay::Overlay;
+use packet_filters::PacketFilters;
+use policies::Policies;
+use reverse_paths::ReversePaths;
+use routes::RouteSources;
+use vteps::Vteps;
+
+/// All facts, and what of them has changed since the last publication.
+#[derive(Debug, Default)]
+pub(crate) struct Stores {
+    pub(crate) links: Links,
+    pub(crate) addresses: Addresses,
+    /// The FDBs of bridges.
+    pub(crate) bridges: Bridges,
+    /// The FDB of each vxlan netdev, and of interfaces whose link message has not arrived yet.
+    pub(crate) overlays: BTreeMap<u32, Overlay>,
+    /// The vxlan netdevs with multicast entries (`bridge mdb`), and interfaces whose link message
+    /// has not arrived yet.
+    pub(crate) multicast: BTreeSet<u32>,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) routes: RouteSources,
+    /// The remote VTEPs that overlays refer to.
+    pub(crate) vteps: Vteps,
+    /// Routing rules and IPsec policies.
+    pub(crate) policies: Policies,
+    pub(crate) packet_filters: PacketFilters,
+    pub(crate) reverse_paths: ReversePaths,
+    pub(crate) epochs: Epochs,
+    pub(crate) changes: Changes,
+}
+
+/// The current dump of each kind, and zebra's current replay.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    pub(crate) links: Epoch,
+    pub(crate) addresses: Epoch,
+    pub(crate) fdb: Epoch,
+    pub(crate) neighbours: Epoch,
+    pub(crate) next_hops: Epoch,
+    pub(crate) routes: Epoch,
+    pub(crate) fpm: Epoch,
+}

@@ -1,0 +1,66 @@
+//! The leaf's own IP addresses.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::stores::epoch_map::{Epoch, EpochMap};
+
+/// The addresses of all interfaces.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    /// Prefix lengths, by interface index and address.
+    entries: EpochMap<(u32, IpAddr), u8>,
+    /// The addresses of `entries`.
+    own: BTreeSet<IpAddr>,
+}
+
+impl Addresses {
+    /// Adds or confirms an address of an interface. Returns whether anything changed, as the other
+    /// methods do.
+    pub(crate) fn insert(
+        &mut self,
+        ifindex: u32,
+        address: IpAddr,
+        length: u8,
+        epoch: Epoch,
+    ) -> bool {
+        let changed = self.entries.insert((ifindex, address), length, epoch);
+        self.update(changed)
+    }
+
+    pub(crate) fn remove(&mut self, ifindex: u32, address: IpAddr) -> bool {
+        let changed = self.entries.remove(&(ifindex, address)).is_some();
+        self.update(changed)
+    }
+
+    /// Removes all addresses of an interface.
+    pub(crate) fn remove_interface(&mut self, ifindex: u32) -> bool {
+        let gone = self.entries.remove_if(|(of, _), _| *of == ifindex);
+        self.update(!gone.is_empty())
+    }
+
+    /// Removes the addresses that the last dump did not have, and returns their number.
+    pub(crate) fn sweep(&mut self, epoch: Epoch) -> usize {
+        let gone = self.entries.sweep(epoch).len();
+        self.update(gone > 0);
+        gone
+    }
+
+    fn update(&mut self, changed: bool) -> bool {
+        if changed {
+            self.own = self.entries.keys().map(|(_, address)| address).collect();
+        }
+        changed
+    }
+
+    /// All addresses.
+    pub(crate) const fn own(&self) -> &BTreeSet<IpAddr> {
+        &self.own
+    }
+
+    /// The interfaces that have an address.
+    pub(crate) fn interfaces_with(&self, address: IpAddr) -> impl Iterator<Item = u32> {
+        let all = self.entries.keys().filter(move |(_, own)| *own == address);
+        all.map(|(ifindex, _)| ifindex)
+    }
+}

@@ -1,0 +1,98 @@
+//! What has changed since the last publication, and what has to be dumped again.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use netlink::{Dump, Route};
+use wire::MacAddr;
+
+/// What the next publication has to compute again.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// These overlays.
+    pub(crate) overlays: BTreeSet<u32>,
+    /// All overlays: the settings changed.
+    pub(crate) all: bool,
+    /// Which VNIs are taken over: something changed that belongs to no single overlay.
+    pub(crate) decisions: bool,
+    /// The routes to all VTEPs.
+    pub(crate) underlay: bool,
+    /// The routes to the VTEPs in these prefixes.
+    pub(crate) prefixes: BTreeSet<(Ipv4Addr, u8)>,
+    /// The MAC addresses of next hops.
+    pub(crate) adjacencies: bool,
+    /// Bridges and addresses of the bridge bypass.
+    pub(crate) bypass: BypassChanges,
+    /// The dumps to make, because the kernel may have changed something without a notification.
+    dumps: Vec<Dump>,
+}
+
+/// What the bridge bypass has to decide again.
+#[derive(Debug, Default)]
+pub(crate) struct BypassChanges {
+    /// Everything about these bridges.
+    pub(crate) bridges: BTreeSet<u32>,
+    /// These addresses of bridges.
+    pub(crate) addresses: Vec<(u32, MacAddr)>,
+    /// Whether the settings turn the bypass off, so that changes of addresses are not recorded.
+    pub(crate) off: bool,
+}
+
+impl Changes {
+    /// Whether there is nothing to publish.
+    pub(crate) fn is_empty(&self) -> bool {
+        let lists = self.overlays.is_empty() && self.prefixes.is_empty();
+        let flags = self.decisions || self.all;
+        lists && self.bypass.is_empty() && !flags && !self.underlay && !self.adjacencies
+    }
+
+    /// The changes so far, which are recorded no longer. Dumps that were asked for remain.
+    pub(crate) fn take(&mut self) -> Self {
+        let dumps = std::mem::take(&mut self.dumps);
+        let bypass = BypassChanges { off: self.bypass.off, ..BypassChanges::default() };
+        std::mem::replace(self, Self { dumps, bypass, ..Self::default() })
+    }
+
+    /// Marks the prefix of a route if the route changed.
+    pub(crate) fn route(&mut self, route: &Route, changed: bool) {
+        match route.destination {
+            IpAddr::V4(destination) if changed => {
+                self.prefixes.insert((destination, route.prefix_length));
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks for dumps, because the kernel may have changed something without a notification.
+    pub(crate) fn want_dumps(&mut self, dumps: &[Dump]) {
+        for dump in dumps {
+            if !self.dumps.contains(dump) {
+                self.dumps.push(*dump);
+            }
+        }
+    }
+
+    /// Whether any dump was asked for.
+    pub(crate) const fn wants_dumps(&self) -> bool {
+        !self.dumps.is_empty()
+    }
+
+    /// The dumps that were asked for. Returned once.
+    pub(crate) fn take_dumps(&mut self) -> Vec<Dump> {
+        std::mem::take(&mut self.dumps)
+    }
+}
+
+impl BypassChanges {
+    /// Whether there is nothing to decide again.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bridges.is_empty() && self.addresses.is_empty()
+    }
+
+    /// Marks an address of a bridge.
+    pub(crate) fn address(&mut self, bridge: u32, mac: MacAddr) {
+        if !self.off {
+            self.addresses.push((bridge, mac));
+        }
+    }
+}

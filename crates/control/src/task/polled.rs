@@ -1,0 +1,90 @@
+//! Facts for which the kernel sends no notification: path MTUs and default values. They are read
+//! once a second.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use netlink::Kernel;
+
+use crate::resolve::path_mtu::Path;
+use crate::settings::Defaults;
+use crate::state::State;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Number of paths that are read in one turn. Each read takes some microseconds.
+const PATHS_AT_ONCE: usize = 1024;
+
+/// Reads path MTUs and default values once a second.
+#[derive(Debug)]
+pub(crate) struct Polled {
+    at: Instant,
+    /// The path MTUs that the kernel has.
+    paths: BTreeMap<Path, u32>,
+    /// The last path of the previous turn, if there were too many paths for one.
+    last: Option<Path>,
+}
+
+impl Polled {
+    pub(crate) const fn new(now: Instant) -> Self {
+        Self { at: now, paths: BTreeMap::new(), last: None }
+    }
+
+    /// When they are read next.
+    pub(crate) const fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// Reads them if it is time.
+    pub(crate) async fn ask(&mut self, state: &mut State, kernel: &Kernel, now: Instant) {
+        if now < self.at {
+            return;
+        }
+        self.at = now + INTERVAL;
+        if let Some(defaults) = Defaults::read() {
+            state.set_defaults(defaults);
+        }
+        let wanted = state.paths();
+        self.paths.retain(|path, _| wanted.contains(path));
+        // If there are too many, the others follow in the next turn.
+        let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let asked: Vec<Path> =
+            wanted.range((after, Bound::Unbounded)).copied().take(PATHS_AT_ONCE).collect();
+        self.last = asked.last().copied().filter(|_| asked.len() == PATHS_AT_ONCE);
+        if !asked.is_empty() {
+            let answers = kernel.request(move |kernel| {
+                let ask = |path: Path| (path, kernel.path_mtu(path.local, path.vtep, path.ifindex));
+                Ok(asked.into_iter().map(ask).collect::<Vec<_>>())
+            });
+            match answers.await {
+                Ok(answers) => self.told(answers),
+                Err(error) => tracing::debug!(%error, "the kernel cannot be asked for path MTUs"),
+            }
+        }
+        let mut smallest: BTreeMap<Ipv4Addr, u32> = BTreeMap::new();
+        for (path, mtu) in &self.paths {
+            smallest
+                .entry(path.vtep)
+                .and_modify(|known| *known = (*known).min(*mtu))
+                .or_insert(*mtu);
+        }
+        state.set_path_mtus(&smallest);
+    }
+
+    fn told(&mut self, answers: Vec<(Path, Result<Option<u32>, netlink::Error>)>) {
+        for (path, answer) in answers {
+            match answer {
+                Ok(Some(mtu)) => {
+                    self.paths.insert(path, mtu);
+                }
+                Ok(None) => {
+                    self.paths.remove(&path);
+                }
+                Err(error) => {
+                    tracing::debug!(vtep = %path.vtep, %error, "a path MTU cannot be read")
+                }
+            }
+        }
+    }
+}
