@@ -5,23 +5,22 @@ use std::time::Duration;
 
 use ::api::v1;
 use ::api::v1::vtepd_server::Vtepd as _;
+use bpf::Hook;
 use control::{Change, Filters, Journal, Namespace, Settings, State, Status, Update};
-use path::SourcePortRange;
 use futures_util::StreamExt as _;
 use nix::sched::{CloneFlags, unshare};
-use bpf::Hook;
-use worker::Features;
+use path::SourcePortRange;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tonic::{Code, Request};
+use worker::{Features, WorkerOptions};
 
 use crate::frames::THERE;
 use crate::vtepd::api::service::Service;
 use crate::vtepd::handle::Handle;
 use crate::vtepd::standalone::Standalone;
 use crate::vtepd::takeover::Takeover;
-use crate::vtepd::worker::WorkerOptions;
 
 /// A service over the tables of one VNI, and the channel of its requests to the control task.
 struct Daemon {
