@@ -50,11 +50,11 @@ static long (*bpf_skb_vlan_pop)(void *skb) = (void *)BPF_FUNC_skb_vlan_pop;
 #define IPPROTO_UDP 17
 
 // The indices of `kill_switch`.
-enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_PUNT = 2, HOOK_PORT = 3, HOOK_ACCESS = 4, HOOK_CHOOSE_PORT = 5 };
+enum { HOOK_UPLINK = 0, HOOK_VXLAN = 1, HOOK_PUNT = 2, HOOK_PORT = 3, HOOK_ACCESS = 4 };
 
 struct {
 	UINT(type, BPF_MAP_TYPE_PROG_ARRAY);
-	UINT(max_entries, 6);
+	UINT(max_entries, 5);
 	TYPE(key, __u32);
 	TYPE(value, __u32);
 } kill_switch SEC(".maps");
@@ -457,8 +457,7 @@ SEC("classifier") int steer_vxlan(struct __sk_buff *skb)
 	count(COUNT_VXLAN_REDIRECTED);
 	return by_backlog(skb, worker, this_passage());
 kernel:
-	steer(skb, HOOK_CHOOSE_PORT);
-	return PASS;
+	return choose_port(skb);
 }
 
 #include "bypass.bpf.h"

@@ -180,16 +180,13 @@ const STEER_VXLAN: (u32, &str) = (1, "steer_vxlan");
 const STEER_PUNT: (u32, &str) = (2, "steer_punt");
 const STEER_PORT: (u32, &str) = (3, "steer_port");
 const STEER_ACCESS: (u32, &str) = (4, "steer_access");
-const CHOOSE_PORT: (u32, &str) = (5, "choose_port");
 /// The order in which the map is filled. The program for frames from the worker comes first, so
 /// that redirected frames can return from the start.
-const STEERS: [(u32, &str); 6] =
-    [STEER_PUNT, STEER_UPLINK, CHOOSE_PORT, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
+const STEERS: [(u32, &str); 5] = [STEER_PUNT, STEER_UPLINK, STEER_VXLAN, STEER_PORT, STEER_ACCESS];
 
 /// The indices that are cleared, in this order. `STEER_PUNT` stays, so that frames in the punt
 /// pairs can still return.
-const EMPTIED: [u32; 5] =
-    [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, CHOOSE_PORT.0, STEER_ACCESS.0];
+const EMPTIED: [u32; 4] = [STEER_PORT.0, STEER_UPLINK.0, STEER_VXLAN.0, STEER_ACCESS.0];
 
 impl Steering {
     /// Loads the programs for workers with these punt pairs, at most [`MOST_WORKERS`]. Nothing is
