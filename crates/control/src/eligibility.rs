@@ -108,9 +108,7 @@ impl EligibilityCheck<'_> {
         // Without learning of VTEPs, only those in the configuration exist.
         let strict_vtep = settings.strict_vtep || is_virtual;
         self.policies(vxlan, local, overlay, strict_vtep, is_virtual)?;
-        let ttl = self.ttl(vxlan, settings.ttl);
         let frame_limit = self.underlay(vxlan, settings.ttl, overlay)?;
-
         let entropy = Entropy::new(path::Settings {
             policy: settings.policy,
             seed: self.settings.seed,
@@ -122,11 +120,21 @@ impl EligibilityCheck<'_> {
                 self.namespace.local_ports,
             )),
         })?;
-        let tunnel = Tunnel {
+        let tunnel = self.tunnel(vni, vxlan, local)?;
+        let ageing =
+            Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
+        let learning = vxlan.learning.then_some(ageing);
+        let (netdev, mac) = (link.name.clone(), link.mac);
+        Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
+    }
+
+    /// The settings of the outer header.
+    fn tunnel(&self, vni: Vni, vxlan: &Vxlan, local: Ipv4Addr) -> Result<Tunnel, KernelOnlyReason> {
+        Ok(Tunnel {
             vni,
             local,
             destination_port: vxlan.destination_port,
-            ttl,
+            ttl: self.ttl(vxlan, self.settings.of(vni).ttl),
             tos: match vxlan.tos {
                 1 => Tos::Inherit,
                 tos => Tos::Fixed(tos),
@@ -138,12 +146,7 @@ impl EligibilityCheck<'_> {
                 other => return Err(KernelOnlyReason::UnknownDf(other)),
             },
             udp_checksum: vxlan.udp_checksum,
-        };
-        let ageing =
-            Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
-        let learning = vxlan.learning.then_some(ageing);
-        let (netdev, mac) = (link.name.clone(), link.mac);
-        Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
+        })
     }
 
     fn wanted(&self, vni: Vni) -> Result<(), KernelOnlyReason> {

@@ -54,5 +54,6 @@ pub use state::State;
 pub use stores::neighbours::Adjacency;
 pub use stores::packet_filters::PacketFilters;
 pub use task::listener::FpmListener;
+pub use task::request::Request;
 pub use task::status::{ByDefault, Status, Warning};
-pub use task::{Request, RunError, run, survey};
+pub use task::{RunError, run, survey};

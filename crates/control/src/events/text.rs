@@ -3,7 +3,9 @@
 use std::fmt;
 use std::iter::repeat;
 
+use path::Entropy;
 use tables::BUCKETS;
+use wire::Vni;
 
 use crate::eligibility::ineligible::LeftToKernel;
 use crate::events::event::Event;
@@ -18,32 +20,9 @@ impl fmt::Display for Event {
             Self::Detached { vni, netdev } => {
                 write!(f, "VNI {vni} ({netdev}) is no longer taken over")
             }
-            Self::Left(LeftToKernel { name, reason, .. }) if reason.is_external() => {
-                write!(f, "{name} (external) stays with the kernel: {reason} [{}]", reason.slug())
-            }
-            Self::Left(left) if left.is_standalone() => {
-                write!(
-                    f,
-                    "VNI {} ({}) is forwarded by nobody: {}",
-                    left.vni, left.name, left.reason
-                )
-            }
-            Self::Left(LeftToKernel { name, vni, reason, .. }) => {
-                write!(f, "VNI {vni} ({name}) stays with the kernel: {reason} [{}]", reason.slug())
-            }
+            Self::Left(left) => fmt_left(f, left),
             Self::Source { name, state } => write!(f, "source {name} is {state}"),
-            Self::Resynced(dumps) => {
-                f.write_str("read from the kernel")?;
-                for ((what, Resync { dumped, swept }), mark) in
-                    dumps.iter().zip([":"].into_iter().chain(repeat(",")))
-                {
-                    write!(f, "{mark} {dumped} {what}")?;
-                    if *swept > 0 {
-                        write!(f, " ({swept} gone)")?;
-                    }
-                }
-                Ok(())
-            }
+            Self::Resynced(dumps) => fmt_dumps(f, dumps),
             Self::FpmSwept(FpmSweep { entries, returned: true }) => {
                 write!(
                     f,
@@ -56,26 +35,10 @@ impl fmt::Display for Event {
                     "zebra has not come back, and the {entries} entries that it had sent were removed"
                 )
             }
-            Self::Mac { vni, netdev, change: MacChange { mac, from, to, local } } => {
-                write!(f, "{mac} in VNI {vni} ({netdev}) is behind ")?;
-                match (from, to) {
-                    (Some(from), None) if *local => {
-                        write!(f, "{from} no more: it is on a port of the bridge")
-                    }
-                    (None, Some(to)) => write!(f, "{to}"),
-                    (Some(from), Some(to)) => write!(f, "{to}, not {from} any more"),
-                    (Some(from), None) => write!(f, "{from} no more"),
-                    (None, None) => f.write_str("nobody"),
-                }
-            }
+            Self::Mac { vni, netdev, change } => fmt_mac(f, *vni, netdev, change),
             Self::Flapping { vni, netdev, mac, vtep, over } => {
                 write!(f, "{mac} in VNI {vni} ({netdev}) ")?;
-                match over {
-                    None => {
-                        f.write_str("moves too often: its moves are no longer reported one by one")?
-                    }
-                    Some(moves) => write!(f, "stopped moving after {moves} moves")?,
-                }
+                fmt_flapping(f, *over)?;
                 match vtep {
                     Some(vtep) => write!(f, "; it is behind {vtep}"),
                     None => f.write_str("; it is behind nobody"),
@@ -89,11 +52,8 @@ impl fmt::Display for Event {
                 )
             }
             Self::Policy { vni, netdev, entropy } => {
-                write!(f, "policy of VNI {vni} ({netdev}): {}", entropy.policy())?;
-                if let Some(bins) = entropy.bins() {
-                    write!(f, " with {} bins", bins.get())?;
-                }
-                write!(f, ", outer source ports {}", entropy.range())
+                write!(f, "policy of VNI {vni} ({netdev}): ")?;
+                fmt_policy(f, entropy)
             }
             Self::NextHop { uplink, gateway, up } => {
                 write!(
@@ -133,4 +93,61 @@ impl fmt::Display for Event {
             Self::Warning(text) => f.write_str(text),
         }
     }
+}
+
+fn fmt_dumps(f: &mut fmt::Formatter<'_>, dumps: &[(&str, Resync)]) -> fmt::Result {
+    f.write_str("read from the kernel")?;
+    for ((what, Resync { dumped, swept }), mark) in
+        dumps.iter().zip([":"].into_iter().chain(repeat(",")))
+    {
+        write!(f, "{mark} {dumped} {what}")?;
+        if *swept > 0 {
+            write!(f, " ({swept} gone)")?;
+        }
+    }
+    Ok(())
+}
+
+fn fmt_mac(
+    f: &mut fmt::Formatter<'_>,
+    vni: Vni,
+    netdev: &str,
+    MacChange { mac, from, to, local }: &MacChange,
+) -> fmt::Result {
+    write!(f, "{mac} in VNI {vni} ({netdev}) is behind ")?;
+    match (from, to) {
+        (Some(from), None) if *local => {
+            write!(f, "{from} no more: it is on a port of the bridge")
+        }
+        (None, Some(to)) => write!(f, "{to}"),
+        (Some(from), Some(to)) => write!(f, "{to}, not {from} any more"),
+        (Some(from), None) => write!(f, "{from} no more"),
+        (None, None) => f.write_str("nobody"),
+    }
+}
+
+fn fmt_left(f: &mut fmt::Formatter<'_>, left: &LeftToKernel) -> fmt::Result {
+    let LeftToKernel { name, vni, reason, .. } = left;
+    if reason.is_external() {
+        write!(f, "{name} (external) stays with the kernel: {reason} [{}]", reason.slug())
+    } else if left.is_standalone() {
+        write!(f, "VNI {vni} ({name}) is forwarded by nobody: {reason}")
+    } else {
+        write!(f, "VNI {vni} ({name}) stays with the kernel: {reason} [{}]", reason.slug())
+    }
+}
+
+fn fmt_flapping(f: &mut fmt::Formatter<'_>, over: Option<u64>) -> fmt::Result {
+    match over {
+        None => f.write_str("moves too often: its moves are no longer reported one by one"),
+        Some(moves) => write!(f, "stopped moving after {moves} moves"),
+    }
+}
+
+fn fmt_policy(f: &mut fmt::Formatter<'_>, entropy: &Entropy) -> fmt::Result {
+    write!(f, "{}", entropy.policy())?;
+    if let Some(bins) = entropy.bins() {
+        write!(f, " with {} bins", bins.get())?;
+    }
+    write!(f, ", outer source ports {}", entropy.range())
 }
