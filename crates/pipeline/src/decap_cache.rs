@@ -173,3 +173,51 @@ impl DecapCache {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use frame::TxBatch;
+    use tables::{Fdb, SnapshotBuilder, Ttl, Vtep};
+
+    use super::common::{Leaf, SLOT, carried, roce};
+    use super::*;
+
+    /// A sender stays known until what its frames' reception depends on changes.
+    #[test]
+    fn a_sender_stays_known_while_addresses_are_learned() {
+        let packet = carried(&[roce(1, 1)], 0).remove(0);
+        let outer = Outer::parse(&packet.frame()).unwrap();
+        let (mut hosts, mut out) = (HostDelivery::default(), TxBatch::new());
+        let mut cache = DecapCache::default();
+        let first = Leaf::two().snapshot();
+        let table = first.vni(SLOT).unwrap();
+        cache.remember(&outer, (table, VtepIndex(0)), &first);
+        let mut knows = |snapshot: &Snapshot| {
+            let received = (0, packet.data.len(), &packet.data[42..]);
+            cache.pass(received, &outer, snapshot, (&mut hosts, &mut out))
+        };
+        assert!(knows(&first));
+        let with = |change: &dyn Fn(&mut VniTable)| {
+            let mut builder = SnapshotBuilder::after(&first);
+            let mut table = VniTable::clone(table);
+            change(&mut table);
+            builder.vni(Arc::new(table));
+            builder.build()
+        };
+        assert!(knows(&with(&|table| table.fdb = Fdb::default())));
+        assert!(knows(&with(&|table| table.flood.clear())));
+        assert!(!knows(&with(&|table| table.tunnel.ttl = Ttl::Fixed(3))));
+        assert!(!knows(&with(&|table| table.mac = None)));
+        let mut builder = SnapshotBuilder::after(&first);
+        let address = Ipv4Addr::new(10, 0, 0, 77);
+        builder.vtep(VtepIndex(9), Vtep { address, paths: Arc::default() });
+        assert!(!knows(&builder.build()), "the set of VTEPs");
+        assert!(knows(&first));
+    }
+}

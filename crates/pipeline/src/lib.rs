@@ -17,6 +17,10 @@
 //! - [`aggregate`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
 //! - [`counters`]: accounting for every frame
 
+// The fixtures of `tests/common` name the crate.
+#[cfg(test)]
+extern crate self as pipeline;
+
 pub mod aggregate;
 pub mod bridge;
 pub mod bundle;

@@ -448,6 +448,57 @@ mod tests {
     }
 
     #[test]
+    fn versions_change_with_what_they_stand_for() {
+        let change = |before: &Snapshot, change: &dyn Fn(&mut SnapshotBuilder)| {
+            let mut builder = SnapshotBuilder::after(before);
+            change(&mut builder);
+            builder.build()
+        };
+        let versions = |snapshot: &Snapshot| {
+            let settings = [2, 3].map(|slot| snapshot.settings_version(Slot::new(slot).unwrap()));
+            (settings, snapshot.reception_version())
+        };
+        let first = change(&Snapshot::default(), &|builder| {
+            builder.vni(table(2, 10));
+            builder.vtep(VtepIndex(1), vtep(12));
+        });
+        let ([settings, none], reception) = versions(&first);
+        assert!(settings > 0 && none == 0 && reception > 0);
+        let with = |change: &dyn Fn(&mut VniTable)| {
+            let mut table = VniTable::clone(&table(2, 10));
+            change(&mut table);
+            Arc::new(table)
+        };
+        let same = [
+            change(&first, &|builder| builder.vni(table(2, 10))),
+            change(&first, &|builder| {
+                builder.vni(with(&|table| {
+                    table.fdb.insert(MacAddr([2; 6]), VtepIndex(1));
+                    table.hosts.insert(MacAddr([4; 6]), 7);
+                    table.flood = vec![VtepIndex(1)];
+                }));
+            }),
+            change(&first, &|builder| {
+                builder
+                    .vtep(VtepIndex(1), Vtep { paths: Arc::new(Paths::new(vec![])), ..vtep(12) });
+            }),
+        ];
+        assert!(same.iter().all(|snapshot| versions(snapshot) == versions(&first)));
+        let received_otherwise = [
+            change(&first, &|builder| builder.vtep(VtepIndex(2), vtep(13))),
+            change(&first, &|builder| builder.remove_vtep(VtepIndex(1))),
+            change(&first, &|builder| builder.own([LOCAL].into_iter())),
+            change(&first, &|builder| builder.vni(table(3, 20))),
+            change(&first, &|builder| builder.vni(with(&|table| table.strict_vtep = true))),
+            change(&first, &|builder| builder.remove_vni(Slot::new(2).unwrap())),
+        ];
+        assert!(received_otherwise.iter().all(|snapshot| versions(snapshot).1 != reception));
+        let own = received_otherwise.map(|snapshot| versions(&snapshot).0[0]);
+        assert!(own[..4].iter().all(|version| *version == settings), "{own:?}");
+        assert!(own[4] > settings && own[5] == 0, "{own:?}");
+    }
+
+    #[test]
     fn what_moves_to_another_slot_is_found_there() {
         let mut builder = SnapshotBuilder::new(1);
         builder.vni(table(2, 10));
