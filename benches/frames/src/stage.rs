@@ -142,7 +142,15 @@ impl Stage {
                 }
             }));
         }
-        let others = [(); 8].map(|()| SnapshotBuilder::after(&snapshot).build());
+        let others = [(); 8].map(|()| {
+            let mut builder = SnapshotBuilder::after(&snapshot);
+            for table in snapshot.vnis() {
+                // Gives the VNI's settings a new version.
+                builder.remove_vni(table.slot);
+                builder.vni(Arc::clone(table));
+            }
+            builder.build()
+        });
         let mut turn = 0;
         Ok(Box::new(move |number| {
             let Some(batch) = frames.get(number % batches) else { return };
@@ -150,7 +158,7 @@ impl Stage {
             out.clear();
             match self {
                 Self::EncapsulateNew => {
-                    // There are too many snapshots for the flow cache, so no flow is found in it.
+                    // The settings have another version in each snapshot, so no known flow holds.
                     turn = (turn + 1) % others.len();
                     let Some(another) = others.get(turn) else { return };
                     pipeline.encapsulate(batch, another, now, &mut out);

@@ -1,11 +1,12 @@
-//! The choice of the outer source port of a frame.
+//! The policy of a VNI, by its settings.
 
 use wire::Dissection;
 
-use crate::hash::choose;
+use crate::choice::{Choice, Flow, PathPolicy, Remote};
 use crate::key::{Key, Reason};
 use crate::policy::{Bins, Policy};
 use crate::range::SourcePortRange;
+use crate::stateless::{FiveTuple, QpBins, QpHash};
 
 /// The configuration of source port selection for one VNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,7 +37,7 @@ pub enum SettingsError {
     },
 }
 
-/// Chooses outer source ports. It is stateless, so equal frames always get the same port.
+/// The path policy of a VNI. Its policies are stateless, so equal frames always get the same port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entropy {
     policy: Policy,
@@ -121,54 +122,72 @@ impl Entropy {
     #[inline]
     #[must_use]
     pub fn decide(&self, frame: &Dissection) -> Decision {
-        self.work_out(frame).decision
+        self.decision(&self.flow(frame))
     }
 
     /// Chooses the source port of a frame and explains the choice. With `qp-bins`, frames without a
     /// queue pair have no bin and use the whole range.
     #[must_use]
     pub fn explain(&self, frame: &Dissection) -> Explanation {
-        self.work_out(frame)
+        let flow = self.flow(frame);
+        self.explanation(&flow, None)
     }
 
-    /// The common implementation. It is inlined so that the compiler removes what
-    /// [`Entropy::decide`] does not need.
-    #[inline(always)]
-    fn work_out(&self, frame: &Dissection) -> Explanation {
-        let (key, reason, hash) = Key::of(frame, self.policy, self.seed);
-        let (source_port, bin) = match (self.policy, reason) {
-            (Policy::FiveTuple, _) => (kernel_port(hash, self.netdev_range), None),
-            (Policy::QpBins, Reason::Roce) => {
-                let bin = choose(hash, usize::from(self.bins.get())) as u16;
-                (bin_port(bin, self.bins, self.range), Some(bin))
-            }
-            (Policy::QpHash | Policy::QpBins, _) => {
-                (self.range.min() + choose(hash, usize::from(self.range.ports())) as u16, None)
-            }
-        };
-        let decision = Decision { source_port, hash, bin };
+    /// Explains why frames of a flow have the source port that was chosen; `None` if no path could be
+    /// chosen.
+    #[inline]
+    #[must_use]
+    pub fn explanation(&self, flow: &Flow, source_port: Option<u16>) -> Explanation {
+        let Flow { key, reason, .. } = *flow;
+        let decision = self.decision(flow);
+        let source_port = source_port.unwrap_or(decision.source_port);
+        let decision = Decision { source_port, ..decision };
         Explanation { policy: self.policy, key, reason, range: self.range(), decision }
     }
+
+    #[inline(always)]
+    fn decision(&self, flow: &Flow) -> Decision {
+        let (source_port, bin) = match self.policy {
+            Policy::FiveTuple => (self.five_tuple().source_port(flow), None),
+            Policy::QpHash => (self.qp_hash().source_port(flow), None),
+            Policy::QpBins => (self.qp_bins().source_port(flow), self.qp_bins().bin(flow)),
+        };
+        Decision { source_port, hash: flow.hash, bin }
+    }
+
+    #[inline(always)]
+    const fn five_tuple(&self) -> FiveTuple {
+        FiveTuple { seed: self.seed, range: self.netdev_range }
+    }
+
+    #[inline(always)]
+    const fn qp_hash(&self) -> QpHash {
+        QpHash { seed: self.seed, range: self.range }
+    }
+
+    #[inline(always)]
+    const fn qp_bins(&self) -> QpBins {
+        QpBins { bins: self.bins, hash: self.qp_hash() }
+    }
 }
 
-/// Maps a hash to a port like `udp_flow_src_port()` (Linux include/net/udp.h). The scaling uses the
-/// upper 16 of 32 bits, so the lower ones are mixed in. The last port is never reached.
-#[inline]
-const fn kernel_port(hash: u64, range: SourcePortRange) -> u16 {
-    let mut hash = (hash >> 32) as u32;
-    hash ^= hash << 16;
-    let width = (range.max() - range.min()) as u64;
-    range.min() + ((hash as u64 * width) >> 32) as u16
-}
+/// The policy that the VNI is configured with. A policy with state adds a field to the state.
+impl PathPolicy for Entropy {
+    type State = ();
 
-/// The port of a bin. The first bin has the first port of the range, the last bin the last, and the
-/// others are evenly spaced. The ports therefore differ in high and low bits, whichever a switch
-/// hashes.
-#[inline]
-fn bin_port(bin: u16, bins: Bins, range: SourcePortRange) -> u16 {
-    let steps = u32::from(bins.get() - 1).max(1);
-    let width = u32::from(range.max() - range.min());
-    range.min() + (u32::from(bin) * width / steps) as u16
+    #[inline(always)]
+    fn flow(&self, frame: &Dissection) -> Flow {
+        Flow::of(frame, self.policy, self.seed)
+    }
+
+    #[inline(always)]
+    fn choose<'g>(&self, flow: &Flow, to: &Remote<'g>, (): &mut ()) -> Option<Choice<'g>> {
+        match self.policy {
+            Policy::FiveTuple => self.five_tuple().choose(flow, to, &mut ()),
+            Policy::QpHash => self.qp_hash().choose(flow, to, &mut ()),
+            Policy::QpBins => self.qp_bins().choose(flow, to, &mut ()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -177,62 +196,6 @@ mod tests {
 
     fn range(min: u16, max: u16) -> SourcePortRange {
         SourcePortRange::try_from((min, max)).unwrap()
-    }
-
-    #[test]
-    fn kernel_port_never_reaches_the_last_port() {
-        for (min, max) in [(1, 4), (32768, 60999), (65000, 65535), (1, 65535)] {
-            let mut reached = vec![false; 65536];
-            for high in 0..=0xffff_u64 {
-                for low in [0, 0x8000, 0xffff] {
-                    reached[usize::from(kernel_port(
-                        high << 48 | low << 32 | 0xffff_ffff,
-                        range(min, max),
-                    ))] = true;
-                }
-            }
-            for port in 0..=u16::MAX {
-                assert_eq!(
-                    reached[usize::from(port)],
-                    (min..max).contains(&port),
-                    "{port} of {min}-{max}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn kernel_port_of_known_hashes() {
-        // ((h ^ h << 16) · (60999 − 32768)) >> 32, computed by hand.
-        for (hash, port) in [
-            (0, 32768),
-            (1, 32768),
-            (0x0001_0000, 32768),
-            (0x0000_8000, 46883),
-            (0xffff_0000, 60998),
-        ] {
-            assert_eq!(kernel_port(hash << 32, SourcePortRange::KERNEL_DEFAULT), port, "{hash:#x}");
-        }
-        assert_eq!(kernel_port(u64::MAX, range(9, 9)), 9);
-    }
-
-    #[test]
-    fn bin_ports_are_spread_over_the_whole_range() {
-        let ports = |bins: u16, range| {
-            let bins = Bins::try_from(bins).unwrap();
-            (0..bins.get()).map(|bin| bin_port(bin, bins, range)).collect::<Vec<_>>()
-        };
-        assert_eq!(ports(4, SourcePortRange::DEFAULT), [49152, 54613, 60074, 65535]);
-        assert_eq!(ports(1, SourcePortRange::DEFAULT), [49152]);
-        assert_eq!(ports(2, range(7, 8)), [7, 8]);
-        assert_eq!(ports(3, range(7, 10)), [7, 8, 10]);
-        for (bins, range) in
-            [(65535, range(1, 65535)), (1000, range(2000, 3000)), (64, range(5, 68))]
-        {
-            let ports = ports(bins, range);
-            assert!(ports.windows(2).all(|pair| pair[0] < pair[1]), "{bins} bins of {range}");
-            assert_eq!((ports.first(), ports.last()), (Some(&range.min()), Some(&range.max())));
-        }
     }
 
     #[test]

@@ -1,19 +1,29 @@
-//! Flow keys, queue pairs and policies for the outer UDP source port.
+//! The choice of a frame's path through the underlay: its outer UDP source port and its next hop.
 //!
-//! [`Entropy::decide`] maps a dissected inner frame to the outer source port, by the VNI's
-//! [`Policy`]. [`path_hash`] and [`choose`] then map the outer addresses and ports to one of the
-//! leaf's next hops.
+//! - `key`: the fields of an inner frame that identify its flow
+//! - `choice`: [`PathPolicy`], the interface of all policies
+//! - `stateless`: the policies `five-tuple`, `qp-hash` and `qp-bins`
+//! - `decide`: the policy of a VNI, by its settings
+//! - [`group`], [`placement`]: the next hops of a remote VTEP, and the buckets that each of them has
+//! - [`hash`]: the hash of all decisions
 
+mod choice;
 mod decide;
+pub mod group;
 pub mod hash;
 mod key;
 mod path_hash;
+pub mod placement;
 mod policy;
 mod range;
+mod stateless;
 
+pub use choice::{Choice, Flow, PathPolicy, Remote};
 pub use decide::{Decision, Entropy, Explanation, Settings, SettingsError};
+pub use group::{BUCKETS, NextHop, Paths, Rebalance, bucket};
 pub use hash::choose;
 pub use key::{Key, Reason};
 pub use path_hash::path_hash;
 pub use policy::{Bins, BinsError, Policy, UnknownPolicy};
 pub use range::{RangeError, SourcePortRange};
+pub use stateless::{FiveTuple, QpBins, QpHash};

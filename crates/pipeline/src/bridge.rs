@@ -23,7 +23,10 @@ use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::decap_cache::DecapCache;
 use crate::decapsulate::{segments, station};
+use crate::explain::Step;
 use crate::lookup::Decision;
+use crate::policies::Policies;
+use crate::run::{Output, Run};
 
 /// Aged stations are removed only when a limit is reached, and at most this often. Until then,
 /// lookups ignore them.
@@ -147,6 +150,25 @@ impl Bridge {
             }
         }
         Self { ports, segments, limits, all: Arc::default(), start: None, now: 0, swept: 0 }
+    }
+
+    /// A bridge without limits, with ports of these VNIs and these stations, to explain a frame.
+    pub(crate) fn with_stations(vnis: impl Iterator<Item = Vni>, stations: &[Station]) -> Self {
+        let terms = |vni| AccessTerms {
+            vni,
+            local: Ipv4Addr::UNSPECIFIED,
+            destination_port: 0,
+            stations: usize::MAX,
+            ageing: None,
+        };
+        let limits = BridgeLimits { total: usize::MAX, moves: u32::MAX };
+        let mut bridge = Self::new(vnis.map(terms).collect(), limits);
+        for Segment { vni, stations: known, .. } in &mut bridge.segments {
+            let own = stations.iter().filter(|station| station.vni == *vni);
+            let heard = |place| Heard { place, last: 0, moving: 0, moves: 0 };
+            known.extend(own.map(|station| (station.mac, heard(station.place))));
+        }
+        bridge
     }
 
     /// Shares the limit of stations with other bridges. Must be called before anything is learned.
@@ -334,11 +356,27 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
+        let mut own = std::mem::take(&mut self.policies);
+        let policies = &mut own;
+        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
+        let next = self.switch_frames(from, port, &mut run);
+        self.policies = own;
+        next
+    }
+
+    /// Forwards frames of the batch until a part is full, and returns where to continue.
+    pub(crate) fn switch_frames<P: Policies, O: Output>(
+        &mut self,
+        from: Cursor,
+        port: u16,
+        run: &mut Run<'_, '_, P, O>,
+    ) -> Option<Cursor> {
+        let (batch, snapshot) = (run.batch, run.snapshot);
         if from == Cursor::default() {
             self.counters.bridge_received.add(batch.len() as u64);
         }
         let mut bridge = self.bridge.take()?;
-        bridge.set_time(now);
+        bridge.set_time(run.now);
         let terms = bridge.ports.get(usize::from(port)).copied();
         let table = terms.and_then(|t| snapshot.terminate(t.local, t.destination_port, t.vni));
         let (mut segment, mut next) = (from.segment, None);
@@ -347,15 +385,18 @@ impl Pipeline {
             let received = (at, frame, port);
             let switched = match table {
                 Some(table) => self
-                    .switch_one(&mut bridge, batch, received, table, (snapshot, now), out)
+                    .switch_one(&mut bridge, received, table, run)
                     .map_err(|reason| (reason, table.slot.get())),
                 None => Err((DropReason::UnknownVni, 0)),
             };
             match switched {
                 Ok(rest) => next = rest,
-                Err((reason, slot)) => self.drop_rest(at, reason, slot),
+                Err((reason, slot)) => {
+                    run.out.record(|| Step::Dropped(reason));
+                    self.drop_rest(at, reason, slot);
+                }
             }
-            if next.is_none() && out.is_part() && (index as usize) + 1 < batch.len() {
+            if next.is_none() && run.out.frames().is_part() && (index as usize) + 1 < batch.len() {
                 next = Some(Cursor::at(index + 1));
             }
             if next.is_some() {
@@ -367,14 +408,12 @@ impl Pipeline {
     }
 
     /// Forwards one frame. An error applies to the whole frame, or to the rest of it.
-    fn switch_one(
+    pub(crate) fn switch_one<P: Policies, O: Output>(
         &mut self,
         bridge: &mut Bridge,
-        batch: &Batch<'_>,
         (at, frame, port): (Cursor, &Frame<'_>, u16),
         table: &VniTable,
-        (snapshot, now): (&Snapshot, Instant),
-        out: &mut TxBatch,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Result<Option<Cursor>, DropReason> {
         if frame.data.is_empty() {
             return Err(DropReason::ReceiveUnreadable);
@@ -389,7 +428,9 @@ impl Pipeline {
         if at.segment == 0 {
             bridge.learn(table, source, Place::Port(port), &self.counters)?;
         }
-        let (ports, remotes): (&[u16], &[VtepIndex]) = match &bridge.way(table, to, snapshot) {
+        let way = bridge.way(table, to, run.snapshot);
+        run.out.record(|| Step::addressed(table, to, way == Way::Flood));
+        let (ports, remotes): (&[u16], &[VtepIndex]) = match &way {
             Way::To(Place::Port(other)) if *other == port => return Err(DropReason::SamePort),
             Way::To(Place::Port(other)) => (&[*other], &[]),
             Way::To(Place::Vtep(vtep, _)) => (&[], &[*vtep]),
@@ -406,8 +447,10 @@ impl Pipeline {
         }
         // Access ports get the frame whole, together with its first segment for the VTEPs.
         for other in others().filter(|_| at.segment == 0) {
-            match local(at.frame, frame, dissection, (*other, slot)) {
-                Ok(transmit) => out.push(transmit),
+            let sent = local(at.frame, frame, dissection, (*other, slot));
+            run.out.record(|| Step::Port(*other));
+            match sent {
+                Ok(transmit) => run.out.frames().push(transmit),
                 Err(reason) => self.counters.drop_frames(reason, slot, 1),
             }
         }
@@ -416,7 +459,7 @@ impl Pipeline {
         }
         let flooded = ports.len() + remotes.len() > 1;
         let plan = Decision::to(frame, dissection, table, remotes, flooded);
-        self.tunnel(batch, at, &plan, snapshot, now, out)
+        self.tunnel(at, &plan, run)
     }
 }
 

@@ -157,18 +157,30 @@ pub const PATHS: u16 = 1024;
 /// Number of remote VTEPs with separate counters. All others have none.
 pub const PEERS: usize = 4096;
 
+fn zeros<T: Default>(n: usize) -> Box<[T]> {
+    (0..n).map(|_| T::default()).collect()
+}
+
 impl Counters {
     /// Counters with all values zero.
     #[must_use]
     pub fn new() -> Self {
-        fn zeros<T: Default>(n: usize) -> Box<[T]> {
-            (0..n).map(|_| T::default()).collect()
-        }
         Self {
             vnis: zeros(usize::from(tables::Slot::MAX) + 1),
             paths: zeros(usize::from(PATHS)),
             peers: zeros(PEERS),
             drops: zeros(DropReason::ALL.len()),
+            ..Self::none()
+        }
+    }
+
+    /// Counters without those for single VNIs, next hops, VTEPs and drop reasons.
+    pub(crate) fn none() -> Self {
+        Self {
+            vnis: Box::default(),
+            paths: Box::default(),
+            peers: Box::default(),
+            drops: Box::default(),
             underlay_received: Counter::default(),
             bridge_received: Counter::default(),
             copies: Counter::default(),

@@ -1,6 +1,7 @@
 //! Remembers known pairs of remote VTEP and VNI. A frame from a known pair that needs no change is
 //! delivered after one comparison. All other frames take the full path of
-//! [`Pipeline::decapsulate`](crate::Pipeline).
+//! [`Pipeline::decapsulate`](crate::Pipeline). An entry holds until the settings of a VNI, the set of
+//! VTEPs or the leaf's own addresses change.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +21,8 @@ const HEADERS: usize = 8 + ETHERNET + 20;
 /// A remote VTEP, and what the tables hold about the VNI that it sends to.
 #[derive(Debug, Clone, Copy)]
 struct Sender {
-    snapshot: u64,
+    /// [`Snapshot::reception_version`].
+    version: u64,
     /// The vxlan netdev's own MAC address; `u64::MAX` if it has none.
     own: u64,
     source: Ipv4Addr,
@@ -32,9 +34,9 @@ struct Sender {
 }
 
 impl Sender {
-    /// An unused entry. No snapshot has this identity.
+    /// An unused entry. No snapshot has this version.
     const NONE: Self = Self {
-        snapshot: u64::MAX,
+        version: u64::MAX,
         own: 0,
         source: Ipv4Addr::UNSPECIFIED,
         destination: Ipv4Addr::UNSPECIFIED,
@@ -82,7 +84,7 @@ impl DecapCache {
         };
         let vni = u32::from_be_bytes([0, v0, v1, v2]);
         let Some(known) = self.0.get(place(outer.source, vni)) else { return false };
-        if known.snapshot != snapshot.identity()
+        if known.version != snapshot.reception_version()
             || known.source != outer.source
             || known.destination != outer.destination
             || (known.vni, known.port) != (vni, outer.port)
@@ -159,7 +161,7 @@ impl DecapCache {
         let own = table.mac.map_or(u64::MAX, |mac| number(mac.0));
         if let Some(place) = self.0.get_mut(place(source, vni.get())) {
             *place = Sender {
-                snapshot: of.identity(),
+                version: of.reception_version(),
                 own,
                 source,
                 destination,
@@ -169,5 +171,53 @@ impl DecapCache {
                 slot,
             };
         }
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use frame::TxBatch;
+    use tables::{Fdb, SnapshotBuilder, Ttl, Vtep};
+
+    use super::common::{Leaf, SLOT, carried, roce};
+    use super::*;
+
+    /// A sender stays known until what its frames' reception depends on changes.
+    #[test]
+    fn a_sender_stays_known_while_addresses_are_learned() {
+        let packet = carried(&[roce(1, 1)], 0).remove(0);
+        let outer = Outer::parse(&packet.frame()).unwrap();
+        let (mut hosts, mut out) = (HostDelivery::default(), TxBatch::new());
+        let mut cache = DecapCache::default();
+        let first = Leaf::two().snapshot();
+        let table = first.vni(SLOT).unwrap();
+        cache.remember(&outer, (table, VtepIndex(0)), &first);
+        let mut knows = |snapshot: &Snapshot| {
+            let received = (0, packet.data.len(), &packet.data[42..]);
+            cache.pass(received, &outer, snapshot, (&mut hosts, &mut out))
+        };
+        assert!(knows(&first));
+        let with = |change: &dyn Fn(&mut VniTable)| {
+            let mut builder = SnapshotBuilder::after(&first);
+            let mut table = VniTable::clone(table);
+            change(&mut table);
+            builder.vni(Arc::new(table));
+            builder.build()
+        };
+        assert!(knows(&with(&|table| table.fdb = Fdb::default())));
+        assert!(knows(&with(&|table| table.flood.clear())));
+        assert!(!knows(&with(&|table| table.tunnel.ttl = Ttl::Fixed(3))));
+        assert!(!knows(&with(&|table| table.mac = None)));
+        let mut builder = SnapshotBuilder::after(&first);
+        let address = Ipv4Addr::new(10, 0, 0, 77);
+        builder.vtep(VtepIndex(9), Vtep { address, paths: Arc::default() });
+        assert!(!knows(&builder.build()), "the set of VTEPs");
+        assert!(knows(&first));
     }
 }

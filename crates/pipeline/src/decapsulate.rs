@@ -23,7 +23,10 @@ use crate::bridge::{Place, Way};
 use crate::csum_offload::{Completed, is_sctp};
 use crate::cursor::Cursor;
 use crate::encapsulate::TPID;
+use crate::explain::Step;
+use crate::explain_received::Arrival;
 use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
+use crate::run::Output;
 
 /// Length of the 802.1ad tag that numbers the VNI on the bridge punt pair.
 pub const TAG_LENGTH: usize = 4;
@@ -78,11 +81,7 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
-        self.learner.set_time(now);
-        self.host_delivery.set_time(now);
-        if let Some(bridge) = &mut self.bridge {
-            bridge.set_time(now);
-        }
+        self.set_time(now);
         if from == Cursor::default() {
             self.counters.underlay_received.add(batch.len() as u64);
         }
@@ -105,12 +104,21 @@ impl Pipeline {
         None
     }
 
-    fn decapsulate_frames(
+    /// Sets the time of a batch.
+    pub(crate) fn set_time(&mut self, now: Instant) {
+        self.learner.set_time(now);
+        self.host_delivery.set_time(now);
+        if let Some(bridge) = &mut self.bridge {
+            bridge.set_time(now);
+        }
+    }
+
+    pub(crate) fn decapsulate_frames<O: Output>(
         &mut self,
         frames: &[Frame<'_>],
         first: u32,
         snapshot: &Snapshot,
-        out: &mut TxBatch,
+        out: &mut O,
     ) {
         for (frame, index) in frames.iter().zip(first..) {
             let received = Outer::parse(frame).and_then(|outer| {
@@ -121,6 +129,7 @@ impl Pipeline {
             let (outer, pieces) = match received {
                 Ok(received) => received,
                 Err(reason) => {
+                    out.record(|| Step::Dropped(reason));
                     self.counters.drop_frames(reason, 0, 1);
                     continue;
                 }
@@ -140,7 +149,7 @@ impl Pipeline {
                         (index, piece.end, packet),
                         &outer,
                         snapshot,
-                        (&mut self.host_delivery, out),
+                        (&mut self.host_delivery, out.frames()),
                     )
                 {
                     continue;
@@ -149,6 +158,7 @@ impl Pipeline {
                 if let Err((reason, slot)) =
                     self.decapsulate_piece(received, &outer, pieces.offload, snapshot, out)
                 {
+                    out.record(|| Step::Dropped(reason));
                     self.counters.drop_frames(reason, slot, 1);
                 }
             }
@@ -157,13 +167,13 @@ impl Pipeline {
 
     /// Decapsulates one VXLAN header and the inner frame behind it.
     #[inline(never)]
-    fn decapsulate_piece(
+    fn decapsulate_piece<O: Output>(
         &mut self,
         (index, frame, piece): (u32, &Frame<'_>, Range<usize>),
         outer: &Outer,
         offload: Offload,
         snapshot: &Snapshot,
-        out: &mut TxBatch,
+        out: &mut O,
     ) -> Result<(), (DropReason, u16)> {
         let data = frame.data.get(piece.clone()).ok_or((DropReason::Truncated, 0))?;
         let (vni, inner) = vxlan(data).map_err(|reason| (reason, 0))?;
@@ -184,10 +194,13 @@ impl Pipeline {
             self.decap_cache.remember(outer, (table, vtep), snapshot);
         }
         let source = station(inner, table).map_err(whole)?;
+        out.record(|| Step::Arrival(Arrival::stations(inner)));
         if let Some(learning) = &table.learning {
             let limited = &self.counters.learn_limited;
             let heard = (source, outer.source);
-            self.learner.hear(heard, (table, learning), snapshot, limited).map_err(whole)?;
+            let record = |heard| out.record(|| Step::Arrival(Arrival::Heard(heard)));
+            let learned = self.learner.hear(heard, (table, learning), snapshot, limited, record);
+            learned.map_err(whole)?;
         }
         let received = (index, piece.end, vtep.map(|index| (index.0, outer.source)));
         let Some(bridge) = &mut self.bridge else {
@@ -277,19 +290,20 @@ pub(crate) fn congestion(outer_tos: u8, inner: &[u8]) -> Result<Option<Egress>, 
 
 /// Builds the frame for the bridge punt pair (with a tag), a host port or an access port. `index`
 /// is the received frame, `end` the end of the inner frame in it, and `vtep` the sender.
-fn inside(
+fn inside<O: Output>(
     inner: &[u8],
     (index, end, vtep): (u32, usize, Option<(u32, Ipv4Addr)>),
     table: &VniTable,
     to: Destination,
     (outer_tos, offload): (u8, Offload),
-    out: &mut TxBatch,
+    out: &mut O,
 ) -> Result<(), DropReason> {
     let dissection = wire::dissect(inner);
     let dissection = dissection.as_ref().ok_or(DropReason::InnerTruncated)?;
     let l3 = usize::from(dissection.l3_offset);
     // The head holds the inner headers up to the last modified byte, or up to the tag.
-    let (mut copied, codepoint) = match congestion(outer_tos, inner)? {
+    let ecn = congestion(outer_tos, inner)?;
+    let (mut copied, codepoint) = match ecn {
         Some(Egress::Set(codepoint)) => match dissection.network {
             Network::Ipv6(_) => (l3 + 40, Some(codepoint)),
             _ => (l3 + 20, Some(codepoint)),
@@ -310,7 +324,7 @@ fn inside(
     let body = Payload::Received { frame: index, range: start as u32..end as u32 };
     let segments = offload.gso.map_or(Ok(1), |gso| segments(inner, dissection, gso))?;
     // Written in place, because moving a whole `TxFrame` is expensive.
-    let written = out.append(to, table.slot.get(), body, offload).and_then(|transmit| {
+    let written = out.frames().append(to, table.slot.get(), body, offload).and_then(|transmit| {
         transmit.segments = segments;
         transmit.vtep = vtep;
         let fits = transmit.extend_head(addresses)
@@ -328,9 +342,10 @@ fn inside(
         fits.then_some(())
     });
     if written.is_none() {
-        out.pop();
+        out.frames().pop();
         return Err(DropReason::TooBig);
     }
+    out.record(|| Step::Arrival(Arrival::Delivered { to, ecn }));
     Ok(())
 }
 

@@ -1,18 +1,23 @@
 //! Remembers decisions about RoCE flows. A later frame of a known flow costs a comparison, a copy
 //! of the flow's outer headers and five patched words. See docs/adr/0012-remembered-flows.md.
 //!
-//! The key holds everything that the decision depends on: VNI, MAC addresses, the IPv4 header
-//! without length, identification and checksum, UDP ports, queue pair, and the snapshot. Any other
-//! frame takes the full path of [`Pipeline::encapsulate`](crate::Pipeline), and the result is
-//! remembered. This applies only if the result is a single frame to a known VTEP with a resolved
-//! next hop.
+//! The key holds everything of the frame that the decision depends on: VNI, MAC addresses, the IPv4
+//! header without length, identification and checksum, UDP ports, and queue pair. Any other frame
+//! takes the full path of [`Pipeline::encapsulate`](crate::Pipeline), and the result is remembered.
+//! This applies only if the result is a single frame to a known VTEP with a resolved next hop, and
+//! if the policy allows it.
+//!
+//! Of the tables, the decision depends on the FDB entry of the destination and on the versions of
+//! the VNI's settings, of the next-hop group and of the policy. After each new snapshot, the first
+//! frame of a flow compares these ([`EncapCache::confirm`]). The frames after it compare one number,
+//! the epoch.
 
 use std::net::Ipv4Addr;
 
 use frame::{Checksum, Destination, Frame, Offload, Payload, TxBatch, TxFrame};
-use tables::Snapshot;
+use tables::{Snapshot, VniTable, VtepIndex};
 use wire::checksum::Sum;
-use wire::{Dissection, Network};
+use wire::{Dissection, MacAddr, Network};
 
 use crate::encapsulate::TPID;
 use crate::outer::{OVERHEAD, UDP_AT, UDP_CHECKSUM};
@@ -22,14 +27,35 @@ pub(crate) const HEADERS: usize = 14 + 20 + 8 + 12;
 const SETS: usize = 2048;
 /// Flows per cache set. A direct-mapped cache would evict too many flows.
 const WAYS: usize = 2;
-/// Identity of the snapshot in an unused entry. No snapshot has it.
-const NOBODY: u64 = u64::MAX;
+/// The epoch of an unused entry. No epoch has this number.
+const NEVER: u64 = u64::MAX;
 
-/// The bytes of a frame on which the decision depends, and the snapshot's identity.
+/// The bytes of a frame on which the decision depends, and the epoch in which it is known to hold.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
     words: [u64; 5],
-    snapshot: u64,
+    epoch: u64,
+}
+
+/// The versions of what the decision about a flow depends on, apart from the FDB entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Versions {
+    settings: u64,
+    group: u64,
+    policy: u64,
+}
+
+impl Versions {
+    /// The current versions for a VNI and a VTEP.
+    pub(crate) fn of(
+        vni: &VniTable,
+        vtep: VtepIndex,
+        snapshot: &Snapshot,
+        policy: u64,
+    ) -> Option<Self> {
+        let group = snapshot.vtep(vtep)?.paths.version();
+        Some(Self { settings: snapshot.settings_version(vni.slot), group, policy })
+    }
 }
 
 /// The decision about a flow, in two cache lines.
@@ -59,6 +85,12 @@ struct Flow {
 pub(crate) struct EncapCache {
     /// Empty until the first flow is remembered.
     sets: Box<[[Flow; WAYS]]>,
+    /// The versions of the flows in `sets`, apart from them to save cache lines.
+    versions: Box<[[Versions; WAYS]]>,
+    /// The number of the epoch: the time since the snapshot or the policies' version last changed.
+    epoch: u64,
+    /// The snapshot's identity and the policies' version in this epoch.
+    current: (u64, u64),
 }
 
 fn word(headers: &[u8; HEADERS], at: usize) -> u64 {
@@ -82,7 +114,7 @@ impl Key {
     /// The key of a frame whose lengths fit a RoCE frame over IPv4. Other frames can have such a
     /// key too, but it is never remembered for them; see [`Self::is_of`].
     #[inline(always)]
-    pub(crate) fn of(frame: &Frame<'_>, snapshot: &Snapshot) -> Option<Self> {
+    pub(crate) fn of(frame: &Frame<'_>, epoch: u64) -> Option<Self> {
         let finished = frame.offload.gso.is_none()
             && !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let tag = frame.vlan.filter(|tag| tag.tpid == TPID && finished)?;
@@ -98,7 +130,7 @@ impl Key {
             word(headers, 26),
             u64::from(half(headers, 46) & 0xffff_ff00) | u64::from(tag.tci & 0x0fff) << 32,
         ];
-        Some(Self { words, snapshot: snapshot.identity() })
+        Some(Self { words, epoch })
     }
 
     /// Whether the key of a frame with this dissection may be remembered: a complete RoCE frame
@@ -115,11 +147,18 @@ impl Key {
         (last >> 32) as u16
     }
 
+    /// The destination MAC address of the frame.
+    const fn destination(&self) -> MacAddr {
+        let [first, ..] = self.words;
+        let [a, b, c, d, e, f, ..] = first.to_le_bytes();
+        MacAddr([a, b, c, d, e, f])
+    }
+
     /// Compares in registers. `==` on arrays would go through memory.
     #[inline(always)]
     fn is(&self, other: &Self) -> bool {
         let ([a, b, c, d, e], [f, g, h, i, j]) = (self.words, other.words);
-        (a ^ f) | (b ^ g) | (c ^ h) | (d ^ i) | (e ^ j) | (self.snapshot ^ other.snapshot) == 0
+        (a ^ f) | (b ^ g) | (c ^ h) | (d ^ i) | (e ^ j) | (self.epoch ^ other.epoch) == 0
     }
 
     #[inline(always)]
@@ -133,7 +172,7 @@ impl Key {
 
 impl Flow {
     const NONE: Self = Self {
-        key: Key { words: [0; 5], snapshot: NOBODY },
+        key: Key { words: [0; 5], epoch: NEVER },
         ifindex: 0,
         vtep: 0,
         remote: Ipv4Addr::UNSPECIFIED,
@@ -230,27 +269,90 @@ impl EncapCache {
         true
     }
 
+    /// The epoch of a batch. It is a new one if the snapshot or the policies' version has changed
+    /// since the last batch.
+    #[inline]
+    pub(crate) fn epoch(&mut self, snapshot: &Snapshot, policies: u64) -> u64 {
+        let current = (snapshot.identity(), policies);
+        if self.current != current {
+            self.current = current;
+            self.epoch += 1;
+        }
+        self.epoch
+    }
+
+    /// Whether the flow is known from an earlier epoch, and nothing that its decision depends on has
+    /// changed since. It then belongs to this epoch.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn confirm(&mut self, key: &Key, snapshot: &Snapshot, policies: u64) -> bool {
+        let set = key.set();
+        let Some((flows, versions)) = self.sets.get_mut(set).zip(self.versions.get(set)) else {
+            return false;
+        };
+        let earlier = |flow: &Flow| flow.key.words == key.words && flow.key.epoch != key.epoch;
+        let Some((flow, versions)) = flows.iter_mut().zip(versions).find(|(flow, _)| earlier(flow))
+        else {
+            return false;
+        };
+        let Some(vni) = snapshot.vni(key.slot()) else { return false };
+        let vtep = VtepIndex(flow.vtep);
+        let holds = vni.fdb.get(&key.destination()) == Some(&vtep)
+            && snapshot.vtep(vtep).is_some_and(|vtep| vtep.address == flow.remote)
+            && Versions::of(vni, vtep, snapshot, policies) == Some(*versions);
+        if holds {
+            flow.key.epoch = key.epoch;
+        }
+        holds
+    }
+
+    /// As [`Self::send`], for a flow that [`Self::confirm`] has found.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_confirmed(
+        &self,
+        key: &Key,
+        received: (u32, &Frame<'_>),
+        identification: &mut u16,
+        out: &mut TxBatch,
+    ) -> bool {
+        self.send(key, received, identification, out)
+    }
+
     /// Remembers the flow of a frame. `sent` must be the only result of its encapsulation.
-    pub(crate) fn remember(&mut self, key: Key, dissection: &Dissection, sent: &TxFrame) {
+    pub(crate) fn remember(
+        &mut self,
+        (key, versions): (Key, Versions),
+        dissection: &Dissection,
+        sent: &TxFrame,
+    ) {
         if !Key::is_of(dissection) {
             return;
         }
         if self.sets.is_empty() {
             // Allocated once per worker.
             self.sets = vec![[Flow::NONE; WAYS]; SETS].into();
+            self.versions = vec![[Versions::default(); WAYS]; SETS].into();
         }
-        let Some(set) = self.sets.get_mut(key.set()) else { return };
+        let Some((set, of)) = self.sets.get_mut(key.set()).zip(self.versions.get_mut(key.set()))
+        else {
+            return;
+        };
         let identification = sent.head().get(19).map_or(0, |low| usize::from(*low));
-        let free = |known: &Flow| known.key.snapshot != key.snapshot || known.key.is(&key);
-        let place = match set.iter().position(free) {
+        let own = set.iter().position(|known| known.key.words == key.words);
+        // A flow that was not used in this epoch may be gone.
+        let idle = || set.iter().position(|known| known.key.epoch != key.epoch);
+        let place = match own.or_else(idle) {
             Some(place) => place,
             // Only some frames evict another flow. With too many flows, writing entries would cost
             // more than it saves.
             None if identification % 16 < WAYS => identification % 16,
             None => return,
         };
-        if let (Some(place), Some(flow)) = (set.get_mut(place), Flow::of(key, sent)) {
-            *place = flow;
+        if let (Some(place), Some(of), Some(flow)) =
+            (set.get_mut(place), of.get_mut(place), Flow::of(key, sent))
+        {
+            (*place, *of) = (flow, versions);
         }
     }
 }

@@ -5,14 +5,18 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, Payload, TxBatch};
+use path::Flow;
 use tables::{Snapshot, Tunnel, VtepIndex};
 
 use crate::Pipeline;
 use crate::cursor::Cursor;
-use crate::encap_cache::{HEADERS, Key};
+use crate::encap_cache::{HEADERS, Key, Versions};
+use crate::explain::Step;
 use crate::gso::Segmenter;
 use crate::lookup::{Decision, L3_OVERHEAD, Path, uplink};
 use crate::outer::{Inherited, Outer, UDP_AT, UDP_CHECKSUM};
+use crate::policies::Policies;
+use crate::run::{Output, Run};
 
 pub use crate::outer::OVERHEAD;
 
@@ -29,7 +33,7 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut next = self.encapsulate_part(batch, Cursor::default(), snapshot, now, out);
+        let mut next = Some(Cursor::default());
         while let Some(from) = next {
             next = self.encapsulate_part(batch, from, snapshot, now, out);
         }
@@ -46,24 +50,63 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) -> Option<Cursor> {
+        let mut own = std::mem::take(&mut self.policies);
+        let policies = &mut own;
+        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
+        let next = self.encapsulate_frames(from, &mut run);
+        self.policies = own;
+        next
+    }
+
+    /// As [`Self::encapsulate`], with policies that are not those of the snapshot.
+    pub fn encapsulate_by<P: Policies>(
+        &mut self,
+        policies: &mut P,
+        batch: &Batch<'_>,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut TxBatch,
+    ) {
+        let mut run = Run { batch, snapshot, now, policies, out, is_cacheable: false };
+        let mut next = Some(Cursor::default());
+        while let Some(from) = next {
+            next = self.encapsulate_frames(from, &mut run);
+        }
+    }
+
+    /// Encapsulates frames of the batch until a part is full, and returns where to continue.
+    pub(crate) fn encapsulate_frames<P: Policies, O: Output>(
+        &mut self,
+        from: Cursor,
+        run: &mut Run<'_, '_, P, O>,
+    ) -> Option<Cursor> {
+        let batch = run.batch;
         if from == Cursor::default() {
             self.begin(batch);
         }
+        let epoch = self.encap_cache.epoch(run.snapshot, run.policies.version());
         let mut segment = from.segment;
         for (frame, index) in batch.frames_from(from.frame).iter().zip(from.frame..) {
-            let known = Key::of(frame, snapshot).is_some_and(|key| {
-                self.encap_cache.send(&key, (index, frame), &mut self.identification, out)
+            let known = Key::of(frame, epoch).is_some_and(|key| {
+                let (received, identification) = ((index, frame), &mut self.identification);
+                let out = run.out.frames();
+                self.encap_cache.send(&key, received, identification, out)
+                    || (self.encap_cache.confirm(&key, run.snapshot, run.policies.version())
+                        && self.encap_cache.send_confirmed(&key, received, identification, out))
             });
             if known {
                 continue;
             }
             let at = Cursor { frame: index, segment: std::mem::take(&mut segment) };
-            match self.encapsulate_one(batch, (at, frame), snapshot, now, out) {
+            match self.encapsulate_one((at, frame), epoch, run) {
                 Ok(None) => {}
                 Ok(next) => return next,
-                Err((reason, slot)) => self.drop_rest(at, reason, slot),
+                Err((reason, slot)) => {
+                    run.out.record(|| Step::Dropped(reason));
+                    self.drop_rest(at, reason, slot);
+                }
             }
-            if out.is_part() && (index as usize) + 1 < batch.len() {
+            if run.out.frames().is_part() && (index as usize) + 1 < batch.len() {
                 return Some(Cursor::at(index + 1));
             }
         }
@@ -90,13 +133,11 @@ impl Pipeline {
     /// and segments are accounted for here. Returns the segment to continue with if `out` is full
     /// before the frame is done.
     #[inline(never)]
-    fn encapsulate_one(
+    fn encapsulate_one<P: Policies, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         (at, frame): (Cursor, &Frame<'_>),
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
+        epoch: u64,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Result<Option<Cursor>, (DropReason, u16)> {
         if frame.data.is_empty() {
             return Err((DropReason::ReceiveUnreadable, 0));
@@ -105,18 +146,20 @@ impl Pipeline {
             Some(tag) if tag.tpid == TPID => tag.tci & 0x0fff,
             _ => 0,
         };
-        let vni = snapshot.vni(slot).ok_or((DropReason::UnknownSlot, 0))?;
+        let vni = run.snapshot.vni(slot).ok_or((DropReason::UnknownSlot, 0))?;
         let whole = |reason| (reason, slot);
         let dissection = wire::dissect(frame.data);
         let dissection = dissection.as_ref().ok_or((DropReason::Truncated, slot))?;
         let plan = Decision::of(frame, dissection, vni).map_err(whole)?;
-        let before = out.len();
-        let rest = self.tunnel(batch, at, &plan, snapshot, now, out).map_err(whole)?;
-        if let (false, 0, [_], Some([sent])) =
-            (plan.flooded, at.segment, plan.remotes, out.get(before..))
-            && let Some(key) = Key::of(frame, snapshot)
+        let before = run.out.frames().len();
+        let rest = self.tunnel(at, &plan, run).map_err(whole)?;
+        if let (false, 0, [remote], Some([sent])) =
+            (plan.flooded, at.segment, plan.remotes, run.out.frames().get(before..))
+            && run.is_cacheable
+            && let Some(key) = Key::of(frame, epoch)
+            && let Some(of) = Versions::of(vni, *remote, run.snapshot, run.policies.version())
         {
-            self.encap_cache.remember(key, dissection, sent);
+            self.encap_cache.remember((key, of), dissection, sent);
         }
         Ok(rest)
     }
@@ -124,69 +167,61 @@ impl Pipeline {
     /// Sends a copy of the frame to each VTEP, in as many pieces as it has. An error applies to the
     /// whole frame. Returns the segment to continue with if `out` is full before the last one.
     #[inline(always)]
-    pub(crate) fn tunnel(
+    pub(crate) fn tunnel<P: Policies, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         at: Cursor,
         plan: &Decision<'_>,
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Result<Option<Cursor>, DropReason> {
+        run.out.record(|| Step::addressed(plan.vni, plan.dissection.destination, plan.flooded));
         if plan.flooded && at.segment == 0 {
             self.counters.vni(plan.vni.slot.get()).inspect(|counters| counters.flooded.add(1));
         }
         if !plan.is_finished() {
-            return self.tunnel_pieces(batch, at, *plan, snapshot, now, out);
+            return self.tunnel_pieces(at, *plan, run);
         }
         // The path of almost all frames, without the code for offloads.
         self.counters.copies.add(plan.remotes.len() as u64 - 1);
         self.inner.clear();
-        let source_port = plan.source_port(None);
-        self.send_copies(batch, plan, (source_port, at.frame, plan.whole()), snapshot, now, out);
+        let flow = plan.flow(run.policies.of(plan.vni).0, None);
+        self.send_copies(plan, &flow, (at, plan.whole()), run);
         Ok(None)
     }
 
     /// As [`Self::tunnel`], for a frame with a checksum or segmentation left to be done.
     #[inline(never)]
-    fn tunnel_pieces(
+    fn tunnel_pieces<P: Policies, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         at: Cursor,
         plan: Decision<'_>,
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Result<Option<Cursor>, DropReason> {
         let segmenter = plan.segmenter()?;
         let (index, first) = (at.frame, at.segment as usize);
         if let Some(segmenter) = segmenter.as_ref().filter(|_| first == 0)
-            && self.send_whole(batch, index, &plan, segmenter, snapshot, out).is_some()
+            && self.send_whole(index, &plan, segmenter, run).is_some()
         {
             return Ok(None);
         }
         let (segments, copies) =
             (segmenter.as_ref().map_or(1, Segmenter::count), plan.remotes.len());
         for segment in first..segments {
-            if segment > first && out.is_part() {
+            if segment > first && run.out.frames().is_part() {
                 return Ok(Some(Cursor { frame: index, segment: segment as u32 }));
             }
             // The first copy of the first segment is the received frame, not an addition to it.
             self.counters.copies.add((copies - usize::from(segment == 0)) as u64);
-            match plan.piece(segmenter.as_ref(), segment, &mut self.inner) {
-                Ok(piece) => {
-                    let source_port = plan.source_port(Some(&piece));
-                    self.send_copies(
-                        batch,
-                        &plan,
-                        (source_port, index, piece.body),
-                        snapshot,
-                        now,
-                        out,
-                    );
-                }
+            let at = Cursor { frame: index, segment: segment as u32 };
+            let piece = plan.piece(segmenter.as_ref(), segment, &mut self.inner);
+            let flow = plan.flow(run.policies.of(plan.vni).0, piece.as_ref().ok());
+            match piece {
+                Ok(piece) => self.send_copies(&plan, &flow, (at, piece.body), run),
                 Err(reason) => {
-                    self.counters.drop_frames(reason, plan.vni.slot.get(), copies as u64)
+                    for remote in plan.remotes {
+                        let to = (segment, *remote);
+                        run.out.record(|| Step::copy(&plan, to, &flow, Err(reason), run.snapshot));
+                    }
+                    self.counters.drop_frames(reason, plan.vni.slot.get(), copies as u64);
                 }
             }
         }
@@ -196,20 +231,21 @@ impl Pipeline {
     /// Sends a TCP super-frame whole to its only VTEP. The program at the uplink must describe the
     /// tunnel to the kernel. `None` if this is not possible; the caller then splits the
     /// super-frame.
-    fn send_whole(
+    fn send_whole<P: Policies, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         index: u32,
         plan: &Decision<'_>,
         segmenter: &Segmenter<'_>,
-        snapshot: &Snapshot,
-        out: &mut TxBatch,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Option<()> {
         let &[remote] = plan.remotes else { return None };
         let (longest, offload) = plan.in_a_tunnel(segmenter)?;
-        let source_port = plan.source_port(None);
-        let Path { hop, remote: address, .. } =
-            Path::of(plan.vni, remote, source_port, longest, snapshot).ok()?;
+        if self.tunnel_uplinks.is_empty() {
+            return None;
+        }
+        let flow = plan.flow(run.policies.of(plan.vni).0, None);
+        let path = Path::of((plan.vni, remote), &flow, longest, run.snapshot, run.policies).ok()?;
+        let (hop, address) = (path.choice.hop, path.remote);
         let resolved = hop.destination_mac.is_some() && !hop.impaired;
         if !resolved || !self.tunnel_uplinks.contains(&hop.ifindex) {
             return None;
@@ -220,17 +256,24 @@ impl Pipeline {
         let ethertype = plan.dissection.ethertype;
         // The head holds the headers that each segment repeats, because the counters need their
         // length.
-        let inner = batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
+        let inner = run.batch.frame(index as usize)?.data.get(..segmenter.header_length())?;
         let body = Payload::Received { frame: index, range: inner.len() as u32..whole.end as u32 };
-        let transmit = out.append(uplink(hop), plan.vni.slot.get(), body, offload)?;
+        let (to, out) = (uplink(hop), run.out.frames());
+        let transmit = out.append(to, plan.vni.slot.get(), body, offload)?;
         (transmit.vtep, transmit.segments) = (Some((remote.0, address)), segments);
         let headers = transmit.append_head()?;
         // The kernel cannot compute an outer checksum for each segment.
         let tunnel = &Tunnel { udp_checksum: false, ..plan.vni.tunnel };
-        let inherited = Inherited::of(tunnel, &plan.inner);
-        let identification = self.identification.wrapping_add(1);
-        Outer { tunnel, hop, remote: address, source_port, l3_length, identification, inherited }
-            .write(headers);
+        Outer {
+            tunnel,
+            hop,
+            remote: address,
+            source_port: path.choice.source_port,
+            l3_length,
+            identification: self.identification.wrapping_add(1),
+            inherited: Inherited::of(tunnel, &plan.inner),
+        }
+        .write(headers);
         // The kernel compares the EtherType with the kind of segmentation
         // (`virtio_net_hdr_match_proto()`, `include/linux/virtio_net.h`). It must be the inner one.
         headers[MACS..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
@@ -245,56 +288,56 @@ impl Pipeline {
 
     /// Sends one piece to each remote VTEP. Its rewritten headers are in `self.inner`.
     #[inline(always)]
-    fn send_copies(
+    fn send_copies<P: Policies, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         plan: &Decision<'_>,
-        (source_port, index, range): (u16, u32, Range<usize>),
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
+        flow: &Flow,
+        (at, range): (Cursor, Range<usize>),
+        run: &mut Run<'_, '_, P, O>,
     ) {
-        let body = (index, range.start as u32..range.end as u32);
+        let body = (at.frame, range.start as u32..range.end as u32);
         for &remote in plan.remotes {
-            if let Err(reason) =
-                self.send_copy(batch, plan, (remote, source_port, &body), snapshot, now, out)
-            {
+            let sent = self.send_copy(plan, flow, (remote, &body), run);
+            let (to, snapshot) = ((at.segment as usize, remote), run.snapshot);
+            run.out.record(|| Step::copy(plan, to, flow, sent, snapshot));
+            if let Err(reason) = sent {
                 self.counters.drop_frames(reason, plan.vni.slot.get(), 1);
             }
         }
     }
 
     #[inline(always)]
-    fn send_copy(
+    fn send_copy<'a, P: Policies, O: Output>(
         &mut self,
-        batch: &Batch<'_>,
         plan: &Decision<'_>,
-        (remote, source_port, (index, range)): (VtepIndex, u16, &(u32, Range<u32>)),
-        snapshot: &Snapshot,
-        now: Instant,
-        out: &mut TxBatch,
-    ) -> Result<(), DropReason> {
+        flow: &Flow,
+        (remote, (index, range)): (VtepIndex, &(u32, Range<u32>)),
+        run: &mut Run<'a, '_, P, O>,
+    ) -> Result<(Path<'a>, Inherited), DropReason> {
         let (vni, inner) = (plan.vni, self.inner.as_slice());
-        let path = Path::of(vni, remote, source_port, inner.len() + range.len(), snapshot)?;
-        let Path { hop, l3_length, .. } = path;
+        let length = inner.len() + range.len();
+        let path = Path::of((vni, remote), flow, length, run.snapshot, run.policies)?;
+        let Path { choice, l3_length, .. } = path;
+        run.is_cacheable = choice.is_cacheable;
         self.identification = self.identification.wrapping_add(1);
+        let inherited = Inherited::of(&vni.tunnel, &plan.inner);
         let outer = Outer {
             tunnel: &vni.tunnel,
-            hop,
+            hop: choice.hop,
             remote: path.remote,
-            source_port,
+            source_port: choice.source_port,
             l3_length,
             identification: self.identification,
-            inherited: Inherited::of(&vni.tunnel, &plan.inner),
+            inherited,
         };
         let mut offload = Offload::default();
         if vni.tunnel.udp_checksum {
             offload.checksum = Checksum::Partial { start: UDP_AT as u16, offset: UDP_CHECKSUM };
         }
-        let to = uplink(hop);
+        let to = uplink(choice.hop);
         let body = Payload::Received { frame: *index, range: range.clone() };
         // Written in place, because moving a whole `TxFrame` is expensive.
-        let Some(transmit) = out.append(to, vni.slot.get(), body, offload) else {
+        let Some(transmit) = run.out.frames().append(to, vni.slot.get(), body, offload) else {
             return Err(DropReason::TooBig);
         };
         transmit.vtep = Some((remote.0, path.remote));
@@ -303,25 +346,25 @@ impl Pipeline {
             outer.write(headers);
             fits = inner.is_empty() || transmit.extend_head(inner);
         }
-        if fits && hop.destination_mac.is_some() {
-            return Ok(());
+        if !fits || choice.hop.destination_mac.is_none() {
+            self.hold_last(fits, (path, remote), run)?;
         }
-        self.hold_last(fits, batch, (path, remote), now, out)
+        Ok((path, inherited))
     }
 
     /// Removes the last frame from `out` and holds it until its next hop is resolved. It is dropped
     /// if its headers did not fit.
     #[cold]
-    fn hold_last(
+    fn hold_last<P: Policies, O: Output>(
         &mut self,
         fits: bool,
-        batch: &Batch<'_>,
         (path, remote): (Path<'_>, VtepIndex),
-        now: Instant,
-        out: &mut TxBatch,
+        run: &mut Run<'_, '_, P, O>,
     ) -> Result<(), DropReason> {
-        let Some(transmit) = out.pop().filter(|_| fits) else { return Err(DropReason::TooBig) };
-        self.unresolved.push(transmit, batch, (&path, remote), now)?;
+        let Some(transmit) = run.out.frames().pop().filter(|_| fits) else {
+            return Err(DropReason::TooBig);
+        };
+        self.unresolved.push(transmit, run.batch, (&path, remote), run.now)?;
         self.counters.held.add(1);
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::encap_cache::EncapCache;
 use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::outer::OVERHEAD;
+use crate::policies::Configured;
 use crate::unresolved::{Adjacency, Unresolved};
 
 /// The forwarding state of one worker. It is the entry point of both directions.
@@ -23,6 +24,8 @@ pub struct Pipeline {
     pub(crate) counters: Arc<Counters>,
     pub(crate) unresolved: Unresolved,
     pub(crate) learner: Learner,
+    /// The path policies of the snapshot.
+    pub(crate) policies: Configured,
     pub(crate) encap_cache: EncapCache,
     pub(crate) decap_cache: DecapCache,
     pub(crate) host_delivery: HostDelivery,
@@ -44,6 +47,7 @@ impl Pipeline {
             counters,
             unresolved: Unresolved::default(),
             learner: Learner::default(),
+            policies: Configured::default(),
             encap_cache: EncapCache::default(),
             decap_cache: DecapCache::default(),
             host_delivery: HostDelivery::default(),

@@ -1,16 +1,25 @@
-//! Explains what encapsulation would do with a frame, by the same code.
+//! Explains what encapsulation does with a frame: it is encapsulated, and the steps are recorded.
 
 use core::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
 
-use frame::{DropReason, Frame};
-use tables::{Slot, Snapshot};
+use frame::{Batch, DropReason, Frame, TxBatch, VlanTag};
+use path::{Choice, Flow};
+use tables::{Slot, Snapshot, VniTable, VtepIndex};
 use wire::{MacAddr, Vni};
 
-use crate::csum_offload::InnerHead;
-use crate::gso::Segmenter;
+use crate::Pipeline;
+use crate::bridge::{Bridge, Place, Station};
+use crate::counters::Counters;
+use crate::cursor::Cursor;
+use crate::encapsulate::TPID;
+use crate::explain_received::Arrival;
 use crate::lookup::{Decision, Path};
 use crate::outer::Inherited;
+use crate::policies::Configured;
+use crate::run::{Output, Run};
 
 /// What would happen to a frame from the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +43,8 @@ pub struct Forwarded {
     pub flooded: bool,
     /// Every copy of every segment, in the order of transmission.
     pub copies: Vec<CopyFate>,
+    /// Numbers of the access ports that get a copy (standalone).
+    pub ports: Vec<u16>,
 }
 
 /// What would happen to one copy.
@@ -72,7 +83,7 @@ pub struct Route {
     pub hash: u64,
     /// Number of available next hops, at least one.
     pub choices: usize,
-    /// The bucket that the hash selects ([`tables::paths::BUCKETS`]); `None` if there is only one
+    /// The bucket that the hash selects ([`path::BUCKETS`]); `None` if there is only one
     /// next hop.
     pub bucket: Option<usize>,
     /// Weight of the next hop, and the sum of all weights.
@@ -89,52 +100,162 @@ pub struct Route {
     pub by_default: bool,
 }
 
-/// Explains what encapsulation would do with a frame from the bridge of the VNI in `slot`.
+/// A step of the datapath on the way of a frame.
+pub(crate) enum Step {
+    /// The whole frame is dropped.
+    Dropped(DropReason),
+    /// The destination is looked up. Copies follow.
+    Addressed(Forwarded),
+    /// A copy to a VTEP is sent, held, or dropped.
+    Copy(CopyFate),
+    /// A copy for an access port.
+    Port(u16),
+    /// A step of decapsulation.
+    Arrival(Arrival),
+}
+
+impl Step {
+    /// The step in which the destination of a frame is looked up.
+    pub(crate) fn addressed(vni: &VniTable, destination: MacAddr, flooded: bool) -> Self {
+        Self::Addressed(Forwarded {
+            vni: vni.tunnel.vni,
+            netdev: vni.netdev.clone(),
+            destination,
+            flooded,
+            copies: Vec::new(),
+            ports: Vec::new(),
+        })
+    }
+
+    /// The step in which a copy is sent.
+    pub(crate) fn copy(
+        plan: &Decision<'_>,
+        (segment, remote): (usize, VtepIndex),
+        flow: &Flow,
+        sent: Result<(Path<'_>, Inherited), DropReason>,
+        snapshot: &Snapshot,
+    ) -> Self {
+        let remote = snapshot.vtep(remote).map(|vtep| vtep.address);
+        let source_port = sent.ok().map(|(path, _)| path.choice.source_port);
+        let entropy = plan.vni.entropy.explanation(flow, source_port);
+        let route = sent.map(|(path, inherited)| Route::of(plan, &path, inherited));
+        Self::Copy(CopyFate { segment, remote, entropy, route })
+    }
+}
+
+/// An output that records the steps of the datapath.
+#[derive(Default)]
+pub(crate) struct Recording {
+    pub(crate) frames: TxBatch,
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Output for Recording {
+    fn frames(&mut self) -> &mut TxBatch {
+        &mut self.frames
+    }
+
+    fn record(&mut self, step: impl FnOnce() -> Step) {
+        self.steps.push(step());
+    }
+}
+
+/// Runs a part of the datapath for one frame and returns the recorded steps.
+pub(crate) fn recorded(
+    frame: Frame<'_>,
+    snapshot: &Snapshot,
+    now: Instant,
+    datapath: impl FnOnce(&mut Run<'_, '_, Configured, Recording>),
+) -> Vec<Step> {
+    let mut batch = Batch::new(1);
+    batch.push(frame);
+    let (mut policies, mut out) = (Configured::default(), Recording::default());
+    datapath(&mut Run {
+        batch: &batch,
+        snapshot,
+        now,
+        policies: &mut policies,
+        out: &mut out,
+        is_cacheable: false,
+    });
+    out.steps
+}
+
+/// A pipeline that counts nothing, to explain one frame.
+pub(crate) fn observer() -> Pipeline {
+    Pipeline::new(Arc::new(Counters::none()))
+}
+
+/// Explains what encapsulation does at the time `now` with a frame from the bridge of the VNI in
+/// `slot`.
 #[must_use]
-pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot) -> Explanation {
-    if frame.data.is_empty() {
-        return Explanation::Dropped(DropReason::ReceiveUnreadable);
-    }
-    let Some(vni) = snapshot.vni(slot.get()) else {
-        return Explanation::Dropped(DropReason::UnknownSlot);
-    };
-    let Some(dissection) = wire::dissect(frame.data) else {
-        return Explanation::Dropped(DropReason::Truncated);
-    };
-    let plan = Decision::of(frame, &dissection, vni).and_then(|plan| Ok((plan.segmenter()?, plan)));
-    let (segmenter, plan) = match plan {
-        Ok(plan) => plan,
-        Err(reason) => return Explanation::Dropped(reason),
-    };
-    let mut inner = InnerHead::default();
-    let mut copies = Vec::new();
-    for segment in 0..segmenter.as_ref().map_or(1, Segmenter::count) {
-        let piece = plan.piece(segmenter.as_ref(), segment, &mut inner);
-        let entropy = plan.explain_source_port(piece.as_ref().ok());
-        let source_port = entropy.decision.source_port;
-        for &remote in plan.remotes {
-            let route = piece.as_ref().map_err(|&reason| reason).and_then(|piece| {
-                let length = inner.as_slice().len() + piece.body.len();
-                let path = Path::of(vni, remote, source_port, length, snapshot)?;
-                Ok(Route::of(&plan, &path, source_port))
-            });
-            let remote = snapshot.vtep(remote).map(|vtep| vtep.address);
-            copies.push(CopyFate { segment, remote, entropy, route });
+pub fn explain(frame: &Frame<'_>, slot: Slot, snapshot: &Snapshot, now: Instant) -> Explanation {
+    let tag = VlanTag { tpid: TPID, tci: slot.get() };
+    let frame = Frame { vlan: Some(tag), ..*frame };
+    let steps = recorded(frame, snapshot, now, |run| {
+        let (mut pipeline, mut next) = (observer(), Some(Cursor::default()));
+        while let Some(from) = next {
+            next = pipeline.encapsulate_frames(from, run);
+            run.out.frames.clear();
         }
+    });
+    Explanation::of(steps)
+}
+
+/// Explains what the bridge of standalone mode does with a frame. `access` are the VNIs of all
+/// access ports, by their numbers, and `stations` are known. The frame comes from the port of its
+/// source address, or from no known port.
+#[must_use]
+pub fn explain_switched(
+    frame: &Frame<'_>,
+    table: &VniTable,
+    (access, stations): (impl Iterator<Item = Vni>, &[Station]),
+    snapshot: &Snapshot,
+    now: Instant,
+) -> Explanation {
+    let source = wire::dissect(frame.data).map(|dissection| dissection.source);
+    let of = |station: &&Station| station.vni == table.tunnel.vni && Some(station.mac) == source;
+    let from = match stations.iter().find(of).map(|station| station.place) {
+        Some(Place::Port(port)) => port,
+        _ => u16::MAX,
+    };
+    let mut bridge = Bridge::with_stations(access, stations);
+    let steps = recorded(*frame, snapshot, now, |run| {
+        let (mut pipeline, mut next) = (observer(), Some(Cursor::default()));
+        while let Some(at) = next {
+            let switched = pipeline.switch_one(&mut bridge, (at, frame, from), table, run);
+            next = switched.unwrap_or_else(|reason| {
+                run.out.record(|| Step::Dropped(reason));
+                None
+            });
+            run.out.frames.clear();
+        }
+    });
+    Explanation::of(steps)
+}
+
+impl Explanation {
+    fn of(steps: Vec<Step>) -> Self {
+        let mut forwarded: Option<Forwarded> = None;
+        for step in steps {
+            match (step, &mut forwarded) {
+                (Step::Dropped(reason), _) => return Self::Dropped(reason),
+                (Step::Addressed(to), None) => forwarded = Some(to),
+                (Step::Copy(copy), Some(forwarded)) => forwarded.copies.push(copy),
+                (Step::Port(port), Some(forwarded)) => forwarded.ports.push(port),
+                _ => {}
+            }
+        }
+        forwarded.map_or(Self::Dropped(DropReason::ReceiveUnreadable), Self::Forwarded)
     }
-    Explanation::Forwarded(Forwarded {
-        vni: vni.tunnel.vni,
-        netdev: vni.netdev.clone(),
-        destination: plan.dissection.destination,
-        flooded: plan.flooded,
-        copies,
-    })
 }
 
 impl Route {
-    fn of(plan: &Decision<'_>, path: &Path<'_>, source_port: u16) -> Self {
+    fn of(plan: &Decision<'_>, path: &Path<'_>, inherited: Inherited) -> Self {
         let tunnel = &plan.vni.tunnel;
-        let Inherited { tos, ttl, dont_fragment } = Inherited::of(tunnel, &plan.inner);
+        let Inherited { tos, ttl, dont_fragment } = inherited;
+        let Choice { source_port, hop, hash, .. } = path.choice;
+        let hops = path.group.next_hops();
         Self {
             local: tunnel.local,
             remote: path.remote,
@@ -144,18 +265,15 @@ impl Route {
             ttl,
             dont_fragment,
             length: path.l3_length,
-            hash: path.hash,
-            choices: path.paths.next_hops().len(),
-            bucket: (path.paths.next_hops().len() > 1).then(|| tables::paths::bucket(path.hash)),
-            weights: (
-                path.hop.weight.into(),
-                path.paths.next_hops().iter().map(|hop| u32::from(hop.weight)).sum(),
-            ),
-            uplink: path.hop.ifindex,
-            gateway: path.hop.gateway,
-            source_mac: path.hop.source_mac,
-            destination_mac: path.hop.destination_mac,
-            by_default: path.hop.by_default,
+            hash,
+            choices: hops.len(),
+            bucket: (hops.len() > 1).then(|| path::bucket(hash)),
+            weights: (hop.weight.into(), hops.iter().map(|hop| u32::from(hop.weight)).sum()),
+            uplink: hop.ifindex,
+            gateway: hop.gateway,
+            source_mac: hop.source_mac,
+            destination_mac: hop.destination_mac,
+            by_default: hop.by_default,
         }
     }
 }
@@ -171,7 +289,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for Forwarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vni, netdev, destination, flooded, copies } = self;
+        let Self { vni, netdev, destination, flooded, copies, ports: _ } = self;
         write!(f, "VNI {vni} ({netdev}): {destination} ")?;
         f.write_str(if *flooded {
             "is in no table: a copy for each VTEP of the flood list"

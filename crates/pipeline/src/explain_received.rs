@@ -1,15 +1,16 @@
-//! Explains what decapsulation would do with a frame, by the same checks. It does not show whether
-//! the frame would bypass the bridge.
+//! Explains what decapsulation does with a frame: it is decapsulated, and the steps are recorded.
 
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
-use frame::{DropReason, Frame};
-use tables::Snapshot;
+use frame::{Checksum, Destination, DropReason, Frame, Offload};
+use tables::{OpenPort, Snapshot};
 use wire::ecn::Egress;
 use wire::{MacAddr, Vni};
 
-use crate::decapsulate::{Outer, SHORTEST, congestion, sender, station, vxlan};
-use crate::learn::{Heard, judge};
+use crate::decapsulate::{Outer, SHORTEST, vxlan};
+use crate::explain::{Step, observer, recorded};
+use crate::learn::Heard;
 
 /// What would happen to a frame from the underlay. Fields that could not be read are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,11 +52,45 @@ pub enum Fate {
     /// It goes to the bridge of the netdev. The value is what happens to the inner packet's ECN
     /// field, if it has one.
     Bridge(Option<Egress>),
+    /// It bypasses the bridge.
+    Host {
+        /// Interface index of the host port.
+        port: u32,
+        /// As for [`Self::Bridge`].
+        ecn: Option<Egress>,
+    },
 }
 
-/// Explains what would happen to a frame that an uplink receives for its own MAC address.
+/// A step of decapsulation.
+pub(crate) enum Arrival {
+    /// The inner source and destination address are read.
+    Stations(MacAddr, MacAddr),
+    /// The source address is looked up, because the netdev learns.
+    Heard(Heard),
+    /// The frame is sent.
+    Delivered { to: Destination, ecn: Option<Egress> },
+}
+
+impl Arrival {
+    /// The step in which the addresses of the inner frame are read.
+    pub(crate) fn stations(inner: &[u8]) -> Self {
+        let address = |at: usize| inner.get(at..).and_then(<[u8]>::first_chunk).copied();
+        let [source, destination] = [6, 0].map(|at| MacAddr(address(at).unwrap_or_default()));
+        Self::Stations(source, destination)
+    }
+}
+
+/// Explains what would happen at the time `now` to a frame that an uplink receives for its own MAC
+/// address: decapsulates it and records the steps. `host_ports` are those of
+/// [`Pipeline::open_ports`](crate::Pipeline::open_ports). It is assumed that no earlier frame for the
+/// same host is still on its way through the bridge.
 #[must_use]
-pub fn explain_received(frame: &Frame<'_>, snapshot: &Snapshot) -> Reception {
+pub fn explain_received(
+    frame: &Frame<'_>,
+    snapshot: &Snapshot,
+    host_ports: &[OpenPort],
+    now: Instant,
+) -> Reception {
     let mut told = Reception {
         outer: None,
         vni: None,
@@ -65,43 +100,59 @@ pub fn explain_received(frame: &Frame<'_>, snapshot: &Snapshot) -> Reception {
         heard: None,
         fate: Fate::Kernel(DropReason::NotVxlan),
     };
-    told.fate = told.follow(frame, snapshot).unwrap_or_else(|fate| fate);
+    match told.steer(frame, snapshot) {
+        Err(reason) => told.fate = Fate::Kernel(reason),
+        Ok(outer) => {
+            let mut frame = *frame;
+            if frame.offload == Offload::default() && outer.is_unfinished(&frame) {
+                frame.offload.checksum = Checksum::Valid;
+            }
+            let steps = recorded(frame, snapshot, now, |run| {
+                let mut pipeline = observer();
+                pipeline.open_ports(host_ports);
+                pipeline.set_time(now);
+                pipeline.decapsulate_frames(&[frame], 0, snapshot, run.out);
+            });
+            steps.into_iter().for_each(|step| told.follow(step));
+        }
+    }
     told
 }
 
 impl Reception {
-    /// Follows the frame through decapsulation.
-    fn follow(&mut self, frame: &Frame<'_>, snapshot: &Snapshot) -> Result<Fate, Fate> {
-        // The steering program makes the checks up to the length of the inner frame as well.
-        let outer = Outer::parse(frame).map_err(Fate::Kernel)?;
-        self.outer = Some(Addresses {
-            source: outer.source,
-            destination: outer.destination,
-            port: outer.port,
-        });
-        let (vni, inner) = outer.payload(frame).and_then(vxlan).map_err(Fate::Kernel)?;
+    /// The checks of the steering program, which decides whether a worker gets the packet.
+    fn steer(&mut self, frame: &Frame<'_>, snapshot: &Snapshot) -> Result<Outer, DropReason> {
+        let outer = Outer::parse(frame)?;
+        let Outer { source, destination, port, .. } = outer;
+        self.outer = Some(Addresses { source, destination, port });
+        let (vni, inner) = outer.payload(frame).and_then(vxlan)?;
         self.vni = Some(vni);
-        let table = snapshot
-            .terminate(outer.destination, outer.port, vni)
-            .ok_or(Fate::Kernel(DropReason::UnknownVni))?;
+        let table = snapshot.terminate(destination, port, vni).ok_or(DropReason::UnknownVni)?;
         self.netdev = Some(table.netdev.clone());
         if inner.len() < SHORTEST {
-            return Err(Fate::Kernel(DropReason::InnerTruncated));
+            return Err(DropReason::InnerTruncated);
         }
+        self.known_vtep = snapshot.find_vtep(source).is_some();
+        Ok(outer)
+    }
 
-        self.known_vtep = snapshot.find_vtep(outer.source).is_some();
-        match outer.verify(frame) {
-            Err(DropReason::OuterUdpChecksum) if outer.is_unfinished(frame) => {}
-            verified => verified.map_err(Fate::Dropped)?,
+    /// Takes over what a step of the worker shows.
+    fn follow(&mut self, step: Step) {
+        match step {
+            Step::Dropped(reason) => self.fate = Fate::Dropped(reason),
+            Step::Arrival(Arrival::Stations(source, destination)) => {
+                self.stations = Some((source, destination));
+            }
+            Step::Arrival(Arrival::Heard(heard)) => self.heard = Some(heard),
+            Step::Arrival(Arrival::Delivered { to, ecn }) => {
+                self.fate = match to {
+                    Destination::Host(port) | Destination::BundledHost(port) => {
+                        Fate::Host { port, ecn }
+                    }
+                    _ => Fate::Bridge(ecn),
+                };
+            }
+            _ => {}
         }
-        sender(&outer, table, snapshot).map_err(Fate::Dropped)?;
-        let source = station(inner, table).map_err(Fate::Dropped)?;
-        let dissection = wire::dissect(inner).ok_or(Fate::Dropped(DropReason::InnerTruncated))?;
-        self.stations = Some((source, dissection.destination));
-        if let Some(learning) = &table.learning {
-            let heard = judge((source, outer.source), (table, learning), snapshot);
-            self.heard = Some(heard.map_err(Fate::Dropped)?);
-        }
-        congestion(outer.tos, inner).map(Fate::Bridge).map_err(Fate::Dropped)
     }
 }

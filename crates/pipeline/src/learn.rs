@@ -62,7 +62,7 @@ pub enum Heard {
 ///
 /// # Errors
 /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
-pub(crate) fn judge(
+fn judge(
     (mac, vtep): (MacAddr, Ipv4Addr),
     (table, learning): (&VniTable, &Learning),
     snapshot: &Snapshot,
@@ -128,7 +128,7 @@ impl Learner {
     }
 
     /// Processes a frame from `vtep` with this source address. `limited` counts reports that the
-    /// rate limit suppressed.
+    /// rate limit suppressed. `record` gets the result of a lookup in the tables.
     ///
     /// # Errors
     /// [`DropReason::StaticSource`] if the address has a static entry with another VTEP.
@@ -138,6 +138,7 @@ impl Learner {
         (table, learning): (&VniTable, &Learning),
         snapshot: &Snapshot,
         limited: &Counter,
+        record: impl FnOnce(Heard),
     ) -> Result<(), DropReason> {
         if self.cache.is_empty() {
             // Allocated once per worker.
@@ -160,6 +161,7 @@ impl Learner {
             return Ok(());
         }
         let heard = judge((mac, vtep), (table, learning), snapshot)?;
+        record(heard);
         // The address was reported, and was not in the tables at the last lookup.
         let reported = cached && place.generation == 0;
         let at = |due| Seen { key, vtep: vtep.to_bits(), generation, due };

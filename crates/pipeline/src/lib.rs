@@ -4,8 +4,9 @@
 //! - [`engine`]: the state of one worker, and its counters
 //! - [`encapsulate`], [`decapsulate`]: the two directions
 //! - [`bridge`]: the bridge of standalone mode, where there is no kernel bridge
-//! - `lookup`: where a frame goes; shared by [`encapsulate`] and [`mod@explain`]
-//! - [`mod@explain`], [`mod@explain_received`]: describe what would happen to a frame
+//! - `lookup`: where a frame goes, and its [`policies`] for the path
+//! - `run`: what a batch is processed with, and the output that records steps
+//! - [`mod@explain`], [`mod@explain_received`]: process one frame and describe what happened to it
 //! - `encap_cache`: decisions about known RoCE flows
 //! - `decap_cache`: known pairs of remote VTEP and VNI
 //! - `host_delivery`: which decapsulated frames bypass the bridge
@@ -15,6 +16,10 @@
 //! - [`learn`]: data-plane learning of source addresses
 //! - [`aggregate`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
 //! - [`counters`]: accounting for every frame
+
+// The fixtures of `tests/common` name the crate.
+#[cfg(test)]
+extern crate self as pipeline;
 
 pub mod aggregate;
 pub mod bridge;
@@ -27,6 +32,7 @@ pub mod explain;
 pub mod explain_received;
 pub mod gso;
 pub mod learn;
+pub mod policies;
 pub mod unresolved;
 
 mod crc32c;
@@ -37,17 +43,19 @@ mod encap_cache;
 mod host_delivery;
 mod lookup;
 mod outer;
+mod run;
 mod tcp_gro;
 
 pub use bridge::{AccessTerms, Bridge, BridgeLimits, Place, Station};
 pub use counters::Counters;
 pub use cursor::Cursor;
 pub use engine::Pipeline;
-pub use explain::{Explanation, explain};
+pub use explain::{Explanation, explain, explain_switched};
 pub use explain_received::explain_received;
 pub use frame::{
     Batch, Checksum, Destination, DropReason, FRAME_CAPACITY, Frame, Gso, GsoKind, Offload, PART,
     Payload, TxBatch, TxFrame, VlanTag,
 };
 pub use host_delivery::PAUSE;
+pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

@@ -1,16 +1,17 @@
-//! Where a frame from the bridge goes. [`crate::encapsulate`] and [`crate::explain`] share this
-//! code, so that the explanation always matches the forwarding.
+//! Where a frame from the bridge goes: its VTEPs, its pieces, and the path of each copy.
 
 use core::ops::Range;
 use std::net::{IpAddr, Ipv4Addr};
 
 use frame::{Checksum, Destination, DropReason, Frame, Offload};
-use tables::{NextHop, Paths, Snapshot, VniTable, VtepIndex};
+use path::{Choice, Flow, PathPolicy, Paths, Remote};
+use tables::{NextHop, Snapshot, VniTable, VtepIndex};
 use wire::{Dissection, Roce};
 
 use crate::csum_offload::{Completed, InnerHead};
 use crate::gso::Segmenter;
 use crate::outer::{Inner, OVERHEAD};
+use crate::policies::Policies;
 
 /// Length of the outer headers that count against the underlay's MTU, in bytes.
 pub const L3_OVERHEAD: usize = OVERHEAD - 14;
@@ -144,68 +145,57 @@ impl<'a> Decision<'a> {
         Ok(checksum.end()..frame.len())
     }
 
-    /// The outer source port of a piece; `None` is the whole frame.
+    /// The flow of a piece; `None` is the whole frame.
     #[inline(always)]
-    pub fn source_port(&self, piece: Option<&Piece>) -> u16 {
+    pub fn flow<P: PathPolicy>(&self, policy: &P, piece: Option<&Piece>) -> Flow {
         match piece.and_then(|piece| piece.roce) {
-            None => self.vni.entropy.decide(self.dissection).source_port,
-            Some(roce) => {
-                self.vni.entropy.decide(&Dissection { roce, ..*self.dissection }).source_port
-            }
+            None => policy.flow(self.dissection),
+            Some(roce) => policy.flow(&Dissection { roce, ..*self.dissection }),
         }
-    }
-
-    /// The outer source port of a piece, and how it was chosen.
-    pub fn explain_source_port(&self, piece: Option<&Piece>) -> path::Explanation {
-        let roce = piece.and_then(|piece| piece.roce).unwrap_or(self.dissection.roce);
-        self.vni.entropy.explain(&Dissection { roce, ..*self.dissection })
     }
 }
 
-/// The route of one copy to its VTEP.
+/// The path of one copy to its VTEP.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
     /// The VTEP's address.
     pub remote: Ipv4Addr,
-    /// The hash that chose the next hop.
-    pub hash: u64,
+    /// The source port and the next hop.
+    pub choice: Choice<'a>,
     /// All next hops of the VTEP.
-    pub paths: &'a Paths,
-    /// The next hop that was chosen.
-    pub hop: &'a NextHop,
+    pub group: &'a Paths,
     /// Length of the outer IPv4 packet in bytes.
     pub l3_length: u16,
 }
 
 impl<'a> Path<'a> {
-    /// Chooses the next hop by a hash of the outer addresses and ports only. Frames with one source
-    /// port therefore share a path.
+    /// Asks the policy for the path of a flow.
     ///
     /// # Errors
     /// The reason why this copy is dropped: [`DropReason::NoRoute`] or [`DropReason::TooBig`].
     #[inline(always)]
-    pub fn of(
-        vni: &VniTable,
-        remote: VtepIndex,
-        source_port: u16,
+    pub fn of<P: Policies>(
+        (vni, remote): (&VniTable, VtepIndex),
+        flow: &Flow,
         inner_length: usize,
         snapshot: &'a Snapshot,
+        policies: &mut P,
     ) -> Result<Self, DropReason> {
         let vtep = snapshot.vtep(remote).ok_or(DropReason::NoRoute)?;
-        let hash = path::path_hash(
-            vni.entropy.seed(),
-            IpAddr::V4(vni.tunnel.local),
-            IpAddr::V4(vtep.address),
-            source_port,
-            vni.tunnel.destination_port,
-        );
-        let hop = vtep.paths.choose(hash).ok_or(DropReason::NoRoute)?;
+        let to = Remote {
+            local: IpAddr::V4(vni.tunnel.local),
+            address: IpAddr::V4(vtep.address),
+            destination_port: vni.tunnel.destination_port,
+            group: &vtep.paths,
+        };
+        let (policy, state) = policies.of(vni);
+        let choice = policy.choose(flow, &to, state).ok_or(DropReason::NoRoute)?;
         let l3_length =
             u16::try_from(inner_length + L3_OVERHEAD).map_err(|_| DropReason::TooBig)?;
-        if u32::from(l3_length) > hop.mtu {
+        if u32::from(l3_length) > choice.hop.mtu {
             return Err(DropReason::TooBig);
         }
-        Ok(Self { remote: vtep.address, hash, paths: &vtep.paths, hop, l3_length })
+        Ok(Self { remote: vtep.address, choice, group: &vtep.paths, l3_length })
     }
 }
 

@@ -28,6 +28,8 @@ struct Held {
     /// The outer destination address in the frame's header.
     remote: Ipv4Addr,
     hash: u64,
+    /// Identity of the next hop that the policy named; `None` if the hash selects it.
+    pinned: Option<u64>,
     transmit: TxFrame,
     since: Instant,
 }
@@ -47,7 +49,10 @@ impl Held {
             // The index has been reused for another VTEP.
             return Fate::GiveUp(DropReason::NoRoute);
         }
-        let hop = vtep.and_then(|vtep| vtep.paths.choose(self.hash));
+        let hop = vtep.and_then(|vtep| {
+            let pinned = self.pinned.and_then(|identity| vtep.paths.find(identity));
+            pinned.or_else(|| vtep.paths.choose(self.hash))
+        });
         match hop {
             Some(hop) if self.transmit.len() > hop.mtu as usize + 14 => {
                 Fate::GiveUp(DropReason::TooBig)
@@ -100,7 +105,8 @@ impl Unresolved {
         (path, vtep): (&Path<'_>, VtepIndex),
         now: Instant,
     ) -> Result<(), DropReason> {
-        let adjacency = (path.hop.ifindex, path.hop.gateway);
+        let hop = path.choice.hop;
+        let adjacency = (hop.ifindex, hop.gateway);
         let queue = self.queues.entry(adjacency).or_default();
         queue.ask(adjacency, now, &mut self.requests);
         if queue.waiting >= PER_NEXT_HOP {
@@ -108,8 +114,9 @@ impl Unresolved {
         }
         queue.waiting += 1;
         transmit.body = Payload::Owned(transmit.body(batch).into());
-        let (remote, hash) = (path.remote, path.hash);
-        self.frames.push_back(Held { adjacency, vtep, remote, hash, transmit, since: now });
+        let (remote, hash) = (path.remote, path.choice.hash);
+        let pinned = path.choice.is_pinned.then_some(hop.identity);
+        self.frames.push_back(Held { adjacency, vtep, remote, hash, pinned, transmit, since: now });
         Ok(())
     }
 

@@ -10,7 +10,8 @@ use common::{
 };
 use etherparse::PacketBuilder;
 use pipeline::{
-    AccessTerms, Bridge, BridgeLimits, Destination, DropReason, GsoKind, Place, TxFrame,
+    AccessTerms, Bridge, BridgeLimits, Destination, DropReason, Explanation, GsoKind, Place,
+    TxFrame, explain_switched,
 };
 use proptest::prelude::*;
 use tables::{Snapshot, VtepIndex};
@@ -77,7 +78,32 @@ impl Switch {
         }
         let Worker { pipeline, batch, out } = &mut self.worker;
         pipeline.switch(batch, port, &self.snapshot, self.now, out);
-        self.settled()
+        let sent = self.settled();
+        if let [frame] = frames {
+            self.is_explained(port, frame, &sent);
+        }
+        sent
+    }
+
+    /// The explanation agrees with what was sent, if the bridge has learned the frame's source.
+    fn is_explained(&mut self, port: u16, frame: &Owned, sent: &(Vec<u16>, Vec<u8>)) {
+        let source = frame.data.get(6..12).and_then(|source| source.try_into().ok());
+        if source.and_then(|source| self.place(source)) != Some(Place::Port(port)) {
+            return;
+        }
+        let stations = self.worker.pipeline.stations(self.now);
+        let table = self.snapshot.vni(common::SLOT).unwrap();
+        let access = [Vni::try_from(VNI).unwrap(); 3].into_iter();
+        let access = (access, stations.as_slice());
+        let told = explain_switched(&frame.frame(), table, access, &self.snapshot, self.now);
+        let told = match told {
+            Explanation::Dropped(_) => (Vec::new(), Vec::new()),
+            Explanation::Forwarded(forwarded) => {
+                let sent = forwarded.copies.into_iter().filter(|copy| copy.route.is_ok());
+                (forwarded.ports, sent.map(|copy| copy.remote.unwrap().octets()[3]).collect())
+            }
+        };
+        assert_eq!(told, *sent);
     }
 
     fn leaf_2_sends(&mut self, frame: Owned) -> (Vec<u16>, Vec<u8>) {

@@ -51,9 +51,10 @@ fn fate(frame: Owned) -> Result<Vec<u8>, DropReason> {
     };
     // A capture does not include offloads, so the explanation is only compared without them.
     if frame.offload == Offload::default() && frame.vlan.is_none() && !frame.data.is_empty() {
-        let told = explain_received(&frame.frame(), &snapshot);
+        let told = explain_received(&frame.frame(), &snapshot, &[], std::time::Instant::now());
         match told.fate {
             Fate::Bridge(_) => assert!(fate.is_ok(), "{told:?}"),
+            Fate::Host { .. } => panic!("{told:?}"),
             Fate::Kernel(reason) | Fate::Dropped(reason) => {
                 assert_eq!(fate.as_ref().err(), Some(&reason), "{told:?}");
             }
@@ -170,8 +171,15 @@ fn the_outer_udp_checksum_is_checked_where_it_is_there() {
 #[test]
 fn a_checksum_that_was_never_completed_is_told_from_a_wrong_one() {
     let snapshot = Leaf::two().snapshot();
-    let told =
-        |frame: &[u8]| explain_received(&Owned::plain(frame.to_vec()).frame(), &snapshot).fate;
+    let told = |frame: &[u8]| {
+        explain_received(
+            &Owned::plain(frame.to_vec()).frame(),
+            &snapshot,
+            &[],
+            std::time::Instant::now(),
+        )
+        .fate
+    };
     let mut frame = outer(0, &roce(1, 1));
     let length = u16::try_from(frame.len() - UDP_AT).unwrap();
     let pseudo = [&frame[26..34], &[0, 17], &length.to_be_bytes()].concat();

@@ -385,7 +385,7 @@ proptest! {
                 DropReason::ALL.iter().zip(before).map(|(&reason, before)| counters.dropped(reason) - before).collect();
             let mut waiting = counters.held.get() - held;
 
-            let explanation = explain(&frame.frame(), Slot::new(SLOT).unwrap(), &snapshot);
+            let explanation = explain(&frame.frame(), Slot::new(SLOT).unwrap(), &snapshot, std::time::Instant::now());
             prop_assert!(!explanation.to_string().is_empty());
             match explanation {
                 Explanation::Dropped(reason) => drops[reason as usize] -= 1,
@@ -445,7 +445,9 @@ proptest! {
 fn q9_an_explanation_for_people() {
     let snapshot = Leaf::one().snapshot();
     let frame = Owned::tagged(roce(0x17, 1));
-    let text = explain(&frame.frame(), Slot::new(SLOT).unwrap(), &snapshot).to_string();
+    let text =
+        explain(&frame.frame(), Slot::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
+            .to_string();
     let port = open(&Worker::new().encapsulate(&[frame], &snapshot)[0]).udp.source_port;
     for part in [
         "VNI 10010 (vx10010): 02:00:00:00:00:22 is behind a known VTEP\n",
@@ -457,6 +459,8 @@ fn q9_an_explanation_for_people() {
         assert!(text.contains(part), "{text}");
     }
     let short = Owned::tagged(vec![0; 13]);
-    let text = explain(&short.frame(), Slot::new(SLOT).unwrap(), &snapshot).to_string();
+    let text =
+        explain(&short.frame(), Slot::new(SLOT).unwrap(), &snapshot, std::time::Instant::now())
+            .to_string();
     assert_eq!(text, "dropped, truncated: The frame is shorter than its headers say.");
 }

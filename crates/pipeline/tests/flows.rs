@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, Worker, bth, hop, tcp, udp4, udp6};
 use path::{Policy, Settings};
-use pipeline::{DropReason, Gso, GsoKind, TxFrame};
+use pipeline::explain_received::Fate;
+use pipeline::{Destination, DropReason, Gso, GsoKind, TxFrame, explain_received};
 use proptest::prelude::*;
 use tables::{DontFragment, Learning, NextHop, Tos, Ttl};
 use wire::MacAddr;
@@ -255,6 +256,36 @@ proptest! {
             (drops, unknown, counters.copies.get(), counters.underlay_received.get())
         };
         prop_assert_eq!(count(with), count(without));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// What is explained of a received frame is what a worker does with it.
+    #[test]
+    fn an_explanation_is_what_is_done(leaf in 0..peers().len(), frame in received()) {
+        let (snapshot, now) = (peers()[leaf].snapshot(), Instant::now());
+        let ports = [common::open_port(8)];
+        let mut worker = Worker::new();
+        worker.pipeline.open_ports(&ports);
+        worker.decapsulate_at(std::slice::from_ref(&frame), &snapshot, now);
+        let sent: Vec<_> = worker.out.iter().map(|sent| sent.to).collect();
+        let dropped = |reason: &&DropReason| worker.dropped(**reason) > 0;
+        let dropped = DropReason::ALL.iter().find(dropped).copied();
+        let told = explain_received(&frame.frame(), &snapshot, &ports, now).fate;
+        match told {
+            // The steering program would not have passed it to the worker.
+            Fate::Kernel(_) => prop_assert!(sent.is_empty() && dropped.is_some()),
+            Fate::Dropped(reason) => prop_assert_eq!((sent, dropped), (vec![], Some(reason))),
+            // The metadata of a capture does not tell that a checksum is not complete.
+            Fate::Bridge(_) | Fate::Host { .. }
+                if dropped == Some(DropReason::OuterUdpChecksum) => {}
+            Fate::Bridge(_) => prop_assert_eq!(sent.first(), Some(&Destination::Bridge)),
+            Fate::Host { port, .. } => {
+                prop_assert_eq!(sent.first(), Some(&Destination::Host(port)));
+            }
+        }
     }
 }
 

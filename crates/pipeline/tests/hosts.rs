@@ -5,9 +5,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{HOST, Leaf, NETDEV, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged};
-use pipeline::{Checksum, Destination, GsoKind, PAUSE};
+use common::{HOST, Leaf, NETDEV, Owned, SOURCE, Worker, carried, roce, tcp, udp4, udp6, untagged};
+use pipeline::explain_received::Fate;
+use pipeline::{Checksum, Destination, GsoKind, PAUSE, explain_received};
 use proptest::prelude::*;
+use wire::ecn::Egress;
 
 const PORT: u32 = 8;
 const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
@@ -30,6 +32,25 @@ fn to(mut frame: Vec<u8>, destination: [u8; 6]) -> Vec<u8> {
 
 fn destinations(worker: &Worker) -> Vec<Destination> {
     worker.out.iter().map(|sent| sent.to).collect()
+}
+
+/// The bypass is explained as it is used.
+#[test]
+fn an_explanation_shows_the_bypass_where_it_is_used() {
+    let inner = [roce(7, 1), to(roce(7, 1), STRANGER), roce(7, 1)[..40].to_vec()];
+    let [known, stranger, cut] = carried(&inner, 0).try_into().unwrap();
+    let snapshot = leaf().snapshot();
+    let open = [common::open_port(PORT)];
+    let told = |frame: &Owned, open: &[_]| {
+        explain_received(&frame.frame(), &snapshot, open, Instant::now())
+    };
+    assert_eq!(told(&known, &open).fate, Fate::Host { port: PORT, ecn: Some(Egress::Keep) });
+    assert_eq!(told(&known, &[]).fate, Fate::Bridge(Some(Egress::Keep)));
+    assert_eq!(told(&stranger, &open).fate, Fate::Bridge(Some(Egress::Keep)));
+    // A frame that the bridge has to look at.
+    assert_eq!(told(&cut, &open).fate, Fate::Bridge(Some(Egress::Keep)));
+    let small = [tables::OpenPort { ifindex: PORT, mtu: 60 }];
+    assert_eq!(told(&known, &small).fate, Fate::Bridge(Some(Egress::Keep)));
 }
 
 #[test]

@@ -5,8 +5,6 @@
 //! - [`learning`]: data-plane learning of remote MAC addresses
 //! - [`tunnel`]: the outer header settings of a vxlan netdev
 //! - `pages`: a list that shares its unchanged parts between clones
-//! - [`paths`]: the live next hops of a remote VTEP
-//! - [`placement`]: the assignment of buckets to next hops
 //! - [`bypass`]: the bridge bypass
 //! - [`snapshot`]: all forwarding tables at one moment, and their builder
 //! - [`steering`]: the frames that BPF programs redirect to workers
@@ -16,8 +14,6 @@ pub mod fdb;
 pub mod hash;
 pub mod learning;
 mod pages;
-pub mod paths;
-pub mod placement;
 pub mod snapshot;
 pub mod steering;
 pub mod tunnel;
@@ -25,7 +21,7 @@ pub mod tunnel;
 pub use bypass::{BypassPort, OpenPort, Place, PlaceChange};
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
-pub use paths::{BUCKETS, NextHop, Paths, Rebalance};
+pub use path::{BUCKETS, NextHop, Paths, Rebalance, placement};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex, is_martian};
 pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

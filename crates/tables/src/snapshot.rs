@@ -13,8 +13,8 @@ use crate::fdb::Fdb;
 use crate::hash::TableMap;
 use crate::learning::Learning;
 use crate::pages::Pages;
-use crate::paths::Paths;
 use crate::tunnel::Tunnel;
+use path::Paths;
 
 /// The 802.1ad tag that identifies a VNI on the bridge punt pair, 1 to 4094.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,7 +84,11 @@ pub struct VniTable {
 pub struct Snapshot {
     generation: u64,
     identity: u64,
+    /// Identity of the snapshot that last changed what reception depends on.
+    reception: u64,
     vnis: Pages<Arc<VniTable>>,
+    /// For each VNI, the identity of the snapshot that last changed its settings.
+    settings: Pages<u64>,
     slots: Arc<TableMap<(Ipv4Addr, u16, Vni), Slot>>,
     vteps: Pages<Vtep>,
     addresses: Arc<TableMap<Ipv4Addr, VtepIndex>>,
@@ -126,6 +130,20 @@ impl Snapshot {
     #[must_use]
     pub const fn identity(&self) -> u64 {
         self.identity
+    }
+
+    /// The version of a VNI's settings: everything in its table but MAC addresses and flood list.
+    /// A new one is unique within the process. 0 if there is no VNI in the slot.
+    #[must_use]
+    pub fn settings_version(&self, slot: Slot) -> u64 {
+        self.settings.get(usize::from(slot.get())).copied().unwrap_or_default()
+    }
+
+    /// The version of what decides how packets from the underlay are received: the settings of all
+    /// VNIs, the set of VTEPs, and the leaf's own addresses. A new one is unique within the process.
+    #[must_use]
+    pub const fn reception_version(&self) -> u64 {
+        self.reception
     }
 
     /// The VNI with this tag on the bridge punt pair.
@@ -182,33 +200,50 @@ impl Snapshot {
 }
 
 /// Builds a [`Snapshot`].
-#[derive(Debug, Default)]
-pub struct SnapshotBuilder(Snapshot);
+#[derive(Debug)]
+pub struct SnapshotBuilder {
+    snapshot: Snapshot,
+    /// The identity of the finished snapshot, and the version of everything that changes.
+    identity: u64,
+}
 
 impl SnapshotBuilder {
     /// Starts with an empty snapshot of this generation.
     #[must_use]
     pub fn new(generation: u64) -> Self {
-        Self(Snapshot { generation, ..Snapshot::default() })
+        Self::from(Snapshot { generation, ..Snapshot::default() })
     }
 
     /// Starts with the contents of this snapshot, as the next generation.
     #[must_use]
     pub fn after(snapshot: &Snapshot) -> Self {
-        Self(Snapshot { generation: snapshot.generation + 1, identity: 0, ..snapshot.clone() })
+        let generation = snapshot.generation + 1;
+        Self::from(Snapshot { generation, identity: 0, ..snapshot.clone() })
+    }
+
+    fn from(snapshot: Snapshot) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self { snapshot, identity: LAST.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 
     /// Adds a VNI. Replaces the VNI that is in its slot.
     pub fn vni(&mut self, table: Arc<VniTable>) {
         let slot = table.slot;
         let listens = listens(&table);
-        let replaced = self.0.vnis.set(usize::from(slot.get()), Some(table));
+        let before = self.snapshot.vni(slot.get());
+        if before.is_none_or(|before| !table.has_settings_of(before)) {
+            self.snapshot.settings.set(usize::from(slot.get()), Some(self.identity));
+            self.snapshot.reception = self.identity;
+        }
+        let replaced = self.snapshot.vnis.set(usize::from(slot.get()), Some(table));
         self.listen(slot, replaced.as_deref(), Some(listens));
     }
 
     /// Removes the VNI in a slot.
     pub fn remove_vni(&mut self, slot: Slot) {
-        let removed = self.0.vnis.set(usize::from(slot.get()), None);
+        let removed = self.snapshot.vnis.set(usize::from(slot.get()), None);
+        self.snapshot.settings.set(usize::from(slot.get()), None);
+        self.snapshot.reception = self.identity;
         self.listen(slot, removed.as_deref(), None);
     }
 
@@ -217,7 +252,7 @@ impl SnapshotBuilder {
         if before == now {
             return;
         }
-        let slots = Arc::make_mut(&mut self.0.slots);
+        let slots = Arc::make_mut(&mut self.snapshot.slots);
         if let Some(before) = before.filter(|before| slots.get(before) == Some(&slot)) {
             slots.remove(&before);
         }
@@ -229,20 +264,21 @@ impl SnapshotBuilder {
     /// Sets the VTEP with this index. Replaces the one that is there.
     pub fn vtep(&mut self, index: VtepIndex, vtep: Vtep) {
         let address = vtep.address;
-        let replaced = self.0.vteps.set(index.0 as usize, Some(vtep));
+        let replaced = self.snapshot.vteps.set(index.0 as usize, Some(vtep));
         self.call(index, replaced.as_ref(), Some(address));
     }
 
     /// Sets the leaf's own addresses.
     pub fn own(&mut self, addresses: impl Iterator<Item = Ipv4Addr> + Clone) {
-        if !addresses.clone().eq(self.0.own.iter().copied()) {
-            self.0.own = Arc::new(addresses.collect());
+        if !addresses.clone().eq(self.snapshot.own.iter().copied()) {
+            self.snapshot.own = Arc::new(addresses.collect());
+            self.snapshot.reception = self.identity;
         }
     }
 
     /// Removes the VTEP with this index.
     pub fn remove_vtep(&mut self, index: VtepIndex) {
-        let removed = self.0.vteps.set(index.0 as usize, None);
+        let removed = self.snapshot.vteps.set(index.0 as usize, None);
         self.call(index, removed.as_ref(), None);
     }
 
@@ -251,7 +287,8 @@ impl SnapshotBuilder {
         if before == now {
             return;
         }
-        let addresses = Arc::make_mut(&mut self.0.addresses);
+        self.snapshot.reception = self.identity;
+        let addresses = Arc::make_mut(&mut self.snapshot.addresses);
         if let Some(before) = before.filter(|before| addresses.get(before) == Some(&index)) {
             addresses.remove(&before);
         }
@@ -263,15 +300,30 @@ impl SnapshotBuilder {
     /// The snapshot as it is so far.
     #[must_use]
     pub const fn so_far(&self) -> &Snapshot {
-        &self.0
+        &self.snapshot
     }
 
     /// The finished snapshot.
     #[must_use]
     pub fn build(self) -> Snapshot {
-        static BUILT: AtomicU64 = AtomicU64::new(0);
-        let identity = BUILT.fetch_add(1, Ordering::Relaxed) + 1;
-        Snapshot { identity, ..self.0 }
+        Snapshot { identity: self.identity, ..self.snapshot }
+    }
+}
+
+impl VniTable {
+    /// Whether both tables have the same settings: all but MAC addresses and flood list.
+    fn has_settings_of(&self, other: &Self) -> bool {
+        let Self { slot, netdev, mac, tunnel, entropy, strict_vtep, learning, .. } = self;
+        (slot, netdev, mac, tunnel, entropy, strict_vtep, learning.is_some())
+            == (
+                &other.slot,
+                &other.netdev,
+                &other.mac,
+                &other.tunnel,
+                &other.entropy,
+                &other.strict_vtep,
+                other.learning.is_some(),
+            )
     }
 }
 
@@ -393,6 +445,57 @@ mod tests {
         let mut builder = SnapshotBuilder::after(&after);
         builder.vni(table(2, 10));
         assert!(Arc::ptr_eq(&builder.so_far().slots, &after.slots), "it listens as before");
+    }
+
+    #[test]
+    fn versions_change_with_what_they_stand_for() {
+        let change = |before: &Snapshot, change: &dyn Fn(&mut SnapshotBuilder)| {
+            let mut builder = SnapshotBuilder::after(before);
+            change(&mut builder);
+            builder.build()
+        };
+        let versions = |snapshot: &Snapshot| {
+            let settings = [2, 3].map(|slot| snapshot.settings_version(Slot::new(slot).unwrap()));
+            (settings, snapshot.reception_version())
+        };
+        let first = change(&Snapshot::default(), &|builder| {
+            builder.vni(table(2, 10));
+            builder.vtep(VtepIndex(1), vtep(12));
+        });
+        let ([settings, none], reception) = versions(&first);
+        assert!(settings > 0 && none == 0 && reception > 0);
+        let with = |change: &dyn Fn(&mut VniTable)| {
+            let mut table = VniTable::clone(&table(2, 10));
+            change(&mut table);
+            Arc::new(table)
+        };
+        let same = [
+            change(&first, &|builder| builder.vni(table(2, 10))),
+            change(&first, &|builder| {
+                builder.vni(with(&|table| {
+                    table.fdb.insert(MacAddr([2; 6]), VtepIndex(1));
+                    table.hosts.insert(MacAddr([4; 6]), 7);
+                    table.flood = vec![VtepIndex(1)];
+                }));
+            }),
+            change(&first, &|builder| {
+                builder
+                    .vtep(VtepIndex(1), Vtep { paths: Arc::new(Paths::new(vec![])), ..vtep(12) });
+            }),
+        ];
+        assert!(same.iter().all(|snapshot| versions(snapshot) == versions(&first)));
+        let received_otherwise = [
+            change(&first, &|builder| builder.vtep(VtepIndex(2), vtep(13))),
+            change(&first, &|builder| builder.remove_vtep(VtepIndex(1))),
+            change(&first, &|builder| builder.own([LOCAL].into_iter())),
+            change(&first, &|builder| builder.vni(table(3, 20))),
+            change(&first, &|builder| builder.vni(with(&|table| table.strict_vtep = true))),
+            change(&first, &|builder| builder.remove_vni(Slot::new(2).unwrap())),
+        ];
+        assert!(received_otherwise.iter().all(|snapshot| versions(snapshot).1 != reception));
+        let own = received_otherwise.map(|snapshot| versions(&snapshot).0[0]);
+        assert!(own[..4].iter().all(|version| *version == settings), "{own:?}");
+        assert!(own[4] > settings && own[5] == 0, "{own:?}");
     }
 
     #[test]

@@ -136,8 +136,11 @@ pub fn received(out: &mut impl Write, told: &v1::ReceivedExplanation) -> io::Res
         writeln!(out)?;
     }
     match (told.fate.as_str(), &told.netdev, &told.reason) {
-        ("bridge", Some(netdev), _) => {
-            write!(out, "Decapsulated, into {netdev} and its bridge")?;
+        ("bridge" | "host", Some(netdev), _) => {
+            match &told.port {
+                Some(port) => write!(out, "Decapsulated, to host port {port} past the bridge")?,
+                None => write!(out, "Decapsulated, into {netdev} and its bridge")?,
+            }
             if let Some(ecn) = &told.ecn {
                 write!(out, "; ECN becomes {ecn}")?;
             }

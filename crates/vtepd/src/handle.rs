@@ -10,7 +10,7 @@ use control::{Status, Update};
 use netlink::Direction;
 use pipeline::Counters;
 use pipeline::counters::Counter;
-use tables::{BypassPort, Snapshot};
+use tables::{BypassPort, OpenPort, Snapshot};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -114,6 +114,11 @@ impl Handle {
             Some(takeover) => takeover.publish(update),
             None => Ok(()),
         }
+    }
+
+    /// As [`Takeover::open_ports`].
+    pub fn open_ports(&self) -> Vec<OpenPort> {
+        self.takeover().as_ref().map(Takeover::open_ports).unwrap_or_default()
     }
 
     /// The snapshot that was published last.

@@ -15,7 +15,7 @@ use netlink::Direction;
 use netlink::PrivateNamespace;
 use pipeline::Counters;
 use ports::{AccessPort, PacketSocket, RingSize};
-use tables::BypassPort;
+use tables::{BypassPort, OpenPort};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
     BypassTargets, Features, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets, Stations,
@@ -247,8 +247,14 @@ impl Takeover {
         Ok(down)
     }
 
+    /// The host ports to which workers may send frames past the bridge.
+    #[must_use]
+    pub fn open_ports(&self) -> Vec<OpenPort> {
+        self.steering.delivering_ports()
+    }
+
     fn open(&self) {
-        let (ports, uplinks) = (self.steering.delivering_ports(), self.steering.tunnel_uplinks());
+        let (ports, uplinks) = (self.open_ports(), self.steering.tunnel_uplinks());
         let bypass_targets = BypassTargets { ports, uplinks };
         self.workers.iter().for_each(|worker| worker.open(&bypass_targets));
     }

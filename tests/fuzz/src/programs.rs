@@ -129,7 +129,7 @@ fn uplink(hook: u8, data: &[u8]) {
     let returned = test_run(program(&mut ebpf, "steer_uplink"), &frame, 0);
     let worker = take_worker(&mut ebpf, 0);
     let received = Frame { data: &frame, vlan: None, offload: Offload::default() };
-    let told = explain_received(&received, &THERE).fate;
+    let told = explain_received(&received, &THERE, &[], std::time::Instant::now()).fate;
     if matches!(told, Fate::Kernel(_)) || frame[..6] != [0; 6] {
         assert_eq!((returned, worker), (PASS, None), "{told:?} {frame:02x?}");
         return;

@@ -171,7 +171,7 @@ impl Worker {
         Self { pipeline, batch: Batch::new(256), out: TxBatch::new() }
     }
 
-    fn fill(&mut self, frames: &[Owned]) {
+    pub fn fill(&mut self, frames: &[Owned]) {
         self.batch.clear();
         self.out.clear();
         for frame in frames {

@@ -1,7 +1,8 @@
 //! Explains what happens to a given frame. The pipeline makes the decision; this module converts it
 //! to messages.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::time::Instant;
 
 use api::v1;
 use control::{Datapath, LeftToKernel};
@@ -9,8 +10,8 @@ use path::{Entropy, Key, Policy};
 use pipeline::explain::{CopyFate, Route};
 use pipeline::explain_received::Fate;
 use pipeline::learn::Heard;
-use pipeline::{DropReason, Explanation, Frame, Offload, Place, Station};
-use tables::{PortChoice, Snapshot, SnapshotBuilder, VniTable};
+use pipeline::{DropReason, Explanation, Frame, Offload, Station};
+use tables::{BypassPort, OpenPort, PortChoice, Snapshot, VniTable};
 use tonic::Status;
 use wire::ecn::Egress;
 use wire::{Ethernet, MacAddr, Vni};
@@ -26,19 +27,35 @@ pub fn explain(
     snapshot: &Snapshot,
     uplinks: &Uplinks,
 ) -> v1::Explanation {
-    let frame = Frame { data: frame, vlan: None, offload: Offload::default() };
+    let explanation = pipeline::explain(&plain(frame), table.slot, snapshot, Instant::now());
+    message(explanation, table, uplinks, &[])
+}
+
+/// A frame without metadata of the kernel.
+fn plain(data: &[u8]) -> Frame<'_> {
+    Frame { data, vlan: None, offload: Offload::default() }
+}
+
+fn message(
+    explanation: Explanation,
+    table: &VniTable,
+    uplinks: &Uplinks,
+    ports: &[ShownPort],
+) -> v1::Explanation {
     let mut message = v1::Explanation {
         vni: table.tunnel.vni.get(),
         netdev: table.netdev.clone(),
         datapath: Datapath::Userspace.name().to_owned(),
         ..v1::Explanation::default()
     };
-    match pipeline::explain(&frame, table.slot, snapshot) {
+    match explanation {
         Explanation::Dropped(reason) => message.dropped = Some(dropped(reason)),
         Explanation::Forwarded(forwarded) => {
+            let name = |port: &u16| ports.get(usize::from(*port)).map(|port| port.name.clone());
             message.destination = forwarded.destination.to_string();
             message.flooded = forwarded.flooded;
             message.copies = forwarded.copies.iter().map(|fate| copy(fate, uplinks)).collect();
+            message.ports = forwarded.ports.iter().filter_map(name).collect();
         }
     }
     message
@@ -63,8 +80,8 @@ pub fn local(mac: MacAddr, port: String, table: &VniTable) -> v1::Explanation {
     }
 }
 
-/// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it: by the
-/// tables first, then by learned stations. `ports` are all access ports, by their numbers.
+/// Explains a frame from an access port of this VNI, as vtepd's own bridge forwards it. `ports` are
+/// all access ports, by their numbers.
 pub fn switched(
     frame: &[u8],
     table: &VniTable,
@@ -72,64 +89,10 @@ pub fn switched(
     stations: &[Station],
     ports: &[ShownPort],
 ) -> v1::Explanation {
-    let by_tables = || explain(frame, table, snapshot, uplinks);
-    let Ok((header, _)) = Ethernet::parse(frame) else { return by_tables() };
-    let (to, from) = (header.destination(), header.source());
-    if table.fdb.get(&to).is_some() {
-        return by_tables();
-    }
-    let place = |mac: MacAddr| {
-        let found =
-            stations.iter().find(|station| station.vni == table.tunnel.vni && station.mac == mac);
-        found.map(|station| station.place)
-    };
-    let own = place(from);
-    match place(to) {
-        Some(Place::Vtep(index, address))
-            if snapshot.vtep(index).is_some_and(|vtep| vtep.address == address) =>
-        {
-            let mut learned = table.clone();
-            learned.fdb.insert(to, index);
-            let mut builder = SnapshotBuilder::after(snapshot);
-            builder.vni(Arc::new(learned));
-            explain(frame, table, &builder.build(), uplinks)
-        }
-        Some(Place::Port(number)) => {
-            let is_own = own == Some(Place::Port(number));
-            let name = ports.get(usize::from(number)).map(|port| port.name.clone());
-            v1::Explanation {
-                vni: table.tunnel.vni.get(),
-                netdev: table.netdev.clone(),
-                dropped: is_own.then(|| dropped(DropReason::SamePort)),
-                destination: to.to_string(),
-                ports: name.filter(|_| !is_own).into_iter().collect(),
-                datapath: Datapath::Userspace.name().to_owned(),
-                ..v1::Explanation::default()
-            }
-        }
-        _ => {
-            let others = ports.iter().zip(0..).filter(|(port, number)| {
-                port.vni == table.tunnel.vni && own != Some(Place::Port(*number))
-            });
-            let ports: Vec<String> = others.map(|(port, _)| port.name.clone()).collect();
-            let mut message = by_tables();
-            // Without remote VTEPs, the frame is still flooded to the other ports.
-            let alone =
-                |drop: &v1::Drop| !ports.is_empty() && drop.reason == DropReason::NoRemote.label();
-            if message.dropped.as_ref().is_some_and(alone) {
-                message = v1::Explanation {
-                    dropped: None,
-                    destination: to.to_string(),
-                    flooded: true,
-                    ..message
-                };
-            }
-            if message.dropped.is_none() {
-                message.ports = ports;
-            }
-            message
-        }
-    }
+    let (frame, vnis) = (plain(frame), ports.iter().map(|port| port.vni));
+    let explanation =
+        pipeline::explain_switched(&frame, table, (vnis, stations), snapshot, Instant::now());
+    message(explanation, table, uplinks, ports)
 }
 
 /// Explains a frame that kernel VXLAN encapsulates for this VNI. With `choice`, vtepd chooses the
@@ -173,18 +136,27 @@ pub fn encapsulated_by_kernel(
     })
 }
 
-/// Explains a packet from the underlay.
-pub fn received(frame: &[u8], snapshot: &Snapshot) -> v1::ReceivedExplanation {
-    let told = pipeline::explain_received(
-        &Frame { data: frame, vlan: None, offload: Offload::default() },
-        snapshot,
-    );
-    let (fate, reason, ecn) = match told.fate {
-        Fate::Bridge(Some(Egress::Set(codepoint))) => ("bridge", None, Some(codepoint.to_string())),
-        Fate::Bridge(_) => ("bridge", None, None),
-        Fate::Kernel(reason) => ("kernel", Some(dropped(reason)), None),
-        Fate::Dropped(reason) => ("dropped", Some(dropped(reason)), None),
+/// Explains a packet from the underlay. `host_ports` are the ports for which workers bypass the
+/// bridge, and `names` those of all host ports.
+pub fn received(
+    frame: &[u8],
+    snapshot: &Snapshot,
+    host_ports: &[OpenPort],
+    names: &BTreeMap<u32, BypassPort>,
+) -> v1::ReceivedExplanation {
+    let told = pipeline::explain_received(&plain(frame), snapshot, host_ports, Instant::now());
+    let (fate, reason, ecn, port) = match told.fate {
+        Fate::Bridge(ecn) => ("bridge", None, ecn, None),
+        Fate::Host { port, ecn } => ("host", None, ecn, Some(port)),
+        Fate::Kernel(reason) => ("kernel", Some(dropped(reason)), None, None),
+        Fate::Dropped(reason) => ("dropped", Some(dropped(reason)), None, None),
     };
+    let ecn = match ecn {
+        Some(Egress::Set(codepoint)) => Some(codepoint.to_string()),
+        _ => None,
+    };
+    let name =
+        |port: u32| names.get(&port).map_or_else(|| port.to_string(), |port| port.name.clone());
     let (learning, previous_vtep) = match told.heard {
         None => (None, None),
         Some(Heard::New) => (Some("new"), None),
@@ -206,6 +178,7 @@ pub fn received(frame: &[u8], snapshot: &Snapshot) -> v1::ReceivedExplanation {
         learning: learning.map(str::to_owned),
         previous_vtep,
         ecn,
+        port: port.map(name),
     }
 }
 

@@ -322,7 +322,9 @@ impl Vtepd for Service {
         request: Request<v1::ExplainReceivedRequest>,
     ) -> Result<Response<v1::ReceivedExplanation>, Status> {
         let frame = request.into_inner().frame;
-        Ok(Response::new(explain::received(&frame, &self.shown.snapshot())))
+        let (snapshot, open) = (self.shown.snapshot(), self.shown.open_ports());
+        let ports = &self.shown.status.borrow().plan.ports;
+        Ok(Response::new(explain::received(&frame, &snapshot, &open, ports)))
     }
 
     async fn attach_vni(

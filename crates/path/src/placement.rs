@@ -19,9 +19,8 @@
 //! flows use another next hop until the member is back;
 //! `a_start_while_a_member_is_lost_differs_little` bounds their number.
 
-use path::hash::hash;
-
-use crate::paths::BUCKETS;
+use crate::group::BUCKETS;
+use crate::hash::hash;
 
 /// Domain separator for scores.
 const SCORE: u64 = 0x706c_6163_6500_0001;

@@ -9,7 +9,9 @@
 //! moves immediately: flows of RoCE queue pairs are long-lived, and workers keep no timestamp for
 //! each bucket.
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::MacAddr;
 
@@ -58,7 +60,9 @@ pub enum Rebalance {
 }
 
 /// The live next hops of one VTEP, with their buckets.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+///
+/// Two groups are equal if they forward equally; their versions may differ.
+#[derive(Debug, Clone, Default)]
 pub struct Paths {
     next_hops: Vec<NextHop>,
     /// [`BUCKETS`] indices into `next_hops`. Empty without next hops.
@@ -68,6 +72,31 @@ pub struct Paths {
     group: Box<[Member]>,
     /// Whether [`Rebalance::Off`] kept buckets away from the next hop that `group` assigns them to.
     kept: bool,
+    /// See [`Self::version`].
+    version: u64,
+}
+
+impl PartialEq for Paths {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { next_hops, buckets, group, kept, version: _ } = self;
+        (next_hops, buckets, group, kept)
+            == (&other.next_hops, &other.buckets, &other.group, &other.kept)
+    }
+}
+
+impl Eq for Paths {}
+
+impl Hash for Paths {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { next_hops, buckets, group, kept, version: _ } = self;
+        (next_hops, buckets, group, kept).hash(state);
+    }
+}
+
+/// A version that no group of this process has had.
+fn new_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// The next hops as sorted members, and for each member the index of its next hop.
@@ -111,7 +140,13 @@ impl Paths {
             alive.as_slice().into()
         };
         if alive.is_empty() {
-            return Self { next_hops, buckets: Box::default(), group, kept: false };
+            return Self {
+                next_hops,
+                buckets: Box::default(),
+                group,
+                kept: false,
+                version: new_version(),
+            };
         }
         let due = reduced(&group, &alive);
         let owners = match rebalance {
@@ -121,7 +156,7 @@ impl Paths {
         let kept = owners != due;
         let buckets =
             owners.iter().filter_map(|owner| places.get(usize::from(*owner)).copied()).collect();
-        Self { next_hops, buckets, group, kept }
+        Self { next_hops, buckets, group, kept, version: new_version() }
     }
 
     /// The owner of each bucket if no bucket leaves a live next hop. The other buckets go to the
@@ -176,7 +211,20 @@ impl Paths {
         self.next_hops.len() < self.group.len()
     }
 
-    /// The next hop for a flow with this hash of its outer headers ([`path::path_hash`]).
+    /// The version of the group. A group that was built later has a higher one, and clones have the
+    /// same. 0 for a group that was never built.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The live next hop with this [`NextHop::identity`].
+    #[must_use]
+    pub fn find(&self, identity: u64) -> Option<&NextHop> {
+        self.next_hops.iter().find(|hop| hop.identity == identity)
+    }
+
+    /// The next hop for a flow with this hash of its outer headers ([`crate::path_hash()`]).
     #[must_use]
     pub fn choose(&self, hash: u64) -> Option<&NextHop> {
         match self.next_hops.as_slice() {
@@ -202,7 +250,7 @@ impl Paths {
 /// The bucket that a flow's hash selects.
 #[must_use]
 pub fn bucket(hash: u64) -> usize {
-    path::choose(hash, BUCKETS)
+    crate::choose(hash, BUCKETS)
 }
 
 #[cfg(test)]
@@ -244,8 +292,9 @@ mod tests {
     /// Hashes of 20,000 flows that differ in source port and address only.
     fn hashes() -> impl Iterator<Item = u64> {
         let local = IpAddr::from([10, 0, 0, 11]);
-        (0..20_000u16)
-            .map(move |n| path::path_hash(1, local, IpAddr::from([10, 0, 0, 12]), 40_000 + n, 4789))
+        (0..20_000u16).map(move |n| {
+            crate::path_hash(1, local, IpAddr::from([10, 0, 0, 12]), 40_000 + n, 4789)
+        })
     }
 
     #[test]

@@ -1,0 +1,40 @@
+//! The path policies that a pipeline asks, and their state.
+
+use path::{Entropy, PathPolicy};
+use tables::VniTable;
+
+/// The state of a pipeline's path policy.
+pub type State<P> = <<P as Policies>::Policy as PathPolicy>::State;
+
+/// The path policies of all VNIs, with what they remember between frames.
+pub trait Policies {
+    /// The policy of a VNI.
+    type Policy: PathPolicy;
+
+    /// The policy of this VNI, and its state.
+    fn of<'a>(&'a mut self, vni: &'a VniTable) -> (&'a Self::Policy, &'a mut State<Self>);
+
+    /// A number that changes when choices that may be cached no longer hold
+    /// ([`PathPolicy::version`]).
+    fn version(&self) -> u64;
+}
+
+/// The policies of the snapshot.
+#[derive(Debug, Default)]
+pub struct Configured {
+    state: <Entropy as PathPolicy>::State,
+}
+
+impl Policies for Configured {
+    type Policy = Entropy;
+
+    #[inline(always)]
+    fn of<'a>(&'a mut self, vni: &'a VniTable) -> (&'a Entropy, &'a mut State<Self>) {
+        (&vni.entropy, &mut self.state)
+    }
+
+    #[inline(always)]
+    fn version(&self) -> u64 {
+        Entropy::version(&self.state)
+    }
+}
