@@ -6,12 +6,12 @@
 //! - [`forwarding`]: encapsulation and decapsulation at the maximum rate
 //! - [`profile`]: CPU time of a frame by purpose; only if requested
 //! - [`standalone`]: vtepd without a kernel bridge, in both directions; not with `--quick`
-//! - [`talk`]: round trips, TCP, and the cost of an idle vtepd
+//! - [`latency`]: round trips, TCP, and the cost of an idle vtepd
 
 mod forwarding;
+mod latency;
 mod profile;
 mod standalone;
-mod talk;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use testbed::Way;
 
-use crate::rows::Row;
+use crate::table::Row;
 
 type Failure = Box<dyn Error>;
 /// Datapaths that were not measured, with the reason or what to install.
@@ -85,7 +85,7 @@ pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failu
         rows.extend(forwarding::measure(&terms, &mut left_out)?);
     }
     if wanted(Part::Talk) {
-        rows.extend(talk::measure(&terms)?);
+        rows.extend(latency::measure(&terms)?);
     }
     if wanted(Part::Standalone) {
         rows.extend(standalone::measure(&terms)?);

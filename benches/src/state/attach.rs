@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use lab::Namespace;
 use testbed::Daemon;
-use testbed::bed::batch;
 use testbed::daemon::beside_this_program;
+use testbed::topology::batch;
 
 use super::row;
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 /// Measures the vtepd executable beside this program.
 ///

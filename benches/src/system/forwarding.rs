@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use testbed::bed::{JUMBO, MTU};
+use testbed::measurement::Case;
 use testbed::sender::Input;
-use testbed::turn::Case;
-use testbed::{Bed, Traffic, Turn, Way, reference};
+use testbed::topology::{JUMBO, MTU};
+use testbed::{Bed, Traffic, Turn, Way, ovs_dpdk};
 
 use super::{Failure, LeftOut, Terms};
-use crate::rows::{Better, Figure, Row};
+use crate::table::{Better, Figure, Row};
 
 /// The datapaths for encapsulation and decapsulation. The targets of encapsulation apply only to
 /// vtepd with super-frames.
@@ -35,7 +35,7 @@ type Turns = BTreeMap<(Way, Case), Vec<Turn>>;
 
 pub(super) fn measure(terms: &Terms, left_out: &mut LeftOut) -> Result<Vec<Row>, Failure> {
     let beds = Beds { own: Bed::new("")?, references: Bed::new("r")? };
-    reference::prepare(&beds.references)?;
+    ovs_dpdk::prepare(&beds.references)?;
     let all = [&WAYS[..], &KERNEL_DATAPATH, &REFERENCES].concat();
     let encapsulate = turns(terms, &beds, &all, &cases(terms, &[Input::Host]), left_out)?;
     let mut rows = table(&encapsulate, "encapsulate", &all, encapsulation_target);

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use testbed::echo::Echo;
+use testbed::measurement::Case;
 use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
-use testbed::turn::Case;
 use testbed::{Bed, Traffic, Turn, Way};
 
 use super::{Failure, Terms};
-use crate::rows::{Better, Figure, Row};
+use crate::table::{Better, Figure, Row};
 
 const WAYS: [Way; 5] = [Way::Nobody, Way::Kernel, Way::PUNT, Way::BYPASS_SINGLE, Way::BYPASS];
 const INPUTS: [(Input, &str); 3] = [

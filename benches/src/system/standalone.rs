@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lab::counters;
-use testbed::bed::{JUMBO, STATIONS, UPLINK, batch, remote};
 use testbed::cpu::{Pinned, pin_process};
 use testbed::sender::Input;
+use testbed::topology::{JUMBO, STATIONS, UPLINK, batch, remote};
 use testbed::{Bed, Daemon, Sender, Traffic, Way};
 
 use super::{Failure, Terms};
-use crate::rows::{Better, Figure, Row};
+use crate::table::{Better, Figure, Row};
 
 const LENGTHS: [usize; 2] = [256, 4154];
 const QUEUE_PAIRS: [u32; 2] = [8, 1024];

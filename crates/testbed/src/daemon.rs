@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::{Namespace, Process};
 
-use crate::reference::Base;
+use crate::ovs_dpdk::Base;
 use crate::{Error, cpu};
 
 /// How long vtepd may take to give back all VNIs to the kernel.

@@ -11,7 +11,7 @@ use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
 
-use crate::bed::{HEADERS, HOST, UPLINK, beyond, local, remote, udp_segmentation};
+use crate::topology::{HEADERS, HOST, UPLINK, beyond, local, remote, udp_segmentation};
 use crate::{Bed, Error};
 
 /// The maximum number of frames in a super-frame.

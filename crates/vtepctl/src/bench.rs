@@ -12,10 +12,10 @@ use frames::clock::{Cold, hot};
 use frames::leaf::Leaf;
 use frames::stage::Stage;
 use testbed::echo::Echo;
-use testbed::rows::{Better, Figure, Row, machine};
+use testbed::measurement::Case;
 use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
-use testbed::turn::Case;
+use testbed::table::{Better, Figure, Row, machine};
 use testbed::{Bed, Daemon, Traffic, Turn, Way};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use testbed::Way;
-use testbed::rows::{Better, Figure, Row};
 use testbed::sender::Input;
+use testbed::table::{Better, Figure, Row};
 
 use crate::output::{Failure, Table};
 

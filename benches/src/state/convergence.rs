@@ -14,11 +14,11 @@ use testbed::daemon::beside_this_program;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};
+use super::fixture::{Site, gateway_mac};
 use super::messages::{self, framed};
 use super::probe::{Arrival, Probe, now};
-use super::site::{Site, gateway_mac};
 use super::{median_and_worst, row};
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 type Failure = Box<dyn Error>;
 

@@ -8,7 +8,7 @@ use testbed::stream::{Towards, throughput};
 use testbed::{Bed, Way};
 
 use super::{Failure, Terms};
-use crate::rows::{Better, Figure, Row};
+use crate::table::{Better, Figure, Row};
 
 const WAYS: [Way; 6] = [
     Way::Kernel,

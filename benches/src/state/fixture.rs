@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use lab::Namespace;
 use netlink::Requests;
-use testbed::bed::batch;
+use testbed::topology::batch;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use lab::netns::NetnsError;
 use lab::{Process, counters};
 
-use crate::bed::{STATIONS, UPLINK, batch, remote};
 use crate::sender::Input;
+use crate::topology::{STATIONS, UPLINK, batch, remote};
 use crate::{Bed, Daemon, Error, Sender, Traffic};
 
 /// Debian's package of Open vSwitch, and the programs that are used.

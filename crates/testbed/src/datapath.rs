@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lab::Namespace;
 
-use crate::{Bed, Daemon, Error, is_there, reference};
+use crate::{Bed, Daemon, Error, is_there, ovs_dpdk};
 
 /// A datapath of the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ impl Way {
     pub const TESTPMD_XDP: Self = Self::Testpmd { xdp: true };
 
     /// Whether this is Open vSwitch or testpmd, which need a bed after
-    /// [`prepare`](reference::prepare).
+    /// [`prepare`](ovs_dpdk::prepare).
     #[must_use]
     pub const fn is_reference(self) -> bool {
         matches!(self, Self::OpenVswitch { .. } | Self::Testpmd { .. })
@@ -78,8 +78,8 @@ impl Way {
     #[must_use]
     pub fn missing_package(self) -> Option<&'static str> {
         let (package, programs) = match self {
-            Self::OpenVswitch { .. } => reference::OPEN_VSWITCH,
-            Self::Testpmd { .. } => reference::TESTPMD,
+            Self::OpenVswitch { .. } => ovs_dpdk::OPEN_VSWITCH,
+            Self::Testpmd { .. } => ovs_dpdk::TESTPMD,
             Self::Nobody
             | Self::Kernel
             | Self::KernelWithoutNf
@@ -97,8 +97,8 @@ impl Way {
     /// If the datapath does not start.
     pub fn take(self, bed: &Bed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
         match self {
-            Self::OpenVswitch { xdp } => return reference::open_vswitch(bed, xdp).map(Some),
-            Self::Testpmd { xdp } => return reference::testpmd(bed, xdp).map(Some),
+            Self::OpenVswitch { xdp } => return ovs_dpdk::open_vswitch(bed, xdp).map(Some),
+            Self::Testpmd { xdp } => return ovs_dpdk::testpmd(bed, xdp).map(Some),
             Self::Nobody
             | Self::Kernel
             | Self::KernelWithoutNf
