@@ -52,7 +52,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 fn one(namespace: &Namespace, hook: &str, vnis: u32) -> Result<[Duration; 2], Box<dyn Error>> {
     let mut daemon =
         Daemon::start(&beside_this_program()?, namespace, &["--hook", hook, "--no-fpm"])?;
-    let taken = daemon.until_taken(vnis);
+    let taken = daemon.await_offloaded(vnis);
     let stopped = daemon.stop()?;
     Ok([taken?, stopped])
 }

@@ -22,10 +22,10 @@ pub mod table;
 pub mod topology;
 
 pub use daemon::Daemon;
-pub use datapath::Way;
-pub use measurement::Turn;
+pub use datapath::Datapath;
+pub use measurement::Measurement;
 pub use sender::{Sender, Traffic};
-pub use topology::Bed;
+pub use topology::Testbed;
 
 /// A measurement could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ impl From<&str> for Error {
     }
 }
 
-/// Checks that this process can create a bed and that the required programs are installed.
+/// Checks that this process can create a testbed and that the required programs are installed.
 ///
 /// # Errors
 /// A message with what is missing and what to do.

@@ -33,25 +33,25 @@ pub(crate) const HEADERS: usize = pipeline::aggregate::GsoGroup::SHARED;
 
 /// The MAC address of a station behind the VTEP that does not exist.
 #[must_use]
-pub const fn remote(number: u8) -> MacAddr {
+pub const fn remote_station(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 1, number % STATIONS])
 }
 
 /// The source MAC address of the peer's frames.
 #[must_use]
-pub const fn beyond(number: u8) -> MacAddr {
+pub const fn peer_station(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 3, number % STATIONS])
 }
 
 /// The MAC address of a station at the leaf's host port.
 #[must_use]
-pub const fn local(number: u8) -> MacAddr {
+pub const fn local_station(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 2, number % STATIONS])
 }
 
 /// The namespaces. Dropping the value deletes them.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Testbed {
     /// The namespace of the leaf's host.
     pub host: Namespace,
     /// The namespace of the leaf.
@@ -71,8 +71,8 @@ pub struct Passed {
     pub packets: u64,
 }
 
-impl Bed {
-    /// Creates the namespaces and links. `tag` distinguishes several beds of one process.
+impl Testbed {
+    /// Creates the namespaces and links. `tag` distinguishes several testbeds of one process.
     ///
     /// # Errors
     /// If namespaces or links cannot be created.
@@ -80,8 +80,8 @@ impl Bed {
         let name = |node: &str| format!("{PREFIX}{tag}{node}-{}", std::process::id());
         let [host, leaf, peer, far] =
             ["host", "leaf", "peer", "far"].map(|node| Namespace::create(name(node)));
-        let bed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
-        for namespace in [&bed.host, &bed.leaf, &bed.peer, &bed.far] {
+        let testbed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
+        for namespace in [&testbed.host, &testbed.leaf, &testbed.peer, &testbed.far] {
             // This fails on a kernel without IPv6, which sends no IPv6 frames either.
             let _ = namespace
                 .enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))?;
@@ -99,25 +99,25 @@ impl Bed {
                 host.name()
             )
         };
-        let leaf = overlay("10.0.0.1", &bed.host)
+        let leaf = overlay("10.0.0.1", &testbed.host)
             + &format!(
                 "link add up1 mtu 9500 address {UPLINK} type veth peer name down1 mtu 9500 netns {}\n\
                  addr add 10.255.1.1/29 dev up1\n\
                  link set up1 up\n\
                  neigh replace 10.255.1.3 lladdr 02:ee:00:00:00:01 dev up1 nud permanent\n",
-                bed.peer.name()
+                testbed.peer.name()
             );
-        batch(&bed.leaf, "ip", &leaf)?;
-        let peer = overlay("10.0.0.2", &bed.far)
+        batch(&testbed.leaf, "ip", &leaf)?;
+        let peer = overlay("10.0.0.2", &testbed.far)
             + "addr add 10.255.1.2/29 dev down1\nlink set down1 up\nroute add 10.0.0.1/32 via 10.255.1.1 dev down1\n";
-        batch(&bed.peer, "ip", &peer)?;
+        batch(&testbed.peer, "ip", &peer)?;
         batch(
-            &bed.leaf,
+            &testbed.leaf,
             "ip",
             "route add 10.0.0.2/32 via 10.255.1.2 dev up1\nroute add 10.0.0.3/32 via 10.255.1.3 dev up1\n",
         )?;
         for (host, own, address, other, at) in
-            [(&bed.host, HOST, 1, FAR, 2), (&bed.far, FAR, 2, HOST, 1)]
+            [(&testbed.host, HOST, 1, FAR, 2), (&testbed.far, FAR, 2, HOST, 1)]
         {
             let lines = format!(
                 "link set eth0 address {own}\nlink set eth0 up\naddr add 10.1.0.{address}/24 dev eth0\n\
@@ -129,20 +129,20 @@ impl Bed {
             "fdb append {FAR} dev vx0 dst 10.0.0.2 self static\nfdb replace {FAR} dev vx0 master static\n"
         );
         for number in 0..STATIONS {
-            let (remote, local) = (remote(number), local(number));
+            let (remote, local) = (remote_station(number), local_station(number));
             entries += &format!(
                 "fdb append {remote} dev vx0 dst 10.0.0.3 self static\nfdb replace {remote} dev vx0 master static\n\
                  fdb replace {local} dev hp master static\n"
             );
         }
-        batch(&bed.leaf, "bridge", &entries)?;
+        batch(&testbed.leaf, "bridge", &entries)?;
         let entries = format!(
             "fdb append {HOST} dev vx0 dst 10.0.0.1 self static\nfdb replace {HOST} dev vx0 master static\n"
         );
-        batch(&bed.peer, "bridge", &entries)?;
+        batch(&testbed.peer, "bridge", &entries)?;
         // The host's link must split the super-frames that a sender transmits.
-        udp_segmentation(&bed.host, "eth0", false)?;
-        Ok(bed)
+        udp_segmentation(&testbed.host, "eth0", false)?;
+        Ok(testbed)
     }
 
     /// Sets whether the leaf forwards its host's frames. Otherwise they are dropped at the host
@@ -159,7 +159,7 @@ impl Bed {
         if yes {
             // The kernel deleted these entries with the port.
             let entries: String = (0..STATIONS)
-                .map(|n| format!("fdb replace {} dev hp master static\n", local(n)))
+                .map(|n| format!("fdb replace {} dev hp master static\n", local_station(n)))
                 .collect();
             batch(&self.leaf, "bridge", &entries)?;
         }
@@ -193,7 +193,7 @@ impl Bed {
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
-    pub fn left(&self, length: usize) -> Result<Passed, Error> {
+    pub fn sent_encapsulated(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
         Ok(Passed { frames: link.frames_sent(length as u64 + 8), packets: link.tx_packets })
@@ -203,7 +203,7 @@ impl Bed {
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
-    pub fn left_as_they_came(&self) -> Result<Passed, Error> {
+    pub fn sent_unchanged(&self) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
         Ok(Passed { frames: link.tx_packets, packets: link.tx_packets })
@@ -213,7 +213,7 @@ impl Bed {
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
-    pub fn arrived(&self, length: usize) -> Result<Passed, Error> {
+    pub fn delivered(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("hp").ok_or("the leaf has no port")?;
         Ok(Passed { frames: link.tx_bytes / length as u64, packets: link.tx_packets })
