@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lab::counters;
 use testbed::cpu::{Pinned, pin_process};
 use testbed::sender::Input;
-use testbed::topology::{JUMBO, STATIONS, UPLINK, batch, remote_station};
+use testbed::topology::{JUMBO, STATIONS, UPLINK, remote_station};
 use testbed::{Daemon, Datapath, Sender, Testbed, Traffic};
 
 use super::{Failure, Options};
@@ -53,7 +53,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     for testbed in [&kernel, &alone] {
         testbed.set_mtu(JUMBO)?;
     }
-    batch(&alone.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")?;
+    testbed::ovs_dpdk::remove_overlay(&alone.leaf)?;
     let configuration = Configuration::new();
     let mut cases = Vec::new();
     for length in LENGTHS {
@@ -80,7 +80,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
                         Daemon::start(&options.vtepd, &alone.leaf, &["--config", &file])?;
                     daemon.await_offloaded(1)?;
                     if port == AccessPort::Tap {
-                        batch(&alone.leaf, "ip", "link set tap0 up\n")?;
+                        alone.leaf.rtnl(|rtnl| rtnl.set_up(TAP, true))?;
                     }
                     (&alone, Some(daemon))
                 }

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::netns::NetnsError;
-use lab::{Process, counters};
+use lab::{Namespace, Process, counters};
 
 use crate::sender::Input;
 use crate::topology::{STATIONS, UPLINK, batch, remote_station};
@@ -51,9 +51,22 @@ pub fn prepare(testbed: &Testbed) -> Result<(), Error> {
         (&testbed.peer, "down1"),
     ];
     for (namespace, link) in links {
-        batch(namespace, "ip", &format!("link set {link} mtu {MTU}\n"))?;
+        namespace.rtnl(|rtnl| rtnl.set_mtu(link, MTU))?;
     }
-    batch(&testbed.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")
+    remove_overlay(&testbed.leaf)
+}
+
+/// Removes the bridge and the VXLAN netdev of a leaf. The host port stays.
+///
+/// # Errors
+/// If one of them does not exist.
+pub fn remove_overlay(leaf: &Namespace) -> Result<(), Error> {
+    leaf.rtnl(|rtnl| {
+        rtnl.delete_link("vx0")?;
+        rtnl.set_master("hp", None)?;
+        rtnl.delete_link("br0")
+    })?;
+    Ok(())
 }
 
 /// The resources of a running datapath, dropped after its end.
@@ -74,6 +87,7 @@ fn remove_leftovers(testbed: &Testbed) -> Result<(), Error> {
     for port in ["hp", "up1"] {
         lines += &format!("link set {port} xdp off\nlink set {port} promisc off\n");
     }
+    // `ip` detaches XDP programs of its default mode, which `rtnetlink` has no request for.
     batch(&testbed.leaf, "ip", &lines)
 }
 
@@ -106,12 +120,11 @@ pub(crate) fn open_vswitch(testbed: &Testbed, xdp: bool) -> Result<Daemon, Error
             return Err(format!("Open vSwitch cannot use {port}: {error}").into());
         }
     }
-    // Without a prefix route: the routes of the kernel stay on the uplink.
-    batch(
-        &testbed.leaf,
-        "ip",
-        "addr add 10.0.0.1/29 dev br-phy noprefixroute\nlink set br-phy up\n",
-    )?;
+    testbed.leaf.rtnl(|rtnl| {
+        // Without a prefix route: the routes of the kernel stay on the uplink.
+        rtnl.add_address_without_route("br-phy", "10.0.0.1/29")?;
+        rtnl.set_up("br-phy", true)
+    })?;
     folder.appctl(&["ovs/route/add", &format!("{VTEP}/32"), "br-phy"])?;
     folder.appctl(&["tnl/neigh/set", "br-phy", VTEP, GATEWAY])?;
     for station in (0..STATIONS).map(remote_station) {

@@ -1,99 +1,19 @@
 //! A fabric as described by its ContainerLab file.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::wan::Circuit;
-use crate::{expand, parse, stages};
 
 /// MTU in bytes of a link without an `mtu:` key. ContainerLab has the same default.
 pub const LINK_MTU: u32 = 9500;
 
-/// The longest interface name that the kernel accepts (`IFNAMSIZ` without the terminating zero).
-const INTERFACE_NAME_MAX: usize = 15;
-
-/// A topology file cannot be read, or requires a feature that network namespaces do not have.
-#[derive(Debug, thiserror::Error)]
-pub enum TopologyError {
-    /// The topology file, or a file that it refers to, cannot be read.
-    #[error("cannot read {}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is not valid YAML.
-    #[error("no valid YAML")]
-    Yaml(#[from] serde_norway::Error),
-    /// An environment variable is unset and has no default, or the expression has an unsupported
-    /// form.
-    #[error(
-        "cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}"
-    )]
-    Variable {
-        /// The text after the `$`.
-        expression: String,
-    },
-    /// ContainerLab may support this key or value, but the lab does not.
-    #[error("{place}: not supported by lab{}", reason(.why))]
-    Unsupported {
-        /// Where in the file, for example `topology.nodes.leaf1.startup-config`.
-        place: String,
-        /// The reason; may be empty.
-        why: &'static str,
-    },
-    /// A value has the wrong type or form.
-    #[error("{place}: expected {expected}")]
-    Expected {
-        /// Where in the file.
-        place: String,
-        /// The expected value.
-        expected: &'static str,
-    },
-    /// A required key is missing.
-    #[error("{place}: missing")]
-    Missing {
-        /// Where in the file.
-        place: String,
-    },
-    /// A link, a `network-mode` or a `wait-for` names a node that the file does not define.
-    #[error("{place}: no node '{node}'")]
-    NoSuchNode {
-        /// Where in the file.
-        place: String,
-        /// The name of the node.
-        node: String,
-    },
-    /// The stages of some nodes wait for each other in a cycle.
-    #[error("{place}: waits for itself: {circle}")]
-    Circle {
-        /// Where in the file.
-        place: String,
-        /// The cycle: nodes with their stages.
-        circle: String,
-    },
-    /// Two links end at the same interface.
-    #[error("{place}: interface '{interface}' is used twice")]
-    Twice {
-        /// Where in the file.
-        place: String,
-        /// The interface, as `node:interface`.
-        interface: String,
-    },
-}
-
 /// Returns whether a program name refers to `lab`, in whatever directory it is.
 pub(crate) fn is_lab(program: &str) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == "lab")
-}
-
-fn reason(why: &str) -> String {
-    if why.is_empty() { String::new() } else { format!(" ({why})") }
 }
 
 /// A parsed and checked ContainerLab file. [`Topology::load`] refuses what namespaces cannot
@@ -280,36 +200,6 @@ impl std::fmt::Display for Endpoint {
 }
 
 impl Topology {
-    /// Reads a ContainerLab file. Variables are replaced from the environment.
-    ///
-    /// # Errors
-    /// [`TopologyError`], with the place in the file.
-    pub fn load(path: &Path) -> Result<Self, TopologyError> {
-        let read_error = |source| TopologyError::Read { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(read_error)?;
-        let absolute = path.canonicalize().map_err(read_error)?;
-        Self::parse(&text, absolute.parent().unwrap_or(Path::new("/")), |name| {
-            std::env::var(name).ok()
-        })
-    }
-
-    /// Parses the text of a ContainerLab file. Relative paths start at `directory`, and `lookup`
-    /// provides the environment variables.
-    ///
-    /// # Errors
-    /// [`TopologyError`], with the place in the file.
-    pub fn parse(
-        text: &str,
-        directory: &Path,
-        lookup: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, TopologyError> {
-        let mut file: serde_norway::Value = serde_norway::from_str(&expand::expand(text, lookup)?)?;
-        file.apply_merge()?;
-        let topology = parse::topology(&file, directory)?;
-        topology.check()?;
-        Ok(topology)
-    }
-
     /// The other end of the link that ends at `end`.
     #[must_use]
     pub fn peer(&self, end: &Endpoint) -> Option<&Endpoint> {
@@ -333,46 +223,5 @@ impl Topology {
                 ends.map(|interface| Endpoint { node: name.clone(), interface })
             })
         })
-    }
-
-    fn check(&self) -> Result<(), TopologyError> {
-        for (name, node) in &self.nodes {
-            let Some(shared) = &node.shares else { continue };
-            let place = format!("topology.nodes.{name}.network-mode");
-            match self.nodes.get(shared) {
-                None => return Err(TopologyError::NoSuchNode { place, node: shared.clone() }),
-                Some(target) if target.shares.is_some() => {
-                    return Err(TopologyError::Unsupported {
-                        place,
-                        why: "the shared node shares another's",
-                    });
-                }
-                Some(_) => {}
-            }
-        }
-        stages::check(self)?;
-        let mut ends = BTreeSet::new();
-        for (index, link) in self.links.iter().enumerate() {
-            let place = || format!("topology.links[{index}]");
-            for end in &link.ends {
-                if !self.nodes.contains_key(&end.node) {
-                    return Err(TopologyError::NoSuchNode {
-                        place: place(),
-                        node: end.node.clone(),
-                    });
-                }
-                if end.interface.is_empty() || end.interface.len() > INTERFACE_NAME_MAX {
-                    let expected = "an interface name of 1 to 15 characters";
-                    return Err(TopologyError::Expected { place: place(), expected });
-                }
-                if !ends.insert(end) {
-                    return Err(TopologyError::Twice {
-                        place: place(),
-                        interface: end.to_string(),
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 }
