@@ -7,4 +7,4 @@ pub mod state;
 pub mod system;
 
 pub use frames::{clock, leaf};
-pub use testbed::rows;
+pub use testbed::table;

@@ -7,7 +7,7 @@ use frames::leaf::{BATCH, LENGTHS, Leaf};
 use frames::stage::Stage;
 
 use crate::clock::{Cold, hot};
-use crate::rows::Row;
+use crate::table::Row;
 
 /// The number of batches whose frames are in no cache.
 const COLD: usize = 64;

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::rows::{Report, Row};
+use crate::table::{Report, Row};
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 230.0;

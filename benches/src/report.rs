@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use frames::counting::Counting;
 use vtepd_benches::plot;
-use vtepd_benches::rows::{Report, Row, machine};
 use vtepd_benches::system::Part;
+use vtepd_benches::table::{Report, Row, machine};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

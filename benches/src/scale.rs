@@ -6,7 +6,7 @@ use frames::leaf::Leaf;
 use frames::stage::Stage;
 
 use crate::clock::in_turn;
-use crate::rows::Row;
+use crate::table::Row;
 
 /// The number of batches that take turns, so that each accesses another part of the tables.
 const BATCHES: usize = 512;

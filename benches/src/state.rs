@@ -2,28 +2,28 @@
 //!
 //! - [`attach`]: takes over many VNIs and gives them back
 //! - [`fabric`]: a leaf of a large fabric, as netlink messages
-//! - [`live`]: vtepd under a stream of frames: start, reaction to changes, gaps
+//! - [`convergence`]: vtepd under a stream of frames: start, reaction to changes, gaps
 //! - [`memory`]: the memory for one MAC address
 //! - [`publication`]: from an event to a snapshot
 //! - [`ingest`]: zebra's stream through a socket, and a dump of the kernel's tables
 //! - [`messages`]: rtnetlink messages as bytes
 //! - [`probe`]: numbered frames, and the times of their arrival
-//! - [`site`]: a leaf in namespaces
+//! - [`fixture`]: a leaf in namespaces
 
 pub mod attach;
+pub mod convergence;
 pub mod fabric;
+pub mod fixture;
 pub mod ingest;
-pub mod live;
 pub mod memory;
 pub mod messages;
 pub mod probe;
 pub mod publication;
-pub mod site;
 
 use std::error::Error;
 use std::time::Duration;
 
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 /// Measures everything. `quick` reduces repetitions, not sizes.
 ///
@@ -34,7 +34,7 @@ pub fn run(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
     let mut rows = memory::measure();
     rows.extend(publication::measure(quick));
     rows.extend(ingest::measure(quick)?);
-    rows.extend(live::measure(quick)?);
+    rows.extend(convergence::measure(quick)?);
     rows.extend(attach::measure(quick)?);
     Ok(rows)
 }

@@ -1,4 +1,4 @@
-//! vtepd, kernel VXLAN, Open vSwitch and testpmd over veth links, measured in turns within one run.
+//! vtepd, kernel VXLAN, Open vSwitch and testpmd over veth links, measured in rounds of one run.
 //!
 //! On one core, forwarding costs the time between two arriving frames minus the sender's own time
 //! for a frame. This net cost includes the kernel, softirqs and vtepd.
@@ -6,12 +6,12 @@
 //! - [`forwarding`]: encapsulation and decapsulation at the maximum rate
 //! - [`profile`]: CPU time of a frame by purpose; only if requested
 //! - [`standalone`]: vtepd without a kernel bridge, in both directions; not with `--quick`
-//! - [`talk`]: round trips, TCP, and the cost of an idle vtepd
+//! - [`latency`]: round trips, TCP, and the cost of an idle vtepd
 
 mod forwarding;
+mod latency;
 mod profile;
 mod standalone;
-mod talk;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -20,33 +20,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use testbed::Way;
+use testbed::Datapath;
 
-use crate::rows::Row;
+use crate::table::Row;
 
 type Failure = Box<dyn Error>;
 /// Datapaths that were not measured, with the reason or what to install.
-type LeftOut = BTreeMap<Way, String>;
+type LeftOut = BTreeMap<Datapath, String>;
 
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// Encapsulation and decapsulation, all that goes
+    /// Encapsulation and decapsulation, at the maximum rate
     Forwarding,
-    /// Round trips, TCP, and a quiet vtepd
-    Talk,
-    /// Without a kernel bridge, both directions at once
+    /// Round trips, TCP, and the cost of an idle vtepd
+    Latency,
+    /// Without a kernel bridge, in both directions at once
     Standalone,
-    /// Where a frame's time goes, by perf; only when it is named
+    /// CPU time of a frame by purpose, with perf; only if it is named
     Profile,
 }
 
 /// The parameters of all parts.
 #[derive(Debug, Clone)]
-struct Terms {
-    /// Whether to measure fewer cases, with fewer and shorter turns.
+struct Options {
+    /// Whether to measure fewer cases, with fewer and shorter measurements.
     quick: bool,
-    /// The number of turns of each datapath and case.
+    /// The number of rounds for each datapath and case.
     rounds: usize,
     /// The vtepd executable.
     vtepd: PathBuf,
@@ -54,10 +54,10 @@ struct Terms {
     stop: Arc<AtomicBool>,
 }
 
-impl Terms {
-    /// Returns an error if a signal has arrived. Called between turns, so that everything is
+impl Options {
+    /// Returns an error if a signal has arrived. Called between measurements, so that everything is
     /// cleaned up.
-    fn go_on(&self) -> Result<(), Failure> {
+    fn check_interrupt(&self) -> Result<(), Failure> {
         if self.stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
     }
 }
@@ -72,7 +72,7 @@ pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failu
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let terms = Terms { quick, rounds, vtepd: testbed::daemon::beside_this_program()?, stop };
+    let options = Options { quick, rounds, vtepd: testbed::daemon::beside_this_program()?, stop };
     if testbed::cpu::count() < 2 {
         return Err("this needs two cores".into());
     }
@@ -82,19 +82,19 @@ pub fn run(quick: bool, rounds: usize, parts: &[Part]) -> Result<Vec<Row>, Failu
     let wanted =
         |part: Part| parts.contains(&part) || (parts.is_empty() && !left_unless_named(part));
     if wanted(Part::Forwarding) {
-        rows.extend(forwarding::measure(&terms, &mut left_out)?);
+        rows.extend(forwarding::measure(&options, &mut left_out)?);
     }
-    if wanted(Part::Talk) {
-        rows.extend(talk::measure(&terms)?);
+    if wanted(Part::Latency) {
+        rows.extend(latency::measure(&options)?);
     }
     if wanted(Part::Standalone) {
-        rows.extend(standalone::measure(&terms)?);
+        rows.extend(standalone::measure(&options)?);
     }
     if wanted(Part::Profile) {
-        rows.extend(profile::measure(&terms)?);
+        rows.extend(profile::measure(&options)?);
     }
-    for (way, why) in left_out {
-        eprintln!("left out: {way}: {}", why.trim_end());
+    for (datapath, why) in left_out {
+        eprintln!("left out: {datapath}: {}", why.trim_end());
     }
     Ok(rows)
 }

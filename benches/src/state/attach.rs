@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use lab::Namespace;
 use testbed::Daemon;
-use testbed::bed::batch;
 use testbed::daemon::beside_this_program;
+use testbed::topology::batch;
 
 use super::row;
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 /// Measures the vtepd executable beside this program.
 ///
@@ -52,7 +52,7 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn Error>> {
 fn one(namespace: &Namespace, hook: &str, vnis: u32) -> Result<[Duration; 2], Box<dyn Error>> {
     let mut daemon =
         Daemon::start(&beside_this_program()?, namespace, &["--hook", hook, "--no-fpm"])?;
-    let taken = daemon.until_taken(vnis);
+    let taken = daemon.await_offloaded(vnis);
     let stopped = daemon.stop()?;
     Ok([taken?, stopped])
 }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use control::{FpmListener, Request, Settings, State, Status};
 use lab::Namespace;
 use netlink::{Dump, Kernel, Requests};
-use testbed::bed::batch;
+use testbed::topology::batch;
 use tokio::sync::{mpsc, watch};
 
 use super::fabric::{LARGE, Scale, mac, vtep};
 use super::messages::{framed, message, route};
 use super::row;
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 type Failure = Box<dyn Error + Send + Sync>;
 

@@ -3,7 +3,7 @@
 
 use super::fabric::LARGE;
 use super::row;
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 /// The resident memory of this process in bytes (`VmRSS`).
 fn resident() -> f64 {

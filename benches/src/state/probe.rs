@@ -136,7 +136,7 @@ impl Probe {
     ///
     /// # Errors
     /// If an interface no longer exists.
-    pub fn turn(&mut self, see: impl FnMut(Arrival)) -> Result<(), Failure> {
+    pub fn poll(&mut self, see: impl FnMut(Arrival)) -> Result<(), Failure> {
         let begun = now()?;
         if begun >= self.due {
             // A longer delay is not made up for, because that would be a burst.
@@ -161,22 +161,22 @@ impl Probe {
         Ok(())
     }
 
-    /// Runs [`Probe::turn`] for some time.
+    /// Runs [`Probe::poll`] for some time.
     ///
     /// # Errors
-    /// As [`Probe::turn`].
+    /// As [`Probe::poll`].
     pub fn pass(&mut self, time: Duration) -> Result<(), Failure> {
         let end = now()? + time.as_nanos() as u64;
         while now()? < end {
-            self.turn(|_| ())?;
+            self.poll(|_| ())?;
         }
         Ok(())
     }
 
-    /// Runs [`Probe::turn`] until a frame arrives that fulfils `wanted`.
+    /// Runs [`Probe::poll`] until a frame arrives that fulfils `wanted`.
     ///
     /// # Errors
-    /// As [`Probe::turn`], or after 20 seconds without such a frame.
+    /// As [`Probe::poll`], or after 20 seconds without such a frame.
     pub fn until(
         &mut self,
         what: &str,
@@ -185,7 +185,7 @@ impl Probe {
         let end = now()? + PATIENCE.as_nanos() as u64;
         let mut found: Option<Arrival> = None;
         while now()? < end {
-            self.turn(|arrival| {
+            self.poll(|arrival| {
                 if found.is_none() && wanted(&arrival) {
                     found = Some(arrival);
                 }

@@ -7,7 +7,7 @@ use netlink::Message;
 
 use super::fabric::{LARGE, Scale, neighbour, route, uplink};
 use super::{median_and_worst, row};
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 /// The target in µs for one publication. With it, 1,000 changes per second use at most one core.
 const TARGET: f64 = 1000.0;

@@ -3,59 +3,61 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use testbed::bed::{JUMBO, MTU};
+use testbed::measurement::Case;
 use testbed::sender::Input;
-use testbed::turn::Case;
-use testbed::{Bed, Traffic, Turn, Way, reference};
+use testbed::topology::{JUMBO, MTU};
+use testbed::{Datapath, Measurement, Testbed, Traffic, ovs_dpdk};
 
-use super::{Failure, LeftOut, Terms};
-use crate::rows::{Better, Figure, Row};
+use super::{Failure, LeftOut, Options};
+use crate::table::{Better, Figure, Row};
 
 /// The datapaths for encapsulation and decapsulation. The targets of encapsulation apply only to
 /// vtepd with super-frames.
-const WAYS: [Way; 7] = [
-    Way::Nobody,
-    Way::Kernel,
-    Way::KernelWithoutNf,
-    Way::PUNT_SINGLE,
-    Way::PUNT,
-    Way::BYPASS_SINGLE,
-    Way::BYPASS,
+const DATAPATHS: [Datapath; 7] = [
+    Datapath::SenderOnly,
+    Datapath::Kernel,
+    Datapath::KernelWithoutNf,
+    Datapath::PUNT_SINGLE,
+    Datapath::PUNT,
+    Datapath::BYPASS_SINGLE,
+    Datapath::BYPASS,
 ];
 /// Kernel VXLAN with chosen source ports, for encapsulation.
-const KERNEL_DATAPATH: [Way; 2] = [Way::CHOSEN_PORT, Way::CHOSEN_PORT_MARKED];
+const KERNEL_DATAPATH: [Datapath; 2] = [Datapath::CHOSEN_PORT, Datapath::CHOSEN_PORT_MARKED];
 /// The references for encapsulation.
-const REFERENCES: [Way; 4] =
-    [Way::OPEN_VSWITCH, Way::OPEN_VSWITCH_XDP, Way::TESTPMD, Way::TESTPMD_XDP];
+const REFERENCES: [Datapath; 4] =
+    [Datapath::OPEN_VSWITCH, Datapath::OPEN_VSWITCH_XDP, Datapath::TESTPMD, Datapath::TESTPMD_XDP];
 
 /// The maximum frame length in bytes for the usual MTU, including the Ethernet header.
 const USUAL: usize = MTU as usize + 14;
 
-type Turns = BTreeMap<(Way, Case), Vec<Turn>>;
+type Measurements = BTreeMap<(Datapath, Case), Vec<Measurement>>;
 
-pub(super) fn measure(terms: &Terms, left_out: &mut LeftOut) -> Result<Vec<Row>, Failure> {
-    let beds = Beds { own: Bed::new("")?, references: Bed::new("r")? };
-    reference::prepare(&beds.references)?;
-    let all = [&WAYS[..], &KERNEL_DATAPATH, &REFERENCES].concat();
-    let encapsulate = turns(terms, &beds, &all, &cases(terms, &[Input::Host]), left_out)?;
+pub(super) fn measure(options: &Options, left_out: &mut LeftOut) -> Result<Vec<Row>, Failure> {
+    let testbeds = Testbeds { own: Testbed::new("")?, references: Testbed::new("r")? };
+    ovs_dpdk::prepare(&testbeds.references)?;
+    let all = [&DATAPATHS[..], &KERNEL_DATAPATH, &REFERENCES].concat();
+    let encapsulate =
+        measurements(options, &testbeds, &all, &cases(options, &[Input::Host]), left_out)?;
     let mut rows = table(&encapsulate, "encapsulate", &all, encapsulation_target);
     rows.extend(beside_open_vswitch(&encapsulate));
     let inputs = [Input::Singles, Input::SuperFrames];
-    let decapsulate = turns(terms, &beds, &WAYS, &cases(terms, &inputs), left_out)?;
-    rows.extend(table(&decapsulate, "decapsulate", &WAYS, decapsulation_target));
+    let decapsulate =
+        measurements(options, &testbeds, &DATAPATHS, &cases(options, &inputs), left_out)?;
+    rows.extend(table(&decapsulate, "decapsulate", &DATAPATHS, decapsulation_target));
     rows.extend(fabrics(&decapsulate));
     Ok(rows)
 }
 
-/// The beds for vtepd and the kernel, and for the references.
-struct Beds {
-    own: Bed,
-    references: Bed,
+/// The testbeds for vtepd and the kernel, and for the references.
+struct Testbeds {
+    own: Testbed,
+    references: Testbed,
 }
 
 /// The cases to measure: on one core, on two cores, and on two with a busy thread on vtepd's core.
-fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
-    let (lengths, pairs): (&[usize], &[u32]) = if terms.quick {
+fn cases(options: &Options, inputs: &[Input]) -> Vec<Case> {
+    let (lengths, pairs): (&[usize], &[u32]) = if options.quick {
         (&[64, 1082], &[1, 64])
     } else {
         (&[64, 256, 1082, 4154], &[1, 8, 64, 1024])
@@ -73,7 +75,7 @@ fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
                     cores,
                     busy: false,
                 }));
-                if input == Input::Host && !terms.quick {
+                if input == Input::Host && !options.quick {
                     let traffic = Traffic { input, length, queue_pairs: 64, bursts: true };
                     cases.push(Case { traffic, cores, busy: false });
                 }
@@ -86,62 +88,66 @@ fn cases(terms: &Terms, inputs: &[Input]) -> Vec<Case> {
 }
 
 /// Whether this datapath is measured in this case.
-fn is_taken(way: Way, case: Case) -> bool {
+fn is_measured(datapath: Datapath, case: Case) -> bool {
     let Case { traffic: Traffic { input, length, queue_pairs, bursts }, cores, busy } = case;
-    match way {
+    match datapath {
         // The cost of the sender is the same with two cores.
-        Way::Nobody => cores == 1 && !busy,
+        Datapath::SenderOnly => cores == 1 && !busy,
         // A program that polls in a loop takes as much of a shared core as it can get.
-        Way::Testpmd { .. } if cores == 1 => false,
-        Way::OpenVswitch { .. } | Way::Testpmd { .. } => {
+        Datapath::Testpmd { .. } if cores == 1 => false,
+        Datapath::OpenVswitch { .. } | Datapath::Testpmd { .. } => {
             [64, 1082].contains(&length) && [1, 64].contains(&queue_pairs) && !bursts && !busy
         }
         // The port matters to encapsulation only.
-        Way::ChosenPort { .. } => input == Input::Host && cores == 1 && !bursts,
-        Way::Kernel | Way::KernelWithoutNf | Way::Vtepd { .. } => true,
+        Datapath::ChosenPort { .. } => input == Input::Host && cores == 1 && !bursts,
+        Datapath::Kernel | Datapath::KernelWithoutNf | Datapath::Vtepd { .. } => true,
     }
 }
 
-fn turns(
-    terms: &Terms,
-    beds: &Beds,
-    ways: &[Way],
+fn measurements(
+    options: &Options,
+    testbeds: &Testbeds,
+    datapaths: &[Datapath],
     cases: &[Case],
     left_out: &mut LeftOut,
-) -> Result<Turns, Failure> {
-    let mut turns = Turns::new();
-    let has_switch = beds.own.set_bridge_nf(true)?;
-    for round in 1..=terms.rounds {
-        for &way in ways.iter().filter(|way| has_switch || **way != Way::KernelWithoutNf) {
-            if let Some(package) = way.missing_package() {
-                left_out.insert(way, format!("install {package}"));
+) -> Result<Measurements, Failure> {
+    let mut measurements = Measurements::new();
+    let has_switch = testbeds.own.set_bridge_nf(true)?;
+    for round in 1..=options.rounds {
+        for &datapath in datapaths
+            .iter()
+            .filter(|datapath| has_switch || **datapath != Datapath::KernelWithoutNf)
+        {
+            if let Some(package) = datapath.missing_package() {
+                left_out.insert(datapath, format!("install {package}"));
                 continue;
             }
             let cases: Vec<Case> =
-                cases.iter().copied().filter(|case| is_taken(way, *case)).collect();
-            eprintln!("round {round} of {}: {way}, {} cases", terms.rounds, cases.len());
-            let bed = if way.is_reference() { &beds.references } else { &beds.own };
-            match turns_of(terms, bed, way, &cases, &mut turns) {
+                cases.iter().copied().filter(|case| is_measured(datapath, *case)).collect();
+            eprintln!("round {round} of {}: {datapath}, {} cases", options.rounds, cases.len());
+            let testbed =
+                if datapath.is_reference() { &testbeds.references } else { &testbeds.own };
+            match measure_cases(options, testbed, datapath, &cases, &mut measurements) {
                 // The other figures are valid without this reference.
-                Err(error) if way.is_reference() && terms.go_on().is_ok() => {
-                    left_out.insert(way, format!("the rest of round {round}: {error}"));
+                Err(error) if datapath.is_reference() && options.check_interrupt().is_ok() => {
+                    left_out.insert(datapath, format!("the rest of round {round}: {error}"));
                 }
                 result => result?,
             }
         }
     }
-    Ok(turns)
+    Ok(measurements)
 }
 
 /// Measures one datapath in all cases once.
-fn turns_of(
-    terms: &Terms,
-    bed: &Bed,
-    way: Way,
+fn measure_cases(
+    options: &Options,
+    testbed: &Testbed,
+    datapath: Datapath,
     cases: &[Case],
-    turns: &mut Turns,
+    measurements: &mut Measurements,
 ) -> Result<(), Failure> {
-    let time = Duration::from_millis(if terms.quick { 200 } else { 500 });
+    let time = Duration::from_millis(if options.quick { 200 } else { 500 });
     // Long frames need links with a larger MTU.
     let (long, usual): (Vec<Case>, Vec<Case>) =
         cases.iter().partition(|case| case.traffic.length > USUAL);
@@ -150,79 +156,96 @@ fn turns_of(
             continue;
         }
         // The beds of references have their own MTU.
-        if !way.is_reference() {
-            bed.set_mtu(mtu)?;
+        if !datapath.is_reference() {
+            testbed.set_mtu(mtu)?;
         }
-        let daemon = way.take(bed, &terms.vtepd)?;
+        let daemon = datapath.start(testbed, &options.vtepd)?;
         for case in cases {
-            terms.go_on()?;
-            let turn = Turn::take(bed, case, time, way, daemon.as_ref());
-            let turn = turn.map_err(|error| format!("{way}, {}: {error}", named(case)))?;
-            turns.entry((way, case)).or_default().push(turn);
+            options.check_interrupt()?;
+            let measured = Measurement::take(testbed, case, time, datapath, daemon.as_ref());
+            let measured =
+                measured.map_err(|error| format!("{datapath}, {}: {error}", named(case)))?;
+            measurements.entry((datapath, case)).or_default().push(measured);
         }
         daemon.map(testbed::Daemon::stop).transpose()?;
     }
-    if way.is_reference() { Ok(()) } else { Ok(bed.set_mtu(MTU)?) }
+    if datapath.is_reference() { Ok(()) } else { Ok(testbed.set_mtu(MTU)?) }
 }
 
 /// The rows of all cases and datapaths.
 fn table(
-    turns: &Turns,
+    measurements: &Measurements,
     bench: &str,
-    ways: &[Way],
-    target: fn(&Case, Way, What) -> Option<f64>,
+    datapaths: &[Datapath],
+    target: fn(&Case, Datapath, What) -> Option<f64>,
 ) -> Vec<Row> {
-    let cases: Vec<Case> =
-        turns.keys().filter(|(way, _)| *way == Way::Kernel).map(|(_, case)| *case).collect();
+    let cases: Vec<Case> = measurements
+        .keys()
+        .filter(|(datapath, _)| *datapath == Datapath::Kernel)
+        .map(|(_, case)| *case)
+        .collect();
     let mut rows = Vec::new();
     for case in cases {
         let alone = Case { cores: 1, busy: false, ..case };
-        let sender = of(turns, Way::Nobody, alone, |turn| 1e9 / turn.offered).median;
+        let sender =
+            of(measurements, Datapath::SenderOnly, alone, |measured| 1e9 / measured.offered).median;
         // The sender's own cost is subtracted in `net CPU`. The kernel's figures have no rows of their
         // own, but are shown beside the others.
-        let shown = |way: &&Way| {
-            ![Way::Nobody, Way::Kernel].contains(way) && turns.contains_key(&(**way, case))
+        let shown = |datapath: &&Datapath| {
+            ![Datapath::SenderOnly, Datapath::Kernel].contains(datapath)
+                && measurements.contains_key(&(**datapath, case))
         };
-        for &way in ways.iter().filter(shown) {
+        for &datapath in datapaths.iter().filter(shown) {
             let mut push = |what: What, vtepd: Figure, kernel: Option<Figure>| {
-                let case_name = format!("{}, {way}: {}", named(case), what.name());
-                let target = target(&case, way, what);
+                let case_name = format!("{}, {datapath}: {}", named(case), what.name());
+                let target = target(&case, datapath, what);
                 rows.push(Row {
                     target,
                     ..Row::beside(bench, case_name, what.unit(), vtepd, kernel, what.better())
                 });
             };
-            let figures = |way: Way, what: What| match what {
-                What::Net => of(turns, way, case, |turn| 1e9 / turn.rate - sender),
-                What::Arrived => of(turns, way, case, |turn| turn.rate),
-                What::Share => of(turns, way, case, |turn| 100.0 * turn.rate / turn.offered),
-                What::Own => of(turns, way, case, |turn| turn.daemon),
-                What::Together => of(turns, way, case, |turn| turn.together),
+            let figures = |datapath: Datapath, what: What| match what {
+                What::Net => {
+                    of(measurements, datapath, case, |measured| 1e9 / measured.rate - sender)
+                }
+                What::Arrived => of(measurements, datapath, case, |measured| measured.rate),
+                What::Share => of(measurements, datapath, case, |measured| {
+                    100.0 * measured.rate / measured.offered
+                }),
+                What::Own => of(measurements, datapath, case, |measured| measured.cpu_per_frame),
+                What::Together => {
+                    of(measurements, datapath, case, |measured| measured.frames_per_packet)
+                }
             };
             if case.cores == 1 {
-                push(What::Net, figures(way, What::Net), Some(figures(Way::Kernel, What::Net)));
+                push(
+                    What::Net,
+                    figures(datapath, What::Net),
+                    Some(figures(Datapath::Kernel, What::Net)),
+                );
             }
             push(
                 What::Arrived,
-                figures(way, What::Arrived),
-                Some(figures(Way::Kernel, What::Arrived)),
+                figures(datapath, What::Arrived),
+                Some(figures(Datapath::Kernel, What::Arrived)),
             );
-            if matches!(way, Way::Vtepd { .. }) || way.is_reference() {
+            if matches!(datapath, Datapath::Vtepd { .. }) || datapath.is_reference() {
                 push(
                     What::Share,
-                    figures(way, What::Share),
-                    Some(figures(Way::Kernel, What::Share)),
+                    figures(datapath, What::Share),
+                    Some(figures(Datapath::Kernel, What::Share)),
                 );
-                push(What::Own, figures(way, What::Own), None);
+                push(What::Own, figures(datapath, What::Own), None);
             }
-            if let Way::Vtepd { gso: true, .. } = way
+            if let Datapath::Vtepd { gso: true, .. } = datapath
                 && case.traffic.input == Input::Host
             {
-                push(What::Together, figures(way, What::Together), None);
+                push(What::Together, figures(datapath, What::Together), None);
             }
         }
         if case == alone {
-            let figure = of(turns, Way::Nobody, alone, |turn| 1e9 / turn.offered);
+            let figure =
+                of(measurements, Datapath::SenderOnly, alone, |measured| 1e9 / measured.offered);
             rows.push(Row::beside(
                 "sender alone",
                 named(case),
@@ -237,15 +260,15 @@ fn table(
 }
 
 /// vtepd compared with Open vSwitch, each on a core of its own.
-fn beside_open_vswitch(turns: &Turns) -> Vec<Row> {
+fn beside_open_vswitch(measurements: &Measurements) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (other, case) in
-        turns.keys().filter(|(way, case)| matches!(way, Way::OpenVswitch { .. }) && case.cores == 2)
-    {
-        let theirs = of(turns, *other, *case, |turn| turn.rate);
-        for way in [Way::PUNT, Way::BYPASS] {
-            let vtepd = of(turns, way, *case, |turn| turn.rate);
-            let name = format!("{}, {way} / {other}: arrived", named(*case));
+    for (other, case) in measurements.keys().filter(|(datapath, case)| {
+        matches!(datapath, Datapath::OpenVswitch { .. }) && case.cores == 2
+    }) {
+        let theirs = of(measurements, *other, *case, |measured| measured.rate);
+        for datapath in [Datapath::PUNT, Datapath::BYPASS] {
+            let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
+            let name = format!("{}, {datapath} / {other}: arrived", named(*case));
             let row = Row::beside("encapsulate", name, "frames/s", vtepd, None, Better::Higher);
             rows.push(Row { ratio: Some(vtepd.median / theirs.median), target: Some(1.25), ..row });
         }
@@ -255,21 +278,20 @@ fn beside_open_vswitch(turns: &Turns) -> Vec<Row> {
 
 /// Compares decapsulation of vtepd's super-frames with kernel VXLAN that receives single frames, as
 /// in a fabric of kernels.
-fn fabrics(turns: &Turns) -> Vec<Row> {
+fn fabrics(measurements: &Measurements) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (_, case) in turns
-        .keys()
-        .filter(|(way, case)| *way == Way::Kernel && case.traffic.input == Input::SuperFrames)
-    {
+    for (_, case) in measurements.keys().filter(|(datapath, case)| {
+        *datapath == Datapath::Kernel && case.traffic.input == Input::SuperFrames
+    }) {
         if case.cores == 1 || case.busy {
             continue;
         }
         let singles = Case { traffic: Traffic { input: Input::Singles, ..case.traffic }, ..*case };
-        for way in [Way::PUNT, Way::BYPASS] {
-            let vtepd = of(turns, way, *case, |turn| turn.rate);
-            let kernel = of(turns, Way::Kernel, singles, |turn| turn.rate);
-            let name = format!("{}, {way}; kernel: single frames: arrived", named(*case));
-            let target = decapsulation_target(case, way, What::Arrived);
+        for datapath in [Datapath::PUNT, Datapath::BYPASS] {
+            let vtepd = of(measurements, datapath, *case, |measured| measured.rate);
+            let kernel = of(measurements, Datapath::Kernel, singles, |measured| measured.rate);
+            let name = format!("{}, {datapath}; kernel: single frames: arrived", named(*case));
+            let target = decapsulation_target(case, datapath, What::Arrived);
             let row =
                 Row::beside("decapsulate", name, "frames/s", vtepd, Some(kernel), Better::Higher);
             rows.push(Row { target, ..row });
@@ -278,8 +300,13 @@ fn fabrics(turns: &Turns) -> Vec<Row> {
     rows
 }
 
-fn of(turns: &Turns, way: Way, case: Case, what: impl Fn(&Turn) -> f64) -> Figure {
-    Figure::of(turns.get(&(way, case)).into_iter().flatten().map(what))
+fn of(
+    measurements: &Measurements,
+    datapath: Datapath,
+    case: Case,
+    what: impl Fn(&Measurement) -> f64,
+) -> Figure {
+    Figure::of(measurements.get(&(datapath, case)).into_iter().flatten().map(what))
 }
 
 fn named(case: Case) -> String {
@@ -335,12 +362,12 @@ impl What {
 }
 
 /// The target for the ratio to the kernel's figure, for vtepd with super-frames.
-fn encapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
+fn encapsulation_target(case: &Case, datapath: Datapath, what: What) -> Option<f64> {
     let Traffic { length, queue_pairs, bursts, .. } = case.traffic;
-    if let (Way::ChosenPort { route_per_frame }, What::Net) = (way, what) {
+    if let (Datapath::ChosenPort { route_per_frame }, What::Net) = (datapath, what) {
         return Some(if route_per_frame { 1.15 } else { 1.03 });
     }
-    if !matches!(way, Way::Vtepd { gso: true, .. }) || bursts || case.busy {
+    if !matches!(datapath, Datapath::Vtepd { gso: true, .. }) || bursts || case.busy {
         return None;
     }
     match (what, case.cores, length, queue_pairs) {
@@ -355,8 +382,10 @@ fn encapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
 }
 
 /// The target for the ratio to the kernel's figure, with vtepd on its own core.
-fn decapsulation_target(case: &Case, way: Way, what: What) -> Option<f64> {
-    let meant =
-        matches!(way, Way::Vtepd { .. }) && what == What::Arrived && case.cores == 2 && !case.busy;
+fn decapsulation_target(case: &Case, datapath: Datapath, what: What) -> Option<f64> {
+    let meant = matches!(datapath, Datapath::Vtepd { .. })
+        && what == What::Arrived
+        && case.cores == 2
+        && !case.busy;
     meant.then_some(2.5)
 }

@@ -8,15 +8,21 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use testbed::echo::Echo;
+use testbed::measurement::Case;
 use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
-use testbed::turn::Case;
-use testbed::{Bed, Traffic, Turn, Way};
+use testbed::{Datapath, Measurement, Testbed, Traffic};
 
-use super::{Failure, Terms};
-use crate::rows::{Better, Figure, Row};
+use super::{Failure, Options};
+use crate::table::{Better, Figure, Row};
 
-const WAYS: [Way; 5] = [Way::Nobody, Way::Kernel, Way::PUNT, Way::BYPASS_SINGLE, Way::BYPASS];
+const DATAPATHS: [Datapath; 5] = [
+    Datapath::SenderOnly,
+    Datapath::Kernel,
+    Datapath::PUNT,
+    Datapath::BYPASS_SINGLE,
+    Datapath::BYPASS,
+];
 const INPUTS: [(Input, &str); 3] = [
     (Input::Host, "encapsulate"),
     (Input::Singles, "decapsulate single frames"),
@@ -63,41 +69,45 @@ const PURPOSES: [(&str, &str); 10] = [
     ),
 ];
 
-pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
-    let bed = Bed::new("")?;
-    let time = Duration::from_secs(if terms.quick { 1 } else { 4 });
+pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
+    let testbed = Testbed::new("")?;
+    let time = Duration::from_secs(if options.quick { 1 } else { 4 });
     let samples = Samples::new();
     let mut rows = Vec::new();
-    for way in WAYS {
-        let daemon = way.take(&bed, &terms.vtepd)?;
+    for datapath in DATAPATHS {
+        let daemon = datapath.start(&testbed, &options.vtepd)?;
         for (input, bench) in INPUTS {
             for length in [64, 1082] {
-                terms.go_on()?;
+                options.check_interrupt()?;
                 let traffic = Traffic { input, length, queue_pairs: 64, bursts: false };
                 let case = Case { traffic, cores: 1, busy: false };
-                eprintln!("{bench}, {length} B: {way}");
+                eprintln!("{bench}, {length} B: {datapath}");
                 let recording = samples.record(time, 1)?;
-                let turn = Turn::take(&bed, case, time, way, daemon.as_ref());
+                let measured = Measurement::take(&testbed, case, time, datapath, daemon.as_ref());
                 let shares = recording.and_read()?;
-                let rate = if way == Way::Nobody { turn?.offered } else { turn?.rate };
+                let rate = if datapath == Datapath::SenderOnly {
+                    measured?.offered
+                } else {
+                    measured?.rate
+                };
                 for (purpose, share) in shares {
-                    let case = format!("{length} B, 64 queue pairs, 1 core, {way}: {purpose}");
+                    let case = format!("{length} B, 64 queue pairs, 1 core, {datapath}: {purpose}");
                     let figure = Figure::of([share * 1e9 / rate]);
                     rows.push(Row::beside(bench, case, "ns/frame", figure, None, Better::Lower));
                 }
             }
         }
-        if way != Way::Nobody {
-            terms.go_on()?;
-            eprintln!("round trips: {way}");
+        if datapath != Datapath::SenderOnly {
+            options.check_interrupt()?;
+            eprintln!("round trips: {datapath}");
             let recording = samples.record(time, 1)?;
-            let echo = Echo::take(&bed, time, 1, daemon.as_ref());
+            let echo = Echo::take(&testbed, time, 1, daemon.as_ref());
             let shares = recording.and_read()?;
             // A round trip takes the whole time. Samples before the first and after the last one
             // count as idle.
             let whole = echo?.p50;
             for (purpose, share) in shares {
-                let case = format!("all on 1 core, {way}: {purpose}");
+                let case = format!("all on 1 core, {datapath}: {purpose}");
                 rows.push(Row::beside(
                     "round trip",
                     case,
@@ -108,17 +118,18 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
                 ));
             }
         }
-        if let Way::Kernel | Way::BYPASS = way {
-            terms.go_on()?;
-            eprintln!("TCP between two that forward alike: {way}");
-            let peer = way.take_peer(&bed, &terms.vtepd)?;
+        if let Datapath::Kernel | Datapath::BYPASS = datapath {
+            options.check_interrupt()?;
+            eprintln!("TCP between two that forward alike: {datapath}");
+            let peer = datapath.start_at_peer(&testbed, &options.vtepd)?;
             let recording = samples.record(time, testbed::cpu::count())?;
-            let rate = throughput(&bed, Towards::Far, time, daemon.as_ref());
+            let rate = throughput(&testbed, Towards::Far, time, daemon.as_ref());
             let shares = recording.and_read()?;
             peer.map(testbed::Daemon::stop).transpose()?;
             let segments = rate? * 1e9 / 8.0 / SEGMENT;
             for (purpose, share) in shares {
-                let case = format!("between two that forward alike, all cores, {way}: {purpose}");
+                let case =
+                    format!("between two that forward alike, all cores, {datapath}: {purpose}");
                 let figure = Figure::of([share * testbed::cpu::count() as f64 * 1e9 / segments]);
                 rows.push(Row::beside(
                     "TCP, MTU 1500",

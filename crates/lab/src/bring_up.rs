@@ -5,32 +5,50 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fabric::{Fabric, FabricError, OnProgress, set_sysctls};
+use crate::board::Board;
+use crate::fabric::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::frr;
 use crate::netns::{self, Namespace};
 use crate::node::{Node, NodeError};
 use crate::process::{Process, ProcessError, wait_until};
-use crate::stages::{Board, is_asked_for};
+use crate::progress::OnProgress;
+use crate::rtnl::VethEnd;
 use crate::state::Record;
-use crate::topology::{EndSettings, Endpoint, Healthcheck, Kind, Link, Stage, is_lab};
+use crate::topology::order::is_asked_for;
+use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
 
 /// How long the lab watches a new program. A program that cannot run ends within this time.
 const SETTLING: Duration = Duration::from_millis(100);
 
+impl Fabric {
+    /// Brings the topology up. `name` replaces the topology's own name. A fabric that an earlier
+    /// run left under this name is removed first.
+    ///
+    /// # Errors
+    /// [`FabricError`]. Everything that was built so far is removed again.
+    pub fn up(
+        topology: Topology,
+        name: Option<&str>,
+        report: OnProgress,
+    ) -> Result<Self, FabricError> {
+        let fabric = Self::create(topology, name, report)?;
+        bring_up(&fabric, report)?;
+        Ok(fabric)
+    }
+}
+
 /// Creates everything in the topology. Nodes come up in parallel.
-pub(crate) fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
+fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
     let nodes = fabric.nodes();
     for node in nodes.iter().filter(|node| node.settings.shares.is_none()) {
         let _kept = Namespace::create(node.namespace.clone())?.keep();
     }
-    report("namespaces made")?;
+    report("namespaces created")?;
     for node in &nodes {
         node.prepare()?;
         set_sysctls(node)?;
         if node.settings.kind == Kind::Bridge {
-            let namespace = node.namespace()?;
-            namespace.run(&["ip", "link", "add", node.name(), "type", "bridge"])?;
-            namespace.run(&["ip", "link", "set", node.name(), "up"])?;
+            node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.name(), true))?;
         }
     }
     let board = Board::new(fabric.topology());
@@ -131,8 +149,7 @@ fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
 fn start_program(node: &Node) -> Result<Option<Record>, NodeError> {
     let Some((program, arguments)) = node.settings.program.split_first() else { return Ok(None) };
     if node.has_frr() {
-        let reason =
-            "lab starts it as its daemons file says; take entrypoint and cmd of the node away";
+        let reason = "lab starts FRR by its daemons file; remove entrypoint and cmd from the node";
         return Err(NodeError::Frr { node: node.name().to_owned(), reason: reason.to_owned() });
     }
     let path = if is_lab(program) { own_program()? } else { PathBuf::from(program) };
@@ -158,7 +175,7 @@ fn ended(node: &Node, program: &Record) -> NodeError {
     NodeError::Ended {
         node: node.name().to_owned(),
         program: program.name.clone(),
-        said: log.lines().last().unwrap_or("it has said nothing").to_owned(),
+        last_line: log.lines().last().unwrap_or("no message").to_owned(),
     }
 }
 
@@ -192,22 +209,51 @@ fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool,
     }
 }
 
+fn set_sysctls(node: &Node) -> Result<(), FabricError> {
+    let set = || {
+        for (name, value) in &node.settings.sysctls {
+            let path = sysctl_path(name);
+            // Linux before 6.11 does not have it; `Fabric::hash_seeds` reports that.
+            if name == HASH_SEED && !path.exists() {
+                continue;
+            }
+            std::fs::write(&path, value).map_err(|source| FabricError::Sysctl {
+                node: node.name().to_owned(),
+                name: name.clone(),
+                value: value.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    };
+    node.namespace()?.enter(set)?
+}
+
 /// Creates a link and applies the settings of its ends.
 fn link(fabric: &Fabric, link: &Link) -> Result<(), FabricError> {
     let [a, b] = &link.ends;
-    let namespace = |end: &Endpoint| Ok::<_, FabricError>(fabric.node(&end.node)?.namespace()?);
-    netns::veth((&namespace(a)?, &a.interface), (&namespace(b)?, &b.interface), link.mtu)?;
-    for (end, EndSettings { mac, addresses }) in link.ends.iter().zip(&link.settings) {
-        let (node, namespace) = (fabric.node(&end.node)?, namespace(end)?);
-        if node.settings.kind == Kind::Bridge {
-            namespace.run(&["ip", "link", "set", &end.interface, "master", node.name()])?;
+    let [a_node, b_node] = [fabric.node(&a.node)?, fabric.node(&b.node)?];
+    let [a_space, b_space] = [a_node.namespace()?, b_node.namespace()?];
+    let [a_settings, b_settings] = &link.settings;
+    // The topology file has only valid MAC addresses.
+    let mac = |settings: &EndSettings| settings.mac.as_ref().and_then(|mac| mac.parse().ok());
+    let a_end = VethEnd { name: &a.interface, mac: mac(a_settings), mtu: link.mtu };
+    let b_end = VethEnd { name: &b.interface, mac: mac(b_settings), mtu: link.mtu };
+    netns::veth_pair((&a_space, a_end), (&b_space, b_end))?;
+    for (end, node, namespace, settings) in
+        [(a, a_node, a_space, a_settings), (b, b_node, b_space, b_settings)]
+    {
+        let is_port = node.settings.kind == Kind::Bridge;
+        if !is_port && settings.addresses.is_empty() {
+            continue;
         }
-        if let Some(mac) = mac {
-            namespace.run(&["ip", "link", "set", &end.interface, "address", mac])?;
-        }
-        for address in addresses {
-            namespace.run(&["ip", "addr", "add", address, "dev", &end.interface])?;
-        }
+        namespace.rtnl(|rtnl| {
+            if is_port {
+                rtnl.set_master(&end.interface, Some(node.name()))?;
+            }
+            let mut addresses = settings.addresses.iter();
+            addresses.try_for_each(|address| rtnl.add_address(&end.interface, address))
+        })?;
     }
     Ok(())
 }

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::deployed::{Count, parse};
-use crate::fabric::{Fabric, FabricError, OnProgress};
+use crate::deployed::Count;
+use crate::fabric::{Fabric, FabricError};
 use crate::node::Node;
+use crate::progress::OnProgress;
+use crate::rtnl::Route;
 
 /// How long all routes must be unchanged. The first BFD exchange of a session can take it down once
 /// more.
@@ -48,7 +50,7 @@ impl Fabric {
         let speakers = self.speakers()?;
         let start = Instant::now();
         let (mut announced, mut announcements): (Option<Instant>, u32) = (None, 0);
-        let mut calm: Option<(Instant, Vec<String>)> = None;
+        let mut calm: Option<(Instant, Vec<Vec<Route>>)> = None;
         loop {
             let (sessions, away) = sessions(&speakers)?;
             let (floods, addresses) = deployed.entries(&overlay)?;
@@ -115,7 +117,10 @@ impl Fabric {
 }
 
 fn summary(node: &Node) -> Result<BTreeMap<String, AddressFamily>, FabricError> {
-    parse(&node.run(&["vtysh", "-c", "show bgp summary json"])?, "show bgp summary json")
+    let command = "show bgp summary json";
+    let text = node.run(&["vtysh", "-c", command])?;
+    serde_json::from_str(&text)
+        .map_err(|source| FabricError::Answer { command: command.to_owned(), source })
 }
 
 /// Counts the established sessions and lists the others.

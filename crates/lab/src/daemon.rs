@@ -33,7 +33,7 @@ pub enum DaemonError {
         reason: String,
     },
     /// vtepd runs, but does not forward with the policy.
-    #[error("vtepd on {node} does not forward by {policy} after {limit:?}: {reason}")]
+    #[error("vtepd on {node} does not forward with {policy} after {limit:?}: {reason}")]
     NotReady {
         /// The node.
         node: String,

@@ -5,23 +5,24 @@ mod figures;
 mod report;
 mod setup;
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::counters::CountersError;
 use crate::daemon::{Daemon, DaemonError, Policy};
-use crate::deployed::{Deployed, Host};
-use crate::fabric::{Fabric, FabricError, OnProgress};
+use crate::deployed::{Deployed, DeployedError, Host};
+use crate::fabric::{Fabric, FabricError};
 use crate::netns::NetnsError;
 use crate::node::NodeError;
-use crate::roce::{Limit, RoceError, Stream};
-use crate::spread::{self, Way};
+use crate::progress::{Interrupted, OnProgress};
+use crate::roce::{Limit, RoceError};
+use crate::spread::{self, Paths};
+use crate::stream::Stream;
 use crate::topology::{Topology, TopologyError};
 
 pub use figures::{Figures, FiguresError};
 pub use report::{Outcome, PolicyOutcome};
-pub use setup::Setup;
+pub use setup::{Settings, Setup};
 
 /// The default name of the demo's fabric.
 pub const FABRIC: &str = "demo";
@@ -47,6 +48,12 @@ pub enum DemoError {
     /// An operation on the fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Deployed(#[from] DeployedError),
+    /// The user interrupted the command.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     /// An operation on a node failed.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -67,23 +74,6 @@ pub enum DemoError {
     NoHosts,
 }
 
-/// The settings of the demo.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The name of the fabric; usually [`FABRIC`].
-    pub fabric: String,
-    /// The topology file.
-    pub topology: PathBuf,
-    /// The vtepd executable.
-    pub vtepd: PathBuf,
-    /// The number of queue pairs between the two hosts.
-    pub queue_pairs: usize,
-    /// Frames per second.
-    pub rate: u32,
-    /// The number of frames for each policy.
-    pub frames: u64,
-}
-
 /// The parameters of the measurements.
 struct Traffic<'a> {
     settings: &'a Settings,
@@ -93,7 +83,7 @@ struct Traffic<'a> {
     deployed: &'a Deployed,
     from: &'a Host,
     to: &'a Host,
-    way: &'a Way,
+    paths: &'a Paths,
 }
 
 /// Brings the fabric up and measures kernel VXLAN and every policy. The caller keeps or drops the
@@ -112,7 +102,7 @@ pub fn run(
     let deployed = fabric.deployed();
     let overlay = deployed.overlay()?;
     let (from, to) = spread::ends(fabric.topology(), &overlay).ok_or(DemoError::NoHosts)?;
-    let way = Way::new(fabric.topology(), &from.leaf, &to.leaf);
+    let paths = Paths::new(fabric.topology(), &from.leaf, &to.leaf);
     let traffic = Traffic {
         settings,
         report,
@@ -121,19 +111,19 @@ pub fn run(
         deployed: &deployed,
         from,
         to,
-        way: &way,
+        paths: &paths,
     };
     let mut policies = vec![traffic.measure_on_calm_routes(None)?];
 
     let mut daemons: Vec<Daemon> = Vec::new();
     for policy in [Policy::FiveTuple, Policy::QpBins, Policy::QpHash] {
         if daemons.is_empty() {
-            report("vtepd takes over on every leaf")?;
+            report("starting vtepd on every leaf")?;
             for node in fabric.nodes().iter().filter(|node| node.name().starts_with("leaf")) {
                 daemons.push(Daemon::start(node, &settings.vtepd, policy, &[])?);
             }
         } else {
-            report(&format!("vtepd changes to {policy} on every leaf"))?;
+            report(&format!("changing the policy to {policy} on every leaf"))?;
             daemons.iter().try_for_each(|daemon| daemon.reload(policy))?;
         }
         for daemon in &daemons {
@@ -144,8 +134,8 @@ pub fn run(
     }
     let outcome = Outcome {
         setup,
-        between: way.widest(),
-        on_the_way: way.tiers(),
+        between: paths.widest(),
+        tiers: paths.tiers(),
         hash_seeds: fabric.hash_seeds(),
         policies,
     };
@@ -177,11 +167,11 @@ impl Traffic<'_> {
     /// Sends the frames once and reads the load of each link.
     fn measure(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
         let name = policy.map_or_else(|| KERNEL.to_owned(), |policy| policy.to_string());
-        let Self { settings, report, interrupted, deployed, from, to, way, .. } = self;
+        let Self { settings, report, interrupted, deployed, from, to, paths, .. } = self;
         let limit = Limit::Frames(settings.frames);
         let stream =
             Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
-        let before = way.loads(deployed)?;
+        let before = paths.loads(deployed)?;
         let mut shown = 0;
         let (_, arrived) = stream.run(interrupted, |frames| {
             let percent = frames * 100 / settings.frames.max(1);
@@ -195,7 +185,7 @@ impl Traffic<'_> {
             ))?)
         })?;
         report(&format!("{name}: {} frames received", arrived.received()))?;
-        let spread = way.spread(&before, &way.loads(deployed)?, &arrived);
+        let spread = paths.spread(&before, &paths.loads(deployed)?, &arrived);
         Ok(PolicyOutcome { name, attempts: 1, spread })
     }
 }

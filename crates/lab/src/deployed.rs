@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use serde::Deserialize;
+use wire::MacAddr;
 
-use crate::fabric::FabricError;
+use crate::arp::announce;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::packet::Interface;
-use crate::roce::announce;
+use crate::rtnl::{FdbEntry, Route};
 use crate::topology::{Endpoint, Topology};
 
 /// A fabric that is up, brought up by `lab` or by ContainerLab. ContainerLab names the namespaces
@@ -24,7 +24,8 @@ pub struct Deployed {
 #[derive(Debug, Clone)]
 pub(crate) struct Tunnel {
     pub(crate) node: String,
-    device: String,
+    /// The index of the interface.
+    index: u32,
     vni: u32,
     vtep: Ipv4Addr,
 }
@@ -35,7 +36,7 @@ pub(crate) struct Host {
     /// The interface of the host.
     pub(crate) end: Endpoint,
     pub(crate) address: Ipv4Addr,
-    pub(crate) mac: String,
+    pub(crate) mac: MacAddr,
     pub(crate) vni: u32,
     /// The VTEP address of the host's leaf.
     pub(crate) vtep: Ipv4Addr,
@@ -68,32 +69,15 @@ pub(crate) struct Overlay {
     pub(crate) hosts: Vec<Host>,
 }
 
-/// The fields of `ip -json -details link` that are used.
-#[derive(Deserialize)]
-struct Link {
-    ifname: String,
-    master: Option<String>,
-    linkinfo: Option<LinkInfo>,
-}
-
-#[derive(Deserialize)]
-struct LinkInfo {
-    info_kind: Option<String>,
-    info_data: Option<Vxlan>,
-}
-
-#[derive(Deserialize)]
-struct Vxlan {
-    id: Option<u32>,
-    local: Option<Ipv4Addr>,
-}
-
-/// The fields of `bridge -json fdb` that are used.
-#[derive(Deserialize)]
-struct FdbEntry {
-    mac: String,
-    dst: Option<Ipv4Addr>,
-    ifname: Option<String>,
+/// The overlay of a fabric could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DeployedError {
+    /// There is no fabric of that name.
+    #[error("fabric '{0}' is not running")]
+    NotUp(String),
+    /// An operation in a namespace failed.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
 }
 
 impl Deployed {
@@ -106,8 +90,8 @@ impl Deployed {
     /// Finds the fabric of this topology: ContainerLab's if it is up, otherwise `lab`'s.
     ///
     /// # Errors
-    /// [`FabricError::NotUp`].
-    pub fn find(topology: Topology) -> Result<Self, FabricError> {
+    /// [`DeployedError::NotUp`].
+    pub fn find(topology: Topology) -> Result<Self, DeployedError> {
         let name = topology.name.clone();
         for prefix in [format!("clab-{name}-"), format!("lab-{name}-")] {
             let there = netns::list(&prefix);
@@ -118,7 +102,7 @@ impl Deployed {
                 return Ok(Self::new(topology, prefix));
             }
         }
-        Err(FabricError::NotUp(name))
+        Err(DeployedError::NotUp(name))
     }
 
     /// The topology of the fabric.
@@ -142,69 +126,51 @@ impl Deployed {
         Namespace::open(format!("{}{}", self.prefix, shared.unwrap_or(node)))
     }
 
-    /// The IPv4 routes of each node, as `ip route` prints them.
-    pub(crate) fn routes(&self) -> Result<Vec<String>, NetnsError> {
+    /// The IPv4 routes of each node.
+    pub(crate) fn routes(&self) -> Result<Vec<Vec<Route>>, NetnsError> {
+        self.namespaces().map(|name| self.namespace(name)?.rtnl(|rtnl| rtnl.routes())).collect()
+    }
+
+    /// The names of the nodes that have a namespace of their own.
+    fn namespaces(&self) -> impl Iterator<Item = &String> {
         let own = self.topology.nodes.iter().filter(|(_, node)| node.shares.is_none());
-        own.map(|(name, _)| self.namespace(name)?.run(&["ip", "route", "show"])).collect()
+        own.map(|(name, _)| name)
     }
 
     /// Reads the VXLAN netdevs of all nodes and the hosts on their bridges.
-    pub(crate) fn overlay(&self) -> Result<Overlay, FabricError> {
+    pub(crate) fn overlay(&self) -> Result<Overlay, DeployedError> {
         let mut overlay = Overlay::default();
-        for node in self
-            .topology
-            .nodes
-            .iter()
-            .filter(|(_, node)| node.shares.is_none())
-            .map(|(name, _)| name)
-        {
-            let links: Vec<Link> =
-                json(&self.namespace(node)?, &["ip", "-json", "-details", "link", "show"])?;
+        for node in self.namespaces() {
+            let links = self.namespace(node)?.rtnl(|rtnl| rtnl.links())?;
             for link in &links {
-                let info = link
-                    .linkinfo
-                    .as_ref()
-                    .filter(|info| info.info_kind.as_deref() == Some("vxlan"));
-                let Some(Vxlan { id: Some(vni), local: Some(vtep) }) =
-                    info.and_then(|info| info.info_data.as_ref())
-                else {
-                    continue;
-                };
-                let (vni, vtep) = (*vni, *vtep);
-                overlay.tunnels.push(Tunnel {
-                    node: node.clone(),
-                    device: link.ifname.clone(),
-                    vni,
-                    vtep,
-                });
-                for port in
-                    links.iter().filter(|port| port.master.is_some() && port.master == link.master)
-                {
-                    let near = Endpoint { node: node.clone(), interface: port.ifname.clone() };
-                    let Some(end) = self.topology.peer(&near).cloned() else { continue };
-                    let namespace = self.namespace(&end.node)?;
-                    let Ok(interface) = namespace.enter(|| Interface::find(&end.interface))? else {
-                        continue;
-                    };
-                    if let Some(address) = interface.ipv4 {
-                        let mac = interface.mac.to_string();
-                        overlay.hosts.push(Host {
-                            end,
-                            address,
-                            mac,
-                            vni,
-                            vtep,
-                            leaf: node.clone(),
-                        });
-                    }
+                let Some((vni, vtep)) = link.vxlan else { continue };
+                let tunnel = Tunnel { node: node.clone(), index: link.index, vni, vtep };
+                let ports =
+                    links.iter().filter(|port| port.master.is_some() && port.master == link.master);
+                for port in ports {
+                    overlay.hosts.extend(self.host_at(&port.name, &tunnel)?);
                 }
+                overlay.tunnels.push(tunnel);
             }
         }
         Ok(overlay)
     }
 
+    /// The host at a bridge port of the tunnel's node, if it has an IPv4 address.
+    fn host_at(&self, port: &str, tunnel: &Tunnel) -> Result<Option<Host>, NetnsError> {
+        let near = Endpoint { node: tunnel.node.clone(), interface: port.to_owned() };
+        let Some(end) = self.topology.peer(&near).cloned() else { return Ok(None) };
+        let Ok(interface) = self.namespace(&end.node)?.enter(|| Interface::find(&end.interface))?
+        else {
+            return Ok(None);
+        };
+        let Tunnel { node: leaf, vni, vtep, .. } = tunnel.clone();
+        let mac = interface.mac;
+        Ok(interface.ipv4.map(|address| Host { end, address, mac, vni, vtep, leaf }))
+    }
+
     /// Makes every host send a gratuitous ARP, so that bridges learn its port.
-    pub(crate) fn announce(&self, hosts: &[Host]) -> Result<(), FabricError> {
+    pub(crate) fn announce(&self, hosts: &[Host]) -> Result<(), DeployedError> {
         for host in hosts {
             // A host without an IPv4 address is not announced.
             let _ = self.namespace(&host.end.node)?.enter(|| announce(&host.end.interface))?;
@@ -216,12 +182,12 @@ impl Deployed {
     /// makes the kernel notify again. zebra 10.3 processes notifications of links and of MAC
     /// addresses in two threads. It loses an address on a port that it does not know yet, and the
     /// kernel does not repeat the notification.
-    pub(crate) fn forget_overlooked(&self, overlay: &Overlay) -> Result<(), FabricError> {
+    pub(crate) fn forget_overlooked(&self, overlay: &Overlay) -> Result<(), DeployedError> {
         let databases = self.databases(overlay)?;
         for host in &overlay.hosts {
             if overlay
                 .far_from(host.vni, host.vtep)
-                .all(|there| databases.has(there, &host.mac, host.vtep))
+                .all(|there| databases.has(there, host.mac, host.vtep))
             {
                 continue;
             }
@@ -231,23 +197,24 @@ impl Deployed {
                 let on_ports = databases
                     .of(here)
                     .iter()
-                    .filter(|entry| entry.mac == host.mac && entry.dst.is_none());
-                let ports = on_ports
-                    .filter_map(|entry| entry.ifname.as_deref())
-                    .filter(|port| *port != here.device);
-                for port in ports {
-                    let command = ["bridge", "fdb", "del", &host.mac, "dev", port, "master"];
-                    // The entry may have been removed meanwhile.
-                    let _ = self.namespace(&here.node)?.run(&command);
-                }
+                    .filter(|entry| entry.mac == host.mac && entry.remote.is_none());
+                let ports: Vec<u32> =
+                    on_ports.map(|entry| entry.index).filter(|port| *port != here.index).collect();
+                self.namespace(&here.node)?.rtnl(|rtnl| {
+                    for port in ports {
+                        // The entry may have been removed meanwhile.
+                        let _ = rtnl.delete_port_mac(port, host.mac);
+                    }
+                    Ok(())
+                })?;
             }
         }
         Ok(())
     }
 
     /// Counts the flood list entries and remote MAC addresses in the kernel's forwarding databases.
-    pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), FabricError> {
-        const FLOOD: &str = "00:00:00:00:00:00";
+    pub(crate) fn entries(&self, overlay: &Overlay) -> Result<(Count, Count), DeployedError> {
+        const FLOOD: MacAddr = MacAddr([0; 6]);
         let (mut floods, mut addresses) = (Count::default(), Count::default());
         let databases = self.databases(overlay)?;
         for here in &overlay.tunnels {
@@ -257,19 +224,18 @@ impl Deployed {
             for host in
                 overlay.hosts.iter().filter(|host| host.vni == here.vni && host.vtep != here.vtep)
             {
-                addresses.see(databases.has(here, &host.mac, host.vtep));
+                addresses.see(databases.has(here, host.mac, host.vtep));
             }
         }
         Ok((floods, addresses))
     }
 
     /// Reads the forwarding databases of all nodes with a VXLAN netdev.
-    fn databases<'a>(&self, overlay: &'a Overlay) -> Result<Databases<'a>, FabricError> {
+    fn databases<'a>(&self, overlay: &'a Overlay) -> Result<Databases<'a>, DeployedError> {
         let mut databases = Databases::default();
         for tunnel in &overlay.tunnels {
             if !databases.0.contains_key(tunnel.node.as_str()) {
-                let fdb =
-                    json(&self.namespace(&tunnel.node)?, &["bridge", "-json", "fdb", "show"])?;
+                let fdb = self.namespace(&tunnel.node)?.rtnl(|rtnl| rtnl.fdb())?;
                 databases.0.insert(&tunnel.node, fdb);
             }
         }
@@ -295,28 +261,8 @@ impl Databases<'_> {
     }
 
     /// Whether a tunnel's netdev has a MAC address with this remote VTEP.
-    fn has(&self, tunnel: &Tunnel, mac: &str, vtep: Ipv4Addr) -> bool {
-        let device = Some(&tunnel.device);
-        self.of(tunnel).iter().any(|entry| {
-            entry.mac == mac && entry.dst == Some(vtep) && entry.ifname.as_ref() == device
-        })
+    fn has(&self, tunnel: &Tunnel, mac: MacAddr, vtep: Ipv4Addr) -> bool {
+        let wanted = FdbEntry { index: tunnel.index, mac, remote: Some(vtep) };
+        self.of(tunnel).contains(&wanted)
     }
-}
-
-fn json<T: serde::de::DeserializeOwned>(
-    namespace: &Namespace,
-    command: &[&str],
-) -> Result<T, FabricError> {
-    parse(&namespace.run(command)?, &command.join(" "))
-}
-
-/// Parses the JSON output of a command of iproute2 or FRR.
-pub(crate) fn parse<T: serde::de::DeserializeOwned>(
-    text: &str,
-    command: &str,
-) -> Result<T, FabricError> {
-    // Both print nothing instead of an empty list.
-    let text = if text.trim().is_empty() { "[]" } else { text };
-    serde_json::from_str(text)
-        .map_err(|source| FabricError::Answer { command: command.to_owned(), source })
 }

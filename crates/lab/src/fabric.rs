@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::bring_up::bring_up;
-use crate::deployed::Deployed;
+use crate::deployed::{Deployed, DeployedError};
 use crate::frr_root;
 use crate::netns::{self, Namespace, NetnsError};
 use crate::node::{Node, NodeError};
 use crate::process::{ancestry, command_line, wait_until};
+use crate::progress::{Interrupted, OnProgress};
 use crate::state::{Lock, Record, State, StateError};
 use crate::topology::Topology;
 
@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Seed of the multipath hash, which prevents polarisation. Linux 6.11 and later have it.
-const HASH_SEED: &str = "net.ipv4.fib_multipath_hash_seed";
+pub(crate) const HASH_SEED: &str = "net.ipv4.fib_multipath_hash_seed";
 
 /// A fabric could not be brought up, found or taken down.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum FabricError {
     #[error(transparent)]
     State(#[from] StateError),
     /// There is no fabric of that name.
-    #[error("no fabric '{0}' is up")]
+    #[error("fabric '{0}' is not running")]
     NotUp(String),
     /// The topology has no node of that name.
     #[error("no node '{0}'")]
@@ -54,7 +54,7 @@ pub enum FabricError {
         source: io::Error,
     },
     /// The output of a command could not be parsed.
-    #[error("the answer of '{command}' is not understood")]
+    #[error("cannot parse the output of '{command}'")]
     Answer {
         /// The command.
         command: String,
@@ -62,7 +62,7 @@ pub enum FabricError {
         source: serde_json::Error,
     },
     /// The fabric did not converge in time.
-    #[error("after {limit:?} still {missing}")]
+    #[error("not converged after {limit:?}: {missing}")]
     NotConverged {
         /// The time limit.
         limit: Duration,
@@ -71,7 +71,7 @@ pub enum FabricError {
     },
     /// Processes that the lab did not start run in its namespaces. The namespaces are not deleted,
     /// because these processes could not be found without the names.
-    #[error("processes that the lab did not start run in fabric '{fabric}', so all of it stays as it is; stop them, then try again:{}",
+    #[error("other processes are running in fabric '{fabric}', so nothing was changed; stop them and try again:{}",
         list(.strangers))]
     Occupied {
         /// The fabric.
@@ -80,15 +80,15 @@ pub enum FabricError {
         strangers: Vec<Stranger>,
     },
     /// `LAB_FRR_ROOT` names a directory without FRR.
-    #[error("LAB_FRR_ROOT names no root file system with FRR (/usr/lib/frr/zebra) in it: {0}")]
+    #[error("LAB_FRR_ROOT is not a root file system with FRR (/usr/lib/frr/zebra): {0}")]
     FrrRoot(io::Error),
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Deployed(#[from] DeployedError),
     /// The user interrupted the command.
-    #[error("interrupted")]
-    Interrupted,
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
 }
-
-/// A callback that reports progress as a short text. If it returns an error, the work stops.
-pub type OnProgress<'a> = &'a (dyn Fn(&str) -> Result<(), FabricError> + Sync);
 
 /// A fabric that is up. Dropping a value that [`Fabric::up`] returned takes the fabric down, unless
 /// [`Fabric::keep`] was called.
@@ -102,17 +102,14 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Brings the topology up. `name` replaces the topology's own name. A fabric that an earlier
-    /// run left under this name is removed first.
-    ///
-    /// # Errors
-    /// [`FabricError`]. Everything that was built so far is removed again.
-    pub fn up(
+    /// Creates a fabric without namespaces and processes. A fabric that an earlier run left under
+    /// this name is removed first.
+    pub(crate) fn create(
         mut topology: Topology,
         name: Option<&str>,
         report: OnProgress,
     ) -> Result<Self, FabricError> {
-        let frr_root = frr_root::wished().map_err(FabricError::FrrRoot)?;
+        let frr_root = frr_root::from_environment().map_err(FabricError::FrrRoot)?;
         for node in topology.nodes.values_mut() {
             node.frr_root.clone_from(&frr_root);
         }
@@ -120,13 +117,11 @@ impl Fabric {
         let lock = State::lock(&name)?;
         let state = State::of(&name);
         if let Ok(earlier) = state.topology() {
-            report("removing what an earlier run left")?;
+            report("removing the fabric of an earlier run")?;
             remove(&name, &state, &earlier)?;
         }
         state.create(&topology)?;
-        let fabric = Self { name, topology, state, lock: Some(lock) };
-        bring_up(&fabric, report)?;
-        Ok(fabric)
+        Ok(Self { name, topology, state, lock: Some(lock) })
     }
 
     /// Opens a fabric that is already up. Dropping the value leaves the fabric up.
@@ -253,28 +248,8 @@ fn prefix(name: &str) -> String {
     format!("lab-{name}-")
 }
 
-fn sysctl_path(name: &str) -> std::path::PathBuf {
+pub(crate) fn sysctl_path(name: &str) -> std::path::PathBuf {
     std::path::Path::new("/proc/sys").join(name.replace('.', "/"))
-}
-
-pub(crate) fn set_sysctls(node: &Node) -> Result<(), FabricError> {
-    let set = || {
-        for (name, value) in &node.settings.sysctls {
-            let path = sysctl_path(name);
-            // Linux before 6.11 does not have it; `Fabric::hash_seeds` reports that.
-            if name == HASH_SEED && !path.exists() {
-                continue;
-            }
-            std::fs::write(&path, value).map_err(|source| FabricError::Sysctl {
-                node: node.name().to_owned(),
-                name: name.clone(),
-                value: value.clone(),
-                source,
-            })?;
-        }
-        Ok(())
-    };
-    node.namespace()?.enter(set)?
 }
 
 /// A process in a node that the lab did not start.

@@ -39,7 +39,7 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
             Some((name, value.into_iter().next().unwrap_or_default()))
         });
         let (name, value) =
-            understood.ok_or_else(|| format!("the line '{line}' is not understood"))?;
+            understood.ok_or_else(|| format!("the line '{line}' is not supported"))?;
         settings.insert(name, value);
     }
     let get = |name: &str| settings.get(name).map_or("", String::as_str);
@@ -76,30 +76,36 @@ fn daemons(text: &str, programs: &Path) -> Result<Vec<Daemon>, String> {
 
 /// Starts the daemons that the node's `daemons` file enables and loads its `frr.conf`.
 pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
-    for daemon in wished(node)? {
+    for daemon in enabled(node)? {
         launch(node, &daemon)?;
     }
     if node.has_frr() { node.run(&["vtysh", "-b"]).map(drop) } else { Ok(()) }
 }
 
-/// Ends a daemon with a signal, waits for its end, and starts it again with its part of `frr.conf`.
-pub(crate) fn restart(node: &Node, name: &str, signal: Signal) -> Result<(), NodeError> {
-    let daemon = wished(node)?.into_iter().find(|daemon| daemon.name == name);
-    let daemon = daemon.ok_or_else(|| failed(node, format!("{name} is not asked for")))?;
-    let running = node.state.records()?;
-    let running = running.iter().filter(|record| {
-        record.node == node.name() && record.name == name && record.identity.alive()
-    });
-    for record in running {
-        record.identity.signal(signal)?;
-        if !wait_until(START_LIMIT, || !record.identity.alive()) {
-            return Err(failed(node, format!("{name} does not end by {signal}")));
+impl Node {
+    /// Ends one of the node's FRR daemons with a signal, waits for its end, and starts it again with
+    /// its part of `frr.conf`.
+    ///
+    /// # Errors
+    /// If the node does not run this daemon, or the daemon does not end or start.
+    pub fn restart_frr(&self, name: &str, signal: Signal) -> Result<(), NodeError> {
+        let daemon = enabled(self)?.into_iter().find(|daemon| daemon.name == name);
+        let daemon = daemon.ok_or_else(|| failed(self, format!("{name} is not enabled")))?;
+        let records = self.state.records()?;
+        let running = records.iter().filter(|record| {
+            record.node == self.name() && record.name == name && record.identity.alive()
+        });
+        for record in running {
+            record.identity.signal(signal)?;
+            if !wait_until(START_LIMIT, || !record.identity.alive()) {
+                return Err(failed(self, format!("{name} does not end by {signal}")));
+            }
         }
+        // A killed daemon leaves its socket behind.
+        let _ = fs::remove_file(socket(self, daemon.name));
+        launch(self, &daemon)?;
+        self.run(&["vtysh", "-b", "-d", name]).map(drop)
     }
-    // A killed daemon leaves its socket behind.
-    let _ = fs::remove_file(socket(node, daemon.name));
-    launch(node, &daemon)?;
-    node.run(&["vtysh", "-b", "-d", name]).map(drop)
 }
 
 fn failed(node: &Node, reason: String) -> NodeError {
@@ -116,7 +122,7 @@ fn socket(node: &Node, daemon: &str) -> PathBuf {
 }
 
 /// The daemons that the node's `daemons` file enables; empty if there is no such file.
-fn wished(node: &Node) -> Result<Vec<Daemon>, NodeError> {
+fn enabled(node: &Node) -> Result<Vec<Daemon>, NodeError> {
     let Some(path) = node.daemons_file() else { return Ok(Vec::new()) };
     let text = fs::read_to_string(&path).map_err(|source| node.file_error(&path, source))?;
     daemons(&text, &programs(node)).map_err(|reason| failed(node, reason))
@@ -134,8 +140,11 @@ fn launch(node: &Node, daemon: &Daemon) -> Result<(), NodeError> {
     wait_until(START_LIMIT, || socket.exists() || !record.identity.alive());
     if !socket.exists() {
         let log = fs::read_to_string(node.log(daemon.name)).unwrap_or_default();
-        let said = log.lines().last().unwrap_or("no message");
-        return Err(failed(node, format!("{} ended or opened no terminal: {said}", daemon.name)));
+        let message = log.lines().last().unwrap_or("no message");
+        return Err(failed(
+            node,
+            format!("{} ended or did not open its vty socket: {message}", daemon.name),
+        ));
     }
     Ok(())
 }
@@ -161,7 +170,7 @@ mod tests {
     fn what_only_a_shell_understands_is_refused() {
         let daemons = |text| daemons(text, Path::new("/nonexistent"));
         assert!(daemons("bgpd=yes; echo a b").unwrap_err().contains("bgpd=yes; echo"));
-        assert!(daemons("if true").unwrap_err().contains("not understood"));
+        assert!(daemons("if true").unwrap_err().contains("not supported"));
         assert!(daemons("ospfd=yes\nospfd_instances=1,2").unwrap_err().contains("ospfd_instances"));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const VTYSH: &str = "/usr/bin/vtysh";
 ///
 /// # Errors
 /// If the root has no FRR.
-pub(crate) fn wished() -> io::Result<Option<PathBuf>> {
+pub(crate) fn from_environment() -> io::Result<Option<PathBuf>> {
     let Some(root) = std::env::var_os("LAB_FRR_ROOT").filter(|root| !root.is_empty()) else {
         return Ok(None);
     };

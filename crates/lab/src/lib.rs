@@ -1,13 +1,22 @@
 //! Runs topologies from ContainerLab files in network namespaces, with FRR, hosts and RoCE traffic.
+//!
+//! - [`topology`]: the ContainerLab file
+//! - [`netns`], [`rtnl`], [`process`]: namespaces, their links and addresses, and processes in them
+//! - [`state`], [`node`], [`fabric`]: a fabric that is up; `board` and `bring_up` build it,
+//!   `converge` waits until it forwards
+//! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
+//!   and how traffic spreads over its links
+//! - [`packet`], [`arp`], [`roce`], [`stream`]: traffic between hosts
+//! - [`daemon`]: vtepd on a node
+//! - [`demo`], [`verify`], [`wan`]: the commands of the same names
 
+mod board;
 mod bring_up;
 mod converge;
-mod expand;
 mod frr;
 mod frr_root;
-mod parse;
-mod stages;
 
+pub mod arp;
 pub mod balance;
 pub mod counters;
 pub mod daemon;
@@ -18,10 +27,13 @@ pub mod netns;
 pub mod node;
 pub mod packet;
 pub mod process;
+pub mod progress;
 pub mod random;
 pub mod roce;
+pub mod rtnl;
 pub mod spread;
 pub mod state;
+pub mod stream;
 pub mod topology;
 pub mod verify;
 pub mod wan;

@@ -7,13 +7,16 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
-use nix::sched::{CloneFlags, setns};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::process::{Process, ProcessError};
+use crate::rtnl::{Rtnl, RtnlError, VethEnd};
 
 const RUN_NETNS: &str = "/run/netns";
 
@@ -27,6 +30,30 @@ pub enum NetnsError {
         name: String,
         /// The cause.
         source: io::Error,
+    },
+    /// The namespace could not be created. It needs `CAP_SYS_ADMIN`.
+    #[error("cannot create network namespace '{name}': {cause}")]
+    Create {
+        /// The namespace.
+        name: String,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// The namespace could not be deleted.
+    #[error("cannot delete network namespace '{name}': {cause}")]
+    Delete {
+        /// The namespace.
+        name: String,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// A netlink request in the namespace failed.
+    #[error("{name}: {error}")]
+    Rtnl {
+        /// The namespace.
+        name: String,
+        /// The error.
+        error: RtnlError,
     },
     /// `setns(2)` failed. It needs `CAP_SYS_ADMIN`.
     #[error("cannot enter network namespace '{name}'")]
@@ -76,12 +103,12 @@ impl Namespace {
     /// Creates the namespace and sets its loopback interface up. Dropping the value deletes it.
     ///
     /// # Errors
-    /// [`NetnsError::Failed`] if the name exists already or the caller is not root.
+    /// [`NetnsError::Create`] if the name exists already or the caller is not root.
     pub fn create(name: impl Into<String>) -> Result<Self, NetnsError> {
         let name = name.into();
-        run(&["ip", "netns", "add", &name])?;
+        bind(&name).map_err(|cause| NetnsError::Create { name: name.clone(), cause })?;
         let namespace = Self { name, owned: true };
-        namespace.run(&["ip", "link", "set", "lo", "up"])?;
+        namespace.rtnl(|rtnl| rtnl.set_up("lo", true))?;
         Ok(namespace)
     }
 
@@ -161,6 +188,18 @@ impl Namespace {
         }))
     }
 
+    /// Runs `f` with a netlink socket in the namespace, as [`Namespace::enter`] does.
+    ///
+    /// # Errors
+    /// [`NetnsError::Rtnl`] if the socket cannot be opened or `f` returns an error.
+    pub fn rtnl<T: Send>(
+        &self,
+        f: impl FnOnce(&Rtnl) -> Result<T, RtnlError> + Send,
+    ) -> Result<T, NetnsError> {
+        self.enter(|| f(&Rtnl::open()?))?
+            .map_err(|error| NetnsError::Rtnl { name: self.name.clone(), error })
+    }
+
     /// Runs a command inside the namespace, waits for it and returns its standard output.
     ///
     /// # Errors
@@ -232,24 +271,68 @@ pub fn list(prefix: &str) -> Vec<String> {
 /// Deletes a namespace by name. The kernel removes its links once no process and no socket uses it.
 ///
 /// # Errors
-/// [`NetnsError::Failed`] if there is no namespace of that name.
+/// [`NetnsError::Delete`] if there is no namespace of that name.
 pub fn delete(name: &str) -> Result<(), NetnsError> {
-    run(&["ip", "netns", "del", name]).map(drop)
+    let path = PathBuf::from(RUN_NETNS).join(name);
+    umount2(&path, MntFlags::MNT_DETACH)
+        .map_err(io::Error::from)
+        .and_then(|()| std::fs::remove_file(&path))
+        .map_err(|cause| NetnsError::Delete { name: name.to_owned(), cause })
+}
+
+/// Creates a namespace and binds it to `/run/netns/NAME`. `rtnetlink` can do this too, but forks
+/// the process, which is not safe in a program with threads. A thread of its own suffices.
+fn bind(name: &str) -> io::Result<()> {
+    let (directory, path) = (Path::new(RUN_NETNS), Path::new(RUN_NETNS).join(name));
+    std::fs::create_dir_all(directory)?;
+    // As `ip netns add`: other mount namespaces must see a namespace come and go.
+    let share = || {
+        mount(
+            None::<&str>,
+            directory,
+            None::<&str>,
+            MsFlags::MS_SHARED | MsFlags::MS_REC,
+            None::<&str>,
+        )
+    };
+    if share() == Err(Errno::EINVAL) {
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+        mount(Some(directory), directory, None::<&str>, flags, None::<&str>)?;
+        share()?;
+    }
+    File::create_new(&path)?;
+    let create = || -> io::Result<()> {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let own = Some("/proc/thread-self/ns/net");
+        Ok(mount(own, &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+    };
+    let created = thread::scope(|scope| {
+        scope.spawn(create).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    if created.is_err() {
+        // The name is free again. The first error is the one to report.
+        let _ = std::fs::remove_file(&path);
+    }
+    created
 }
 
 /// Connects two namespaces by a veth pair and sets both ends up. `mtu` is in bytes.
 ///
 /// # Errors
-/// The error of `ip`, for example that a name is taken.
+/// The kernel's error, for example that a name is taken.
 pub fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<(), NetnsError> {
-    let mtu = mtu.to_string();
-    let ((a, a_name), (b, b_name)) = (a, b);
-    run(&[
-        "ip", "-n", &a.name, "link", "add", a_name, "mtu", &mtu, "type", "veth", "peer", "name",
-        b_name, "netns", &b.name, "mtu", &mtu,
-    ])?;
-    a.run(&["ip", "link", "set", a_name, "up"])?;
-    b.run(&["ip", "link", "set", b_name, "up"]).map(drop)
+    let end = |name| VethEnd { name, mac: None, mtu };
+    veth_pair((a.0, end(a.1)), (b.0, end(b.1)))
+}
+
+/// Connects two namespaces by a veth pair with these settings and sets both ends up.
+///
+/// # Errors
+/// The kernel's error, for example that a name is taken.
+pub fn veth_pair(a: (&Namespace, VethEnd), b: (&Namespace, VethEnd)) -> Result<(), NetnsError> {
+    let other = b.0.file()?;
+    a.0.rtnl(|rtnl| rtnl.add_veth(a.1, b.1, Some(&other)))?;
+    b.0.rtnl(|rtnl| rtnl.set_up(b.1.name, true))
 }
 
 /// Runs a command in the caller's own namespace and returns its standard output.
@@ -275,12 +358,12 @@ fn succeeded<S: AsRef<OsStr>>(
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+    let message = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     Err(NetnsError::Failed {
         namespace: namespace.to_owned(),
         command: text(command),
         status: output.status.to_string(),
-        stderr: String::from_utf8_lossy(said).trim().to_owned(),
+        stderr: String::from_utf8_lossy(message).trim().to_owned(),
     })
 }
 
@@ -293,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_command_the_place_and_what_it_said() {
+    fn a_failure_names_the_command_and_its_message() {
         let error = run(&["sh", "-c", "echo broken >&2; exit 3"]).unwrap_err().to_string();
         assert!(
             error.contains("sh -c") && error.contains("broken") && error.contains('3'),

@@ -9,10 +9,8 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::Signal;
 use nix::unistd::User;
 
-use crate::frr;
 use crate::frr_root::{self, PROGRAMS, VTYSH};
 use crate::netns::{Namespace, NetnsError};
 use crate::process::{Process, ProcessError};
@@ -46,7 +44,7 @@ pub enum NodeError {
     },
     /// The target of a bind mount is missing. A node sees the machine's own files, and the lab
     /// creates none there.
-    #[error("{node}: cannot bind to {}: there is no such file on this machine, and lab makes none", .path.display())]
+    #[error("{node}: cannot bind to {}: this machine has no such file, and lab does not create it", .path.display())]
     BindTarget {
         /// The node.
         node: String,
@@ -77,17 +75,17 @@ pub enum NodeError {
     #[error("{0} is not installed")]
     NotInstalled(String),
     /// The program of `entrypoint` and `cmd` has ended, and no node waits for its end.
-    #[error("{node}: {program} has ended: {said}")]
+    #[error("{node}: {program} has ended: {last_line}")]
     Ended {
         /// The node.
         node: String,
         /// The program.
         program: String,
         /// The last line of its log.
-        said: String,
+        last_line: String,
     },
     /// The health check has failed `retries` times.
-    #[error("{node}: is not healthy: '{test}' fails")]
+    #[error("{node} is not healthy: '{test}' fails")]
     Sick {
         /// The node.
         node: String,
@@ -145,12 +143,12 @@ impl Node {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+        let message = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
         Err(NodeError::Netns(NetnsError::Failed {
             namespace: self.name.clone(),
             command: words.join(" "),
             status: output.status.to_string(),
-            stderr: String::from_utf8_lossy(said).trim().to_owned(),
+            stderr: String::from_utf8_lossy(message).trim().to_owned(),
         }))
     }
 
@@ -195,14 +193,6 @@ impl Node {
         self.state.record(&record)?;
         process.detach();
         Ok(record)
-    }
-
-    /// Ends one of the node's FRR daemons with a signal and starts it again with its configuration.
-    ///
-    /// # Errors
-    /// If the node does not run this daemon, or the daemon does not end or start.
-    pub fn restart_frr(&self, daemon: &str, signal: Signal) -> Result<(), NodeError> {
-        frr::restart(self, daemon, signal)
     }
 
     /// The path of the log of a process that [`Node::spawn`] started.

@@ -27,7 +27,7 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// The process does not exist, or has ended.
-    #[error("process {0} is gone")]
+    #[error("process {0} has ended")]
     Gone(i32),
     /// The signal could not be delivered.
     #[error("cannot send {signal} to process {pid}")]
@@ -48,7 +48,7 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// The process did not end in time.
-    #[error("process {pid} still runs after {after:?}")]
+    #[error("process {pid} is still running after {after:?}")]
     StillRuns {
         /// The process.
         pid: i32,

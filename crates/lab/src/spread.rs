@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::balance::{jain, mmr};
 use crate::counters::{self, CountersError};
 use crate::deployed::{Deployed, Host, Overlay};
-use crate::roce::{CARRIED, Report};
+use crate::roce::Report;
+use crate::stream::CARRIED;
 use crate::topology::{Endpoint, Topology};
 
 /// The distribution of one stream over links, and how it arrived.
@@ -51,12 +52,12 @@ struct Counter {
 
 /// The shortest paths from one leaf to another.
 #[derive(Debug, Clone)]
-pub(crate) struct Way {
+pub(crate) struct Paths {
     /// Parallel links by tier, in the order that frames pass them.
     tiers: Vec<Vec<Counter>>,
 }
 
-impl Way {
+impl Paths {
     pub(crate) fn new(topology: &Topology, from: &str, to: &str) -> Self {
         let (after, before) = (distances(topology, from), distances(topology, to));
         let length = after.get(to).copied().unwrap_or_default();
@@ -127,7 +128,7 @@ impl Way {
         Ok(loads)
     }
 
-    /// The distribution of a stream, from two readings of [`Way::loads`].
+    /// The distribution of a stream, from two readings of [`Paths::loads`].
     pub(crate) fn spread(
         &self,
         before: &BTreeMap<String, u64>,
@@ -210,7 +211,7 @@ mod tests {
         Host {
             end: Endpoint { node: name.into(), interface: "eth1".into() },
             address: std::net::Ipv4Addr::UNSPECIFIED,
-            mac: String::new(),
+            mac: wire::MacAddr([0; 6]),
             vni,
             vtep: std::net::Ipv4Addr::UNSPECIFIED,
             leaf: leaf.into(),
@@ -218,15 +219,15 @@ mod tests {
     }
 
     #[test]
-    fn a_way_has_all_links_of_the_shortest_paths() {
+    fn paths_have_all_links_of_the_shortest_ones() {
         let scaleacross = topology("scaleacross");
-        let way = Way::new(&scaleacross, "leaf1", "leaf4");
-        let tiers = way.tiers();
+        let paths = Paths::new(&scaleacross, "leaf1", "leaf4");
+        let tiers = paths.tiers();
         assert_eq!(tiers[0], ["leaf1:up1", "leaf1:up2"]);
         assert_eq!(tiers[1], ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
         assert_eq!(tiers[2..], [["leaf4:up1", "leaf4:up2"]], "a circuit is one link");
-        assert_eq!(way.widest(), tiers[1]);
-        let circuits = way.circuits(&scaleacross);
+        assert_eq!(paths.widest(), tiers[1]);
+        let circuits = paths.circuits(&scaleacross);
         let circuits: Vec<String> =
             circuits.iter().map(|(near, port)| format!("{near} {port}")).collect();
         assert_eq!(
@@ -238,12 +239,12 @@ mod tests {
                 "spine2:dci2 wan:a4"
             ]
         );
-        assert!(!way.tiers.last().unwrap()[0].sends && way.tiers[1][0].sends);
-        let near = Way::new(&scaleacross, "leaf1", "leaf2");
+        assert!(!paths.tiers.last().unwrap()[0].sends && paths.tiers[1][0].sends);
+        let near = Paths::new(&scaleacross, "leaf1", "leaf2");
         assert_eq!(near.tiers(), [["leaf1:up1", "leaf1:up2"], ["leaf2:up1", "leaf2:up2"]]);
         assert_eq!(near.widest(), ["leaf1:up1", "leaf1:up2"], "the first of equals");
-        assert_eq!(Way::new(&topology("wide"), "leaf1", "leaf2").widest().len(), 8);
-        assert_eq!(Way::new(&scaleacross, "leaf1", "nobody").tiers(), [[""; 0]; 0]);
+        assert_eq!(Paths::new(&topology("wide"), "leaf1", "leaf2").widest().len(), 8);
+        assert_eq!(Paths::new(&scaleacross, "leaf1", "nobody").tiers(), [[""; 0]; 0]);
     }
 
     #[test]
@@ -257,11 +258,11 @@ mod tests {
         let mut link = mixed.links[0].clone();
         link.ends = [near, far];
         mixed.links.push(link);
-        let way = Way::new(&mixed, "leaf1", "leaf4");
-        let mut widest = way.widest();
+        let paths = Paths::new(&mixed, "leaf1", "leaf4");
+        let mut widest = paths.widest();
         widest.sort();
         assert_eq!(widest, ["spine1:dci1", "spine1:dci2", "spine2:dci1", "spine2:dci2"]);
-        assert_eq!(way.circuits(&mixed).len(), 3);
+        assert_eq!(paths.circuits(&mixed).len(), 3);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub enum StateError {
         source: serde_json::Error,
     },
     /// Another process is building or removing the same fabric.
-    #[error("another lab process works on '{0}'")]
+    #[error("another lab process is using fabric '{0}'")]
     Busy(String),
 }
 

@@ -5,6 +5,7 @@
 //! It only uses the namespaces of the nodes, so the container images need no tools.
 
 mod bfd;
+mod error;
 mod failover;
 mod report;
 
@@ -12,44 +13,28 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+
 use crate::balance::RandomPlacement;
 use crate::converge::CALM;
-use crate::counters::CountersError;
 use crate::daemon;
 use crate::demo::{Figures, KERNEL};
 use crate::deployed::{Deployed, Overlay};
-use crate::fabric::{FabricError, OnProgress};
 use crate::netns::NetnsError;
-use crate::roce::{Limit, RoceError, Stream};
-use crate::spread::{self, Way};
+use crate::progress::{Interrupted, OnProgress};
+use crate::roce::Limit;
+use crate::rtnl::Route;
+use crate::spread::{self, Paths, Spread};
+use crate::stream::Stream;
 use crate::topology::Endpoint;
 
+pub use error::VerifyError;
 pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailover};
 
 /// How long all routes must be unchanged if the sending leaf does not use one of its uplinks. FRR
 /// that started before its links existed may take a minute to use them.
 const SETTLE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
-
-/// The verification could not be carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum VerifyError {
-    /// An operation on the fabric failed.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// An operation on a namespace failed.
-    #[error(transparent)]
-    Netns(#[from] NetnsError),
-    /// The traffic could not be sent or received.
-    #[error(transparent)]
-    Roce(#[from] RoceError),
-    /// The interface counters could not be read.
-    #[error(transparent)]
-    Counters(#[from] CountersError),
-    /// There is nothing to verify.
-    #[error("{0}")]
-    Nothing(String),
-}
 
 /// The settings of a verification.
 #[derive(Debug, Clone)]
@@ -93,14 +78,14 @@ pub fn run(
         "{} queue pairs from {} to {}",
         settings.queue_pairs, from.end.node, to.end.node
     ))?;
-    let way = Way::new(deployed.topology(), &from.leaf, &to.leaf);
+    let paths = Paths::new(deployed.topology(), &from.leaf, &to.leaf);
     let sending =
         |limit| Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit);
-    let before = way.loads(deployed)?;
+    let before = paths.loads(deployed)?;
     let (sent, arrived) =
         sending(Limit::Frames(settings.frames))?.run(interrupted, |_| Ok::<_, VerifyError>(()))?;
-    let spread = way.spread(&before, &way.loads(deployed)?, &arrived);
-    let (uplinks, tier) = (way.uplinks(), way.widest());
+    let spread = paths.spread(&before, &paths.loads(deployed)?, &arrived);
+    let (uplinks, tier) = (paths.uplinks(), paths.widest());
     let names: Vec<String> = uplinks.iter().map(Endpoint::to_string).collect();
     let chance = RandomPlacement::new(settings.queue_pairs, tier.len());
     let balance = Balance {
@@ -116,50 +101,59 @@ pub fn run(
     };
     let traffic =
         failover::Traffic { deployed, rate: settings.rate, sending: &sending, interrupted };
-    let shares = |links: &[Endpoint]| {
-        let names: Vec<String> = links.iter().map(Endpoint::to_string).collect();
-        let shares = links
-            .iter()
-            .map(|link| (link.clone(), balance.spread.share(&link.to_string(), &names)));
-        shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| settings.failover && links.len() > 1)
+    let failures = if settings.failover {
+        interrupt_links(&traffic, &paths, &balance.spread, report)?
+    } else {
+        (None, None)
     };
-    let mut failover = None;
-    if let Some((uplink, share)) = shares(&uplinks) {
-        report(&format!("{uplink} is lost, and returns"))?;
-        failover = Some(traffic.lose_uplink(&uplink, share)?);
-    }
-    let mut wide_area = None;
-    let circuits = way.circuits(deployed.topology());
-    let near: Vec<Endpoint> = circuits.keys().cloned().collect();
-    if let Some((near, share)) = shares(&near)
-        && let Some(port) = circuits.get(&near)
-    {
-        report(&format!("the circuit at {port} fails silently, and returns"))?;
-        wide_area = match traffic.lose_circuit(&near, port, share) {
-            Err(VerifyError::Netns(NetnsError::Failed { stderr, .. }))
-                if stderr.contains("busy") =>
-            {
-                report(
-                    "it is left alone: this kernel renames no interface that is up (Linux 6.2 does)",
-                )?;
-                None
-            }
-            cut => Some(cut?),
-        };
-    }
     if interrupted.load(Ordering::Relaxed) {
-        return Err(FabricError::Interrupted.into());
+        return Err(Interrupted.into());
     }
     let differences = settings.figures.as_ref().map_or_else(Vec::new, |figures| {
         figures.differences(&balance.policy, settings.queue_pairs, &balance.spread, &tier)
     });
-    let mut outcome =
-        Outcome::new(deployed, settings.vtepd, reach, leaves, balance, (failover, wide_area));
+    let mut outcome = Outcome::new(deployed, settings.vtepd, reach, leaves, balance, failures);
     outcome.faults.extend(differences);
     outcome
         .faults
-        .extend(unused.iter().map(|uplink| format!("no route to the other leaf goes by {uplink}")));
+        .extend(unused.iter().map(|uplink| format!("no route to the other leaf uses {uplink}")));
     Ok(outcome)
+}
+
+/// Interrupts the uplink with the most traffic, and the circuit with the most, each if there is
+/// another one. Traffic flows meanwhile.
+fn interrupt_links(
+    traffic: &failover::Traffic<'_>,
+    paths: &Paths,
+    spread: &Spread,
+    report: OnProgress,
+) -> Result<(Option<Failover>, Option<WideAreaFailover>), VerifyError> {
+    let busiest = |links: &[Endpoint]| {
+        let names: Vec<String> = links.iter().map(Endpoint::to_string).collect();
+        let shares =
+            links.iter().map(|link| (link.clone(), spread.share(&link.to_string(), &names)));
+        shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| links.len() > 1)
+    };
+    let mut failover = None;
+    if let Some((uplink, share)) = busiest(&paths.uplinks()) {
+        report(&format!("{uplink} goes down and comes up again"))?;
+        failover = Some(traffic.lose_uplink(&uplink, share)?);
+    }
+    let circuits = paths.circuits(traffic.deployed.topology());
+    let near: Vec<Endpoint> = circuits.keys().cloned().collect();
+    let Some((near, share)) = busiest(&near) else { return Ok((failover, None)) };
+    let Some(port) = circuits.get(&near) else { return Ok((failover, None)) };
+    report(&format!("the circuit at {port} fails silently and recovers"))?;
+    let wide_area = match traffic.lose_circuit(&near, port, share) {
+        Err(VerifyError::Netns(NetnsError::Rtnl { error, .. }))
+            if error.errno() == Some(Errno::EBUSY as i32) =>
+        {
+            report("skipped: only Linux 6.2 and later can rename an interface that is up")?;
+            None
+        }
+        cut => Some(cut?),
+    };
+    Ok((failover, wide_area))
 }
 
 /// Waits until the kernels of all leaves know all other leaves and hosts, and routes are stable.
@@ -183,7 +177,7 @@ fn wait(
         let missing = match without.as_slice() {
             [] => String::new(),
             nodes => format!(
-                ", no vtepd that forwards yet on {} (none is expected with --kernel)",
+                ", vtepd does not forward yet on {} (with --kernel, none is expected)",
                 nodes.join(", ")
             ),
         };
@@ -191,7 +185,7 @@ fn wait(
         let by = if unused.is_empty() {
             String::new()
         } else {
-            format!(", no route by {}", unused.join(", "))
+            format!(", no route uses {}", unused.join(", "))
         };
         report(&format!(
             "flood entries {}/{}, remote MACs {}/{}{missing}{by}",
@@ -225,11 +219,14 @@ fn unused_uplinks(deployed: &Deployed, overlay: &Overlay) -> Result<Vec<String>,
     let used: BTreeSet<String> = match &metrics {
         Ok(metrics) if Leaf::of(&from.leaf, Ok(metrics)).forwards => uplinks_of(metrics),
         _ => {
-            let route = namespace.run(&["ip", "route", "show", &to.vtep.to_string()])?;
-            route.split_whitespace().map(str::to_owned).collect()
+            let (routes, links) = namespace.rtnl(|rtnl| Ok((rtnl.routes()?, rtnl.links()?)))?;
+            let routes = routes.iter().filter(|route| route.is_to(to.vtep));
+            let used: Vec<u32> = routes.flat_map(Route::interfaces).collect();
+            let links = links.into_iter().filter(|link| used.contains(&link.index));
+            links.map(|link| link.name).collect()
         }
     };
-    let uplinks = Way::new(deployed.topology(), &from.leaf, &to.leaf).uplinks();
+    let uplinks = Paths::new(deployed.topology(), &from.leaf, &to.leaf).uplinks();
     let unused = uplinks.iter().filter(|uplink| !used.contains(&uplink.interface));
     Ok(unused.map(ToString::to_string).collect())
 }

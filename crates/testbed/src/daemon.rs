@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::{Namespace, Process};
 
-use crate::reference::Base;
+use crate::ovs_dpdk::Resources;
 use crate::{Error, cpu};
 
 /// How long vtepd may take to give back all VNIs to the kernel.
@@ -20,7 +20,7 @@ pub struct Daemon {
     namespace: String,
     started: Instant,
     /// The resources of a reference datapath. They are dropped after the process.
-    base: Option<Base>,
+    resources: Option<Resources>,
 }
 
 /// The path of the vtepd executable beside the running program.
@@ -42,13 +42,13 @@ impl Daemon {
         command.args(arguments).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let process = namespace.spawn(&mut command)?;
-        Ok(Self { process, namespace: namespace.name().to_owned(), started, base: None })
+        Ok(Self { process, namespace: namespace.name().to_owned(), started, resources: None })
     }
 
     /// A reference datapath that is already running.
-    pub(crate) fn on(base: Base, process: Process, namespace: &Namespace) -> Self {
+    pub(crate) fn running(resources: Resources, process: Process, namespace: &Namespace) -> Self {
         let (namespace, started) = (namespace.name().to_owned(), Instant::now());
-        Self { process, namespace, started, base: Some(base) }
+        Self { process, namespace, started, resources: Some(resources) }
     }
 
     /// The process id.
@@ -62,7 +62,7 @@ impl Daemon {
     ///
     /// # Errors
     /// If vtepd ends before.
-    pub fn until_taken(&mut self, vnis: u32) -> Result<Duration, Error> {
+    pub fn await_offloaded(&mut self, vnis: u32) -> Result<Duration, Error> {
         let stderr = self
             .process
             .child_mut()
@@ -79,7 +79,7 @@ impl Daemon {
                 return Ok(time);
             }
         }
-        Err(format!("vtepd ended before it had taken {vnis} VNIs: {last}").into())
+        Err(format!("vtepd ended before it offloaded {vnis} VNIs: {last}").into())
     }
 
     /// The sum of the metric samples whose line begins with `start`: a name, and labels if
@@ -87,7 +87,7 @@ impl Daemon {
     ///
     /// # Errors
     /// If vtepd does not answer.
-    pub fn counted(&self, start: &str) -> Result<f64, Error> {
+    pub fn metric_sum(&self, start: &str) -> Result<f64, Error> {
         let text = lab::daemon::metrics(&Namespace::open(self.namespace.clone())?)?;
         let samples = text.lines().filter(|line| line.starts_with(start));
         Ok(samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
@@ -109,7 +109,7 @@ impl Daemon {
     pub fn stop(self) -> Result<Duration, Error> {
         let start = Instant::now();
         let ended =
-            if self.base.is_some() { self.process.kill() } else { self.process.stop(GRACE) };
+            if self.resources.is_some() { self.process.kill() } else { self.process.stop(GRACE) };
         ended.map_err(lab::netns::NetnsError::from)?;
         Ok(start.elapsed())
     }

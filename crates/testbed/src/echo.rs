@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use crate::cpu::{self, Pinned};
-use crate::{Bed, Daemon, Error};
+use crate::{Daemon, Error, Testbed};
 
 /// The time after which a datagram counts as lost.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 /// The payload of a datagram in bytes, similar to a RoCE acknowledgement.
 const PAYLOAD: usize = 64;
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -32,7 +32,7 @@ impl Echo {
     /// # Errors
     /// If no datagram returns.
     pub fn take(
-        bed: &Bed,
+        testbed: &Testbed,
         time: Duration,
         cores: usize,
         daemon: Option<&Daemon>,
@@ -44,19 +44,19 @@ impl Echo {
         let open = |address: Ipv4Addr| {
             move || -> std::io::Result<UdpSocket> {
                 let socket = UdpSocket::bind((address, 0))?;
-                socket.set_read_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
                 Ok(socket)
             }
         };
-        let (near, far) = (bed.host.enter(open(HOST))??, bed.far.enter(open(FAR))??);
+        let (near, far) = (testbed.host.enter(open(HOST))??, testbed.far.enter(open(FAR))??);
         near.connect(far.local_addr()?)?;
         far.connect(near.local_addr()?)?;
-        let (mut took, mut echo) = (Vec::new(), Self::default());
+        let (mut times, mut echo) = (Vec::new(), Self::default());
         let start = Instant::now();
-        while start.elapsed() < time || took.is_empty() {
+        while start.elapsed() < time || times.is_empty() {
             let began = Instant::now();
-            match there_and_back(&near, &far) {
-                Ok(()) => took.push(began.elapsed().as_nanos() as f64 / 1e3),
+            match round_trip(&near, &far) {
+                Ok(()) => times.push(began.elapsed().as_nanos() as f64 / 1e3),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => echo.lost += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -69,10 +69,11 @@ impl Echo {
             }
         }
         // The first ones are slower, because caches and tables are empty.
-        took.drain(..took.len() / 10);
-        took.sort_by(f64::total_cmp);
-        let at =
-            |hundredth: usize| took.get(took.len() * hundredth / 100).copied().unwrap_or(f64::NAN);
+        times.drain(..times.len() / 10);
+        times.sort_by(f64::total_cmp);
+        let at = |hundredth: usize| {
+            times.get(times.len() * hundredth / 100).copied().unwrap_or(f64::NAN)
+        };
         (echo.p50, echo.p99) = (at(50), at(99));
         Ok(echo)
     }
@@ -82,7 +83,7 @@ fn address(socket: SocketAddr) -> String {
     socket.ip().to_string()
 }
 
-fn there_and_back(near: &UdpSocket, far: &UdpSocket) -> std::io::Result<()> {
+fn round_trip(near: &UdpSocket, far: &UdpSocket) -> std::io::Result<()> {
     let mut bytes = [0; PAYLOAD];
     near.send(&bytes)?;
     far.recv(&mut bytes)?;

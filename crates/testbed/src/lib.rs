@@ -1,31 +1,31 @@
 //! A test leaf in network namespaces, for benchmarks of vtepd, kernel VXLAN and other datapaths.
 //!
-//! - [`bed`]: a leaf with a host, and a peer with kernel VXLAN and a host
+//! - [`topology`]: a leaf with a host, and a peer with kernel VXLAN and a host
 //! - [`daemon`]: vtepd in the leaf
-//! - [`reference`]: Open vSwitch or testpmd in the leaf
-//! - [`way`]: the datapath that is measured
+//! - [`ovs_dpdk`]: Open vSwitch or testpmd in the leaf
+//! - [`datapath`]: the datapath that is measured
 //! - [`sender`]: frames from the leaf's host or from its peer at the maximum rate
-//! - [`turn`]: one measurement of throughput and CPU time
+//! - [`measurement`]: one measurement of throughput and CPU time
 //! - [`echo`], [`stream`]: round trips and TCP between the two hosts
-//! - [`rows`]: results, and a table of them
+//! - [`table`]: results, and a table of them
 //! - [`cpu`]: CPU affinity and CPU time
 
-pub mod bed;
 pub mod cpu;
 pub mod daemon;
+pub mod datapath;
 pub mod echo;
-pub mod reference;
-pub mod rows;
+pub mod measurement;
+pub mod ovs_dpdk;
 pub mod sender;
 pub mod stream;
-pub mod turn;
-pub mod way;
+pub mod table;
+pub mod topology;
 
-pub use bed::Bed;
 pub use daemon::Daemon;
+pub use datapath::Datapath;
+pub use measurement::Measurement;
 pub use sender::{Sender, Traffic};
-pub use turn::Turn;
-pub use way::Way;
+pub use topology::Testbed;
 
 /// A measurement could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ impl From<&str> for Error {
     }
 }
 
-/// Checks that this process can create a bed and that the required programs are installed.
+/// Checks that this process can create a testbed and that the required programs are installed.
 ///
 /// # Errors
 /// A message with what is missing and what to do.

@@ -11,22 +11,24 @@ use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
 
-use crate::bed::{HEADERS, HOST, UPLINK, beyond, local, remote, udp_segmentation};
-use crate::{Bed, Error};
+use crate::topology::{
+    HEADERS, HOST, UPLINK, local_station, peer_station, remote_station, udp_segmentation,
+};
+use crate::{Error, Testbed};
 
 /// The maximum number of frames in a super-frame.
-const HANDED_OVER: usize = 32;
+const MAX_FRAMES: usize = 32;
 /// The maximum with many queue pairs in bursts, so that the sender's memory fits in its caches.
-const MANY: usize = 8;
+const MAX_FRAMES_MANY_PAIRS: usize = 8;
 /// The maximum size of a super-frame in bytes.
-const LARGEST: usize = 60_000;
-/// [`MANY`] applies to more queue pairs than this.
+const MAX_BYTES: usize = 60_000;
+/// [`MAX_FRAMES_MANY_PAIRS`] applies to more queue pairs than this.
 const MANY_PAIRS: usize = 64;
-/// The number of super-frames between two reads of the clock.
-pub const BETWEEN_LOOKS: usize = 8;
+/// The number of super-frames that one [`Sender::send_some`] call sends.
+pub const SUPER_FRAMES_PER_CALL: usize = 8;
 const GATEWAY: MacAddr = MacAddr([2, 0xaa, 0, 0, 0, 2]);
 /// A MAC address that no interface has.
-const ELSEWHERE: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 9]);
+const UNUSED_MAC: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 9]);
 
 /// Where frames come from, and in which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,20 +65,20 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender in the bed. Frames from the peer that are not to be `forwarded` get a destination
-    /// MAC address that no interface has.
+    /// A sender in the testbed. Frames from the peer that are not to be `forwarded` get a
+    /// destination MAC address that no interface has.
     ///
     /// # Errors
     /// Without `CAP_NET_RAW` or ethtool, or if the length is too small.
-    pub fn new(bed: &Bed, traffic: Traffic, forwarded: bool) -> Result<Self, Error> {
+    pub fn new(testbed: &Testbed, traffic: Traffic, forwarded: bool) -> Result<Self, Error> {
         let (namespace, link) = match traffic.input {
-            Input::Host => (&bed.host, "eth0"),
-            Input::Singles | Input::SuperFrames => (&bed.peer, "down1"),
+            Input::Host => (&testbed.host, "eth0"),
+            Input::Singles | Input::SuperFrames => (&testbed.peer, "down1"),
         };
         if traffic.input != Input::Host {
             udp_segmentation(namespace, link, traffic.input == Input::SuperFrames)?;
         }
-        let to = if forwarded { UPLINK } else { ELSEWHERE };
+        let to = if forwarded { UPLINK } else { UNUSED_MAC };
         Self::at(namespace, link, traffic, to)
     }
 
@@ -98,9 +100,11 @@ impl Sender {
         let encapsulated = traffic.input != Input::Host;
         // Encapsulated super-frames consist of one flow, as those of a vtepd.
         let runs = traffic.bursts || encapsulated;
-        let handed_over = if runs && pairs > MANY_PAIRS { MANY } else { HANDED_OVER };
-        let most = (LARGEST / (traffic.length + 8)).min(handed_over);
-        let count = if runs { pairs } else { pairs.div_ceil(most) }.next_multiple_of(BETWEEN_LOOKS);
+        let max_frames =
+            if runs && pairs > MANY_PAIRS { MAX_FRAMES_MANY_PAIRS } else { MAX_FRAMES };
+        let most = (MAX_BYTES / (traffic.length + 8)).min(max_frames);
+        let count =
+            if runs { pairs } else { pairs.div_ceil(most) }.next_multiple_of(SUPER_FRAMES_PER_CALL);
         let super_frame = |index: usize| {
             let mut whole: Vec<u8> = Vec::new();
             for place in 0..most {
@@ -122,8 +126,8 @@ impl Sender {
     pub fn send(&mut self, time: Duration) -> (u64, Duration) {
         let (start, mut sent) = (Instant::now(), 0);
         while start.elapsed() < time {
-            for index in (0..self.super_frames.len()).step_by(BETWEEN_LOOKS) {
-                sent += self.some(index);
+            for index in (0..self.super_frames.len()).step_by(SUPER_FRAMES_PER_CALL) {
+                sent += self.send_some(index);
                 if start.elapsed() >= time {
                     break;
                 }
@@ -134,9 +138,9 @@ impl Sender {
 
     /// Sends [`BETWEEN_LOOKS`] super-frames from `index` on, modulo their number. Returns the
     /// number of frames in them.
-    pub fn some(&mut self, index: usize) -> u64 {
+    pub fn send_some(&mut self, index: usize) -> u64 {
         let index = index % self.super_frames.len().max(1);
-        let end = (index + BETWEEN_LOOKS).min(self.super_frames.len());
+        let end = (index + SUPER_FRAMES_PER_CALL).min(self.super_frames.len());
         let Some(frames) = self.super_frames.get_mut(index..end) else { return 0 };
         let mut taken = 0;
         self.socket.transmit(&frame::Batch::new(0), frames, |_, outcome| {
@@ -150,9 +154,10 @@ impl Sender {
 fn frame(traffic: Traffic, uplink: MacAddr, pair: u32, sequence: u32) -> Result<Vec<u8>, Error> {
     let station = (pair % 256) as u8;
     if traffic.input == Input::Host {
-        return inner(remote(station), HOST, traffic.length, pair, sequence);
+        return inner(remote_station(station), HOST, traffic.length, pair, sequence);
     }
-    let inner = inner(local(station), beyond(station), traffic.length, pair, sequence)?;
+    let inner =
+        inner(local_station(station), peer_station(station), traffic.length, pair, sequence)?;
     let mut frame = vec![0; HEADERS + 8];
     let rest = Ethernet::new(uplink, GATEWAY, ETHERTYPE_IPV4).write(&mut frame)?;
     let payload = inner.len() + 8;

@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{Bed, Daemon, Error, cpu};
+use crate::{Daemon, Error, Testbed, cpu};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 const CHUNK: usize = 128 << 10;
-const PATIENCE: Duration = Duration::from_secs(5);
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub enum Towards {
 /// # Errors
 /// If no connection can be established, or it breaks.
 pub fn throughput(
-    bed: &Bed,
+    testbed: &Testbed,
     towards: Towards,
     time: Duration,
     daemon: Option<&Daemon>,
@@ -35,20 +35,20 @@ pub fn throughput(
     if let Some(daemon) = daemon {
         cpu::pin_process(daemon.id(), &(0..cpu::count()).collect::<Vec<_>>())?;
     }
-    let listener = bed.far.enter(|| TcpListener::bind((FAR, 0)))??;
+    let listener = testbed.far.enter(|| TcpListener::bind((FAR, 0)))??;
     let port = listener.local_addr()?.port();
     let connect = || {
         // The host has only one address, HOST, so the socket is not bound.
-        TcpStream::connect_timeout(&(FAR, port).into(), PATIENCE)
+        TcpStream::connect_timeout(&(FAR, port).into(), IO_TIMEOUT)
     };
-    let near = bed
+    let near = testbed
         .host
         .enter(connect)?
         .map_err(|error| format!("no TCP from {HOST} to {FAR}: {error}"))?;
     let (far, _) = listener.accept()?;
     let (mut from, mut to) = if towards == Towards::Far { (near, far) } else { (far, near) };
-    to.set_read_timeout(Some(PATIENCE))?;
-    from.set_write_timeout(Some(PATIENCE))?;
+    to.set_read_timeout(Some(IO_TIMEOUT))?;
+    from.set_write_timeout(Some(IO_TIMEOUT))?;
     let got = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let stop = to.try_clone()?;
@@ -93,7 +93,7 @@ pub fn throughput(
             }
         }
         if bytes == 0 {
-            return Err("TCP stands still".into());
+            return Err("no TCP data arrived".into());
         }
         Ok(bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9)
     })

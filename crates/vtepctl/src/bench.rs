@@ -12,15 +12,15 @@ use frames::clock::{Cold, hot};
 use frames::leaf::Leaf;
 use frames::stage::Stage;
 use testbed::echo::Echo;
-use testbed::rows::{Better, Figure, Row, machine};
+use testbed::measurement::Case;
 use testbed::sender::Input;
 use testbed::stream::{Towards, throughput};
-use testbed::turn::Case;
-use testbed::{Bed, Daemon, Traffic, Turn, Way};
+use testbed::table::{Better, Figure, Row, machine};
+use testbed::{Daemon, Datapath, Measurement, Testbed, Traffic};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::Output;
-use crate::bench_report::{Compared, Figures, VTEPD, What, going};
+use crate::bench_report::{Compared, Figures, VTEPD, What, check_interrupt};
 use crate::output::{Failure, json};
 
 const LENGTHS: [usize; 2] = [64, 1082];
@@ -29,9 +29,9 @@ const QUEUE_PAIRS: u32 = 64;
 const COLD: usize = 64;
 const SAMPLES: usize = 20;
 /// Without `--rounds`, rounds are repeated for this time, within the limits below.
-const PATIENCE: Duration = Duration::from_secs(50);
-const LEAST_ROUNDS: u8 = 2;
-const MOST_ROUNDS: u8 = 9;
+const TIME_BUDGET: Duration = Duration::from_secs(50);
+const MIN_ROUNDS: u8 = 2;
+const MAX_ROUNDS: u8 = 9;
 
 /// What is measured.
 #[derive(Debug, Clone, Args)]
@@ -39,8 +39,7 @@ pub struct Bench {
     /// vtepd's program [default: beside vtepctl, else in $PATH]
     #[arg(long, value_name = "PATH")]
     vtepd: Option<PathBuf>,
-    /// How often each is measured, in turns; the median counts [default: as often as there is time
-    /// for in less than a minute]
+    /// Number of measurements of each; the median is reported [default: as many as fit in a minute]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=100))]
     rounds: Option<u8>,
     /// Milliseconds that each is measured for
@@ -130,33 +129,35 @@ fn in_memory() -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     Ok(rows)
 }
 
-/// Measures vtepd and kernel VXLAN in turns. Returns the figures and the number of rounds.
+/// Measures vtepd and kernel VXLAN in alternation. Returns the figures and the number of rounds.
 fn beside_kernel(
     bench: &Bench,
     vtepd: &Path,
     began: Instant,
     stop: &AtomicBool,
 ) -> Result<(Figures, u8), testbed::Error> {
-    let bed = Bed::new("bench")?;
+    let testbed = Testbed::new("bench")?;
     let mut figures = Figures::default();
-    let ways = [(Way::Nobody, "nobody"), (Way::Kernel, "kernel VXLAN")].into_iter().chain(VTEPD);
+    let datapaths = [(Datapath::SenderOnly, "nobody"), (Datapath::Kernel, "kernel VXLAN")]
+        .into_iter()
+        .chain(VTEPD);
     let mut longest = Duration::ZERO;
     for round in 1.. {
         let start = Instant::now();
-        for (way, name) in ways.clone() {
+        for (datapath, name) in datapaths.clone() {
             match bench.rounds {
                 Some(rounds) => eprintln!("round {round} of {rounds}: {name}"),
                 None => eprintln!("round {round}: {name}"),
             }
-            let daemon = match way.take(&bed, vtepd) {
+            let daemon = match datapath.start(&testbed, vtepd) {
                 Ok(daemon) => daemon,
                 Err(error) => {
-                    going(stop)?;
-                    figures.leave_out(way, None, &error);
+                    check_interrupt(stop)?;
+                    figures.leave_out(datapath, None, &error);
                     continue;
                 }
             };
-            one_way(bench, &bed, way, daemon.as_ref(), stop, &mut figures)?;
+            measure_datapath(bench, &testbed, datapath, daemon.as_ref(), stop, &mut figures)?;
             daemon.map(Daemon::stop).transpose()?;
         }
         longest = longest.max(start.elapsed());
@@ -170,42 +171,52 @@ fn beside_kernel(
 /// Whether this number of rounds is enough. `next` is the time since the start at which one more
 /// round would end.
 fn is_enough(wanted: Option<u8>, rounds: u8, next: Duration) -> bool {
-    let in_time = rounds >= MOST_ROUNDS || (rounds >= LEAST_ROUNDS && next > PATIENCE);
+    let in_time = rounds >= MAX_ROUNDS || (rounds >= MIN_ROUNDS && next > TIME_BUDGET);
     wanted.map_or(in_time, |wanted| rounds >= wanted)
 }
 
-fn one_way(
+fn measure_datapath(
     bench: &Bench,
-    bed: &Bed,
-    way: Way,
+    testbed: &Testbed,
+    datapath: Datapath,
     daemon: Option<&Daemon>,
     stop: &AtomicBool,
     figures: &mut Figures,
 ) -> Result<(), testbed::Error> {
     let time = Duration::from_millis(bench.time);
     // Without a datapath, only the sender uses a core.
-    let cores = if way == Way::Nobody { 1 } else { testbed::cpu::count().min(2) };
+    let cores = if datapath == Datapath::SenderOnly { 1 } else { testbed::cpu::count().min(2) };
     for input in [Input::Host, Input::SuperFrames] {
         for length in LENGTHS {
             for cores in 1..=cores {
                 let traffic = Traffic { input, length, queue_pairs: QUEUE_PAIRS, bursts: false };
-                figures.take(stop, way, [What::Frames { input, length, cores }], || {
-                    let turn =
-                        Turn::take(bed, Case { traffic, cores, busy: false }, time, way, daemon)?;
-                    Ok([if way == Way::Nobody { turn.offered } else { turn.rate }])
+                figures.take(stop, datapath, [What::Frames { input, length, cores }], || {
+                    let measured = Measurement::take(
+                        testbed,
+                        Case { traffic, cores, busy: false },
+                        time,
+                        datapath,
+                        daemon,
+                    )?;
+                    Ok([if datapath == Datapath::SenderOnly {
+                        measured.offered
+                    } else {
+                        measured.rate
+                    }])
                 })?;
             }
         }
     }
-    if way == Way::Nobody {
+    if datapath == Datapath::SenderOnly {
         return Ok(());
     }
-    figures.take(stop, way, [What::RoundTrip, What::LongestRoundTrips], || {
-        let echo = Echo::take(bed, time, 1, daemon)?;
+    figures.take(stop, datapath, [What::RoundTrip, What::LongestRoundTrips], || {
+        let echo = Echo::take(testbed, time, 1, daemon)?;
         Ok([echo.p50, echo.p99])
     })?;
     for (towards, what) in [(Towards::Far, What::Sent), (Towards::Host, What::Received)] {
-        figures.take(stop, way, [what], || Ok([throughput(bed, towards, time, daemon)?]))?;
+        figures
+            .take(stop, datapath, [what], || Ok([throughput(testbed, towards, time, daemon)?]))?;
     }
     Ok(())
 }

@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use testbed::Way;
-use testbed::rows::{Better, Figure, Row};
+use testbed::Datapath;
 use testbed::sender::Input;
+use testbed::table::{Better, Figure, Row};
 
 use crate::output::{Failure, Table};
 
 /// vtepd with default settings, and without the bypass.
-pub const VTEPD: [(Way, &str); 2] =
-    [(Way::BYPASS, "vtepd"), (Way::PUNT, "vtepd --no-bridge-bypass")];
+pub const VTEPD: [(Datapath, &str); 2] =
+    [(Datapath::BYPASS, "vtepd"), (Datapath::PUNT, "vtepd --no-bridge-bypass")];
 /// Within this share of the kernel's figure, vtepd counts as neither better nor worse: rounds
 /// differ by more.
 const ALIKE: f64 = 0.1;
@@ -69,17 +69,17 @@ impl What {
 ///
 /// # Errors
 /// When the run was interrupted.
-pub fn going(stop: &AtomicBool) -> Result<(), testbed::Error> {
+pub fn check_interrupt(stop: &AtomicBool) -> Result<(), testbed::Error> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
 }
 
-/// The results of all rounds. [`Way::Nobody`] is the rate of the sender without a datapath.
+/// The results of all rounds. [`Datapath::SenderOnly`] is the rate of the sender alone.
 #[derive(Debug, Default)]
 pub struct Figures {
-    taken: BTreeMap<(Way, What), Vec<f64>>,
+    taken: BTreeMap<(Datapath, What), Vec<f64>>,
     /// The number of rounds without a figure, and the reason in the last of them. Without a `What`,
     /// the whole datapath has no figures.
-    missing: BTreeMap<(Way, Option<What>), (u8, String)>,
+    missing: BTreeMap<(Datapath, Option<What>), (u8, String)>,
 }
 
 impl Figures {
@@ -90,23 +90,23 @@ impl Figures {
     pub fn take<const N: usize>(
         &mut self,
         stop: &AtomicBool,
-        way: Way,
+        datapath: Datapath,
         whats: [What; N],
         mut measure: impl FnMut() -> Result<[f64; N], testbed::Error>,
     ) -> Result<(), testbed::Error> {
         for attempt in 1..=ATTEMPTS {
-            going(stop)?;
+            check_interrupt(stop)?;
             match measure() {
                 Ok(figures) => {
                     for (what, figure) in whats.into_iter().zip(figures) {
-                        self.taken.entry((way, what)).or_default().push(figure);
+                        self.taken.entry((datapath, what)).or_default().push(figure);
                     }
                     return Ok(());
                 }
                 Err(error) if attempt == ATTEMPTS => {
                     // The interruption may be the cause of the error.
-                    going(stop)?;
-                    whats.into_iter().for_each(|what| self.leave_out(way, Some(what), &error));
+                    check_interrupt(stop)?;
+                    whats.into_iter().for_each(|what| self.leave_out(datapath, Some(what), &error));
                 }
                 Err(_) => {}
             }
@@ -115,54 +115,57 @@ impl Figures {
     }
 
     /// Records that one round lacks this quantity, or with `None` all quantities of a datapath.
-    pub fn leave_out(&mut self, way: Way, what: Option<What>, error: &testbed::Error) {
-        let (rounds, reason) = self.missing.entry((way, what)).or_default();
+    pub fn leave_out(&mut self, datapath: Datapath, what: Option<What>, error: &testbed::Error) {
+        let (rounds, reason) = self.missing.entry((datapath, what)).or_default();
         *rounds += 1;
         *reason = error.to_string();
     }
 
     /// The figure of a quantity; `None` if there is none.
-    fn of(&self, way: Way, what: What) -> Option<Figure> {
-        Some(Figure::of(self.taken.get(&(way, what))?.iter().copied()))
+    fn of(&self, datapath: Datapath, what: What) -> Option<Figure> {
+        Some(Figure::of(self.taken.get(&(datapath, what))?.iter().copied()))
     }
 
     /// Time per frame on one core in nanoseconds, without the time of the sender.
-    fn net(&self, way: Way, what: What) -> Option<Figure> {
-        let sender = 1e9 / self.of(Way::Nobody, what)?.median;
-        Some(Figure::of(self.taken.get(&(way, what))?.iter().map(|rate| 1e9 / rate - sender)))
+    fn net(&self, datapath: Datapath, what: What) -> Option<Figure> {
+        let sender = 1e9 / self.of(Datapath::SenderOnly, what)?.median;
+        Some(Figure::of(self.taken.get(&(datapath, what))?.iter().map(|rate| 1e9 / rate - sender)))
     }
 
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
-        for (way, name) in VTEPD {
-            for &(_, what) in self.taken.keys().filter(|(one, _)| *one == way) {
-                let mut push = |case, unit, of: &dyn Fn(Way) -> Option<Figure>, better| {
-                    let beside =
-                        |figure| Row::beside(name, case, unit, figure, of(Way::Kernel), better);
-                    rows.extend(of(way).map(beside));
+        for (datapath, name) in VTEPD {
+            for &(_, what) in self.taken.keys().filter(|(one, _)| *one == datapath) {
+                let mut push = |case, unit, of: &dyn Fn(Datapath) -> Option<Figure>, better| {
+                    let beside = |figure| {
+                        Row::beside(name, case, unit, figure, of(Datapath::Kernel), better)
+                    };
+                    rows.extend(of(datapath).map(beside));
                 };
                 if let What::Frames { cores: 1, .. } = what {
                     let case = format!("{}, net CPU", what.name());
-                    push(case, "ns/frame", &|way| self.net(way, what), Better::Lower);
+                    push(case, "ns/frame", &|datapath| self.net(datapath, what), Better::Lower);
                 }
-                push(what.name(), what.unit(), &|way| self.of(way, what), what.better());
+                push(what.name(), what.unit(), &|datapath| self.of(datapath, what), what.better());
             }
         }
         rows
     }
 
     fn left_out(&self) -> Vec<LeftOut> {
-        let name = |way| match way {
-            Way::Kernel => "kernel VXLAN",
-            Way::Nobody => "the sender alone",
-            _ => VTEPD.iter().find(|(one, _)| *one == way).map_or("vtepd", |(_, name)| name),
+        let name = |datapath| match datapath {
+            Datapath::Kernel => "kernel VXLAN",
+            Datapath::SenderOnly => "the sender alone",
+            _ => VTEPD.iter().find(|(one, _)| *one == datapath).map_or("vtepd", |(_, name)| name),
         };
         let left_out =
-            |(&(way, what), (rounds, reason)): (&(Way, Option<What>), &(u8, String))| LeftOut {
-                bench: name(way).to_owned(),
-                case: what.map_or_else(|| "everything".to_owned(), What::name),
-                rounds: *rounds,
-                reason: reason.clone(),
+            |(&(datapath, what), (rounds, reason)): (&(Datapath, Option<What>), &(u8, String))| {
+                LeftOut {
+                    bench: name(datapath).to_owned(),
+                    case: what.map_or_else(|| "everything".to_owned(), What::name),
+                    rounds: *rounds,
+                    reason: reason.clone(),
+                }
             };
         self.missing.iter().map(left_out).collect()
     }
@@ -332,10 +335,10 @@ mod tests {
     const ONE_CORE: What = What::Frames { input: Input::Host, length: 64, cores: 1 };
 
     /// Figures of one round each.
-    fn figures(all: &[(Way, What, f64)]) -> Figures {
+    fn figures(all: &[(Datapath, What, f64)]) -> Figures {
         let mut figures = Figures::default();
-        for &(way, what, figure) in all {
-            figures.take(&AtomicBool::new(false), way, [what], || Ok([figure])).unwrap();
+        for &(datapath, what, figure) in all {
+            figures.take(&AtomicBool::new(false), datapath, [what], || Ok([figure])).unwrap();
         }
         figures
     }
@@ -351,14 +354,14 @@ mod tests {
         let text = said(
             1,
             figures(&[
-                (Way::Kernel, What::Sent, 10.0),
-                (Way::BYPASS, What::Sent, 9.5),
-                (Way::Kernel, What::Received, 10.0),
-                (Way::BYPASS, What::Received, 20.0),
-                (Way::Kernel, What::RoundTrip, 10.0),
-                (Way::BYPASS, What::RoundTrip, 20.0),
-                (Way::Kernel, What::LongestRoundTrips, 10.0),
-                (Way::BYPASS, What::LongestRoundTrips, 5.0),
+                (Datapath::Kernel, What::Sent, 10.0),
+                (Datapath::BYPASS, What::Sent, 9.5),
+                (Datapath::Kernel, What::Received, 10.0),
+                (Datapath::BYPASS, What::Received, 20.0),
+                (Datapath::Kernel, What::RoundTrip, 10.0),
+                (Datapath::BYPASS, What::RoundTrip, 20.0),
+                (Datapath::Kernel, What::LongestRoundTrips, 10.0),
+                (Datapath::BYPASS, What::LongestRoundTrips, 5.0),
             ]),
         );
         let verdict = "by more than 10 %:\nvtepd: better than kernel VXLAN in 2 of 4, as good in 1, worse in 1; \
@@ -369,9 +372,9 @@ mod tests {
     #[test]
     fn net_cpu_is_what_the_sender_does_not_need() {
         let all = [
-            (Way::Nobody, ONE_CORE, 1e7),
-            (Way::Kernel, ONE_CORE, 1e6),
-            (Way::BYPASS, ONE_CORE, 2e6),
+            (Datapath::SenderOnly, ONE_CORE, 1e7),
+            (Datapath::Kernel, ONE_CORE, 1e6),
+            (Datapath::BYPASS, ONE_CORE, 2e6),
         ];
         let rows = figures(&all).rows();
         let [net, arrived] = rows.as_slice() else { panic!("{rows:?}") };
@@ -383,9 +386,9 @@ mod tests {
 
     #[test]
     fn what_fails_is_tried_again_and_then_left_out() {
-        let going = AtomicBool::new(false);
+        let check_interrupt = AtomicBool::new(false);
         let mut figures =
-            figures(&[(Way::Kernel, What::Sent, 1.0), (Way::BYPASS, What::Sent, 1.0)]);
+            figures(&[(Datapath::Kernel, What::Sent, 1.0), (Datapath::BYPASS, What::Sent, 1.0)]);
         for wrong in [1, 2, 9] {
             let mut calls = 0;
             let measure = || {
@@ -396,10 +399,10 @@ mod tests {
                     Ok([3.0])
                 }
             };
-            figures.take(&going, Way::BYPASS, [What::Received], measure).unwrap();
+            figures.take(&check_interrupt, Datapath::BYPASS, [What::Received], measure).unwrap();
             assert_eq!(calls, 2, "one that fails is tried twice, not more");
         }
-        assert_eq!(figures.taken[&(Way::BYPASS, What::Received)], [3.0]);
+        assert_eq!(figures.taken[&(Datapath::BYPASS, What::Received)], [3.0]);
         let text = said(3, figures);
         assert!(
             text.contains("Left out in 2 of 3 rounds: vtepd, TCP, received: attempt 2 failed\n"),
@@ -412,7 +415,7 @@ mod tests {
     fn interrupted_it_ends() {
         let mut figures = Figures::default();
         let stop = AtomicBool::new(false);
-        let error = figures.take(&stop, Way::BYPASS, [What::Sent], || {
+        let error = figures.take(&stop, Datapath::BYPASS, [What::Sent], || {
             stop.store(true, Ordering::Relaxed);
             Err("vtepd is gone".into())
         });
@@ -422,8 +425,8 @@ mod tests {
 
     #[test]
     fn without_a_figure_the_reason_is_told() {
-        let mut figures = figures(&[(Way::Kernel, What::Sent, 1.0)]);
-        figures.leave_out(Way::BYPASS, None, &"vtepd ended before".into());
+        let mut figures = figures(&[(Datapath::Kernel, What::Sent, 1.0)]);
+        figures.leave_out(Datapath::BYPASS, None, &"vtepd ended before".into());
         let error = Compared::of("m".into(), 1, Vec::new(), figures).unwrap_err().to_string();
         assert_eq!(
             error,

@@ -1,22 +1,21 @@
 //! `lab wan`: runs circuits until a signal arrives.
 
-use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lab::wan::{self, Impairment, Settings};
 
-use super::{Outcome, interrupted, print, print_json};
-use crate::{Output, Wan};
+use crate::arguments::{Output, Wan};
+use crate::output::{Outcome, interrupted, note, print, print_json};
 
 pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
     if arguments.jitter > arguments.delay {
         return Err(
-            "--jitter is more than --delay: frames would have to leave before they came".into()
+            "--jitter is larger than --delay: a frame cannot leave before it arrives".into()
         );
     }
-    let asked = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))?;
+    let report_wanted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&report_wanted))?;
     let mut wan = wan::Wan::new(&Settings {
         circuits: arguments.circuits.clone(),
         impairment: Impairment {
@@ -33,14 +32,13 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
     while !interrupted() {
         let now = wan.missing().join(", ");
         if missing.as_ref() != Some(&now) {
-            // A closed standard error is no error.
-            let _ = match now.as_str() {
-                "" => writeln!(io::stderr(), "lab: all circuits are joined"),
-                names => writeln!(io::stderr(), "lab: waiting for {names}"),
-            };
+            match now.as_str() {
+                "" => note("all circuits are connected"),
+                names => note(format_args!("waiting for {names}")),
+            }
             missing = Some(now);
         }
-        if asked.swap(false, Ordering::Relaxed) {
+        if report_wanted.swap(false, Ordering::Relaxed) {
             show(&mut wan, output)?;
         }
         wan.turn()?;

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{PolicyOutcome, Setup};
+use super::report::PolicyOutcome;
+use super::setup::Setup;
 use crate::spread::Spread;
 
 /// The tolerance of shares, MMR and index. BGP and BFD add frames to the links.

@@ -8,7 +8,7 @@ use crate::balance::{RandomPlacement, expected_mmr_of_bins};
 use crate::daemon::BINS;
 use crate::spread::Spread;
 
-use super::Setup;
+use super::setup::Setup;
 
 /// The width of a full bar in characters.
 const BAR: usize = 10;
@@ -31,7 +31,7 @@ pub struct Outcome {
     pub between: Vec<String>,
     /// The links on the path, by tier.
     #[serde(skip)]
-    pub on_the_way: Vec<Vec<String>>,
+    pub tiers: Vec<Vec<String>>,
     /// Whether each router has a hash seed of its own.
     #[serde(skip)]
     pub hash_seeds: bool,
@@ -96,28 +96,30 @@ impl Outcome {
         let used = |policy: &PolicyOutcome| policy.used(&self.between);
         writeln!(
             f,
-            "Kernel VXLAN hashes the inner addresses and ports, which are the same for all {queue_pairs} queue pairs: they \
-             share {} of {paths} paths (MMR {:.2}, the worst is {paths}). five-tuple does the same in vtepd.",
+            "Kernel VXLAN hashes the inner addresses and ports. They are the same for all {queue_pairs} \
+             queue pairs, which use {} of {paths} paths (MMR {:.2}, the worst is {paths}). vtepd with \
+             five-tuple does the same.",
             used(kernel),
             kernel.spread.mmr,
         )?;
         writeln!(
             f,
-            "qp-bins deals the queue pairs over {BINS} source ports, and these fell on {} of {paths} paths (MMR {:.2}).",
+            "qp-bins spreads the queue pairs over {BINS} source ports, which use {} of {paths} paths \
+             (MMR {:.2}).",
             used(bins),
             bins.spread.mmr,
         )?;
         let chance = RandomPlacement::new(queue_pairs, paths);
         let (low, high) = (chance.quantile_mmr(0.025), chance.quantile_mmr(0.975));
         let fits = if (low - 0.01..=high + 0.01).contains(&hash.spread.mmr) {
-            "as it should"
+            "as expected"
         } else {
-            "NOT as it should"
+            "NOT as expected"
         };
         writeln!(
             f,
-            "qp-hash gives each queue pair a port of its own: {} of {paths} paths, MMR {:.2}, {fits}: a perfect random hash \
-             gives {:.2} on average and {low:.2} to {high:.2} in 95 of 100 draws.",
+            "qp-hash gives each queue pair its own source port: {} of {paths} paths, MMR {:.2}, {fits}. \
+             An ideal random hash gives {:.2} on average, and {low:.2} to {high:.2} in 95 of 100 cases.",
             used(hash),
             hash.spread.mmr,
             chance.expected_mmr(),
@@ -126,11 +128,11 @@ impl Outcome {
             (lost + policy.spread.lost, reordered + policy.spread.reordered)
         });
         if lost + reordered == 0 {
-            writeln!(f, "Nothing was lost and nothing was reordered under any of them.")
+            writeln!(f, "No frame was lost or reordered with any of them.")
         } else {
             writeln!(
                 f,
-                "NOT as it should: {lost} frames were lost and {reordered} reordered; was this machine very busy?"
+                "NOT as expected: {lost} frames were lost and {reordered} reordered. Was the machine busy?"
             )
         }
     }
@@ -147,9 +149,9 @@ impl fmt::Display for Outcome {
             }
         })?;
         let groups = [
-            ("uplinks of the sending leaf", self.on_the_way.first()),
+            ("uplinks of the sending leaf", self.tiers.first()),
             ("between the data centres", Some(&self.between)),
-            ("uplinks of the receiving leaf", self.on_the_way.last()),
+            ("uplinks of the receiving leaf", self.tiers.last()),
         ];
         for (title, group) in groups.into_iter().filter_map(|(title, group)| Some((title, group?)))
         {
@@ -170,23 +172,25 @@ impl fmt::Display for Outcome {
         self.verdict(f)?;
         writeln!(
             f,
-            "Which uplink of its leaf kernel VXLAN takes depends on the sender's CPU: its route cache is per CPU. The \
-             sender stays on CPU 0."
+            "The uplink that kernel VXLAN uses depends on the CPU of the sender, because its route cache \
+             is per CPU. The sender runs on CPU 0."
         )?;
         for policy in self.policies.iter().filter(|policy| policy.attempts > 1) {
             let PolicyOutcome { name, attempts, .. } = policy;
             writeln!(
                 f,
-                "{name} was measured {attempts} times: BGP changed a path meanwhile. The figures are the last's."
+                "{name} was measured {attempts} times, because BGP changed a path meanwhile. The last \
+                 figures are shown."
             )?;
         }
         if !self.hash_seeds {
             writeln!(
                 f,
-                "This kernel gives all routers the same hash seed (net.ipv4.fib_multipath_hash_seed came with Linux 6.11), so \
-                 tiers polarise: a spine repeats the choice of a leaf that hashes as it does, and kernel VXLAN reaches half \
-                 of the paths at most, whatever its ports. vtepd chooses the leaf's uplink by a hash of its own: its policies are \
-                 expected to reach all paths."
+                "This kernel gives all routers the same hash seed (net.ipv4.fib_multipath_hash_seed exists \
+                 since Linux 6.11), so tiers polarise: a spine repeats the choice of a leaf that computes the \
+                 same hash. Kernel VXLAN then uses half of the paths at most, whatever its ports. vtepd \
+                 chooses the uplink of the leaf by its own hash, so its policies are expected to use all \
+                 paths."
             )?;
         }
         Ok(())
@@ -243,7 +247,7 @@ mod tests {
                 policy("qp-hash", hash, lost),
             ],
             between: ["a", "b", "c", "d"].map(str::to_owned).into(),
-            on_the_way: vec![vec![], ["a", "b", "c", "d"].map(str::to_owned).into(), vec![]],
+            tiers: vec![vec![], ["a", "b", "c", "d"].map(str::to_owned).into(), vec![]],
             hash_seeds: true,
         }
     }
@@ -256,13 +260,13 @@ mod tests {
             "{good}"
         );
         assert!(
-            good.contains("MMR 1.20, as it should") && good.contains("Nothing was lost"),
+            good.contains("MMR 1.20, as expected") && good.contains("No frame was lost"),
             "{good}"
         );
         assert!(!good.contains("NOT"), "{good}");
         let bad = outcome([1000, 0, 0, 0], 7).to_string();
         assert!(
-            bad.contains("MMR 4.00, NOT as it should") && bad.contains("7 frames were lost"),
+            bad.contains("MMR 4.00, NOT as expected") && bad.contains("7 frames were lost"),
             "{bad}"
         );
         assert!(!bad.contains("was measured"), "{bad}");

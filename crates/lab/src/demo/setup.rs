@@ -6,9 +6,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
 use crate::random::SEED;
-use crate::roce::PAYLOAD;
+use crate::stream::PAYLOAD;
+
+/// The settings of the demo.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The name of the fabric; usually [`FABRIC`](super::FABRIC).
+    pub fabric: String,
+    /// The topology file.
+    pub topology: PathBuf,
+    /// The vtepd executable.
+    pub vtepd: PathBuf,
+    /// The number of queue pairs between the two hosts.
+    pub queue_pairs: usize,
+    /// Frames per second.
+    pub rate: u32,
+    /// The number of frames for each policy.
+    pub frames: u64,
+}
 
 /// The hardware, software and settings of a measurement. What cannot be determined is empty or 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

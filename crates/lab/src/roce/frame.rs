@@ -4,9 +4,10 @@
 use std::net::Ipv4Addr;
 
 use wire::roce::{Bth, opcode};
-use wire::{Arp, Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram, icrc, number};
+use wire::{Ethernet, Ipv4, Ipv4Packet, MacAddr, QueuePair, Udp, UdpDatagram, icrc, number};
 
-use super::{Connection, InnerPort, RoceError};
+use super::connection::{Connection, InnerPort};
+use super::error::RoceError;
 
 /// The minimum payload in bytes: the stream's mark and the frame's number.
 pub const PAYLOAD_MIN: usize = 16;
@@ -189,14 +190,6 @@ fn look(frame: &[u8], mark: u64) -> Option<Seen> {
         number,
         offset,
     })
-}
-
-/// An ARP request for the sender's own address.
-pub(super) fn gratuitous_arp(mac: MacAddr, address: Ipv4Addr) -> Vec<u8> {
-    let ethernet = Ethernet::new(MacAddr::BROADCAST, mac, number::ETHERTYPE_ARP);
-    let mut arp = Arp::new(Arp::REQUEST);
-    arp.set_sender_mac(mac).set_sender(address).set_target(address);
-    [&ethernet.as_bytes()[..], arp.as_bytes()].concat()
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Connection, RoceError, Seen, Sent, see};
+use super::connection::Connection;
+use super::error::RoceError;
+use super::frame::{Seen, see};
+use super::source::Sent;
 use crate::packet::{BATCH, Interface, PacketSocket};
 
 /// The timeout of a receive call.

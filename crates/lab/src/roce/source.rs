@@ -9,7 +9,10 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::{Addresses, Connection, FrameTemplate, InnerPort, RoceError, resolve};
+use super::connection::{Connection, InnerPort};
+use super::error::RoceError;
+use super::frame::{Addresses, FrameTemplate};
+use crate::arp::resolve;
 use crate::packet::{BATCH, Interface, PacketSocket};
 
 /// How long to wait for the ARP answer of the destination.

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::VerifyError;
+use etherparse::{LaxSlicedPacket, TransportSlice};
+
+use super::error::VerifyError;
 use crate::netns::{Namespace, NetnsError};
 use crate::packet::{BATCH, Interface, PacketError, PacketSocket};
 
 /// The number of bytes of a frame that are examined.
 const LENGTH: usize = 128;
 /// The receive timeout, and so the maximum delay until the thread stops.
-const PATIENCE: Duration = Duration::from_millis(20);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
 /// The UDP destination port of single-hop control packets (RFC 5881 section 4).
 const PORT: u16 = 3784;
 
@@ -29,16 +31,16 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Bfd {
     stop: Arc<AtomicBool>,
-    hearing: JoinHandle<Result<Result<Option<Instant>, PacketError>, NetnsError>>,
+    thread: JoinHandle<Result<Result<Option<Instant>, PacketError>, NetnsError>>,
 }
 
 impl Bfd {
-    pub(super) fn hear(namespace: &Namespace, interface: &str) -> Result<Self, VerifyError> {
-        let open = || PacketSocket::receiver(&Interface::find(interface)?, PATIENCE);
+    pub(super) fn observe(namespace: &Namespace, interface: &str) -> Result<Self, VerifyError> {
+        let open = || PacketSocket::receiver(&Interface::find(interface)?, RECEIVE_TIMEOUT);
         let socket = namespace.enter(open)?.map_err(crate::roce::RoceError::from)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let hearing = namespace.thread(move || {
+        let thread = namespace.thread(move || {
             let mut buffer = vec![0; LENGTH * BATCH];
             let (mut before, mut down) = (None, None);
             while !stopped.load(Ordering::Relaxed) {
@@ -52,26 +54,26 @@ impl Bfd {
             }
             Ok(down)
         })?;
-        Ok(Self { stop, hearing })
+        Ok(Self { stop, thread })
     }
 
     /// Stops the thread. Returns when the router's session first left the state Up, if it did.
     pub(super) fn down(self) -> Result<Option<Instant>, VerifyError> {
         self.stop.store(true, Ordering::Relaxed);
-        let heard = self.hearing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(heard.map_err(crate::roce::RoceError::from)?)
+        let result = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(result.map_err(crate::roce::RoceError::from)?)
     }
 }
 
-/// The state in a BFD control packet, in an untagged IPv4 frame.
+/// The state in a BFD control packet.
 fn state(frame: &[u8]) -> Option<State> {
-    let header = frame.get(14..).filter(|_| frame.get(12..14) == Some(&[8, 0]))?;
-    let length = usize::from(header.first()? & 0xf) * 4;
-    let udp = header.get(length..).filter(|_| header.get(9) == Some(&17))?;
-    if udp.get(2..4)? != PORT.to_be_bytes() {
+    // Only the start of a longer frame is here, so its length fields may exceed it.
+    let packet = LaxSlicedPacket::from_ethernet(frame).ok()?;
+    let Some(TransportSlice::Udp(udp)) = packet.transport else { return None };
+    if udp.destination_port() != PORT {
         return None;
     }
-    Some(match udp.get(9)? >> 6 {
+    Some(match udp.payload().get(1)? >> 6 {
         0 => State::AdminDown,
         1 => State::Down,
         2 => State::Init,

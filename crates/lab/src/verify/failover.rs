@@ -5,13 +5,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::VerifyError;
 use super::bfd::Bfd;
+use super::error::VerifyError;
 use super::report::{Failover, Outage, WideAreaFailover};
 use crate::counters;
 use crate::deployed::Deployed;
 use crate::netns::NetnsError;
-use crate::roce::{CARRIED, Limit, Report, Sent, Stream};
+use crate::roce::{Limit, Report, Sent};
+use crate::stream::{CARRIED, Stream};
 use crate::topology::Endpoint;
 
 /// The duration of traffic before a link fails, and before it returns.
@@ -72,10 +73,7 @@ impl Traffic<'_> {
     ) -> Result<Failover, VerifyError> {
         let far = self.deployed.topology().peer(uplink).cloned().unwrap_or_else(|| uplink.clone());
         let namespace = self.deployed.namespace(&far.node)?;
-        let set = |whole| {
-            let state = if whole { "up" } else { "down" };
-            Ok(namespace.run(&["ip", "link", "set", &far.interface, state]).map(drop)?)
-        };
+        let set = |whole| Ok(namespace.rtnl(|rtnl| rtnl.set_up(&far.interface, whole))?);
         self.lose(uplink, share, Link { set: &set, whole: true })
     }
 
@@ -93,11 +91,11 @@ impl Traffic<'_> {
         let set = |whole| {
             let (from, to) = if whole { (CUT, &*port.interface) } else { (&*port.interface, CUT) };
             let now = Instant::now();
-            namespace.run(&["ip", "link", "set", from, "name", to])?;
+            namespace.rtnl(|rtnl| rtnl.rename(from, to))?;
             cut.set(cut.get().or(Some(now)));
             Ok(())
         };
-        let bfd = Bfd::hear(&namespace, &port.interface)?;
+        let bfd = Bfd::observe(&namespace, &port.interface)?;
         let failover = self.lose(near, share, Link { set: &set, whole: true })?;
         let down = bfd.down()?.zip(cut.get());
         Ok(WideAreaFailover {

@@ -168,13 +168,16 @@ impl Failover {
         let Self { uplink, lost, returned, returned_after_seconds, .. } = self;
         let mut faults = Vec::new();
         if lost.milliseconds > outage_max {
-            faults.push(format!("the loss of {uplink} cost {:.0} ms", lost.milliseconds));
+            faults.push(format!(
+                "traffic stopped for {:.0} ms when {uplink} failed",
+                lost.milliseconds
+            ));
         }
         if returned.lost > 0 {
-            faults.push(format!("the return of {uplink} cost {} frames", returned.lost));
+            faults.push(format!("{} frames were lost when {uplink} recovered", returned.lost));
         }
         if returned_after_seconds.is_none() {
-            faults.push(format!("{uplink} is not used again after its return"));
+            faults.push(format!("{uplink} is not used after its recovery"));
         }
         faults
     }
@@ -184,7 +187,7 @@ impl Failover {
             || "not used again".to_owned(),
             |seconds| format!("used again after {seconds:.1} s"),
         );
-        writeln!(f, "            comes back: {} frames lost, {after}", self.returned.lost)
+        writeln!(f, "            recovery: {} frames lost, {after}", self.returned.lost)
     }
 }
 
@@ -212,14 +215,14 @@ impl Outcome {
         let Spread { lost, reordered, duplicated, mmr, .. } = balance.spread;
         if lost + reordered + duplicated > 0 {
             faults.push(format!(
-                "of {} frames {lost} were lost, {reordered} reordered, {duplicated} doubled",
+                "of {} frames {lost} were lost, {reordered} reordered, {duplicated} duplicated",
                 balance.frames
             ));
         }
         let hashes = |leaf: &Leaf| leaf.policies.values().all(|policy| policy == "qp-hash");
         if vtepd && leaves.iter().all(hashes) && mmr > balance.random_mmr_at_most + 0.01 {
             faults.push(format!(
-                "the queue pairs are spread worse than chance allows: MMR {mmr:.2}, chance {:.2} at most",
+                "the queue pairs are spread worse than by a random hash: MMR {mmr:.2}, expected {:.2} at most",
                 balance.random_mmr_at_most
             ));
         }
@@ -230,7 +233,7 @@ impl Outcome {
         }
         if let Some(cut) = wide_area.iter().find(|cut| cut.failover.lost.lost == 0) {
             faults.push(format!(
-                "the circuit at {} was cut, and no frame was lost: it is not the way",
+                "the circuit at {} was interrupted and no frame was lost: it carries no traffic",
                 cut.circuit
             ));
         }
@@ -273,7 +276,8 @@ impl fmt::Display for Outcome {
         let Spread { mmr, jain, lost, reordered, .. } = spread;
         writeln!(
             f,
-            "  balance   {queue_pairs} queue pairs from {from} to {to}, {frames} frames: {lost} lost, {reordered} reordered"
+            "  balance   {queue_pairs} queue pairs from {from} to {to}, {frames} frames: {lost} lost, \
+             {reordered} reordered"
         )?;
         for (uplink, share) in &self.balance.uplinks {
             let bar = "█".repeat((share * 20.0).round() as usize);
@@ -281,14 +285,16 @@ impl fmt::Display for Outcome {
         }
         writeln!(
             f,
-            "            MMR {mmr:.2} (1 is even; a random hash gives {:.2} on average), Jain's index {jain:.2}",
+            "            MMR {mmr:.2} (1 is even; a random hash gives {:.2} on average), Jain's index \
+             {jain:.2}",
             self.balance.random_mmr
         )?;
         if let Some(failover) = &self.failover {
             let Failover { uplink, share, lost, .. } = failover;
             writeln!(
                 f,
-                "  failover  {uplink}, which carried {:.0} %, goes down: {} frames lost, {:.1} ms of its share",
+                "  failover  {uplink} with {:.0} % of the traffic goes down: {} frames lost, {:.1} ms of its \
+                 traffic",
                 share * 100.0,
                 lost.lost,
                 lost.milliseconds
@@ -300,12 +306,13 @@ impl fmt::Display for Outcome {
         {
             let Failover { uplink, share, lost, .. } = failover;
             let detected = detected_after_milliseconds.map_or_else(
-                || "not noticed by BFD".to_owned(),
-                |milliseconds| format!("BFD says so after {milliseconds:.0} ms"),
+                || "not detected by BFD".to_owned(),
+                |milliseconds| format!("detected by BFD after {milliseconds:.0} ms"),
             );
             writeln!(
                 f,
-                "  wide area {circuit}, to which {uplink} sent {:.0} %, falls silent: {detected}, whole after {:.0} ms, {} frames lost",
+                "  wide area {circuit} with {:.0} % of the traffic, from {uplink}, fails silently: {detected}, \
+                 recovered after {:.0} ms, {} frames lost",
                 share * 100.0,
                 lost.milliseconds,
                 lost.lost
@@ -313,7 +320,7 @@ impl fmt::Display for Outcome {
             failover.write_return(f)?;
         }
         if self.faults.is_empty() {
-            return writeln!(f, "  verdict   all is well");
+            return writeln!(f, "  result    all checks passed");
         }
         self.faults.iter().try_for_each(|fault| writeln!(f, "  FAULT     {fault}"))
     }

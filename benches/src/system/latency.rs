@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use testbed::echo::Echo;
 use testbed::stream::{Towards, throughput};
-use testbed::{Bed, Way};
+use testbed::{Datapath, Testbed};
 
-use super::{Failure, Terms};
-use crate::rows::{Better, Figure, Row};
+use super::{Failure, Options};
+use crate::table::{Better, Figure, Row};
 
-const WAYS: [Way; 6] = [
-    Way::Kernel,
-    Way::KernelWithoutNf,
-    Way::PUNT_SINGLE,
-    Way::PUNT,
-    Way::BYPASS_SINGLE,
-    Way::BYPASS,
+const DATAPATHS: [Datapath; 6] = [
+    Datapath::Kernel,
+    Datapath::KernelWithoutNf,
+    Datapath::PUNT_SINGLE,
+    Datapath::PUNT,
+    Datapath::BYPASS_SINGLE,
+    Datapath::BYPASS,
 ];
 const TOWARDS: [(Towards, &str); 2] =
     [(Towards::Far, "encapsulated"), (Towards::Host, "decapsulated")];
@@ -26,38 +26,41 @@ const BETWEEN: &str = "between two that forward alike";
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Figures by datapath and name.
-type Turns = BTreeMap<(Way, String), Vec<f64>>;
+type Measurements = BTreeMap<(Datapath, String), Vec<f64>>;
 
-pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
-    let bed = Bed::new("")?;
-    let time = Duration::from_millis(if terms.quick { 300 } else { 2000 });
-    let mut turns = Turns::new();
-    let has_switch = bed.set_bridge_nf(true)?;
-    let ways: Vec<Way> =
-        WAYS.into_iter().filter(|way| has_switch || *way != Way::KernelWithoutNf).collect();
+pub(super) fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
+    let testbed = Testbed::new("")?;
+    let time = Duration::from_millis(if options.quick { 300 } else { 2000 });
+    let mut measurements = Measurements::new();
+    let has_switch = testbed.set_bridge_nf(true)?;
+    let datapaths: Vec<Datapath> = DATAPATHS
+        .into_iter()
+        .filter(|datapath| has_switch || *datapath != Datapath::KernelWithoutNf)
+        .collect();
     let mut quiet = Vec::new();
-    for round in 1..=terms.rounds {
-        for &way in &ways {
-            eprintln!("round {round} of {}: {way}, round trips and TCP", terms.rounds);
-            let daemon = way.take(&bed, &terms.vtepd)?;
-            let mut note =
-                |what: String, figure: f64| turns.entry((way, what)).or_default().push(figure);
+    for round in 1..=options.rounds {
+        for &datapath in &datapaths {
+            eprintln!("round {round} of {}: {datapath}, round trips and TCP", options.rounds);
+            let daemon = datapath.start(&testbed, &options.vtepd)?;
+            let mut note = |what: String, figure: f64| {
+                measurements.entry((datapath, what)).or_default().push(figure)
+            };
             for cores in [1, 2] {
-                terms.go_on()?;
-                let echo = Echo::take(&bed, time, cores, daemon.as_ref())?;
+                options.check_interrupt()?;
+                let echo = Echo::take(&testbed, time, cores, daemon.as_ref())?;
                 let on = if cores == 1 { "all on 1 core" } else { "2 cores" };
                 note(format!("{on}: p50"), echo.p50);
                 note(format!("{on}: p99"), echo.p99);
                 note(format!("{on}: lost"), echo.lost as f64);
             }
             for (towards, name) in TOWARDS {
-                note(name.to_owned(), throughput(&bed, towards, time, daemon.as_ref())?);
+                note(name.to_owned(), throughput(&testbed, towards, time, daemon.as_ref())?);
             }
-            let peer = way.take_peer(&bed, &terms.vtepd)?;
-            note(BETWEEN.to_owned(), throughput(&bed, Towards::Far, time, daemon.as_ref())?);
+            let peer = datapath.start_at_peer(&testbed, &options.vtepd)?;
+            note(BETWEEN.to_owned(), throughput(&testbed, Towards::Far, time, daemon.as_ref())?);
             peer.map(testbed::Daemon::stop).transpose()?;
             if let Some(daemon) = &daemon
-                && way == Way::PUNT
+                && datapath == Datapath::PUNT
             {
                 std::thread::sleep(SETTLE);
                 let before = daemon.cpu()?;
@@ -69,23 +72,32 @@ pub(super) fn measure(terms: &Terms) -> Result<Vec<Row>, Failure> {
         }
     }
     let mut rows = Vec::new();
-    let of = |way: Way, what: &String| {
-        Figure::of(turns.get(&(way, what.clone())).into_iter().flatten().copied())
+    let of = |datapath: Datapath, what: &String| {
+        Figure::of(measurements.get(&(datapath, what.clone())).into_iter().flatten().copied())
     };
-    let names: Vec<&String> =
-        turns.keys().filter(|(way, _)| *way == Way::Kernel).map(|(_, what)| what).collect();
+    let names: Vec<&String> = measurements
+        .keys()
+        .filter(|(datapath, _)| *datapath == Datapath::Kernel)
+        .map(|(_, what)| what)
+        .collect();
     for what in names {
-        for &way in ways.iter().filter(|way| **way != Way::Kernel) {
+        for &datapath in datapaths.iter().filter(|datapath| **datapath != Datapath::Kernel) {
             let tcp = what == BETWEEN || TOWARDS.iter().any(|(_, name)| name == what);
             let (bench, unit, better) = match what.as_str() {
                 _ if tcp => ("TCP, MTU 1500", "Gbit/s", Better::Higher),
                 lost if lost.ends_with("lost") => ("round trip", "datagrams", Better::Lower),
                 _ => ("round trip", "µs", Better::Lower),
             };
-            let case = format!("{what}, {way}");
-            let whole =
-                Row::beside(bench, case, unit, of(way, what), Some(of(Way::Kernel, what)), better);
-            let vtepd = matches!(way, Way::Vtepd { .. });
+            let case = format!("{what}, {datapath}");
+            let whole = Row::beside(
+                bench,
+                case,
+                unit,
+                of(datapath, what),
+                Some(of(Datapath::Kernel, what)),
+                better,
+            );
+            let vtepd = matches!(datapath, Datapath::Vtepd { .. });
             rows.push(match what.as_str() {
                 _ if tcp => Row { target: vtepd.then_some(0.95), ..whole },
                 // These targets are in microseconds, not relative to the kernel.

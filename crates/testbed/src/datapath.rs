@@ -5,14 +5,14 @@ use std::path::Path;
 
 use lab::Namespace;
 
-use crate::{Bed, Daemon, Error, is_there, reference};
+use crate::{Daemon, Error, Testbed, is_there, ovs_dpdk};
 
 /// A datapath of the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum Datapath {
     /// No datapath: frames are dropped when they reach the leaf. This measures the cost of the
     /// sender.
-    Nobody,
+    SenderOnly,
     /// The kernel's bridge and VXLAN.
     Kernel,
     /// The kernel's bridge and VXLAN with `bridge-nf-call-iptables` off.
@@ -43,7 +43,7 @@ pub enum Way {
     },
 }
 
-impl Way {
+impl Datapath {
     /// vtepd through the bridge, as single frames.
     pub const PUNT_SINGLE: Self = Self::Vtepd { bypass: false, gso: false };
     /// vtepd through the bridge, with super-frames.
@@ -67,8 +67,8 @@ impl Way {
     /// testpmd with AF_XDP.
     pub const TESTPMD_XDP: Self = Self::Testpmd { xdp: true };
 
-    /// Whether this is Open vSwitch or testpmd, which need a bed after
-    /// [`prepare`](reference::prepare).
+    /// Whether this is Open vSwitch or testpmd, which need a testbed after
+    /// [`prepare`](ovs_dpdk::prepare).
     #[must_use]
     pub const fn is_reference(self) -> bool {
         matches!(self, Self::OpenVswitch { .. } | Self::Testpmd { .. })
@@ -78,9 +78,9 @@ impl Way {
     #[must_use]
     pub fn missing_package(self) -> Option<&'static str> {
         let (package, programs) = match self {
-            Self::OpenVswitch { .. } => reference::OPEN_VSWITCH,
-            Self::Testpmd { .. } => reference::TESTPMD,
-            Self::Nobody
+            Self::OpenVswitch { .. } => ovs_dpdk::OPEN_VSWITCH,
+            Self::Testpmd { .. } => ovs_dpdk::TESTPMD,
+            Self::SenderOnly
             | Self::Kernel
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
@@ -95,50 +95,50 @@ impl Way {
     ///
     /// # Errors
     /// If the datapath does not start.
-    pub fn take(self, bed: &Bed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
+    pub fn start(self, testbed: &Testbed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
         match self {
-            Self::OpenVswitch { xdp } => return reference::open_vswitch(bed, xdp).map(Some),
-            Self::Testpmd { xdp } => return reference::testpmd(bed, xdp).map(Some),
-            Self::Nobody
+            Self::OpenVswitch { xdp } => return ovs_dpdk::open_vswitch(testbed, xdp).map(Some),
+            Self::Testpmd { xdp } => return ovs_dpdk::testpmd(testbed, xdp).map(Some),
+            Self::SenderOnly
             | Self::Kernel
             | Self::KernelWithoutNf
             | Self::ChosenPort { .. }
             | Self::Vtepd { .. } => {}
         }
-        bed.set_bridged(self != Self::Nobody)?;
-        bed.set_bridge_nf(self != Self::KernelWithoutNf)?;
-        self.start(&bed.leaf, vtepd)
+        testbed.set_bridged(self != Self::SenderOnly)?;
+        testbed.set_bridge_nf(self != Self::KernelWithoutNf)?;
+        self.start_vtepd(&testbed.leaf, vtepd)
     }
 
     /// Makes the peer forward with this datapath, too, if it is vtepd's or the kernel's.
     ///
     /// # Errors
     /// If vtepd does not start.
-    pub fn take_peer(self, bed: &Bed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
-        self.start(&bed.peer, vtepd)
+    pub fn start_at_peer(self, testbed: &Testbed, vtepd: &Path) -> Result<Option<Daemon>, Error> {
+        self.start_vtepd(&testbed.peer, vtepd)
     }
 
-    fn start(self, at: &Namespace, vtepd: &Path) -> Result<Option<Daemon>, Error> {
+    fn start_vtepd(self, at: &Namespace, vtepd: &Path) -> Result<Option<Daemon>, Error> {
         if let Self::ChosenPort { route_per_frame } = self {
             let lookup = if route_per_frame { "on" } else { "off" };
             let flags = ["--no-fpm", "--datapath", "kernel", "--route-per-frame", lookup];
             let mut daemon = Daemon::start(vtepd, at, &flags)?;
-            daemon.until_taken(0)?;
+            daemon.await_offloaded(0)?;
             return Ok(Some(daemon));
         }
         let Self::Vtepd { bypass, gso } = self else { return Ok(None) };
         let bypass = if bypass { "--bridge-bypass" } else { "--no-bridge-bypass" };
         let gso = if gso { "--gso" } else { "--no-gso" };
         let mut daemon = Daemon::start(vtepd, at, &["--no-fpm", bypass, gso])?;
-        daemon.until_taken(1)?;
+        daemon.await_offloaded(1)?;
         Ok(Some(daemon))
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Datapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Nobody => "nobody",
+            Self::SenderOnly => "nobody",
             Self::Kernel => "kernel",
             Self::KernelWithoutNf => "kernel, bridge-nf off",
             Self::ChosenPort { route_per_frame: false } => "kernel datapath",

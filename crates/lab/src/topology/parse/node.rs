@@ -9,7 +9,8 @@ use super::stages::{healthcheck, stages};
 use super::value::{
     Result, entries, expected, mapping, number, sequence, string, strings, unsupported, words,
 };
-use crate::topology::{Bind, Node, TopologyError};
+use crate::topology::error::TopologyError;
+use crate::topology::model::{Bind, Node};
 
 /// Keys that describe a container and have no effect on a namespace.
 const HARMLESS: [&str; 25] = [

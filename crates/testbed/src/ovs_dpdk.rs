@@ -15,11 +15,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::netns::NetnsError;
-use lab::{Process, counters};
+use lab::{Namespace, Process, counters};
 
-use crate::bed::{STATIONS, UPLINK, batch, remote};
 use crate::sender::Input;
-use crate::{Bed, Daemon, Error, Sender, Traffic};
+use crate::topology::{STATIONS, UPLINK, batch, remote_station};
+use crate::{Daemon, Error, Sender, Testbed, Traffic};
 
 /// Debian's package of Open vSwitch, and the programs that are used.
 pub(crate) const OPEN_VSWITCH: (&str, &[&str]) = (
@@ -32,28 +32,46 @@ pub(crate) const TESTPMD: (&str, &[&str]) = ("dpdk-dev", &["dpdk-testpmd"]);
 /// The maximum MTU for AF_XDP on a veth link, because a frame has to fit in a page.
 const MTU: u32 = 3000;
 /// How long a datapath may take until it forwards, and the interval between two checks.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(20);
-/// The VTEP of the bed's stations, and the MAC address of its gateway.
+const START_LIMIT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The VTEP of the testbed's stations, and the MAC address of its gateway.
 const VTEP: &str = "10.0.0.3";
 const GATEWAY: &str = "02:ee:00:00:00:01";
 
-/// Prepares a bed for these datapaths: reduces the MTU of its links, and removes kernel VXLAN from
-/// its leaf.
+/// Prepares a testbed for these datapaths: reduces the MTU of its links, and removes kernel VXLAN
+/// from its leaf.
 ///
 /// # Errors
 /// If a command or a read in the namespace fails.
-pub fn prepare(bed: &Bed) -> Result<(), Error> {
-    let links = [(&bed.host, "eth0"), (&bed.leaf, "hp"), (&bed.leaf, "up1"), (&bed.peer, "down1")];
+pub fn prepare(testbed: &Testbed) -> Result<(), Error> {
+    let links = [
+        (&testbed.host, "eth0"),
+        (&testbed.leaf, "hp"),
+        (&testbed.leaf, "up1"),
+        (&testbed.peer, "down1"),
+    ];
     for (namespace, link) in links {
-        batch(namespace, "ip", &format!("link set {link} mtu {MTU}\n"))?;
+        namespace.rtnl(|rtnl| rtnl.set_mtu(link, MTU))?;
     }
-    batch(&bed.leaf, "ip", "link del vx0\nlink set hp nomaster\nlink del br0\n")
+    remove_overlay(&testbed.leaf)
+}
+
+/// Removes the bridge and the VXLAN netdev of a leaf. The host port stays.
+///
+/// # Errors
+/// If one of them does not exist.
+pub fn remove_overlay(leaf: &Namespace) -> Result<(), Error> {
+    leaf.rtnl(|rtnl| {
+        rtnl.delete_link("vx0")?;
+        rtnl.set_master("hp", None)?;
+        rtnl.delete_link("br0")
+    })?;
+    Ok(())
 }
 
 /// The resources of a running datapath, dropped after its end.
 #[derive(Debug)]
-pub(crate) struct Base {
+pub(crate) struct Resources {
     /// The database server of Open vSwitch.
     _database: Option<Process>,
     _folder: Folder,
@@ -61,31 +79,32 @@ pub(crate) struct Base {
 
 /// Removes what an earlier datapath has left in the leaf. They are killed, because a busy one may
 /// take long to end.
-fn tidy(bed: &Bed) -> Result<(), Error> {
-    let links = counters::read(&bed.leaf)?;
+fn remove_leftovers(testbed: &Testbed) -> Result<(), Error> {
+    let links = counters::read(&testbed.leaf)?;
     let left =
         ["br-int", "br-phy", "ovs-netdev"].into_iter().filter(|name| links.contains_key(*name));
     let mut lines: String = left.map(|name| format!("link del {name}\n")).collect();
     for port in ["hp", "up1"] {
         lines += &format!("link set {port} xdp off\nlink set {port} promisc off\n");
     }
-    batch(&bed.leaf, "ip", &lines)
+    // `ip` detaches XDP programs of its default mode, which `rtnetlink` has no request for.
+    batch(&testbed.leaf, "ip", &lines)
 }
 
 /// Starts Open vSwitch between the host port and the uplink, and waits until it forwards.
 ///
 /// # Errors
 /// If it does not forward, or cannot use such ports.
-pub(crate) fn open_vswitch(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
-    tidy(bed)?;
-    let folder = Folder::new(bed)?;
+pub(crate) fn open_vswitch(testbed: &Testbed, xdp: bool) -> Result<Daemon, Error> {
+    remove_leftovers(testbed)?;
+    let folder = Folder::new(testbed)?;
     folder.run("ovsdb-tool", &["create", "conf.db"])?;
     let quiet = ["-vconsole:off", "-vsyslog:off"];
     let mut server =
         folder.command("ovsdb-server", &["conf.db", "--remote=punix:db", "--unixctl=db.ctl"]);
-    let database = bed.leaf.spawn(server.args(quiet))?;
+    let database = testbed.leaf.spawn(server.args(quiet))?;
     let mut switch = folder.command("ovs-vswitchd", &["unix:db", "--unixctl=switch.ctl"]);
-    let mut process = bed.leaf.spawn(switch.args(quiet).stderr(Stdio::piped()))?;
+    let mut process = testbed.leaf.spawn(switch.args(quiet).stderr(Stdio::piped()))?;
     let kind = if xdp { "afxdp" } else { "system" };
     let bridges = format!(
         "add-br br-phy -- set bridge br-phy datapath_type=netdev other-config:hwaddr={UPLINK} \
@@ -96,29 +115,37 @@ pub(crate) fn open_vswitch(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
     );
     folder.vsctl(&bridges)?;
     for port in ["hp", "up1", "vxlan1"] {
-        if let Some(error) = complaint(&folder.vsctl(&format!("get interface {port} error"))?) {
-            return Err(format!("Open vSwitch cannot have {port}: {error}").into());
+        if let Some(error) = interface_error(&folder.vsctl(&format!("get interface {port} error"))?)
+        {
+            return Err(format!("Open vSwitch cannot use {port}: {error}").into());
         }
     }
-    // Without a prefix route: the routes of the kernel stay on the uplink.
-    batch(&bed.leaf, "ip", "addr add 10.0.0.1/29 dev br-phy noprefixroute\nlink set br-phy up\n")?;
+    testbed.leaf.rtnl(|rtnl| {
+        // Without a prefix route: the routes of the kernel stay on the uplink.
+        rtnl.add_address_without_route("br-phy", "10.0.0.1/29")?;
+        rtnl.set_up("br-phy", true)
+    })?;
     folder.appctl(&["ovs/route/add", &format!("{VTEP}/32"), "br-phy"])?;
     folder.appctl(&["tnl/neigh/set", "br-phy", VTEP, GATEWAY])?;
-    for station in (0..STATIONS).map(remote) {
+    for station in (0..STATIONS).map(remote_station) {
         // Without an FDB entry, frames would be flooded.
         folder.appctl(&["fdb/add", "br-int", "vxlan1", "0", &station.to_string()])?;
     }
-    until_it_forwards(bed, &mut process)?;
-    Ok(Daemon::on(Base { _database: Some(database), _folder: folder }, process, &bed.leaf))
+    await_forwarding(testbed, &mut process)?;
+    Ok(Daemon::running(
+        Resources { _database: Some(database), _folder: folder },
+        process,
+        &testbed.leaf,
+    ))
 }
 
 /// Starts testpmd between the host port and the uplink, and waits until it forwards.
 ///
 /// # Errors
 /// If it does not forward, or cannot use such ports.
-pub(crate) fn testpmd(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
-    tidy(bed)?;
-    let folder = Folder::new(bed)?;
+pub(crate) fn testpmd(testbed: &Testbed, xdp: bool) -> Result<Daemon, Error> {
+    remove_leftovers(testbed)?;
+    let folder = Folder::new(testbed)?;
     let driver = if xdp { "net_af_xdp" } else { "net_af_packet" };
     let system = "--no-huge -m 256 --no-shconf --no-pci --no-telemetry -l 0,1";
     let forwarding = "-- --forward-mode=io --auto-start --no-mlockall --total-num-mbufs=8192";
@@ -126,41 +153,43 @@ pub(crate) fn testpmd(bed: &Bed, xdp: bool) -> Result<Daemon, Error> {
         format!("{system} --vdev={driver}0,iface=hp --vdev={driver}1,iface=up1 {forwarding}");
     let mut command = folder.command("dpdk-testpmd", &words.split(' ').collect::<Vec<_>>());
     // testpmd ends when its standard input is closed.
-    let mut process = bed.leaf.spawn(command.stdin(Stdio::piped()).stderr(Stdio::piped()))?;
-    until_it_forwards(bed, &mut process)?;
-    Ok(Daemon::on(Base { _database: None, _folder: folder }, process, &bed.leaf))
+    let mut process = testbed.leaf.spawn(command.stdin(Stdio::piped()).stderr(Stdio::piped()))?;
+    await_forwarding(testbed, &mut process)?;
+    Ok(Daemon::running(Resources { _database: None, _folder: folder }, process, &testbed.leaf))
 }
 
-fn until_it_forwards(bed: &Bed, process: &mut Process) -> Result<(), Error> {
+fn await_forwarding(testbed: &Testbed, process: &mut Process) -> Result<(), Error> {
     let traffic = Traffic { input: Input::Host, length: 64, queue_pairs: 1, bursts: false };
-    let mut sender = Sender::new(bed, traffic, true)?;
-    let (before, start) = (bed.left_as_they_came()?.packets, Instant::now());
-    while bed.left_as_they_came()?.packets == before {
+    let mut sender = Sender::new(testbed, traffic, true)?;
+    let (before, start) = (testbed.sent_unchanged()?.packets, Instant::now());
+    while testbed.sent_unchanged()?.packets == before {
         let ended = process.try_wait().map_err(NetnsError::from)?.is_some();
-        if ended || start.elapsed() > PATIENCE {
-            return Err(format!("it does not forward: {}", last_words(process)).into());
+        if ended || start.elapsed() > START_LIMIT {
+            return Err(
+                format!("the datapath does not forward: {}", kill_and_read_error(process)).into()
+            );
         }
-        sender.some(0);
-        std::thread::sleep(LOOK);
+        sender.send_some(0);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
 /// Kills the process and returns the last line of its standard error.
-fn last_words(process: &mut Process) -> String {
-    let mut said = String::new();
+fn kill_and_read_error(process: &mut Process) -> String {
+    let mut stderr_text = String::new();
     if let Some(child) = process.child_mut()
         && child.kill().is_ok()
         && let Some(stderr) = &mut child.stderr
     {
         // An error leaves the text incomplete or empty.
-        let _ = stderr.read_to_string(&mut said);
+        let _ = stderr.read_to_string(&mut stderr_text);
     }
-    said.lines().last().unwrap_or("it says nothing").to_owned()
+    stderr_text.lines().last().unwrap_or("no message").to_owned()
 }
 
 /// The text of an interface's column `error`, if it is set.
-fn complaint(column: &str) -> Option<&str> {
+fn interface_error(column: &str) -> Option<&str> {
     let text = column.trim().trim_matches('"');
     (text != "[]" && !text.is_empty()).then_some(text)
 }
@@ -170,8 +199,8 @@ fn complaint(column: &str) -> Option<&str> {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new(bed: &Bed) -> Result<Self, Error> {
-        let path = std::env::temp_dir().join(bed.leaf.name());
+    fn new(testbed: &Testbed) -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(testbed.leaf.name());
         std::fs::create_dir(&path)?;
         Ok(Self(path))
     }
@@ -196,8 +225,8 @@ impl Folder {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{program} {}: {}", arguments.join(" "), said.trim()).into())
+        let stderr_text = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{program} {}: {}", arguments.join(" "), stderr_text.trim()).into())
     }
 
     /// Runs `ovs-vsctl`. `words` are separated by spaces.
@@ -234,9 +263,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_without_a_complaint_has_an_empty_set() {
-        assert_eq!(complaint("[]\n"), None);
+    fn an_interface_without_an_error_has_an_empty_set() {
+        assert_eq!(interface_error("[]\n"), None);
         let error = "could not open network device hp (Operation not supported)";
-        assert_eq!(complaint(&format!("\"{error}\"\n")), Some(error));
+        assert_eq!(interface_error(&format!("\"{error}\"\n")), Some(error));
     }
 }

@@ -11,7 +11,8 @@ use std::path::Path;
 
 use serde_norway::Value;
 
-use crate::topology::{Kind, Node, Topology, TopologyError};
+use super::error::TopologyError;
+use super::model::{Kind, Node, Topology};
 use node::{Settings, binds_of, environment, settings};
 use value::{Result, entries, mapping, sequence, string, unsupported};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_norway::{Mapping, Value};
 
-use crate::topology::TopologyError;
+use crate::topology::error::TopologyError;
 
 pub(super) type Result<T> = core::result::Result<T, TopologyError>;
 

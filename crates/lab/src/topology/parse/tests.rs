@@ -1,7 +1,7 @@
 //! What the parser uses, ignores and refuses, and the error messages.
 
 use super::*;
-use crate::topology::{Bind, Endpoint, LINK_MTU};
+use crate::topology::model::{Bind, Endpoint, LINK_MTU};
 
 fn parsed(text: &str) -> core::result::Result<Topology, String> {
     Topology::parse(text, Path::new("/labs"), |_| None).map_err(|error| error.to_string())
@@ -131,7 +131,7 @@ fn links_that_lead_nowhere_are_refused() {
 /// Forms that public FRR labs use. ContainerLab accepts all of them.
 mod labs_of_others {
     use super::*;
-    use crate::topology::{Kind, Stage};
+    use crate::topology::model::{Kind, Stage};
 
     #[test]
     fn a_clos_with_a_management_network_kinds_and_binds_by_name() {

@@ -1,7 +1,7 @@
 //! Replaces variables such as `${NAME}` in a topology file before the YAML is parsed, as
 //! ContainerLab does.
 
-use crate::topology::TopologyError;
+use super::error::TopologyError;
 
 /// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:=default}` with the values of
 /// `lookup`. An unset variable without a default is an error; ContainerLab would insert nothing.

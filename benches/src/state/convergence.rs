@@ -14,11 +14,11 @@ use testbed::daemon::beside_this_program;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};
+use super::fixture::{Fixture, gateway_mac};
 use super::messages::{self, framed};
 use super::probe::{Arrival, Probe, now};
-use super::site::{Site, gateway_mac};
 use super::{median_and_worst, row};
-use crate::rows::{Better, Row};
+use crate::table::{Better, Row};
 
 type Failure = Box<dyn Error>;
 
@@ -40,17 +40,17 @@ const LINK_GROUP: u32 = 1;
 pub fn measure(quick: bool) -> Result<Vec<Row>, Failure> {
     let (count, time) =
         if quick { (10, Duration::from_secs(1)) } else { (100, Duration::from_secs(5)) };
-    let site = Site::new()?;
-    let mut probe = site.probe(mac(0))?;
-    let mut daemon = Daemon::start(&beside_this_program()?, &site.leaf, &[])?;
+    let fixture = Fixture::new()?;
+    let mut probe = fixture.probe(mac(0))?;
+    let mut daemon = Daemon::start(&beside_this_program()?, &fixture.leaf, &[])?;
     let mut rows = start(&mut probe)?;
-    daemon.until_taken(1)?;
-    let mut probe = site.probe(mac(0))?;
-    let gaps = still_and_churning(&site, &mut probe, time)?;
-    rows.extend(reactions(&site, &mut probe, count)?);
-    rows.extend(link_loss(&site, &mut probe, count.min(50))?);
+    daemon.await_offloaded(1)?;
+    let mut probe = fixture.probe(mac(0))?;
+    let gaps = still_and_churning(&fixture, &mut probe, time)?;
+    rows.extend(reactions(&fixture, &mut probe, count)?);
+    rows.extend(link_loss(&fixture, &mut probe, count.min(50))?);
     daemon.stop()?;
-    let of_kernel = still_and_churning(&site, &mut probe, time)?;
+    let of_kernel = still_and_churning(&fixture, &mut probe, time)?;
     for ((what, target, gaps), (.., of_kernel)) in gaps.into_iter().zip(of_kernel) {
         let what = format!("longest gap in a second of 10000 frames, {what}");
         let of_kernel = both(&what, of_kernel, None, None);
@@ -102,16 +102,20 @@ type Gap = (&'static str, Option<f64>, Vec<Duration>);
 
 /// The longest times in which a frame was due and none arrived. They are measured without changes,
 /// and while MAC addresses move and routes change.
-fn still_and_churning(site: &Site, probe: &mut Probe, time: Duration) -> Result<[Gap; 2], Failure> {
+fn still_and_churning(
+    fixture: &Fixture,
+    probe: &mut Probe,
+    time: Duration,
+) -> Result<[Gap; 2], Failure> {
     let still = gap(probe, time, |_| Ok(()))?;
-    let kernel = site.kernel(&[])?;
+    let kernel = fixture.kernel(&[])?;
     let churn = |number: u32| {
         // The entry of the probe's destination does not change.
         let message = if number.is_multiple_of(2) {
             let moved = 1 + number % (LARGE.macs - 1);
-            messages::fdb(site.vxlan, mac(moved), vtep(number / 2 % LARGE.vteps))
+            messages::fdb(fixture.vxlan, mac(moved), vtep(number / 2 % LARGE.vteps))
         } else {
-            let hops = [site.hop(1), site.hop(2)];
+            let hops = [fixture.hop(1), fixture.hop(2)];
             let hops = if number.is_multiple_of(4) { hops.get(1..) } else { hops.get(..) };
             messages::route(vtep(1 + number % (LARGE.vteps - 1)), hops.unwrap_or_default())
         };
@@ -138,7 +142,7 @@ fn gap(
             change(changes)?;
             changes += 1;
         }
-        probe.turn(|arrival| arrivals.push((arrival.at, arrival.number)))?;
+        probe.poll(|arrival| arrivals.push((arrival.at, arrival.number)))?;
     }
     arrivals.sort_unstable();
     let mut longest = vec![Duration::ZERO; time.as_secs().max(1) as usize];
@@ -158,43 +162,44 @@ fn gap(
 }
 
 /// The time from a change to the first frame on the new path.
-fn reactions(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
-    let kernel = site.kernel(&[])?;
+fn reactions(fixture: &Fixture, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
+    let kernel = fixture.kernel(&[])?;
     let mut rows = Vec::new();
     let to = |round: u32| vtep(1 + round % 2);
-    let moved = |round| Ok(kernel.ask(&messages::fdb(site.vxlan, mac(0), to(round)))?);
+    let moved = |round| Ok(kernel.ask(&messages::fdb(fixture.vxlan, mac(0), to(round)))?);
     let times = react(probe, count, moved, |round, arrival| arrival.vtep == to(round))?;
     rows.extend(reaction("a MAC moves (netlink)", times));
 
     // The uplink that the probe's flow uses.
     let uplink = probe.until("a frame", |_| true)?.uplink;
     let mac_of = |round: u32| MacAddr([2, 0xee, 1, 0, (round >> 8) as u8, round as u8]);
-    let (ifindex, address) = site.hop(uplink);
+    let (ifindex, address) = fixture.hop(uplink);
     let changed = |round| Ok(kernel.ask(&messages::neighbour(ifindex, address, mac_of(round)))?);
     let times = react(probe, count, changed, |round, arrival| arrival.gateway == mac_of(round))?;
     kernel.ask(&messages::neighbour(ifindex, address, gateway_mac(uplink)))?;
     rows.extend(reaction("a gateway's MAC address changes (netlink)", times));
 
     // Routes of FPM take precedence over the kernel's once zebra's replay has ended.
-    kernel.ask(&messages::fdb(site.vxlan, mac(0), vtep(1)))?;
+    kernel.ask(&messages::fdb(fixture.vxlan, mac(0), vtep(1)))?;
     let uplink = |round: u32| 1 + round as usize % 2;
     let elsewhere =
         3 - probe.until("a frame to the VTEP", |arrival| arrival.vtep == vtep(1))?.uplink;
-    let mut zebra = site.zebra()?;
-    zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(elsewhere)])))?;
+    let mut zebra = fixture.zebra()?;
+    zebra.write_all(&framed(&messages::route(vtep(1), &[fixture.hop(elsewhere)])))?;
     probe.until("zebra's route", |arrival| arrival.uplink == elsewhere)?;
     let shift = if elsewhere == 1 { 1 } else { 0 };
     let by = |round: u32| uplink(round + shift);
     let changed =
-        |round| Ok(zebra.write_all(&framed(&messages::route(vtep(1), &[site.hop(by(round))])))?);
+        |round| Ok(zebra.write_all(&framed(&messages::route(vtep(1), &[fixture.hop(by(round))])))?);
     let times = react(probe, count, changed, |round, arrival| arrival.uplink == by(round))?;
     rows.extend(reaction("a route changes (FPM)", times));
 
-    zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(2))))?;
+    zebra.write_all(&framed(&messages::next_hop(OBJECT, fixture.hop(2))))?;
     zebra.write_all(&framed(&messages::route_by(vtep(1), OBJECT)))?;
     probe.until("zebra's next hop", |arrival| arrival.uplink == 2)?;
-    let changed =
-        |round| Ok(zebra.write_all(&framed(&messages::next_hop(OBJECT, site.hop(uplink(round)))))?);
+    let changed = |round| {
+        Ok(zebra.write_all(&framed(&messages::next_hop(OBJECT, fixture.hop(uplink(round)))))?)
+    };
     let times = react(probe, count, changed, |round, arrival| arrival.uplink == uplink(round))?;
     rows.extend(reaction("a next-hop object changes (FPM)", times));
     Ok(rows)
@@ -235,8 +240,8 @@ fn both(what: &str, times: Vec<Duration>, median: Option<f64>, worst: Option<f64
 /// Sets the far end of the uplink down that the probe's flow uses. The time is measured from the
 /// kernel's notification, and from the last frame that arrived there. The second is longer, because
 /// it includes the time that the kernel needs to set the far end down.
-fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
-    let events = site.kernel(&[LINK_GROUP])?;
+fn link_loss(fixture: &Fixture, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Failure> {
+    let events = fixture.kernel(&[LINK_GROUP])?;
     let (mut reactions, mut gaps) = (Vec::new(), Vec::new());
     for _ in 0..count {
         probe.pass(APART)?;
@@ -245,14 +250,14 @@ fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
         let _ = events.heard();
         let (event, last, first) = std::thread::scope(|scope| -> Result<_, Failure> {
             let down =
-                scope.spawn(|| site.set_far_end(lost, false).map_err(|error| error.to_string()));
+                scope.spawn(|| fixture.set_far_end(lost, false).map_err(|error| error.to_string()));
             let (mut event, mut last, mut first) = (None, before.at, None);
             let patient_until = now()? + 5_000_000_000;
             while (event.is_none() || first.is_none()) && now()? < patient_until {
                 if event.is_none() && events.heard() {
                     event = Some(now()?);
                 }
-                probe.turn(|arrival| {
+                probe.poll(|arrival| {
                     if arrival.uplink == lost {
                         last = last.max(arrival.at);
                     } else if first.is_none() {
@@ -269,7 +274,7 @@ fn link_loss(site: &Site, probe: &mut Probe, count: u32) -> Result<Vec<Row>, Fai
         })?;
         reactions.push(Duration::from_nanos(first.saturating_sub(event)));
         gaps.push(Duration::from_nanos(first.saturating_sub(last)));
-        site.set_far_end(lost, true)?;
+        fixture.set_far_end(lost, true)?;
         probe.until("the flow to come back", |arrival| arrival.uplink == lost)?;
     }
     let mut rows =

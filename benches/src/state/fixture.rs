@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 use lab::Namespace;
 use netlink::Requests;
-use testbed::bed::batch;
+use testbed::topology::batch;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};
@@ -38,7 +38,7 @@ pub const fn gateway_mac(uplink: usize) -> MacAddr {
 
 /// The namespaces of the leaf, its uplinks' far ends and its host.
 #[derive(Debug)]
-pub struct Site {
+pub struct Fixture {
     /// The namespace of the leaf.
     pub leaf: Namespace,
     wire: Namespace,
@@ -49,7 +49,7 @@ pub struct Site {
     pub uplinks: [u32; 2],
 }
 
-impl Site {
+impl Fixture {
     /// Creates a leaf with one VNI, and with [`LARGE`]'s MAC addresses and VTEPs. Each VTEP has a
     /// route over both uplinks.
     ///

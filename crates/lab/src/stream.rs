@@ -1,13 +1,14 @@
-//! Runs a sender and a receiver on two hosts of a fabric.
+//! A stream of RoCE frames between two hosts of a fabric.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{InnerPort, Limit, Report, RoceError, Sent, Sink, Source, announce, connections};
+use crate::arp::announce;
 use crate::deployed::{Deployed, Host};
 use crate::netns::{Namespace, NetnsError};
 use crate::random::SEED;
+use crate::roce::{InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections};
 
 /// The receiver stops after this time without a frame.
 const QUIET: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ impl Stream {
         mut meanwhile: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<(Sent, Report), E> {
         // The receiver sends nothing else, so its leaf's bridge entry would age out.
-        self.to.namespace.enter(|| announce(&self.to.interface))??;
+        self.to.namespace.enter(|| announce(&self.to.interface))?.map_err(RoceError::from)?;
         let source = Source {
             interface: self.from.interface.clone(),
             destination: self.address,

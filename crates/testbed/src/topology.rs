@@ -6,8 +6,11 @@
 //! ```
 
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
+use lab::netns::{self, NetnsError};
+use lab::rtnl::{VethEnd, Vxlan};
 use lab::{Namespace, counters};
 use wire::MacAddr;
 
@@ -28,30 +31,38 @@ pub const STATIONS: u8 = 8;
 pub const MTU: u32 = 1500;
 /// The MTU in bytes for measurements with longer frames.
 pub const JUMBO: u32 = 9000;
+/// The MTU in bytes of the uplink.
+const UNDERLAY_MTU: u32 = 9500;
+/// The VTEP addresses of the leaf and of its peer, and one that no node has.
+const LEAF_VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER_VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const UNUSED_VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+/// The gateway to the VTEP that no node has.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 255, 1, 3);
 /// The length in bytes of Ethernet, IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = pipeline::aggregate::GsoGroup::SHARED;
 
 /// The MAC address of a station behind the VTEP that does not exist.
 #[must_use]
-pub const fn remote(number: u8) -> MacAddr {
+pub const fn remote_station(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 1, number % STATIONS])
 }
 
 /// The source MAC address of the peer's frames.
 #[must_use]
-pub const fn beyond(number: u8) -> MacAddr {
+pub const fn peer_station(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 3, number % STATIONS])
 }
 
 /// The MAC address of a station at the leaf's host port.
 #[must_use]
-pub const fn local(number: u8) -> MacAddr {
+pub const fn local_station(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 2, number % STATIONS])
 }
 
 /// The namespaces. Dropping the value deletes them.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Testbed {
     /// The namespace of the leaf's host.
     pub host: Namespace,
     /// The namespace of the leaf.
@@ -71,8 +82,8 @@ pub struct Passed {
     pub packets: u64,
 }
 
-impl Bed {
-    /// Creates the namespaces and links. `tag` distinguishes several beds of one process.
+impl Testbed {
+    /// Creates the namespaces and links. `tag` distinguishes several testbeds of one process.
     ///
     /// # Errors
     /// If namespaces or links cannot be created.
@@ -80,69 +91,49 @@ impl Bed {
         let name = |node: &str| format!("{PREFIX}{tag}{node}-{}", std::process::id());
         let [host, leaf, peer, far] =
             ["host", "leaf", "peer", "far"].map(|node| Namespace::create(name(node)));
-        let bed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
-        for namespace in [&bed.host, &bed.leaf, &bed.peer, &bed.far] {
+        let testbed = Self { host: host?, leaf: leaf?, peer: peer?, far: far? };
+        for namespace in [&testbed.host, &testbed.leaf, &testbed.peer, &testbed.far] {
             // This fails on a kernel without IPv6, which sends no IPv6 frames either.
             let _ = namespace
                 .enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))?;
         }
-        let overlay = |local: &str, host: &Namespace| {
-            format!(
-                "addr add {local}/32 dev lo\n\
-                 link add br0 type bridge mcast_snooping 0\n\
-                 link add vx0 type vxlan id 1 local {local} dstport 4789 nolearning\n\
-                 link set vx0 mtu {MTU} master br0 up\n\
-                 link set vx0 type bridge_slave learning off\n\
-                 link set br0 up\n\
-                 link add hp mtu {MTU} type veth peer name eth0 mtu {MTU} netns {}\n\
-                 link set hp master br0 up\n",
-                host.name()
-            )
-        };
-        let leaf = overlay("10.0.0.1", &bed.host)
-            + &format!(
-                "link add up1 mtu 9500 address {UPLINK} type veth peer name down1 mtu 9500 netns {}\n\
-                 addr add 10.255.1.1/29 dev up1\n\
-                 link set up1 up\n\
-                 neigh replace 10.255.1.3 lladdr 02:ee:00:00:00:01 dev up1 nud permanent\n",
-                bed.peer.name()
-            );
-        batch(&bed.leaf, "ip", &leaf)?;
-        let peer = overlay("10.0.0.2", &bed.far)
-            + "addr add 10.255.1.2/29 dev down1\nlink set down1 up\nroute add 10.0.0.1/32 via 10.255.1.1 dev down1\n";
-        batch(&bed.peer, "ip", &peer)?;
-        batch(
-            &bed.leaf,
-            "ip",
-            "route add 10.0.0.2/32 via 10.255.1.2 dev up1\nroute add 10.0.0.3/32 via 10.255.1.3 dev up1\n",
-        )?;
-        for (host, own, address, other, at) in
-            [(&bed.host, HOST, 1, FAR, 2), (&bed.far, FAR, 2, HOST, 1)]
-        {
-            let lines = format!(
-                "link set eth0 address {own}\nlink set eth0 up\naddr add 10.1.0.{address}/24 dev eth0\n\
-                 neigh replace 10.1.0.{at} lladdr {other} dev eth0 nud permanent\n"
-            );
-            batch(host, "ip", &lines)?;
+        overlay(&testbed.leaf, LEAF_VTEP, &testbed.host)?;
+        overlay(&testbed.peer, PEER_VTEP, &testbed.far)?;
+        let uplink = VethEnd { name: "up1", mac: Some(UPLINK), mtu: UNDERLAY_MTU };
+        let far_end = VethEnd { name: "down1", mac: None, mtu: UNDERLAY_MTU };
+        netns::veth_pair((&testbed.leaf, uplink), (&testbed.peer, far_end))?;
+        testbed.leaf.rtnl(|rtnl| {
+            rtnl.add_address("up1", "10.255.1.1/29")?;
+            rtnl.set_neighbour("up1", GATEWAY, MacAddr([2, 0xee, 0, 0, 0, 1]))
+        })?;
+        testbed.peer.rtnl(|rtnl| {
+            rtnl.add_address("down1", "10.255.1.2/29")?;
+            rtnl.add_route(LEAF_VTEP, Ipv4Addr::new(10, 255, 1, 1), "down1")?;
+            rtnl.add_remote_mac("vx0", HOST, LEAF_VTEP)
+        })?;
+        for (host, mac, address, other, other_mac) in [
+            (&testbed.host, HOST, "10.1.0.1/24", Ipv4Addr::new(10, 1, 0, 2), FAR),
+            (&testbed.far, FAR, "10.1.0.2/24", Ipv4Addr::new(10, 1, 0, 1), HOST),
+        ] {
+            host.rtnl(|rtnl| {
+                rtnl.set_mac("eth0", mac)?;
+                rtnl.add_address("eth0", address)?;
+                rtnl.set_neighbour("eth0", other, other_mac)
+            })?;
         }
-        let mut entries = format!(
-            "fdb append {FAR} dev vx0 dst 10.0.0.2 self static\nfdb replace {FAR} dev vx0 master static\n"
-        );
-        for number in 0..STATIONS {
-            let (remote, local) = (remote(number), local(number));
-            entries += &format!(
-                "fdb append {remote} dev vx0 dst 10.0.0.3 self static\nfdb replace {remote} dev vx0 master static\n\
-                 fdb replace {local} dev hp master static\n"
-            );
-        }
-        batch(&bed.leaf, "bridge", &entries)?;
-        let entries = format!(
-            "fdb append {HOST} dev vx0 dst 10.0.0.1 self static\nfdb replace {HOST} dev vx0 master static\n"
-        );
-        batch(&bed.peer, "bridge", &entries)?;
+        testbed.leaf.rtnl(|rtnl| {
+            rtnl.add_route(PEER_VTEP, Ipv4Addr::new(10, 255, 1, 2), "up1")?;
+            rtnl.add_route(UNUSED_VTEP, GATEWAY, "up1")?;
+            rtnl.add_remote_mac("vx0", FAR, PEER_VTEP)?;
+            for number in 0..STATIONS {
+                rtnl.add_remote_mac("vx0", remote_station(number), UNUSED_VTEP)?;
+                rtnl.set_port_mac("hp", local_station(number))?;
+            }
+            Ok(())
+        })?;
         // The host's link must split the super-frames that a sender transmits.
-        udp_segmentation(&bed.host, "eth0", false)?;
-        Ok(bed)
+        udp_segmentation(&testbed.host, "eth0", false)?;
+        Ok(testbed)
     }
 
     /// Sets whether the leaf forwards its host's frames. Otherwise they are dropped at the host
@@ -151,18 +142,12 @@ impl Bed {
     /// # Errors
     /// If a command or a read in the namespace fails.
     pub fn set_bridged(&self, yes: bool) -> Result<(), Error> {
-        batch(
-            &self.leaf,
-            "ip",
-            if yes { "link set hp master br0\n" } else { "link set hp nomaster\n" },
-        )?;
-        if yes {
+        self.leaf.rtnl(|rtnl| {
+            rtnl.set_master("hp", yes.then_some("br0"))?;
             // The kernel deleted these entries with the port.
-            let entries: String = (0..STATIONS)
-                .map(|n| format!("fdb replace {} dev hp master static\n", local(n)))
-                .collect();
-            batch(&self.leaf, "bridge", &entries)?;
-        }
+            let stations = if yes { 0..STATIONS } else { 0..0 };
+            stations.into_iter().try_for_each(|n| rtnl.set_port_mac("hp", local_station(n)))
+        })?;
         Ok(())
     }
 
@@ -183,8 +168,8 @@ impl Bed {
     /// If a command or a read in the namespace fails.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), Error> {
         for (host, leaf) in [(&self.host, &self.leaf), (&self.far, &self.peer)] {
-            batch(host, "ip", &format!("link set eth0 mtu {mtu}\n"))?;
-            batch(leaf, "ip", &format!("link set hp mtu {mtu}\nlink set vx0 mtu {mtu}\n"))?;
+            host.rtnl(|rtnl| rtnl.set_mtu("eth0", mtu))?;
+            leaf.rtnl(|rtnl| ["hp", "vx0"].iter().try_for_each(|link| rtnl.set_mtu(link, mtu)))?;
         }
         Ok(())
     }
@@ -193,7 +178,7 @@ impl Bed {
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
-    pub fn left(&self, length: usize) -> Result<Passed, Error> {
+    pub fn sent_encapsulated(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
         Ok(Passed { frames: link.frames_sent(length as u64 + 8), packets: link.tx_packets })
@@ -203,7 +188,7 @@ impl Bed {
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
-    pub fn left_as_they_came(&self) -> Result<Passed, Error> {
+    pub fn sent_unchanged(&self) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("up1").ok_or("the leaf has no uplink")?;
         Ok(Passed { frames: link.tx_packets, packets: link.tx_packets })
@@ -213,11 +198,25 @@ impl Bed {
     ///
     /// # Errors
     /// If a command or a read in the namespace fails.
-    pub fn arrived(&self, length: usize) -> Result<Passed, Error> {
+    pub fn delivered(&self, length: usize) -> Result<Passed, Error> {
         let all = counters::read(&self.leaf)?;
         let link = all.get("hp").ok_or("the leaf has no port")?;
         Ok(Passed { frames: link.tx_bytes / length as u64, packets: link.tx_packets })
     }
+}
+
+/// Creates a bridge with a VXLAN netdev and a port to a host.
+fn overlay(leaf: &Namespace, vtep: Ipv4Addr, host: &Namespace) -> Result<(), NetnsError> {
+    leaf.rtnl(|rtnl| {
+        rtnl.add_address("lo", &vtep.to_string())?;
+        rtnl.add_bridge("br0", false)?;
+        rtnl.add_vxlan(Vxlan { name: "vx0", vni: 1, local: vtep, port: 4789, mtu: MTU })?;
+        rtnl.set_master("vx0", Some("br0"))?;
+        rtnl.set_up("vx0", true)?;
+        rtnl.set_port_learning("vx0", false)
+    })?;
+    netns::veth((leaf, "hp"), (host, "eth0"), MTU)?;
+    leaf.rtnl(|rtnl| rtnl.set_master("hp", Some("br0")))
 }
 
 /// Sets whether a link accepts UDP super-frames; otherwise the kernel splits them first.
@@ -235,7 +234,8 @@ pub(crate) fn udp_segmentation(namespace: &Namespace, link: &str, on: bool) -> R
     Ok(())
 }
 
-/// Runs a batch of `ip` or `bridge` commands in a namespace.
+/// Runs a batch of `ip` or `bridge` commands in a namespace, in one process. Benchmarks use it for
+/// the thousands of routes and MAC addresses of a large fabric.
 ///
 /// # Errors
 /// The tool's error message.

@@ -1,9 +1,10 @@
 //! Parses `links` in the brief and the extended form.
 
 use serde_norway::Value;
+use wire::MacAddr;
 
 use super::value::{Result, entries, expected, mapping, sequence, string, unsupported};
-use crate::topology::{EndSettings, Endpoint, LINK_MTU, Link};
+use crate::topology::model::{EndSettings, Endpoint, LINK_MTU, Link};
 
 pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
     let mut ends = Vec::new();
@@ -58,6 +59,15 @@ pub(super) fn link(place: &str, value: &Value) -> Result<Link> {
     Ok(Link { ends: [a, b], settings: [of_a, of_b], mtu })
 }
 
+/// A MAC address, as text.
+fn mac(place: &str, value: &Value) -> Result<String> {
+    let text = string(place, value)?;
+    match text.parse::<MacAddr>() {
+        Ok(_) => Ok(text),
+        Err(_) => Err(expected(place, "a MAC address")),
+    }
+}
+
 /// Parses an endpoint: `node:interface`, or a mapping.
 fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
     let mut settings = EndSettings::default();
@@ -72,7 +82,7 @@ fn endpoint(place: &str, value: &Value) -> Result<(Endpoint, EndSettings)> {
             match key {
                 "node" => node = Some(string(&place, value)?),
                 "interface" => interface = Some(string(&place, value)?),
-                "mac" => settings.mac = Some(string(&place, value)?),
+                "mac" => settings.mac = Some(mac(&place, value)?),
                 "ipv4" | "ipv6" => settings.addresses.push(string(&place, value)?),
                 _ => return Err(unsupported(&place, "")),
             }

@@ -1,0 +1,320 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs ContainerLab topologies in network namespaces, with FRR, hosts and RoCE traffic
+#[derive(Parser)]
+#[command(
+    name = "lab",
+    version,
+    after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml && lab exec leaf1 -- vtysh -c 'show bgp summary'"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Output format: table or JSON
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Start a fabric and wait until it forwards
+    #[command(
+        after_help = "Example:\n  lab up deploy/containerlab/scaleacross.clab.yml --name test\n\nLAB_FRR_ROOT names another root file system to run FRR from (see tests/frr-root)."
+    )]
+    Up(Up),
+    /// Stop a fabric: end its processes and delete its namespaces
+    #[command(after_help = "Example:\n  lab down scaleacross")]
+    Down(Down),
+    /// List the running fabrics
+    #[command(after_help = "Example:\n  lab list -o json")]
+    List,
+    /// List the nodes of a fabric with their namespaces and processes
+    #[command(after_help = "Example:\n  lab inspect -o json")]
+    Inspect(Which),
+    /// Run a command on a node
+    #[command(after_help = "Example:\n  lab exec leaf1 -- vtysh -c 'show bgp l2vpn evpn summary'")]
+    Exec(Exec),
+    /// Show the packet counters of each link
+    #[command(after_help = "Example:\n  lab counters --node spine1 --node spine2")]
+    Counters(Counters),
+    /// Send or receive numbered RoCE frames
+    #[command(
+        subcommand,
+        after_help = "Example, in two terminals:\n  lab roce receive --node host4\n  lab roce send --node host1 --to 192.168.10.4 --inner-port 49152"
+    )]
+    Roce(Roce),
+    /// Compare kernel VXLAN with each policy of vtepd under the same traffic
+    #[command(after_help = "Example:\n  lab demo --json figures.json --keep")]
+    Demo(Demo),
+    /// Check a running fabric of ContainerLab or lab: reachability, vtepd, load balance, failover
+    #[command(
+        after_help = "Example:\n  containerlab deploy -t minimal.clab.yml && lab verify minimal.clab.yml --json result.json\n\nThe exit status is 1 if a check fails."
+    )]
+    Verify(Verify),
+    /// Emulate circuits between interfaces with delay, jitter, loss and rate, until Ctrl-C or
+    /// SIGTERM
+    ///
+    /// Frames pass between the two interfaces of a pair in both directions, in order. Each
+    /// direction has its own delay. A new delay is drawn every 10 ms (or four jitters), uniform in
+    /// delay ± jitter; between two draws it changes linearly. Missing interfaces are waited for.
+    /// Counters are printed at the end and on SIGUSR1 (-o json for JSON).
+    #[command(
+        after_help = "Example:\n  lab wan a1:b1 a2:b2 --delay 5ms --jitter 1ms\n\n--delay, --jitter, --loss and --rate are those of `containerlab tools netem set`."
+    )]
+    Wan(Wan),
+}
+
+/// The fabric.
+#[derive(Args)]
+pub(crate) struct Which {
+    /// Name of the fabric; required if several are running
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    /// ContainerLab topology file
+    pub(crate) file: PathBuf,
+    /// Name of the fabric, instead of the name in the file
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Stop a running fabric of this name first
+    #[arg(long)]
+    pub(crate) rebuild: bool,
+    /// Do not wait until BGP and EVPN have converged
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Maximum seconds to wait
+    #[arg(long, default_value_t = 90)]
+    pub(crate) timeout: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Down {
+    /// Name of the fabric; required if several are running
+    pub(crate) name: Option<String>,
+    /// Stop all fabrics
+    #[arg(long, conflicts_with = "name")]
+    pub(crate) all: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Node
+    pub(crate) node: String,
+    /// Command and its arguments
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Counters {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Only this node; can be repeated
+    #[arg(long)]
+    pub(crate) node: Vec<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Roce {
+    /// Send numbered frames of several queue pairs in alternation
+    #[command(
+        after_help = "Example:\n  lab roce send --node host1 --to 192.168.10.4 --queue-pairs 32 --rate 20000 --seconds 5"
+    )]
+    Send(Send),
+    /// Receive frames and count lost, reordered, duplicated and corrupted ones, until Ctrl-C or a
+    /// pause
+    #[command(after_help = "Example:\n  lab roce receive --node host4 --quiet-seconds 3 -o json")]
+    Receive(Receive),
+}
+
+#[derive(Args)]
+pub(crate) struct Where {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Host [default: the namespace in which lab is started]
+    #[arg(long)]
+    pub(crate) node: Option<String>,
+    /// Interface of the host
+    #[arg(long, default_value = "eth1")]
+    pub(crate) interface: String,
+    /// Number in each frame that identifies the stream
+    #[arg(long, default_value_t = 1)]
+    pub(crate) mark: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Send {
+    #[command(flatten)]
+    pub(crate) place: Where,
+    /// Destination IPv4 address
+    #[arg(long)]
+    pub(crate) to: std::net::Ipv4Addr,
+    /// Number of queue pairs
+    #[arg(long, default_value_t = 32)]
+    pub(crate) queue_pairs: usize,
+    /// Seed of the random queue pair numbers
+    #[arg(long, default_value_t = lab::random::SEED)]
+    pub(crate) seed: u64,
+    /// UDP source port of all frames [default: one for each queue pair, by rdma-core's formula]
+    #[arg(long)]
+    pub(crate) inner_port: Option<u16>,
+    /// Payload in bytes, a multiple of 4
+    #[arg(long, default_value_t = 1024)]
+    pub(crate) payload: usize,
+    /// Frames per second
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) rate: u32,
+    /// Number of frames to send
+    #[arg(long, conflicts_with = "seconds")]
+    pub(crate) frames: Option<u64>,
+    /// Seconds to send for
+    #[arg(long, default_value_t = 5)]
+    pub(crate) seconds: u64,
+    /// CPU on which the sender runs
+    #[arg(long)]
+    pub(crate) cpu: Option<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct Receive {
+    #[command(flatten)]
+    pub(crate) place: Where,
+    /// End after so many seconds without a frame, once the first has arrived
+    #[arg(long, default_value_t = 2)]
+    pub(crate) quiet_seconds: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Demo {
+    /// Also write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Leave the fabric running, with vtepd on every leaf
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Number of queue pairs between the two hosts
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) queue_pairs: u16,
+    /// Frames per second
+    #[arg(long, default_value_t = 20_000)]
+    pub(crate) rate: u32,
+    /// Number of frames for each policy
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) frames: u64,
+    /// Topology file [default: deploy/containerlab/scaleacross.clab.yml, below the current folder or
+    /// in the checkout that lab was built in]
+    #[arg(long)]
+    pub(crate) topology: Option<PathBuf>,
+    /// Path of vtepd [default: in the folder of lab]
+    #[arg(long)]
+    pub(crate) vtepd: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Verify {
+    /// ContainerLab topology file
+    pub(crate) file: PathBuf,
+    /// Name of the fabric [default: the name in the file]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Also write the results to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Expect kernel VXLAN to forward, without vtepd
+    #[arg(long)]
+    pub(crate) kernel: bool,
+    /// Number of queue pairs between the two hosts
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) queue_pairs: u16,
+    /// Frames per second
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) rate: u32,
+    /// Number of frames for the load balance
+    #[arg(long, default_value_t = 50_000)]
+    pub(crate) frames: u64,
+    /// Do not interrupt an uplink and a circuit
+    #[arg(long)]
+    pub(crate) no_failover: bool,
+    /// Compare the load balance with the demo's figures in this file (lab demo --json)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) figures: Option<PathBuf>,
+    /// Maximum seconds until all hosts and leaves are known
+    #[arg(long, default_value_t = 120)]
+    pub(crate) timeout: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Wan {
+    /// The two interfaces of each circuit
+    #[arg(required = true, value_name = "A:B")]
+    pub(crate) circuits: Vec<lab::wan::Circuit>,
+    /// Delay in each direction: 5ms, 300us, 1s
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    pub(crate) delay: Duration,
+    /// Maximum deviation from the delay, in both directions
+    #[arg(long, default_value = "0ms", value_parser = duration)]
+    pub(crate) jitter: Duration,
+    /// Frame loss in percent
+    #[arg(long, default_value_t = 0.0, value_parser = percent)]
+    pub(crate) loss: f64,
+    /// Rate limit in kilobits per second; 0 for none
+    #[arg(long, default_value_t = 0)]
+    pub(crate) rate: u64,
+    /// Queue length of the rate limit in bytes
+    #[arg(long, default_value_t = 1 << 20)]
+    pub(crate) queue: u64,
+    /// Seed of the random jitter and loss
+    #[arg(long, default_value_t = lab::random::SEED)]
+    pub(crate) seed: u64,
+    /// Propagate a lost carrier to the other end, as a wavelength does; a carrier's Ethernet service
+    /// does not
+    #[arg(long)]
+    pub(crate) carrier: bool,
+}
+
+/// Parses a number with its unit, such as `5ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err("expected a number with ns, us, ms or s, such as 5ms".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("'{number}' is not a number"))?;
+    // No circuit has a delay of more than an hour.
+    Some(number * scale)
+        .filter(|seconds| (0.0..=3600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected 0 s to 3600 s".to_owned())
+}
+
+/// Parses a percentage, 0 to 100, as a fraction of 1.
+fn percent(text: &str) -> Result<f64, String> {
+    let percent: f64 =
+        text.parse().map_err(|_| "expected a number of percent, such as 0.1".to_owned())?;
+    if (0.0..=100.0).contains(&percent) {
+        Ok(percent / 100.0)
+    } else {
+        Err("expected 0 to 100".to_owned())
+    }
+}

@@ -1,0 +1,116 @@
+//! `lab demo`: compares kernel VXLAN with each policy of vtepd.
+
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use lab::fabric::Fabric;
+use lab::{daemon, demo};
+
+use crate::arguments::{Demo, Output};
+use crate::output::{Outcome, Progress, interrupt, print, print_json, write_for_user};
+
+/// The path of the demo's topology: below the current directory, or in the checkout that the
+/// program was built in.
+fn demo_topology(own: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let places = std::iter::once(Path::new("")).chain(own.ancestors().skip(1));
+    let file = places.map(|place| place.join(demo::TOPOLOGY)).find(|file| file.is_file());
+    file.ok_or_else(|| {
+        format!(
+            "{} was found neither below the current folder nor above {}: set it with --topology",
+            demo::TOPOLOGY,
+            own.display()
+        )
+        .into()
+    })
+}
+
+pub(super) fn run(arguments: &Demo, output: Output) -> Outcome {
+    let own = std::env::current_exe()?;
+    if Fabric::is_kept(demo::FABRIC) {
+        return Err(format!(
+            "the fabric of an earlier demo is still running (--keep); stop it first, as root: {} down {}",
+            from_here(&own).display(),
+            demo::FABRIC
+        )
+        .into());
+    }
+    let topology = match &arguments.topology {
+        Some(file) => file.clone(),
+        None => demo_topology(&own)?,
+    };
+    let vtepd = arguments.vtepd.clone().unwrap_or_else(|| own.with_file_name("vtepd"));
+    if !vtepd.exists() {
+        return Err(format!(
+            "{} is missing: build it with 'cargo build --release -p vtepd'",
+            vtepd.display()
+        )
+        .into());
+    }
+    let settings = demo::Settings {
+        fabric: demo::FABRIC.to_owned(),
+        topology,
+        vtepd: std::path::absolute(vtepd)?,
+        queue_pairs: arguments.queue_pairs.into(),
+        rate: arguments.rate,
+        frames: arguments.frames,
+    };
+    let cannot_write = |path: &Path, error| format!("cannot write {}: {error}", path.display());
+    if let Some(path) = &arguments.json {
+        // Report an unwritable file before the measurement.
+        write_for_user(path, b"").map_err(|error| cannot_write(path, error))?;
+    }
+    let progress = Progress::new();
+    let (fabric, outcome) = demo::run(&settings, &|text| progress.report(text), interrupt())?;
+    if let Some(path) = &arguments.json {
+        write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
+            .map_err(|error| cannot_write(path, error))?;
+    }
+    if !arguments.keep {
+        progress.report("stopping the fabric")?;
+        fabric.down()?;
+        drop(progress);
+        return show_outcome(&outcome, output);
+    }
+    drop(progress);
+    let code = show_outcome(&outcome, output)?;
+    print_tour(&fabric.keep()?, &own)?;
+    Ok(code)
+}
+
+fn show_outcome(outcome: &demo::Outcome, output: Output) -> Outcome {
+    if output == Output::Json {
+        return print_json(outcome);
+    }
+    print(outcome)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The path relative to the current directory if it is below it, otherwise the path itself.
+fn from_here(path: &Path) -> &Path {
+    std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok()).unwrap_or(path)
+}
+
+/// Prints commands to explore the fabric that the demo leaves.
+fn print_tour(fabric: &Fabric, own: &Path) -> Result<(), Box<dyn Error>> {
+    let lab = from_here(own);
+    let (lab, name) = (lab.display(), fabric.name());
+    let leaf = fabric.node("leaf1")?;
+    // A closed standard error is no error.
+    let _ = writeln!(
+        io::stderr(),
+        "The fabric is still running, with vtepd on every leaf. As root:
+  {lab} inspect --name {name}                                              nodes and processes
+  {lab} exec --name {name} leaf1 -- vtysh -c 'show bgp l2vpn evpn'         EVPN routes of FRR
+  {lab} exec --name {name} host1 -- ping -c 3 192.168.10.4                 ping between two hosts
+  {lab} exec --name {name} leaf1 -- tcpdump -c 10 -nei up1 udp port 4789   encapsulated frames of leaf1
+  {lab} exec --name {name} leaf1 -- curl -s http://{}/metrics   vtepd's metrics
+  {}   vtepd's configuration; SIGHUP reloads it
+Stop the fabric:
+  {lab} down {name}",
+        daemon::METRICS,
+        daemon::configuration(&leaf).display()
+    );
+    Ok(())
+}

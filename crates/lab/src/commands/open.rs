@@ -1,0 +1,20 @@
+//! Selects the fabric that a command applies to.
+
+use std::error::Error;
+
+use lab::fabric::Fabric;
+
+/// Opens the fabric of this name; without a name, the only one that is running.
+pub(super) fn open(name: Option<&str>) -> Result<Fabric, Box<dyn Error>> {
+    if let Some(name) = name {
+        return Ok(Fabric::open(name)?);
+    }
+    match Fabric::list().as_slice() {
+        [] => Err("no fabric is running; start one with 'lab up FILE'".into()),
+        [name] => Ok(Fabric::open(name)?),
+        names => {
+            Err(format!("several fabrics are running ({}): name one of them", names.join(", "))
+                .into())
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `lab roce`: sends and receives numbered frames.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use lab::roce::{InnerPort, Limit, Sink, Source, connections};
+
+use super::open::open;
+use crate::arguments::{Output, Receive, Send, Where};
+use crate::output::{Outcome, interrupt, interrupted, print, print_json};
+
+/// Runs `f` in the namespace of the given node, or in the current one.
+fn at<T: core::marker::Send>(
+    place: &Where,
+    f: impl FnOnce() -> T + core::marker::Send,
+) -> Result<T, Box<dyn Error>> {
+    let Some(node) = &place.node else { return Ok(f()) };
+    Ok(open(place.which.name.as_deref())?.node(node)?.namespace()?.enter(f)?)
+}
+
+pub(super) fn send(arguments: &Send, output: Output) -> Outcome {
+    let source = Source {
+        interface: arguments.place.interface.clone(),
+        destination: arguments.to,
+        connections: connections(arguments.seed, arguments.queue_pairs),
+        inner_port: arguments.inner_port.map_or(InnerPort::PerQueuePair, InnerPort::Constant),
+        payload: arguments.payload,
+        rate: arguments.rate,
+        mark: arguments.place.mark,
+        cpu: arguments.cpu,
+    };
+    let limit = match arguments.frames {
+        Some(frames) => Limit::Frames(frames),
+        None => Limit::Time(Duration::from_secs(arguments.seconds)),
+    };
+    let sent = at(&arguments.place, || source.run(limit, interrupt(), &AtomicU64::new(0)))??;
+    if output == Output::Json {
+        return print_json(&sent);
+    }
+    let seconds = sent.nanoseconds as f64 / 1e9;
+    print(format_args!(
+        "{} frames of {} queue pairs in {seconds:.2} s",
+        sent.frames, sent.queue_pairs
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn receive(arguments: &Receive, output: Output) -> Outcome {
+    let mut sink =
+        at(&arguments.place, || Sink::open(&arguments.place.interface, arguments.place.mark))??;
+    let quiet = Duration::from_secs(arguments.quiet_seconds);
+    let mut last = Instant::now();
+    let mut before = 0;
+    while !interrupted() && (before == 0 || last.elapsed() < quiet) {
+        sink.receive()?;
+        if sink.received() > before {
+            before = sink.received();
+            last = Instant::now();
+        }
+    }
+    let report = sink.report();
+    if output == Output::Json {
+        return print_json(&report);
+    }
+    print(format_args!(
+        "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
+        "queue pair", "received", "lost", "reordered", "duplicated", "corrupted"
+    ))?;
+    for line in &report.queue_pairs {
+        print(format_args!(
+            "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
+            format!("{:#08x}", line.queue_pair),
+            line.received,
+            line.lost,
+            line.reordered,
+            line.duplicated,
+            line.corrupted
+        ))?;
+    }
+    print(format_args!(
+        "{:<12} {:>10} {:>8} {:>10} {:>11} {:>10}",
+        "all",
+        report.received(),
+        report.lost(),
+        report.reordered(),
+        report.duplicated(),
+        report.corrupted()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

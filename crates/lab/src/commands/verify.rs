@@ -1,0 +1,41 @@
+//! `lab verify`: checks a running fabric.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lab::deployed::Deployed;
+use lab::topology::Topology;
+use lab::{demo, verify};
+
+use crate::arguments::{Output, Verify};
+use crate::output::{Outcome, Progress, interrupt, print, print_json, write_for_user};
+
+pub(super) fn run(arguments: &Verify, output: Output) -> Outcome {
+    let mut topology = Topology::load(&arguments.file)?;
+    if let Some(name) = &arguments.name {
+        topology.name.clone_from(name);
+    }
+    let deployed = Deployed::find(topology)?;
+    let settings = verify::Settings {
+        vtepd: !arguments.kernel,
+        queue_pairs: arguments.queue_pairs.into(),
+        rate: arguments.rate,
+        frames: arguments.frames,
+        failover: !arguments.no_failover,
+        figures: arguments.figures.as_deref().map(demo::Figures::load).transpose()?,
+        limit: Duration::from_secs(arguments.timeout),
+    };
+    let progress = Progress::new();
+    let outcome = verify::run(&deployed, &settings, &|text| progress.report(text), interrupt())?;
+    drop(progress);
+    if let Some(path) = &arguments.json {
+        write_for_user(path, &serde_json::to_vec_pretty(&outcome)?)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    if output == Output::Json {
+        print_json(&outcome)?;
+    } else {
+        print(&outcome)?;
+    }
+    Ok(if outcome.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,96 @@
+//! What the commands print: progress, results, and files for the user. Also the interruption by a
+//! signal.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, IsTerminal, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use lab::progress::Interrupted;
+use serde::Serialize;
+
+/// The result of a command.
+pub(crate) type Outcome = Result<ExitCode, Box<dyn Error>>;
+
+/// Set on SIGINT, SIGTERM and SIGHUP. Long operations check it.
+pub(crate) fn interrupt() -> &'static Arc<AtomicBool> {
+    static INTERRUPT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    INTERRUPT.get_or_init(Arc::default)
+}
+
+pub(crate) fn interrupted() -> bool {
+    interrupt().load(Ordering::Relaxed)
+}
+
+/// Reports progress: one changing line on a terminal, separate lines otherwise.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+    /// The text that was reported last.
+    last: Mutex<String>,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self { bar, start: Instant::now(), last: Mutex::default() }
+    }
+
+    pub(crate) fn report(&self, text: &str) -> Result<(), Interrupted> {
+        let seconds = self.start.elapsed().as_secs();
+        if std::io::stderr().is_terminal() {
+            self.bar.set_message(format!("{seconds:>3} s  {text}"));
+        } else if self.is_new(text) {
+            // A closed standard error must not stop the work.
+            let _ = writeln!(io::stderr(), "{seconds:>3} s  {text}");
+        }
+        if interrupted() { Err(Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether the text differs from the last one.
+    fn is_new(&self, text: &str) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *last, text.to_owned()) != text
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Prints a line. It is no error if the reader has closed the pipe (`lab list | head -1`).
+pub(crate) fn print(line: impl fmt::Display) -> io::Result<()> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+pub(crate) fn print_json(value: &impl Serialize) -> Outcome {
+    print(serde_json::to_string_pretty(value)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a note for the user on standard error.
+pub(crate) fn note(text: impl fmt::Display) {
+    // A closed standard error is no error.
+    let _ = writeln!(io::stderr(), "lab: {text}");
+}
+
+/// Writes a file and gives it to the user who called sudo.
+pub(crate) fn write_for_user(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    std::fs::write(path, text)?;
+    let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    match (id("SUDO_UID"), id("SUDO_GID")) {
+        (None, None) => Ok(()),
+        (user, group) => std::os::unix::fs::chown(path, user, group),
+    }
+}

@@ -1,0 +1,114 @@
+//! Interfaces, forwarding database entries and routes, from the kernel's messages.
+
+use std::net::Ipv4Addr;
+
+use rtnetlink::packet_route::link::{
+    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
+};
+use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
+use wire::MacAddr;
+
+/// An interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The index.
+    pub index: u32,
+    /// The name.
+    pub name: String,
+    /// The index of its bridge, bond or VRF.
+    pub master: Option<u32>,
+    /// The VNI and the local VTEP address of a VXLAN netdev that has both.
+    pub vxlan: Option<(u32, Ipv4Addr)>,
+}
+
+/// An entry of a forwarding database of a bridge or a VXLAN netdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FdbEntry {
+    /// The index of the bridge port or VXLAN netdev.
+    pub index: u32,
+    /// The MAC address.
+    pub mac: MacAddr,
+    /// The remote VTEP, for entries of a VXLAN netdev.
+    pub remote: Option<Ipv4Addr>,
+}
+
+/// An IPv4 route. Two values are equal if all attributes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route(RouteMessage);
+
+impl Route {
+    /// Whether the route is to exactly this address (a prefix of 32 bits).
+    #[must_use]
+    pub fn is_to(&self, address: Ipv4Addr) -> bool {
+        let destination = RouteAttribute::Destination(RouteAddress::Inet(address));
+        self.0.header.destination_prefix_length == 32 && self.0.attributes.contains(&destination)
+    }
+
+    /// The indices of the interfaces that the route uses.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<u32> {
+        let mut interfaces = Vec::new();
+        for attribute in &self.0.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => interfaces.push(*index),
+                RouteAttribute::MultiPath(hops) => {
+                    interfaces.extend(hops.iter().map(|hop| hop.interface_index));
+                }
+                _ => {}
+            }
+        }
+        interfaces
+    }
+}
+
+/// The route of a message, if it is in the main table.
+pub(super) fn main_route_of(message: RouteMessage) -> Option<Route> {
+    (message.header.table == RouteHeader::RT_TABLE_MAIN).then_some(Route(message))
+}
+
+pub(super) fn link_of(message: LinkMessage) -> Link {
+    let mut link =
+        Link { index: message.header.index, name: String::new(), master: None, vxlan: None };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Controller(index) => link.master = Some(index),
+            LinkAttribute::LinkInfo(infos) if infos.contains(&LinkInfo::Kind(InfoKind::Vxlan)) => {
+                link.vxlan = infos.iter().find_map(vxlan_of);
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn vxlan_of(info: &LinkInfo) -> Option<(u32, Ipv4Addr)> {
+    let LinkInfo::Data(InfoData::Vxlan(settings)) = info else { return None };
+    let vni = settings.iter().find_map(|setting| match setting {
+        InfoVxlan::Id(vni) => Some(*vni),
+        _ => None,
+    });
+    let local = settings.iter().find_map(|setting| match setting {
+        InfoVxlan::Local(local) => Some(*local),
+        _ => None,
+    });
+    vni.zip(local)
+}
+
+pub(super) fn fdb_entry_of(message: &NeighbourMessage) -> Option<FdbEntry> {
+    let (mut mac, mut remote) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = bytes.as_slice().try_into().ok().map(MacAddr);
+            }
+            // The library decodes the address by the family of the message, here AF_BRIDGE.
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
+                remote = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from);
+            }
+            _ => {}
+        }
+    }
+    Some(FdbEntry { index: message.header.ifindex, mac: mac?, remote })
+}

@@ -1,0 +1,79 @@
+//! The error of a topology file.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A topology file cannot be read, or requires a feature that network namespaces do not have.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// The topology file, or a file that it refers to, cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file is not valid YAML.
+    #[error("invalid YAML")]
+    Yaml(#[from] serde_norway::Error),
+    /// An environment variable is unset and has no default, or the expression has an unsupported
+    /// form.
+    #[error(
+        "cannot replace '${{{expression}}}': not set, and no default given as ${{NAME:-default}}"
+    )]
+    Variable {
+        /// The text after the `$`.
+        expression: String,
+    },
+    /// ContainerLab may support this key or value, but the lab does not.
+    #[error("{place}: not supported by lab{}", reason(.why))]
+    Unsupported {
+        /// Where in the file, for example `topology.nodes.leaf1.startup-config`.
+        place: String,
+        /// The reason; may be empty.
+        why: &'static str,
+    },
+    /// A value has the wrong type or form.
+    #[error("{place}: expected {expected}")]
+    Expected {
+        /// Where in the file.
+        place: String,
+        /// The expected value.
+        expected: &'static str,
+    },
+    /// A required key is missing.
+    #[error("{place}: missing")]
+    Missing {
+        /// Where in the file.
+        place: String,
+    },
+    /// A link, a `network-mode` or a `wait-for` names a node that the file does not define.
+    #[error("{place}: no node '{node}'")]
+    NoSuchNode {
+        /// Where in the file.
+        place: String,
+        /// The name of the node.
+        node: String,
+    },
+    /// The stages of some nodes wait for each other in a cycle.
+    #[error("{place}: waits for itself: {circle}")]
+    Circle {
+        /// Where in the file.
+        place: String,
+        /// The cycle: nodes with their stages.
+        circle: String,
+    },
+    /// Two links end at the same interface.
+    #[error("{place}: interface '{interface}' is used twice")]
+    Twice {
+        /// Where in the file.
+        place: String,
+        /// The interface, as `node:interface`.
+        interface: String,
+    },
+}
+
+fn reason(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(" ({why})") }
+}
