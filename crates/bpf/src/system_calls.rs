@@ -8,7 +8,6 @@ use libc::*;
 pub(crate) const ALLOWED: &[c_long] = &[
     // Frames, waiting, time.
     SYS_sendmmsg,
-    SYS_io_uring_enter,
     SYS_futex,
     SYS_read,
     SYS_write,
@@ -47,8 +46,6 @@ pub(crate) const ALLOWED: &[c_long] = &[
     SYS_timerfd_settime,
     SYS_timerfd_gettime,
     SYS_futex_waitv,
-    SYS_io_uring_setup,
-    SYS_io_uring_register,
     // BPF, sockets, netlink.
     SYS_bpf,
     SYS_socket,

@@ -37,7 +37,6 @@ impl Engine {
             let place = self.numbers.iter().position(|own| *own == number);
             if let Some(old) = place.and_then(|place| self.access.get_mut(place)) {
                 *old = port;
-                self.ports_changed = true;
             }
         }
     }
@@ -58,7 +57,6 @@ impl Engine {
             {
                 tracing::warn!("an access port is gone, and the others forward on: {error}");
                 *port = AccessPort::Gone;
-                self.ports_changed = true;
             }
             let batch = port.batch();
             if !batch.is_empty() {

@@ -11,7 +11,7 @@ use frame::{Gso, GsoKind};
 use netlink::{LinkChange, PrivateNamespace, Requests};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use ports::{PacketSocket, RingSize, poller};
+use ports::{PacketSocket, RingSize};
 
 /// Kernel features that vtepd can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,25 +22,18 @@ pub struct Features {
     /// socket with `PACKET_VNET_HDR` loses them (`virtio_net_hdr_from_skb()` in
     /// `include/linux/virtio_net.h`).
     pub udp_super_frames: bool,
-    /// One-shot polls: a worker is woken once for many frames ([`ports::poller`]; io_uring of Linux
-    /// 6.15, if this process may use it).
-    pub one_shot_poll: bool,
 }
 
 impl Features {
     /// All features.
-    pub const ALL: Self = Self { tcx: true, udp_super_frames: true, one_shot_poll: true };
+    pub const ALL: Self = Self { tcx: true, udp_super_frames: true };
 
     /// Detects all features, in new network namespaces where that is necessary.
     ///
     /// # Errors
     /// When a privilege is missing (CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN).
     pub fn probe() -> io::Result<Self> {
-        Ok(Self {
-            tcx: has_tcx()?,
-            udp_super_frames: describes_udp_super_frames()?,
-            one_shot_poll: poller::has_one_shot(),
-        })
+        Ok(Self { tcx: has_tcx()?, udp_super_frames: describes_udp_super_frames()? })
     }
 
     /// The features that the kernel lacks and the consequence of each, as sentences.
@@ -50,10 +43,7 @@ impl Features {
                    start removes them";
         let udp = "AF_PACKET cannot describe UDP super-frames (Linux 6.2): the kernel cuts those of local senders before \
                    vtepd reads them, and vtepd's own leave one by one; nothing is lost but CPU time";
-        let poll = "no io_uring that can be waited for as with poll(2) (Linux 6.15; or sysctl kernel.io_uring_disabled or a \
-                    container's seccomp profile keep it from vtepd): each frame wakes a worker that waits for its turn; nothing \
-                    is lost but CPU time";
-        let lacks = [(!self.tcx, tcx), (!self.udp_super_frames, udp), (!self.one_shot_poll, poll)];
+        let lacks = [(!self.tcx, tcx), (!self.udp_super_frames, udp)];
         lacks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, text)| text.to_owned()).collect()
     }
 }

@@ -198,7 +198,6 @@ impl Worker {
             restless: RESTLESS,
             settled_at: None,
             pending: Pending::default(),
-            ports_changed: false,
             scheduling: Scheduling::fair(),
         };
         if engine.sockets.bridge.bundles() {
@@ -312,8 +311,6 @@ pub(crate) struct Engine {
     restless: Duration,
     settled_at: Option<Instant>,
     pub(crate) pending: Pending,
-    /// Whether the set of descriptors to poll has changed.
-    pub(crate) ports_changed: bool,
     pub(crate) scheduling: Scheduling,
 }
 
@@ -345,8 +342,7 @@ impl Engine {
                 ),
             }
         }
-        // Covers both punt pairs, the eventfd and the access ports.
-        let mut readiness = self.readiness();
+        let mut poller = Poller::default();
         let mut affinity = Affinity::of_this_thread();
         affinity.hold();
         let (mut quiet_since, mut told_to_stop) = (None, None);
@@ -399,18 +395,9 @@ impl Engine {
             if affinity.let_go(now) && busy_poll {
                 std::thread::sleep(SHORTEST);
             }
-            if std::mem::take(&mut self.ports_changed) {
-                readiness = self.readiness();
-            }
-            self.sleep(&mut readiness, timeout)?;
+            self.sleep(&mut poller, timeout)?;
             affinity.hold();
         }
-    }
-
-    fn readiness(&self) -> Poller {
-        let descriptors = 3 + self.access.iter().flat_map(AccessPort::descriptors).count();
-        let busy_poll = self.sockets.options.busy_poll;
-        if busy_poll { Poller::poll(descriptors) } else { Poller::once(descriptors) }
     }
 
     /// Processes one batch in each direction, or one part of a batch whose frames have many copies.
@@ -581,13 +568,15 @@ impl Engine {
         Ok(())
     }
 
-    fn sleep(&self, readiness: &mut Poller, timeout: Option<Duration>) -> io::Result<()> {
+    /// Sleeps until a punt pair or an access port has frames, the eventfd was written, or the
+    /// timeout expires.
+    fn sleep(&self, poller: &mut Poller, timeout: Option<Duration>) -> io::Result<()> {
         let wake = self.shared.wake.as_fd();
         let sockets = [&self.sockets.underlay, &self.sockets.bridge];
         let descriptors = sockets.into_iter().map(AsFd::as_fd).chain([wake]);
         let ports =
             self.access.iter().filter(|_| self.serves_ports()).flat_map(AccessPort::descriptors);
-        for ready in readiness.wait(descriptors.chain(ports), timeout)? {
+        for ready in poller.wait(descriptors.chain(ports), timeout)? {
             match sockets.get(ready.number) {
                 Some(socket) if ready.failed => socket.clear_error(),
                 // The loop handles the request for which the worker was woken.
