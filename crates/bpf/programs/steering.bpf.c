@@ -297,13 +297,10 @@ static ALWAYS_INLINE int by_backlog(struct __sk_buff *skb, __u32 worker, struct 
 	return bpf_redirect(near_end(bridge_punts, worker), 0);
 }
 
-// Redirects directly to the far end of a punt pair, past its transmit queue and the backlog. The
-// timestamp is set because tpacket_rcv() would read the clock for frames without one. Nothing uses
-// it.
+// Redirects directly to the far end of a punt pair, past its transmit queue and the backlog.
 static ALWAYS_INLINE int at_once(struct __sk_buff *skb, __u32 punt)
 {
 	skb->tc_index = 0;
-	skb->tstamp = 1;
 	return bpf_redirect_peer(punt, 0);
 }
 
