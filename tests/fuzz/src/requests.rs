@@ -48,6 +48,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let takeover = Takeover::prepare(
         steering,
         options,
+        &[],
         access,
         &sender,
         || {},
