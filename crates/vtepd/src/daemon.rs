@@ -17,14 +17,14 @@ use tables::SteeringPlan;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use worker::Features;
+use worker::{Features, affinity};
 
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::guard::{self, Guarded, Watched};
 use crate::handle::Handle;
 use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
-use crate::takeover::Takeover;
+use crate::takeover::{SteeringOptions, Takeover};
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
 /// The error that ended the daemon. Its text is shown to the user.
@@ -124,22 +124,25 @@ async fn run_until_replaced(
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let Configuration { stall_limit, mut worker, .. } = configuration;
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
-    let (workers, cpus) =
+    let (workers, available) =
         (access.shares.len(), std::thread::available_parallelism().map_or(1, usize::from));
-    if workers > cpus {
+    if workers > available {
         tracing::warn!(
-            "{workers} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads"
+            "{workers} workers have {available} CPU(s): they take each other's time, and run as ordinary threads"
         );
         // At real-time priority, workers that share a CPU would leave no time to other threads.
         worker.realtime = false;
     }
+    let cpus = affinity::choose(workers, &configuration.cpus)?;
+    tracing::debug!(?cpus, "each worker stays on a CPU");
     let ports = configuration.standalone.shown();
     let socket = configuration.api.clone();
-    let confine = move || confine(socket.as_ref());
+    let expedited_rcu = configuration.expedited_rcu;
+    let confine = move || confine(socket.as_ref(), expedited_rcu);
     let takeover = Takeover::prepare(
-        (hook, features),
-        stall_limit,
+        SteeringOptions { hook, features, stall_limit, expedited_rcu },
         worker,
+        &cpus,
         access,
         &requests,
         confine,
@@ -291,14 +294,14 @@ async fn run_until_replaced(
 
 /// Drops privileges that are not needed after the start. What this kernel cannot restrict is logged
 /// and stays.
-fn confine(api: Option<&Address>) {
+fn confine(api: Option<&Address>, expedited_rcu: bool) {
     let socket = match api {
         Some(Address::Path(path)) => Some(path.as_path()),
         Some(Address::Abstract(_)) | None => None,
     };
     for (what, given_up) in [
         ("capabilities", bpf::confine::capabilities()),
-        ("changes of files (landlock)", bpf::confine::files(socket)),
+        ("changes of files (landlock)", bpf::confine::files(socket, expedited_rcu)),
         ("system calls (seccomp)", bpf::confine::system_calls()),
     ] {
         match given_up {

@@ -42,6 +42,19 @@ pub struct Takeover {
     _private: PrivateNamespace,
 }
 
+/// How the steering programs are loaded and attached.
+#[derive(Debug, Clone, Copy)]
+pub struct SteeringOptions {
+    /// The kind of hook.
+    pub hook: Hook,
+    /// What the kernel can do.
+    pub features: Features,
+    /// How long frames may wait for a worker before the kernel forwards further ones.
+    pub stall_limit: Duration,
+    /// Whether RCU grace periods may be shortened while many programs are attached.
+    pub expedited_rcu: bool,
+}
+
 /// An error while starting, changing or stopping a takeover.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
@@ -64,15 +77,15 @@ pub enum TakeoverError {
 
 impl Takeover {
     /// Sets everything up, in the calling thread's network namespace. Nothing is redirected before
-    /// the first [`Self::apply`]. `confine` is called as soon as the remaining steps need few
+    /// the first [`Self::apply`]. `cpus` are the CPUs of the workers. `confine` is called as soon as the remaining steps need few
     /// privileges. `stopped` is called when a worker ends.
     ///
     /// # Errors
     /// When a privilege or a kernel feature is missing. What was set up is removed again.
     pub fn prepare(
-        (hook, features): (Hook, Features),
-        stall_limit: Duration,
+        SteeringOptions { hook, features, stall_limit, expedited_rcu }: SteeringOptions,
         options: WorkerOptions,
+        cpus: &[usize],
         Access { claims, shares }: Access,
         requests: &mpsc::Sender<Request>,
         confine: impl FnOnce(),
@@ -96,6 +109,9 @@ impl Takeover {
         let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
         let mut steering =
             Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames)?;
+        if expedited_rcu {
+            steering.allow_expedited_rcu();
+        }
         for ends in &near_ends {
             steering.close(ends, &private)?;
         }
@@ -122,6 +138,7 @@ impl Takeover {
                     .map(PacketSocket::without_patience)
                     .map_err(TakeoverError::Socket)?,
                 patience,
+                cpu: cpus.get(number).copied(),
                 options,
             };
             for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {

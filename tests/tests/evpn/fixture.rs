@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lab::daemon::{Daemon, Policy, configuration};
-use lab::fabric::FabricError;
 use lab::node::Node;
 use lab::process::{Identity, wait_until};
 use lab::{Fabric, Namespace, Topology};
@@ -146,7 +145,7 @@ impl ScaleAcross {
     }
 }
 
-fn quiet(_: &str) -> Result<(), FabricError> {
+fn quiet(_: &str) -> Result<(), lab::progress::Interrupted> {
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use lab::arp::announce;
 use lab::process::wait_until;
-use lab::roce::announce;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use vtepd_tests::normal_form::Lines;

@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use lab::Namespace;
+use lab::arp::announce;
 use lab::netns;
 use lab::process::wait_until;
-use lab::roce::announce;
 use vtepd_tests::frames::{self, Pair, inject};
 use wire::MacAddr;
 

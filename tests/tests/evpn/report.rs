@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 
 use lab::balance::{RandomPlacement, jain, mmr};
-use lab::roce::CARRIED;
+use lab::stream::CARRIED;
 use lab::{Fabric, Namespace, counters, demo, netns};
 use serde_json::Value;
 use vtepd_tests::daemon::program;

@@ -1,7 +1,7 @@
 //! The sources of vtepd's tables: FPM and rtnetlink, on leaves that offer both or only rtnetlink.
 
+use lab::arp::announce;
 use lab::process::wait_until;
-use lab::roce::announce;
 
 use crate::dump::{replayed, shown};
 use crate::fixture::{PATIENCE, ScaleAcross, can_run};

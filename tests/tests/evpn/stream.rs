@@ -10,9 +10,7 @@ use lab::Namespace;
 use lab::netns::NetnsError;
 use lab::process::wait_until;
 use lab::random::SEED;
-use lab::roce::{
-    self, Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections,
-};
+use lab::roce::{Connection, InnerPort, Limit, Report, RoceError, Sent, Sink, Source, connections};
 
 use crate::fixture::PATIENCE;
 
@@ -38,7 +36,7 @@ impl Stream {
         let mark = MARK.fetch_add(1, Ordering::Relaxed);
         let connections = connections(SEED, QUEUE_PAIRS);
         // The receiver sends nothing else, and its leaf's entry would age out.
-        to.enter(|| roce::announce(INTERFACE)).unwrap().unwrap();
+        to.enter(|| lab::arp::announce(INTERFACE)).unwrap().unwrap();
         let mut sink = to.enter(|| Sink::open(INTERFACE, mark)).unwrap().unwrap();
         let source = Source {
             interface: INTERFACE.to_owned(),

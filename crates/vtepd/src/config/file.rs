@@ -52,6 +52,11 @@ pub(super) struct TakeoverSection {
     /// How BPF programs are attached. `auto`: tcx links where the kernel has them (Linux 6.6),
     /// clsact filters elsewhere. Default: `auto`.
     pub(super) hook: Option<HookChoice>,
+    /// Set `/sys/kernel/rcu_expedited` while 16 programs or more, or those of host ports, are
+    /// attached or detached. They are then attached in less than a millisecond each instead of 7
+    /// to 31. The switch belongs to the whole machine and interrupts all its CPUs. Takes effect at
+    /// the next start. Default: `false`.
+    pub(super) expedited_rcu: bool,
     /// Who forwards: `userspace` (a worker, where it forwards as the kernel would) or `kernel`
     /// (kernel VXLAN, with source ports that vtepd chooses). Default: `userspace`.
     pub(super) datapath: Option<DatapathChoice>,
@@ -75,6 +80,9 @@ pub(super) struct TakeoverSection {
     pub(super) busy_poll: bool,
     /// Threads that forward, 1 to 8. Takes effect at the next start. Default: 1.
     pub(super) workers: Option<usize>,
+    /// The CPU of each worker, on which it stays. Takes effect at the next start. Default: chosen
+    /// at the start among the CPUs with the fewest workers of other vtepd processes.
+    pub(super) cpus: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
