@@ -17,8 +17,8 @@ use tables::{BypassPort, OpenPort, Place, PlaceChange, Slot, SteeringPlan};
 
 use crate::foreign_programs;
 use crate::port_counts::{Numbers, PortCounts};
-use crate::rcu_expedite::ExpeditedRcu;
-use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, map};
+use crate::rcu_expedite::GracePeriods;
+use crate::steering::{Entry, Hook, SteeringError, absent, attach_by_index, exists, map};
 
 /// `struct bypass_port` of the programs.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +57,7 @@ impl From<Place> for PlaceKey {
 struct Attached {
     port: BypassPort,
     number: u16,
+    hook: Hook,
     link: SchedClassifierLink,
 }
 
@@ -89,6 +90,10 @@ impl Attached {
 #[derive(Default)]
 pub(crate) struct Bypass {
     ports: BTreeMap<u32, Attached>,
+    /// Programs at ports that are not in the plan any more, and how they are attached. Their frames
+    /// pass. The programs stay until the port is deleted, because attaching takes a grace period.
+    unused: BTreeMap<u32, (Hook, SchedClassifierLink)>,
+    pub(crate) grace_periods: GracePeriods,
     numbers: Numbers,
     /// Ports that get no program, and why. Either a program of another tool would not see frames
     /// that take the bypass, or no number for counters is free.
@@ -140,6 +145,7 @@ impl Bypass {
         let gone = self.ports.values().map(|attached| &attached.port).filter(|old| !stays(old));
         let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
         self.take(ebpf, &gone)?;
+        self.unused.retain(|ifindex, _| exists(*ifindex));
         for attached in self.ports.values_mut().filter(|attached| attached.port.sends) {
             if let Some(new) = plan.ports.get(&attached.port.ifindex).filter(|new| !new.sends) {
                 attached.port = new.clone();
@@ -149,8 +155,8 @@ impl Bypass {
         Ok(())
     }
 
-    /// Removes the ports' map entries, so that no frame of theirs takes the bypass, and then
-    /// detaches their programs one by one.
+    /// Removes the ports' map entries, so that no frame of theirs takes the bypass. Their programs
+    /// stay attached.
     fn take(&mut self, ebpf: &mut Ebpf, gone: &[u32]) -> Result<(), SteeringError> {
         let mut map = ports(ebpf)?;
         for ifindex in gone {
@@ -158,9 +164,11 @@ impl Bypass {
                 .or_else(absent)
                 .map_err(|e| SteeringError::Map("bypass_ports", e))?;
         }
-        let _haste = ExpeditedRcu::for_ports(gone.len());
-        for attached in gone.iter().filter_map(|ifindex| self.ports.remove(ifindex)) {
+        for (ifindex, attached) in
+            gone.iter().filter_map(|ifindex| self.ports.remove_entry(ifindex))
+        {
             self.numbers.give_back(attached.number);
+            self.unused.insert(ifindex, (attached.hook, attached.link));
         }
         Ok(())
     }
@@ -193,7 +201,8 @@ impl Bypass {
         wanted: Vec<BypassPort>,
     ) -> Result<(), SteeringError> {
         let new = || wanted.iter().filter(|port| !self.ports.contains_key(&port.ifindex));
-        let _haste = ExpeditedRcu::for_ports(new().count());
+        let attached = new().filter(|port| !self.unused.contains_key(&port.ifindex)).count();
+        let _expedited = self.grace_periods.for_ports(attached);
         // While a hook is attached, the program does not watch for hosts that move to this port,
         // but the bridge learns them. Until the control task has read the bridge's notifications,
         // all frames of the VNI's other ports pass the bridge. This takes milliseconds, so a port
@@ -236,8 +245,8 @@ impl Bypass {
         entry: Entry,
         port: BypassPort,
     ) -> Result<(), SteeringError> {
-        let (number, link) = match self.ports.remove(&port.ifindex) {
-            Some(Attached { number, link, .. }) => (number, link),
+        let (number, hook, link) = match self.ports.remove(&port.ifindex) {
+            Some(Attached { number, hook, link, .. }) => (number, hook, link),
             None => {
                 if let Some(reason) = bypass_obstacle(&port) {
                     self.refused.insert(port.ifindex, (port, reason));
@@ -248,8 +257,8 @@ impl Bypass {
                     self.refused.insert(port.ifindex, (port, reason));
                     return Ok(());
                 };
-                match attach_by_index(ebpf, hook, port.ifindex, entry) {
-                    Ok(link) => (number, link),
+                match self.attach(ebpf, hook, port.ifindex, entry) {
+                    Ok(link) => (number, hook, link),
                     Err(error) => {
                         self.numbers.give_back(number);
                         return Err(error);
@@ -257,13 +266,31 @@ impl Bypass {
                 }
             }
         };
-        let attached = Attached { port, number, link };
+        let attached = Attached { port, number, hook, link };
         match self.waits(attached.port.ifindex) {
             true => attached.pause(ebpf)?,
             false => attached.engage(ebpf)?,
         }
         self.ports.insert(attached.port.ifindex, attached);
         Ok(())
+    }
+
+    /// Attaches the program to a port, unless it is still there.
+    fn attach(
+        &mut self,
+        ebpf: &mut Ebpf,
+        hook: Hook,
+        ifindex: u32,
+        entry: Entry,
+    ) -> Result<SchedClassifierLink, SteeringError> {
+        // Another port may have the index of a deleted one.
+        let is_there = |(old, _): &(Hook, _)| {
+            *old == hook && foreign_programs::has_own(ifindex, Direction::Ingress, hook)
+        };
+        match self.unused.remove(&ifindex).filter(is_there) {
+            Some((_, link)) => Ok(link),
+            None => attach_by_index(ebpf, hook, ifindex, entry),
+        }
     }
 
     /// All ports that the plan allows, attached or refused.
@@ -416,12 +443,13 @@ impl Bypass {
 
     /// How many ports have a program attached.
     pub(crate) fn hooks(&self) -> usize {
-        self.ports.len()
+        self.ports.len() + self.unused.len()
     }
 
     /// Detaches all programs.
     pub(crate) fn clear(&mut self) {
         self.ports.clear();
+        self.unused.clear();
     }
 }
 

@@ -169,11 +169,12 @@ struct PathBeneath {
 }
 
 /// Forbids the calling thread, and those that it starts later, to change or execute files.
-/// Exceptions are the switch of RCU grace periods, `/dev/net/tun`, and the directory of `socket`.
+/// Exceptions are `/dev/net/tun`, the directory of `socket`, and the switch of RCU grace periods if
+/// `expedited_rcu` is set.
 ///
 /// # Errors
 /// When the kernel has no such rules.
-pub fn files(socket: Option<&Path>) -> io::Result<()> {
+pub fn files(socket: Option<&Path>, expedited_rcu: bool) -> io::Result<()> {
     let attributes = RulesetAttributes { handled_access_fs: CHANGES };
     let size = size_of::<RulesetAttributes>();
     // SAFETY: the kernel reads `size` bytes of the structure and returns a new descriptor.
@@ -184,7 +185,7 @@ pub fn files(socket: Option<&Path>) -> io::Result<()> {
     };
     let folder = socket.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
     let rules = [
-        (Some(Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE),
+        (expedited_rcu.then(|| Path::new(crate::rcu_expedite::SWITCH)), WRITE_FILE),
         // A deleted TAP is opened again when it returns.
         (Some(Path::new("/dev/net/tun")), WRITE_FILE),
         (folder, MAKE_SOCK | REMOVE_FILE),
@@ -263,7 +264,7 @@ mod tests {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let file = std::env::temp_dir().join(format!("vtepd-confined-{}", std::process::id()));
             std::fs::write(&file, "").unwrap();
-            let (allowed, at) = (files(None), file.clone());
+            let (allowed, at) = (files(None, false), file.clone());
             let written = std::fs::write(at, "");
             std::fs::read(&file).unwrap();
             (status, allowed.map(|()| written.is_err()), file)

@@ -144,6 +144,16 @@ pub fn find(ifindex: u32, direction: Direction) -> Vec<Foreign> {
     found
 }
 
+/// Whether a program of this process is attached to an interface's ingress or egress.
+pub(crate) fn has_own(ifindex: u32, direction: Direction, hook: Hook) -> bool {
+    if hook == Hook::Tcx {
+        return tcx_programs(ifindex, direction).iter().any(|id| own_ids().contains(id));
+    }
+    let filters = Requests::open().and_then(|mut requests| requests.filters(ifindex, direction));
+    let own = |filter: netlink::Filter| filter.name.is_some_and(|name| is_own(&name));
+    filters.unwrap_or_default().into_iter().any(own)
+}
+
 /// The hook by which vtepd's program has to be attached so that filters of other tools run first:
 /// clsact if they use clsact.
 #[must_use]

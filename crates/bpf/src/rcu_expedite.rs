@@ -1,12 +1,13 @@
-//! Shortens RCU grace periods while many hooks are attached or detached.
+//! Shortens RCU grace periods while many hooks are attached or detached, if the configuration
+//! allows it.
 //!
 //! Attaching or detaching a tcx link waits for an RCU grace period under the RTNL lock
 //! (`tcx_entry_sync()`, `include/net/tcx.h`), so threads cannot do it in parallel. With
 //! `rcu_expedited`, the kernel interrupts the other CPUs instead of waiting for them. Figures:
 //! docs/adr/0013-expedited-rcu.md.
 //!
-//! The switch belongs to the whole machine. It is therefore set only for many hooks or for host
-//! ports, and for a few seconds at most.
+//! The switch belongs to the whole machine. It is therefore off by default. If it is allowed, it is
+//! set only for many hooks or for host ports, and for a few seconds at most.
 //!
 //! The kernel takes every value but 0 as "on". The value that vtepd writes contains its process
 //! identifier, so that a later start can reset a switch that a killed vtepd left on.
@@ -23,30 +24,40 @@ const MANY: usize = 16;
 /// at most 22 bits (`PID_MAX_LIMIT`, `include/linux/threads.h`).
 const MARK: u32 = 0x76 << 24;
 
-/// Grace periods are short while this value lives, if the kernel allowed it.
+/// Whether grace periods may be shortened. By default not.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GracePeriods {
+    /// Whether the configuration allows it.
+    pub(crate) expedite: bool,
+}
+
+impl GracePeriods {
+    /// Shortens them for changes of this many hooks. `None` if that is not allowed, if the hooks
+    /// are few, if the switch is already on, or if it cannot be written (in a container, `/sys` may
+    /// be read-only).
+    pub(crate) fn for_hooks(self, hooks: usize) -> Option<ExpeditedRcu> {
+        self.shorten(hooks >= MANY)
+    }
+
+    /// Shortens them for changes of this many hooks on host ports. Their addresses are not watched
+    /// meanwhile. `None` if there are no hooks, and as in [`Self::for_hooks`].
+    pub(crate) fn for_ports(self, hooks: usize) -> Option<ExpeditedRcu> {
+        self.shorten(hooks > 0)
+    }
+
+    fn shorten(self, wanted: bool) -> Option<ExpeditedRcu> {
+        if !self.expedite || !wanted {
+            return None;
+        }
+        ExpeditedRcu::begin(SWITCH).ok().flatten()
+    }
+}
+
+/// Grace periods are short while this value lives.
 #[derive(Debug)]
 pub(crate) struct ExpeditedRcu(&'static str);
 
 impl ExpeditedRcu {
-    /// For changes of this many hooks. `None` if they are few, if the switch is already on, or if
-    /// it cannot be written (in a container, `/sys` may be read-only).
-    pub(crate) fn for_hooks(hooks: usize) -> Option<Self> {
-        if hooks < MANY {
-            return None;
-        }
-        Self::begin(SWITCH).ok().flatten()
-    }
-
-    /// For changes of this many hooks on host ports. Their addresses are not watched meanwhile, so
-    /// a host that moves there would be missed. `None` if there are none, and as in
-    /// [`Self::for_hooks`].
-    pub(crate) fn for_ports(hooks: usize) -> Option<Self> {
-        if hooks == 0 {
-            return None;
-        }
-        Self::begin(SWITCH).ok().flatten()
-    }
-
     fn begin(switch: &'static str) -> io::Result<Option<Self>> {
         end_of_the_dead(switch)?;
         if read(switch)? != 0 {
@@ -92,14 +103,14 @@ mod tests {
 
     #[test]
     fn the_switch_is_set_back_by_who_set_it() {
-        let path = std::env::temp_dir().join(format!("vtepd-haste-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("vtepd-rcu-{}", std::process::id()));
         let switch: &'static str = Box::leak(path.to_string_lossy().into_owned().into_boxed_str());
         let reads = || fs::read_to_string(switch).unwrap().trim().parse::<u32>().unwrap();
         fs::write(switch, "0\n").unwrap();
-        let haste = ExpeditedRcu::begin(switch).unwrap().unwrap();
+        let expedited = ExpeditedRcu::begin(switch).unwrap().unwrap();
         assert_eq!(reads(), MARK | std::process::id());
         assert!(ExpeditedRcu::begin(switch).unwrap().is_none(), "somebody else's, who lives");
-        drop(haste);
+        drop(expedited);
         assert_eq!(reads(), 0);
         // One that was killed meanwhile, and a value that vtepd did not write.
         let mut dead = std::process::Command::new("true").spawn().unwrap();
@@ -120,6 +131,7 @@ mod tests {
         assert_eq!(reads(), 1);
         fs::remove_file(switch).unwrap();
         assert!(ExpeditedRcu::begin(switch).is_err(), "a kernel without it");
-        assert!(ExpeditedRcu::for_hooks(MANY - 1).is_none());
+        assert!(GracePeriods { expedite: true }.for_hooks(MANY - 1).is_none());
+        assert!(GracePeriods::default().for_hooks(MANY).is_none(), "it is opt-in");
     }
 }

@@ -1,25 +1,25 @@
-//! Loads and attaches the steering programs (`programs/steering.bpf.c`) and writes the plan into their
-//! maps.
+//! Loads and attaches the steering programs (`programs/steering.bpf.c`) and writes the plan into
+//! their maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError};
-use aya::programs::links::LinkOrder;
-use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle};
+use aya::maps::{Map, MapError};
+use aya::programs::tc::SchedClassifierLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
-use tables::steering::FIRST_VIRTUAL;
-use tables::{BypassPort, OpenPort, PlaceChange, PortChoice, SteeringPlan, TakenVni};
+use tables::{BypassPort, OpenPort, PlaceChange, SteeringPlan};
 use wire::Vni;
 
 use crate::bypass::{Bypass, BypassState};
 use crate::kill_switch::KillSwitch;
-use crate::rcu_expedite::ExpeditedRcu;
+use crate::rcu_expedite::GracePeriods;
 use crate::watchdog::{MOST_WORKERS, Wakeups, Watchdog};
 
+mod apply;
+mod attach;
 mod chosen_port;
 mod counts;
 mod descriptors;
@@ -27,6 +27,8 @@ mod error;
 mod placed;
 mod sources;
 
+use attach::attach;
+pub(crate) use attach::attach_by_index;
 pub use chosen_port::ROUTE_PER_FRAME_MARK;
 pub use counts::SteeringCounts;
 use descriptors::{allow_descriptors, kill_switch};
@@ -84,40 +86,6 @@ pub struct NearEnds {
 /// Priority of vtepd's clsact filters. Filters of other tools have lower numbers and run first.
 pub(crate) const CLSACT_PRIORITY: u16 = 65_000;
 
-/// `struct tunnel_end` of the programs. `local` and `port` are in network byte order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-struct TunnelEnd {
-    local: u32,
-    vni: u32,
-    port: u16,
-    zero: u16,
-}
-
-/// `struct taken_netdev` of the programs.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-struct TakenNetdev {
-    frame_limit: u32,
-    slot: u32,
-}
-
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TunnelEnd {}
-// SAFETY: plain integers without padding.
-unsafe impl Pod for TakenNetdev {}
-
-impl TunnelEnd {
-    fn of(vni: &TakenVni) -> Self {
-        Self {
-            local: u32::from_ne_bytes(vni.local.octets()),
-            vni: vni.vni.get(),
-            port: vni.destination_port.to_be(),
-            zero: 0,
-        }
-    }
-}
-
 /// The steering programs of one network namespace. Dropping it empties the kill switch and detaches
 /// them.
 pub struct Steering {
@@ -136,7 +104,12 @@ pub struct Steering {
     uplinks: BTreeMap<u32, (Placed, Option<SchedClassifierLink>)>,
     /// Egress programs of interfaces that are no longer uplinks, with the time since when.
     leaving: Vec<(Instant, SchedClassifierLink)>,
+    /// Entry programs at the egress of vxlan netdevs, by interface index.
     netdevs: BTreeMap<u32, Placed>,
+    /// The same for netdevs that are not in the plan any more. Their frames pass. The programs stay
+    /// until the netdev is deleted, because attaching takes a grace period.
+    unused: BTreeMap<u32, Placed>,
+    grace_periods: GracePeriods,
     punts: Vec<SchedClassifierLink>,
     bypass: Bypass,
 }
@@ -247,6 +220,8 @@ impl Steering {
             uplinks: BTreeMap::new(),
             leaving: Vec::new(),
             netdevs: BTreeMap::new(),
+            unused: BTreeMap::new(),
+            grace_periods: GracePeriods::default(),
             punts: Vec::new(),
             bypass: Bypass::default(),
         })
@@ -256,6 +231,13 @@ impl Steering {
     #[must_use]
     pub const fn hook(&self) -> Hook {
         self.hook
+    }
+
+    /// Allows steering to set the machine's switch `rcu_expedited` while it attaches or detaches
+    /// many programs.
+    pub const fn allow_expedited_rcu(&mut self) {
+        self.grace_periods.expedite = true;
+        self.bypass.grace_periods.expedite = true;
     }
 
     /// The watchdogs of the workers and the ring buffer that wakes workers up. `None` after the
@@ -335,118 +317,6 @@ impl Steering {
         self.kill_switch.release()
     }
 
-    /// Stops redirecting what the new plan lacks or changes. To be called before the snapshot that
-    /// belongs to the plan is published.
-    ///
-    /// # Errors
-    /// When the kernel refuses. Changes that were made before the error remain.
-    pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        self.bypass.shrink(&mut self.ebpf, plan)?;
-        // Before a netdev is given back: the kernel encapsulates its next frame with the port
-        // chosen here.
-        for choice in plan.choices.values() {
-            if self.netdevs.contains_key(&choice.ifindex) {
-                self.choose(choice)?;
-            }
-        }
-        let gone: Vec<TakenVni> = self
-            .plan
-            .vnis
-            .values()
-            .filter(|old| plan.vnis.get(&old.ifindex).is_none_or(|new| !same_place(old, new)))
-            .cloned()
-            .collect();
-        let detached = gone.iter().filter(|vni| !plan.is_hooked(vni.ifindex)).count();
-        let haste = ExpeditedRcu::for_hooks(detached);
-        for vni in gone {
-            self.netdevs_map()?
-                .remove(&vni.ifindex)
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
-            self.tunnels_map()?
-                .remove(&TunnelEnd::of(&vni))
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
-            // The slot keeps its netdev for frames that are still with the worker. It is
-            // overwritten when it is used again.
-            self.plan.vnis.remove(&vni.ifindex);
-            if !plan.is_hooked(vni.ifindex) {
-                self.netdevs.remove(&vni.ifindex);
-            }
-        }
-        let gone: Vec<u32> = self
-            .plan
-            .choices
-            .keys()
-            .copied()
-            .filter(|index| !plan.choices.contains_key(index))
-            .collect();
-        for ifindex in gone {
-            if let Some(choice) = self.plan.choices.remove(&ifindex) {
-                chosen_port::remove(&mut self.ebpf, &choice)?;
-            }
-            if !plan.is_hooked(ifindex) {
-                self.netdevs.remove(&ifindex);
-            }
-        }
-        drop(haste);
-        let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
-        // A worker may still send super-frames that only the egress program can complete.
-        self.detach_leaving();
-        let gone: Vec<u32> =
-            self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
-        for (_, egress) in gone.iter().filter_map(|ifindex| self.uplinks.remove(ifindex)) {
-            self.leaving.extend(egress.map(|link| (Instant::now(), link)));
-        }
-        self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
-        Ok(())
-    }
-
-    /// Redirects what the plan contains. To be called after [`Self::shrink`] with the same plan,
-    /// and after the snapshot is published.
-    ///
-    /// # Errors
-    /// When an interface vanished or the kernel refuses. The rest of the plan is still applied, and
-    /// the first error is returned.
-    pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        let missing = plan.hooked().filter(|ifindex| !self.netdevs.contains_key(ifindex)).count();
-        let _haste = ExpeditedRcu::for_hooks(missing);
-        // Before the uplinks are attached, so that no packet skips the check of its source.
-        let mut first =
-            sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
-        if first.is_ok() {
-            self.plan.checked_sources.clone_from(&plan.checked_sources);
-        }
-        for uplink in &plan.uplinks {
-            if !self.uplinks.contains_key(&uplink.ifindex) {
-                match self.attach_uplink(uplink.ifindex) {
-                    Ok(links) => {
-                        self.uplinks.insert(uplink.ifindex, links);
-                        self.plan.uplinks.insert(uplink.clone());
-                    }
-                    Err(error) => first = first.and(Err(error)),
-                }
-            }
-        }
-        for vni in plan.vnis.values() {
-            if self.plan.vnis.get(&vni.ifindex) != Some(vni) {
-                match self.take(vni) {
-                    Ok(()) => {
-                        self.plan.vnis.insert(vni.ifindex, vni.clone());
-                    }
-                    Err(error) => first = first.and(Err(error)),
-                }
-            }
-        }
-        for choice in plan.choices.values() {
-            if self.plan.choices.get(&choice.ifindex) != Some(choice) {
-                let chosen = self.hook_netdev(choice.ifindex).and_then(|()| self.choose(choice));
-                first = first.and(chosen);
-            }
-        }
-        first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, plan))
-    }
-
     /// Removes addresses that left their places from the map. To be called with [`Self::shrink`],
     /// before the snapshot is published.
     ///
@@ -507,21 +377,6 @@ impl Steering {
             .collect()
     }
 
-    fn detach_leaving(&mut self) {
-        self.leaving.retain(|(since, _)| since.elapsed() < LEAVING);
-    }
-
-    fn attach_uplink(
-        &mut self,
-        ifindex: u32,
-    ) -> Result<(Placed, Option<SchedClassifierLink>), SteeringError> {
-        let ingress = self.attach_behind(ifindex, UPLINK, None)?;
-        // Without the egress program the worker splits TCP super-frames, so a failure is ignored.
-        let egress =
-            self.tunnels.then(|| attach_by_index(&mut self.ebpf, self.hook, ifindex, TUNNEL).ok());
-        Ok((ingress, egress.flatten()))
-    }
-
     /// State of the bridge bypass.
     ///
     /// # Errors
@@ -529,77 +384,23 @@ impl Steering {
     pub fn bypass(&self) -> Result<BypassState, SteeringError> {
         self.bypass.state(&self.ebpf)
     }
-
-    fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
-        let is_virtual = vni.ifindex >= FIRST_VIRTUAL;
-        let slot = u32::from(vni.slot.get());
-        if !is_virtual {
-            self.hook_netdev(vni.ifindex)?;
-            self.slots_map()?
-                .set(slot, vni.ifindex, 0)
-                .map_err(|e| SteeringError::Map("slots", e))?;
-        }
-        let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
-        self.tunnels_map()?
-            .insert(TunnelEnd::of(vni), worker, 0)
-            .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
-        if is_virtual {
-            return Ok(());
-        }
-        let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
-        self.netdevs_map()?
-            .insert(vni.ifindex, netdev, 0)
-            .map_err(|e| SteeringError::Map("taken_netdevs", e))
-    }
-
-    /// Attaches the program at a vxlan netdev's egress, unless it is attached already.
-    fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
-        if !self.netdevs.contains_key(&ifindex) {
-            let placed = self.attach_behind(ifindex, VXLAN, None)?;
-            self.netdevs.insert(ifindex, placed);
-        }
-        Ok(())
-    }
-
-    /// Chooses the source ports of frames that the kernel encapsulates according to `choice`.
-    fn choose(&mut self, choice: &PortChoice) -> Result<(), SteeringError> {
-        let before = self.plan.choices.get(&choice.ifindex);
-        if before == Some(choice) {
-            return Ok(());
-        }
-        chosen_port::set(&mut self.ebpf, before, choice)?;
-        self.plan.choices.insert(choice.ifindex, choice.clone());
-        Ok(())
-    }
-
-    fn netdevs_map(&mut self) -> Result<HashMap<&mut MapData, u32, TakenNetdev>, SteeringError> {
-        map(&mut self.ebpf, "taken_netdevs")
-    }
-
-    fn tunnels_map(&mut self) -> Result<HashMap<&mut MapData, TunnelEnd, u32>, SteeringError> {
-        map(&mut self.ebpf, "taken_tunnels")
-    }
-
-    fn slots_map(&mut self) -> Result<Array<&mut MapData, u32>, SteeringError> {
-        map(&mut self.ebpf, "slots")
-    }
 }
 
 impl Drop for Steering {
     fn drop(&mut self) {
         // First no frame is redirected any more, then the hooks are detached one by one.
         let _ = self.release();
-        let _haste = ExpeditedRcu::for_hooks(self.netdevs.len() + self.bypass.hooks());
+        let hooks = self.netdevs.len() + self.unused.len() + self.bypass.hooks();
+        let _expedited = self.grace_periods.for_hooks(hooks);
         self.netdevs.clear();
+        self.unused.clear();
         self.bypass.clear();
     }
 }
 
-/// Whether at most the frame limit (or the name) differs, which can be changed in place.
-fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
-    let TakenVni { vni, ifindex, slot, local, destination_port, name: _, frame_limit: _ } = old;
-    (vni, ifindex, slot, local, destination_port)
-        == (&new.vni, &new.ifindex, &new.slot, &new.local, &new.destination_port)
+/// Whether the interface exists.
+pub(crate) fn exists(ifindex: u32) -> bool {
+    nix::net::if_::if_indextoname(ifindex).is_ok()
 }
 
 /// Treats a missing entry as success when a map entry is removed.
@@ -642,69 +443,6 @@ fn watch(
     let ring = ring.try_into().map_err(|error| SteeringError::Map(calls, error))?;
     let patience = Watchdog::share(&notes, workers, limit).map_err(SteeringError::Watchdog)?;
     Ok((patience, Wakeups::new(ring)))
-}
-
-pub(crate) fn attach_by_index(
-    ebpf: &mut Ebpf,
-    hook: Hook,
-    ifindex: u32,
-    entry: Entry,
-) -> Result<SchedClassifierLink, SteeringError> {
-    let name =
-        nix::net::if_::if_indextoname(ifindex).map_err(|_| SteeringError::NoInterface(ifindex))?;
-    attach(ebpf, hook, &name.to_string_lossy(), entry)
-}
-
-fn attach(
-    ebpf: &mut Ebpf,
-    hook: Hook,
-    interface: &str,
-    entry: Entry,
-) -> Result<SchedClassifierLink, SteeringError> {
-    let failed = |source| SteeringError::Attach {
-        program: entry.program,
-        interface: interface.to_owned(),
-        hook,
-        source,
-    };
-    let options = match hook {
-        Hook::Tcx if entry.program == TUNNEL.program => {
-            TcAttachOptions::TcxOrder(LinkOrder::first())
-        }
-        Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::last()),
-        Hook::Clsact => {
-            add_clsact(interface)?;
-            TcAttachOptions::Netlink(NlOptions {
-                priority: CLSACT_PRIORITY,
-                handle: TcHandle::new(0, 1),
-                classid: None,
-            })
-        }
-    };
-    let program = classifier(ebpf, entry.program)?;
-    let id = program.attach_with_options(interface, entry.direction, options).map_err(failed)?;
-    program.take_link(id).map_err(failed)
-}
-
-/// Adds the clsact qdisc, unless there is one.
-fn add_clsact(interface: &str) -> Result<(), SteeringError> {
-    match aya::programs::tc::qdisc_add_clsact(interface) {
-        Ok(()) | Err(TcError::AlreadyAttached) => Ok(()),
-        Err(error) if already_there(&error) => Ok(()),
-        Err(source) => Err(SteeringError::Clsact { interface: interface.to_owned(), source }),
-    }
-}
-
-fn already_there(error: &TcError) -> bool {
-    let mut source: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = source {
-        if error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EEXIST)
-        {
-            return true;
-        }
-        source = error.source();
-    }
-    false
 }
 
 /// Whether this is the name of one of vtepd's entry programs.

@@ -28,6 +28,8 @@ use worker::{Features, PuntPairs};
 
 #[path = "steering/bypass.rs"]
 mod bypass;
+#[path = "steering/many.rs"]
+mod many;
 #[path = "steering/passage.rs"]
 mod passage;
 #[path = "steering/tunnel.rs"]

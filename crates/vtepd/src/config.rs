@@ -32,6 +32,8 @@ pub struct Configuration {
     pub standalone: Standalone,
     /// How programs are attached.
     pub hook: HookChoice,
+    /// Whether RCU grace periods may be shortened while many programs are attached.
+    pub expedited_rcu: bool,
     /// How long frames may wait for a worker that hangs before the kernel forwards later frames.
     pub stall_limit: Duration,
     /// Options of the workers.
@@ -193,6 +195,7 @@ impl Configuration {
             stall_limit: if standalone.is_empty() { stall_limit(&file)? } else { NOBODY_ELSE },
             standalone,
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
+            expedited_rcu: arguments.expedited_rcu || file.takeover.expedited_rcu,
             worker: WorkerOptions {
                 workers: workers(arguments, &file)?,
                 realtime: file.takeover.realtime.unwrap_or(true),

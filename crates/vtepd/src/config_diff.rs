@@ -41,6 +41,7 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
         .map(|((key, new), (_, old))| Change {
             at_next_start: [
                 "takeover.hook",
+                "takeover.expedited-rcu",
                 "takeover.stall-limit-ms",
                 "takeover.busy-poll",
                 "takeover.workers",
@@ -64,8 +65,17 @@ pub fn between(old: &Configuration, new: &Configuration) -> Vec<Change> {
 
 /// All values by key. The keys are the same for the same set of VNIs.
 fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<String, String> {
-    let Configuration { settings, standalone, hook, stall_limit, worker, fpm, metrics, api } =
-        configuration;
+    let Configuration {
+        settings,
+        standalone,
+        hook,
+        expedited_rcu,
+        stall_limit,
+        worker,
+        fpm,
+        metrics,
+        api,
+    } = configuration;
     let list =
         |vnis: &BTreeSet<Vni>| vnis.iter().map(Vni::to_string).collect::<Vec<_>>().join(", ");
     let off = || "off".to_owned();
@@ -76,6 +86,7 @@ fn values(configuration: &Configuration, vnis: &BTreeSet<Vni>) -> BTreeMap<Strin
             ("takeover.bridge-bypass", settings.bypass.to_string()),
             ("takeover.route-per-frame", format!("{:?}", settings.route_per_frame).to_lowercase()),
             ("takeover.hook", format!("{hook:?}").to_lowercase()),
+            ("takeover.expedited-rcu", expedited_rcu.to_string()),
             ("takeover.stall-limit-ms", stall_limit.as_millis().to_string()),
             ("takeover.busy-poll", worker.busy_poll.to_string()),
             ("takeover.workers", worker.workers.to_string()),

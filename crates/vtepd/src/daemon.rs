@@ -24,7 +24,7 @@ use crate::guard::{self, Guarded, Watched};
 use crate::handle::Handle;
 use crate::instance::{self, Instance};
 use crate::packet_rules::PacketRules;
-use crate::takeover::Takeover;
+use crate::takeover::{SteeringOptions, Takeover};
 use crate::{access_ports, api, config_diff, dry_run, filter_watch, listeners, own_links};
 
 /// The error that ended the daemon. Its text is shown to the user.
@@ -135,10 +135,10 @@ async fn run_until_replaced(
     }
     let ports = configuration.standalone.shown();
     let socket = configuration.api.clone();
-    let confine = move || confine(socket.as_ref());
+    let expedited_rcu = configuration.expedited_rcu;
+    let confine = move || confine(socket.as_ref(), expedited_rcu);
     let takeover = Takeover::prepare(
-        (hook, features),
-        stall_limit,
+        SteeringOptions { hook, features, stall_limit, expedited_rcu },
         worker,
         access,
         &requests,
@@ -291,14 +291,14 @@ async fn run_until_replaced(
 
 /// Drops privileges that are not needed after the start. What this kernel cannot restrict is logged
 /// and stays.
-fn confine(api: Option<&Address>) {
+fn confine(api: Option<&Address>, expedited_rcu: bool) {
     let socket = match api {
         Some(Address::Path(path)) => Some(path.as_path()),
         Some(Address::Abstract(_)) | None => None,
     };
     for (what, given_up) in [
         ("capabilities", bpf::confine::capabilities()),
-        ("changes of files (landlock)", bpf::confine::files(socket)),
+        ("changes of files (landlock)", bpf::confine::files(socket, expedited_rcu)),
         ("system calls (seccomp)", bpf::confine::system_calls()),
     ] {
         match given_up {

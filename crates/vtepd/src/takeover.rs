@@ -42,6 +42,19 @@ pub struct Takeover {
     _private: PrivateNamespace,
 }
 
+/// How the steering programs are loaded and attached.
+#[derive(Debug, Clone, Copy)]
+pub struct SteeringOptions {
+    /// The kind of hook.
+    pub hook: Hook,
+    /// What the kernel can do.
+    pub features: Features,
+    /// How long frames may wait for a worker before the kernel forwards further ones.
+    pub stall_limit: Duration,
+    /// Whether RCU grace periods may be shortened while many programs are attached.
+    pub expedited_rcu: bool,
+}
+
 /// An error while starting, changing or stopping a takeover.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
@@ -70,8 +83,7 @@ impl Takeover {
     /// # Errors
     /// When a privilege or a kernel feature is missing. What was set up is removed again.
     pub fn prepare(
-        (hook, features): (Hook, Features),
-        stall_limit: Duration,
+        SteeringOptions { hook, features, stall_limit, expedited_rcu }: SteeringOptions,
         options: WorkerOptions,
         Access { claims, shares }: Access,
         requests: &mpsc::Sender<Request>,
@@ -96,6 +108,9 @@ impl Takeover {
         let near_ends: Vec<_> = punts.iter().map(PuntPairs::near_ends).collect();
         let mut steering =
             Steering::load(hook, &near_ends, stall_limit, features.udp_super_frames)?;
+        if expedited_rcu {
+            steering.allow_expedited_rcu();
+        }
         for ends in &near_ends {
             steering.close(ends, &private)?;
         }

@@ -20,7 +20,7 @@ use crate::frames::THERE;
 use crate::vtepd::api::service::Service;
 use crate::vtepd::handle::Handle;
 use crate::vtepd::standalone::Standalone;
-use crate::vtepd::takeover::Takeover;
+use crate::vtepd::takeover::{SteeringOptions, Takeover};
 
 /// A service over the tables of one VNI, and the channel of its requests to the control task.
 struct Daemon {
@@ -38,10 +38,14 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let (sender, requests) = mpsc::channel(16);
     let options = WorkerOptions { workers: 1, realtime: false, gso: true, busy_poll: false };
     let access = Standalone::default().open(&Settings::default(), 1).unwrap();
-    let second = Duration::from_secs(1);
+    let steering = SteeringOptions {
+        hook: Hook::Tcx,
+        features: Features::ALL,
+        stall_limit: Duration::from_secs(1),
+        expedited_rcu: false,
+    };
     let takeover = Takeover::prepare(
-        (Hook::Tcx, Features::ALL),
-        second,
+        steering,
         options,
         access,
         &sender,

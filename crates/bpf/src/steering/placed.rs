@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use aya::programs::TcAttachType;
 use aya::programs::tc::SchedClassifierLink;
 use netlink::Direction;
+use tables::SteeringPlan;
 
-use super::{Entry, Hook, Steering, SteeringError, UPLINK, VXLAN, attach_by_index};
-use crate::foreign_programs::hook_behind;
+use super::{Entry, Hook, Steering, SteeringError, UPLINK, VXLAN, attach_by_index, exists};
+use crate::foreign_programs::{has_own, hook_behind};
 
 /// An entry program whose hook depends on filters of other tools.
 pub(super) struct Placed {
@@ -32,6 +33,31 @@ impl Steering {
         };
         let hook = hook.unwrap_or_else(|| hook_behind(ifindex, direction, self.hook));
         Ok(Placed { hook, _link: attach_by_index(&mut self.ebpf, hook, ifindex, entry)? })
+    }
+
+    /// Attaches the program at a vxlan netdev's egress, unless it is attached already.
+    pub(super) fn hook_netdev(&mut self, ifindex: u32) -> Result<(), SteeringError> {
+        if self.netdevs.contains_key(&ifindex) {
+            return Ok(());
+        }
+        let hook = hook_behind(ifindex, Direction::Egress, self.hook);
+        // Another netdev may have the index of a deleted one.
+        let is_there =
+            |placed: &Placed| placed.hook == hook && has_own(ifindex, Direction::Egress, hook);
+        let placed = match self.unused.remove(&ifindex).filter(is_there) {
+            Some(placed) => placed,
+            None => self.attach_behind(ifindex, VXLAN, Some(hook))?,
+        };
+        self.netdevs.insert(ifindex, placed);
+        Ok(())
+    }
+
+    /// Keeps the programs of netdevs that are not in the plan any more for later.
+    pub(super) fn leave_netdevs(&mut self, plan: &SteeringPlan) {
+        let left = self.netdevs.keys().copied().filter(|ifindex| !plan.is_hooked(*ifindex));
+        let left: Vec<u32> = left.collect();
+        self.unused.extend(left.iter().filter_map(|ifindex| self.netdevs.remove_entry(ifindex)));
+        self.unused.retain(|ifindex, _| exists(*ifindex));
     }
 
     /// The interfaces and directions, among `interfaces`, of programs whose hook depends on filters

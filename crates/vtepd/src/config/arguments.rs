@@ -83,6 +83,10 @@ pub struct Arguments {
     /// How BPF programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,
+    /// Set the machine's switch rcu_expedited while many programs are attached or detached. It
+    /// disturbs every CPU of the machine
+    #[arg(long)]
+    pub expedited_rcu: bool,
     /// Address where zebra's FPM client connects [default: 127.0.0.1:2620]
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "no_fpm")]
     pub fpm_listen: Option<SocketAddr>,
