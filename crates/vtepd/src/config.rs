@@ -38,6 +38,8 @@ pub struct Configuration {
     pub stall_limit: Duration,
     /// Options of the workers.
     pub worker: WorkerOptions,
+    /// The CPU of each worker. Empty if vtepd chooses them.
+    pub cpus: Vec<usize>,
     /// The address and the permitted peers of the FPM listener.
     pub fpm: FpmListener,
     /// The address on which metrics are served.
@@ -196,6 +198,7 @@ impl Configuration {
             standalone,
             hook: arguments.hook.or(file.takeover.hook).unwrap_or_default(),
             expedited_rcu: arguments.expedited_rcu || file.takeover.expedited_rcu,
+            cpus: cpus(arguments, &file, workers(arguments, &file)?)?,
             worker: WorkerOptions {
                 workers: workers(arguments, &file)?,
                 realtime: file.takeover.realtime.unwrap_or(true),
@@ -248,6 +251,23 @@ fn workers(arguments: &Arguments, file: &File) -> Result<usize, ConfigurationErr
         place,
         problem: format!("there may be 1 to {MOST_WORKERS} workers"),
     })
+}
+
+/// The CPUs of this many workers, if they are given.
+fn cpus(
+    arguments: &Arguments,
+    file: &File,
+    workers: usize,
+) -> Result<Vec<usize>, ConfigurationError> {
+    let (place, given) = match arguments.cpus.as_slice() {
+        [] => (file.place("takeover.cpus"), &file.takeover.cpus),
+        _ => ("--cpus".to_owned(), &arguments.cpus),
+    };
+    if given.is_empty() || given.len() == workers {
+        return Ok(given.clone());
+    }
+    let problem = format!("{} CPU(s) are given for {workers} worker(s)", given.len());
+    Err(ConfigurationError::Value { place, problem })
 }
 
 fn stall_limit(file: &File) -> Result<Duration, ConfigurationError> {

@@ -17,7 +17,7 @@ use tables::SteeringPlan;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use worker::Features;
+use worker::{Features, affinity};
 
 use crate::config::{Arguments, Configuration, HookChoice};
 use crate::guard::{self, Guarded, Watched};
@@ -124,15 +124,17 @@ async fn run_until_replaced(
     let (worker_ends, mut worker_ended) = mpsc::channel::<()>(1);
     let Configuration { stall_limit, mut worker, .. } = configuration;
     let access = configuration.standalone.open(&configuration.settings, worker.workers)?;
-    let (workers, cpus) =
+    let (workers, available) =
         (access.shares.len(), std::thread::available_parallelism().map_or(1, usize::from));
-    if workers > cpus {
+    if workers > available {
         tracing::warn!(
-            "{workers} workers have {cpus} CPU(s): they take each other's time, and run as ordinary threads"
+            "{workers} workers have {available} CPU(s): they take each other's time, and run as ordinary threads"
         );
         // At real-time priority, workers that share a CPU would leave no time to other threads.
         worker.realtime = false;
     }
+    let cpus = affinity::choose(workers, &configuration.cpus)?;
+    tracing::debug!(?cpus, "each worker stays on a CPU");
     let ports = configuration.standalone.shown();
     let socket = configuration.api.clone();
     let expedited_rcu = configuration.expedited_rcu;
@@ -140,6 +142,7 @@ async fn run_until_replaced(
     let takeover = Takeover::prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu },
         worker,
+        &cpus,
         access,
         &requests,
         confine,

@@ -77,7 +77,7 @@ pub enum TakeoverError {
 
 impl Takeover {
     /// Sets everything up, in the calling thread's network namespace. Nothing is redirected before
-    /// the first [`Self::apply`]. `confine` is called as soon as the remaining steps need few
+    /// the first [`Self::apply`]. `cpus` are the CPUs of the workers. `confine` is called as soon as the remaining steps need few
     /// privileges. `stopped` is called when a worker ends.
     ///
     /// # Errors
@@ -85,6 +85,7 @@ impl Takeover {
     pub fn prepare(
         SteeringOptions { hook, features, stall_limit, expedited_rcu }: SteeringOptions,
         options: WorkerOptions,
+        cpus: &[usize],
         Access { claims, shares }: Access,
         requests: &mpsc::Sender<Request>,
         confine: impl FnOnce(),
@@ -137,6 +138,7 @@ impl Takeover {
                     .map(PacketSocket::without_patience)
                     .map_err(TakeoverError::Socket)?,
                 patience,
+                cpu: cpus.get(number).copied(),
                 options,
             };
             for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {

@@ -1,151 +1,108 @@
-//! CPU affinity of a worker. It changes its CPU only while none of its frames wait in the backlog
-//! of the CPU that it leaves.
+//! The CPU of each worker.
 //!
 //! A frame that a thread sends over a veth link waits in the backlog of the thread's CPU, at each
-//! hop (`enqueue_to_backlog()`, `net/core/dev.c`). A thread that the scheduler moves between two
-//! sends can overtake its own frames. A worker with work is therefore held on its CPU. It is
-//! released periodically, so that the scheduler can move it, but only while the backlog is empty.
-//! See docs/adr/0009-worker-stays-on-its-cpu.md.
+//! hop (`enqueue_to_backlog()`, `net/core/dev.c`). A thread that moves to another CPU between two
+//! sends can overtake its own frames. Each worker therefore stays on one CPU. See
+//! docs/adr/0009-worker-stays-on-its-cpu.md.
 //!
 //! Frames in the queue of a network card, or on another CPU through receive packet steering, are
 //! not considered. Their order is the same as for any other sender.
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use nix::unistd::{Pid, getpid};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
-/// How long the worker is held at least.
-const HELD: Duration = Duration::from_millis(100);
-/// First interval after which a backlog that was not empty is read again. Each further interval is
-/// twice as long.
-const AGAIN: Duration = Duration::from_millis(1);
 /// The calling thread, as process identifier 0.
 const THIS: Pid = Pid::from_raw(0);
 
-/// Holds the calling thread on its CPU while it has work. Belongs to the thread that created it.
+/// A CPU that was asked for cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("CPU {cpu} is not among those that vtepd may use ({})", list(allowed))]
+pub struct CpuError {
+    cpu: usize,
+    allowed: Vec<usize>,
+}
+
+fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The CPUs of this many workers: those that are `given`, or a choice among the CPUs that the
+/// calling thread may use. If there are fewer CPUs than workers, several workers share one. Empty
+/// if the kernel does not tell the CPUs.
 ///
-/// A change of the process's affinity (taskset(1) with `-a`, control groups) also changes the mask
-/// of the main thread. The worker adopts that mask when it is released. Its own mask would not show
-/// a change to the CPU on which it is held.
-#[derive(Debug)]
-pub struct Affinity {
-    /// The CPUs on which it may run. `None` if there is only one, or if nothing can be changed.
-    allowed: Option<CpuSet>,
-    /// The CPU on which it is held.
-    held: Option<usize>,
-    /// The main thread's mask when the worker was held.
-    process: Option<CpuSet>,
-    /// The next interval for a backlog that is not empty.
-    again: Duration,
-    /// When it may be released, or when its mask is read again if it is not held.
-    until: Option<Instant>,
-    /// `/proc/net/softnet_stat`, which covers all CPUs and is the same in every namespace. It is
-    /// read into `said`.
-    backlogs: Option<File>,
-    said: String,
+/// The CPUs with the fewest workers of other vtepd processes are chosen. Among equals, the first
+/// one depends on the network namespace, so that the leaves of one machine use different CPUs.
+///
+/// # Errors
+/// When the calling thread may not use one that is given.
+pub fn choose(workers: usize, given: &[usize]) -> Result<Vec<usize>, CpuError> {
+    let Ok(allowed) = sched_getaffinity(THIS).map(|set| members(&set)) else {
+        return Ok(given.to_vec());
+    };
+    if let Some(cpu) = given.iter().copied().find(|cpu| !allowed.contains(cpu)) {
+        return Err(CpuError { cpu, allowed });
+    }
+    if !given.is_empty() {
+        return Ok(given.to_vec());
+    }
+    let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |link| link.ino());
+    Ok(spread(workers, &allowed, &in_use(Path::new("/proc")), namespace))
 }
 
-impl Affinity {
-    /// Creates it for the calling thread.
-    #[must_use]
-    pub fn of_this_thread() -> Self {
-        let backlogs = File::open("/proc/net/softnet_stat").ok();
-        let (allowed, held, process, until) = (None, None, None, None);
-        let mut affinity =
-            Self { allowed, held, process, again: AGAIN, until, backlogs, said: String::new() };
-        // If the kernel does not report the backlog, the thread is never held.
-        let knows = affinity.backlog(0).is_some();
-        affinity.allow(sched_getaffinity(THIS).ok().filter(|_| knows));
-        if !knows {
-            affinity.backlogs = None;
-        }
-        affinity
-    }
-
-    /// Holds the thread on its CPU, unless it is held already.
-    #[inline]
-    pub fn hold(&mut self) {
-        if self.held.is_none() && self.allowed.is_some() {
-            self.hold_here();
-        }
-    }
-
-    /// Releases the thread if it is time and its CPU's backlog is empty. Returns whether it did.
-    #[inline]
-    pub fn let_go(&mut self, now: Instant) -> bool {
-        *self.until.get_or_insert(now + HELD) <= now && self.review(now)
-    }
-
-    fn hold_here(&mut self) {
-        self.process = sched_getaffinity(getpid()).ok();
-        self.held = sched_getcpu().ok().filter(|cpu| sched_setaffinity(THIS, &only(*cpu)).is_ok());
-        if self.held.is_none() {
-            self.allowed = None;
-        }
-    }
-
-    #[cold]
-    fn review(&mut self, now: Instant) -> bool {
-        self.until = None;
-        let Some(cpu) = self.held else {
-            let knows = self.backlogs.is_some();
-            self.allow(sched_getaffinity(THIS).ok().filter(|_| knows));
-            return false;
-        };
-        if self.backlog(cpu).is_some_and(|frames| frames > 0) {
-            self.until = Some(now + self.again);
-            self.again = (self.again * 2).min(HELD);
-            return false;
-        }
-        (self.held, self.again) = (None, AGAIN);
-        // The affinity of this thread alone may have been changed.
-        let own = sched_getaffinity(THIS).ok().filter(|own| *own != only(cpu));
-        if own.is_some() {
-            self.allow(own);
-            return true;
-        }
-        let process = sched_getaffinity(getpid()).ok();
-        let freed = if process == self.process { self.allowed } else { process };
-        let freed = freed.filter(|cpus| sched_setaffinity(THIS, cpus).is_ok());
-        self.allow(freed);
-        true
-    }
-
-    /// Sets the CPUs on which the thread may run.
-    fn allow(&mut self, cpus: Option<CpuSet>) {
-        self.allowed = cpus.filter(|cpus| {
-            (0..CpuSet::count()).filter(|cpu| cpus.is_set(*cpu) == Ok(true)).count() > 1
-        });
-    }
-
-    /// Frames in the backlog of a CPU. `None` if the kernel does not report it (before Linux 5.10).
-    fn backlog(&mut self, cpu: usize) -> Option<u32> {
-        let file = self.backlogs.as_mut()?;
-        self.said.clear();
-        file.rewind().ok()?;
-        file.read_to_string(&mut self.said).ok()?;
-        backlog(&self.said, cpu)
-    }
-}
-
-/// Parses `/proc/net/softnet_stat`. Each line is one CPU, with the backlog as 12th and the CPU
-/// number as 13th word (`softnet_seq_show()`, `net/core/net-procfs.c`).
-fn backlog(said: &str, cpu: usize) -> Option<u32> {
-    let words = said.lines().map(|line| line.split_ascii_whitespace().skip(11));
-    words.into_iter().find_map(|mut words| {
-        let frames = u32::from_str_radix(words.next()?, 16).ok()?;
-        (usize::from_str_radix(words.next()?, 16).ok()? == cpu).then_some(frames)
-    })
-}
-
-fn only(cpu: usize) -> CpuSet {
+/// Keeps the calling thread on this CPU.
+///
+/// # Errors
+/// As sched_setaffinity(2).
+pub fn stay_on(cpu: usize) -> io::Result<()> {
     let mut cpus = CpuSet::new();
-    // CPU numbers never exceed the size of a set.
-    let _ = cpus.set(cpu);
-    cpus
+    cpus.set(cpu)?;
+    Ok(sched_setaffinity(THIS, &cpus)?)
+}
+
+fn members(set: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu) == Ok(true)).collect()
+}
+
+/// A CPU for each of the workers.
+fn spread(
+    workers: usize,
+    allowed: &[usize],
+    in_use: &BTreeMap<usize, usize>,
+    namespace: u64,
+) -> Vec<usize> {
+    // 2^64 divided by the golden ratio distributes consecutive numbers.
+    let first = namespace.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let first = first as usize % allowed.len().max(1);
+    let (before, from) = allowed.split_at_checked(first).unwrap_or((&[], allowed));
+    let mut order: Vec<usize> = from.iter().chain(before).copied().collect();
+    order.sort_by_key(|cpu| in_use.get(cpu).copied().unwrap_or(0));
+    order.into_iter().cycle().take(workers).collect()
+}
+
+/// How many workers of vtepd processes each CPU has, as far as this process can see.
+fn in_use(proc: &Path) -> BTreeMap<usize, usize> {
+    let mut workers = BTreeMap::new();
+    let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    let is = |folder: &Path, name: &str| {
+        fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.starts_with(name))
+    };
+    let processes = folders(proc).map(|entry| entry.path()).filter(|path| is(path, "vtepd"));
+    let threads = processes.flat_map(|process| folders(&process.join("task")));
+    for thread in threads.map(|entry| entry.path()).filter(|path| is(path, "worker")) {
+        let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        // A thread that may use several CPUs has none of its own.
+        if let Some(cpu) = cpus.and_then(|cpus| cpus.trim().parse().ok()) {
+            *workers.entry(cpu).or_default() += 1;
+        }
+    }
+    workers
 }
 
 #[cfg(test)]
@@ -153,82 +110,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_backlog_of_a_cpu_is_the_twelfth_word_of_its_line() {
-        let line = |backlog: &str, cpu: &str| {
-            let rest = "00000000 ".repeat(9);
-            format!("01fb8b94 00000002 {rest}{backlog} {cpu} 00000000 00000000\n")
-        };
-        let said = line("0000001f", "00000000") + &line("00000000", "0000000a");
-        assert_eq!([0, 10, 1].map(|cpu| backlog(&said, cpu)), [Some(31), Some(0), None]);
-        assert_eq!(backlog("01fb8b94 00000002 00000003\n", 0), None, "an old kernel does not say");
-        let said = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
-        assert!(backlog(&said, 0).is_some(), "{said}");
+    fn workers_get_the_cpus_with_the_fewest_workers() {
+        let nobody = BTreeMap::new();
+        let allowed = [2, 3, 5];
+        for namespace in 0..20 {
+            let mut cpus = spread(3, &allowed, &nobody, namespace);
+            assert_eq!(cpus, spread(3, &allowed, &nobody, namespace));
+            cpus.sort_unstable();
+            assert_eq!(cpus, allowed, "each has a CPU of its own");
+            assert_eq!(spread(4, &allowed, &nobody, namespace).len(), 4);
+            let busy = BTreeMap::from([(2, 1), (5, 2), (7, 0)]);
+            assert_eq!(spread(4, &allowed, &busy, namespace), [3, 2, 5, 3]);
+        }
+        let first = |namespace| spread(1, &allowed, &nobody, namespace)[0];
+        let firsts: std::collections::BTreeSet<usize> = (0..20).map(first).collect();
+        assert_eq!(firsts.len(), 3, "namespaces differ");
+        assert_eq!(spread(2, &[], &nobody, 0), [0; 0]);
     }
 
     #[test]
-    fn a_thread_is_held_for_a_while_and_let_go_to_where_it_may_be() {
-        let before = sched_getaffinity(THIS).unwrap();
-        let mut affinity = Affinity::of_this_thread();
-        if affinity.allowed.is_none() {
-            println!("SKIPPED a_thread_is_held_for_a_while…: there is one CPU");
-            return;
-        }
-        let mut now = Instant::now();
-        assert!(!affinity.let_go(now), "it is not held");
-        affinity.hold();
-        let cpu = affinity.held.unwrap();
-        assert_eq!(sched_getaffinity(THIS).unwrap(), only(cpu));
-        assert!(!affinity.let_go(now + HELD / 2));
-        affinity.hold();
-        assert_eq!(affinity.held, Some(cpu), "once");
-        // Other processes of this machine may have frames in the backlog.
-        let mut let_go = |affinity: &mut Affinity| {
-            (0..1000).any(|_| {
-                now += HELD;
-                affinity.let_go(now)
-            })
+    fn workers_of_other_processes_are_counted() {
+        let proc = std::env::temp_dir().join(format!("vtepd-cpus-{}", std::process::id()));
+        let thread = |path: &str, process: &str, name: &str, cpus: &str| {
+            let task = proc.join(path);
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("../../comm"), process).unwrap();
+            fs::write(task.join("comm"), name).unwrap();
+            fs::write(task.join("status"), format!("Name:\tx\nCpus_allowed_list:\t{cpus}\n"))
+                .unwrap();
         };
-        assert!(let_go(&mut affinity));
-        assert_eq!(sched_getaffinity(THIS).unwrap(), before);
+        thread("10/task/10", "vtepd\n", "vtepd\n", "1");
+        thread("10/task/11", "vtepd\n", "worker\n", "1");
+        thread("10/task/12", "vtepd\n", "worker1\n", "3");
+        thread("20/task/21", "vtepd\n", "worker\n", "3");
+        thread("30/task/31", "vtepd\n", "worker\n", "0-3");
+        thread("40/task/41", "other\n", "worker\n", "0");
+        let found = in_use(&proc);
+        fs::remove_dir_all(&proc).unwrap();
+        assert_eq!(found, BTreeMap::from([(1, 1), (3, 2)]));
+    }
 
-        // Another process moves this thread meanwhile.
-        affinity.hold();
-        let others: Vec<usize> =
-            (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
-        let other = *others.iter().find(|cpu| affinity.held != Some(**cpu)).unwrap();
-        sched_setaffinity(THIS, &only(other)).unwrap();
-        assert!(let_go(&mut affinity));
-        assert_eq!(sched_getaffinity(THIS).unwrap(), only(other));
-        affinity.hold();
-        assert_eq!(affinity.held, None, "there is no choice any more");
-        // It allows all CPUs again.
+    #[test]
+    fn a_thread_stays_on_a_cpu_that_it_may_use() {
+        let before = sched_getaffinity(THIS).unwrap();
+        let chosen = choose(1, &[]).unwrap();
+        assert_eq!(choose(1, &chosen).unwrap(), chosen);
+        assert!(choose(1, &[CpuSet::count() + 1]).unwrap_err().to_string().starts_with("CPU "));
+        stay_on(chosen[0]).unwrap();
+        assert_eq!(members(&sched_getaffinity(THIS).unwrap()), chosen);
         sched_setaffinity(THIS, &before).unwrap();
-        assert!(!let_go(&mut affinity));
-        affinity.hold();
-        assert!(affinity.held.is_some());
-
-        // It allows two CPUs.
-        if let [one, two, _, ..] = others.as_slice() {
-            let mut both = only(*one);
-            both.set(*two).unwrap();
-            sched_setaffinity(THIS, &both).unwrap();
-            for _ in 0..3 {
-                assert!(let_go(&mut affinity));
-                assert_eq!(sched_getaffinity(THIS).unwrap(), both);
-                affinity.hold();
-            }
-        }
-
-        // Another process restricts the whole process to the CPU on which this thread is held. The
-        // thread stays there.
-        let cpu = affinity.held.unwrap();
-        let main = sched_getaffinity(getpid()).unwrap();
-        sched_setaffinity(getpid(), &only(cpu)).unwrap();
-        let gone = let_go(&mut affinity);
-        affinity.hold();
-        let (held, own) = (affinity.held, sched_getaffinity(THIS).unwrap());
-        sched_setaffinity(getpid(), &main).unwrap();
-        sched_setaffinity(THIS, &before).unwrap();
-        assert!(gone && held.is_none() && own == only(cpu));
     }
 }

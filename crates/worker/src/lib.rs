@@ -3,7 +3,7 @@
 //!
 //! - [`worker`]: the thread, and the handle by which the daemon controls it
 //! - [`access_ports`]: access ports of standalone VNIs
-//! - [`scheduling`], [`affinity`]: scheduling policy and CPU affinity of a worker
+//! - [`scheduling`], [`affinity`]: scheduling policy and CPU of a worker
 //! - [`punt`]: punt pairs, through which BPF programs divert frames to workers
 //! - [`features`]: detection of kernel features
 
@@ -15,7 +15,6 @@ pub mod scheduling;
 pub mod worker;
 
 pub use access_ports::{Stations, WorkerPorts};
-pub use affinity::Affinity;
 pub use features::Features;
 pub use punt::{PuntError, PuntPair, PuntPairs, longest_frame, of_worker};
 pub use scheduling::Scheduling;

@@ -17,7 +17,7 @@ use ports::{AccessPort, PacketSocket, Poller};
 use tables::{Learned, OpenPort, Snapshot};
 
 use crate::access_ports::{Stations, WorkerPorts, deliver};
-use crate::affinity::Affinity;
+use crate::affinity;
 use crate::punt::of_worker;
 use crate::scheduling::Scheduling;
 
@@ -31,9 +31,6 @@ const FEW: usize = 64;
 const STUCK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often frames that wait for a next hop are checked, in addition to each new snapshot.
 const HOLD_INTERVAL: Duration = Duration::from_millis(100);
-/// Sleeping for this time yields the CPU: the scheduler chooses a CPU when the thread wakes
-/// (docs/adr/0009-worker-stays-on-its-cpu.md).
-const SHORTEST: Duration = Duration::from_nanos(1);
 /// How long frames may pass the bridge only because recent frames for the same host did. Then the
 /// worker pauses, so that they can use the bypass (docs/adr/0011-five-millisecond-pause.md).
 const RESTLESS: Duration = Duration::from_millis(100);
@@ -60,6 +57,8 @@ pub struct Sockets {
     pub hosts: PacketSocket,
     /// Shows the steering programs that this worker is alive.
     pub patience: Watchdog,
+    /// The CPU on which the worker stays. `None` if the kernel does not tell which there are.
+    pub cpu: Option<usize>,
     /// The configured options.
     pub options: WorkerOptions,
 }
@@ -333,6 +332,13 @@ impl Pending {
 impl Engine {
     fn run(&mut self) -> io::Result<()> {
         let busy_poll = self.sockets.options.busy_poll;
+        if let Some(cpu) = self.sockets.cpu
+            && let Err(error) = affinity::stay_on(cpu)
+        {
+            tracing::warn!(
+                "the worker does not stay on CPU {cpu}, so its frames may overtake each other when it moves: {error}"
+            );
+        }
         if self.sockets.options.realtime && !busy_poll {
             match Scheduling::prompt() {
                 Ok(scheduling) => self.scheduling = scheduling,
@@ -343,8 +349,6 @@ impl Engine {
             }
         }
         let mut poller = Poller::default();
-        let mut affinity = Affinity::of_this_thread();
-        affinity.hold();
         let (mut quiet_since, mut told_to_stop) = (None, None);
         let (mut counted, mut uncounted) = (Instant::now(), 0);
         loop {
@@ -372,10 +376,6 @@ impl Engine {
             if moved > 0 {
                 quiet_since = None;
                 self.scheduling.work(now, moved);
-                if affinity.let_go(now) {
-                    std::thread::sleep(SHORTEST);
-                    affinity.hold();
-                }
                 continue;
             }
             self.scheduling.rest(now);
@@ -392,11 +392,7 @@ impl Engine {
                 }
                 (false, false) => None,
             };
-            if affinity.let_go(now) && busy_poll {
-                std::thread::sleep(SHORTEST);
-            }
             self.sleep(&mut poller, timeout)?;
-            affinity.hold();
         }
     }
 

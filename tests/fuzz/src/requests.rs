@@ -47,6 +47,7 @@ static DAEMON: LazyLock<Daemon> = LazyLock::new(|| {
     let takeover = Takeover::prepare(
         steering,
         options,
+        &[],
         access,
         &sender,
         || {},

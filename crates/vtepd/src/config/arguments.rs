@@ -80,6 +80,9 @@ pub struct Arguments {
     /// [default: 1]
     #[arg(long, value_name = "NUMBER")]
     pub workers: Option<usize>,
+    /// The CPU of each worker, as a comma-separated list [default: chosen at the start]
+    #[arg(long, value_name = "CPU,...", value_delimiter = ',')]
+    pub cpus: Vec<usize>,
     /// How BPF programs are attached [default: auto]
     #[arg(long, value_enum)]
     pub hook: Option<HookChoice>,

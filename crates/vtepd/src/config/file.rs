@@ -80,6 +80,9 @@ pub(super) struct TakeoverSection {
     pub(super) busy_poll: bool,
     /// Threads that forward, 1 to 8. Takes effect at the next start. Default: 1.
     pub(super) workers: Option<usize>,
+    /// The CPU of each worker, on which it stays. Takes effect at the next start. Default: chosen
+    /// at the start among the CPUs with the fewest workers of other vtepd processes.
+    pub(super) cpus: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
