@@ -21,7 +21,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
     ("tables", &["wire", "path"]),
     ("frame", &["wire"]),
     ("pipeline", &["wire", "path", "frame", "tables"]),
-    ("ports", &["wire", "frame", "pipeline", "netlink"]),
+    ("ports", &["wire", "frame", "netlink"]),
     ("bpf", &["wire", "path", "tables", "netlink"]),
     ("worker", &["wire", "frame", "tables", "pipeline", "ports", "bpf", "netlink"]),
     ("netlink", &["wire"]),
@@ -49,7 +49,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         ],
     ),
     ("vtepctl", &["wire", "api", "manual", "testbed"]),
-    ("lab", &["wire", "path", "pipeline"]),
+    ("lab", &["wire", "path", "frame", "pipeline"]),
     ("testbed", &["wire", "frame", "pipeline", "ports", "lab"]),
     ("manual", &[]),
 ];

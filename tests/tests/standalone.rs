@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
-use pipeline::{Batch, Destination, Offload, Payload, TxFrame};
+use pipeline::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
 use ports::{AccessPort, TapTerms};
 use serde_json::Value;
 use vtepd_tests::capture::Captured;
@@ -310,7 +310,9 @@ fn a_virtual_machines_tap_is_an_interface_like_any_other() {
     let say = |machine: &mut AccessPort, frame: Vec<u8>| {
         let body = Payload::Owned(frame.into());
         let transmit = TxFrame::new(Destination::Port(0), 0, body, Offload::default());
-        machine.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+        let mut out = TxBatch::of([transmit]);
+        machine.transmit(&Batch::none(), &mut out, 0..1);
+        out.outcome().unwrap();
     };
     say(&mut machine, experiments(pair, 1).remove(0));
     at_far.wait(1);

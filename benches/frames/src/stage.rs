@@ -4,9 +4,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use frame::Queue;
 use path::{Entropy, Policy, Settings};
-use pipeline::aggregate::Aggregator;
-use pipeline::{Batch, Checksum, Counters, Pipeline, TxBatch, TxFrame};
+use pipeline::{Batch, Checksum, Counters, Grouper, Grouping, Pipeline, TxBatch, TxFrame};
 
 use tables::SnapshotBuilder;
 
@@ -120,25 +120,26 @@ impl Stage {
             for batch in &frames {
                 pipeline.encapsulate(batch, &snapshot, now, &mut out);
             }
-            let mut sent: Vec<Vec<TxFrame>> =
-                out.chunks(crate::leaf::BATCH).map(<[_]>::to_vec).collect();
+            let batch = |frames: &[TxFrame]| TxBatch::of(frames.iter().cloned());
+            let mut sent: Vec<TxBatch> = out.chunks(crate::leaf::BATCH).map(batch).collect();
             if self == Self::Aggregate {
                 // As with `udpcsum`, the default. Frames without an outer checksum are not grouped.
                 let checksum = Checksum::Partial { start: 34, offset: 6 };
-                sent.iter_mut().flatten().for_each(|frame| frame.offload.checksum = checksum);
-                let (mut aggregator, none) = (Aggregator::default(), Batch::none());
+                let frames = sent.iter_mut().flat_map(|batch| batch.iter_mut());
+                frames.for_each(|frame| frame.offload.checksum = checksum);
+                let (mut grouper, none) = (Grouper::default(), Batch::none());
                 return Ok(Box::new(move |number| {
-                    let Some(frames) = sent.get_mut(number % batches) else { return };
-                    for train in aggregator.assemble(&none, black_box(frames), true, false) {
-                        black_box(
-                            frames.get_mut(train.first()).map(|first| train.couple(first, &none)),
-                        );
-                    }
+                    let Some(out) = sent.get_mut(number % batches) else { return };
+                    out.groups_mut().clear();
+                    grouper.finish(&none, black_box(out), &[Queue::Uplinks], Grouping::ALL);
+                    black_box(out);
                 }));
             }
+            let groups = sent.iter_mut().flat_map(|batch| &mut batch.groups_mut().list);
+            groups.for_each(|group| group.outcome = Ok(()));
             return Ok(Box::new(move |number| {
-                for transmit in sent.get(number % batches).into_iter().flatten() {
-                    pipeline.account(black_box(transmit), Ok(()));
+                if let Some(out) = sent.get(number % batches) {
+                    pipeline.account(black_box(out));
                 }
             }));
         }

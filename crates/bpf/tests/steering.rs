@@ -16,11 +16,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, PuntSide, Steering, Wakeups};
-use frame::Batch;
+use frame::{Batch, Queue, TxBatch};
 use lab::netns::{Namespace, veth};
 use netlink::Direction;
 use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pipeline::{Grouper, Grouping};
 use ports::{PacketSocket, RingSize};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink};
 use wire::Vni;
@@ -123,7 +124,9 @@ fn send(namespace: &Namespace, interface: &str, frame: &[u8]) {
     let to = frame::Destination::Bridge;
     let body = frame::Payload::Owned(frame.into());
     let transmit = frame::TxFrame::new(to, 0, body, frame::Offload::default());
-    socket.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+    let mut out = TxBatch::of([transmit]);
+    socket.transmit(&Batch::none(), &mut out, 0..1);
+    out.outcome().unwrap();
 }
 
 /// The number of matching frames that arrive within the time.
@@ -208,11 +211,10 @@ fn bundles_arrive_as_frames(
     if !Features::probe().unwrap().udp_super_frames {
         return;
     }
-    bridge.set_bundles(true);
     let port = frame::Destination::BundledHost(ifindex(leaf, "hp1"));
     let mut send = |to, slot, frames: &[Vec<u8>]| {
         let mut batch = Batch::new(frames.len());
-        let mut out = Vec::new();
+        let mut out = TxBatch::new();
         for (data, index) in frames.iter().zip(0u32..) {
             batch.push(frame::Frame { data, vlan: None, offload: frame::Offload::default() });
             // As decapsulation writes them: with a tag for the bridge, and as received for a host
@@ -225,9 +227,11 @@ fn bundles_arrive_as_frames(
             assert!(!bridged || transmit.extend_head(&tagged));
             out.push(transmit);
         }
-        let mut taken = 0;
-        bridge.transmit(&batch, &mut out, |_, outcome| taken += usize::from(outcome.is_ok()));
-        assert_eq!(taken, frames.len());
+        Grouper::default().finish(&batch, &mut out, &[Queue::Bridge], Grouping::ALL);
+        bridge.transmit_queue(&batch, &mut out, Queue::Bridge);
+        out.outcome().unwrap();
+        let taken: u32 = out.groups().list.iter().map(|group| group.frames).sum();
+        assert_eq!(taken as usize, frames.len());
     };
     let mut arrives = |frames: &[Vec<u8>]| {
         let (start, mut seen) = (Instant::now(), Vec::new());
@@ -266,7 +270,6 @@ fn bundles_arrive_as_frames(
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(counts(steering), (16, 5, before.2 + 3));
-    bridge.set_bundles(false);
 }
 
 fn redirects_what_is_taken(hook: Hook) {
@@ -320,7 +323,9 @@ fn redirects_what_is_taken(hook: Hook) {
     let body = frame::Payload::Owned(inner.clone().into());
     let to = frame::Destination::Bridge;
     let transmit = frame::TxFrame::new(to, 9, body, frame::Offload::default());
-    bridge.transmit(&Batch::new(1), &mut [transmit], |_, outcome| outcome.unwrap());
+    let mut out = TxBatch::of([transmit]);
+    bridge.transmit(&Batch::none(), &mut out, 0..1);
+    out.outcome().unwrap();
     assert_eq!(
         receive(&mut eth0, SOON, |frame| marker(frame) && frame.data.len() == inner.len() - 4),
         1

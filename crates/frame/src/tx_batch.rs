@@ -1,8 +1,11 @@
-//! A batch of frames to be sent, which reuses its memory.
+//! A batch of frames to be sent, and the groups in which they leave. It reuses its memory.
 
 use core::ops::{Deref, DerefMut};
 
+use crate::batch::Batch;
+use crate::drop_reason::DropReason;
 use crate::frame::Offload;
+use crate::group::{GroupKind, Groups, GsoGroup, Queue};
 use crate::tx_frame::{Destination, Payload, TxFrame};
 
 /// Number of frames after which a batch is sent before the rest of its source batch is processed.
@@ -20,19 +23,31 @@ pub struct TxBatch {
     length: usize,
     /// Whether any frame may own its bytes.
     owning: bool,
+    /// What leaves together. Empty before the batch is finished.
+    groups: Groups,
 }
 
 impl TxBatch {
     /// An empty batch.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { frames: Vec::new(), length: 0, owning: false }
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A finished batch of frames that leave one by one.
+    #[must_use]
+    pub fn of(frames: impl IntoIterator<Item = TxFrame>) -> Self {
+        let mut batch = Self::new();
+        frames.into_iter().for_each(|frame| batch.push(frame));
+        Queue::ALL.into_iter().for_each(|queue| batch.separate(queue));
+        batch
     }
 
     /// Removes all frames.
     #[inline]
     pub fn clear(&mut self) {
         self.length = 0;
+        self.groups.clear();
         if std::mem::take(&mut self.owning) {
             // Frees the bytes that the frames own.
             self.frames.clear();
@@ -40,6 +55,101 @@ impl TxBatch {
         if self.frames.capacity() > 2 * PART {
             self.shrink();
         }
+    }
+
+    /// Makes each frame of a queue a group of its own.
+    pub fn separate(&mut self, queue: Queue) {
+        let start = self.groups.list.len();
+        let frames = self.frames.get(..self.length).unwrap_or_default();
+        let ours = frames.iter().zip(0u32..).filter(|(frame, _)| frame.to.queue() == queue);
+        self.groups.list.extend(ours.map(|(frame, index)| GsoGroup::single(frame, index)));
+        self.groups.set_queue(queue, start);
+    }
+
+    /// The groups in which the frames leave.
+    #[inline]
+    #[must_use]
+    pub const fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// The groups, for ports to write their outcomes.
+    #[inline]
+    pub const fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
+    }
+
+    /// The frames and their groups, for grouping.
+    #[inline]
+    pub fn split_mut(&mut self) -> (&mut [TxFrame], &mut Groups) {
+        (self.frames.get_mut(..self.length).unwrap_or_default(), &mut self.groups)
+    }
+
+    /// The first error among the outcomes of all groups, for senders without a pipeline.
+    ///
+    /// # Errors
+    /// Why a group was not sent.
+    pub fn outcome(&self) -> Result<(), DropReason> {
+        self.groups.list.iter().try_for_each(|group| group.outcome)
+    }
+
+    /// The frames of a group, in order.
+    #[inline]
+    pub fn members<'a>(&'a self, group: &GsoGroup) -> impl Iterator<Item = &'a TxFrame> + use<'a> {
+        self.groups.members(group).filter_map(|index| self.frames.get(index))
+    }
+
+    /// The frame whose headers describe the group.
+    #[inline]
+    #[must_use]
+    pub fn first(&self, group: &GsoGroup) -> Option<&TxFrame> {
+        self.frames.get(group.first as usize)
+    }
+
+    /// Whether an error of the kernel can mean that a part of the group has arrived. The kernel
+    /// splits bundles on the punt pair and TCP super-frames at the uplink, and reports the loss of
+    /// a single segment.
+    #[must_use]
+    pub fn may_arrive_in_part(&self, group: &GsoGroup) -> bool {
+        (matches!(group.kind, GroupKind::Bundle) && group.frames > 1)
+            || self.first(group).is_some_and(TxFrame::is_tunnelled_super_frame)
+    }
+
+    /// Calls `piece` with each run of bytes of a group, in order: at most one for its wrapper and
+    /// three for each frame. `batch` must be the batch that the frames were made from.
+    #[inline]
+    pub fn for_each_piece<'a>(
+        &'a self,
+        group: &GsoGroup,
+        batch: &Batch<'a>,
+        mut piece: impl FnMut(&'a [u8]),
+    ) {
+        let mut members = self.members(group);
+        if let Some(index) = group.wrapper {
+            piece(self.groups.wrappers.get(index as usize).map_or(&[], |wrapper| wrapper));
+            members
+                .flat_map(|frame| frame.untagged(batch))
+                .filter(|part| !part.is_empty())
+                .for_each(piece);
+            return;
+        }
+        if let Some(first) = members.next() {
+            piece(first.head());
+            piece(first.body(batch));
+        }
+        let (head, body) = group.skipped();
+        for frame in members {
+            piece(frame.head().get(head..).unwrap_or_default());
+            piece(frame.body(batch).get(body..).unwrap_or_default());
+        }
+    }
+
+    /// The bytes of a group in one vector, for tests and replay.
+    #[must_use]
+    pub fn to_vec(&self, group: &GsoGroup, batch: &Batch<'_>) -> Vec<u8> {
+        let mut whole = Vec::new();
+        self.for_each_piece(group, batch, |piece| whole.extend_from_slice(piece));
+        whole
     }
 
     /// Whether the batch should be sent before more frames are added.

@@ -4,7 +4,8 @@ use core::ops::Range;
 use std::net::Ipv4Addr;
 
 use crate::batch::Batch;
-use crate::frame::Offload;
+use crate::frame::{ETHERNET, MACS, Offload};
+use crate::group::Queue;
 
 /// The egress of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +33,21 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Whether the frame leaves through the interface that the socket is bound to. Frames for an
-    /// uplink or a host port name their interface instead.
+    /// The queue by which the frame leaves.
     #[inline]
     #[must_use]
-    pub const fn is_bound(&self) -> bool {
-        matches!(self, Self::Bridge | Self::BundledHost(_) | Self::Port(_))
+    pub const fn queue(&self) -> Queue {
+        match self {
+            Self::Uplink { .. } => Queue::Uplinks,
+            Self::Host(_) => Queue::Hosts,
+            Self::Bridge | Self::BundledHost(_) => Queue::Bridge,
+            Self::Port(_) => Queue::Ports,
+        }
     }
 }
+
+/// Length of the 802.1ad tag that numbers the VNI of a frame for [`Destination::Bridge`], in bytes.
+pub const PUNT_TAG: usize = 4;
 
 /// Capacity of a head in bytes: the outer headers and the inner headers of one segment.
 pub const HEAD_CAPACITY: usize = 256;
@@ -186,6 +194,33 @@ impl TxFrame {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The frame without the tag that one for [`Destination::Bridge`] has, in up to three pieces.
+    #[must_use]
+    pub fn untagged<'a>(&'a self, batch: &Batch<'a>) -> [&'a [u8]; 3] {
+        let (head, body) = (self.head(), self.body(batch));
+        if self.to != Destination::Bridge {
+            return [head, body, &[]];
+        }
+        // The Ethernet header of an unmodified frame still precedes the body in the received frame.
+        if let Payload::Received { frame, range } = &self.body
+            && head.len() == ETHERNET + PUNT_TAG
+            && let Some(received) = batch.frame(*frame as usize)
+            && let Some(start) = (range.start as usize).checked_sub(ETHERNET)
+            && let Some(whole) = received.data.get(start..range.end as usize)
+        {
+            return [whole, &[], &[]];
+        }
+        let addresses = head.get(..MACS).unwrap_or_default();
+        [addresses, head.get(MACS + PUNT_TAG..).unwrap_or_default(), body]
+    }
+
+    /// Whether this is a TCP super-frame that leaves over an uplink without being split.
+    #[inline]
+    #[must_use]
+    pub const fn is_tunnelled_super_frame(&self) -> bool {
+        matches!(self.to, Destination::Uplink { .. }) && self.offload.gso.is_some()
     }
 
     /// Head and body in one vector, for tests, replay and frames that are held.

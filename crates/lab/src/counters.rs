@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use pipeline::aggregate::GsoGroup;
+use frame::SHARED_HEADERS;
 use serde::{Deserialize, Serialize};
 
 use crate::netns::{Namespace, NetnsError};
@@ -53,7 +53,7 @@ impl Counters {
 }
 
 const fn frames(bytes: u64, packets: u64, payload: u64) -> u64 {
-    bytes.saturating_sub(GsoGroup::SHARED as u64 * packets) / if payload == 0 { 1 } else { payload }
+    bytes.saturating_sub(SHARED_HEADERS as u64 * packets) / if payload == 0 { 1 } else { payload }
 }
 
 /// Reads the counters of all interfaces of a namespace, by name.

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use frame::{Batch, Checksum, Destination, DropReason, Frame, Offload, Payload, TxBatch, TxFrame};
+use frame::{
+    Batch, Checksum, Destination, DropReason, Frame, Offload, Payload, Queue, TxBatch, TxFrame,
+};
 use tables::{Snapshot, VniTable, VtepIndex};
 use wire::{MacAddr, Vni};
 
@@ -341,14 +343,27 @@ impl Pipeline {
     ) {
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
-            next = self.switch_part((batch, from), port, snapshot, now, out);
+            next = self.switch_some((batch, from), port, snapshot, now, out);
         }
     }
 
     /// Forwards frames of a batch from access port number `port`, until `out` holds at least
-    /// [`PART`](frame::PART) frames. Returns where to continue once these are sent, or `None` at
-    /// the end of the batch. VLAN tags must be in the frames' bytes.
+    /// [`PART`](frame::PART) frames, and finishes `out`. Returns where to continue once these are
+    /// sent, or `None` at the end of the batch. VLAN tags must be in the frames' bytes.
     pub fn switch_part(
+        &mut self,
+        (batch, from): (&Batch<'_>, Cursor),
+        port: u16,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut TxBatch,
+    ) -> Option<Cursor> {
+        let next = self.switch_some((batch, from), port, snapshot, now, out);
+        self.finish(batch, out, &[Queue::Ports, Queue::Uplinks]);
+        next
+    }
+
+    fn switch_some(
         &mut self,
         (batch, from): (&Batch<'_>, Cursor),
         port: u16,

@@ -8,14 +8,14 @@
 //! The destination address holds the interface index of the port or the slot of the VNI. The
 //! program can only remove bytes between an Ethernet and an IPv4 header, so inner frames are IPv4.
 
-use crate::aggregate::speak_for;
-use crate::decapsulate::TAG_LENGTH;
-use crate::outer::UDP_AT;
-use frame::{Batch, Destination, ETHERNET, MACS, Offload, Payload, TxFrame};
+use frame::{
+    Batch, Destination, ETHERNET, GroupKind, GsoGroup, MACS, Offload, PUNT_TAG, TxFrame, WRAPPER,
+};
 use wire::number::PROTOCOL_UDP;
 
-/// Length of a wrapper in bytes: Ethernet, IPv4 and UDP header.
-pub const WRAPPER: usize = UDP_AT + 8;
+use crate::grouping::patch_lengths;
+use crate::outer::UDP_AT;
+
 /// Source address in the wrapper of frames for the vxlan netdev of a slot. The steering program has
 /// the same constant.
 pub const WAY_BRIDGE: u32 = 1;
@@ -29,7 +29,7 @@ const HEADERS: [u8; WRAPPER - ETHERNET] = {
     headers
 };
 /// Length of the head of an unmodified frame for the bridge: its Ethernet header and the tag.
-const TAGGED: usize = ETHERNET + TAG_LENGTH;
+const TAGGED: usize = ETHERNET + PUNT_TAG;
 /// Shortest frame that may be in a bundle: Ethernet and IPv4 header.
 const SHORTEST: usize = UDP_AT;
 
@@ -42,7 +42,7 @@ pub(crate) fn ethernet(frame: &TxFrame, batch: &Batch<'_>) -> Option<[u8; ETHERN
         let mut header = [0; ETHERNET];
         let (addresses, kind) = header.split_first_chunk_mut::<MACS>()?;
         *addresses = *head.first_chunk()?;
-        kind.copy_from_slice(head.get(MACS + TAG_LENGTH..TAGGED)?);
+        kind.copy_from_slice(head.get(MACS + PUNT_TAG..TAGGED)?);
         return Some(header);
     }
     if head.is_empty() {
@@ -62,33 +62,32 @@ pub(crate) fn may_join(frame: &TxFrame, header: &[u8; ETHERNET]) -> bool {
 
 /// Length of the inner frame in bytes.
 pub(crate) fn length(frame: &TxFrame) -> usize {
-    frame.len() - if frame.to == Destination::Bridge { TAG_LENGTH } else { 0 }
+    frame.len() - if frame.to == Destination::Bridge { PUNT_TAG } else { 0 }
 }
 
-/// The inner frame, in up to three pieces without the tag.
-#[must_use]
-pub fn pieces<'a>(frame: &'a TxFrame, batch: &Batch<'a>) -> [&'a [u8]; 3] {
-    let (head, body) = (frame.head(), frame.body(batch));
-    if frame.to != Destination::Bridge {
-        return [head, body, &[]];
+/// Adds the wrapper of a group that needs one to `wrappers`. `first` is its first frame. Returns the
+/// wrapper's index.
+pub(crate) fn wrap(
+    group: &GsoGroup,
+    first: &TxFrame,
+    batch: &Batch<'_>,
+    wrappers: &mut Vec<[u8; WRAPPER]>,
+) -> Option<u32> {
+    let is_bundle = matches!(group.kind, GroupKind::Bundle)
+        && (group.frames > 1 || matches!(first.to, Destination::BundledHost(_)));
+    if !is_bundle {
+        return None;
     }
-    // The Ethernet header of an unmodified frame still precedes the body in the received frame.
-    if let Payload::Received { frame: index, range } = &frame.body
-        && head.len() == TAGGED
-        && let Some(received) = batch.frame(*index as usize)
-        && let Some(start) = (range.start as usize).checked_sub(ETHERNET)
-        && let Some(whole) = received.data.get(start..range.end as usize)
-    {
-        return [whole, &[], &[]];
-    }
-    let addresses = head.get(..MACS).unwrap_or_default();
-    [addresses, head.get(MACS + TAG_LENGTH..).unwrap_or_default(), body]
+    let index = wrappers.len() as u32;
+    wrappers.push([0; WRAPPER]);
+    write(wrappers.last_mut()?, first, batch, group.payload);
+    Some(index)
 }
 
 /// Writes the wrapper of a bundle that begins with `first`. `payload` is the length of all its
 /// inner frames in bytes.
-pub fn wrap(wrapper: &mut [u8; WRAPPER], first: &TxFrame, batch: &Batch<'_>, payload: u32) {
-    let (way, to) = match first.to {
+fn write(wrapper: &mut [u8; WRAPPER], first: &TxFrame, batch: &Batch<'_>, payload: u32) {
+    let (egress, to) = match first.to {
         Destination::BundledHost(ifindex) => (WAY_PORT, ifindex),
         _ => (WAY_BRIDGE, first.slot.into()),
     };
@@ -96,7 +95,7 @@ pub fn wrap(wrapper: &mut [u8; WRAPPER], first: &TxFrame, batch: &Batch<'_>, pay
     *header = ethernet(first, batch).unwrap_or_default();
     let Some(rest) = rest.first_chunk_mut() else { return };
     *rest = HEADERS;
-    rest[12..16].copy_from_slice(&way.to_be_bytes());
+    rest[12..16].copy_from_slice(&egress.to_be_bytes());
     rest[16..20].copy_from_slice(&to.to_be_bytes());
-    speak_for(rest, payload as u16);
+    patch_lengths(rest, payload as u16);
 }

@@ -5,12 +5,12 @@
 
 use std::net::Ipv4Addr;
 
-use frame::{Destination, ETHERNET, MACS, Offload, Payload, TxBatch};
+use frame::{Destination, ETHERNET, MACS, Offload, PUNT_TAG, Payload, TxBatch};
 use tables::{Snapshot, VniTable, VtepIndex};
 use wire::Vni;
 use wire::ecn::Egress;
 
-use crate::decapsulate::{Outer, TAG_LENGTH};
+use crate::decapsulate::Outer;
 use crate::encapsulate::TPID;
 use crate::host_delivery::HostDelivery;
 
@@ -139,7 +139,7 @@ impl DecapCache {
             return false;
         };
         transmit.vtep = Some((known.vtep.0, outer.source));
-        if let Some(head) = transmit.append_head::<{ ETHERNET + TAG_LENGTH }>() {
+        if let Some(head) = transmit.append_head::<{ ETHERNET + PUNT_TAG }>() {
             let ([a, b], [c, d]) = (TPID.to_be_bytes(), known.slot.to_be_bytes());
             if let Some((place, rest)) = head.split_first_chunk_mut() {
                 *place = *addresses;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use frame::{
     Batch, Checksum, Destination, DropReason, ETHERNET, Frame, Gso, GsoKind, MACS, Offload,
-    Payload, TxBatch,
+    PUNT_TAG, Payload, Queue, TxBatch,
 };
 use tables::{Snapshot, VniTable, VtepIndex};
 use wire::checksum::Sum;
@@ -28,8 +28,6 @@ use crate::explain_received::Arrival;
 use crate::outer::{Inner, OVERHEAD, UDP_AT, UDP_CHECKSUM};
 use crate::run::Output;
 
-/// Length of the 802.1ad tag that numbers the VNI on the bridge punt pair.
-pub const TAG_LENGTH: usize = 4;
 const VXLAN_AT: usize = UDP_AT + 8;
 
 /// Shortest inner frame in bytes that workers take: an Ethernet header, a tag and its EtherType.
@@ -55,8 +53,8 @@ struct Pieces {
 }
 
 impl Pipeline {
-    /// Decapsulates a whole batch from the underlay punt pair and appends the result to `out`. The
-    /// length of `out` is not bounded; see [`Self::decapsulate_part`].
+    /// Decapsulates a whole batch from the underlay punt pair and appends the result to `out`, which
+    /// is neither bounded nor finished; see [`Self::decapsulate_part`].
     pub fn decapsulate(
         &mut self,
         batch: &Batch<'_>,
@@ -64,16 +62,31 @@ impl Pipeline {
         now: Instant,
         out: &mut TxBatch,
     ) {
-        let mut next = self.decapsulate_part(batch, Cursor::default(), snapshot, now, out);
+        let mut next = self.decapsulate_some(batch, Cursor::default(), snapshot, now, out);
         while let Some(from) = next {
-            next = self.decapsulate_part(batch, from, snapshot, now, out);
+            next = self.decapsulate_some(batch, from, snapshot, now, out);
         }
     }
 
     /// Decapsulates frames of a batch from the underlay punt pair, until `out` holds at least
-    /// [`PART`](frame::PART) frames. Returns where to continue once these are sent, or `None` at
-    /// the end of the batch.
+    /// [`PART`](frame::PART) frames, and finishes `out`. Returns where to continue once these are
+    /// sent, or `None` at the end of the batch.
     pub fn decapsulate_part(
+        &mut self,
+        batch: &Batch<'_>,
+        from: Cursor,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut TxBatch,
+    ) -> Option<Cursor> {
+        let next = self.decapsulate_some(batch, from, snapshot, now, out);
+        let queues: &[Queue] =
+            if self.bridge.is_some() { &[Queue::Ports] } else { &[Queue::Hosts, Queue::Bridge] };
+        self.finish(batch, out, queues);
+        next
+    }
+
+    fn decapsulate_some(
         &mut self,
         batch: &Batch<'_>,
         from: Cursor,
@@ -310,7 +323,7 @@ fn inside<O: Output>(
         },
         _ => (ETHERNET, None),
     };
-    let tag = if to == Destination::Bridge { TAG_LENGTH } else { 0 };
+    let tag = if to == Destination::Bridge { PUNT_TAG } else { 0 };
     let (offload, checksum) = inner_offload(inner, dissection, offload, tag)?;
     if let Some(checksum) = &checksum {
         copied = copied.max(checksum.end());

@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::hint::black_box;
 use std::time::Instant;
 
-use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, Payload, TxBatch};
+use frame::{Batch, Checksum, DropReason, ETHERNET, Frame, MACS, Offload, Payload, Queue, TxBatch};
 use path::Flow;
 use tables::{Snapshot, Tunnel, VtepIndex};
 
@@ -24,8 +24,8 @@ pub use crate::outer::OVERHEAD;
 pub(crate) const TPID: u16 = wire::number::ETHERTYPE_SERVICE_VLAN;
 
 impl Pipeline {
-    /// Encapsulates a whole batch from the bridge punt pair and appends the result to `out`. The
-    /// length of `out` is not bounded; see [`Self::encapsulate_part`].
+    /// Encapsulates a whole batch from the bridge punt pair and appends the result to `out`, which
+    /// is neither bounded nor finished; see [`Self::encapsulate_part`].
     pub fn encapsulate(
         &mut self,
         batch: &Batch<'_>,
@@ -35,14 +35,27 @@ impl Pipeline {
     ) {
         let mut next = Some(Cursor::default());
         while let Some(from) = next {
-            next = self.encapsulate_part(batch, from, snapshot, now, out);
+            next = self.encapsulate_some(batch, from, snapshot, now, out);
         }
     }
 
     /// Encapsulates frames of a batch from the bridge punt pair, until `out` holds at least
-    /// [`PART`](frame::PART) frames. Returns where to continue once these are sent, or `None` at
-    /// the end of the batch.
+    /// [`PART`](frame::PART) frames, and finishes `out`. Returns where to continue once these are
+    /// sent, or `None` at the end of the batch.
     pub fn encapsulate_part(
+        &mut self,
+        batch: &Batch<'_>,
+        from: Cursor,
+        snapshot: &Snapshot,
+        now: Instant,
+        out: &mut TxBatch,
+    ) -> Option<Cursor> {
+        let next = self.encapsulate_some(batch, from, snapshot, now, out);
+        self.finish(batch, out, &[Queue::Uplinks]);
+        next
+    }
+
+    fn encapsulate_some(
         &mut self,
         batch: &Batch<'_>,
         from: Cursor,

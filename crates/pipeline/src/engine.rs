@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use frame::{Destination, DropReason, TxBatch, TxFrame};
+use frame::{Batch, Destination, DropReason, PUNT_TAG, Queue, TxBatch, TxFrame};
 use tables::{Learned, OpenPort, Snapshot};
 
 use crate::bridge::Bridge;
 use crate::counters::Counters;
 use crate::csum_offload::InnerHead;
 use crate::decap_cache::DecapCache;
-use crate::decapsulate::TAG_LENGTH;
 use crate::encap_cache::EncapCache;
+use crate::grouping::{Grouper, Grouping};
 use crate::host_delivery::HostDelivery;
 use crate::learn::Learner;
 use crate::outer::OVERHEAD;
@@ -35,6 +35,8 @@ pub struct Pipeline {
     pub(crate) bridge: Option<Box<Bridge>>,
     /// IPv4 identification of the last outer packet.
     pub(crate) identification: u16,
+    grouper: Grouper,
+    grouping: Grouping,
     /// Buffer for rewritten inner headers. Each frame reuses it.
     pub(crate) inner: InnerHead,
 }
@@ -54,6 +56,8 @@ impl Pipeline {
             tunnel_uplinks: Vec::new(),
             bridge: None,
             identification: 0,
+            grouper: Grouper::default(),
+            grouping: Grouping::default(),
             inner: InnerHead::default(),
         }
     }
@@ -71,6 +75,7 @@ impl Pipeline {
     }
 
     /// Sends the held frames whose next hop is resolved now, and drops those that waited too long.
+    /// Finishes `out`.
     /// Must be called after each new snapshot and before the next batch. Held frames then stay
     /// ahead of later frames.
     pub fn release(&mut self, snapshot: &Snapshot, now: Instant, out: &mut TxBatch) {
@@ -78,11 +83,19 @@ impl Pipeline {
         self.unresolved
             .release(snapshot, now, out, |reason, slot| counters.drop_frames(reason, slot, 1));
         self.update_held();
+        self.finish(&Batch::none(), out, &[Queue::Uplinks]);
     }
 
-    /// Allows bundles for frames to hosts ([`crate::bundle`]).
-    pub const fn bundle(&mut self) {
-        self.host_delivery.bundles = true;
+    /// Sets which frames are grouped for transmission.
+    pub const fn set_grouping(&mut self, grouping: Grouping) {
+        self.grouping = grouping;
+        self.host_delivery.bundles = grouping.bridge;
+    }
+
+    /// Divides the frames of these queues into groups. `batch` must be the batch that the frames
+    /// were made from.
+    pub(crate) fn finish(&mut self, batch: &Batch<'_>, out: &mut TxBatch, queues: &[Queue]) {
+        self.grouper.finish(batch, out, queues, self.grouping);
     }
 
     /// Sets the host ports to which frames may be sent without passing the bridge.
@@ -137,16 +150,31 @@ impl Pipeline {
         self.learner.reports()
     }
 
-    /// Counts `super_frames` sent UDP super-frames, which hold `frames` frames in total.
-    pub fn account_super_frames(&self, super_frames: u64, frames: u64) {
+    /// Accounts for a finished batch, by the outcome of each group.
+    pub fn account(&self, out: &TxBatch) {
+        let (mut super_frames, mut in_super_frames) = (0, 0);
+        for group in &out.groups().list {
+            let sent = group.outcome.is_ok();
+            if sent && group.is_super_frame() {
+                super_frames += 1;
+                in_super_frames += u64::from(group.frames);
+            }
+            for frame in out.members(group) {
+                if sent && frame.is_tunnelled_super_frame() {
+                    super_frames += 1;
+                    in_super_frames += u64::from(frame.segments);
+                }
+                self.account_frame(frame, group.outcome);
+            }
+        }
         if super_frames > 0 {
             self.counters.super_frames.add(super_frames);
-            self.counters.in_super_frames.add(frames);
+            self.counters.in_super_frames.add(in_super_frames);
         }
     }
 
     /// Accounts for a frame that a port accepted or rejected.
-    pub fn account(&self, transmit: &TxFrame, outcome: Result<(), DropReason>) {
+    pub fn account_frame(&self, transmit: &TxFrame, outcome: Result<(), DropReason>) {
         let (bytes, segments) = (transmit.len() as u64, u64::from(transmit.segments));
         if let Err(reason) = outcome {
             return self.account_dropped(transmit, reason);
@@ -182,7 +210,7 @@ impl Pipeline {
                 if matches!(transmit.to, Destination::Host(_) | Destination::BundledHost(_)) {
                     self.counters.past_bridge.add(segments);
                 }
-                let tag = if transmit.to == Destination::Bridge { TAG_LENGTH as u64 } else { 0 };
+                let tag = if transmit.to == Destination::Bridge { PUNT_TAG as u64 } else { 0 };
                 let inner = bytes.saturating_sub(tag);
                 self.counters
                     .vni(transmit.slot)

@@ -14,14 +14,13 @@
 //! - [`gso`], `csum_offload`, `crc32c`: segmentation and checksums that senders left to the device
 //! - [`unresolved`]: frames that wait for the MAC address of their next hop
 //! - [`learn`]: data-plane learning of source addresses
-//! - [`aggregate`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
+//! - [`grouping`], `tcp_gro`, [`bundle`]: frames of one flow that are sent as one super-frame
 //! - [`counters`]: accounting for every frame
 
 // The fixtures of `tests/common` name the crate.
 #[cfg(test)]
 extern crate self as pipeline;
 
-pub mod aggregate;
 pub mod bridge;
 pub mod bundle;
 pub mod counters;
@@ -30,6 +29,7 @@ pub mod encapsulate;
 pub mod engine;
 pub mod explain;
 pub mod explain_received;
+pub mod grouping;
 pub mod gso;
 pub mod learn;
 pub mod policies;
@@ -56,6 +56,7 @@ pub use frame::{
     Batch, Checksum, Destination, DropReason, FRAME_CAPACITY, Frame, Gso, GsoKind, Offload, PART,
     Payload, TxBatch, TxFrame, VlanTag,
 };
+pub use grouping::{Grouper, Grouping};
 pub use host_delivery::PAUSE;
 pub use policies::{Configured, Policies};
 pub use unresolved::Adjacency;

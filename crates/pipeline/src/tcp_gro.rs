@@ -6,7 +6,7 @@ use wire::Tcp;
 use wire::checksum::Sum;
 use wire::number::PROTOCOL_TCP;
 
-use crate::aggregate::mixed;
+use crate::grouping::mixed;
 use crate::gso::Layer;
 
 const IPV4: usize = 20;
@@ -140,7 +140,7 @@ impl Layout {
 
     /// Patches the first segment's headers for `payload` bytes of payload in total. `push` is the
     /// PSH flag of the last segment. Returns the offloads to request from the kernel.
-    pub(crate) fn speak_for(
+    pub(crate) fn patch(
         self,
         headers: &mut [u8],
         payload: u32,

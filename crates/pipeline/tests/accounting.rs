@@ -136,7 +136,7 @@ proptest! {
                     };
                     assert!(!transmit.head().is_empty() && transmit.segments > 0);
                     assert_eq!(transmit.to_vec(&worker.batch).len(), transmit.len(), "no byte is missing");
-                    worker.pipeline.account(transmit, outcome);
+                    worker.pipeline.account_frame(transmit, outcome);
                 }
                 worker.assert_balance(0);
             };
@@ -340,8 +340,8 @@ fn traffic_is_counted_where_it_belongs() {
     let mut worker = Worker::new();
     let frame = numbered(0);
     worker.encapsulate(&[frame.clone(), frame.clone()], &leaf.snapshot());
-    worker.pipeline.account(&worker.out[0], Ok(()));
-    worker.pipeline.account(&worker.out[1], Err(DropReason::TransmitBusy));
+    worker.pipeline.account_frame(&worker.out[0], Ok(()));
+    worker.pipeline.account_frame(&worker.out[1], Err(DropReason::TransmitBusy));
     let counters = worker.pipeline.counters();
     let (inner, outer) = (frame.data.len() as u64, (frame.data.len() + OUTER) as u64);
     let path = counters.path(3).unwrap();
@@ -363,7 +363,7 @@ fn frames_by_a_default_route_are_counted() {
         leaf.vteps[0].1.iter_mut().for_each(|hop| hop.by_default = by_default);
         worker
             .encapsulate(&[Owned::tagged(roce(1, 1)), Owned::tagged(roce(1, 2))], &leaf.snapshot());
-        worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
+        worker.out.iter().for_each(|sent| worker.pipeline.account_frame(sent, Ok(())));
         let counters = worker.pipeline.counters();
         let peer = counters.peer(0, LEAF_2).unwrap();
         assert_eq!((counters.by_default.get(), peer.by_default.get()), (2, 2));
@@ -381,8 +381,9 @@ fn each_peer_has_its_counters() {
     flooded[..6].fill(0xff);
     let bytes = flooded.len() as u64;
     let mut worker = Worker::new();
-    let account =
-        |worker: &Worker| worker.out.iter().for_each(|sent| worker.pipeline.account(sent, Ok(())));
+    let account = |worker: &Worker| {
+        worker.out.iter().for_each(|sent| worker.pipeline.account_frame(sent, Ok(())))
+    };
     let counted = |worker: &Worker, index, vtep| {
         let peer = worker.pipeline.counters().peer(index, vtep)?;
         let of = |traffic: &Traffic| (traffic.frames.get(), traffic.bytes.get());

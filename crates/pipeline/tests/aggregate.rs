@@ -9,8 +9,10 @@
     reason = "a test may panic"
 )]
 
-use pipeline::aggregate::{Aggregator, GsoGroup};
-use pipeline::{Batch, Checksum, Destination, GsoKind, Offload, Payload, TxFrame};
+use frame::{GsoGroup, Queue, SHARED_HEADERS};
+use pipeline::{
+    Batch, Checksum, Destination, Grouper, Grouping, GsoKind, Offload, Payload, TxBatch, TxFrame,
+};
 use proptest::prelude::*;
 use wire::checksum::{Sum, checksum};
 
@@ -42,26 +44,30 @@ fn frame((uplink, port, ttl): (u32, u16, u8), length: usize, mark: u8, partial: 
     transmit
 }
 
+/// The frames as a finished batch.
+fn finished(frames: &[TxFrame], grouping: Grouping) -> TxBatch {
+    let mut out = TxBatch::new();
+    frames.iter().for_each(|frame| out.push(frame.clone()));
+    Grouper::default().finish(&Batch::none(), &mut out, &[Queue::Uplinks], grouping);
+    out
+}
+
 /// The bytes that are handed to the kernel for a group.
-fn coupled(
-    aggregator: &Aggregator,
-    train: &GsoGroup,
-    frames: &mut [TxFrame],
-) -> (Vec<u8>, Offload) {
+fn joined(out: &TxBatch, group: &GsoGroup) -> (Vec<u8>, Offload) {
     let batch = Batch::new(1);
-    let offload = train.couple(&mut frames[train.first()], &batch);
     let mut whole = Vec::new();
-    for (place, index) in aggregator.members(train).enumerate() {
-        let bytes = frames[index].to_vec(&batch);
-        whole.extend_from_slice(&bytes[if place == 0 { 0 } else { GsoGroup::SHARED }..]);
+    for (place, frame) in out.members(group).enumerate() {
+        let bytes = frame.to_vec(&batch);
+        whole.extend_from_slice(&bytes[if place == 0 { 0 } else { SHARED_HEADERS }..]);
     }
-    (whole, offload)
+    assert_eq!(out.to_vec(group, &batch), whole, "what a port sends");
+    (whole, group.offload)
 }
 
 /// Splits a super-frame like `__udp_gso_segment()` and `inet_gso_segment()`. Lengths and checksums
 /// are not updated, because the comparison ignores them.
 fn cut(whole: &[u8], offload: Offload) -> Vec<Vec<u8>> {
-    let (head, payload) = whole.split_at(GsoGroup::SHARED);
+    let (head, payload) = whole.split_at(SHARED_HEADERS);
     let size = offload.gso.map_or(payload.len(), |gso| usize::from(gso.size));
     payload.chunks(size).map(|payload| [head, payload].concat()).collect()
 }
@@ -77,9 +83,8 @@ fn without_lengths(frame: &[u8]) -> Vec<u8> {
 }
 
 fn assembled(frames: &[TxFrame], together: bool) -> Vec<Vec<usize>> {
-    let mut aggregator = Aggregator::default();
-    let trains = aggregator.assemble(&Batch::none(), frames, together, false).to_vec();
-    trains.iter().map(|train| aggregator.members(train).collect()).collect()
+    let out = finished(frames, if together { Grouping::ALL } else { Grouping::default() });
+    out.groups().list.iter().map(|group| out.groups().members(group).collect()).collect()
 }
 
 #[test]
@@ -121,11 +126,10 @@ fn each_of_many_flows_that_take_turns_leaves_in_one() {
 }
 
 #[test]
-fn the_first_headers_speak_for_all() {
-    let mut frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, true)).collect();
-    let mut aggregator = Aggregator::default();
-    let train = aggregator.assemble(&Batch::none(), &frames, true, false)[0];
-    let (whole, offload) = coupled(&aggregator, &train, &mut frames);
+fn the_first_headers_describe_the_group() {
+    let frames: Vec<_> = (0..5).map(|mark| frame((3, 9, 64), 200, mark, true)).collect();
+    let out = finished(&frames, Grouping::ALL);
+    let (whole, offload) = joined(&out, &out.groups().list[0]);
     let gso = offload.gso.unwrap();
     assert_eq!((gso.kind, gso.size, whole.len()), (GsoKind::Udp, 208, 42 + 5 * 208));
     assert_eq!(offload.checksum, Checksum::Partial { start: 34, offset: 6 });
@@ -141,7 +145,7 @@ proptest! {
     fn what_is_cut_is_what_went_in(
         frames in prop::collection::vec((3u32..5, 1u16..4, 60usize..64, any::<bool>()), 0..200),
     ) {
-        let mut frames: Vec<_> = frames
+        let frames: Vec<_> = frames
             .into_iter()
             .zip(0u8..)
             .map(|((uplink, port, length, partial), mark)| frame((uplink, port, 64), length, mark, partial))
@@ -149,12 +153,11 @@ proptest! {
         let batch = Batch::new(1);
         let flow = |frame: &[u8]| (frame[34..36].to_vec(), frame.len());
         let before: Vec<_> = frames.iter().map(|frame| (frame.to, frame.to_vec(&batch))).collect();
-        let mut aggregator = Aggregator::default();
-        let trains = aggregator.assemble(&Batch::none(), &frames, true, false).to_vec();
+        let out = finished(&frames, Grouping::ALL);
         let mut after = Vec::new();
-        for train in &trains {
-            let to = frames[train.first()].to;
-            let (whole, offload) = coupled(&aggregator, train, &mut frames);
+        for group in &out.groups().list {
+            let to = frames[group.first as usize].to;
+            let (whole, offload) = joined(&out, group);
             after.extend(cut(&whole, offload).into_iter().map(|frame| (to, frame)));
         }
         prop_assert_eq!(after.len(), before.len());

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, SOURCE, Worker, bth, roce, tcp, udp4, udp6};
 use frames::counting::{Counting, allocations};
-use pipeline::aggregate::{Aggregator, GsoGroup};
 use pipeline::learn::REFRESHES;
-use pipeline::{Batch, GsoKind, TxFrame};
+use pipeline::{Batch, Cursor, Grouping, GsoKind, TxBatch};
 use tables::Learning;
 
 #[global_allocator]
@@ -54,12 +53,12 @@ fn q19_no_allocation_per_frame() {
             one.out.clear();
             one.pipeline.encapsulate(&one.batch, &here, now, &mut one.out);
             for transmit in &one.out {
-                one.pipeline.account(transmit, Ok(()));
+                one.pipeline.account_frame(transmit, Ok(()));
             }
             two.out.clear();
             two.pipeline.decapsulate(&incoming, &there, now, &mut two.out);
             for transmit in &two.out {
-                two.pipeline.account(transmit, Ok(()));
+                two.pipeline.account_frame(transmit, Ok(()));
             }
         });
         // One copy of the flooded frame is for leaf 3.
@@ -156,18 +155,11 @@ fn from_hosts() -> Vec<Owned> {
 }
 
 /// The frames of each group as the kernel receives them.
-fn coupled(aggregator: &Aggregator, out: &mut [TxFrame], batch: &Batch<'_>) -> Vec<Owned> {
-    let couple = |train: &GsoGroup| {
-        let offload = train.couple(&mut out[train.first()], batch);
-        let mut data = Vec::new();
-        for (place, index) in aggregator.members(train).enumerate() {
-            data.extend_from_slice(
-                &out[index].to_vec(batch)[if place == 0 { 0 } else { GsoGroup::SHARED }..],
-            );
-        }
-        Owned { data, vlan: None, offload }
-    };
-    aggregator.trains().iter().map(couple).collect()
+fn joined(out: &TxBatch, batch: &Batch<'_>) -> Vec<Owned> {
+    let groups = out.groups().list.iter();
+    groups
+        .map(|group| Owned { data: out.to_vec(group, batch), vlan: None, offload: group.offload })
+        .collect()
 }
 
 /// No allocation with many flows of all sizes, in both directions, with and without super-frames,
@@ -188,14 +180,17 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
         [1, 2].map(|generation| leaf(Leaf { hosts: hosts.clone(), ..Leaf::two() }, generation));
     let from_hosts = batches(&from_hosts());
     // What a peer receives: separate segments, and groups of one flow.
-    let (mut peer, mut aggregator, mut carried) =
-        (Worker::new(), Aggregator::default(), Vec::new());
+    let (mut peer, mut carried) = (Worker::new(), Vec::new());
     for batch in &from_hosts {
-        peer.out.clear();
-        peer.pipeline.encapsulate(batch, &here[0], Instant::now(), &mut peer.out);
-        for together in [false, true] {
-            aggregator.assemble(batch, &peer.out, together, false);
-            carried.extend(coupled(&aggregator, &mut peer.out.to_vec(), batch));
+        for grouping in [Grouping::default(), Grouping::ALL] {
+            peer.pipeline.set_grouping(grouping);
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                peer.out.clear();
+                let now = Instant::now();
+                next = peer.pipeline.encapsulate_part(batch, from, &here[0], now, &mut peer.out);
+                carried.extend(joined(&peer.out, batch));
+            }
         }
     }
     let carried = batches(&carried);
@@ -204,7 +199,8 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
         let (mut one, mut two) = (Worker::new(), Worker::new());
         if together {
             one.pipeline.tunnel_uplinks(&[3, 4]);
-            two.pipeline.bundle();
+            one.pipeline.set_grouping(Grouping::ALL);
+            two.pipeline.set_grouping(Grouping::ALL);
         }
         two.pipeline.open_ports(&[common::open_port(PORT)]);
         (one, two)
@@ -213,18 +209,26 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     for round in 0.. {
         let before = frames;
         let made = allocations(|| {
-            for ((one, two), together) in [(&mut together, true), (&mut alone, false)] {
+            for (one, two) in [&mut together, &mut alone] {
                 for batch in &from_hosts {
-                    one.out.clear();
-                    one.pipeline.encapsulate(batch, &here[round % 2], now, &mut one.out);
-                    frames += leave(one, &mut aggregator, batch, together, false);
+                    let mut next = Some(Cursor::default());
+                    while let Some(from) = next {
+                        one.out.clear();
+                        let snapshot = &here[round % 2];
+                        next =
+                            one.pipeline.encapsulate_part(batch, from, snapshot, now, &mut one.out);
+                        frames += leave(one);
+                    }
                     now += Duration::from_micros(10);
                 }
                 for batch in &carried {
-                    two.out.clear();
-                    two.pipeline.decapsulate(batch, &there[round % 2], now, &mut two.out);
-                    for bound in [false, true] {
-                        frames += leave(two, &mut aggregator, batch, together, bound);
+                    let mut next = Some(Cursor::default());
+                    while let Some(from) = next {
+                        two.out.clear();
+                        let snapshot = &there[round % 2];
+                        next =
+                            two.pipeline.decapsulate_part(batch, from, snapshot, now, &mut two.out);
+                        frames += leave(two);
                     }
                     two.pipeline.handed_in(now, now);
                     now += Duration::from_micros(10);
@@ -244,22 +248,12 @@ fn q19_no_allocation_with_many_flows_and_sizes() {
     }
 }
 
-/// Groups and accounts for frames like a socket that accepts all of them. Returns their number.
-fn leave(
-    worker: &mut Worker,
-    aggregator: &mut Aggregator,
-    batch: &Batch<'_>,
-    together: bool,
-    bound: bool,
-) -> u64 {
-    aggregator.assemble(batch, &worker.out, together, bound);
-    for train in aggregator.trains() {
-        train.couple(&mut worker.out[train.first()], batch);
-    }
-    let mut frames = 0;
-    for index in aggregator.trains().iter().flat_map(|train| aggregator.members(train)) {
-        worker.pipeline.account(&worker.out[index], Ok(()));
-        frames += u64::from(worker.out[index].segments);
-    }
-    frames
+/// Accounts for frames like sockets that accept all of them. Returns their number.
+fn leave(worker: &mut Worker) -> u64 {
+    let groups = worker.out.groups_mut();
+    groups.list.iter_mut().for_each(|group| group.outcome = Ok(()));
+    worker.pipeline.account(&worker.out);
+    let groups = worker.out.groups();
+    let frames = groups.list.iter().flat_map(|group| worker.out.members(group));
+    frames.map(|frame| u64::from(frame.segments)).sum()
 }

@@ -124,7 +124,7 @@ impl Switch {
                     panic!("there is no bridge of the kernel")
                 }
             }
-            self.worker.pipeline.account(transmit, Ok(()));
+            self.worker.pipeline.account_frame(transmit, Ok(()));
         }
         (ports, vteps)
     }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{HOST, Leaf, Owned, SLOT, Worker, carried, roce, tcp, udp4, udp6, untagged};
-use pipeline::aggregate::Aggregator;
-use pipeline::bundle::{self, WAY_BRIDGE, WAY_PORT, WRAPPER};
-use pipeline::{Checksum, Destination, GsoKind, Offload};
+use frame::{Queue, WRAPPER};
+use pipeline::bundle::{WAY_BRIDGE, WAY_PORT};
+use pipeline::{Checksum, Destination, Grouper, Grouping, GsoKind, Offload};
 use proptest::prelude::*;
 
 const PORT: u32 = 8;
@@ -21,7 +21,7 @@ type Message = (usize, Vec<(Destination, Vec<u8>)>);
 
 fn worker(open: bool) -> Worker {
     let mut worker = Worker::new();
-    worker.pipeline.bundle();
+    worker.pipeline.set_grouping(Grouping::ALL);
     let ports = [common::open_port(PORT)];
     worker.pipeline.open_ports(if open { &ports } else { &[] });
     worker
@@ -46,27 +46,27 @@ fn unwrapped(piece: &[u8]) -> (Destination, Vec<u8>) {
 
 /// The messages that the punt pair receives for the decapsulated frames.
 fn messages(worker: &mut Worker) -> Vec<Message> {
-    let mut aggregator = Aggregator::default();
-    aggregator.assemble(&worker.batch, &worker.out, true, true);
+    let out = &mut worker.out;
+    Grouper::default().finish(&worker.batch, out, &[Queue::Bridge], Grouping::ALL);
     let mut messages = Vec::new();
-    for train in aggregator.trains() {
-        let offload = train.couple(&mut worker.out[train.first()], &worker.batch);
-        let members: Vec<usize> = aggregator.members(train).collect();
-        let first = &worker.out[train.first()];
-        assert!(!train.is_super_frame());
-        if !train.is_bundle(first) {
+    for group in &out.groups().list {
+        let offload = group.offload;
+        let members: Vec<usize> = out.groups().members(group).collect();
+        let first = &out[group.first as usize];
+        assert!(!group.is_super_frame());
+        let Some(wrapper) = group.wrapper else {
             assert_eq!((members.len(), first.to), (1, Destination::Bridge));
             messages.push((1, vec![(Destination::Bridge, untagged(&first.to_vec(&worker.batch)))]));
             continue;
-        }
-        let mut wrapper = [0xaa; WRAPPER];
-        bundle::wrap(&mut wrapper, first, &worker.batch, train.payload());
+        };
+        let wrapper = out.groups().wrappers[wrapper as usize];
         let payload: Vec<u8> = members
             .iter()
-            .flat_map(|&member| bundle::pieces(&worker.out[member], &worker.batch).concat())
+            .flat_map(|&member| out[member].untagged(&worker.batch).concat())
             .collect();
-        assert_eq!(payload.len(), train.payload() as usize);
+        assert_eq!(payload.len(), group.payload as usize);
         let whole = [&wrapper[..], &payload].concat();
+        assert_eq!(out.to_vec(group, &worker.batch), whole, "what a port sends");
         let outer = wire::dissect(&whole).unwrap();
         assert_eq!(outer.transport.unwrap().offset, 34);
         let size = match offload.gso {
@@ -204,7 +204,7 @@ proptest! {
         worker.decapsulate(&frames, &leaf().snapshot());
         let stations = |frame: &[u8]| frame[..12].to_vec();
         let mut expected: BTreeMap<Vec<u8>, Vec<(Destination, Vec<u8>)>> = BTreeMap::new();
-        for sent in worker.out.iter().filter(|sent| sent.to.is_bound()) {
+        for sent in worker.out.iter().filter(|sent| sent.to.queue() == Queue::Bridge) {
             let bytes = sent.to_vec(&worker.batch);
             let bytes = if sent.to == Destination::Bridge { untagged(&bytes) } else { bytes };
             expected.entry(stations(&bytes)).or_default().push((sent.to, bytes));

@@ -49,7 +49,7 @@ fn in_parts(
         assert!(out.len() < PART + VTEPS as usize, "part {parts} has {} frames", out.len());
         assert!(next.is_none() || out.len() >= PART, "part {parts} has {} frames", out.len());
         for transmit in &out {
-            worker.pipeline.account(transmit, Ok(()));
+            worker.pipeline.account_frame(transmit, Ok(()));
             sent.push(transmit.to_vec(batch));
         }
         out.clear();

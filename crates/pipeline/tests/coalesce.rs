@@ -6,9 +6,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use pipeline::aggregate::Aggregator;
+use frame::Queue;
 use pipeline::gso::Segmenter;
-use pipeline::{Batch, Destination, Frame, GsoKind, Offload, Payload, TxFrame};
+use pipeline::{
+    Batch, Destination, Frame, Grouper, Grouping, GsoKind, Offload, Payload, TxBatch, TxFrame,
+};
 use proptest::prelude::*;
 
 const PORT: u32 = 8;
@@ -35,34 +37,30 @@ fn segment(ipv6: bool, stream: u16, sequence: u32, id: u16, flags: u8, payload: 
 /// from splitting it.
 fn together(frames: &[Vec<u8>]) -> Vec<(Vec<usize>, Vec<Vec<u8>>)> {
     let mut batch = Batch::new(frames.len());
-    let mut out = Vec::new();
+    let mut out = TxBatch::new();
     for (data, index) in frames.iter().zip(0..) {
         assert!(batch.push(Frame { data, vlan: None, offload: Offload::default() }));
         let body = Payload::Received { frame: index, range: 0..data.len() as u32 };
         out.push(TxFrame::new(Destination::Host(PORT), 1, body, Offload::default()));
     }
-    let mut aggregator = Aggregator::default();
-    aggregator.assemble(&batch, &out, true, false);
+    let lengths: usize = out.iter().map(TxFrame::len).sum();
+    Grouper::default().finish(&batch, &mut out, &[Queue::Hosts], Grouping::ALL);
+    assert_eq!(lengths, out.iter().map(TxFrame::len).sum::<usize>(), "what is accounted for stays");
     let mut handed = Vec::new();
-    for train in aggregator.trains() {
-        let lengths: usize = out.iter().map(TxFrame::len).sum();
-        let offload = train.couple(&mut out[train.first()], &batch);
-        assert_eq!(
-            lengths,
-            out.iter().map(TxFrame::len).sum::<usize>(),
-            "what is accounted for stays"
-        );
-        let members: Vec<usize> = aggregator.members(train).collect();
+    for group in &out.groups().list {
+        let offload = group.offload;
+        let members: Vec<usize> = out.groups().members(group).collect();
         let mut whole = out[members[0]].to_vec(&batch);
-        let (head, body) = train.spoken_for();
+        let (head, body) = group.skipped();
         for &behind in &members[1..] {
             whole.extend_from_slice(out[behind].head().get(head..).unwrap_or_default());
             whole.extend_from_slice(&out[behind].body(&batch)[body..]);
         }
+        assert_eq!(out.to_vec(group, &batch), whole, "what a port sends");
         let cut = match offload.gso {
             None => vec![whole],
             Some(gso) => {
-                assert!(!train.is_super_frame() && gso.kind != GsoKind::Udp && members.len() > 1);
+                assert!(!group.is_super_frame() && gso.kind != GsoKind::Udp && members.len() > 1);
                 let dissection = wire::dissect(&whole).unwrap();
                 let segmenter = Segmenter::new(&whole, &dissection, gso, offload.checksum).unwrap();
                 (0..segmenter.count()).map(|index| segmenter.frame(index).unwrap()).collect()

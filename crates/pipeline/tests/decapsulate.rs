@@ -269,7 +269,7 @@ fn kernel_super_frames_go_on_whole() {
         let gso = Some(Gso { kind, size: 1_448, ecn: false });
         assert_eq!(transmit.offload, Offload { checksum, gso });
         assert_eq!((sent.len(), transmit.segments), (1, 4));
-        worker.pipeline.account(transmit, Ok(()));
+        worker.pipeline.account_frame(transmit, Ok(()));
         let traffic = &worker.pipeline.counters().vni(SLOT).unwrap().decapsulated;
         assert_eq!((traffic.frames.get(), traffic.bytes.get()), (4, inner.len() as u64));
         worker.assert_balance(0);

@@ -71,10 +71,10 @@ fn a_host_gets_the_same_bytes_past_the_bridge() {
         assert!(destinations(&past).iter().all(|to| *to == Destination::Host(PORT)));
         assert!(destinations(&by).iter().all(|to| *to == Destination::Bridge));
         for sent in past.out.iter() {
-            past.pipeline.account(sent, Ok(()));
+            past.pipeline.account_frame(sent, Ok(()));
         }
         for sent in by.out.iter() {
-            by.pipeline.account(sent, Ok(()));
+            by.pipeline.account_frame(sent, Ok(()));
         }
         past.assert_balance(0);
         let vni = |worker: &Worker| {

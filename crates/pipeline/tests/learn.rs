@@ -65,7 +65,7 @@ impl Hearing {
         let sent = self.worker.decapsulate_at(frames, &self.leaf.snapshot(), self.now);
         self.worker.assert_balance(sent.len());
         for transmit in &self.worker.out {
-            self.worker.pipeline.account(transmit, Ok(()));
+            self.worker.pipeline.account_frame(transmit, Ok(()));
         }
         self.worker.pipeline.learned().collect()
     }

@@ -464,7 +464,7 @@ fn sent(leaf: &Leaf, frame: &Owned, uplinks: &[u32]) -> (usize, TxFrame, Vec<u8>
     let mut worker = Worker::new();
     worker.pipeline.tunnel_uplinks(uplinks);
     let bytes = worker.encapsulate(std::slice::from_ref(frame), &leaf.snapshot());
-    worker.out.iter().for_each(|transmit| worker.pipeline.account(transmit, Ok(())));
+    worker.out.iter().for_each(|transmit| worker.pipeline.account_frame(transmit, Ok(())));
     worker.assert_balance(0);
     (bytes.len(), worker.out[0].clone(), bytes[0].clone(), worker)
 }
@@ -555,7 +555,7 @@ fn q16_tcp_super_frames_leave_whole_where_the_uplink_can_tell_the_kernel_of_the_
         let mut worker = Worker::new();
         worker.pipeline.tunnel_uplinks(&[3, 4]);
         worker.encapsulate(std::slice::from_ref(&frame), &leaf.snapshot());
-        worker.pipeline.account(&worker.out[0], Err(DropReason::LinkDown));
+        worker.pipeline.account_frame(&worker.out[0], Err(DropReason::LinkDown));
         worker.assert_balance(0);
         assert_eq!(worker.dropped(DropReason::LinkDown), 3);
     }

@@ -1,9 +1,10 @@
 //! Access ports: interfaces to which stations of a VNI without a kernel bridge are attached.
 
+use core::ops::Range;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use frame::{Batch, DropReason, TxFrame};
+use frame::{Batch, TxBatch};
 use netlink::{Link, Requests};
 
 use crate::packet::PacketSocket;
@@ -101,18 +102,13 @@ impl AccessPort {
         }
     }
 
-    /// Sends frames to the stations behind the port. `outcome` is called with the result of each.
-    pub fn transmit(
-        &mut self,
-        batch: &Batch<'_>,
-        frames: &mut [TxFrame],
-        mut outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
-    ) {
+    /// Sends groups of a finished batch to the stations behind the port, and writes their outcomes.
+    /// A port that is gone sends nothing.
+    pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
         match self {
-            // Frames for stations are not grouped, so the counts of super-frames are zero.
-            Self::Interface(socket) => drop(socket.transmit(batch, frames, outcome)),
-            Self::Tap(tap) => tap.transmit(batch, frames, outcome),
-            Self::Gone => frames.iter().for_each(|frame| outcome(frame, Err(DropReason::LinkDown))),
+            Self::Interface(socket) => socket.transmit(batch, out, groups),
+            Self::Tap(tap) => tap.transmit(batch, out, groups),
+            Self::Gone => {}
         }
     }
 

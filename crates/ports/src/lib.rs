@@ -26,4 +26,3 @@ pub use packet::PacketSocket;
 pub use poller::Poller;
 pub use ring::RingSize;
 pub use tap::TapTerms;
-pub use tx::SuperFrames;

@@ -1,14 +1,15 @@
 //! AF_PACKET sockets with `PACKET_VNET_HDR` and batched receive and transmit (packet(7),
 //! `net/packet/af_packet.c`).
 
+use core::ops::Range;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use frame::{Batch, Checksum, DropReason, Gso, GsoKind, Offload, TxFrame};
+use frame::{Batch, Checksum, Gso, GsoKind, Offload, Queue, TxBatch};
 
 use crate::ring::{Ring, RingSize};
-use crate::tx::{SuperFrames, TxQueue};
+use crate::tx::TxQueue;
 
 /// Maximum number of frames in a batch. A super-frame counts as its segments.
 pub const BATCH: usize = 1024;
@@ -68,7 +69,7 @@ pub struct PacketSocket {
     fd: OwnedFd,
     ifindex: u32,
     ring: Option<Ring>,
-    outbox: Box<TxQueue>,
+    tx: Box<TxQueue>,
 }
 
 impl std::fmt::Debug for PacketSocket {
@@ -124,34 +125,19 @@ impl PacketSocket {
     }
 
     /// Opens a socket that sends to interfaces of the calling thread's namespace and receives
-    /// nothing. With `super_frames`, encapsulated frames of one outer flow are grouped into
-    /// super-frames ([`pipeline::aggregate`]).
+    /// nothing.
     ///
     /// # Errors
     /// As socket(2) and setsockopt(2): without CAP_NET_RAW.
-    pub fn open_sender(super_frames: bool) -> io::Result<Self> {
-        let mut socket = Self::with_protocol(0)?;
-        socket.outbox.together = super_frames;
-        Ok(socket)
+    pub fn open_sender() -> io::Result<Self> {
+        Self::with_protocol(0)
     }
 
     /// Drops frames immediately if the socket's send buffer is full, instead of waiting.
     #[must_use]
-    pub fn without_patience(mut self) -> Self {
-        self.outbox.patience = 0;
+    pub fn non_blocking(mut self) -> Self {
+        self.tx.non_blocking = true;
         self
-    }
-
-    /// Sets whether frames for the interface that the socket is bound to are sent in bundles
-    /// ([`pipeline::bundle`]).
-    pub const fn set_bundles(&mut self, bundles: bool) {
-        self.outbox.together = bundles;
-    }
-
-    /// Whether such frames are sent in bundles.
-    #[must_use]
-    pub const fn bundles(&self) -> bool {
-        self.outbox.together
     }
 
     fn with_protocol(ifindex: u32) -> io::Result<Self> {
@@ -169,7 +155,7 @@ impl PacketSocket {
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on)?;
         let bytes: libc::c_int = 8 << 20;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)?;
-        Ok(Self { fd, ifindex, ring: None, outbox: Box::new(TxQueue::new()) })
+        Ok(Self { fd, ifindex, ring: None, tx: Box::new(TxQueue::new()) })
     }
 
     fn address(&self, ifindex: u32, protocol: u16) -> libc::sockaddr_ll {
@@ -262,18 +248,17 @@ impl PacketSocket {
         };
     }
 
-    /// Sends frames to their destinations. A socket that is bound to an interface sends those for
-    /// that interface ([`frame::Destination::is_bound`]). A socket that is not bound sends the
-    /// others. Frames for the other socket are skipped. `outcome` is called with the result of each
-    /// frame that was handled. The frames of one outer flow keep their order. Returns counts of the
-    /// super-frames.
-    pub fn transmit(
-        &mut self,
-        batch: &Batch<'_>,
-        frames: &mut [TxFrame],
-        outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
-    ) -> SuperFrames {
-        self.outbox.send((self.fd.as_fd(), self.ifindex), batch, frames, outcome)
+    /// Sends groups of a finished batch, by their indices, and writes their outcomes. A socket that
+    /// is bound to an interface sends [`Destination::Bridge`](frame::Destination::Bridge),
+    /// `BundledHost` and `Port` there. `batch` must be the batch that the frames were made from.
+    /// Groups leave in their order.
+    pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
+        self.tx.send((self.fd.as_fd(), self.ifindex), batch, out, groups);
+    }
+
+    /// As [`Self::transmit`], for all groups of a queue.
+    pub fn transmit_queue(&mut self, batch: &Batch<'_>, out: &mut TxBatch, queue: Queue) {
+        self.transmit(batch, out, out.groups().of(queue));
     }
 }
 

@@ -1,13 +1,14 @@
 //! TAP interfaces with a virtio-net header (`Documentation/networking/tuntap.rst`,
 //! `drivers/net/tun.c`).
 
+use core::ops::Range;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use frame::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, TxFrame};
+use frame::{Batch, DropReason, FRAME_CAPACITY, Frame, Offload, TxBatch};
 use netlink::{LinkChange, Requests};
 use nix::sys::uio::{readv, writev};
 
@@ -129,18 +130,20 @@ impl Tap {
         &self.batch
     }
 
-    /// Sends frames to the interface. `outcome` is called with the result of each, in order.
-    pub fn transmit(
-        &mut self,
-        batch: &Batch<'_>,
-        frames: &[TxFrame],
-        mut outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
-    ) {
+    /// Sends groups of a finished batch, by their indices, and writes their outcomes. `batch` must
+    /// be the batch that the frames were made from.
+    pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
         let Some(queue) = self.queues.first() else { return };
-        for frame in frames {
-            let header = vnet_header(&frame.offload).bytes();
+        for index in groups {
+            let Some(group) = out.groups().list.get(index) else { return };
+            let header = vnet_header(&group.offload).bytes();
+            // Frames for access ports are not grouped.
+            let Some(frame) = out.first(group) else { continue };
             let pieces = [&header, frame.head(), frame.body(batch)].map(IoSlice::new);
-            outcome(frame, writev(queue, &pieces).map(drop).map_err(refusal));
+            let outcome = writev(queue, &pieces).map(drop).map_err(refusal);
+            if let Some(group) = out.groups_mut().list.get_mut(index) {
+                group.outcome = outcome;
+            }
         }
     }
 }

@@ -1,23 +1,25 @@
 //! Transmit queue of an AF_PACKET socket: sends many frames with one system call, and groups of
 //! frames as one super-frame.
 
+use core::ops::Range;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use frame::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxFrame};
+use frame::{Batch, Checksum, Destination, DropReason, GsoKind, Offload, TxBatch, TxFrame};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use pipeline::aggregate::{Aggregator, GsoGroup};
-use pipeline::bundle::{self, WRAPPER};
 
 use crate::packet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
-/// Maximum number of frames for one system call.
-const MOST: usize = 1024;
+/// Maximum number of messages for one system call.
+const MESSAGES: usize = 1024;
+/// Maximum number of pieces for one system call: of each group, its virtio-net header, its wrapper
+/// and up to three pieces for each frame.
+const PIECES: usize = 5 * MESSAGES;
 /// How many times [`TxQueue::send`] waits for room in the send buffer, for at most 2 ms each,
 /// before a frame is dropped.
-const PATIENCE: u32 = 4;
+const WAITS: u32 = 4;
 
 /// The buffers of a system call, reused by the next.
 pub(crate) struct TxQueue {
@@ -25,37 +27,8 @@ pub(crate) struct TxQueue {
     vectors: Vec<libc::iovec>,
     addresses: Vec<libc::sockaddr_ll>,
     messages: Vec<libc::mmsghdr>,
-    wrappers: Vec<[u8; WRAPPER]>,
-    aggregator: Aggregator,
-    /// Whether frames are grouped.
-    pub(crate) together: bool,
-    /// How many times a call waits for room in the send buffer.
-    pub(crate) patience: u32,
-}
-
-/// Counts of the super-frames of a transmitted batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SuperFrames {
-    /// Super-frames that the kernel accepted.
-    pub sent: u64,
-    /// Frames in them.
-    pub frames: u64,
-}
-
-impl SuperFrames {
-    const fn count(&mut self, train: &GsoGroup, result: Result<(), DropReason>) {
-        if result.is_ok() && train.is_super_frame() {
-            self.sent += 1;
-            self.frames += train.frames() as u64;
-        }
-    }
-
-    fn count_whole(&mut self, frame: &TxFrame, result: Result<(), DropReason>) {
-        if result.is_ok() && is_whole(frame) {
-            self.sent += 1;
-            self.frames += u64::from(frame.segments);
-        }
-    }
+    /// Whether frames are dropped at once when the send buffer is full.
+    pub(crate) non_blocking: bool,
 }
 
 // SAFETY: each call writes the raw pointers inside `vectors` and `messages` before the kernel reads
@@ -67,109 +40,107 @@ impl TxQueue {
         // SAFETY: all of these are plain data for which zero bytes are a valid value.
         let (vector, address, message) = unsafe { (zeroed(), zeroed(), zeroed()) };
         Self {
-            headers: vec![VnetHeader::default(); MOST],
-            // For each frame three pieces at most, and two for header and wrapper.
-            vectors: vec![vector; 5 * MOST],
-            addresses: vec![address; MOST],
-            messages: vec![message; MOST],
-            wrappers: vec![[0; WRAPPER]; MOST],
-            aggregator: Aggregator::default(),
-            together: false,
-            patience: PATIENCE,
+            headers: vec![VnetHeader::default(); MESSAGES],
+            vectors: vec![vector; PIECES],
+            addresses: vec![address; MESSAGES],
+            messages: vec![message; MESSAGES],
+            non_blocking: false,
         }
     }
 
-    /// As [`crate::PacketSocket::transmit`]. `bridge` is the interface index of
-    /// [`Destination::Bridge`], or 0.
+    /// As [`crate::PacketSocket::transmit`]. `bound` is the interface index of the socket, or 0.
     pub(crate) fn send(
         &mut self,
-        (socket, bridge): (BorrowedFd<'_>, u32),
+        (socket, bound): (BorrowedFd<'_>, u32),
         batch: &Batch<'_>,
-        frames: &mut [TxFrame],
-        mut outcome: impl FnMut(&TxFrame, Result<(), DropReason>),
-    ) -> SuperFrames {
-        let mut super_frames = SuperFrames::default();
-        for frames in frames.chunks_mut(MOST) {
-            let mut aggregator = std::mem::take(&mut self.aggregator);
-            let trains = aggregator.assemble(batch, frames, self.together, bridge != 0).len();
-            self.prepare(bridge, batch, frames, &mut aggregator);
-            let mut tell = |number: usize, result: Result<(), DropReason>| {
-                let Some(train) = aggregator.trains().get(number) else { return };
-                super_frames.count(train, result);
-                for frame in aggregator.members(train).filter_map(|index| frames.get(index)) {
-                    super_frames.count_whole(frame, result);
-                    outcome(frame, result);
-                }
-            };
-            let mut sent = 0;
-            let (mut patience, mut told) = (self.patience, false);
-            // There is no waiting if bundles for host ports are among the frames.
-            let to_host = |frame: &TxFrame| matches!(frame.to, Destination::BundledHost(_));
-            while sent < trains {
-                // The kernel reports an error only for the first message of a call. A message that
-                // may arrive in part must not be sent again, so it is always the first.
-                let behind = aggregator.trains().iter().skip(sent + 1);
-                let whole = |train: &GsoGroup| frames.get(train.first()).is_some_and(is_whole);
-                let in_part = |train: &GsoGroup| train.may_arrive_in_part() || whole(train);
-                let call = 1 + behind.take_while(|train| !in_part(train)).count();
-                // SAFETY: messages `sent..sent + call` point at memory of `self`, `batch` and
-                // `frames` that outlives the call.
-                let done = unsafe {
-                    let first = self.messages.as_mut_ptr().add(sent);
-                    libc::sendmmsg(socket.as_raw_fd(), first, call as u32, libc::MSG_DONTWAIT)
-                };
-                if done > 0 {
-                    (sent..sent + done as usize).for_each(|number| tell(number, Ok(())));
-                    sent += done as usize;
-                    continue;
-                }
-                match io::Error::last_os_error().raw_os_error() {
-                    Some(libc::EINTR) => continue,
-                    // The interface may be up again: the socket returns a pending ENETDOWN once.
-                    Some(libc::ENETDOWN) if !told => {
-                        told = true;
-                        continue;
-                    }
-                    Some(libc::EAGAIN) if patience > 0 && !frames.iter().any(to_host) => {
-                        patience -= 1;
-                        wait_for_room(socket);
-                        continue;
-                    }
-                    error => tell(sent, Err(refusal(error))),
-                }
-                sent += 1;
-            }
-            self.aggregator = aggregator;
+        out: &mut TxBatch,
+        groups: Range<usize>,
+    ) {
+        let mut start = groups.start;
+        while start < groups.end {
+            let count = self.prepare(bound, batch, out, start..groups.end);
+            self.submit(socket, out, start..start + count);
+            start += count;
         }
-        super_frames
     }
 
-    /// Writes a message for each GSO group.
+    /// Sends the prepared messages, one for each of these groups, and writes the outcomes.
+    fn submit(&mut self, socket: BorrowedFd<'_>, out: &mut TxBatch, groups: Range<usize>) {
+        let count = groups.len();
+        let set = |out: &mut TxBatch, messages: Range<usize>, outcome| {
+            let range = groups.start + messages.start..groups.start + messages.end;
+            let groups = out.groups_mut().list.get_mut(range).unwrap_or_default();
+            groups.iter_mut().for_each(|group| group.outcome = outcome);
+        };
+        let (mut sent, mut down) = (0, false);
+        let mut waits = if self.non_blocking { 0 } else { WAITS };
+        while sent < count {
+            let call = 1 + Self::sent_whole(out, groups.start + sent + 1..groups.end);
+            // SAFETY: messages `sent..sent + call` point at memory of `self`, of the batch and of
+            // `out` that outlives the call.
+            let done = unsafe {
+                let first = self.messages.as_mut_ptr().add(sent);
+                libc::sendmmsg(socket.as_raw_fd(), first, call as u32, libc::MSG_DONTWAIT)
+            };
+            if done > 0 {
+                set(out, sent..sent + done as usize, Ok(()));
+                sent += done as usize;
+                continue;
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => continue,
+                // The interface may be up again: the socket returns a pending ENETDOWN once.
+                Some(libc::ENETDOWN) if !down => {
+                    down = true;
+                    continue;
+                }
+                Some(libc::EAGAIN) if waits > 0 && !has_bundled_host(out, groups.clone()) => {
+                    waits -= 1;
+                    wait_for_room(socket);
+                    continue;
+                }
+                error => set(out, sent..sent + 1, Err(refusal(error))),
+            }
+            sent += 1;
+        }
+    }
+
+    /// How many of these groups, from the first on, arrive whole or not at all. The kernel reports
+    /// an error only for the first message of a call. A group that may arrive in part must not be
+    /// sent again, so it is always the first.
+    fn sent_whole(out: &TxBatch, groups: Range<usize>) -> usize {
+        let groups = out.groups().list.get(groups).unwrap_or_default();
+        groups.iter().take_while(|group| !out.may_arrive_in_part(group)).count()
+    }
+
+    /// Writes a message for each of these groups, until the buffers are full. Returns their number,
+    /// at least one.
     fn prepare(
         &mut self,
-        bridge: u32,
+        bound: u32,
         batch: &Batch<'_>,
-        frames: &mut [TxFrame],
-        aggregator: &mut Aggregator,
-    ) {
-        let mut used = 0;
+        out: &TxBatch,
+        groups: Range<usize>,
+    ) -> usize {
+        let (mut count, mut used) = (0, 0);
         let places = self.messages.iter_mut().zip(&mut self.headers).zip(&mut self.addresses);
-        let places = places.zip(&mut self.wrappers);
-        for (train, (((message, header), address), wrapper)) in
-            aggregator.trains().iter().zip(places)
-        {
-            let Some(first) = frames.get_mut(train.first()) else { continue };
-            *header = vnet_header(&train.couple(first, batch));
+        let groups = out.groups().list.get(groups).unwrap_or_default();
+        for (group, ((message, header), address)) in groups.iter().zip(places) {
+            if used + 2 + 3 * group.frames as usize > self.vectors.len() {
+                break;
+            }
+            count += 1;
+            let Some(first) = out.first(group) else { continue };
+            *header = vnet_header(&group.offload);
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_halen = 6;
             address.sll_ifindex = match first.to {
                 Destination::Uplink { ifindex, .. } | Destination::Host(ifindex) => ifindex as i32,
                 Destination::Bridge | Destination::BundledHost(_) | Destination::Port(_) => {
-                    bridge as i32
+                    bound as i32
                 }
             };
-            let marked = is_whole(first);
-            let from = used;
+            let start = used;
             let mut piece = |base: *const u8, length: usize| {
                 if let Some(vector) = self.vectors.get_mut(used) {
                     *vector = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: length };
@@ -177,40 +148,28 @@ impl TxQueue {
                 }
             };
             piece((&raw const *header).cast::<u8>(), size_of::<VnetHeader>());
-            if train.is_bundle(first) {
-                bundle::wrap(wrapper, first, batch, train.payload());
-                piece(wrapper.as_ptr(), WRAPPER);
-                for frame in aggregator.members(train).filter_map(|index| frames.get(index)) {
-                    for part in
-                        bundle::pieces(frame, batch).into_iter().filter(|part| !part.is_empty())
-                    {
-                        piece(part.as_ptr(), part.len());
-                    }
-                }
-            } else {
-                let behind = std::iter::repeat(train.spoken_for());
-                let skips = std::iter::once((0, 0)).chain(behind);
-                for (index, (head, body)) in aggregator.members(train).zip(skips) {
-                    let Some(frame) = frames.get(index) else { continue };
-                    let head = frame.head().get(head..).unwrap_or_default();
-                    let body = frame.body(batch).get(body..).unwrap_or_default();
-                    piece(head.as_ptr(), head.len());
-                    piece(body.as_ptr(), body.len());
-                }
-            }
+            out.for_each_piece(group, batch, |bytes| piece(bytes.as_ptr(), bytes.len()));
             message.msg_hdr.msg_name = (&raw mut *address).cast();
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-            message.msg_hdr.msg_iov = self.vectors.as_mut_ptr().wrapping_add(from);
-            message.msg_hdr.msg_iovlen = used - from;
+            message.msg_hdr.msg_iov = self.vectors.as_mut_ptr().wrapping_add(start);
+            message.msg_hdr.msg_iovlen = used - start;
             message.msg_hdr.msg_control = std::ptr::null_mut();
             message.msg_hdr.msg_controllen = 0;
-            if marked {
+            if first.is_tunnelled_super_frame() {
                 message.msg_hdr.msg_control = (&raw const MARK).cast_mut().cast();
                 message.msg_hdr.msg_controllen = size_of::<Mark>();
             }
             message.msg_hdr.msg_flags = 0;
         }
+        count
     }
+}
+
+/// Whether bundles for host ports are among these groups. Nothing waits for those.
+fn has_bundled_host(out: &TxBatch, groups: Range<usize>) -> bool {
+    let groups = out.groups().list.get(groups).unwrap_or_default();
+    let to_host = |frame: &TxFrame| matches!(frame.to, Destination::BundledHost(_));
+    groups.iter().any(|group| out.first(group).is_some_and(to_host))
 }
 
 /// A control message that sets the `SO_MARK` of one message.
@@ -230,11 +189,6 @@ static MARK: Mark = Mark {
     },
     value: 0x7674_6570,
 };
-
-/// Whether this is a TCP super-frame that leaves over an uplink without being split.
-const fn is_whole(frame: &TxFrame) -> bool {
-    matches!(frame.to, Destination::Uplink { .. }) && frame.offload.gso.is_some()
-}
 
 /// Waits up to 2 ms for room in the socket's send buffer.
 fn wait_for_room(socket: BorrowedFd<'_>) {

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use frame::{Batch, Destination, Offload, Payload, TxFrame};
+use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
 use lab::netns::{Namespace, veth};
 use ports::{PacketSocket, RingSize};
 
@@ -30,7 +30,9 @@ fn open(namespace: &Namespace, room: RingSize) -> PacketSocket {
 fn send(sender: &mut PacketSocket, frame: &[u8]) {
     let transmit =
         TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
-    sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+    let mut out = TxBatch::of([transmit]);
+    sender.transmit(&Batch::none(), &mut out, 0..1);
+    out.outcome().unwrap();
 }
 
 /// The destination address of the test's frames.

@@ -4,9 +4,9 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use frame::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
+use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use lab::Namespace;
-use pipeline::aggregate::speak_for;
+use pipeline::grouping::patch_lengths;
 use wire::number::{ETHERTYPE_IPV4, PORT_ROCE, PORT_VXLAN, PROTOCOL_UDP};
 use wire::roce::Bth;
 use wire::{Ethernet, Ipv4, MacAddr, QueuePair, Udp, Vni, Vxlan};
@@ -59,7 +59,7 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct Sender {
     socket: ports::PacketSocket,
-    super_frames: Vec<TxFrame>,
+    super_frames: TxBatch,
     /// The number of frames in each super-frame.
     frames: u64,
 }
@@ -93,7 +93,7 @@ impl Sender {
         uplink: MacAddr,
     ) -> Result<Self, Error> {
         let open = || -> Result<_, Error> {
-            Ok((nix::net::if_::if_nametoindex(link)?, ports::PacketSocket::open_sender(false)?))
+            Ok((nix::net::if_::if_nametoindex(link)?, ports::PacketSocket::open_sender()?))
         };
         let (ifindex, socket) = namespace.enter(open)??;
         let pairs = traffic.queue_pairs.max(1) as usize;
@@ -119,7 +119,7 @@ impl Sender {
             joined(whole, length, ifindex)
         };
         let super_frames = (0..count).map(super_frame).collect::<Result<Vec<_>, Error>>()?;
-        Ok(Self { socket, super_frames, frames: most as u64 })
+        Ok(Self { socket, super_frames: TxBatch::of(super_frames), frames: most as u64 })
     }
 
     /// Sends at the maximum rate for `time`. Returns the number of frames and the elapsed time.
@@ -141,12 +141,10 @@ impl Sender {
     pub fn send_some(&mut self, index: usize) -> u64 {
         let index = index % self.super_frames.len().max(1);
         let end = (index + SUPER_FRAMES_PER_CALL).min(self.super_frames.len());
-        let Some(frames) = self.super_frames.get_mut(index..end) else { return 0 };
-        let mut taken = 0;
-        self.socket.transmit(&frame::Batch::new(0), frames, |_, outcome| {
-            taken += u64::from(outcome.is_ok())
-        });
-        taken * self.frames
+        self.socket.transmit(&Batch::none(), &mut self.super_frames, index..end);
+        let groups = self.super_frames.groups().list.get(index..end).unwrap_or_default();
+        let taken = groups.iter().filter(|group| group.outcome.is_ok()).count();
+        taken as u64 * self.frames
     }
 }
 
@@ -195,7 +193,7 @@ fn joined(mut whole: Vec<u8>, length: usize, ifindex: u32) -> Result<TxFrame, Er
     let payload = u16::try_from(whole.len() - HEADERS).map_err(too_long)?;
     let headers =
         whole.get_mut(14..).and_then(<[u8]>::first_chunk_mut).ok_or("a frame without headers")?;
-    speak_for(headers, payload);
+    patch_lengths(headers, payload);
     let size = u16::try_from(length - HEADERS).map_err(too_long)?;
     let offload = Offload {
         checksum: Checksum::Partial { start: 34, offset: 6 },

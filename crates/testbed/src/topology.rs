@@ -40,7 +40,7 @@ const UNUSED_VTEP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 /// The gateway to the VTEP that no node has.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 255, 1, 3);
 /// The length in bytes of Ethernet, IPv4 and UDP headers.
-pub(crate) const HEADERS: usize = pipeline::aggregate::GsoGroup::SHARED;
+pub(crate) const HEADERS: usize = frame::SHARED_HEADERS;
 
 /// The MAC address of a station behind the VTEP that does not exist.
 #[must_use]

@@ -13,7 +13,7 @@ use bpf::{
 use control::{Adjacency, Request, Update};
 use netlink::Direction;
 use netlink::PrivateNamespace;
-use pipeline::Counters;
+use pipeline::{Counters, Grouping};
 use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort};
 use tokio::sync::{mpsc, oneshot};
@@ -128,17 +128,20 @@ impl Takeover {
         for (number, ((punts, patience), share)) in
             punts.iter_mut().zip(patience).zip(shares).enumerate()
         {
-            let mut to_bridge = punts.bridge.take_socket().ok_or_else(taken)?;
-            to_bridge.set_bundles(super_frames);
             let sockets = Sockets {
                 underlay: punts.underlay.take_socket().ok_or_else(taken)?,
-                bridge: to_bridge,
-                uplinks: PacketSocket::open_sender(super_frames).map_err(TakeoverError::Socket)?,
-                hosts: PacketSocket::open_sender(options.gso)
-                    .map(PacketSocket::without_patience)
+                bridge: punts.bridge.take_socket().ok_or_else(taken)?,
+                uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
+                hosts: PacketSocket::open_sender()
+                    .map(PacketSocket::non_blocking)
                     .map_err(TakeoverError::Socket)?,
                 patience,
                 cpu: cpus.get(number).copied(),
+                grouping: Grouping {
+                    uplinks: super_frames,
+                    hosts: options.gso,
+                    bridge: super_frames,
+                },
                 options,
             };
             for ifindex in share.ports.iter().filter_map(AccessPort::shared_interface) {

@@ -3,12 +3,12 @@
 
 use std::time::Instant;
 
-use frame::{Batch, Destination, TxBatch, TxFrame};
+use frame::{Batch, Destination, Queue, TxBatch};
 use pipeline::{Bridge, Pipeline, Place, Station};
 use ports::{AccessPort, PacketSocket};
 use wire::Vni;
 
-use crate::worker::{Engine, send};
+use crate::worker::Engine;
 
 /// Stations that bridges of workers have learned.
 pub type Stations = Vec<Station>;
@@ -86,9 +86,8 @@ impl Engine {
     }
 }
 
-/// Sends the pipeline's output. Each run of frames for the same port, or for uplinks, is sent
-/// together. `before` and `behind` are all ports except the one that the frames came from: no frame
-/// is sent back there.
+/// Sends the pipeline's output to access ports and uplinks, and accounts for it. `before` and
+/// `behind` are all ports except the one that the frames came from: no frame is sent back there.
 pub(crate) fn deliver(
     (before, behind): (&mut [AccessPort], &mut [AccessPort]),
     uplinks: &mut PacketSocket,
@@ -96,20 +95,26 @@ pub(crate) fn deliver(
     out: &mut TxBatch,
     pipeline: &Pipeline,
 ) {
-    let number = |frame: &TxFrame| {
-        if let Destination::Port(number) = frame.to { Some(usize::from(number)) } else { None }
-    };
-    for run in out.chunk_by_mut(|one, next| number(one) == number(next)) {
-        match run.first().and_then(number) {
-            Some(number) => {
-                let later = number.checked_sub(before.len() + 1);
-                let port = before.get_mut(number).or_else(|| behind.get_mut(later?));
-                if let Some(port) = port {
-                    port.transmit(batch, run, |frame, outcome| pipeline.account(frame, outcome));
-                }
-            }
-            None => send(uplinks, batch, run, pipeline),
+    let mut groups = out.groups().of(Queue::Ports);
+    while let Some(number) = port_of(out, groups.start) {
+        // Each run of frames for the same port is sent together.
+        let run = groups.clone().take_while(|index| port_of(out, *index) == Some(number)).count();
+        let run = groups.start..(groups.start + run).min(groups.end);
+        groups.start = run.end;
+        let later = number.checked_sub(before.len() + 1);
+        if let Some(port) = before.get_mut(number).or_else(|| behind.get_mut(later?)) {
+            port.transmit(batch, out, run);
         }
     }
+    uplinks.transmit_queue(batch, out, Queue::Uplinks);
+    pipeline.account(out);
     out.clear();
+}
+
+/// The number of the access port that a group is for.
+fn port_of(out: &TxBatch, group: usize) -> Option<usize> {
+    match out.first(out.groups().list.get(group)?)?.to {
+        Destination::Port(number) => Some(usize::from(number)),
+        _ => None,
+    }
 }

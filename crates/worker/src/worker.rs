@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bpf::{PuntSide, Watchdog};
-use frame::{Batch, DropReason, TxBatch, TxFrame};
+use frame::{Batch, DropReason, Queue, TxBatch};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use pipeline::{Adjacency, Counters, Cursor, PAUSE, Pipeline};
+use pipeline::{Adjacency, Counters, Cursor, Grouping, PAUSE, Pipeline};
 use ports::{AccessPort, PacketSocket, Poller};
 use tables::{Learned, OpenPort, Snapshot};
 
@@ -59,6 +59,8 @@ pub struct Sockets {
     pub patience: Watchdog,
     /// The CPU on which the worker stays. `None` if the kernel does not tell which there are.
     pub cpu: Option<usize>,
+    /// Which frames are grouped for transmission.
+    pub grouping: Grouping,
     /// The configured options.
     pub options: WorkerOptions,
 }
@@ -199,9 +201,7 @@ impl Worker {
             pending: Pending::default(),
             scheduling: Scheduling::fair(),
         };
-        if engine.sockets.bridge.bundles() {
-            engine.pipeline.bundle();
-        }
+        engine.pipeline.set_grouping(engine.sockets.grouping);
         bridge.into_iter().for_each(|bridge| engine.pipeline.set_bridge(bridge));
         let thread =
             std::thread::Builder::new().name(of_worker("worker", number)).spawn(move || {
@@ -609,7 +609,8 @@ fn next(socket: &mut PacketSocket, pending: Option<Cursor>) -> (Cursor, usize) {
 
 /// Sends the pipeline's output to the uplinks, and accounts for it.
 fn flush(socket: &mut PacketSocket, batch: &Batch<'_>, out: &mut TxBatch, pipeline: &Pipeline) {
-    send(socket, batch, out, pipeline);
+    socket.transmit_queue(batch, out, Queue::Uplinks);
+    pipeline.account(out);
     out.clear();
 }
 
@@ -622,21 +623,10 @@ fn hand_in(
     out: &mut TxBatch,
     pipeline: &Pipeline,
 ) {
-    send(hosts, batch, out, pipeline);
-    send(bridge, batch, out, pipeline);
+    hosts.transmit_queue(batch, out, Queue::Hosts);
+    bridge.transmit_queue(batch, out, Queue::Bridge);
+    pipeline.account(out);
     out.clear();
-}
-
-/// Sends these frames by one socket, and accounts for them.
-pub(crate) fn send(
-    socket: &mut PacketSocket,
-    batch: &Batch<'_>,
-    frames: &mut [TxFrame],
-    pipeline: &Pipeline,
-) {
-    let together =
-        socket.transmit(batch, frames, |frame, outcome| pipeline.account(frame, outcome));
-    pipeline.account_super_frames(together.sent, together.frames);
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
+use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use lab::netns::Namespace;
 use netlink::PrivateNamespace;
 use ports::{PacketSocket, RingSize};
@@ -51,7 +51,9 @@ fn received(features: Features, tag: &str) -> Vec<usize> {
         };
         let body = Payload::Owned(super_frame().into());
         let transmit = TxFrame::new(Destination::Bridge, 0, body, offload);
-        near.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+        let mut out = TxBatch::of([transmit]);
+        near.transmit(&Batch::none(), &mut out, 0..1);
+        out.outcome().unwrap();
         let (start, mut lengths) = (Instant::now(), Vec::new());
         while lengths.is_empty() && start.elapsed() < Duration::from_secs(2) {
             lengths.extend(far.receive().frames().map(|frame| frame.data.len()));

@@ -96,7 +96,7 @@ pub(crate) fn run(
     assert!(batch.push(frame));
     forward(&mut pipeline, &batch, &mut out);
     for transmit in &out {
-        pipeline.account(transmit, Ok(()));
+        pipeline.account_frame(transmit, Ok(()));
     }
     let counters = pipeline.counters();
     let received = counters.bridge_received.get() + counters.underlay_received.get();

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bpf::Hook;
-use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
+use frame::{Batch, Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
 use lab::counters;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use pipeline::aggregate::speak_for;
+use pipeline::grouping::patch_lengths;
 use ports::PacketSocket;
 use worker::Features;
 
@@ -31,7 +31,7 @@ fn burst(first: u32) -> TxFrame {
     ]);
     (first..first + BURST)
         .for_each(|number| whole.extend([number.to_be_bytes(); 8].as_flattened()));
-    speak_for(whole[14..].first_chunk_mut().unwrap(), (32 * BURST) as u16);
+    patch_lengths(whole[14..].first_chunk_mut().unwrap(), (32 * BURST) as u16);
     let offload = Offload {
         checksum: Checksum::Partial { start: 34, offset: 6 },
         gso: Some(Gso { kind: GsoKind::Udp, size: 32, ecn: false }),
@@ -72,7 +72,9 @@ fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     let (before, queued) = (port.steering.counts().unwrap(), by_backlog());
     let mut seen = numbers(&mut port.bridge);
     for first in (0..BURSTS).map(|burst| burst * BURST) {
-        sender.transmit(&Batch::none(), &mut [burst(first)], |_, outcome| outcome.unwrap());
+        let mut out = TxBatch::of([burst(first)]);
+        sender.transmit(&Batch::none(), &mut out, 0..1);
+        out.outcome().unwrap();
         seen.extend(numbers(&mut port.bridge));
     }
     let rest = Instant::now();

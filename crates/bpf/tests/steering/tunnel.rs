@@ -1,7 +1,10 @@
 //! TCP super-frames inside a tunnel. AF_PACKET cannot describe them, so a program at the uplink's
 //! egress completes them.
 
-use frame::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxFrame};
+use std::sync::Arc;
+
+use frame::{Checksum, Destination, Gso, GsoKind, Offload, Payload, TxBatch, TxFrame};
+use pipeline::{Counters, Pipeline};
 use wire::checksum::{Sum, checksum};
 
 use super::*;
@@ -64,8 +67,13 @@ fn send_whole(leaf: &Namespace, sender: &mut PacketSocket, ipv6: bool) {
     let mut transmit = TxFrame::new(to, 9, Payload::Owned(inner.into()), offload);
     assert!(transmit.extend_head(&headers));
     transmit.segments = 11;
-    let together = sender.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
-    assert_eq!((together.sent, together.frames), (1, 11));
+    let mut out = TxBatch::of([transmit]);
+    sender.transmit(&Batch::none(), &mut out, 0..1);
+    out.outcome().unwrap();
+    let pipeline = Pipeline::new(Arc::new(Counters::new()));
+    pipeline.account(&out);
+    let counters = pipeline.counters();
+    assert_eq!((counters.super_frames.get(), counters.in_super_frames.get()), (1, 11));
 }
 
 /// The bytes and offloads of the tunnel's frames that arrive.
@@ -95,7 +103,7 @@ fn tcp_super_frames_leave_whole_and_are_cut_inside_the_tunnel() {
     let mut far = spine
         .enter(|| PacketSocket::open(index, RingSize { frames: 900, ..RingSize::LITTLE }).unwrap())
         .unwrap();
-    let mut sender = leaf.enter(|| PacketSocket::open_sender(true).unwrap()).unwrap();
+    let mut sender = leaf.enter(|| PacketSocket::open_sender().unwrap()).unwrap();
 
     for ipv6 in [false, true] {
         let (inner, l4) = super_frame(ipv6);

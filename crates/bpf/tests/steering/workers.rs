@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, PuntSide};
-use frame::{Batch, Destination, Offload, Payload, TxFrame};
+use frame::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
 use lab::netns::Namespace;
 use ports::PacketSocket;
 use worker::PuntPairs;
@@ -81,7 +81,9 @@ impl Sender {
     fn send(&mut self, frame: &[u8]) {
         let transmit =
             TxFrame::new(Destination::Bridge, 0, Payload::Owned(frame.into()), Offload::default());
-        self.0.transmit(&Batch::none(), &mut [transmit], |_, outcome| outcome.unwrap());
+        let mut out = TxBatch::of([transmit]);
+        self.0.transmit(&Batch::none(), &mut out, 0..1);
+        out.outcome().unwrap();
     }
 }
 
