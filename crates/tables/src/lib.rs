@@ -23,5 +23,5 @@ pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
 pub use path::{BUCKETS, NextHop, Paths, Rebalance, placement};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex, is_martian};
-pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
+pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink, VniSource};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

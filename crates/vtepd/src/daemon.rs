@@ -402,7 +402,8 @@ fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
         .chain(
             plan.vnis
                 .keys()
-                .flat_map(|&ifindex| foreign_programs::find(ifindex, Direction::Egress)),
+                .filter_map(|source| source.netdev())
+                .flat_map(|ifindex| foreign_programs::find(ifindex, Direction::Egress)),
         )
         .collect()
 }

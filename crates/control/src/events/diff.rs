@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use tables::{Paths, Snapshot, TakenVni, VniTable, Vtep};
+use tables::{Paths, Snapshot, TakenVni, VniSource, VniTable, Vtep};
 
 use crate::eligibility::ineligible::LeftToKernel;
 use crate::events::event::Event;
@@ -18,7 +18,7 @@ use crate::stores::overlay::MacChange;
 pub(crate) fn between(
     before: &Update,
     after: &Update,
-    macs: &[(u32, MacChange)],
+    macs: &[(VniSource, MacChange)],
     mut write: impl FnMut(Event),
 ) {
     let (old, new) = (&before.plan.vnis, &after.plan.vnis);
@@ -36,9 +36,9 @@ pub(crate) fn between(
         }
     }
     if !Arc::ptr_eq(&before.left, &after.left) {
-        let known: HashMap<u32, &LeftToKernel> =
-            before.left.iter().map(|left| (left.ifindex, left)).collect();
-        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
+        let known: HashMap<VniSource, &LeftToKernel> =
+            before.left.iter().map(|left| (left.source, left)).collect();
+        for left in after.left.iter().filter(|left| known.get(&left.source) != Some(left)) {
             write(Event::Left(left.clone()));
         }
     }
@@ -49,8 +49,8 @@ pub(crate) fn between(
         after.by_default.difference(&before.by_default).for_each(|vtep| tell(vtep, true));
     }
     tables(&before.snapshot, &after.snapshot, &mut write);
-    for (ifindex, change) in macs {
-        if let (Some(_), Some(vni)) = (old.get(ifindex), new.get(ifindex)) {
+    for (source, change) in macs {
+        if let (Some(_), Some(vni)) = (old.get(source), new.get(source)) {
             write(Event::Mac { vni: vni.vni, netdev: vni.name.clone(), change: *change });
         }
     }
@@ -58,7 +58,7 @@ pub(crate) fn between(
 
 /// The event for an address that began or stopped flapping; `None` if its VNI is not taken over.
 pub(crate) fn flapping(update: &Update, flap: &Flap) -> Option<Event> {
-    let taken = update.plan.vnis.get(&flap.ifindex)?;
+    let taken = update.plan.vnis.get(&flap.source)?;
     let table = update.snapshot.vni(taken.slot.get())?;
     let vtep = table.fdb.get(&flap.mac).and_then(|index| update.snapshot.vtep(*index));
     Some(Event::Flapping {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tables::VniSource;
+
 use crate::eligibility::ineligible::{LeftToKernel, NoNetdev};
 use crate::publish::bypass::{NoBypass, PortDecision};
 use crate::publish::update::Update;
@@ -21,9 +23,9 @@ pub(crate) fn log(before: &Update, after: &Update) {
         }
     }
     if !Arc::ptr_eq(&before.left, &after.left) {
-        let known: BTreeMap<u32, &LeftToKernel> =
-            before.left.iter().map(|left| (left.ifindex, left)).collect();
-        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
+        let known: BTreeMap<VniSource, &LeftToKernel> =
+            before.left.iter().map(|left| (left.source, left)).collect();
+        for left in after.left.iter().filter(|left| known.get(&left.source) != Some(left)) {
             tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "stays with the kernel");
         }
     }
