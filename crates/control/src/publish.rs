@@ -18,6 +18,7 @@ use crate::stores::changes::{BypassChanges, Changes};
 pub mod bypass;
 mod checked_sources;
 pub(crate) mod decisions;
+pub mod diff;
 mod ids;
 pub(crate) mod next_hops;
 mod plan;

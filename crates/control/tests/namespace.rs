@@ -111,7 +111,7 @@ impl Leaf {
             wanted,
             report,
             Journal::default(),
-            move |update| {
+            move |update, _| {
                 publish.send_replace(update.clone());
             },
         ));

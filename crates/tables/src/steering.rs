@@ -66,6 +66,17 @@ pub struct TakenVni {
     pub frame_limit: u32,
 }
 
+impl TakenVni {
+    /// Whether at most the frame limit or the name differs, so that the VNI need not be given back
+    /// before it changes.
+    #[must_use]
+    pub fn is_same_place(&self, new: &Self) -> bool {
+        let Self { vni, source, slot, local, destination_port, name: _, frame_limit: _ } = self;
+        (vni, source, slot, local, destination_port)
+            == (&new.vni, &new.source, &new.slot, &new.local, &new.destination_port)
+    }
+}
+
 /// The outer source port policy for frames that kernel VXLAN encapsulates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortChoice {

@@ -189,7 +189,7 @@ async fn run_until_replaced(
         wanted,
         status,
         journal.clone(),
-        |update| {
+        |update, _| {
             let same = |last: &Update| {
                 Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
             };
