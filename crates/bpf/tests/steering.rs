@@ -23,7 +23,7 @@ use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::{Grouper, Grouping};
 use ports::{PacketSocket, RingSize};
-use tables::{Slot, SteeringPlan, TakenVni, Uplink};
+use tables::{Slot, SteeringPlan, TakenVni, Uplink, VniSource};
 use wire::Vni;
 use worker::{Features, PuntPairs};
 
@@ -84,7 +84,7 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
     let vx5 = ifindex(leaf, "vx5");
     let vni = TakenVni {
         vni: Vni::try_from(5).unwrap(),
-        ifindex: vx5,
+        source: VniSource::Netdev(vx5),
         name: "vx5".to_owned(),
         slot: Slot::new(9).unwrap(),
         local: LOCAL,
@@ -94,7 +94,7 @@ fn plan(leaf: &Namespace) -> SteeringPlan {
     let uplink = Uplink { ifindex: ifindex(leaf, "up1"), name: "up1".to_owned() };
     SteeringPlan {
         uplinks: BTreeSet::from([uplink]),
-        vnis: BTreeMap::from([(vx5, vni)]),
+        vnis: BTreeMap::from([(vni.source, vni)]),
         ..SteeringPlan::default()
     }
 }

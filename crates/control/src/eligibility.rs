@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use netlink::{Link, LinkKind, Vxlan};
 use path::{Entropy, SourcePortRange};
-use tables::steering::FIRST_VIRTUAL;
-use tables::{DontFragment, Tos, Ttl, Tunnel};
+use tables::{DontFragment, Tos, Ttl, Tunnel, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::ineligible::{KernelOnlyReason, UnusableRoute};
@@ -41,7 +40,30 @@ pub(crate) struct VniConfig {
     pub(crate) learning: Option<Option<Duration>>,
 }
 
-/// The facts on which the decision about a vxlan netdev depends.
+/// A VNI that is decided about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) source: VniSource,
+    /// Its netdev; `None` in standalone mode.
+    pub(crate) link: Option<&'a Link>,
+    pub(crate) name: &'a str,
+    pub(crate) vxlan: &'a Vxlan,
+}
+
+impl<'a> Candidate<'a> {
+    /// The VNI of this source, if the source is there.
+    pub(crate) fn find(stores: &'a Stores, source: VniSource) -> Option<Self> {
+        let vxlan = stores.vxlan(source)?;
+        let link = source.netdev().and_then(|ifindex| stores.links.get(ifindex));
+        let name = match source {
+            VniSource::Netdev(_) => &link?.name,
+            VniSource::Configured(number) => &stores.configured.get(usize::from(number))?.name,
+        };
+        Some(Self { source, link, name, vxlan })
+    }
+}
+
+/// The facts on which the decision about a VNI depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EligibilityCheck<'a> {
     pub(crate) settings: &'a Settings,
@@ -54,51 +76,35 @@ pub(crate) struct EligibilityCheck<'a> {
 }
 
 impl EligibilityCheck<'_> {
-    /// Decides about a netdev: the configuration with which it is taken over, or why it is not.
+    /// Decides about a VNI: the configuration with which it is taken over, or why it is not.
     ///
     /// The checks start with the user's settings, followed by the netdev's attributes and then by
     /// the current state. So the first reason is the one to look at first.
     pub(crate) fn decide(
         &self,
-        link: &Link,
-        vxlan: &Vxlan,
+        candidate: Candidate<'_>,
         overlay: &Overlay,
     ) -> Result<VniConfig, KernelOnlyReason> {
+        let Candidate { link, name, vxlan, .. } = candidate;
         if vxlan.external {
             return Err(KernelOnlyReason::External);
         }
         if vxlan.vni_filter {
             return Err(KernelOnlyReason::VniFilter);
         }
-        let is_virtual = link.ifindex >= FIRST_VIRTUAL;
-        if !is_virtual && !self.settings.standalone.is_empty() {
+        if link.is_some() && !self.settings.standalone.is_empty() {
             return Err(KernelOnlyReason::Standalone);
         }
         let vni = Vni::try_from(vxlan.id).map_err(|_| KernelOnlyReason::VniZero)?;
         self.wanted(vni)?;
-        if link.link_namespace.is_some() {
+        if link.is_some_and(|link| link.link_namespace.is_some()) {
             return Err(KernelOnlyReason::ForeignNamespace);
         }
         let local = supported(vxlan, &self.stores.links)?;
-        if !link.is_operational() {
-            return Err(KernelOnlyReason::Down);
+        if let Some(link) = link {
+            self.netdev(link, vni, local)?;
         }
-        if !is_virtual {
-            self.bridged(link)?;
-            if !self.local_is_present {
-                return Err(KernelOnlyReason::LocalAddressMissing(local));
-            }
-        }
-        if self.settings.of(vni).datapath == Datapath::Kernel && !is_virtual {
-            return Err(KernelOnlyReason::KernelDatapath);
-        }
-        if let Some(kind) = holds_back(link) {
-            return Err(KernelOnlyReason::NetdevQdisc { kind: kind.to_owned() });
-        }
-        if self.stores.multicast.contains(&link.ifindex) {
-            return Err(KernelOnlyReason::VxlanMdb);
-        }
-        if let Some(other) = self.twin(link.ifindex, vxlan) {
+        if let Some(other) = self.twin(candidate) {
             return Err(KernelOnlyReason::Duplicate { other });
         }
         if let Some((mac, oddity)) = overlay.unsupported() {
@@ -106,8 +112,8 @@ impl EligibilityCheck<'_> {
         }
         let settings = self.settings.of(vni);
         // Without learning of VTEPs, only those in the configuration exist.
-        let strict_vtep = settings.strict_vtep || is_virtual;
-        self.policies(vxlan, local, overlay, strict_vtep, is_virtual)?;
+        let strict_vtep = settings.strict_vtep || link.is_none();
+        self.policies(candidate, local, overlay, strict_vtep)?;
         let frame_limit = self.underlay(vxlan, settings.ttl, overlay)?;
         let entropy = Entropy::new(path::Settings {
             policy: settings.policy,
@@ -124,7 +130,7 @@ impl EligibilityCheck<'_> {
         let ageing =
             Some(Duration::from_secs(vxlan.ageing.into())).filter(|ageing| !ageing.is_zero());
         let learning = vxlan.learning.then_some(ageing);
-        let (netdev, mac) = (link.name.clone(), link.mac);
+        let (netdev, mac) = (name.to_owned(), link.and_then(|link| link.mac));
         Ok(VniConfig { netdev, mac, tunnel, entropy, strict_vtep, frame_limit, learning })
     }
 
@@ -162,6 +168,27 @@ impl EligibilityCheck<'_> {
         }
     }
 
+    /// Whether the state of a netdev permits that its VNI is taken over.
+    fn netdev(&self, link: &Link, vni: Vni, local: Ipv4Addr) -> Result<(), KernelOnlyReason> {
+        if !link.is_operational() {
+            return Err(KernelOnlyReason::Down);
+        }
+        self.bridged(link)?;
+        if !self.local_is_present {
+            return Err(KernelOnlyReason::LocalAddressMissing(local));
+        }
+        if self.settings.of(vni).datapath == Datapath::Kernel {
+            return Err(KernelOnlyReason::KernelDatapath);
+        }
+        if let Some(kind) = holds_back(link) {
+            return Err(KernelOnlyReason::NetdevQdisc { kind: kind.to_owned() });
+        }
+        if self.stores.multicast.contains(&link.ifindex) {
+            return Err(KernelOnlyReason::VxlanMdb);
+        }
+        Ok(())
+    }
+
     fn bridged(&self, link: &Link) -> Result<(), KernelOnlyReason> {
         let bridge = link
             .master
@@ -176,15 +203,16 @@ impl EligibilityCheck<'_> {
         }
     }
 
-    /// The name of another netdev that is up and receives the same packets.
-    fn twin(&self, ifindex: u32, vxlan: &Vxlan) -> Option<String> {
-        let mut others = self.stores.links.vxlans_of(vxlan.id).filter(|other| *other != ifindex);
+    /// The name of another netdev that is up and receives the same packets, or of another
+    /// configured VNI.
+    fn twin(&self, Candidate { source, vxlan, .. }: Candidate<'_>) -> Option<String> {
+        let mut others = self.stores.sources_of(vxlan.id).filter(|other| *other != source);
         others.find_map(|other| {
-            let theirs = self.stores.links.vxlan(other)?;
-            let same =
-                (theirs.local, theirs.destination_port) == (vxlan.local, vxlan.destination_port);
-            let link = self.stores.links.get(other).filter(|link| same && link.is_operational())?;
-            Some(link.name.clone())
+            let other = Candidate::find(self.stores, other)?;
+            let theirs = (other.vxlan.local, other.vxlan.destination_port);
+            let same = theirs == (vxlan.local, vxlan.destination_port);
+            let works = other.link.is_none_or(Link::is_operational);
+            (same && works).then(|| other.name.to_owned())
         })
     }
 
@@ -192,11 +220,10 @@ impl EligibilityCheck<'_> {
     /// policies concern standalone VNIs, because the kernel has no tunnel for them.
     fn policies(
         &self,
-        vxlan: &Vxlan,
+        Candidate { link, vxlan, .. }: Candidate<'_>,
         local: Ipv4Addr,
         overlay: &Overlay,
         only_remotes: bool,
-        is_virtual: bool,
     ) -> Result<(), KernelOnlyReason> {
         if !self.stores.policies.any() && self.stores.packet_filters.is_empty() {
             return Ok(());
@@ -209,7 +236,7 @@ impl EligibilityCheck<'_> {
         if let Some(policy) = self.stores.policies.ipsec(&flow) {
             return Err(KernelOnlyReason::IpsecPolicy(policy));
         }
-        if is_virtual {
+        if link.is_none() {
             return Ok(());
         }
         if let Some(rule) = self.stores.policies.routing(&flow) {

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use tables::{Slot, SteeringPlan};
+use tables::{Slot, SteeringPlan, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::stores::Stores;
@@ -29,7 +29,7 @@ pub(crate) fn port_of(
     slot: Slot,
     mac: MacAddr,
 ) -> Option<String> {
-    let vxlan = plan.vnis.values().find(|vni| vni.slot == slot)?.ifindex;
+    let vxlan = plan.vnis.values().find(|vni| vni.slot == slot)?.source.netdev()?;
     let bridge = stores.links.get(vxlan)?.master?;
     let port = stores.bridges.get(bridge, mac)?;
     (port.ifindex != vxlan).then(|| stores.links.name(port.ifindex))
@@ -48,7 +48,7 @@ pub(crate) fn hosts<'a>(
             link.and_then(|link| if links.is_bridge(ifindex) { Some(ifindex) } else { link.link });
         let vxlans = bridge.into_iter().flat_map(|bridge| links.vxlans_in(bridge));
         vxlans.filter_map(move |vxlan| {
-            let vni = plan.vnis.get(&vxlan)?.vni;
+            let vni = plan.vnis.get(&VniSource::Netdev(vxlan))?.vni;
             Some(Host { vni, interface: link?.name.clone(), address, mac: adjacent.mac? })
         })
     })

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink::{FdbChange, FdbWrite};
-use tables::Learned;
+use tables::{Learned, VniSource};
 use wire::Vni;
 
 use crate::mac_mobility::Flapping;
@@ -72,6 +72,7 @@ impl Learning {
         flapping: &mut Flapping,
     ) -> Option<FdbWrite> {
         let Learned { ifindex, mac, vtep } = *learned;
+        let source = VniSource::Netdev(ifindex);
         let vxlan = stores.links.vxlan(ifindex).filter(|vxlan| vxlan.learning)?;
         // Workers drop such frames. An entry with such a VTEP would move the VNI to the kernel.
         if tables::is_martian(vtep) || stores.addresses.own().contains(&IpAddr::V4(vtep)) {
@@ -82,7 +83,7 @@ impl Learning {
             let learning = stores.overlays.values().filter(|overlay| overlay.learns());
             learning.map(Overlay::addresses).sum()
         });
-        let overlay = stores.overlays.get(&ifindex).filter(|_| taken)?;
+        let overlay = stores.overlays.get(&source).filter(|_| taken)?;
         let known = overlay.kernel_entry(mac);
         let flags = known.map_or(0, |known| known.flags);
         let write = |change| Some(FdbWrite { ifindex, mac, vtep, change, flags });
@@ -102,7 +103,7 @@ impl Learning {
                 self.counts.too_many_addresses += 1;
                 return None;
             }
-        } else if !flapping.may_move((ifindex, mac), moves) {
+        } else if !flapping.may_move((source, mac), moves) {
             self.counts.flapping += 1;
             return None;
         }

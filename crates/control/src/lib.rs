@@ -40,6 +40,7 @@ pub use hosts::Host;
 pub use learn::LearnCounts;
 pub use mac_mobility::{Flap, MoveCounts};
 pub use publish::bypass::{NoBypass, PortDecision};
+pub use publish::diff::Diff;
 pub use publish::update::Update;
 pub use resolve::path_mtu::Path;
 pub use settings::{

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::time::{Duration, Instant};
 
+use tables::VniSource;
 use tables::hash::TableHasher;
 use wire::MacAddr;
 
@@ -32,14 +33,14 @@ pub struct MoveCounts {
     pub flapping: u64,
 }
 
-/// A MAC address of a vxlan netdev, with the netdev's interface index.
-pub(crate) type Place = (u32, MacAddr);
+/// A MAC address of a VNI.
+pub(crate) type Place = (VniSource, MacAddr);
 
 /// An address began or stopped flapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flap {
-    /// Interface index of the vxlan netdev.
-    pub ifindex: u32,
+    /// The source of the VNI.
+    pub source: VniSource,
     /// The address.
     pub mac: MacAddr,
     /// Number of moves while it flapped, if it has stopped.
@@ -56,9 +57,9 @@ struct Moves {
 }
 
 impl Moves {
-    fn flap(&mut self, (ifindex, mac): Place, news: &mut Vec<Flap>) {
+    fn flap(&mut self, (source, mac): Place, news: &mut Vec<Flap>) {
         if !std::mem::replace(&mut self.flapping, true) {
-            news.push(Flap { ifindex, mac, over: None });
+            news.push(Flap { source, mac, over: None });
         }
     }
 }
@@ -106,10 +107,10 @@ impl Flapping {
             return;
         }
         let news = &mut self.news;
-        self.moves.retain(|&(ifindex, mac), moves| {
+        self.moves.retain(|&(source, mac), moves| {
             let stays = moves.flapping && moves.now >= limit;
             if moves.flapping && !stays {
-                news.push(Flap { ifindex, mac, over: Some(moves.in_all) });
+                news.push(Flap { source, mac, over: Some(moves.in_all) });
             }
             moves.now = 0;
             stays
@@ -134,8 +135,8 @@ impl Flapping {
 pub(crate) struct MacMobility {
     pub(crate) counts: MoveCounts,
     pub(crate) flapping: Flapping,
-    /// Each with the netdev's interface index.
-    changes: Vec<(u32, MacChange)>,
+    /// Each with the source of the VNI.
+    changes: Vec<(VniSource, MacChange)>,
 }
 
 impl MacMobility {
@@ -144,28 +145,28 @@ impl MacMobility {
         self.changes.clear();
     }
 
-    /// Records what was applied to the FDB of a netdev. `taken`: whether its VNI is taken over.
-    pub(crate) fn record(&mut self, ifindex: u32, applied: Applied, taken: bool) {
+    /// Records what was applied to the FDB of a VNI. `taken`: whether its VNI is taken over.
+    pub(crate) fn record(&mut self, source: VniSource, applied: Applied, taken: bool) {
         if taken {
             self.counts.followed += applied.followed;
             self.counts.coalesced += applied.moves.saturating_sub(applied.followed);
         }
-        self.changes.extend(applied.changes.into_iter().map(|change| (ifindex, change)));
+        self.changes.extend(applied.changes.into_iter().map(|change| (source, change)));
     }
 
-    /// The changes of the last publication, each with the netdev's interface index. Moves of
+    /// The changes of the last publication, each with the source of its VNI. Moves of
     /// flapping addresses are left out. In VNIs for which `takes` returns true, moves are counted:
     /// `limit` are allowed in a window.
     pub(crate) fn take_changes(
         &mut self,
-        takes: impl Fn(u32) -> bool,
+        takes: impl Fn(VniSource) -> bool,
         limit: u32,
         now: Instant,
-    ) -> Vec<(u32, MacChange)> {
+    ) -> Vec<(VniSource, MacChange)> {
         let mut changes = std::mem::take(&mut self.changes);
-        changes.retain(|(ifindex, change)| {
-            let moved = change.is_move() && takes(*ifindex);
-            !moved || !self.flapping.moved((*ifindex, change.mac), limit, now)
+        changes.retain(|(source, change)| {
+            let moved = change.is_move() && takes(*source);
+            !moved || !self.flapping.moved((*source, change.mac), limit, now)
         });
         changes
     }
@@ -183,10 +184,10 @@ mod tests {
     use super::*;
 
     const LIMIT: u32 = 5;
-    const PLACE: Place = (7, MacAddr([2, 0, 0, 0, 0, 1]));
+    const PLACE: Place = (VniSource::Netdev(7), MacAddr([2, 0, 0, 0, 0, 1]));
 
     fn flap(over: Option<u64>) -> Flap {
-        Flap { ifindex: PLACE.0, mac: PLACE.1, over }
+        Flap { source: PLACE.0, mac: PLACE.1, over }
     }
 
     #[test]
@@ -241,7 +242,7 @@ mod tests {
         }
         for number in 0..100_000_u32 {
             let [a, b, c, d] = number.to_be_bytes();
-            flapping.moved((7, MacAddr([2, 0, a, b, c, d])), LIMIT, now);
+            flapping.moved((PLACE.0, MacAddr([2, 0, a, b, c, d])), LIMIT, now);
         }
         assert_eq!((flapping.moves.len(), flapping.take_news()), (WATCHED, vec![]));
     }

@@ -7,16 +7,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tables::VniSource;
+
 use crate::mac_mobility::MacMobility;
 use crate::resolve::resolve_vteps;
 use crate::settings::Settings;
 use crate::stores::Stores;
 use crate::stores::changes::{BypassChanges, Changes};
-use crate::stores::links::Links;
 
 pub mod bypass;
 mod checked_sources;
 pub(crate) mod decisions;
+pub mod diff;
 mod ids;
 pub(crate) mod next_hops;
 mod plan;
@@ -54,18 +56,19 @@ impl Publication {
         let locals = routed && self.decisions.locals.check(stores);
         // Packet filter rules may match by uplink.
         let filtered = (routes.uplinks || changes.underlay) && !stores.packet_filters.is_empty();
-        let mut netdevs = changes.overlays;
+        let mut sources = changes.overlays;
         if routes.terms || locals || filtered || changes.all || changes.decisions {
-            netdevs.extend(stores.links.vxlans());
-            netdevs.extend(self.decisions.iter().map(|(ifindex, _)| ifindex));
+            sources.extend(stores.sources());
+            sources.extend(self.decisions.iter().map(|(source, _)| source));
         }
         if routes.multipath {
-            let left = |(_, decision): &(u32, &Decision)| matches!(decision, Decision::Left(_));
-            netdevs.extend(self.decisions.iter().filter(left).map(|(ifindex, _)| ifindex));
+            let left =
+                |(_, decision): &(VniSource, &Decision)| matches!(decision, Decision::Left(_));
+            sources.extend(self.decisions.iter().filter(left).map(|(source, _)| source));
         }
-        let decided = self.decisions.decide(stores, configuration, &netdevs, &entries_changed);
+        let decided = self.decisions.decide(stores, configuration, &sources, &entries_changed);
         if decided || changes.all || self.last.snapshot.generation() == 0 {
-            find_missing(&mut self.last, settings, &stores.links);
+            find_missing(&mut self.last, settings, stores);
         }
         let recollect = std::mem::take(&mut stores.vteps.taken_changed) || routes.taken;
         if recollect {
@@ -83,33 +86,34 @@ impl Publication {
         snapshot::build(&mut self.last, stores, &mut self.decisions);
     }
 
-    /// Applies what was reported for overlays to their tables. Returns the netdevs whose FDB or
-    /// flood list changed.
+    /// Applies what was reported for overlays to their tables. Returns those whose FDB or flood
+    /// list changed.
     fn apply_entries(
         &self,
         stores: &mut Stores,
         changes: &mut Changes,
         mobility: &mut MacMobility,
-    ) -> BTreeSet<u32> {
+    ) -> BTreeSet<VniSource> {
         let Stores { links, bridges, overlays, vteps, .. } = stores;
         let mut changed = BTreeSet::new();
         mobility.clear_changes();
-        for &ifindex in &changes.overlays {
-            let Some(overlay) = overlays.get_mut(&ifindex) else { continue };
-            let bridge = links.get(ifindex).and_then(|link| link.master);
+        for &source in &changes.overlays {
+            let Some(overlay) = overlays.get_mut(&source) else { continue };
+            let link = source.netdev().and_then(|ifindex| links.get(ifindex));
+            let bridge = link.and_then(|link| link.master);
             let applied = overlay.apply(vteps, |mac| {
                 bridge
                     .and_then(|bridge| bridges.get(bridge, mac))
                     .is_some_and(|port| !port.permanent && links.vxlan(port.ifindex).is_none())
             });
             if applied.entries {
-                changed.insert(ifindex);
+                changed.insert(source);
             }
             if let Some(bridge) = bridge {
                 let macs = applied.changes.iter().map(|change| (bridge, change.mac));
                 changes.bypass.addresses.extend(macs);
             }
-            mobility.record(ifindex, applied, self.decisions.takes(ifindex));
+            mobility.record(source, applied, self.decisions.takes(source));
         }
         changed
     }
@@ -141,13 +145,13 @@ impl Publication {
 }
 
 /// Updates the VNIs that the settings name and that no vxlan netdev has.
-fn find_missing(update: &mut Update, settings: &Settings, links: &Links) {
+fn find_missing(update: &mut Update, settings: &Settings, stores: &Stores) {
     let Settings { include, exclude, vnis, .. } = settings;
     // VNIs with settings of their own are expected to exist as well, unless they stay with the
     // kernel in any case.
     let configured = vnis.keys().filter(|vni| include.is_none() && !exclude.contains(vni));
     let named = include.iter().flatten().chain(configured);
-    let missing = named.filter(|vni| links.vxlans_of(vni.get()).next().is_none());
+    let missing = named.filter(|vni| stores.sources_of(vni.get()).next().is_none());
     let missing: BTreeSet<_> = missing.copied().collect();
     if *update.missing != missing {
         update.missing = Arc::new(missing);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink::{Dump, FdbEntry, FdbWrite, Message};
-use tables::{Learned, PlaceChange, Slot};
+use tables::{Learned, PlaceChange, Slot, VniSource};
 use wire::MacAddr;
 
 use crate::change::Change;
@@ -24,7 +24,7 @@ use crate::settings::{Defaults, Filters, Namespace, Settings};
 use crate::sources::SourceState;
 use crate::sources::fpm_session::{FpmHazard, FpmSession, FpmSweep};
 use crate::sources::resync::{self, Resync};
-use crate::sources::{fdb, fpm_session, kernel, zebra};
+use crate::sources::{fdb, fpm_session, kernel, standalone, zebra};
 use crate::stores::Stores;
 use crate::stores::neighbours::Adjacency;
 use crate::stores::overlay::{MacChange, Overlay};
@@ -57,6 +57,7 @@ impl State {
     pub fn new(settings: Settings, namespace: Namespace) -> Self {
         let mut stores = Stores::default();
         stores.changes.bypass.off = !settings.bypass;
+        standalone::add(&mut stores, &settings.standalone);
         Self {
             settings,
             namespace,
@@ -88,13 +89,14 @@ impl State {
     /// If the policy's settings contradict each other. Nothing changes then.
     pub fn change(&mut self, change: &Change) -> Result<(), path::SettingsError> {
         change.apply(&mut self.settings)?;
-        let Stores { links, changes, .. } = &mut self.stores;
-        changes.overlays.extend(links.vxlans_of(change.vni().get()));
+        let stores = &self.stores;
         // A netdev that serves many VNIs may serve this one.
-        let serves_many = |ifindex: &u32| {
-            links.vxlan(*ifindex).is_some_and(|vxlan| vxlan.external || vxlan.vni_filter)
+        let serves_many = |source: &VniSource| {
+            stores.vxlan(*source).is_some_and(|vxlan| vxlan.external || vxlan.vni_filter)
         };
-        changes.overlays.extend(links.vxlans().filter(serves_many));
+        let affected = stores.sources_of(change.vni().get());
+        let affected: Vec<_> = affected.chain(stores.sources().filter(serves_many)).collect();
+        self.stores.changes.overlays.extend(affected);
         Ok(())
     }
 
@@ -385,7 +387,7 @@ impl State {
     /// FDB, or `None` if there is nothing to write. Refused reports are counted.
     pub fn learn(&mut self, learned: &Learned) -> Option<FdbWrite> {
         let Self { stores, settings, publication, mobility, .. } = self;
-        let taken = publication.decisions.takes(learned.ifindex);
+        let taken = publication.decisions.takes(VniSource::Netdev(learned.ifindex));
         self.learning.learn(learned, stores, settings, taken, &mut mobility.flapping)
     }
 
@@ -400,12 +402,11 @@ impl State {
         self.learning.counts
     }
 
-    /// The changes that the last [`State::build`] made to the FDB of each vxlan netdev, by
-    /// interface index. Moves of flapping addresses are left out.
-    pub fn take_mac_changes(&mut self, now: Instant) -> Vec<(u32, MacChange)> {
+    /// The changes that the last [`State::build`] made to the FDB of each VNI. Moves of flapping addresses are left out.
+    pub fn take_mac_changes(&mut self, now: Instant) -> Vec<(VniSource, MacChange)> {
         let decisions = &self.publication.decisions;
         let limit = self.settings.learning.moves;
-        self.mobility.take_changes(|ifindex| decisions.takes(ifindex), limit, now)
+        self.mobility.take_changes(|source| decisions.takes(source), limit, now)
     }
 
     /// The addresses that began or stopped flapping since the last call.

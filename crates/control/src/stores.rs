@@ -21,6 +21,9 @@ pub(crate) mod route_table;
 pub(crate) mod routes;
 pub(crate) mod vteps;
 
+use netlink::Vxlan;
+use tables::VniSource;
+
 use addresses::Addresses;
 use bridges::Bridges;
 use changes::Changes;
@@ -41,8 +44,10 @@ pub(crate) struct Stores {
     pub(crate) addresses: Addresses,
     /// The FDBs of bridges.
     pub(crate) bridges: Bridges,
-    /// The FDB of each vxlan netdev, and of interfaces whose link message has not arrived yet.
-    pub(crate) overlays: BTreeMap<u32, Overlay>,
+    /// The FDB of each VNI, and of interfaces whose link message has not arrived yet.
+    pub(crate) overlays: BTreeMap<VniSource, Overlay>,
+    /// The VNIs of the configuration, in standalone mode.
+    pub(crate) configured: Vec<ConfiguredVni>,
     /// The vxlan netdevs with multicast entries (`bridge mdb`), and interfaces whose link message
     /// has not arrived yet.
     pub(crate) multicast: BTreeSet<u32>,
@@ -56,6 +61,43 @@ pub(crate) struct Stores {
     pub(crate) reverse_paths: ReversePaths,
     pub(crate) epochs: Epochs,
     pub(crate) changes: Changes,
+}
+
+/// A VNI of the configuration, with the attributes that a vxlan netdev for it would have.
+#[derive(Debug)]
+pub(crate) struct ConfiguredVni {
+    pub(crate) name: String,
+    pub(crate) vxlan: Vxlan,
+}
+
+impl Stores {
+    /// The attributes of a VNI's netdev; `None` if its source is gone.
+    pub(crate) fn vxlan(&self, source: VniSource) -> Option<&Vxlan> {
+        match source {
+            VniSource::Netdev(ifindex) => self.links.vxlan(ifindex),
+            VniSource::Configured(number) => {
+                self.configured.get(usize::from(number)).map(|vni| &vni.vxlan)
+            }
+        }
+    }
+
+    /// The bridge of a VNI's netdev.
+    pub(crate) fn bridge_of(&self, source: VniSource) -> Option<u32> {
+        self.links.get(source.netdev()?)?.master
+    }
+
+    /// The sources of all VNIs.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = VniSource> {
+        let configured = (0..).zip(&self.configured).map(|(at, _)| VniSource::Configured(at));
+        self.links.vxlans().map(VniSource::Netdev).chain(configured)
+    }
+
+    /// The sources of this VNI.
+    pub(crate) fn sources_of(&self, vni: u32) -> impl Iterator<Item = VniSource> {
+        let configured = (0..).zip(&self.configured).filter(move |(_, of)| of.vxlan.id == vni);
+        let configured = configured.map(|(at, _)| VniSource::Configured(at));
+        self.links.vxlans_of(vni).map(VniSource::Netdev).chain(configured)
+    }
 }
 
 /// The current dump of each kind, and zebra's current replay.

@@ -9,12 +9,14 @@
 
 use std::future;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netlink::{Dump, FdbWrite, Kernel};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::events::{self, Event, Journal};
+use crate::publish::diff::Diff;
 use crate::publish::update::Update;
 use crate::settings::Namespace;
 use crate::sources::SourceState;
@@ -75,7 +77,8 @@ pub async fn survey(state: &mut State, kernel: &Kernel) -> Result<Update, netlin
 
 /// Runs until [`Request::Shutdown`], or until all senders of requests are dropped.
 ///
-/// `publish` is called in this task, once for each publication, the first time after all initial
+/// `publish` is called in this task with each publication and what differs from the one before, the
+/// first time after all initial
 /// dumps. The FPM server starts only then: the kernel's neighbours show whether zebra would survive
 /// the connection. Events of a publication are in the `journal` after `publish` has returned.
 ///
@@ -88,7 +91,7 @@ pub async fn run(
     mut requests: mpsc::Receiver<Request>,
     status: watch::Sender<Status>,
     journal: Journal,
-    publish: impl FnMut(&Update),
+    publish: impl FnMut(&Update, &Diff),
 ) -> Result<(), RunError> {
     let now = Instant::now();
     let mut task = Task {
@@ -159,7 +162,7 @@ struct Task<P> {
     learned: Vec<FdbWrite>,
 }
 
-impl<P: FnMut(&Update)> Task<P> {
+impl<P: FnMut(&Update, &Diff)> Task<P> {
     /// Reads all tables, makes the first publication and listens for zebra. Nothing is published
     /// before all tables were read once.
     async fn start(&mut self) -> Result<(), netlink::Error> {
@@ -299,12 +302,15 @@ impl<P: FnMut(&Update)> Task<P> {
         if self.state.published().snapshot.generation() != self.published.snapshot.generation() {
             let places = self.state.take_places();
             let update = Update { places, ..self.state.published().clone() };
-            log::log(&self.published, &update);
-            (self.publish)(&update);
+            let diff = Diff::between(&self.published, &update, Arc::clone(&update.places));
+            log::log(&diff);
+            (self.publish)(&update, &diff);
             let before = std::mem::replace(&mut self.published, update);
             let macs = self.state.take_mac_changes(now);
             let reporter = &self.reporter;
-            events::diff::between(&before, &self.published, &macs, |event| reporter.write(event));
+            events::diff::between(&before, &self.published, &diff, &macs, |event| {
+                reporter.write(event)
+            });
             self.publish_at = now + (2 * now.elapsed()).clamp(PACE, LONGEST_PACE);
         }
         for flap in self.state.take_flaps() {

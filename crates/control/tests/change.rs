@@ -96,7 +96,7 @@ fn each_build_says_which_mac_addresses_it_moved() {
     };
     let change = |from: Option<&str>, to: Option<&str>| {
         vec![(
-            VXLAN,
+            Netdev(VXLAN),
             MacChange { mac: mac(0x77), from: from.map(v4), to: to.map(v4), local: false },
         )]
     };

@@ -406,7 +406,7 @@ fn a_path_mtu_limits_frames_until_it_is_gone() {
 
 fn path_mtu_limits_frames(df: u8) {
     let mut state = leaf_and_vtep_of(Vxlan { df, ..vxlan_of(VNI) });
-    let limit = |state: &mut State| state.build().plan.vnis[&VXLAN].frame_limit;
+    let limit = |state: &mut State| state.build().plan.vnis[&Netdev(VXLAN)].frame_limit;
     assert_eq!(limit(&mut state), 1500 - 36);
     let path = |ifindex| Path { vtep: v4("10.0.0.12"), local: LOCAL, ifindex };
     assert_eq!(state.paths(), BTreeSet::from([path(UP1), path(UP2)]));

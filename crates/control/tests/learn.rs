@@ -235,7 +235,7 @@ fn an_address_that_moves_too_often_is_moved_a_few_times_a_second() {
         now += Duration::from_millis(10);
         turn(&mut state, now, None);
     }
-    let flap = |over| Flap { ifindex: VXLAN, mac: mac(1), over };
+    let flap = |over| Flap { source: Netdev(VXLAN), mac: mac(1), over };
     assert_eq!(flaps, [flap(None), flap(Some(moved))]);
     // Three seconds, and a window starts only with a move.
     assert!((15..=20).contains(&moved), "{moved}");

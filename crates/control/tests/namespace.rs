@@ -24,6 +24,7 @@ use control::{
 };
 use netlink::Kernel;
 use nix::sched::{CloneFlags, unshare};
+use tables::VniSource::Netdev;
 use tokio::sync::{mpsc, watch};
 use wire::{MacAddr, Vni};
 
@@ -110,7 +111,7 @@ impl Leaf {
             wanted,
             report,
             Journal::default(),
-            move |update| {
+            move |update, _| {
                 publish.send_replace(update.clone());
             },
         ));
@@ -163,7 +164,7 @@ fn a_leaf_is_found_and_followed() {
         let gateway = Some("02:00:00:00:00:e1".parse().unwrap());
         let update = leaf.until("the VNI", |update| flood_list(update) == 1).await;
         assert_eq!(ways(&update), [(2, gateway)]);
-        let taken = &update.plan.vnis[&VXLAN];
+        let taken = &update.plan.vnis[&Netdev(VXLAN)];
         assert_eq!((taken.name.as_str(), taken.local, taken.frame_limit), ("vx10010", LOCAL, 1464));
         let uplinks: Vec<&str> =
             update.plan.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
@@ -192,11 +193,14 @@ fn a_leaf_is_found_and_followed() {
         })
         .await;
         ip("link set vx10010 up");
-        leaf.until("the netdev coming back", |update| update.plan.vnis.contains_key(&VXLAN)).await;
+        leaf.until("the netdev coming back", |update| {
+            update.plan.vnis.contains_key(&Netdev(VXLAN))
+        })
+        .await;
         ip("link set vx10010 nomaster");
         leaf.until("no bridge", |update| update.plan.vnis.is_empty()).await;
         ip("link set vx10010 master br10010");
-        leaf.until("a bridge", |update| update.plan.vnis.contains_key(&VXLAN)).await;
+        leaf.until("a bridge", |update| update.plan.vnis.contains_key(&Netdev(VXLAN))).await;
         ip("link set vx10010 type vxlan ttl 9");
         let nine = |update: &Update| {
             update.snapshot.vnis().any(|table| table.tunnel.ttl == tables::Ttl::Fixed(9))
@@ -340,7 +344,7 @@ fn q18_lost_events_are_made_up_for_by_a_dump() {
         ip(LEAF);
         // A receive buffer so small that a burst overruns it while the task does not read.
         let mut leaf = Leaf::start(Kernel::with_receive_buffer(2048).unwrap(), None);
-        leaf.until("the VNI", |update| update.plan.vnis.contains_key(&VXLAN)).await;
+        leaf.until("the VNI", |update| update.plan.vnis.contains_key(&Netdev(VXLAN))).await;
         let entries: String = (0..3000u32)
             .map(|n| {
                 format!(

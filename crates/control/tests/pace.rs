@@ -59,7 +59,7 @@ fn publications_take_half_of_the_time_at_most() {
                     ..FpmListener::default()
                 };
                 let (status, _) = watch::channel(Status::default());
-                let publish = move |_: &control::Update| {
+                let publish = move |_: &control::Update, _: &control::Diff| {
                     std::thread::sleep(COST);
                     count.fetch_add(1, Ordering::Relaxed);
                     let _ = first.send(());

@@ -403,7 +403,7 @@ fn run(steps: Vec<Step>) {
         hosts,
         truth.hosts.iter().map(|(number, mac)| (host_address(*number), *mac)).collect()
     );
-    let taken = &update.plan.vnis[&truth.netdev.ifindex];
+    let taken = &update.plan.vnis[&Netdev(truth.netdev.ifindex)];
     assert_eq!((update.plan.vnis.len(), &taken.name), (1, &truth.netdev.name));
     assert_eq!(update.plan.ports[&HOST].sends, !truth.isolated);
     assert_eq!(places, truth.expected_places(taken.slot));

@@ -48,7 +48,7 @@ fn base() -> Vxlan {
 fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
     let mut state = told(leaf());
     let update = state.build();
-    let plan = &update.plan.vnis[&VXLAN];
+    let plan = &update.plan.vnis[&Netdev(VXLAN)];
     assert_eq!((plan.vni, plan.name.as_str(), plan.local), (vni(VNI), "vx10010", LOCAL));
     assert_eq!((plan.destination_port, plan.frame_limit), (4789, 65_535));
     let tunnel = &table(&update).unwrap().tunnel;
@@ -65,7 +65,7 @@ fn a_plain_netdev_is_taken_and_its_attributes_are_followed() {
     };
     tell(&mut state, [link(vxlan(VXLAN, BRIDGE, changed))]);
     let update = state.build();
-    assert_eq!(update.plan.vnis[&VXLAN].slot, plan.slot, "still the same VNI");
+    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].slot, plan.slot, "still the same VNI");
     let tunnel = &table(&update).unwrap().tunnel;
     assert_eq!((tunnel.ttl, tunnel.tos), (Ttl::Fixed(7), Tos::Fixed(0x14)));
     assert_eq!((tunnel.df, tunnel.udp_checksum), (DontFragment::Set, false));
@@ -364,14 +364,14 @@ fn slots_run_out_and_become_free() {
 #[test]
 fn a_slot_is_kept_while_its_vni_is_taken() {
     let mut state = told(leaf());
-    let slot = state.build().plan.vnis[&VXLAN].slot;
+    let slot = state.build().plan.vnis[&Netdev(VXLAN)].slot;
     tell(&mut state, [link(bridge(20, "br2")), link(vxlan(5, 20, vxlan_of(5)))]);
     let update = state.build();
-    assert_eq!(update.plan.vnis[&VXLAN].slot, slot);
-    assert_ne!(update.plan.vnis[&5].slot, slot);
+    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].slot, slot);
+    assert_ne!(update.plan.vnis[&Netdev(5)].slot, slot);
     tell(&mut state, [Message::Link(Delete, vxlan(5, 20, vxlan_of(5)))]);
     let update = state.build();
-    assert_eq!(update.plan.vnis.keys().collect::<Vec<_>>(), [&VXLAN]);
+    assert_eq!(update.plan.vnis.keys().collect::<Vec<_>>(), [&Netdev(VXLAN)]);
     assert_eq!(update.snapshot.vnis().count(), 1);
 }
 
@@ -379,7 +379,7 @@ fn a_slot_is_kept_while_its_vni_is_taken() {
 fn every_reason_reads_as_a_sentence() {
     let obstacle = UnusableRoute::Bridge { device: "svi".into(), bridge: "br0".into() };
     let left = control::LeftToKernel {
-        ifindex: VXLAN,
+        source: Netdev(VXLAN),
         name: "vx10010".into(),
         vni: VNI,
         reason: KernelOnlyReason::Underlay { vtep: v4("10.0.0.12"), obstacle },
@@ -406,7 +406,7 @@ fn a_vni_that_no_netdev_has_is_missed_until_one_comes() {
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10099)]));
     tell(&mut state, [link(vxlan(77, BRIDGE, vxlan_of(10099)))]);
     let update = state.build();
-    assert!(update.missing.is_empty() && update.plan.vnis.contains_key(&77), "{update:?}");
+    assert!(update.missing.is_empty() && update.plan.vnis.contains_key(&Netdev(77)), "{update:?}");
     state.reload(named(&[VNI, 10098]), Namespace::default());
     assert_eq!(*state.build().missing, BTreeSet::from([vni(10098)]));
     state.reload(named(&[VNI, 10097]), Namespace::default());

@@ -367,7 +367,7 @@ fn weights_keep_their_proportions() {
 #[test]
 fn the_frame_limit_is_that_of_the_narrowest_way() {
     let mut state = towards_vtep(underlay());
-    let limit = |state: &mut State| state.build().plan.vnis[&VXLAN].frame_limit;
+    let limit = |state: &mut State| state.build().plan.vnis[&Netdev(VXLAN)].frame_limit;
     assert_eq!(limit(&mut state), 1500 - 36);
     tell(&mut state, [link(Link { mtu: 9000, ..ethernet(UP1, "up1") })]);
     assert_eq!(limit(&mut state), 1500 - 36);
@@ -378,7 +378,7 @@ fn the_frame_limit_is_that_of_the_narrowest_way() {
     assert_eq!(limit(&mut state), 9000 - 36, "a route that no VTEP of this VNI needs");
     tell(&mut state, [flood(New, "10.0.0.13")]);
     let update = state.build();
-    assert_eq!(update.plan.vnis[&VXLAN].frame_limit, 1400 - 36);
+    assert_eq!(update.plan.vnis[&Netdev(VXLAN)].frame_limit, 1400 - 36);
     assert_eq!(paths(&update, "10.0.0.13").next_hops()[0].mtu, 1400);
 }
 

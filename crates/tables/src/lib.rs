@@ -1,5 +1,6 @@
 //! FDB, flood lists, routes and next hops, and the immutable snapshot that workers forward by.
 //!
+//! - [`diff`]: what differs between two steering plans
 //! - [`fdb`]: the MAC addresses of a VNI
 //! - [`hash`]: the hasher of all tables here
 //! - [`learning`]: data-plane learning of remote MAC addresses
@@ -10,6 +11,7 @@
 //! - [`steering`]: the frames that BPF programs redirect to workers
 
 pub mod bypass;
+pub mod diff;
 pub mod fdb;
 pub mod hash;
 pub mod learning;
@@ -19,9 +21,10 @@ pub mod steering;
 pub mod tunnel;
 
 pub use bypass::{BypassPort, OpenPort, Place, PlaceChange};
+pub use diff::{Difference, SteeringDiff};
 pub use fdb::Fdb;
 pub use learning::{Learned, Learning};
 pub use path::{BUCKETS, NextHop, Paths, Rebalance, placement};
 pub use snapshot::{Slot, Snapshot, SnapshotBuilder, VniTable, Vtep, VtepIndex, is_martian};
-pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink};
+pub use steering::{PortChoice, SteeringPlan, TakenVni, Uplink, VniSource};
 pub use tunnel::{DontFragment, Tos, Ttl, Tunnel};

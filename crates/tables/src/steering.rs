@@ -10,9 +10,31 @@ use wire::Vni;
 use crate::bypass::BypassPort;
 use crate::snapshot::Slot;
 
-/// First interface index for VNIs without a netdev. The kernel's indices are positive `int`s, so
-/// these are never used by interfaces.
-pub const FIRST_VIRTUAL: u32 = 1 << 31;
+/// Where a VNI comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VniSource {
+    /// A vxlan netdev, by its interface index.
+    Netdev(u32),
+    /// The configuration (standalone mode), by its place there, from 0.
+    Configured(u16),
+}
+
+impl VniSource {
+    /// The interface index of the vxlan netdev, if there is one.
+    #[must_use]
+    pub const fn netdev(self) -> Option<u32> {
+        match self {
+            Self::Netdev(ifindex) => Some(ifindex),
+            Self::Configured(_) => None,
+        }
+    }
+
+    /// Whether the VNI comes from the configuration: there is no netdev.
+    #[must_use]
+    pub const fn is_configured(self) -> bool {
+        matches!(self, Self::Configured(_))
+    }
+}
 
 /// An Ethernet interface outside the bridges that a route to a VTEP uses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +50,9 @@ pub struct Uplink {
 pub struct TakenVni {
     /// The VNI.
     pub vni: Vni,
-    /// Interface index of its vxlan netdev.
-    pub ifindex: u32,
-    /// Name of its vxlan netdev, for logs.
+    /// Where it comes from.
+    pub source: VniSource,
+    /// Name of its vxlan netdev or of the configured VNI, for logs.
     pub name: String,
     /// The tag that identifies it on the bridge punt pair.
     pub slot: Slot,
@@ -42,6 +64,17 @@ pub struct TakenVni {
     /// and inner tags. Longer frames stay with the kernel, which fragments them or answers with an
     /// ICMP error.
     pub frame_limit: u32,
+}
+
+impl TakenVni {
+    /// Whether at most the frame limit or the name differs, so that the VNI need not be given back
+    /// before it changes.
+    #[must_use]
+    pub fn is_same_place(&self, new: &Self) -> bool {
+        let Self { vni, source, slot, local, destination_port, name: _, frame_limit: _ } = self;
+        (vni, source, slot, local, destination_port)
+            == (&new.vni, &new.source, &new.slot, &new.local, &new.destination_port)
+    }
 }
 
 /// The outer source port policy for frames that kernel VXLAN encapsulates.
@@ -72,8 +105,8 @@ pub struct SteeringPlan {
     /// Uplinks with a reverse path filter, by interface index, and the sources whose packets are
     /// redirected there. Packets from other sources stay with the kernel.
     pub checked_sources: BTreeMap<u32, BTreeSet<Ipv4Addr>>,
-    /// VNIs taken over, by the interface index of their vxlan netdev.
-    pub vnis: BTreeMap<u32, TakenVni>,
+    /// VNIs taken over.
+    pub vnis: BTreeMap<VniSource, TakenVni>,
     /// Host ports with the bridge bypass, or with a program that only watches source addresses, by
     /// interface index.
     pub ports: BTreeMap<u32, BypassPort>,
@@ -83,15 +116,22 @@ pub struct SteeringPlan {
 }
 
 impl SteeringPlan {
+    /// The source port policy for frames of a VNI that the kernel encapsulates.
+    #[must_use]
+    pub fn choice_of(&self, source: VniSource) -> Option<&PortChoice> {
+        self.choices.get(&source.netdev()?)
+    }
+
     /// Whether this vxlan netdev has a program at its egress.
     #[must_use]
     pub fn is_hooked(&self, ifindex: u32) -> bool {
-        self.vnis.contains_key(&ifindex) || self.choices.contains_key(&ifindex)
+        self.vnis.contains_key(&VniSource::Netdev(ifindex)) || self.choices.contains_key(&ifindex)
     }
 
     /// Interface indices of all vxlan netdevs with a program at their egress.
     pub fn hooked(&self) -> impl Iterator<Item = u32> + '_ {
-        let others = self.choices.keys().filter(|ifindex| !self.vnis.contains_key(ifindex));
-        self.vnis.keys().chain(others).copied()
+        let taken = |ifindex: &u32| self.vnis.contains_key(&VniSource::Netdev(*ifindex));
+        let others = self.choices.keys().copied().filter(move |ifindex| !taken(ifindex));
+        self.vnis.keys().filter_map(|source| source.netdev()).chain(others)
     }
 }

@@ -189,7 +189,7 @@ async fn run_until_replaced(
         wanted,
         status,
         journal.clone(),
-        |update| {
+        |update, _| {
             let same = |last: &Update| {
                 Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
             };
@@ -402,7 +402,8 @@ fn foreign(plan: &SteeringPlan) -> Vec<Foreign> {
         .chain(
             plan.vnis
                 .keys()
-                .flat_map(|&ifindex| foreign_programs::find(ifindex, Direction::Egress)),
+                .filter_map(|source| source.netdev())
+                .flat_map(|ifindex| foreign_programs::find(ifindex, Direction::Egress)),
         )
         .collect()
 }

@@ -79,8 +79,7 @@ pub fn report(update: &Update, hook: Hook, notes: Vec<String>, output: Output) -
         datapath: Datapath::Kernel.name(),
         policy: update
             .plan
-            .choices
-            .get(&left.ifindex)
+            .choice_of(left.source)
             .map_or(Policy::FiveTuple, |choice| choice.entropy.policy())
             .to_string(),
         reason_slug: left.reason.slug(),

@@ -82,7 +82,8 @@ pub async fn watch(shown: Arc<Handle>, requests: mpsc::Sender<Request>, mut rule
             let status = shown.status.borrow();
             let ports = status.ports.iter().map(|port| port.ifindex);
             let uplinks = status.plan.uplinks.iter().map(|uplink| uplink.ifindex);
-            ports.chain(uplinks).chain(status.plan.vnis.keys().copied()).collect()
+            let netdevs = status.plan.vnis.keys().filter_map(|source| source.netdev());
+            ports.chain(uplinks).chain(netdevs).collect()
         });
         // Interfaces are handled one by one, so that the first does not wait for the last.
         for interface in anywhere.unwrap_or(interfaces) {

@@ -63,7 +63,7 @@ pub fn view(
         netdev: left.name.clone(),
         vni: left.vni_text(),
         reason: left.reason.slug(),
-        policy: status.plan.choices.get(&left.ifindex).map_or_else(
+        policy: status.plan.choice_of(left.source).map_or_else(
             || Policy::FiveTuple.to_string(),
             |choice| choice.entropy.policy().to_string(),
         ),

@@ -6,7 +6,6 @@ use std::time::Instant;
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use tables::steering::FIRST_VIRTUAL;
 use tables::{PortChoice, SteeringPlan, TakenVni};
 
 use super::{
@@ -67,21 +66,23 @@ impl Steering {
             .plan
             .vnis
             .values()
-            .filter(|old| plan.vnis.get(&old.ifindex).is_none_or(|new| !same_place(old, new)))
+            .filter(|old| plan.vnis.get(&old.source).is_none_or(|new| !same_place(old, new)))
             .cloned()
             .collect();
         for vni in gone {
-            self.netdevs_map()?
-                .remove(&vni.ifindex)
-                .or_else(absent)
-                .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+            if let Some(ifindex) = vni.source.netdev() {
+                self.netdevs_map()?
+                    .remove(&ifindex)
+                    .or_else(absent)
+                    .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
+            }
             self.tunnels_map()?
                 .remove(&TunnelEnd::of(&vni))
                 .or_else(absent)
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
             // The slot keeps its netdev for frames that are still with the worker. It is
             // overwritten when it is used again.
-            self.plan.vnis.remove(&vni.ifindex);
+            self.plan.vnis.remove(&vni.source);
         }
         let gone: Vec<u32> = self
             .plan
@@ -137,10 +138,10 @@ impl Steering {
             }
         }
         for vni in plan.vnis.values() {
-            if self.plan.vnis.get(&vni.ifindex) != Some(vni) {
+            if self.plan.vnis.get(&vni.source) != Some(vni) {
                 match self.take(vni) {
                     Ok(()) => {
-                        self.plan.vnis.insert(vni.ifindex, vni.clone());
+                        self.plan.vnis.insert(vni.source, vni.clone());
                     }
                     Err(error) => first = first.and(Err(error)),
                 }
@@ -171,24 +172,20 @@ impl Steering {
     }
 
     fn take(&mut self, vni: &TakenVni) -> Result<(), SteeringError> {
-        let is_virtual = vni.ifindex >= FIRST_VIRTUAL;
+        let netdev = vni.source.netdev();
         let slot = u32::from(vni.slot.get());
-        if !is_virtual {
-            self.hook_netdev(vni.ifindex)?;
-            self.slots_map()?
-                .set(slot, vni.ifindex, 0)
-                .map_err(|e| SteeringError::Map("slots", e))?;
+        if let Some(ifindex) = netdev {
+            self.hook_netdev(ifindex)?;
+            self.slots_map()?.set(slot, ifindex, 0).map_err(|e| SteeringError::Map("slots", e))?;
         }
         let worker = self.served.get(&vni.vni).copied().unwrap_or(DEALT);
         self.tunnels_map()?
             .insert(TunnelEnd::of(vni), worker, 0)
             .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
-        if is_virtual {
-            return Ok(());
-        }
+        let Some(ifindex) = netdev else { return Ok(()) };
         let netdev = TakenNetdev { frame_limit: vni.frame_limit, slot };
         self.netdevs_map()?
-            .insert(vni.ifindex, netdev, 0)
+            .insert(ifindex, netdev, 0)
             .map_err(|e| SteeringError::Map("taken_netdevs", e))
     }
 
@@ -218,7 +215,7 @@ impl Steering {
 
 /// Whether at most the frame limit (or the name) differs, which can be changed in place.
 fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
-    let TakenVni { vni, ifindex, slot, local, destination_port, name: _, frame_limit: _ } = old;
-    (vni, ifindex, slot, local, destination_port)
-        == (&new.vni, &new.ifindex, &new.slot, &new.local, &new.destination_port)
+    let TakenVni { vni, source, slot, local, destination_port, name: _, frame_limit: _ } = old;
+    (vni, source, slot, local, destination_port)
+        == (&new.vni, &new.source, &new.slot, &new.local, &new.destination_port)
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, Steering};
-use tables::{Slot, SteeringPlan, TakenVni};
+use tables::{Slot, SteeringPlan, TakenVni, VniSource};
 use wire::Vni;
 
 use super::{LOCAL, PATIENT, leaf, plan, steer};
@@ -18,14 +18,14 @@ const FIRST: u32 = 4_000;
 fn all() -> SteeringPlan {
     let vni = |number: u32| TakenVni {
         vni: Vni::try_from(1000 + number).unwrap(),
-        ifindex: FIRST + number,
+        source: VniSource::Netdev(FIRST + number),
         name: format!("many{number}"),
         slot: Slot::new(number as u16).unwrap(),
         local: LOCAL,
         destination_port: 4789,
         frame_limit: 1450,
     };
-    let vnis = (1..=VNIS).map(|number| (FIRST + number, vni(number))).collect();
+    let vnis = (1..=VNIS).map(|number| (VniSource::Netdev(FIRST + number), vni(number))).collect();
     SteeringPlan { vnis, ..SteeringPlan::default() }
 }
 

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use tables::steering::FIRST_VIRTUAL;
+use tables::VniSource;
 use wire::{MacAddr, Vni};
 
 /// A vxlan netdev that stays with the kernel, or a standalone VNI that is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftToKernel {
-    /// Its interface index. Standalone VNIs have an index that no interface has.
-    pub ifindex: u32,
+    /// Where the VNI comes from.
+    pub source: VniSource,
     /// Its name.
     pub name: String,
     /// Its VNI. 0 for devices without one.
@@ -37,7 +37,7 @@ impl LeftToKernel {
     /// Whether it is a standalone VNI: there is no netdev, and the kernel does not forward it.
     #[must_use]
     pub const fn is_standalone(&self) -> bool {
-        self.ifindex >= FIRST_VIRTUAL
+        self.source.is_configured()
     }
 
     /// Its VNI, or `external` if packets bring their own.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use tables::VniSource;
+
 use crate::stores::Stores;
 use crate::stores::links::is_up;
 use crate::stores::route_table;
@@ -15,10 +17,9 @@ const RTN_LOCAL: u8 = 2;
 pub(crate) struct LocalAddresses(BTreeMap<Ipv4Addr, bool>);
 
 impl LocalAddresses {
-    /// Whether this host has the `local` address of a vxlan netdev.
-    pub(crate) fn has_that_of(&mut self, stores: &Stores, vxlan: u32) -> bool {
-        let Some(IpAddr::V4(local)) = stores.links.vxlan(vxlan).and_then(|vxlan| vxlan.local)
-        else {
+    /// Whether this host has the `local` address of a VNI.
+    pub(crate) fn has_that_of(&mut self, stores: &Stores, source: VniSource) -> bool {
+        let Some(IpAddr::V4(local)) = stores.vxlan(source).and_then(|vxlan| vxlan.local) else {
             return false;
         };
         *self.0.entry(local).or_insert_with(|| is_present(stores, local))

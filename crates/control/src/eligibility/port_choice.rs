@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use netlink::{Link, Vxlan};
+use netlink::Vxlan;
 use path::{Entropy, Policy, SourcePortRange};
 use tables::PortChoice;
-use tables::steering::FIRST_VIRTUAL;
 use wire::Vni;
 
-use crate::eligibility::EligibilityCheck;
 use crate::eligibility::ineligible::KernelOnlyReason;
+use crate::eligibility::{Candidate, EligibilityCheck};
 use crate::settings::{RoutePerFrame, VniSettings};
 use crate::stores::overlay::Overlay;
 
@@ -22,14 +21,13 @@ impl EligibilityCheck<'_> {
     /// kernel chooses the port. `left` is why the netdev stays with the kernel, if it does.
     pub(crate) fn port_choice(
         &self,
-        link: &Link,
-        vxlan: &Vxlan,
+        Candidate { link, vxlan, .. }: Candidate<'_>,
         overlay: &Overlay,
         left: Option<&KernelOnlyReason>,
     ) -> Option<PortChoice> {
         // The BPF program cannot parse frames of a netdev without Ethernet headers (GPE).
-        let readable = link.ifindex < FIRST_VIRTUAL && link.hardware_type == ARPHRD_ETHER;
-        if !readable || left.is_some_and(|reason| !reason.chooses_ports()) {
+        let link = link.filter(|link| link.hardware_type == ARPHRD_ETHER)?;
+        if left.is_some_and(|reason| !reason.chooses_ports()) {
             return None;
         }
         let external = vxlan.external || vxlan.vni_filter;

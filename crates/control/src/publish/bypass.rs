@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use netlink::{Bridge, BridgePort, Link, LinkKind};
 use tables::hash::{TableHasher, TableMap};
-use tables::{BypassPort, Fdb, Place, PlaceChange, Slot};
+use tables::{BypassPort, Fdb, Place, PlaceChange, Slot, VniSource};
 use wire::{MacAddr, Vni};
 
 use crate::eligibility::VniConfig;
@@ -189,7 +189,7 @@ impl Bypass {
         for bridge in delivering {
             let hosts = self.hosts.get(&bridge).cloned().unwrap_or_default();
             for netdev in stores.links.vxlans_in(bridge) {
-                decisions.set_hosts(netdev, hosts.clone());
+                decisions.set_hosts(VniSource::Netdev(netdev), hosts.clone());
             }
         }
         changed.then(|| self.all_ports())
@@ -212,9 +212,10 @@ impl Bypass {
             let port = ports.find(|port| port.ifindex == known.ifindex)?;
             return Some(Place::Port { port: port.ifindex, mac });
         }
-        let (slot, _) = decisions.taken(known.ifindex)?;
+        let source = VniSource::Netdev(known.ifindex);
+        let (slot, _) = decisions.taken(source)?;
         // The kernel's bridge may have it there while the VNI has it at no or another VTEP.
-        stores.overlays.get(&known.ifindex)?.fdb.get(&mac)?;
+        stores.overlays.get(&source)?.fdb.get(&mac)?;
         ports.next().map(|_| Place::Remote { slot, mac })
     }
 
@@ -292,7 +293,7 @@ fn common(inputs: Inputs<'_>, bridge: u32) -> Option<Common<'_>> {
     let Inputs { stores, configuration, decisions } = inputs;
     let mut netdevs = stores.links.vxlans_in(bridge);
     let (netdev, several) = (netdevs.next()?, netdevs.next().is_some());
-    let (slot, terms) = decisions.taken(netdev)?;
+    let (slot, terms) = decisions.taken(VniSource::Netdev(netdev))?;
     let attributes = stores.links.bridge(bridge)?;
     let link = stores.links.get(netdev)?;
     let BridgePort { state, learning, locked, .. } = link.bridge_port.unwrap_or_default();

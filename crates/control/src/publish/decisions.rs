@@ -1,20 +1,20 @@
-//! The decisions about vxlan netdevs: which are taken over, in which slot and with which table, and
+//! The decisions about VNIs: which are taken over, in which slot and with which table, and
 //! which stay with the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tables::{Fdb, PortChoice, Slot, Tunnel, VniTable};
+use tables::{Fdb, PortChoice, Slot, Tunnel, VniSource, VniTable};
 
 use crate::eligibility::ineligible::{KernelOnlyReason, LeftToKernel};
 use crate::eligibility::local_address::LocalAddresses;
-use crate::eligibility::{EligibilityCheck, VniConfig};
+use crate::eligibility::{Candidate, EligibilityCheck, VniConfig};
 use crate::publish::ids::Slots;
 use crate::publish::table::table;
 use crate::settings::{Namespace, Settings};
 use crate::stores::Stores;
 
-/// The decision about a vxlan netdev.
+/// The decision about a VNI.
 #[derive(Debug)]
 pub(crate) enum Decision {
     Taken { slot: Slot, terms: VniConfig, table: Arc<VniTable> },
@@ -31,10 +31,9 @@ pub(crate) struct Configuration<'a> {
 /// The current decisions, and what depends on nothing else.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
-    /// By interface index of the netdev.
-    all: BTreeMap<u32, Decision>,
-    /// The netdevs that found no free slot.
-    waiting: BTreeSet<u32>,
+    all: BTreeMap<VniSource, Decision>,
+    /// Those that found no free slot.
+    waiting: BTreeSet<VniSource>,
     /// Source port policies for frames that the kernel encapsulates.
     choices: BTreeMap<u32, PortChoice>,
     slots: Slots,
@@ -46,27 +45,27 @@ pub(crate) struct Decisions {
 }
 
 impl Decisions {
-    /// Whether the VNI of this netdev is taken over.
-    pub(crate) fn takes(&self, ifindex: u32) -> bool {
-        matches!(self.all.get(&ifindex), Some(Decision::Taken { .. }))
+    /// Whether this VNI is taken over.
+    pub(crate) fn takes(&self, source: VniSource) -> bool {
+        matches!(self.all.get(&source), Some(Decision::Taken { .. }))
     }
 
-    /// Slot and configuration of a netdev that is taken over.
-    pub(crate) fn taken(&self, ifindex: u32) -> Option<(Slot, &VniConfig)> {
-        match self.all.get(&ifindex)? {
+    /// Slot and configuration of a VNI that is taken over.
+    pub(crate) fn taken(&self, source: VniSource) -> Option<(Slot, &VniConfig)> {
+        match self.all.get(&source)? {
             Decision::Taken { slot, terms, .. } => Some((*slot, terms)),
             Decision::Left(_) => None,
         }
     }
 
-    /// The tunnel settings of VNIs taken over, by netdev.
-    pub(crate) fn tunnels(&self) -> impl Iterator<Item = (u32, &Tunnel)> {
-        self.all.keys().filter_map(|ifindex| Some((*ifindex, &self.taken(*ifindex)?.1.tunnel)))
+    /// The tunnel settings of VNIs taken over, by source.
+    pub(crate) fn tunnels(&self) -> impl Iterator<Item = (VniSource, &Tunnel)> {
+        self.all.keys().filter_map(|source| Some((*source, &self.taken(*source)?.1.tunnel)))
     }
 
-    /// All decisions, by interface index of the netdev.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Decision)> {
-        self.all.iter().map(|(ifindex, decision)| (*ifindex, decision))
+    /// All decisions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (VniSource, &Decision)> {
+        self.all.iter().map(|(source, decision)| (*source, decision))
     }
 
     /// Source port policies for frames that the kernel encapsulates, by netdev.
@@ -74,9 +73,9 @@ impl Decisions {
         &self.choices
     }
 
-    /// Sets the local addresses that use the bypass, if this netdev is taken over.
-    pub(crate) fn set_hosts(&mut self, ifindex: u32, hosts: Fdb<u32>) {
-        if let Some(Decision::Taken { slot, table, .. }) = self.all.get_mut(&ifindex)
+    /// Sets the local addresses that use the bypass, if this VNI is taken over.
+    pub(crate) fn set_hosts(&mut self, source: VniSource, hosts: Fdb<u32>) {
+        if let Some(Decision::Taken { slot, table, .. }) = self.all.get_mut(&source)
             && !(table.hosts.is_empty() && hosts.is_empty())
         {
             Arc::make_mut(table).hosts = hosts;
@@ -106,32 +105,32 @@ impl Decisions {
         std::mem::take(&mut self.bridges)
     }
 
-    /// Decides again about these netdevs, and rebuilds the tables of VNIs taken over whose entries
+    /// Decides again about these VNIs, and rebuilds the tables of VNIs taken over whose entries
     /// or configuration changed. Returns whether any decision or source port policy changed.
     pub(crate) fn decide(
         &mut self,
         stores: &mut Stores,
         configuration: Configuration<'_>,
-        netdevs: &BTreeSet<u32>,
-        entries_changed: &BTreeSet<u32>,
+        sources: &BTreeSet<VniSource>,
+        entries_changed: &BTreeSet<VniSource>,
     ) -> bool {
         let mut changed = false;
         let mut taken = Vec::new();
         let mut choices = Vec::new();
         let uplinks = named_uplinks(stores);
         // Slots are freed before new ones are allocated.
-        for &ifindex in netdevs {
-            let local_is_present = self.locals.has_that_of(stores, ifindex);
-            let (terms, choice) = check(stores, configuration, ifindex, local_is_present, &uplinks);
-            choices.push((ifindex, choice));
+        for &source in sources {
+            let local_is_present = self.locals.has_that_of(stores, source);
+            let (terms, choice) = check(stores, configuration, source, local_is_present, &uplinks);
+            choices.extend(source.netdev().map(|ifindex| (ifindex, choice)));
             match terms {
-                Some(Ok(terms)) => taken.push((ifindex, terms)),
+                Some(Ok(terms)) => taken.push((source, terms)),
                 Some(Err(left)) => changed |= self.leave(stores, left),
-                None => changed |= self.remove(stores, ifindex),
+                None => changed |= self.remove(stores, source),
             }
         }
-        for (ifindex, terms) in taken {
-            changed |= self.take(stores, ifindex, terms, entries_changed.contains(&ifindex));
+        for (source, terms) in taken {
+            changed |= self.take(stores, source, terms, entries_changed.contains(&source));
         }
         for (ifindex, choice) in choices {
             changed |= self.choose(ifindex, choice);
@@ -139,17 +138,17 @@ impl Decisions {
         self.take_waiting(stores, configuration) | changed
     }
 
-    fn mark_bridge(&mut self, stores: &Stores, ifindex: u32) {
-        self.bridges.extend(stores.links.get(ifindex).and_then(|link| link.master));
+    fn mark_bridge(&mut self, stores: &Stores, source: VniSource) {
+        self.bridges.extend(stores.bridge_of(source));
     }
 
-    fn remove(&mut self, stores: &mut Stores, ifindex: u32) -> bool {
-        self.waiting.remove(&ifindex);
-        self.mark_bridge(stores, ifindex);
-        if let Some(overlay) = stores.overlays.get_mut(&ifindex) {
+    fn remove(&mut self, stores: &mut Stores, source: VniSource) -> bool {
+        self.waiting.remove(&source);
+        self.mark_bridge(stores, source);
+        if let Some(overlay) = stores.overlays.get_mut(&source) {
             overlay.take(&mut stores.vteps, false);
         }
-        match self.all.remove(&ifindex) {
+        match self.all.remove(&source) {
             Some(Decision::Taken { slot, .. }) => {
                 self.slots.give_back(slot);
                 self.changed.insert(slot);
@@ -161,29 +160,29 @@ impl Decisions {
     }
 
     fn leave(&mut self, stores: &mut Stores, left: LeftToKernel) -> bool {
-        match self.all.get(&left.ifindex) {
+        match self.all.get(&left.source) {
             Some(Decision::Left(before)) if *before == left => return false,
             _ => {}
         }
-        self.remove(stores, left.ifindex);
+        self.remove(stores, left.source);
         if left.reason == KernelOnlyReason::SlotsExhausted {
-            self.waiting.insert(left.ifindex);
+            self.waiting.insert(left.source);
         }
-        self.all.insert(left.ifindex, Decision::Left(left));
+        self.all.insert(left.source, Decision::Left(left));
         true
     }
 
     fn take(
         &mut self,
         stores: &mut Stores,
-        ifindex: u32,
+        source: VniSource,
         terms: VniConfig,
         entries_changed: bool,
     ) -> bool {
-        if !stores.overlays.contains_key(&ifindex) {
+        if !stores.overlays.contains_key(&source) {
             return false;
         }
-        let held = match self.all.get(&ifindex) {
+        let held = match self.all.get(&source) {
             Some(Decision::Taken { slot, terms: before, table }) => {
                 if *before == terms && !entries_changed {
                     return false;
@@ -199,19 +198,19 @@ impl Decisions {
                 None => {
                     let reason = KernelOnlyReason::SlotsExhausted;
                     let (name, vni) = (terms.netdev, terms.tunnel.vni.get());
-                    return self.leave(stores, LeftToKernel { ifindex, name, vni, reason });
+                    return self.leave(stores, LeftToKernel { source, name, vni, reason });
                 }
             },
         };
-        let Some(overlay) = stores.overlays.get_mut(&ifindex) else { return false };
+        let Some(overlay) = stores.overlays.get_mut(&source) else { return false };
         overlay.take(&mut stores.vteps, true);
-        let table = Arc::new(table(slot, ifindex, &terms, overlay, hosts));
+        let table = Arc::new(table(slot, source, &terms, overlay, hosts));
         if changed {
-            self.mark_bridge(stores, ifindex);
+            self.mark_bridge(stores, source);
         }
         self.changed.insert(slot);
-        self.waiting.remove(&ifindex);
-        self.all.insert(ifindex, Decision::Taken { slot, terms, table });
+        self.waiting.remove(&source);
+        self.all.insert(source, Decision::Taken { slot, terms, table });
         changed
     }
 
@@ -228,7 +227,7 @@ impl Decisions {
         true
     }
 
-    /// Decides again about netdevs that found no slot, if one is free now.
+    /// Decides again about VNIs that found no slot, if one is free now.
     fn take_waiting(&mut self, stores: &mut Stores, configuration: Configuration<'_>) -> bool {
         let waiting = self.waiting.clone();
         self.slots.any_free()
@@ -237,24 +236,25 @@ impl Decisions {
     }
 }
 
-/// Whether a netdev may be taken over, and the source port policy for frames that the kernel
-/// encapsulates; `None` if it is no vxlan netdev (any more).
+/// Whether a VNI may be taken over, and the source port policy for frames that the kernel
+/// encapsulates; `None` if its source is gone.
 fn check(
     stores: &Stores,
     Configuration { settings, namespace }: Configuration<'_>,
-    ifindex: u32,
+    source: VniSource,
     local_is_present: bool,
     uplinks: &BTreeMap<u32, String>,
 ) -> (Option<Result<VniConfig, LeftToKernel>>, Option<PortChoice>) {
-    let (Some(link), Some(vxlan), Some(overlay)) =
-        (stores.links.get(ifindex), stores.links.vxlan(ifindex), stores.overlays.get(&ifindex))
+    let (Some(candidate), Some(overlay)) =
+        (Candidate::find(stores, source), stores.overlays.get(&source))
     else {
         return (None, None);
     };
     let check = EligibilityCheck { settings, namespace, stores, local_is_present, uplinks };
-    let decision = check.decide(link, vxlan, overlay);
-    let choice = check.port_choice(link, vxlan, overlay, decision.as_ref().err());
-    let left = |reason| LeftToKernel { ifindex, name: link.name.clone(), vni: vxlan.id, reason };
+    let decision = check.decide(candidate, overlay);
+    let choice = check.port_choice(candidate, overlay, decision.as_ref().err());
+    let Candidate { name, vxlan, .. } = candidate;
+    let left = |reason| LeftToKernel { source, name: name.to_owned(), vni: vxlan.id, reason };
     (Some(decision.map_err(left)), choice)
 }
 
@@ -266,5 +266,5 @@ fn named_uplinks(stores: &Stores) -> BTreeMap<u32, String> {
     }
     let routes = stores.vteps.iter().filter_map(|(_, known)| known.route.as_ref());
     let uplinks: BTreeSet<u32> = routes.flat_map(|route| route.uplinks.iter().copied()).collect();
-    uplinks.into_iter().map(|ifindex| (ifindex, stores.links.name(ifindex))).collect()
+    uplinks.into_iter().map(|source| (source, stores.links.name(source))).collect()
 }

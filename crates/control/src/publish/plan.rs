@@ -35,20 +35,20 @@ pub(crate) fn build(
     let choices = decisions.choices().clone();
     let mut plan = SteeringPlan { uplinks, checked_sources, vnis, ports, choices };
     let mut left = Vec::new();
-    for (ifindex, decision) in decisions.iter() {
+    for (source, decision) in decisions.iter() {
         match decision {
             Decision::Left(netdev) => left.push(netdev.clone()),
             Decision::Taken { slot, terms, .. } => {
                 let taken = TakenVni {
                     vni: terms.tunnel.vni,
-                    ifindex,
+                    source,
                     name: terms.netdev.clone(),
                     slot: *slot,
                     local: terms.tunnel.local,
                     destination_port: terms.tunnel.destination_port,
                     frame_limit: terms.frame_limit,
                 };
-                plan.vnis.insert(ifindex, taken);
+                plan.vnis.insert(source, taken);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The table of a VNI.
 
-use tables::{Fdb, Learning, Slot, VniTable, VtepIndex};
+use tables::{Fdb, Learning, Slot, VniSource, VniTable, VtepIndex};
 
 use crate::eligibility::VniConfig;
 use crate::stores::overlay::Overlay;
@@ -8,13 +8,16 @@ use crate::stores::overlay::Overlay;
 /// The table of a VNI that is taken over. `hosts`: the local addresses that use the bypass.
 pub(super) fn table(
     slot: Slot,
-    ifindex: u32,
+    source: VniSource,
     terms: &VniConfig,
     overlay: &Overlay,
     hosts: Fdb<u32>,
 ) -> VniTable {
-    let learning =
-        terms.learning.map(|ageing| Learning { ifindex, ageing, fixed: overlay.fixed.clone() });
+    let learning = terms.learning.zip(source.netdev());
+    let learning = learning.map(|(ageing, ifindex)| {
+        let fixed = overlay.fixed.clone();
+        Learning { ifindex, ageing, fixed }
+    });
     VniTable {
         slot,
         netdev: terms.netdev.clone(),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use tables::Tunnel;
+use tables::{Tunnel, VniSource};
 
 use crate::stores::Stores;
 use crate::stores::overlay::Overlay;
@@ -24,14 +24,14 @@ pub struct Path {
 }
 
 /// The paths of these tunnels to read from the kernel, because their MTU may be smaller than that
-/// of their interface. Each tunnel comes with its netdev.
+/// of their interface. Each tunnel comes with the source of its VNI.
 pub(crate) fn paths<'a>(
     stores: &Stores,
-    tunnels: impl Iterator<Item = (u32, &'a Tunnel)>,
+    tunnels: impl Iterator<Item = (VniSource, &'a Tunnel)>,
 ) -> BTreeSet<Path> {
     let mut paths = BTreeSet::new();
-    for (ifindex, tunnel) in tunnels {
-        let remotes = stores.overlays.get(&ifindex).into_iter().flat_map(Overlay::remotes);
+    for (source, tunnel) in tunnels {
+        let remotes = stores.overlays.get(&source).into_iter().flat_map(Overlay::remotes);
         for known in remotes.filter_map(|index| stores.vteps.get(index)) {
             let hops = known.route.iter().flat_map(|route| &route.hops);
             let (vtep, local) = (known.address, tunnel.local);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use netlink::{Dump, FdbEntry, Operation};
+use tables::VniSource;
 use wire::MacAddr;
 
 use crate::stores::Stores;
@@ -45,7 +46,10 @@ fn exceeds_limit(stores: &mut Stores, bridge: u32, entry: &FdbEntry) -> bool {
         return false;
     }
     let has = |vxlan| {
-        stores.overlays.get(&vxlan).is_some_and(|overlay| overlay.fdb.get(&entry.mac).is_some())
+        stores
+            .overlays
+            .get(&VniSource::Netdev(vxlan))
+            .is_some_and(|overlay| overlay.fdb.get(&entry.mac).is_some())
     };
     if stores.links.vxlans_in(bridge).any(has) {
         return false;
@@ -83,8 +87,9 @@ pub(crate) fn mark(stores: &mut Stores, bridge: u32, macs: impl IntoIterator<Ite
     for mac in macs {
         stores.changes.bypass.address(bridge, mac);
         for vxlan in stores.links.vxlans_in(bridge) {
-            if stores.overlays.get_mut(&vxlan).is_some_and(|overlay| overlay.mark(mac)) {
-                stores.changes.overlays.insert(vxlan);
+            let source = VniSource::Netdev(vxlan);
+            if stores.overlays.get_mut(&source).is_some_and(|overlay| overlay.mark(mac)) {
+                stores.changes.overlays.insert(source);
             }
         }
     }
@@ -99,18 +104,19 @@ fn apply_vxlan(stores: &mut Stores, operation: Operation, entry: &FdbEntry) {
     if is_other_device(stores, entry.ifindex) {
         return;
     }
+    let source = VniSource::Netdev(entry.ifindex);
     match operation {
         Operation::New => {
-            let overlay = stores.overlays.entry(entry.ifindex).or_default();
+            let overlay = stores.overlays.entry(source).or_default();
             overlay.kernel_new(entry, stores.epochs.fdb);
         }
         Operation::Delete => {
-            if let Some(overlay) = stores.overlays.get_mut(&entry.ifindex) {
+            if let Some(overlay) = stores.overlays.get_mut(&source) {
                 overlay.kernel_delete(entry);
             }
         }
     }
-    stores.changes.overlays.insert(entry.ifindex);
+    stores.changes.overlays.insert(source);
 }
 
 /// A bridge or a vxlan netdev gained or lost multicast entries. Only a dump shows how many are
@@ -121,7 +127,7 @@ pub(crate) fn apply_multicast(stores: &mut Stores, operation: Operation, ifindex
     }
     match operation {
         Operation::New if stores.multicast.insert(ifindex) => {
-            stores.changes.overlays.insert(ifindex);
+            stores.changes.netdevs([ifindex]);
         }
         Operation::New => {}
         Operation::Delete => stores.changes.want_dumps(&[Dump::Mdb]),
@@ -136,18 +142,19 @@ pub(crate) fn apply_zebra(stores: &mut Stores, operation: Operation, entry: &Fdb
     // zebra sends the index of the vxlan netdev. If that index is unknown, the netdev follows from
     // the VNI, and from the bridge if several netdevs have the VNI. Otherwise the entry waits for a
     // netdev with this index.
-    let known = stores.links.vxlan(entry.ifindex).map(|_| entry.ifindex);
-    let by_vni = || only_netdev(stores, entry.source_vni?, entry.master);
-    let ifindex = known.or_else(by_vni).unwrap_or(entry.ifindex);
-    stores.changes.overlays.insert(ifindex);
+    let sent = VniSource::Netdev(entry.ifindex);
+    let known = stores.vxlan(sent).map(|_| sent);
+    let by_vni = || only_source(stores, entry.source_vni?, entry.master);
+    let source = known.or_else(by_vni).unwrap_or(sent);
+    stores.changes.overlays.insert(source);
     match (operation, entry.destination) {
         (Operation::New, Some(IpAddr::V4(vtep))) => {
-            let overlay = stores.overlays.entry(ifindex).or_default();
+            let overlay = stores.overlays.entry(source).or_default();
             return !overlay.fpm_new(entry.mac, vtep, stores.epochs.fpm);
         }
         (Operation::New, _) => {}
         (Operation::Delete, _) => {
-            if let Some(overlay) = stores.overlays.get_mut(&ifindex) {
+            if let Some(overlay) = stores.overlays.get_mut(&source) {
                 overlay.fpm_delete(entry.mac);
             }
         }
@@ -155,17 +162,14 @@ pub(crate) fn apply_zebra(stores: &mut Stores, operation: Operation, entry: &Fdb
     false
 }
 
-/// The only netdev with this VNI. If there are several, the only one in `bridge`.
-fn only_netdev(stores: &Stores, vni: u32, bridge: Option<u32>) -> Option<u32> {
-    let only = |netdevs: &mut dyn Iterator<Item = u32>| {
-        let first = netdevs.next()?;
-        netdevs.next().is_none().then_some(first)
+/// The only source of this VNI. If there are several, the only netdev in `bridge`.
+fn only_source(stores: &Stores, vni: u32, bridge: Option<u32>) -> Option<VniSource> {
+    let only = |sources: &mut dyn Iterator<Item = VniSource>| {
+        let first = sources.next()?;
+        sources.next().is_none().then_some(first)
     };
-    let inside = |ifindex: &u32| {
-        bridge.is_some() && stores.links.get(*ifindex).and_then(|link| link.master) == bridge
-    };
-    only(&mut stores.links.vxlans_of(vni))
-        .or_else(|| only(&mut stores.links.vxlans_of(vni).filter(inside)))
+    let inside = |source: &VniSource| bridge.is_some() && stores.bridge_of(*source) == bridge;
+    only(&mut stores.sources_of(vni)).or_else(|| only(&mut stores.sources_of(vni).filter(inside)))
 }
 
 /// Removes the entries that the last dump did not have, and returns their number.
@@ -175,15 +179,18 @@ pub(crate) fn sweep_kernel(stores: &mut Stores, epoch: Epoch) -> usize {
     for (bridge, mac) in gone {
         mark(stores, bridge, [mac]);
     }
-    for (ifindex, overlay) in &mut stores.overlays {
+    for (source, overlay) in &mut stores.overlays {
         let gone = overlay.sweep_kernel(epoch);
         if gone > 0 {
-            stores.changes.overlays.insert(*ifindex);
+            stores.changes.overlays.insert(*source);
         }
         swept += gone;
     }
     fill_room(stores);
     let links = &stores.links;
-    stores.overlays.retain(|ifindex, overlay| links.get(*ifindex).is_some() || !overlay.is_empty());
+    let has_link = |ifindex| links.get(ifindex).is_some();
+    stores
+        .overlays
+        .retain(|source, overlay| source.netdev().is_none_or(has_link) || !overlay.is_empty());
     swept
 }

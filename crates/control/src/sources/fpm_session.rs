@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fpm::{Generation, ZebraTraits};
 use netlink::Message;
+use tables::VniSource;
 use wire::MacAddr;
 
 use crate::sources::SourceState;
@@ -136,8 +137,10 @@ pub(crate) fn router_mac(stores: &Stores) -> Option<FpmHazard> {
         // The SVI is the bridge, or a VLAN interface on it.
         let svi = stores.links.get(ifindex)?;
         let bridge = if stores.links.is_bridge(ifindex) { ifindex } else { svi.link? };
-        let mut overlays =
-            stores.links.vxlans_in(bridge).filter_map(|vxlan| stores.overlays.get(&vxlan));
+        let mut overlays = stores
+            .links
+            .vxlans_in(bridge)
+            .filter_map(|vxlan| stores.overlays.get(&VniSource::Netdev(vxlan)));
         overlays
             .any(|overlay| overlay.says(router_mac, vtep))
             .then_some(FpmHazard { router_mac, vtep })

@@ -1,6 +1,7 @@
 //! Applies messages of the kernel to the stores.
 
 use netlink::{Address, Dump, Link, Message, Operation, Route};
+use tables::VniSource;
 
 use crate::sources::fdb;
 use crate::stores::Stores;
@@ -42,7 +43,7 @@ fn root_qdisc(stores: &mut Stores, ifindex: u32, kind: String) {
     }
     stores.changes.underlay = true;
     if stores.links.vxlan(ifindex).is_some() {
-        stores.changes.overlays.insert(ifindex);
+        stores.changes.netdevs([ifindex]);
     }
     let master = stores.links.get(ifindex).and_then(|link| link.master);
     stores.changes.bypass.bridges.extend(master);
@@ -74,12 +75,12 @@ fn link(stores: &mut Stores, operation: Operation, link: Link) {
     let vxlan = stores.links.vxlan(ifindex).map(|vxlan| (vxlan.id, vxlan.learning));
     let vni = vxlan.map(|(vni, _)| vni);
     if let Some((_, learning)) = vxlan {
-        let overlay = stores.overlays.entry(ifindex).or_default();
+        let overlay = stores.overlays.entry(VniSource::Netdev(ifindex)).or_default();
         overlay.set_learns(learning);
         if old_master != master || old_vni.is_none() {
             overlay.mark_all();
         }
-    } else if let Some(mistaken) = stores.overlays.remove(&ifindex) {
+    } else if let Some(mistaken) = stores.overlays.remove(&VniSource::Netdev(ifindex)) {
         mistaken.release(&mut stores.vteps);
     }
     mark_affected(stores, ifindex, old_vni.or(vni), change);
@@ -95,7 +96,7 @@ pub(crate) fn remove_link(stores: &mut Stores, ifindex: u32) {
     mark_affected(stores, ifindex, vni, change);
     let master = stores.links.remove(ifindex).and_then(|link| link.master);
     stores.changes.bypass.bridges.extend([Some(ifindex), master].into_iter().flatten());
-    if let Some(overlay) = stores.overlays.remove(&ifindex) {
+    if let Some(overlay) = stores.overlays.remove(&VniSource::Netdev(ifindex)) {
         overlay.release(&mut stores.vteps);
     }
     stores.bridges.remove_bridge(ifindex);
@@ -110,11 +111,12 @@ pub(crate) fn remove_link(stores: &mut Stores, ifindex: u32) {
 
 /// Marks what depends on an interface.
 fn mark_affected(stores: &mut Stores, ifindex: u32, vni: Option<u32>, change: LinkChange) {
+    let same_vni: Vec<VniSource> = vni.into_iter().flat_map(|vni| stores.sources_of(vni)).collect();
     let Stores { links, routes, changes, .. } = stores;
-    changes.overlays.insert(ifindex);
-    changes.overlays.extend(links.vxlans_in(ifindex));
-    if let Some(vni) = vni {
-        changes.overlays.extend(links.vxlans_of(vni));
+    changes.netdevs([ifindex]);
+    changes.netdevs(links.vxlans_in(ifindex));
+    if vni.is_some() {
+        changes.overlays.extend(same_vni);
         return;
     }
     changes.underlay = true;

@@ -47,8 +47,10 @@ pub(crate) fn apply(
     };
     epoch.advance();
     let epoch = *epoch;
-    for message in dump.into_iter().chain(standalone::messages(standalone, what)) {
-        kernel::apply(stores, message);
+    dump.into_iter().for_each(|message| kernel::apply(stores, message));
+    if what == Dump::Fdb {
+        // Their entries are in no dump of the kernel.
+        standalone::apply_entries(stores, standalone);
     }
     Resync { dumped, swept: sweep(stores, what, epoch) }
 }
@@ -92,7 +94,7 @@ fn multicast(stores: &mut Stores, dump: Vec<Message>) -> usize {
     let before = std::mem::take(&mut stores.multicast);
     dump.into_iter().for_each(|message| kernel::apply(stores, message));
     let gone: BTreeSet<u32> = before.difference(&stores.multicast).copied().collect();
-    stores.changes.overlays.extend(&gone);
+    stores.changes.netdevs(gone.iter().copied());
     gone.len()
 }
 

@@ -44,10 +44,10 @@ pub(crate) fn sweep(stores: &mut Stores) -> usize {
     let epoch = stores.epochs.fpm;
     let routes = &mut stores.routes.fpm;
     let mut swept = routes.fib.sweep(epoch).0 + routes.next_hops.sweep(epoch).len();
-    for (ifindex, overlay) in &mut stores.overlays {
+    for (source, overlay) in &mut stores.overlays {
         let gone = overlay.sweep_fpm(epoch);
         if gone > 0 {
-            stores.changes.overlays.insert(*ifindex);
+            stores.changes.overlays.insert(*source);
         }
         swept += gone;
     }

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink::{Dump, Route};
+use tables::VniSource;
 use wire::MacAddr;
 
 /// What the next publication has to compute again.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// These overlays.
-    pub(crate) overlays: BTreeSet<u32>,
+    pub(crate) overlays: BTreeSet<VniSource>,
     /// All overlays: the settings changed.
     pub(crate) all: bool,
     /// Which VNIs are taken over: something changed that belongs to no single overlay.
@@ -51,6 +52,11 @@ impl Changes {
         let dumps = std::mem::take(&mut self.dumps);
         let bypass = BypassChanges { off: self.bypass.off, ..BypassChanges::default() };
         std::mem::replace(self, Self { dumps, bypass, ..Self::default() })
+    }
+
+    /// Marks the overlays of these netdevs.
+    pub(crate) fn netdevs(&mut self, netdevs: impl IntoIterator<Item = u32>) {
+        self.overlays.extend(netdevs.into_iter().map(VniSource::Netdev));
     }
 
     /// Marks the prefix of a route if the route changed.

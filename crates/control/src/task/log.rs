@@ -1,62 +1,41 @@
 //! Logs what a publication changes.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use crate::eligibility::ineligible::{LeftToKernel, NoNetdev};
-use crate::publish::bypass::{NoBypass, PortDecision};
-use crate::publish::update::Update;
+use crate::eligibility::ineligible::NoNetdev;
+use crate::publish::bypass::NoBypass;
+use crate::publish::diff::Diff;
 use crate::task::status::ByDefault;
 
 /// Logs the differences between two publications: VNIs taken over or left to the kernel, host ports
 /// and uplinks.
-pub(crate) fn log(before: &Update, after: &Update) {
-    for vni in after.missing.difference(&before.missing) {
+pub(crate) fn log(diff: &Diff) {
+    for vni in &diff.missing {
         tracing::warn!("{}", NoNetdev(*vni));
     }
-    if !Arc::ptr_eq(&before.by_default, &after.by_default) {
-        let new = after.by_default.difference(&before.by_default).copied().collect();
-        if let Some(warning) = ByDefault::of(&new) {
-            tracing::warn!("{warning}");
-        }
+    if let Some(warning) = ByDefault::of(&diff.by_default.added.iter().copied().collect()) {
+        tracing::warn!("{warning}");
     }
-    if !Arc::ptr_eq(&before.left, &after.left) {
-        let known: BTreeMap<u32, &LeftToKernel> =
-            before.left.iter().map(|left| (left.ifindex, left)).collect();
-        for left in after.left.iter().filter(|left| known.get(&left.ifindex) != Some(left)) {
-            tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "stays with the kernel");
-        }
+    for left in &diff.left {
+        tracing::info!(vni = left.vni_text(), netdev = left.name, slug = left.reason.slug(), reason = %left.reason, "stays with the kernel");
     }
-    if !Arc::ptr_eq(&before.ports, &after.ports) {
-        let known: BTreeMap<u32, &PortDecision> =
-            before.ports.iter().map(|port| (port.ifindex, port)).collect();
-        for port in after.ports.iter().filter(|port| known.get(&port.ifindex) != Some(port)) {
-            match port.reason {
-                Some(NoBypass::Off) => {}
-                Some(reason) => {
-                    tracing::info!(port = port.name, vni = %port.vni, %reason, "no bypass")
-                }
-                None => tracing::info!(port = port.name, vni = %port.vni, "a port with the bypass"),
+    for port in &diff.ports {
+        match port.reason {
+            Some(NoBypass::Off) => {}
+            Some(reason) => {
+                tracing::info!(port = port.name, vni = %port.vni, %reason, "no bypass")
             }
+            None => tracing::info!(port = port.name, vni = %port.vni, "a port with the bypass"),
         }
     }
-    if Arc::ptr_eq(&before.plan, &after.plan) {
-        return;
+    for vni in &diff.steering.vnis.added {
+        tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over");
     }
-    for (ifindex, vni) in &after.plan.vnis {
-        if !before.plan.vnis.contains_key(ifindex) {
-            tracing::info!(vni = %vni.vni, netdev = vni.name, "taken over");
-        }
+    for vni in &diff.steering.vnis.removed {
+        tracing::info!(vni = %vni.vni, netdev = vni.name, "no longer taken over");
     }
-    for (ifindex, vni) in &before.plan.vnis {
-        if !after.plan.vnis.contains_key(ifindex) {
-            tracing::info!(vni = %vni.vni, netdev = vni.name, "no longer taken over");
-        }
-    }
-    for uplink in after.plan.uplinks.difference(&before.plan.uplinks) {
+    for uplink in &diff.steering.uplinks.added {
         tracing::info!(uplink = uplink.name, "an uplink");
     }
-    for uplink in before.plan.uplinks.difference(&after.plan.uplinks) {
+    for uplink in &diff.steering.uplinks.removed {
         tracing::info!(uplink = uplink.name, "no longer an uplink");
     }
 }

@@ -10,7 +10,7 @@ use netlink::{
     BridgePort, FdbEntry, Link, LinkKind, Message, Neighbour, NextHop, NextHopKind, Operation,
     Route, RouteNextHop, RouteTarget, Vxlan,
 };
-use tables::{Paths, VniTable};
+use tables::{Paths, VniSource, VniTable};
 use wire::{MacAddr, Vni};
 
 pub const UP1: u32 = 2;
@@ -22,6 +22,7 @@ pub const VNI: u32 = 10010;
 pub const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 
 pub use Operation::{Delete, New};
+pub use VniSource::Netdev;
 
 pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -293,11 +294,14 @@ pub fn interfaces(update: &Update, vtep: &str) -> Vec<u32> {
 
 /// Why a netdev stays with the kernel; `None` if it is taken over.
 pub fn why_left(update: &Update, ifindex: u32) -> Option<KernelOnlyReason> {
-    let left =
-        update.left.iter().find(|left| left.ifindex == ifindex).map(|left| left.reason.clone());
+    let left = update
+        .left
+        .iter()
+        .find(|left| left.source == Netdev(ifindex))
+        .map(|left| left.reason.clone());
     assert_ne!(
         left.is_some(),
-        update.plan.vnis.contains_key(&ifindex),
+        update.plan.vnis.contains_key(&Netdev(ifindex)),
         "taken or left, never both or neither"
     );
     left

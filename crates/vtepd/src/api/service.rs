@@ -118,7 +118,7 @@ impl Service {
         let left = rows()
             .find(|left| !left.reason.is_external() && left.vni == vni)
             .or_else(|| rows().find(|left| left.reason.is_external()))?;
-        Some((left.clone(), status.plan.choices.get(&left.ifindex).cloned()))
+        Some((left.clone(), status.plan.choice_of(left.source).cloned()))
     }
 
     fn not_taken(&self, vni: u32) -> Status {

@@ -164,7 +164,7 @@ pub fn vnis(shown: &Handle, stations: &[Station]) -> Vec<v1::Vni> {
     let taken =
         snapshot.vnis().map(|table| taken(table, limits.get(&table.slot).copied().unwrap_or(0)));
     let taken = taken.map(|row| learning(row, &shown.access, stations));
-    let left = status.left.iter().map(|row| left(row, status.plan.choices.get(&row.ifindex)));
+    let left = status.left.iter().map(|row| left(row, status.plan.choice_of(row.source)));
     let mut vnis: Vec<v1::Vni> = taken.chain(left).collect();
     vnis.sort_by(|a, b| (a.vni, &a.netdev).cmp(&(b.vni, &b.netdev)));
     vnis
