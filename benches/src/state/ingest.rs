@@ -131,7 +131,7 @@ fn ingest() -> Result<[f64; 2], Failure> {
                     ..FpmListener::default()
                 };
                 let (status, _) = watch::channel(Status::default());
-                let publish = move |update: &control::Update| {
+                let publish = move |update: &control::Update, _: &control::Diff| {
                     let _ = started.send(());
                     publish(update);
                 };
