@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use ::lab::netns::Namespace;
 use pipeline::{Batch, Destination, Offload, Payload, TxBatch, TxFrame};
-use ports::{AccessPort, TapTerms};
+use ports::{AccessPort, Port, TapTerms};
 use serde_json::Value;
 use vtepd_tests::capture::Captured;
 use vtepd_tests::experiments::{Uplinks, experiments, is_experiment};

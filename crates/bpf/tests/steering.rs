@@ -22,7 +22,7 @@ use netlink::Direction;
 use netlink::PrivateNamespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pipeline::{Grouper, Grouping};
-use ports::{PacketSocket, RingSize};
+use ports::{PacketSocket, Port as _, RingSize};
 use tables::{Slot, SteeringPlan, TakenVni, Uplink, VniSource};
 use wire::Vni;
 use worker::{Features, PuntPairs};

@@ -8,6 +8,7 @@ use frame::{Batch, TxBatch};
 use netlink::{Link, Requests};
 
 use crate::packet::PacketSocket;
+use crate::port::Port;
 use crate::ring::RingSize;
 use crate::tap::{Tap, TapTerms};
 
@@ -78,23 +79,27 @@ impl AccessPort {
             Self::Tap(_) | Self::Gone => None,
         }
     }
+}
 
-    /// Frames that have arrived since the last call, with their tags. A frame that could not be
-    /// read is empty.
-    ///
-    /// # Errors
-    /// As readv(2): when a TAP was deleted.
-    pub fn receive(&mut self) -> io::Result<&Batch<'_>> {
-        match self {
-            Self::Interface(socket) => Ok(socket.receive()),
-            Self::Tap(tap) => tap.receive(),
-            Self::Gone => Ok(&NOTHING),
+impl Port for AccessPort {
+    /// VLAN tags are in the bytes of the frames. A port that fails is gone afterwards.
+    fn receive(&mut self) -> io::Result<&Batch<'_>> {
+        let failed = match self {
+            Self::Interface(socket) => {
+                socket.receive();
+                None
+            }
+            Self::Tap(tap) => tap.receive().err(),
+            Self::Gone => None,
+        };
+        if let Some(error) = failed {
+            *self = Self::Gone;
+            return Err(error);
         }
+        Ok(self.batch())
     }
 
-    /// The batch that [`Self::receive`] returned last.
-    #[must_use]
-    pub fn batch(&self) -> &Batch<'_> {
+    fn batch(&self) -> &Batch<'_> {
         match self {
             Self::Interface(socket) => socket.batch(),
             Self::Tap(tap) => tap.batch(),
@@ -102,9 +107,8 @@ impl AccessPort {
         }
     }
 
-    /// Sends groups of a finished batch to the stations behind the port, and writes their outcomes.
     /// A port that is gone sends nothing.
-    pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
+    fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
         match self {
             Self::Interface(socket) => socket.transmit(batch, out, groups),
             Self::Tap(tap) => tap.transmit(batch, out, groups),
@@ -112,43 +116,33 @@ impl AccessPort {
         }
     }
 
-    /// As [`PacketSocket::overruns`]. A TAP's interface counts its own (`tx_dropped`).
-    ///
-    /// # Errors
-    /// As [`PacketSocket::overruns`].
-    pub fn overruns(&mut self) -> io::Result<u64> {
+    /// A TAP's interface counts its own (`tx_dropped`).
+    fn overruns(&mut self) -> io::Result<u64> {
         match self {
             Self::Interface(socket) => socket.overruns(),
             Self::Tap(_) | Self::Gone => Ok(0),
         }
     }
 
-    /// As [`PacketSocket::has_overruns`].
-    #[must_use]
-    pub fn has_overruns(&self) -> bool {
+    fn has_overruns(&self) -> bool {
         match self {
             Self::Interface(socket) => socket.has_overruns(),
             Self::Tap(_) | Self::Gone => false,
         }
     }
 
-    /// Whether the port can receive super-frames that the kernel cannot describe, so that
-    /// [`Self::overruns`] has to be called periodically.
-    #[must_use]
-    pub const fn may_stick(&self) -> bool {
+    /// An interface can receive super-frames that the kernel cannot describe.
+    fn may_stick(&self) -> bool {
         matches!(self, Self::Interface(_))
     }
 
-    /// Clears a pending error of the socket, such as ENETDOWN. Otherwise the socket would stay
-    /// ready.
-    pub fn clear_error(&self) {
+    fn clear_error(&self) {
         if let Self::Interface(socket) = self {
             socket.clear_error();
         }
     }
 
-    /// The descriptors to wait for.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (socket, tap) = match self {
             Self::Interface(socket) => (Some(socket.as_fd()), None),
             Self::Tap(tap) => (None, Some(tap)),

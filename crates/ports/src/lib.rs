@@ -1,28 +1,38 @@
-//! Packet I/O: AF_PACKET sockets and TAPs.
+//! Packet I/O: ports that receive and send batches of frames.
 //!
 //! - [`access`], [`tap`]: access ports of VNIs without a kernel bridge
 //! - [`packet`]: AF_PACKET sockets with batched receive and transmit
+//! - [`port`]: what all ports have in common
+//! - [`memory`], [`pcap`]: ports in memory, and ports that replay and write capture files
 //! - `ring`, `tx`: the receive ring and the transmit queue of such a socket
 //! - [`poller`]: sleeps until a descriptor is readable
 //! - [`ethtool`]: switches offload features of an interface off
 //! - [`thread_policy`]: scheduling policy of the calling thread
 
-#![allow(
-    unsafe_code,
-    reason = "raw system calls and their memory; every block says why it is sound"
-)]
-
 pub mod access;
+#[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod ethtool;
+pub mod memory;
+#[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod packet;
+pub mod pcap;
+#[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod poller;
+pub mod port;
+#[allow(unsafe_code, reason = "memory shared with the kernel; every block says why it is sound")]
 mod ring;
+#[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod tap;
+#[allow(unsafe_code, reason = "system calls; every block says why it is sound")]
 pub mod thread_policy;
+#[allow(unsafe_code, reason = "memory shared with the kernel; every block says why it is sound")]
 mod tx;
 
 pub use access::AccessPort;
+pub use memory::{MemoryPort, SentFrame};
 pub use packet::PacketSocket;
+pub use pcap::{PcapFrames, PcapPort, PcapWriter};
 pub use poller::Poller;
+pub use port::Port;
 pub use ring::RingSize;
 pub use tap::TapTerms;

@@ -6,8 +6,9 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use frame::{Batch, Checksum, Gso, GsoKind, Offload, Queue, TxBatch};
+use frame::{Batch, Checksum, Gso, GsoKind, Offload, TxBatch};
 
+use crate::port::Port;
 use crate::ring::{Ring, RingSize};
 use crate::tx::TxQueue;
 
@@ -255,10 +256,40 @@ impl PacketSocket {
     pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
         self.tx.send((self.fd.as_fd(), self.ifindex), batch, out, groups);
     }
+}
 
-    /// As [`Self::transmit`], for all groups of a queue.
-    pub fn transmit_queue(&mut self, batch: &Batch<'_>, out: &mut TxBatch, queue: Queue) {
-        self.transmit(batch, out, out.groups().of(queue));
+impl Port for PacketSocket {
+    fn receive(&mut self) -> io::Result<&Batch<'_>> {
+        Ok(Self::receive(self))
+    }
+
+    fn batch(&self) -> &Batch<'_> {
+        Self::batch(self)
+    }
+
+    fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
+        Self::transmit(self, batch, out, groups);
+    }
+
+    fn overruns(&mut self) -> io::Result<u64> {
+        Self::overruns(self)
+    }
+
+    fn has_overruns(&self) -> bool {
+        Self::has_overruns(self)
+    }
+
+    /// Super-frames that the kernel cannot describe can arrive on any interface but a punt pair.
+    fn may_stick(&self) -> bool {
+        true
+    }
+
+    fn clear_error(&self) {
+        Self::clear_error(self);
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.as_fd())
     }
 }
 

@@ -13,6 +13,7 @@ use netlink::{LinkChange, Requests};
 use nix::sys::uio::{readv, writev};
 
 use crate::packet::{VnetHeader, offload};
+use crate::port::Port;
 use crate::tx::vnet_header;
 
 /// The interface may hand over partial checksums and TCP super-frames.
@@ -83,18 +84,15 @@ impl Tap {
         requests.set_link(ifindex, &change).map_err(io::Error::other)?;
         Ok(tap)
     }
+}
 
-    /// The descriptors to wait for.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+impl Port for Tap {
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(AsFd::as_fd)
     }
 
-    /// Frames that the interface has sent since the last call. Does not wait. The queues take turns
-    /// in being read first.
-    ///
-    /// # Errors
-    /// As readv(2): when the interface was deleted.
-    pub fn receive(&mut self) -> io::Result<&Batch<'_>> {
+    /// The queues take turns in being read first.
+    fn receive(&mut self) -> io::Result<&Batch<'_>> {
         self.batch.clear();
         self.turn = (self.turn + 1) % self.queues.len().max(1);
         let (later, first) = self.queues.split_at(self.turn);
@@ -124,15 +122,11 @@ impl Tap {
         Ok(&self.batch)
     }
 
-    /// The batch that [`Self::receive`] returned last; empty if that failed.
-    #[must_use]
-    pub const fn batch(&self) -> &Batch<'_> {
+    fn batch(&self) -> &Batch<'_> {
         &self.batch
     }
 
-    /// Sends groups of a finished batch, by their indices, and writes their outcomes. `batch` must
-    /// be the batch that the frames were made from.
-    pub fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
+    fn transmit(&mut self, batch: &Batch<'_>, out: &mut TxBatch, groups: Range<usize>) {
         let Some(queue) = self.queues.first() else { return };
         for index in groups {
             let Some(group) = out.groups().list.get(index) else { return };

@@ -18,8 +18,8 @@ use ports::{AccessPort, PacketSocket, RingSize};
 use tables::{BypassPort, OpenPort};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
-    BypassTargets, Features, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets, Stations,
-    Worker, WorkerOptions,
+    BypassTargets, Features, Ports, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets,
+    Stations, Worker, WorkerOptions,
 };
 
 use crate::guard::Guarded;
@@ -122,20 +122,22 @@ impl Takeover {
         // that starts them, so this comes before them.
         confine();
         let taken = || TakeoverError::Socket(io::Error::other("the punt's socket is gone"));
-        let (patience, calls) = steering.take_watch().ok_or_else(taken)?;
+        let (watchdogs, calls) = steering.take_watch().ok_or_else(taken)?;
         let super_frames = options.gso && features.udp_super_frames;
         let mut workers = Vec::new();
-        for (number, ((punts, patience), share)) in
-            punts.iter_mut().zip(patience).zip(shares).enumerate()
+        for (number, ((punts, watchdog), share)) in
+            punts.iter_mut().zip(watchdogs).zip(shares).enumerate()
         {
             let sockets = Sockets {
-                underlay: punts.underlay.take_socket().ok_or_else(taken)?,
-                bridge: punts.bridge.take_socket().ok_or_else(taken)?,
-                uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
-                hosts: PacketSocket::open_sender()
-                    .map(PacketSocket::non_blocking)
-                    .map_err(TakeoverError::Socket)?,
-                patience,
+                ports: Ports {
+                    underlay: punts.underlay.take_socket().ok_or_else(taken)?,
+                    bridge: punts.bridge.take_socket().ok_or_else(taken)?,
+                    uplinks: PacketSocket::open_sender().map_err(TakeoverError::Socket)?,
+                    hosts: PacketSocket::open_sender()
+                        .map(PacketSocket::non_blocking)
+                        .map_err(TakeoverError::Socket)?,
+                },
+                watchdog,
                 cpu: cpus.get(number).copied(),
                 grouping: Grouping {
                     uplinks: super_frames,

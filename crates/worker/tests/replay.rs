@@ -1,0 +1,159 @@
+//! Capture files and frames in memory, replayed through the code that a worker runs.
+//!
+//! `VTEPD_UPDATE_CAPTURES=1` rewrites the captures in `tests/captures`.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may panic"
+)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use frame::{Frame, Offload, VlanTag};
+use frames::leaf::{Leaf, host, roce};
+use pipeline::{Counters, Grouping, Pipeline};
+use ports::{MemoryPort, PcapFrames, PcapPort, PcapWriter, SentFrame};
+use tables::Snapshot;
+use worker::{Forwarder, Ports};
+
+/// Frames of the first VNI arrive from the bridge with this tag.
+const TAG: VlanTag = VlanTag { tpid: 0x88a8, tci: 1 };
+
+/// Hosts' frames of all lengths: RoCE, RoCE to an unknown host, broadcast ARP, and a runt.
+fn from_hosts() -> Vec<Vec<u8>> {
+    let mut frames: Vec<_> =
+        (0..40).map(|n| roce(64 + n as usize * 20, 0x100 + n % 7, n).unwrap()).collect();
+    let mut unknown = roce(100, 0x200, 0).unwrap();
+    unknown[5] = 0xee;
+    let mut arp = vec![0xff; 6];
+    arp.extend(host(0).0);
+    arp.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+    arp.resize(60, 0);
+    frames.extend([unknown, arp, vec![0; 13]]);
+    frames
+}
+
+fn pipeline(grouping: Grouping) -> (Pipeline, Arc<Counters>) {
+    let counters = Arc::new(Counters::new());
+    let mut pipeline = Pipeline::new(Arc::clone(&counters));
+    pipeline.set_grouping(grouping);
+    (pipeline, counters)
+}
+
+fn assert_balanced(counters: &Counters) {
+    let received = counters.underlay_received.get() + counters.bridge_received.get();
+    let out = counters.sent.get() + counters.dropped_in_all() + counters.held.get();
+    assert_eq!(received + counters.copies.get(), out);
+}
+
+/// The file of this name, which is first rewritten with `written` if that is asked for.
+fn capture(name: &str, written: &[u8]) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures").join(name);
+    if std::env::var_os("VTEPD_UPDATE_CAPTURES").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, written).unwrap();
+    }
+    std::fs::read(path).unwrap()
+}
+
+fn file(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut writer = PcapWriter::new(Vec::new()).unwrap();
+    frames.iter().for_each(|frame| writer.write(frame).unwrap());
+    writer.into_inner()
+}
+
+/// Replays `bridge` and `underlay`. Returns the captures of uplinks, bridge and hosts, and the
+/// counters.
+fn replay(snapshot: &Snapshot, bridge: &[u8], underlay: &[u8]) -> ([Vec<u8>; 3], Arc<Counters>) {
+    let nothing = file(&[]);
+    let port = |file, tag| {
+        let written = PcapWriter::new(Vec::new()).unwrap();
+        PcapPort::new(PcapFrames::new(file).unwrap(), written).with_tag(tag)
+    };
+    let ports = Ports {
+        underlay: port(underlay, None),
+        bridge: port(bridge, Some(TAG)),
+        uplinks: port(&nothing, None),
+        hosts: port(&nothing, None),
+    };
+    let (pipeline, counters) = pipeline(Grouping::default());
+    let mut forwarder = Forwarder::<_, MemoryPort<'_>>::new(ports, Vec::new(), pipeline);
+    let now = Instant::now();
+    while forwarder.from_bridge(snapshot, now, |_| {}).unwrap() > 0 {}
+    while forwarder.from_underlay(snapshot, now, |_| {}).unwrap() > 0 {}
+    let Ports { bridge, uplinks, hosts, .. } = forwarder.into_ports();
+    ([uplinks, bridge, hosts].map(PcapPort::into_written), counters)
+}
+
+/// What hosts send is encapsulated, and the peer that receives it gives the same frames to its
+/// bridge. Both results are compared with captures, byte by byte.
+#[test]
+fn captures_are_replayed_and_give_the_same_captures() {
+    let leaf = Leaf::default();
+    let hosts = capture("hosts.pcap", &file(&from_hosts()));
+    assert_eq!(PcapFrames::new(&hosts).unwrap().count(), 43);
+    let ([uplinks, bridge, _], counters) = replay(&leaf.snapshot().unwrap(), &hosts, &file(&[]));
+    assert_eq!(uplinks, capture("uplinks.pcap", &uplinks), "what the uplinks send");
+    assert_eq!(PcapFrames::new(&bridge).unwrap().count(), 0);
+    assert_eq!((counters.sent.get(), counters.dropped_in_all()), (42, 1), "the runt");
+    assert_balanced(&counters);
+
+    let ([back, bridge, _], counters) = replay(&leaf.peer().unwrap(), &file(&[]), &uplinks);
+    assert_eq!(bridge, capture("bridge.pcap", &bridge), "what the peer's bridge gets");
+    assert_eq!(PcapFrames::new(&back).unwrap().count(), 0);
+    assert_balanced(&counters);
+    let untagged = |frame: &[u8]| [&frame[..12], &frame[16..]].concat();
+    let arrived: Vec<_> = PcapFrames::new(&bridge).unwrap().map(untagged).collect();
+    assert_eq!(arrived, from_hosts()[..42], "unchanged and in order");
+}
+
+/// Two leaves in memory: what the uplinks of one send is what the other receives, with checksums
+/// and segmentation left to the link.
+#[test]
+fn frames_pass_two_leaves_in_memory() {
+    let leaf = Leaf::default();
+    let sent: Vec<_> = (0..200).map(|n| roce(200, 0x100 + n % 3, n).unwrap()).collect();
+    let ports = Ports {
+        underlay: MemoryPort::new([]),
+        bridge: MemoryPort::new(sent.iter().map(|data| Frame {
+            data: data.as_slice(),
+            vlan: Some(TAG),
+            offload: Offload::default(),
+        })),
+        uplinks: MemoryPort::new([]),
+        hosts: MemoryPort::new([]),
+    };
+    let (near, counters) = pipeline(Grouping::ALL);
+    let mut near = Forwarder::<_, MemoryPort<'_>>::new(ports, Vec::new(), near);
+    let (snapshot, now) = (leaf.snapshot().unwrap(), Instant::now());
+    let mut batches = 0;
+    while near.from_bridge(&snapshot, now, |frames| assert!(frames <= 64)).unwrap() > 0 {
+        batches += 1;
+    }
+    assert_eq!(batches, 4, "64 frames at a time");
+    assert_balanced(&counters);
+    let on_the_wire = near.ports_mut().uplinks.take_sent();
+    assert_eq!(on_the_wire.len(), 200, "without an outer checksum each leaves alone");
+
+    let ports = Ports {
+        underlay: MemoryPort::new(on_the_wire.iter().map(SentFrame::frame)),
+        bridge: MemoryPort::new([]),
+        uplinks: MemoryPort::new([]),
+        hosts: MemoryPort::new([]),
+    };
+    let (far, counters) = pipeline(Grouping::ALL);
+    let mut far = Forwarder::<_, MemoryPort<'_>>::new(ports, Vec::new(), far);
+    let snapshot = leaf.peer().unwrap();
+    while far.from_underlay(&snapshot, now, |_| {}).unwrap() > 0 {}
+    assert_balanced(&counters);
+    assert_eq!((counters.sent.get(), counters.dropped_in_all()), (200, 0));
+    let bundles = far.ports_mut().bridge.take_sent();
+    assert!(bundles.len() < 200, "frames for the bridge leave in bundles");
+    let bytes: usize = bundles.iter().map(|bundle| bundle.data.len()).sum();
+    assert_eq!(bytes, 200 * 200 + bundles.len() * frame::WRAPPER, "with one wrapper each");
+}
