@@ -13,7 +13,7 @@ use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::tc::SchedClassifierLink;
 use aya::{Ebpf, Pod};
 use netlink::Direction;
-use tables::{BypassPort, OpenPort, Place, PlaceChange, Slot, SteeringPlan};
+use tables::{BypassPort, Difference, OpenPort, Place, PlaceChange, Slot};
 
 use crate::foreign_programs;
 use crate::port_counts::{Numbers, PortCounts};
@@ -132,22 +132,28 @@ pub struct BypassState {
 }
 
 impl Bypass {
+    /// The ports that are applied, attached or refused.
+    pub(crate) fn plan(&self) -> BTreeMap<u32, BypassPort> {
+        self.candidates().map(|port| (port.ifindex, port.clone())).collect()
+    }
+
     /// Takes the bypass from ports that lose it or whose slot changes, and stops those that may no
     /// longer send.
     pub(crate) fn shrink(
         &mut self,
         ebpf: &mut Ebpf,
-        plan: &SteeringPlan,
+        diff: &Difference<BypassPort>,
     ) -> Result<(), SteeringError> {
-        let stays =
-            |old: &BypassPort| plan.ports.get(&old.ifindex).is_some_and(|new| new.slot == old.slot);
-        self.refused.retain(|ifindex, (old, _)| plan.ports.get(ifindex) == Some(old));
-        let gone = self.ports.values().map(|attached| &attached.port).filter(|old| !stays(old));
+        for old in diff.removed.iter().chain(diff.changed.iter().map(|(old, _)| old)) {
+            self.refused.remove(&old.ifindex);
+        }
+        let moved = diff.changed.iter().filter(|(old, new)| old.slot != new.slot);
+        let gone = diff.removed.iter().chain(moved.map(|(old, _)| old));
         let gone: Vec<u32> = gone.map(|old| old.ifindex).collect();
         self.take(ebpf, &gone)?;
         self.unused.retain(|ifindex, _| exists(*ifindex));
-        for attached in self.ports.values_mut().filter(|attached| attached.port.sends) {
-            if let Some(new) = plan.ports.get(&attached.port.ifindex).filter(|new| !new.sends) {
+        for (_, new) in diff.changed.iter().filter(|(old, new)| old.sends && !new.sends) {
+            if let Some(attached) = self.ports.get_mut(&new.ifindex) {
                 attached.port = new.clone();
                 attached.engage(ebpf)?;
             }
@@ -173,22 +179,18 @@ impl Bypass {
         Ok(())
     }
 
-    /// Gives the bypass to the ports that the plan has and that lack it. Returns the first error,
-    /// after all ports were tried.
+    /// Gives the bypass to new ports, and updates those that change. Returns the first error, after
+    /// all ports were tried.
     pub(crate) fn grow(
         &mut self,
         ebpf: &mut Ebpf,
         hook: Hook,
         entry: Entry,
-        plan: &SteeringPlan,
+        diff: &Difference<BypassPort>,
     ) -> Result<(), SteeringError> {
         let has =
             |port: &BypassPort| self.ports.get(&port.ifindex).is_some_and(|had| had.port == *port);
-        let wanted = plan
-            .ports
-            .values()
-            .filter(|port| !has(port) && !self.refused.contains_key(&port.ifindex));
-        let wanted: Vec<BypassPort> = wanted.cloned().collect();
+        let wanted: Vec<BypassPort> = diff.set().filter(|port| !has(port)).cloned().collect();
         self.give(ebpf, hook, entry, wanted)
     }
 

@@ -10,7 +10,7 @@ use aya::programs::tc::SchedClassifierLink;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use netlink::PrivateNamespace;
-use tables::{BypassPort, OpenPort, PlaceChange, SteeringPlan};
+use tables::{BypassPort, OpenPort, SteeringPlan};
 use wire::Vni;
 
 use crate::bypass::{Bypass, BypassState};
@@ -315,24 +315,6 @@ impl Steering {
     /// When the kernel refuses.
     pub fn release(&mut self) -> Result<(), SteeringError> {
         self.kill_switch.release()
-    }
-
-    /// Removes addresses that left their places from the map. To be called with [`Self::shrink`],
-    /// before the snapshot is published.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn forget(&mut self, changes: &[PlaceChange]) -> Result<(), SteeringError> {
-        self.bypass.forget(&mut self.ebpf, changes)
-    }
-
-    /// Adds addresses at new places to the map, as many as fit. To be called with [`Self::grow`],
-    /// after the snapshot is published.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn remember(&mut self, changes: &[PlaceChange]) -> Result<(), SteeringError> {
-        self.bypass.remember(&mut self.ebpf, changes)
     }
 
     /// The candidates for the bypass at these interfaces, which are host ports or their vxlan

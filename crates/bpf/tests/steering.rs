@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bpf::{Hook, PuntSide, Steering, Wakeups};
@@ -170,14 +171,26 @@ fn steer_for<const WORKERS: usize>(
             steering.close(&punts.near_ends(), &private).unwrap();
             punts.up(&private).unwrap();
         }
-        steering.shrink(plan).unwrap();
-        steering.grow(plan).unwrap();
+        remove(&mut steering, plan);
+        add(&mut steering, plan);
         (steering, punts, private)
     })
     .unwrap()
 }
 
 /// As [`steer_for`], for one worker.
+/// Stops redirecting what this plan lacks or changes.
+fn remove(steering: &mut Steering, plan: &SteeringPlan) {
+    let diff = steering.difference(plan, Arc::default());
+    steering.remove(&diff).unwrap();
+}
+
+/// Redirects what is new in this plan.
+fn add(steering: &mut Steering, plan: &SteeringPlan) {
+    let diff = steering.difference(plan, Arc::default());
+    steering.add(&diff).unwrap();
+}
+
 fn steer(
     leaf: &Namespace,
     hook: Hook,

@@ -71,7 +71,7 @@ impl<T: Clone + PartialEq> Difference<T> {
 /// What differs between two steering plans, and the addresses that have moved between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SteeringDiff {
-    /// Uplinks.
+    /// Uplinks. Those that change have another name.
     pub uplinks: Difference<Uplink>,
     /// The new sources that are redirected at uplinks with a reverse path filter, if they differ.
     pub checked_sources: Option<BTreeMap<u32, BTreeSet<Ipv4Addr>>>,
@@ -97,7 +97,7 @@ impl SteeringDiff {
     ) -> Self {
         let checked = &after.checked_sources;
         Self {
-            uplinks: Difference::of_sets(&before.uplinks, &after.uplinks),
+            uplinks: Difference::between(&by_index(&before.uplinks), &by_index(&after.uplinks)),
             checked_sources: (before.checked_sources != *checked).then(|| checked.clone()),
             vnis: Difference::between(&before.vnis, &after.vnis),
             ports: Difference::between(&before.ports, &after.ports),
@@ -121,6 +121,7 @@ impl SteeringDiff {
             && self.vnis.is_empty()
             && self.ports.is_empty()
             && self.choices.is_empty()
+            && self.unhooked.is_empty()
     }
 
     /// The VNIs that are given back before workers get the new tables: they are gone, or have
@@ -129,6 +130,10 @@ impl SteeringDiff {
         let moved = self.vnis.changed.iter().filter(|(old, new)| !old.is_same_place(new));
         self.vnis.removed.iter().chain(moved.map(|(old, _)| old))
     }
+}
+
+fn by_index(uplinks: &BTreeSet<Uplink>) -> BTreeMap<u32, Uplink> {
+    uplinks.iter().map(|uplink| (uplink.ifindex, uplink.clone())).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use ::api::Address;
 use bpf::Hook;
 use bpf::foreign_programs::{self, Foreign};
 use control::{
-    ByDefault, Event, Journal, Namespace, NoNetdev, Request, Settings, State, Status, Update,
+    ByDefault, Event, Journal, LeftToKernel, Namespace, NoNetdev, Request, Settings, State, Status,
 };
 use netlink::{Direction, Kernel};
 use sd_notify::NotifyState;
@@ -171,7 +171,7 @@ async fn run_until_replaced(
     if configuration.fpm.address.is_none() {
         tracing::info!("FPM is off: everything comes from rtnetlink");
     }
-    let mut applied_last: Option<Update> = None;
+    let mut applied_left: Option<Arc<[LeftToKernel]>> = None;
     if let Some(kill_switch) = kill_switch {
         let watched = Watched {
             events,
@@ -189,26 +189,18 @@ async fn run_until_replaced(
         wanted,
         status,
         journal.clone(),
-        |update, _| {
-            let same = |last: &Update| {
-                Arc::ptr_eq(&last.plan, &update.plan) && Arc::ptr_eq(&last.left, &update.left)
-            };
-            if applied_last.as_ref().is_some_and(same) {
-                // Only tables changed. This happens up to a thousand times a second, so the plan is
-                // not applied again.
-                if let Err(error) = shown.publish(update) {
+        |update, diff| {
+            let same = |left: &Arc<[LeftToKernel]>| Arc::ptr_eq(left, &update.left);
+            if diff.steering.has_only_places() && applied_left.as_ref().is_some_and(same) {
+                // Only tables changed. This happens up to a thousand times a second.
+                if let Err(error) = shown.apply(update, &diff.steering) {
                     tracing::error!("{error}; what is not steered stays with the kernel");
                 }
                 return;
             }
             warn_of_foreign(&mut known_foreign, &update.plan);
-            let applied = shown.apply(update);
-            // After an error the next update applies the whole plan again.
-            applied_last = applied.is_ok().then(|| Update {
-                snapshot: Arc::default(),
-                places: Arc::default(),
-                ..update.clone()
-            });
+            let applied = shown.apply(update, &diff.steering);
+            applied_left = applied.is_ok().then(|| Arc::clone(&update.left));
             let counts = (update.plan.vnis.len(), update.left.len());
             tell_systemd(applied.is_ok(), counts);
             if applied.is_ok() && told.replace(counts) != Some(counts) {

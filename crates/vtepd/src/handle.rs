@@ -10,7 +10,7 @@ use control::{Status, Update};
 use netlink::Direction;
 use pipeline::Counters;
 use pipeline::counters::Counter;
-use tables::{BypassPort, OpenPort, Snapshot};
+use tables::{BypassPort, OpenPort, Snapshot, SteeringDiff};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -90,28 +90,15 @@ impl Handle {
         self.takeover.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies an update: publishes its snapshot and changes what is steered.
+    /// Applies an update: publishes its snapshot and changes what is steered by `diff`.
     ///
     /// # Errors
     /// As [`Takeover::apply`].
-    pub fn apply(&self, update: &Update) -> Result<(), TakeoverError> {
+    pub fn apply(&self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
             Arc::clone(&update.snapshot);
         match self.takeover().as_mut() {
-            Some(takeover) => takeover.apply(update),
-            None => Ok(()),
-        }
-    }
-
-    /// Publishes the snapshot of an update whose steering plan has not changed.
-    ///
-    /// # Errors
-    /// As [`Takeover::publish`].
-    pub fn publish(&self, update: &Update) -> Result<(), TakeoverError> {
-        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) =
-            Arc::clone(&update.snapshot);
-        match self.takeover().as_mut() {
-            Some(takeover) => takeover.publish(update),
+            Some(takeover) => takeover.apply(update, diff),
             None => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ use netlink::Direction;
 use netlink::PrivateNamespace;
 use pipeline::{Counters, Grouping};
 use ports::{AccessPort, PacketSocket, RingSize};
-use tables::{BypassPort, OpenPort};
+use tables::{BypassPort, OpenPort, SteeringDiff};
 use tokio::sync::{mpsc, oneshot};
 use worker::{
     BypassTargets, Features, Ports, PuntError, PuntPair, PuntPairs, Report, Reports, Sockets,
@@ -35,6 +35,8 @@ pub struct Takeover {
     /// The ring buffer through which steering programs wake workers, until [`Self::take_calls`].
     calls: Option<Wakeups>,
     engaged: bool,
+    /// Whether the last difference was not applied completely.
+    incomplete: bool,
     /// Standalone: bound sockets that reserve the VXLAN UDP ports until all workers have ended.
     _claims: Vec<UdpSocket>,
     /// Dropped last, because it removes the far ends that workers read.
@@ -158,44 +160,39 @@ impl Takeover {
             workers,
             calls: Some(calls),
             engaged: false,
+            incomplete: false,
             _claims: claims,
             punts,
             _private: private,
         })
     }
 
-    /// Publishes the snapshot to the workers and applies the steering plan. VNIs that are no longer
-    /// taken over are given back first. New ones are redirected once the workers have the snapshot.
-    /// The first call fills the kill switch.
+    /// Publishes the snapshot to the workers and applies what differs in the steering plan. VNIs
+    /// that are no longer taken over are given back first. New ones are redirected once the workers
+    /// have the snapshot. The first call fills the kill switch.
     ///
     /// # Errors
-    /// The first error of steering. The rest of the plan is applied all the same.
-    pub fn apply(&mut self, update: &Update) -> Result<(), TakeoverError> {
-        let Update { snapshot, plan, places, .. } = update;
-        let shrunk = self.steering.shrink(plan).and(self.steering.forget(places));
+    /// The first error of steering. The rest is applied all the same, and the next call tries again.
+    pub fn apply(&mut self, update: &Update, diff: &SteeringDiff) -> Result<(), TakeoverError> {
+        let missing = self.incomplete.then(|| {
+            let places = Arc::clone(&diff.places);
+            self.steering.difference(&update.plan, places)
+        });
+        let diff = missing.as_ref().unwrap_or(diff);
+        let removed = self.steering.remove(diff);
+        if !diff.has_only_places() {
+            self.open();
+        }
+        self.workers.iter().for_each(|worker| worker.publish(Arc::clone(&update.snapshot)));
+        let added = self.steering.add(diff);
         self.open();
-        self.workers.iter().for_each(|worker| worker.publish(Arc::clone(snapshot)));
-        let grown = self.steering.grow(plan).and(self.steering.remember(places));
-        self.open();
+        let applied = removed.and(added);
+        self.incomplete = applied.is_err();
         if !self.engaged {
             self.steering.engage()?;
             self.engaged = true;
         }
-        Ok(shrunk.and(grown)?)
-    }
-
-    /// Publishes the snapshot to the workers. The steering plan must be the one that was applied
-    /// last.
-    ///
-    /// # Errors
-    /// As [`Self::apply`].
-    pub fn publish(&mut self, update: &Update) -> Result<(), TakeoverError> {
-        let Update { snapshot, places, .. } = update;
-        let forgotten = self.steering.forget(places);
-        self.workers.iter().for_each(|worker| worker.publish(Arc::clone(snapshot)));
-        let remembered = self.steering.remember(places);
-        self.open();
-        Ok(forgotten.and(remembered)?)
+        Ok(applied?)
     }
 
     /// Replaces the access port of this number with one that was opened again.

@@ -1,12 +1,13 @@
-//! Applies a plan: the difference to the plan before goes into the programs' maps.
+//! Applies differences between steering plans to hooks and to the programs' maps.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::tc::SchedClassifierLink;
-use tables::{PortChoice, SteeringPlan, TakenVni};
+use tables::{PlaceChange, PortChoice, SteeringDiff, SteeringPlan, TakenVni};
 
 use super::{
     DEALT, LEAVING, PORT, Placed, Steering, SteeringError, TUNNEL, UPLINK, absent, attach_by_index,
@@ -48,28 +49,41 @@ impl TunnelEnd {
 }
 
 impl Steering {
-    /// Stops redirecting what the new plan lacks or changes. To be called before the snapshot that
-    /// belongs to the plan is published.
+    /// What has to change so that this plan is applied. `places`: the addresses that have moved
+    /// since the last call of [`Self::remove`] and [`Self::add`].
+    ///
+    /// After an error this is more than the difference between two plans of the control plane: what
+    /// could not be applied is in it again.
+    #[must_use]
+    pub fn difference(&self, plan: &SteeringPlan, places: Arc<[PlaceChange]>) -> SteeringDiff {
+        let applied = SteeringPlan { ports: self.bypass.plan(), ..self.plan.clone() };
+        let unhooked = self.netdevs.keys().copied().filter(|ifindex| !plan.is_hooked(*ifindex));
+        SteeringDiff {
+            unhooked: unhooked.collect(),
+            ..SteeringDiff::between(&applied, plan, places)
+        }
+    }
+
+    /// Stops redirecting what is gone or changes. To be called before the workers get the snapshot
+    /// that belongs to the plan.
     ///
     /// # Errors
     /// When the kernel refuses. Changes that were made before the error remain.
-    pub fn shrink(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
-        self.bypass.shrink(&mut self.ebpf, plan)?;
+    pub fn remove(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
+        let removed = if diff.has_only_places() { Ok(()) } else { self.remove_steering(diff) };
+        removed.and(self.bypass.forget(&mut self.ebpf, &diff.places))
+    }
+
+    fn remove_steering(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
+        self.bypass.shrink(&mut self.ebpf, &diff.ports)?;
         // Before a netdev is given back: the kernel encapsulates its next frame with the port
         // chosen here.
-        for choice in plan.choices.values() {
+        for choice in diff.choices.set() {
             if self.netdevs.contains_key(&choice.ifindex) {
                 self.choose(choice)?;
             }
         }
-        let gone: Vec<TakenVni> = self
-            .plan
-            .vnis
-            .values()
-            .filter(|old| plan.vnis.get(&old.source).is_none_or(|new| !same_place(old, new)))
-            .cloned()
-            .collect();
-        for vni in gone {
+        for vni in diff.released_vnis() {
             if let Some(ifindex) = vni.source.netdev() {
                 self.netdevs_map()?
                     .remove(&ifindex)
@@ -77,83 +91,84 @@ impl Steering {
                     .map_err(|e| SteeringError::Map("taken_netdevs", e))?;
             }
             self.tunnels_map()?
-                .remove(&TunnelEnd::of(&vni))
+                .remove(&TunnelEnd::of(vni))
                 .or_else(absent)
                 .map_err(|e| SteeringError::Map("taken_tunnels", e))?;
             // The slot keeps its netdev for frames that are still with the worker. It is
             // overwritten when it is used again.
             self.plan.vnis.remove(&vni.source);
         }
-        let gone: Vec<u32> = self
-            .plan
-            .choices
-            .keys()
-            .copied()
-            .filter(|index| !plan.choices.contains_key(index))
-            .collect();
-        for ifindex in gone {
-            if let Some(choice) = self.plan.choices.remove(&ifindex) {
+        for choice in &diff.choices.removed {
+            if let Some(choice) = self.plan.choices.remove(&choice.ifindex) {
                 chosen_port::remove(&mut self.ebpf, &choice)?;
             }
         }
-        self.leave_netdevs(plan);
-        let wanted: BTreeSet<u32> = plan.uplinks.iter().map(|uplink| uplink.ifindex).collect();
+        self.leave_netdevs(&diff.unhooked);
         // A worker may still send super-frames that only the egress program can complete.
         self.detach_leaving();
-        let gone: Vec<u32> =
-            self.uplinks.keys().copied().filter(|ifindex| !wanted.contains(ifindex)).collect();
-        for (_, egress) in gone.iter().filter_map(|ifindex| self.uplinks.remove(ifindex)) {
-            self.leaving.extend(egress.map(|link| (Instant::now(), link)));
+        for uplink in &diff.uplinks.removed {
+            let (_, egress) = self.uplinks.remove(&uplink.ifindex).unzip();
+            self.leaving.extend(egress.flatten().map(|link| (Instant::now(), link)));
+            self.plan.uplinks.remove(uplink);
         }
-        self.plan.uplinks.retain(|uplink| wanted.contains(&uplink.ifindex));
+        for (old, new) in &diff.uplinks.changed {
+            // Only the name has changed.
+            if self.plan.uplinks.remove(old) {
+                self.plan.uplinks.insert(new.clone());
+            }
+        }
         Ok(())
     }
 
-    /// Redirects what the plan contains. To be called after [`Self::shrink`] with the same plan,
-    /// and after the snapshot is published.
+    /// Redirects what is new or changes. To be called after [`Self::remove`] with the same
+    /// difference, and after the workers got the snapshot.
     ///
     /// # Errors
-    /// When an interface vanished or the kernel refuses. The rest of the plan is still applied, and
-    /// the first error is returned.
-    pub fn grow(&mut self, plan: &SteeringPlan) -> Result<(), SteeringError> {
+    /// When an interface vanished or the kernel refuses. The rest is still applied, and the first
+    /// error is returned. [`Self::difference`] then has what is missing.
+    pub fn add(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
+        let added = if diff.has_only_places() { Ok(()) } else { self.add_steering(diff) };
+        added.and(self.bypass.remember(&mut self.ebpf, &diff.places))
+    }
+
+    fn add_steering(&mut self, diff: &SteeringDiff) -> Result<(), SteeringError> {
         let has_program =
             |ifindex: &u32| self.netdevs.contains_key(ifindex) || self.unused.contains_key(ifindex);
-        let missing = plan.hooked().filter(|ifindex| !has_program(ifindex)).count();
+        let netdevs = diff.vnis.set().filter_map(|vni| vni.source.netdev());
+        let hooked: BTreeSet<u32> =
+            netdevs.chain(diff.choices.set().map(|choice| choice.ifindex)).collect();
+        let missing = hooked.iter().filter(|ifindex| !has_program(ifindex)).count();
         let _expedited = self.grace_periods.for_hooks(missing);
+        let mut first = Ok(());
         // Before the uplinks are attached, so that no packet skips the check of its source.
-        let mut first =
-            sources::apply(&mut self.ebpf, &self.plan.checked_sources, &plan.checked_sources);
-        if first.is_ok() {
-            self.plan.checked_sources.clone_from(&plan.checked_sources);
+        if let Some(checked) = &diff.checked_sources {
+            first = sources::apply(&mut self.ebpf, &self.plan.checked_sources, checked);
+            if first.is_ok() {
+                self.plan.checked_sources.clone_from(checked);
+            }
         }
-        for uplink in &plan.uplinks {
-            if !self.uplinks.contains_key(&uplink.ifindex) {
-                match self.attach_uplink(uplink.ifindex) {
-                    Ok(links) => {
-                        self.uplinks.insert(uplink.ifindex, links);
-                        self.plan.uplinks.insert(uplink.clone());
-                    }
-                    Err(error) => first = first.and(Err(error)),
+        for uplink in &diff.uplinks.added {
+            match self.attach_uplink(uplink.ifindex) {
+                Ok(links) => {
+                    self.uplinks.insert(uplink.ifindex, links);
+                    self.plan.uplinks.insert(uplink.clone());
                 }
+                Err(error) => first = first.and(Err(error)),
             }
         }
-        for vni in plan.vnis.values() {
-            if self.plan.vnis.get(&vni.source) != Some(vni) {
-                match self.take(vni) {
-                    Ok(()) => {
-                        self.plan.vnis.insert(vni.source, vni.clone());
-                    }
-                    Err(error) => first = first.and(Err(error)),
+        for vni in diff.vnis.set() {
+            match self.take(vni) {
+                Ok(()) => {
+                    self.plan.vnis.insert(vni.source, vni.clone());
                 }
+                Err(error) => first = first.and(Err(error)),
             }
         }
-        for choice in plan.choices.values() {
-            if self.plan.choices.get(&choice.ifindex) != Some(choice) {
-                let chosen = self.hook_netdev(choice.ifindex).and_then(|()| self.choose(choice));
-                first = first.and(chosen);
-            }
+        for choice in diff.choices.set() {
+            let chosen = self.hook_netdev(choice.ifindex).and_then(|()| self.choose(choice));
+            first = first.and(chosen);
         }
-        first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, plan))
+        first.and(self.bypass.grow(&mut self.ebpf, self.hook, PORT, &diff.ports))
     }
 
     pub(super) fn detach_leaving(&mut self) {
@@ -211,11 +226,4 @@ impl Steering {
     fn slots_map(&mut self) -> Result<Array<&mut MapData, u32>, SteeringError> {
         map(&mut self.ebpf, "slots")
     }
-}
-
-/// Whether at most the frame limit (or the name) differs, which can be changed in place.
-fn same_place(old: &TakenVni, new: &TakenVni) -> bool {
-    let TakenVni { vni, source, slot, local, destination_port, name: _, frame_limit: _ } = old;
-    (vni, source, slot, local, destination_port)
-        == (&new.vni, &new.source, &new.slot, &new.local, &new.destination_port)
 }

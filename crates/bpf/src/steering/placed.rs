@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use aya::programs::TcAttachType;
 use aya::programs::tc::SchedClassifierLink;
 use netlink::Direction;
-use tables::SteeringPlan;
 
 use super::{Entry, Hook, Steering, SteeringError, UPLINK, VXLAN, attach_by_index, exists};
 use crate::foreign_programs::{has_own, hook_behind};
@@ -52,10 +51,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Keeps the programs of netdevs that are not in the plan any more for later.
-    pub(super) fn leave_netdevs(&mut self, plan: &SteeringPlan) {
-        let left = self.netdevs.keys().copied().filter(|ifindex| !plan.is_hooked(*ifindex));
-        let left: Vec<u32> = left.collect();
+    /// Keeps the programs of netdevs that need none any more for later.
+    pub(super) fn leave_netdevs(&mut self, left: &BTreeSet<u32>) {
         self.unused.extend(left.iter().filter_map(|ifindex| self.netdevs.remove_entry(ifindex)));
         self.unused.retain(|ifindex, _| exists(*ifindex));
     }

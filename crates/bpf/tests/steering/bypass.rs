@@ -7,10 +7,12 @@ use bpf::{Hook, PuntSide, Steering, SteeringCounts, Watchdog, bypass_obstacle};
 use frame::VlanTag;
 use lab::netns::{Namespace, veth};
 use ports::PacketSocket;
-use tables::{BypassPort, Place, PlaceChange, Slot, SteeringPlan};
+use tables::{BypassPort, Place, PlaceChange, Slot, SteeringDiff, SteeringPlan};
 use wire::MacAddr;
 
-use super::{Leaf, NEVER, PATIENT, SOON, ifindex, leaf, plan, receive, send, silent, steer};
+use super::{
+    Leaf, NEVER, PATIENT, SOON, add, ifindex, leaf, plan, receive, remove, send, silent, steer,
+};
 
 pub(super) const HOST: MacAddr = MacAddr([2, 0, 0, 0, 7, 1]);
 pub(super) const FAR: MacAddr = MacAddr([2, 0, 0, 0, 7, 2]);
@@ -55,6 +57,11 @@ fn frame(
 
 fn udp(to: MacAddr, from: MacAddr) -> Vec<u8> {
     frame(to, from, 0x0800, 17, 1, 90)
+}
+
+/// The difference between plans that only has these addresses.
+fn moved(places: &[PlaceChange]) -> SteeringDiff {
+    SteeringDiff::only_places(places.into())
 }
 
 fn known(place: Place) -> PlaceChange {
@@ -105,7 +112,7 @@ impl Port {
         let patience = steering.take_watch().unwrap().0.remove(0);
         let here =
             [Place::Port { port: index, mac: HOST }, Place::Remote { slot: slot(), mac: FAR }];
-        steering.remember(&here.map(known)).unwrap();
+        steering.add(&moved(&here.map(known))).unwrap();
         leaf.leaf.enter(|| steering.engage().unwrap()).unwrap();
         let mut port =
             Self { leaf, steering, patience, bridge, plan, index, _punts: (punts, private) };
@@ -211,7 +218,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     port.bypasses(&frame(FAR, HOST, 0x86dd, 58, 128, 90), "an ICMPv6 echo");
     port.bypasses(&frame(FAR, HOST, 0x0800, 17, 1, 1000), "as long as fits");
 
-    port.steering.remember(&[known(Place::Remote { slot: slot(), mac: FARTHER })]).unwrap();
+    port.steering.add(&moved(&[known(Place::Remote { slot: slot(), mac: FARTHER })])).unwrap();
     let broadcast = MacAddr([0xff; 6]);
     let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
     for (frame, why) in [
@@ -254,19 +261,19 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
 
     // The bridge handles an address that left its place; at its new place it is known again.
     let remote = Place::Remote { slot: slot(), mac: FAR };
-    port.steering.forget(&[gone(remote)]).unwrap();
+    port.steering.remove(&moved(&[gone(remote)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the destination has become local");
-    port.steering.remember(&[known(remote)]).unwrap();
+    port.steering.add(&moved(&[known(remote)])).unwrap();
     port.bypasses(&udp(FAR, HOST), "the destination is remote again");
     let here = Place::Port { port: port.index, mac: HOST };
-    port.steering.forget(&[gone(here)]).unwrap();
+    port.steering.remove(&moved(&[gone(here)])).unwrap();
     port.goes_by_the_bridge(&udp(FAR, HOST), "the host has moved to another port");
-    port.steering.remember(&[known(here)]).unwrap();
+    port.steering.add(&moved(&[known(here)])).unwrap();
 
     // With this interval every frame has to pass the bridge.
     let mut often = port.plan.clone();
     often.ports.get_mut(&port.index).unwrap().refresh = Duration::ZERO;
-    port.leaf.leaf.enter(|| port.steering.grow(&often).unwrap()).unwrap();
+    port.leaf.leaf.enter(|| add(&mut port.steering, &often)).unwrap();
     for _ in 0..3 {
         port.goes_by_the_bridge(&udp(FAR, HOST), "it is time that the bridge sees it");
     }
@@ -276,7 +283,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     let mut without = port.plan.clone();
     without.ports.clear();
     let plan = port.plan.clone();
-    port.leaf.leaf.enter(|| port.steering.shrink(&without).unwrap()).unwrap();
+    port.leaf.leaf.enter(|| remove(&mut port.steering, &without)).unwrap();
     let passed = port.counts();
     send(&port.leaf.host, "eth0", &udp(FAR, HOST));
     assert_eq!(
@@ -287,7 +294,7 @@ fn known_unicast_skips_the_bridge(hook: Hook) {
     let counts = port.counts();
     assert_eq!(counts.port_passed, passed.port_passed, "no program looks at it");
     assert!(counts.vxlan_redirected > passed.vxlan_redirected);
-    port.leaf.leaf.enter(|| port.steering.grow(&plan).unwrap()).unwrap();
+    port.leaf.leaf.enter(|| add(&mut port.steering, &plan)).unwrap();
     port.bypasses(&udp(FAR, HOST), "with the bypass again");
     let state = port.steering.bypass().unwrap();
     // Earlier counts are not part of the port's new ones, but still part of the sum.
@@ -331,7 +338,7 @@ fn ports_that_only_listen_hear_who_comes() {
     let index = ifindex(&port.leaf.leaf, "hp2");
     let here = Place::Port { port: index, mac: STRANGER };
     port.steering
-        .remember(&[here, Place::Remote { slot: slot(), mac: FARTHER }].map(known))
+        .add(&moved(&[here, Place::Remote { slot: slot(), mac: FARTHER }].map(known)))
         .unwrap();
     let apply = |port: &mut Port, sends: bool| {
         let first = &port.plan.ports[&port.index];
@@ -339,7 +346,11 @@ fn ports_that_only_listen_hear_who_comes() {
         let other = BypassPort { ifindex: index, name, sends, delivers: sends, ..first.clone() };
         port.plan.ports.insert(index, other);
         let Port { leaf, steering, plan, .. } = port;
-        leaf.leaf.enter(|| steering.shrink(plan).and(steering.grow(plan)).unwrap()).unwrap();
+        let apply = || {
+            remove(steering, plan);
+            add(steering, plan);
+        };
+        leaf.leaf.enter(apply).unwrap();
         steering.bypass().unwrap().ports.into_keys().collect::<Vec<_>>()
     };
     let bridged = |port: &mut Port, from: &Namespace, frame: &[u8], why: &str| {
@@ -365,7 +376,7 @@ fn ports_that_only_listen_hear_who_comes() {
     bridged(&mut port, &first, &udp(FAR, HOST), "until control has heard");
     bridged(&mut port, &first, &hello, "it has come to a port that waits");
     for _ in 0..2 {
-        port.steering.remember(&[]).unwrap();
+        port.steering.add(&moved(&[])).unwrap();
     }
     assert_eq!(port.delivering(), [port.index]);
     port.bypasses(&udp(FAR, HOST), "goes on");
@@ -402,7 +413,7 @@ fn ports_that_only_listen_hear_who_comes() {
     let old = port.plan.clone();
     let mut new = old.clone();
     new.ports.get_mut(&index).unwrap().sends = false;
-    port.leaf.leaf.enter(|| port.steering.shrink(&new).unwrap()).unwrap();
+    port.leaf.leaf.enter(|| remove(&mut port.steering, &new)).unwrap();
     bridged(&mut port, &second, &udp(FAR, STRANGER), "it only listens again");
 }
 
@@ -431,17 +442,17 @@ fn addresses_without_room_go_by_the_bridge_until_there_is() {
         Place::Remote { slot: slot(), mac: MacAddr([2, 1, 0, b, c, d]) }
     };
     let all: Vec<PlaceChange> = (0..200_000).map(|n| known(many(n))).collect();
-    port.steering.remember(&all).unwrap();
+    port.steering.add(&moved(&all)).unwrap();
     let state = port.steering.bypass().unwrap();
     assert_eq!((state.places, state.capacity), (131_072, 131_072));
     assert_eq!((state.waiting, state.no_room), (200_002 - 131_072, 200_002 - 131_072));
-    port.steering.remember(&[known(Place::Remote { slot: slot(), mac: STRANGER })]).unwrap();
+    port.steering.add(&moved(&[known(Place::Remote { slot: slot(), mac: STRANGER })])).unwrap();
     port.goes_by_the_bridge(&udp(STRANGER, HOST), "no room");
     port.bypasses(&udp(FAR, HOST), "who was first stays");
     assert_eq!(port.steering.bypass().unwrap().no_room, state.no_room + 1);
     let leave: Vec<PlaceChange> = (0..200_000).map(|n| gone(many(n))).collect();
-    port.steering.forget(&leave).unwrap();
-    port.steering.remember(&[]).unwrap();
+    port.steering.remove(&moved(&leave)).unwrap();
+    port.steering.add(&moved(&[])).unwrap();
     port.bypasses(&udp(STRANGER, HOST), "room again");
     let after = port.steering.bypass().unwrap();
     assert_eq!((after.places, after.waiting, after.no_room), (3, 0, state.no_room + 1));

@@ -8,7 +8,7 @@ use bpf::{Hook, Steering};
 use tables::{Slot, SteeringPlan, TakenVni, VniSource};
 use wire::Vni;
 
-use super::{LOCAL, PATIENT, leaf, plan, steer};
+use super::{LOCAL, PATIENT, leaf, plan, remove, steer};
 
 const VNIS: u32 = 100;
 /// Interface index of the first netdev: high enough that no other test has it.
@@ -58,8 +58,8 @@ fn links() -> BTreeMap<u32, String> {
 
 fn apply(steering: &mut Steering, plan: &SteeringPlan) -> Duration {
     let start = Instant::now();
-    steering.shrink(plan).unwrap();
-    steering.grow(plan).unwrap();
+    remove(steering, plan);
+    super::add(steering, plan);
     start.elapsed()
 }
 

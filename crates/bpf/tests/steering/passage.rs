@@ -14,7 +14,7 @@ use ports::PacketSocket;
 use worker::Features;
 
 use super::bypass::{FAR, HOST, Port};
-use super::{Leaf, PATIENT, RingSize, SOON, ifindex};
+use super::{Leaf, PATIENT, RingSize, SOON, add, ifindex};
 
 /// Bytes of Ethernet, IPv4 and UDP header.
 const HEADERS: usize = 42;
@@ -64,7 +64,7 @@ fn no_frame_overtakes_one_that_goes_by_the_bridge(hook: Hook) {
     port.leaf.host.run(&["ethtool", "-K", "eth0", "tx-udp-segmentation", "off"]).unwrap();
     let mut often = port.plan.clone();
     often.ports.get_mut(&port.index).unwrap().refresh = Duration::from_millis(8);
-    port.leaf.leaf.enter(|| port.steering.grow(&often).unwrap()).unwrap();
+    port.leaf.leaf.enter(|| add(&mut port.steering, &often)).unwrap();
     let Leaf { leaf, host, .. } = &port.leaf;
     let index = ifindex(host, "eth0");
     let mut sender = host.enter(|| PacketSocket::open(index, RingSize::LITTLE).unwrap()).unwrap();

@@ -10,7 +10,8 @@ use ports::PacketSocket;
 use worker::PuntPairs;
 
 use super::{
-    Leaf, NEVER, PATIENT, RingSize, SOON, ifindex, leaf, plan, receive, steer_for, vxlan_frame,
+    Leaf, NEVER, PATIENT, RingSize, SOON, add, ifindex, leaf, plan, receive, remove, steer_for,
+    vxlan_frame,
 };
 
 const WORKERS: usize = 3;
@@ -197,9 +198,9 @@ fn every_flow_has_one_worker_and_flows_are_dealt_over_all() {
 
     // A VNI that is assigned to one worker uses only that worker, whatever the port.
     let plan = plan(&leaf);
-    leaf.enter(|| steering.shrink(&tables::SteeringPlan::default()).unwrap()).unwrap();
+    leaf.enter(|| remove(&mut steering, &tables::SteeringPlan::default())).unwrap();
     steering.serve(plan.vnis.first_key_value().unwrap().1.vni, 2);
-    leaf.enter(|| steering.grow(&plan).unwrap()).unwrap();
+    leaf.enter(|| add(&mut steering, &plan)).unwrap();
     for number in 0..24 {
         spine.send(&from(49_152, &port(number)));
     }
