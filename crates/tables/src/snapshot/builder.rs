@@ -1,0 +1,125 @@
+//! The builder of snapshots.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wire::Vni;
+
+use super::{Slot, Snapshot, VniTable, Vtep, VtepIndex};
+
+/// Builds a [`Snapshot`].
+#[derive(Debug)]
+pub struct SnapshotBuilder {
+    snapshot: Snapshot,
+    /// The identity of the finished snapshot, and the version of everything that changes.
+    identity: u64,
+}
+
+impl SnapshotBuilder {
+    /// Starts with an empty snapshot of this generation.
+    #[must_use]
+    pub fn new(generation: u64) -> Self {
+        Self::from(Snapshot { generation, ..Snapshot::default() })
+    }
+
+    /// Starts with the contents of this snapshot, as the next generation.
+    #[must_use]
+    pub fn after(snapshot: &Snapshot) -> Self {
+        let generation = snapshot.generation + 1;
+        Self::from(Snapshot { generation, identity: 0, ..snapshot.clone() })
+    }
+
+    fn from(snapshot: Snapshot) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self { snapshot, identity: LAST.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+
+    /// Adds a VNI. Replaces the VNI that is in its slot.
+    pub fn vni(&mut self, table: Arc<VniTable>) {
+        let slot = table.slot;
+        let listens = listens(&table);
+        let before = self.snapshot.vni(slot.get());
+        if before.is_none_or(|before| !table.has_settings_of(before)) {
+            self.snapshot.settings.set(usize::from(slot.get()), Some(self.identity));
+            self.snapshot.reception = self.identity;
+        }
+        let replaced = self.snapshot.vnis.set(usize::from(slot.get()), Some(table));
+        self.listen(slot, replaced.as_deref(), Some(listens));
+    }
+
+    /// Removes the VNI in a slot.
+    pub fn remove_vni(&mut self, slot: Slot) {
+        let removed = self.snapshot.vnis.set(usize::from(slot.get()), None);
+        self.snapshot.settings.set(usize::from(slot.get()), None);
+        self.snapshot.reception = self.identity;
+        self.listen(slot, removed.as_deref(), None);
+    }
+
+    fn listen(&mut self, slot: Slot, before: Option<&VniTable>, now: Option<(Ipv4Addr, u16, Vni)>) {
+        let before = before.map(listens);
+        if before == now {
+            return;
+        }
+        let slots = Arc::make_mut(&mut self.snapshot.slots);
+        if let Some(before) = before.filter(|before| slots.get(before) == Some(&slot)) {
+            slots.remove(&before);
+        }
+        if let Some(now) = now {
+            slots.insert(now, slot);
+        }
+    }
+
+    /// Sets the VTEP with this index. Replaces the one that is there.
+    pub fn vtep(&mut self, index: VtepIndex, vtep: Vtep) {
+        let address = vtep.address;
+        let replaced = self.snapshot.vteps.set(index.0 as usize, Some(vtep));
+        self.call(index, replaced.as_ref(), Some(address));
+    }
+
+    /// Sets the leaf's own addresses.
+    pub fn own(&mut self, addresses: impl Iterator<Item = Ipv4Addr> + Clone) {
+        if !addresses.clone().eq(self.snapshot.own.iter().copied()) {
+            self.snapshot.own = Arc::new(addresses.collect());
+            self.snapshot.reception = self.identity;
+        }
+    }
+
+    /// Removes the VTEP with this index.
+    pub fn remove_vtep(&mut self, index: VtepIndex) {
+        let removed = self.snapshot.vteps.set(index.0 as usize, None);
+        self.call(index, removed.as_ref(), None);
+    }
+
+    fn call(&mut self, index: VtepIndex, before: Option<&Vtep>, now: Option<Ipv4Addr>) {
+        let before = before.map(|vtep| vtep.address);
+        if before == now {
+            return;
+        }
+        self.snapshot.reception = self.identity;
+        let addresses = Arc::make_mut(&mut self.snapshot.addresses);
+        if let Some(before) = before.filter(|before| addresses.get(before) == Some(&index)) {
+            addresses.remove(&before);
+        }
+        if let Some(now) = now {
+            addresses.insert(now, index);
+        }
+    }
+
+    /// The snapshot as it is so far.
+    #[must_use]
+    pub const fn so_far(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The finished snapshot.
+    #[must_use]
+    pub fn build(self) -> Snapshot {
+        Snapshot { identity: self.identity, ..self.snapshot }
+    }
+}
+
+/// The outer destination address, the UDP port and the VNI of the packets that a table receives.
+const fn listens(table: &VniTable) -> (Ipv4Addr, u16, Vni) {
+    (table.tunnel.local, table.tunnel.destination_port, table.tunnel.vni)
+}
