@@ -7,8 +7,8 @@ use std::time::Duration;
 use lab::Namespace;
 use testbed::Daemon;
 use testbed::daemon::beside_this_program;
-use testbed::topology::batch;
 
+use super::fixture::batch;
 use super::row;
 use crate::table::{Better, Row};
 

@@ -7,11 +7,12 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 
 use lab::Namespace;
 use netlink::Requests;
-use testbed::topology::batch;
 use wire::MacAddr;
 
 use super::fabric::{LARGE, mac, vtep};
@@ -170,4 +171,30 @@ pub fn indices<const N: usize>(
         names.iter().map(|name| Ok(requests.link(name)?.map_or(0, |link| link.ifindex))).collect()
     })??;
     found.try_into().map_err(|_| "an interface is gone".into())
+}
+
+/// Runs a batch of `ip` or `bridge` commands in a namespace, in one process. Benchmarks use it for
+/// the thousands of routes and MAC addresses of a large fabric.
+///
+/// # Errors
+/// The tool's error message.
+pub fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Failure> {
+    let run = || -> std::io::Result<std::process::Output> {
+        let mut command = Command::new(tool);
+        let mut child = command
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(lines.as_bytes())?;
+        }
+        child.wait_with_output()
+    };
+    let output = namespace.enter(run)??;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{tool}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }

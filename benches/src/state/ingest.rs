@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::fixture::batch;
 use control::{FpmListener, Request, Settings, State, Status};
 use lab::Namespace;
 use netlink::{Dump, Kernel, Requests};
-use testbed::topology::batch;
 use tokio::sync::{mpsc, watch};
 
 use super::fabric::{LARGE, Scale, mac, vtep};

@@ -218,8 +218,8 @@ pub(crate) struct Demo {
     /// Number of frames for each policy
     #[arg(long, default_value_t = 100_000)]
     pub(crate) frames: u64,
-    /// Topology file [default: deploy/containerlab/scaleacross.clab.yml, below the current folder or
-    /// in the checkout that lab was built in]
+    /// Topology file [default: deploy/containerlab/scaleacross.clab.yml, below the current folder
+    /// or in the checkout that lab was built in]
     #[arg(long)]
     pub(crate) topology: Option<PathBuf>,
     /// Path of vtepd [default: in the folder of lab]
@@ -283,8 +283,8 @@ pub(crate) struct Wan {
     /// Seed of the random jitter and loss
     #[arg(long, default_value_t = lab::random::SEED)]
     pub(crate) seed: u64,
-    /// Propagate a lost carrier to the other end, as a wavelength does; a carrier's Ethernet service
-    /// does not
+    /// Propagate a lost carrier to the other end, as a wavelength does; a carrier's Ethernet
+    /// service does not
     #[arg(long)]
     pub(crate) carrier: bool,
 }

@@ -5,7 +5,6 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::board::Board;
 use crate::fabric::{Fabric, FabricError, HASH_SEED, sysctl_path};
 use crate::frr;
 use crate::netns::{self, Namespace};
@@ -13,6 +12,7 @@ use crate::node::{Node, NodeError};
 use crate::process::{Process, ProcessError, wait_until};
 use crate::progress::OnProgress;
 use crate::rtnl::VethEnd;
+use crate::stage_tracker::StageTracker;
 use crate::state::Record;
 use crate::topology::order::is_asked_for;
 use crate::topology::{EndSettings, Healthcheck, Kind, Link, Stage, Topology, is_lab};
@@ -51,14 +51,14 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
             node.namespace()?.rtnl(|rtnl| rtnl.add_bridge(node.name(), true))?;
         }
     }
-    let board = Board::new(fabric.topology());
+    let tracker = StageTracker::new(fabric.topology());
     thread::scope(|scope| {
-        let board = &board;
+        let tracker = &tracker;
         let start = |node| {
             scope.spawn(move || {
-                let result = run_stages(node, board);
+                let result = run_stages(node, tracker);
                 if result.is_err() {
-                    board.stop();
+                    tracker.stop();
                 }
                 result
             })
@@ -68,21 +68,21 @@ fn bring_up(fabric: &Fabric, report: OnProgress) -> Result<(), FabricError> {
             fabric.topology().links.get(index).map_or(Ok(()), |made| link(fabric, made))
         };
         let ended = || threads.iter().all(thread::ScopedJoinHandle::is_finished);
-        let overseen = board.oversee(make, ended, report);
-        if overseen.is_err() {
-            board.stop();
+        let made = tracker.make_links(make, ended, report);
+        if made.is_err() {
+            tracker.stop();
         }
         let results: Vec<_> = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
-        overseen?;
+        made?;
         Ok(results.into_iter().collect::<Result<_, NodeError>>()?)
     })
 }
 
 /// Takes a node through its stages, up to the last one that is required.
-fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
+fn run_stages(node: &Node, tracker: &StageTracker) -> Result<(), NodeError> {
     let (name, settings) = (node.name(), &node.settings);
     let run = |commands: &[Vec<String>]| {
         commands.iter().try_for_each(|words| {
@@ -91,7 +91,7 @@ fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
         })
     };
     let enter = |stage: Stage| {
-        let goes_on = board.enter(name, stage);
+        let goes_on = tracker.enter(name, stage);
         match settings.stages.get(&stage).filter(|_| goes_on) {
             Some(stage) => run(&stage.on_enter).map(|()| true),
             None => Ok(goes_on),
@@ -99,15 +99,15 @@ fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
     };
     let leave = |stage: Stage| {
         settings.stages.get(&stage).map_or(Ok(()), |stage| run(&stage.on_exit))?;
-        board.done(name, stage);
+        tracker.done(name, stage);
         Ok::<_, NodeError>(())
     };
 
-    if !enter(Stage::Create)? || !board.pause(Duration::from_secs(settings.startup_delay)) {
+    if !enter(Stage::Create)? || !tracker.pause(Duration::from_secs(settings.startup_delay)) {
         return Ok(());
     }
     leave(Stage::Create)?;
-    if !enter(Stage::CreateLinks)? || !board.await_links(name) {
+    if !enter(Stage::CreateLinks)? || !tracker.await_links(name) {
         return Ok(());
     }
     frr::start(node)?;
@@ -118,27 +118,27 @@ fn run_stages(node: &Node, board: &Board) -> Result<(), NodeError> {
     }
     run(&settings.exec)?;
     if let Some(program) = &program
-        && !is_asked_for(board.topology(), name, Stage::Exit)
+        && !is_asked_for(tracker.topology(), name, Stage::Exit)
         && wait_until(SETTLING, || !program.identity.alive())
     {
         return Err(ended(node, program));
     }
     leave(Stage::Configure)?;
-    if !is_asked_for(board.topology(), name, Stage::Healthy) || !enter(Stage::Healthy)? {
+    if !is_asked_for(tracker.topology(), name, Stage::Healthy) || !enter(Stage::Healthy)? {
         return Ok(());
     }
     if let Some(check) = &settings.healthcheck
-        && !await_health(node, check, board)?
+        && !await_health(node, check, tracker)?
     {
         return Ok(());
     }
     leave(Stage::Healthy)?;
-    if !is_asked_for(board.topology(), name, Stage::Exit) || !enter(Stage::Exit)? {
+    if !is_asked_for(tracker.topology(), name, Stage::Exit) || !enter(Stage::Exit)? {
         return Ok(());
     }
     let runs = || program.as_ref().is_some_and(|program| program.identity.alive());
     while runs() {
-        if !board.pause(SETTLING) {
+        if !tracker.pause(SETTLING) {
             return Ok(());
         }
     }
@@ -180,7 +180,11 @@ fn ended(node: &Node, program: &Record) -> NodeError {
 }
 
 /// Runs the health check until the node is healthy. Returns `false` if the work was stopped.
-fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool, NodeError> {
+fn await_health(
+    node: &Node,
+    check: &Healthcheck,
+    tracker: &StageTracker,
+) -> Result<bool, NodeError> {
     let start = Instant::now();
     let mut failures = 0;
     loop {
@@ -203,7 +207,7 @@ fn await_health(node: &Node, check: &Healthcheck, board: &Board) -> Result<bool,
                 test: check.test.join(" "),
             });
         }
-        if !board.pause(check.interval) {
+        if !tracker.pause(check.interval) {
             return Ok(false);
         }
     }

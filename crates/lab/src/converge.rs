@@ -13,12 +13,12 @@ use crate::rtnl::Route;
 
 /// How long all routes must be unchanged. The first BFD exchange of a session can take it down once
 /// more.
-pub(crate) const CALM: Duration = Duration::from_secs(1);
+pub(crate) const STABLE_TIME: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(100);
 /// The time after which hosts announce their addresses again.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
 /// The number of announcements after which FRR is assumed to have lost a host.
-const OVERLOOKED: u32 = 3;
+const LOST_AFTER: u32 = 3;
 
 /// The fields of `show bgp summary json` that are used.
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ impl Fabric {
         let speakers = self.speakers()?;
         let start = Instant::now();
         let (mut announced, mut announcements): (Option<Instant>, u32) = (None, 0);
-        let mut calm: Option<(Instant, Vec<Vec<Route>>)> = None;
+        let mut stable: Option<(Instant, Vec<Vec<Route>>)> = None;
         loop {
             let (sessions, away) = sessions(&speakers)?;
             let (floods, addresses) = deployed.entries(&overlay)?;
@@ -67,18 +67,18 @@ impl Fabric {
             report(&text)?;
             if sessions.complete() && floods.complete() && addresses.complete() {
                 let routes = deployed.routes()?;
-                match &calm {
+                match &stable {
                     Some((since, before)) if *before == routes => {
-                        if since.elapsed() >= CALM {
+                        if since.elapsed() >= STABLE_TIME {
                             return Ok(());
                         }
                     }
-                    _ => calm = Some((Instant::now(), routes)),
+                    _ => stable = Some((Instant::now(), routes)),
                 }
             } else {
-                calm = None;
+                stable = None;
                 if floods.complete() && announced.is_none_or(|at| at.elapsed() >= ANNOUNCE_AGAIN) {
-                    if announcements >= OVERLOOKED {
+                    if announcements >= LOST_AFTER {
                         deployed.forget_overlooked(&overlay)?;
                     }
                     deployed.announce(&overlay.hosts)?;

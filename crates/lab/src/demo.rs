@@ -113,7 +113,7 @@ pub fn run(
         to,
         paths: &paths,
     };
-    let mut policies = vec![traffic.measure_on_calm_routes(None)?];
+    let mut policies = vec![traffic.measure_on_stable_routes(None)?];
 
     let mut daemons: Vec<Daemon> = Vec::new();
     for policy in [Policy::FiveTuple, Policy::QpBins, Policy::QpHash] {
@@ -130,7 +130,7 @@ pub fn run(
             daemon.wait(policy, VNIS, ATTACH_LIMIT)?;
         }
         report(&format!("{policy}: vtepd forwards on all {} leaves", daemons.len()))?;
-        policies.push(traffic.measure_on_calm_routes(Some(policy))?);
+        policies.push(traffic.measure_on_stable_routes(Some(policy))?);
     }
     let outcome = Outcome {
         setup,
@@ -145,7 +145,7 @@ pub fn run(
 impl Traffic<'_> {
     /// Measures a policy, and repeats it if a best path changed meanwhile. On a busy machine, a
     /// late BFD packet can take a link down, and the result then says nothing about the policy.
-    fn measure_on_calm_routes(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
+    fn measure_on_stable_routes(&self, policy: Option<Policy>) -> Result<PolicyOutcome, DemoError> {
         let mut before = self.fabric.best_path_changes()?;
         let mut attempts = 1;
         loop {
@@ -172,13 +172,13 @@ impl Traffic<'_> {
         let stream =
             Stream::between(deployed, from, to, settings.queue_pairs, settings.rate, limit)?;
         let before = paths.loads(deployed)?;
-        let mut shown = 0;
+        let mut reported = 0;
         let (_, arrived) = stream.run(interrupted, |frames| {
             let percent = frames * 100 / settings.frames.max(1);
-            if percent < shown + 10 {
+            if percent < reported + 10 {
                 return Ok(());
             }
-            shown = percent;
+            reported = percent;
             Ok::<_, DemoError>(report(&format!(
                 "{name}: {percent} % of {} frames sent",
                 settings.frames

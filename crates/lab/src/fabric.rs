@@ -18,7 +18,7 @@ use crate::topology::Topology;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How long [`Fabric::down`] waits for processes that the lab did not start.
-const LEAVING: Duration = Duration::from_secs(1);
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Seed of the multipath hash, which prevents polarisation. Linux 6.11 and later have it.
 pub(crate) const HASH_SEED: &str = "net.ipv4.fib_multipath_hash_seed";
@@ -72,12 +72,12 @@ pub enum FabricError {
     /// Processes that the lab did not start run in its namespaces. The namespaces are not deleted,
     /// because these processes could not be found without the names.
     #[error("other processes are running in fabric '{fabric}', so nothing was changed; stop them and try again:{}",
-        list(.strangers))]
+        list(.foreign))]
     Occupied {
         /// The fabric.
         fabric: String,
         /// The processes that the lab did not start.
-        strangers: Vec<Stranger>,
+        foreign: Vec<ForeignProcess>,
     },
     /// `LAB_FRR_ROOT` names a directory without FRR.
     #[error("LAB_FRR_ROOT is not a root file system with FRR (/usr/lib/frr/zebra): {0}")]
@@ -254,7 +254,7 @@ pub(crate) fn sysctl_path(name: &str) -> std::path::PathBuf {
 
 /// A process in a node that the lab did not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stranger {
+pub struct ForeignProcess {
     /// The node.
     pub node: String,
     /// The process id.
@@ -263,34 +263,34 @@ pub struct Stranger {
     pub command: String,
 }
 
-fn list(strangers: &[Stranger]) -> String {
-    let line = |Stranger { node, pid, command }: &Stranger| {
+fn list(foreign: &[ForeignProcess]) -> String {
+    let line = |ForeignProcess { node, pid, command }: &ForeignProcess| {
         format!("\n  kill {pid}   # {command}, in {node}")
     };
-    strangers.iter().map(line).collect()
+    foreign.iter().map(line).collect()
 }
 
 /// Finds processes in the fabric's namespaces that are neither recorded, nor descendants of a
 /// recorded process, nor this process.
-fn strangers(
+fn foreign_processes(
     name: &str,
     records: &[Record],
     topology: &Topology,
-) -> Result<Vec<Stranger>, FabricError> {
+) -> Result<Vec<ForeignProcess>, FabricError> {
     let known = |pid: i32| {
         pid == std::process::id().cast_signed()
             || ancestry(pid).any(|pid| records.iter().any(|record| record.identity.pid == pid))
     };
-    let mut strangers = Vec::new();
+    let mut foreign = Vec::new();
     for node in topology.nodes.keys() {
         // The node shares a namespace, or its namespace does not exist yet.
         let Ok(namespace) = Namespace::open(format!("{}{node}", prefix(name))) else { continue };
         for pid in namespace.pids()?.into_iter().filter(|pid| !known(*pid)) {
             let command = command_line(pid).unwrap_or_else(|| "?".to_owned());
-            strangers.push(Stranger { node: node.clone(), pid, command });
+            foreign.push(ForeignProcess { node: node.clone(), pid, command });
         }
     }
-    Ok(strangers)
+    Ok(foreign)
 }
 
 /// Ends the recorded processes. Then removes the namespaces with their links, and the state on
@@ -299,13 +299,13 @@ fn remove(name: &str, state: &State, topology: &Topology) -> Result<(), FabricEr
     let records = state.records()?;
     let mut found = Ok(Vec::new());
     // Give processes that are about to end the time to do so.
-    wait_until(LEAVING, || {
-        found = strangers(name, &records, topology);
+    wait_until(EXIT_LIMIT, || {
+        found = foreign_processes(name, &records, topology);
         found.as_ref().is_ok_and(Vec::is_empty)
     });
-    let strangers = found?;
-    if !strangers.is_empty() {
-        return Err(FabricError::Occupied { fabric: name.to_owned(), strangers });
+    let foreign = found?;
+    if !foreign.is_empty() {
+        return Err(FabricError::Occupied { fabric: name.to_owned(), foreign });
     }
     for record in &records {
         // `stop` below reports processes that cannot be ended.

@@ -83,8 +83,8 @@ pub(crate) fn start(node: &Node) -> Result<(), NodeError> {
 }
 
 impl Node {
-    /// Ends one of the node's FRR daemons with a signal, waits for its end, and starts it again with
-    /// its part of `frr.conf`.
+    /// Ends one of the node's FRR daemons with a signal, waits for its end, and starts it again
+    /// with its part of `frr.conf`.
     ///
     /// # Errors
     /// If the node does not run this daemon, or the daemon does not end or start.

@@ -2,7 +2,7 @@
 //!
 //! - [`topology`]: the ContainerLab file
 //! - [`netns`], [`rtnl`], [`process`]: namespaces, their links and addresses, and processes in them
-//! - [`state`], [`node`], [`fabric`]: a fabric that is up; `board` and `bring_up` build it,
+//! - [`state`], [`node`], [`fabric`]: a fabric that is up; `stage_tracker` and `bring_up` build it,
 //!   `converge` waits until it forwards
 //! - [`deployed`], [`spread`], [`balance`], [`counters`]: hosts and paths of a fabric that is up,
 //!   and how traffic spreads over its links
@@ -10,11 +10,11 @@
 //! - [`daemon`]: vtepd on a node
 //! - [`demo`], [`verify`], [`wan`]: the commands of the same names
 
-mod board;
 mod bring_up;
 mod converge;
 mod frr;
 mod frr_root;
+mod stage_tracker;
 
 pub mod arp;
 pub mod balance;

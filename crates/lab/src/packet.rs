@@ -95,11 +95,11 @@ impl PacketSocket {
     }
 
     /// A socket that receives the interface's IPv4 frames of both directions. A receive call waits
-    /// for `patience` at most.
+    /// for `timeout` at most.
     ///
     /// # Errors
     /// As [`PacketSocket::sender`].
-    pub fn receiver(interface: &Interface, patience: Duration) -> Result<Self, PacketError> {
+    pub fn receiver(interface: &Interface, timeout: Duration) -> Result<Self, PacketError> {
         let action = "open a packet socket";
         let set_up = || {
             // Until `bind`, the socket also receives frames of other interfaces. Its reader ignores
@@ -111,7 +111,7 @@ impl PacketSocket {
                 SockProtocol::EthIp,
             )?;
             setsockopt(&descriptor, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
-            let micros = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+            let micros = i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX);
             let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
             setsockopt(&descriptor, sockopt::ReceiveTimeout, &timeout)?;
             Ok(descriptor)

@@ -338,11 +338,11 @@ mod tests {
         assert_eq!(polite.stop(Duration::from_secs(5)).unwrap().signal(), Some(15));
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]);
-        let mut deaf = Process::spawn(command.stdout(std::process::Stdio::piped())).unwrap();
+        let mut ignoring = Process::spawn(command.stdout(std::process::Stdio::piped())).unwrap();
         let mut ready = [0; 6];
-        io::Read::read_exact(deaf.child_mut().unwrap().stdout.as_mut().unwrap(), &mut ready)
+        io::Read::read_exact(ignoring.child_mut().unwrap().stdout.as_mut().unwrap(), &mut ready)
             .unwrap();
-        assert_eq!(deaf.stop(Duration::from_millis(50)).unwrap().signal(), Some(9));
+        assert_eq!(ignoring.stop(Duration::from_millis(50)).unwrap().signal(), Some(9));
     }
 
     #[test]

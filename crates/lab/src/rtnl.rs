@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
-use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkXdp};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -219,6 +219,16 @@ impl Rtnl {
     /// [`RtnlError::Rejected`].
     pub fn set_mac(&self, name: &str, mac: MacAddr) -> Result<()> {
         self.change(name, LinkUnspec::new_with_name(name).address(mac.0.to_vec()))
+    }
+
+    /// Detaches the XDP program of an interface and ends promiscuous mode.
+    ///
+    /// # Errors
+    /// [`RtnlError::Rejected`].
+    pub fn reset_receive_path(&self, name: &str) -> Result<()> {
+        let none = LinkAttribute::Xdp(vec![LinkXdp::Fd(-1)]);
+        let link = LinkUnspec::new_with_name(name).promiscuous(false);
+        self.change(name, link.append_extra_attribute(none))
     }
 
     /// Sets the MTU of an interface, in bytes.

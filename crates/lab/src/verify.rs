@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::balance::RandomPlacement;
-use crate::converge::CALM;
+use crate::converge::STABLE_TIME;
 use crate::daemon;
 use crate::demo::{Figures, KERNEL};
 use crate::deployed::{Deployed, Overlay};
@@ -33,7 +33,7 @@ pub use report::{Balance, Failover, Leaf, Outage, Outcome, Reach, WideAreaFailov
 
 /// How long all routes must be unchanged if the sending leaf does not use one of its uplinks. FRR
 /// that started before its links existed may take a minute to use them.
-const SETTLE: Duration = Duration::from_secs(90);
+const UNUSED_UPLINK_TIME: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(200);
 
 /// The settings of a verification.
@@ -65,7 +65,7 @@ pub fn run(
     report: OnProgress,
     interrupted: &AtomicBool,
 ) -> Result<Outcome, VerifyError> {
-    let (overlay, unused) = wait(deployed, settings, report)?;
+    let (overlay, unused) = await_complete(deployed, settings, report)?;
     let reach = reach(deployed, &overlay)?;
     let reached = reach.iter().filter(|reach| reach.reached).count();
     report(&format!("{reached} of {} pairs of hosts reach each other", reach.len()))?;
@@ -158,13 +158,13 @@ fn interrupt_links(
 
 /// Waits until the kernels of all leaves know all other leaves and hosts, and routes are stable.
 /// Also returns the sending leaf's uplinks that no route uses.
-fn wait(
+fn await_complete(
     deployed: &Deployed,
     settings: &Settings,
     report: OnProgress,
 ) -> Result<(Overlay, Vec<String>), VerifyError> {
     let start = Instant::now();
-    let mut calm = (start, Vec::new());
+    let mut stable = (start, Vec::new());
     loop {
         let overlay = deployed.overlay()?;
         let (floods, addresses) = deployed.entries(&overlay)?;
@@ -194,12 +194,13 @@ fn wait(
         let complete = floods.expected > 0 && floods.complete() && addresses.complete();
         let ready = without.is_empty();
         let routes = deployed.routes()?;
-        if routes != calm.1 {
-            calm = (Instant::now(), routes);
+        if routes != stable.1 {
+            stable = (Instant::now(), routes);
         }
         // After the limit, the verification continues and reports what is missing.
-        let patience = if unused.is_empty() { CALM } else { SETTLE };
-        if (complete && ready && calm.0.elapsed() >= patience) || start.elapsed() >= settings.limit
+        let stable_time = if unused.is_empty() { STABLE_TIME } else { UNUSED_UPLINK_TIME };
+        if (complete && ready && stable.0.elapsed() >= stable_time)
+            || start.elapsed() >= settings.limit
         {
             return Ok((overlay, unused));
         }

@@ -24,6 +24,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::packet::PacketError;
 use crate::random::Random;
+use crate::rtnl::RtnlError;
 use frame::Frame;
 use links::{Link, Watch};
 use report::Lateness;
@@ -34,17 +35,17 @@ pub use report::{Counts, DirectionReport, Report};
 pub use schedule::Impairment;
 
 /// The maximum number of bytes in transit in one direction.
-const ON_THE_WAY: usize = 64 << 20;
+const IN_TRANSIT_LIMIT: usize = 64 << 20;
 /// The shortest sleep. Frames that become due during it leave together, so a frame may be this
 /// late.
 const TICK: Duration = Duration::from_micros(100);
 /// While there is traffic, interfaces are polled at this interval, or four times in the minimum
 /// delay if that is shorter.
-const LOOK: Duration = Duration::from_micros(500);
-/// The maximum duration of the wait in a turn.
-const TURN: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+/// The maximum duration of the wait in one call of [`Wan::poll`].
+const WAIT_LIMIT: Duration = Duration::from_millis(500);
 /// The interval between attempts to open an interface that failed.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of batches that are read from one interface before the next one.
 const BATCHES: usize = 8;
 
@@ -54,7 +55,10 @@ pub enum WanError {
     /// An interface cannot be used.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// Interfaces could not be listed or changed, or waiting failed.
+    /// An interface could not be set up or down.
+    #[error(transparent)]
+    Rtnl(#[from] RtnlError),
+    /// Interfaces could not be listed, or waiting failed.
     #[error("cannot {action}")]
     Io {
         /// The operation that failed.
@@ -150,9 +154,9 @@ pub struct Wan {
     listed: Duration,
     list_again: Option<Duration>,
     /// The polling interval while there is traffic.
-    look: Duration,
+    poll_interval: Duration,
     /// The time of the next poll.
-    next_look: Duration,
+    next_poll: Duration,
 }
 
 impl Wan {
@@ -196,8 +200,8 @@ impl Wan {
             watch: Watch::open().map_err(io_error("watch interfaces"))?,
             listed: Duration::ZERO,
             list_again: None,
-            look: LOOK.min(least / 4),
-            next_look: Duration::ZERO,
+            poll_interval: POLL_INTERVAL.min(least / 4),
+            next_poll: Duration::ZERO,
         };
         wan.find_ports()?;
         Ok(wan)
@@ -240,18 +244,20 @@ impl Wan {
     ///
     /// # Errors
     /// If a system call fails that has to succeed.
-    pub fn turn(&mut self) -> Result<(), WanError> {
+    pub fn poll(&mut self) -> Result<(), WanError> {
         self.wait()?;
-        if self.watch.heard() || self.list_again.is_some_and(|at| self.start.elapsed() >= at) {
+        if self.watch.has_changes() || self.list_again.is_some_and(|at| self.start.elapsed() >= at)
+        {
             self.find_ports()?;
         }
-        if self.start.elapsed() >= self.next_look {
+        if self.start.elapsed() >= self.next_poll {
             let found = self.fetch();
-            self.next_look = if found { self.start.elapsed() + self.look } else { Duration::ZERO };
+            self.next_poll =
+                if found { self.start.elapsed() + self.poll_interval } else { Duration::ZERO };
         }
         self.send();
         if self.ports.iter().any(|port| port.trouble.is_some()) {
-            self.list_again = Some(self.listed + AGAIN);
+            self.list_again = Some(self.listed + RETRY_INTERVAL);
         }
         Ok(())
     }
@@ -264,11 +270,12 @@ impl Wan {
             .filter_map(|direction| direction.waiting.front())
             .map(|(at, _)| *at)
             .min();
-        let mut until = due.map_or(now + TURN, |due| due.max(now + TICK).min(now + TURN));
+        let mut until =
+            due.map_or(now + WAIT_LIMIT, |due| due.max(now + TICK).min(now + WAIT_LIMIT));
         until = self.list_again.map_or(until, |again| until.min(again));
         let mut descriptors = Vec::new();
-        if now < self.next_look {
-            until = until.min(self.next_look);
+        if now < self.next_poll {
+            until = until.min(self.next_poll);
         } else {
             let sockets =
                 self.ports.iter().filter_map(|port| port.socket.as_ref().map(Socket::as_fd));
@@ -346,22 +353,23 @@ impl Wan {
         let links = links::all().map_err(io_error("list interfaces"))?;
         (self.listed, self.list_again) = (self.start.elapsed(), None);
         self.ports.iter_mut().try_for_each(|port| port.find(links.get(&port.name)))?;
-        self.tell_carrier(&links)
+        self.propagate_carrier(&links)
     }
 
-    fn tell_carrier(&mut self, links: &BTreeMap<String, Link>) -> Result<(), WanError> {
+    fn propagate_carrier(&mut self, links: &BTreeMap<String, Link>) -> Result<(), WanError> {
         let set = |port: &Port, up: bool| {
             let link = links.get(&port.name).filter(|link| link.up != up);
             match link.map_or(Ok(()), |link| links::set(&link.interface, up)) {
                 // The interface was deleted; the notification will follow.
-                Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => Ok(()),
-                set => set.map_err(io_error("set an interface")),
+                Err(error) if error.errno() == Some(Errno::ENODEV as i32) => Ok(()),
+                set => set.map_err(WanError::from),
             }
         };
         for (sides, carrier) in self.ports.chunks_exact(2).zip(self.carriers.iter_mut().flatten()) {
             let [a, b] = sides else { continue };
-            let lit = [a, b].map(|port| links.get(&port.name).is_some_and(|link| link.carrier));
-            let changed = match (*carrier, lit) {
+            let carriers =
+                [a, b].map(|port| links.get(&port.name).is_some_and(|link| link.carrier));
+            let changed = match (*carrier, carriers) {
                 (Carrier::Through, [false, _]) => Carrier::Lost(0),
                 (Carrier::Through, [_, false]) => Carrier::Lost(1),
                 (Carrier::Lost(0), [true, _]) => Carrier::Returning(1),
@@ -439,7 +447,7 @@ impl Direction {
         let bytes = frame.wire_bytes();
         self.counts.frames += 1;
         self.counts.bytes += bytes;
-        if self.held + frame.size() > ON_THE_WAY {
+        if self.held + frame.size() > IN_TRANSIT_LIMIT {
             self.counts.buffer_full += 1;
             return;
         }

@@ -74,10 +74,7 @@ fn a_fabric_comes_up_as_written_and_leaves_nothing() {
     let error = Fabric::open(&name).unwrap().down().unwrap_err();
     let said = error.to_string();
     assert!(said.contains(&format!("kill {}   # sleep 101, in r1", stranger.pid())), "{said}");
-    assert!(
-        matches!(error, FabricError::Occupied { strangers, .. } if strangers.len() == 1),
-        "{said}"
-    );
+    assert!(matches!(error, FabricError::Occupied { foreign, .. } if foreign.len() == 1), "{said}");
     assert!(process.identity.alive() && Fabric::is_kept(&name));
     drop(stranger);
 

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use wire::MacAddr;
 
-use crate::decode::{DecodeError, Malformed};
+use crate::malformed::{DecodeError, Malformed};
 
 /// `NLA_TYPE_MASK`: without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
 const TYPE_MASK: u16 = 0x3fff;

@@ -5,7 +5,12 @@
 //! errors must carry the kernel's explanation.
 
 use crate::attribute::align;
-use crate::decode::HEADER;
+use crate::envelope::HEADER;
+
+/// `NLM_F_REQUEST`.
+pub(crate) const REQUEST: u16 = 0x01;
+/// `NLM_F_DUMP`.
+pub(crate) const DUMP: u16 = 0x300;
 
 /// A request under construction.
 pub(crate) struct Request {

@@ -11,11 +11,11 @@ use std::net::Ipv4Addr;
 use nix::libc::ENOENT;
 use wire::MacAddr;
 
-use crate::decode::AF_BRIDGE;
-use crate::encode::{Request, neighbour_body};
+use crate::encode::{REQUEST, Request, neighbour_body};
+use crate::envelope::AF_BRIDGE;
 use crate::error::Error;
 use crate::message::{FdbEntry, Message, Operation};
-use crate::request::{ACKNOWLEDGE, REQUEST, Requests, USE};
+use crate::request::{ACKNOWLEDGE, Requests, USE};
 
 /// `RTM_NEWNEIGH`.
 const NEW_NEIGHBOUR: u16 = 28;

@@ -2,9 +2,9 @@
 //! `pkt_sched.h`, `pkt_cls.h`).
 
 use crate::attribute::Attributes;
-use crate::encode::Request;
+use crate::encode::{DUMP, REQUEST, Request};
 use crate::error::Error;
-use crate::request::{DUMP, REQUEST, Requests};
+use crate::request::Requests;
 
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;

@@ -10,7 +10,7 @@ use std::io;
 use nix::libc::ENOBUFS;
 use tokio::io::unix::AsyncFd;
 
-use crate::decode::Envelopes;
+use crate::envelope::Envelopes;
 use crate::error::Error;
 use crate::socket::{BUFFER, Socket, failed};
 

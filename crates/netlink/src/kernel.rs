@@ -31,9 +31,10 @@ use nix::libc::ENOBUFS;
 use tokio::io::unix::AsyncFd;
 
 use crate::decode::Messages;
+use crate::dump::Dump;
 use crate::error::Error;
 use crate::message::Message;
-use crate::request::{Dump, Requests};
+use crate::request::Requests;
 use crate::socket::{BUFFER, Socket, failed};
 
 /// `RTNLGRP_LINK`, `_NEIGH` (FDB entries too), `_TC` (queueing disciplines), `_IPV4_IFADDR`,

@@ -3,13 +3,16 @@
 
 mod attribute;
 mod decode;
+mod dump;
 mod encode;
+mod envelope;
 mod error;
 mod fdb;
 mod filter;
 mod filter_monitor;
 mod kernel;
 mod link_monitor;
+mod malformed;
 mod message;
 mod namespace;
 mod nftables;
@@ -20,13 +23,15 @@ mod socket;
 mod socket_owner;
 mod xtables;
 
-pub use decode::{DecodeError, Malformed, Messages, decode};
+pub use decode::{Messages, decode};
+pub use dump::Dump;
 pub use error::Error;
 pub use fdb::{FdbChange, FdbWrite};
 pub use filter::{Direction, Filter};
 pub use filter_monitor::{FilterChanges, FilterMonitor};
 pub use kernel::{Event, Kernel};
 pub use link_monitor::{LinkChanges, LinkMonitor};
+pub use malformed::{DecodeError, Malformed};
 pub use message::{
     Address, Bridge, BridgePort, FdbEntry, IpsecDirection, IpsecPolicy, Link, LinkKind, Mdb,
     Message, Neighbour, NextHop, NextHopKind, Operation, Qdisc, ReversePathFilter, Route,
@@ -35,7 +40,7 @@ pub use message::{
 pub use namespace::PrivateNamespace;
 pub use nftables::packet_rules;
 pub use packet_filter::{PacketFilters, packet_filters};
-pub use request::{Dump, LinkChange, Requests, Veth, VethEnd};
+pub use request::{LinkChange, Requests, Veth, VethEnd};
 pub use rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
 pub use socket_owner::socket_owner;
 pub use xtables::{LegacyTable, legacy_chains};

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use nix::libc::{EINVAL, EOPNOTSUPP};
 
 use crate::attribute::{Attribute, Attributes};
-use crate::encode::Request;
+use crate::encode::{DUMP, REQUEST, Request};
 use crate::error::Error;
-use crate::request::{ATTEMPTS, DUMP, REQUEST, Requests};
+use crate::request::{ATTEMPTS, Requests};
 use crate::rules::{BaseChain, Effect, Field, NamePattern, PacketRule, RuleChain, RuleHook, Test};
 use crate::xtables;
 

@@ -2,9 +2,9 @@
 //! (`include/uapi/linux/netfilter/nf_tables.h`).
 
 use crate::attribute::Attributes;
-use crate::encode::Request;
+use crate::encode::{DUMP, REQUEST, Request};
 use crate::error::Error;
-use crate::request::{ATTEMPTS, DUMP, REQUEST, Requests};
+use crate::request::{ATTEMPTS, Requests};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const NFTABLES: u16 = 10 << 8;

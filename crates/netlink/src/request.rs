@@ -13,20 +13,19 @@ use nix::sys::time::TimeVal;
 use wire::MacAddr;
 
 use crate::attribute::Attributes;
-use crate::decode::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope, Envelopes, ipsec};
-use crate::encode::{Request, link_body, neighbour_body, put};
+use crate::decode::ipsec;
+use crate::dump::Dump;
+use crate::encode::{REQUEST, Request, link_body, neighbour_body, put};
+use crate::envelope::{AF_INET, AF_INET6, Envelope, Envelopes};
 use crate::error::Error;
+use crate::malformed::DecodeError;
 use crate::message::{Link, Message, Operation, Rule};
 use crate::socket::{BUFFER, Socket, failed};
 
-/// `NLM_F_REQUEST`.
-pub(crate) const REQUEST: u16 = 0x01;
 /// `NLM_F_ACK`.
 pub(crate) const ACKNOWLEDGE: u16 = 0x04;
 /// `NLM_F_DUMP_INTR`, in answers.
 const INTERRUPTED: u16 = 0x10;
-/// `NLM_F_DUMP`.
-pub(crate) const DUMP: u16 = 0x300;
 /// `NLM_F_REPLACE | NLM_F_CREATE`.
 const CREATE_OR_REPLACE: u16 = 0x500;
 /// `NLM_F_CREATE | NLM_F_EXCL`.
@@ -47,96 +46,13 @@ pub(crate) const USE: u8 = 0x01;
 pub(crate) const ATTEMPTS: u32 = 32;
 /// Receive timeout. The kernel answers immediately, so it only prevents blocking forever on a lost
 /// answer.
-const PATIENCE_SECONDS: i64 = 30;
+const ANSWER_TIMEOUT_SECONDS: i64 = 30;
 
 /// Decodes one message of an answer.
 type Decode = fn(&Envelope<'_>) -> Result<Message, DecodeError>;
 
 fn rtnetlink(envelope: &Envelope<'_>) -> Result<Message, DecodeError> {
     envelope.message()
-}
-
-/// What to dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dump {
-    /// All links.
-    Links,
-    /// All IPv4 and IPv6 addresses.
-    Addresses,
-    /// All next-hop objects.
-    NextHops,
-    /// All IPv4 and IPv6 routes, of all tables.
-    Routes,
-    /// All IPv4 and IPv6 neighbours.
-    Neighbours,
-    /// All FDB entries: of bridges, and of vxlan netdevs themselves.
-    Fdb,
-    /// All IPv4 policy routing rules. If the kernel has no policy routing, the default rules, which
-    /// it behaves like.
-    Rules,
-    /// All IPsec policies that may apply to VXLAN over IPv4, and the default policy; empty if the
-    /// kernel has no IPsec. [`Requests::dump`] opens a socket of its own for this, in the calling
-    /// thread's namespace.
-    IpsecPolicies,
-    /// The multicast databases of bridges and of vxlan netdevs; empty if the kernel has none.
-    Mdb,
-    /// The values of `rp_filter` for IPv4.
-    ReversePathFilters,
-}
-
-impl Dump {
-    /// All kinds. Objects that others refer to come first.
-    pub const ALL: [Self; 10] = [
-        Self::Links,
-        Self::Addresses,
-        Self::NextHops,
-        Self::Routes,
-        Self::Neighbours,
-        Self::Fdb,
-        Self::Mdb,
-        Self::ReversePathFilters,
-        Self::Rules,
-        Self::IpsecPolicies,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Links => "read links",
-            Self::Addresses => "read addresses",
-            Self::NextHops => "read next hops",
-            Self::Routes => "read routes",
-            Self::Neighbours => "read neighbours",
-            Self::Fdb => "read FDB entries",
-            Self::Rules => "read routing rules",
-            Self::IpsecPolicies => "read IPsec policies",
-            Self::Mdb => "read multicast databases",
-            Self::ReversePathFilters => "read reverse path filters",
-        }
-    }
-
-    /// `RTM_GET*` requests. The structure of each type is zero except for the family.
-    fn requests(self) -> Vec<Request> {
-        let get = |kind, size: usize, family| {
-            let mut body = vec![0; size];
-            body.iter_mut().take(1).for_each(|octet| *octet = family);
-            Request::new(kind, REQUEST | DUMP, &body)
-        };
-        match self {
-            Self::Links => vec![get(18, 16, 0)],
-            Self::Addresses => vec![get(22, 8, AF_INET), get(22, 8, AF_INET6)],
-            Self::NextHops => vec![get(106, 8, 0)],
-            Self::Routes => vec![get(26, 12, AF_INET), get(26, 12, AF_INET6)],
-            Self::Neighbours => vec![get(30, 12, AF_INET), get(30, 12, AF_INET6)],
-            Self::Fdb => vec![get(30, 12, AF_BRIDGE)],
-            Self::Rules => vec![get(34, 12, AF_INET)],
-            // XFRM_MSG_GETPOLICY with struct xfrm_userpolicy_id.
-            Self::IpsecPolicies => vec![get(0x15, 64, 0)],
-            // struct br_port_msg
-            Self::Mdb => vec![get(86, 8, AF_BRIDGE)],
-            // struct netconfmsg, with its padding
-            Self::ReversePathFilters => vec![get(82, 4, AF_INET)],
-        }
-    }
 }
 
 /// One end of a veth pair.
@@ -212,7 +128,7 @@ impl Requests {
     }
 
     fn with(socket: Socket) -> Result<Self, Error> {
-        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE_SECONDS, 0))
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(ANSWER_TIMEOUT_SECONDS, 0))
             .map_err(|errno| failed("set the timeout")(errno.into()))?;
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER) })
     }

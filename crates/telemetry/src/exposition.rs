@@ -1,17 +1,17 @@
 //! The OpenMetrics text: the name, help text and labels of every metric.
 
+mod family;
+
 use std::fmt;
 
 use frame::DropReason;
 use pipeline::Counters;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use crate::view::{PortFrames, View};
+use family::{counter, counters, gauge, gauges};
 
 /// All metrics as text.
 ///
@@ -34,57 +34,11 @@ struct Everything {
     view: View,
 }
 
-type Row = (Vec<(&'static str, String)>, u64);
-
-fn family<M: EncodeMetric>(
-    encoder: &mut DescriptorEncoder<'_>,
-    (name, help, kind): (&str, &str, MetricType),
-    rows: impl IntoIterator<Item = (Vec<(&'static str, String)>, M)>,
-) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-    for (labels, value) in rows {
-        value.encode(metric.encode_family(&labels)?)?;
-    }
-    Ok(())
-}
-
-/// Encodes a gauge without labels.
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, n: u64) -> fmt::Result {
-    let value = ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX));
-    value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
-}
-
-/// Encodes a counter without labels.
-fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, n: u64) -> fmt::Result {
-    ConstCounter::new(n).encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
-}
-
-fn counters(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    rows: impl IntoIterator<Item = Row>,
-) -> fmt::Result {
-    let rows = rows.into_iter().map(|(labels, n)| (labels, ConstCounter::new(n)));
-    family(encoder, (name, help, MetricType::Counter), rows)
-}
-
-fn gauges(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    rows: impl IntoIterator<Item = Row>,
-) -> fmt::Result {
-    let rows = rows
-        .into_iter()
-        .map(|(labels, n)| (labels, ConstGauge::new(i64::try_from(n).unwrap_or(i64::MAX))));
-    family(encoder, (name, help, MetricType::Gauge), rows)
-}
-
 impl Collector for Everything {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.daemon(&mut encoder)?;
         self.vnis(&mut encoder)?;
+        self.vni_traffic(&mut encoder)?;
         self.paths(&mut encoder)?;
         self.peers(&mut encoder)?;
         self.learning(&mut encoder)?;
@@ -210,7 +164,12 @@ impl Everything {
         let macs = vnis.iter().map(|v| (vec![label(v.vni)], v.remote_macs as u64));
         gauges(encoder, "vtepd_vni_remote_macs", "MAC addresses known behind remote VTEPs", macs)?;
         let flood = vnis.iter().map(|v| (vec![label(v.vni)], v.flood_vteps as u64));
-        gauges(encoder, "vtepd_vni_flood_vteps", "VTEPs in the flood list", flood)?;
+        gauges(encoder, "vtepd_vni_flood_vteps", "VTEPs in the flood list", flood)
+    }
+
+    fn vni_traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let vnis = &self.view.vnis;
+        let label = |vni: wire::Vni| ("vni", vni.to_string());
         let each = |read: fn(&pipeline::counters::VniCounters) -> [u64; 2]| {
             vnis.iter()
                 .filter_map(move |v| Some((v.vni, read(self.counters.vni(v.slot)?))))

@@ -18,7 +18,7 @@ use lab::netns::NetnsError;
 use lab::{Namespace, Process, counters};
 
 use crate::sender::Input;
-use crate::topology::{STATIONS, UPLINK, batch, remote_station};
+use crate::topology::{STATIONS, UPLINK, remote_station};
 use crate::{Daemon, Error, Sender, Testbed, Traffic};
 
 /// Debian's package of Open vSwitch, and the programs that are used.
@@ -81,14 +81,13 @@ pub(crate) struct Resources {
 /// take long to end.
 fn remove_leftovers(testbed: &Testbed) -> Result<(), Error> {
     let links = counters::read(&testbed.leaf)?;
-    let left =
-        ["br-int", "br-phy", "ovs-netdev"].into_iter().filter(|name| links.contains_key(*name));
-    let mut lines: String = left.map(|name| format!("link del {name}\n")).collect();
-    for port in ["hp", "up1"] {
-        lines += &format!("link set {port} xdp off\nlink set {port} promisc off\n");
-    }
-    // `ip` detaches XDP programs of its default mode, which `rtnetlink` has no request for.
-    batch(&testbed.leaf, "ip", &lines)
+    let leftovers = ["br-int", "br-phy", "ovs-netdev"].into_iter();
+    let mut leftovers = leftovers.filter(|name| links.contains_key(*name));
+    testbed.leaf.rtnl(|rtnl| {
+        leftovers.try_for_each(|name| rtnl.delete_link(name))?;
+        ["hp", "up1"].iter().try_for_each(|port| rtnl.reset_receive_path(port))
+    })?;
+    Ok(())
 }
 
 /// Starts Open vSwitch between the host port and the uplink, and waits until it forwards.

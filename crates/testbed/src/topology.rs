@@ -5,9 +5,7 @@
 //!                                                └ a gateway that does not exist
 //! ```
 
-use std::io::Write as _;
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
 
 use lab::netns::{self, NetnsError};
 use lab::rtnl::{VethEnd, Vxlan};
@@ -232,30 +230,4 @@ pub(crate) fn udp_segmentation(namespace: &Namespace, link: &str, on: bool) -> R
         if on { "on" } else { "off" },
     ])?;
     Ok(())
-}
-
-/// Runs a batch of `ip` or `bridge` commands in a namespace, in one process. Benchmarks use it for
-/// the thousands of routes and MAC addresses of a large fabric.
-///
-/// # Errors
-/// The tool's error message.
-pub fn batch(namespace: &Namespace, tool: &str, lines: &str) -> Result<(), Error> {
-    let run = || -> std::io::Result<std::process::Output> {
-        let mut command = Command::new(tool);
-        let mut child = command
-            .args(["-batch", "-"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()?;
-        if let Some(mut input) = child.stdin.take() {
-            input.write_all(lines.as_bytes())?;
-        }
-        child.wait_with_output()
-    };
-    let output = namespace.enter(run)??;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{tool}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }

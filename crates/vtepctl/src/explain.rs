@@ -7,20 +7,23 @@ use wire::number::{ETHERTYPE_IPV4, PORT_VXLAN, PROTOCOL_UDP};
 use wire::{Ethernet, Ipv4Packet, MacAddr, UdpDatagram, Vxlan};
 
 use crate::arguments::{Explain, Flow, Output};
-use crate::commands::{Asking, all};
 use crate::output::Failure;
+use crate::session::{Session, all};
 use crate::{explain_text, flow, pcap};
 
 /// Asks about a captured frame, or about a frame of a described flow.
 ///
 /// # Errors
 /// When there is no such frame, or the daemon refuses the request.
-pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Result<(), Failure> {
+pub async fn print<W: Write>(
+    session: &mut Session<'_, W>,
+    explain: Explain,
+) -> Result<(), Failure> {
     let Explain { vni, pcap, received, frame: number, flow } = explain;
     if let (true, Some(file)) = (received, &pcap) {
         let request = v1::ExplainReceivedRequest { frame: pcap::frame(file, number)? };
-        let answer = asking.client.explain_received(request).await?.into_inner();
-        return asking.print(&answer, |out| explain_text::received(out, &answer));
+        let answer = session.client.explain_received(request).await?.into_inner();
+        return session.print(&answer, |out| explain_text::received(out, &answer));
     }
     let mut sent_by = None;
     let mut pieces = 1;
@@ -41,24 +44,24 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
             }
         }
         (None, Some(vni)) => {
-            let destination = destination(asking, vni, &flow).await?;
+            let destination = destination(session, vni, &flow).await?;
             (vni, flow::frame(&flow, destination)?)
         }
         (None, None) => return Err(Failure::Input("which VNI? Name it with --vni".to_owned())),
     };
-    let answer = asking.client.explain(v1::ExplainRequest { vni, frame }).await?.into_inner();
-    asking.print(&answer, |out| explain_text::write(out, &answer))?;
-    if pieces > 1 && asking.output == Output::Table {
+    let answer = session.client.explain(v1::ExplainRequest { vni, frame }).await?.into_inner();
+    session.print(&answer, |out| explain_text::write(out, &answer))?;
+    if pieces > 1 && session.output == Output::Table {
         writeln!(
-            asking.out,
+            session.out,
             "\nThe captured packet is a super-frame of {pieces} frames, which leave one by one: this is the first, and all of them have \
              one outer source port"
         )?;
     }
-    if let (Some(port), Output::Table) = (sent_by, asking.output) {
+    if let (Some(port), Output::Table) = (sent_by, session.output) {
         let same = answer.copies.iter().all(|copy| copy.source_port == u32::from(port));
         let verdict = if same { "the same" } else { "another one: another policy, seed or sender" };
-        writeln!(asking.out, "\nThe captured packet has outer source port {port}: {verdict}")?;
+        writeln!(session.out, "\nThe captured packet has outer source port {port}: {verdict}")?;
     }
     Ok(())
 }
@@ -66,7 +69,7 @@ pub async fn print<W: Write>(asking: &mut Asking<'_, W>, explain: Explain) -> Re
 /// The destination MAC address: as given, or from the kernel's neighbour entry for the IP address
 /// in this VNI.
 async fn destination<W: Write>(
-    asking: &mut Asking<'_, W>,
+    session: &mut Session<'_, W>,
     vni: u32,
     flow: &Flow,
 ) -> Result<MacAddr, Failure> {
@@ -79,7 +82,7 @@ async fn destination<W: Write>(
         ))
     };
     let address = flow.dst.ok_or_else(|| unknown("the destination is missing"))?.to_string();
-    let known = all(asking.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
+    let known = all(session.client.list_neighbours(v1::ListNeighboursRequest {}).await?).await?;
     let host = known.into_iter().find(|row| row.vni == Some(vni) && row.address == address);
     let mac = host.and_then(|host| host.mac?.parse().ok());
     mac.ok_or_else(|| unknown(&format!("the kernel knows no host {address} in VNI {vni}")))

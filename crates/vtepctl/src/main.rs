@@ -2,7 +2,9 @@
 //! reports.
 //!
 //! - [`arguments`]: the command line
-//! - [`commands`]: the request and the output of each command
+//! - [`commands`]: the request of each command
+//! - [`session`]: the connection to vtepd, and the output of its answers
+//! - [`tables`], [`counters`]: answers as tables
 //! - [`status`], [`explain_text`]: text output that is not a table
 //! - [`events`]: one line for each event
 //! - [`explain`]: the frame to explain, from [`flow`] (a description) or [`pcap`] (a capture)
@@ -14,13 +16,16 @@ mod arguments;
 mod bench;
 mod bench_report;
 mod commands;
+mod counters;
 mod events;
 mod explain;
 mod explain_text;
 mod flow;
 mod output;
 mod pcap;
+mod session;
 mod status;
+mod tables;
 
 use std::process::ExitCode;
 

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use api::v1;
 
-use crate::commands::{vni_cells, why_left};
 use crate::output::Table;
+use crate::tables::{vni_cells, why_left};
 
 /// Writes the status.
 ///

@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Wan, output: Output) -> Outcome {
         if report_wanted.swap(false, Ordering::Relaxed) {
             show(&mut wan, output)?;
         }
-        wan.turn()?;
+        wan.poll()?;
     }
     show(&mut wan, output)
 }

@@ -151,10 +151,10 @@ pub enum Seen {
 /// Checks a received frame. Frames of streams with another mark are foreign.
 #[must_use]
 pub fn see(frame: &[u8], mark: u64) -> Seen {
-    look(frame, mark).unwrap_or(Seen::Foreign)
+    parse(frame, mark).unwrap_or(Seen::Foreign)
 }
 
-fn look(frame: &[u8], mark: u64) -> Option<Seen> {
+fn parse(frame: &[u8], mark: u64) -> Option<Seen> {
     let (ethernet, packet) = Ethernet::parse(frame).ok()?;
     if ethernet.ethertype() != number::ETHERTYPE_IPV4 {
         return None;

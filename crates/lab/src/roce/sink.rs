@@ -13,7 +13,7 @@ use super::source::Sent;
 use crate::packet::{BATCH, Interface, PacketSocket};
 
 /// The timeout of a receive call.
-const PATIENCE: Duration = Duration::from_millis(20);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Receive buffer size of a frame: the largest payload with all headers.
 const FRAME_SIZE: usize = 4352;
 /// The highest frame number that is tracked. It limits the bitmap of a queue pair to 16 MiB.
@@ -112,7 +112,7 @@ impl Sink {
     /// [`RoceError::Packet`] if there is no such interface, or without `CAP_NET_RAW`.
     pub fn open(interface: &str, mark: u64) -> Result<Self, RoceError> {
         let interface = Interface::find(interface)?;
-        let socket = PacketSocket::receiver(&interface, PATIENCE)?;
+        let socket = PacketSocket::receiver(&interface, RECEIVE_TIMEOUT)?;
         let listener = UdpSocket::bind(("0.0.0.0", wire::number::PORT_ROCE)).ok();
         let buffer = vec![0; FRAME_SIZE * BATCH];
         Ok(Self {

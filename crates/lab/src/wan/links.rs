@@ -10,11 +10,11 @@ use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
-    socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
 
 use crate::packet::Interface;
+use crate::rtnl::{Rtnl, RtnlError};
 
 /// An interface and its state.
 #[derive(Debug)]
@@ -45,29 +45,29 @@ pub(super) fn all() -> io::Result<BTreeMap<String, Link>> {
 }
 
 /// A socket that becomes readable when an interface appears, disappears or changes its carrier
-/// state.
+/// state. It is not `rtnetlink`'s, because `Wan` polls it together with its packet sockets.
 #[derive(Debug)]
 pub(super) struct Watch(OwnedFd);
 
 impl Watch {
     pub(super) fn open() -> io::Result<Self> {
         let group = u32::try_from(libc::RTMGRP_LINK).unwrap_or_default();
-        Ok(Self(netlink(SockFlag::SOCK_NONBLOCK, group)?))
+        watch(group)
     }
 
     #[cfg(test)]
-    pub(super) fn deaf() -> io::Result<Self> {
-        Ok(Self(netlink(SockFlag::SOCK_NONBLOCK, 0)?))
+    pub(super) fn without_notifications() -> io::Result<Self> {
+        watch(0)
     }
 
     /// Whether there were notifications since the last call.
-    pub(super) fn heard(&self) -> bool {
+    pub(super) fn has_changes(&self) -> bool {
         let mut buffer = [0; 8192];
-        let mut heard = false;
+        let mut changed = false;
         loop {
             match recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => heard = true,
-                Err(_) => return heard,
+                Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => changed = true,
+                Err(_) => return changed,
             }
         }
     }
@@ -80,36 +80,13 @@ impl AsFd for Watch {
 }
 
 /// Sets an interface up or down. The carrier of its peer follows.
-pub(super) fn set(interface: &Interface, up: bool) -> io::Result<()> {
-    let socket = netlink(SockFlag::empty(), 0)?;
-    let index = u32::try_from(interface.link.ifindex()).unwrap_or_default();
-    let mask = libc::IFF_UP as u32;
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    // `struct nlmsghdr` (length, type, flags, sequence number, port) and `struct ifinfomsg` (family
-    // and type, index, flags, mask of flags to change).
-    let mut request = 32_u32.to_ne_bytes().to_vec();
-    request.extend([libc::RTM_NEWLINK.to_ne_bytes(), flags.to_ne_bytes()].concat());
-    request.extend(
-        [1_u32, 0, 0, index, if up { mask } else { 0 }, mask].map(u32::to_ne_bytes).concat(),
-    );
-    send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
-    let mut answer = [0; 256];
-    let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    // `struct nlmsgerr`: 0 or a negative error number.
-    let code = answer
-        .get(..length)
-        .and_then(|answer| answer.get(16..20))
-        .and_then(|code| code.try_into().ok());
-    match code.map(i32::from_ne_bytes) {
-        Some(0) => Ok(()),
-        Some(code) => Err(io::Error::from_raw_os_error(-code)),
-        None => Err(io::ErrorKind::InvalidData.into()),
-    }
+pub(super) fn set(interface: &Interface, up: bool) -> Result<(), RtnlError> {
+    Rtnl::open()?.set_up(&interface.name, up)
 }
 
-fn netlink(flags: SockFlag, groups: u32) -> io::Result<OwnedFd> {
-    let flags = flags | SockFlag::SOCK_CLOEXEC;
+fn watch(groups: u32) -> io::Result<Watch> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-    Ok(socket)
+    Ok(Watch(socket))
 }

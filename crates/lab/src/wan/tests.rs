@@ -38,7 +38,7 @@ fn with_a_circuit(story: &str, f: impl FnOnce(&mut Wan, &Namespace) + Send) {
         let link = &links::all().unwrap()["a1"];
         assert!(wan.ports[0].socket.as_ref().unwrap().is_on(&link.interface));
         // A failing socket must be detected without a notification of the kernel.
-        wan.watch = Watch::deaf().unwrap();
+        wan.watch = Watch::without_notifications().unwrap();
         f(&mut wan, &host);
     };
     between.enter(run).unwrap();
@@ -48,7 +48,7 @@ fn turn_until_whole(wan: &mut Wan) {
     let start = Instant::now();
     while !wan.missing().is_empty() {
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", wan.missing());
-        wan.turn().unwrap();
+        wan.poll().unwrap();
     }
 }
 
@@ -59,7 +59,7 @@ fn a_read_error_costs_no_circuit() {
             // `/dev/null` is not a socket, so every socket call on it fails.
             let wrong = std::fs::File::open("/dev/null").unwrap();
             wan.ports[0].socket.as_mut().unwrap().replace(wrong.into());
-            wan.turn().unwrap();
+            wan.poll().unwrap();
             assert!(wan.missing()[0].starts_with("a1 (cannot receive: "), "{:?}", wan.missing());
             turn_until_whole(wan);
         }

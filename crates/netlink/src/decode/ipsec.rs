@@ -5,7 +5,8 @@
 
 use std::net::Ipv4Addr;
 
-use super::{AF_INET, DecodeError, Envelope};
+use crate::envelope::{AF_INET, Envelope};
+use crate::malformed::DecodeError;
 use crate::message::{IpsecDirection, IpsecPolicy, Message};
 
 /// `XFRM_MSG_NEWPOLICY`.

@@ -4,8 +4,9 @@
 //! Attribute numbers: `include/uapi/linux/if_link.h` of Linux 6.18, `include/uapi/linux/if_addr.h`,
 //! `include/uapi/linux/rtnetlink.h`.
 
-use super::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope};
 use crate::attribute::Attributes;
+use crate::envelope::{AF_BRIDGE, AF_INET, AF_INET6, Envelope};
+use crate::malformed::DecodeError;
 use crate::message::{Address, Bridge, BridgePort, Link, LinkKind, Qdisc, Vxlan};
 
 /// The reserved bits of a VXLAN header for a netdev without extensions: all bits except the I flag

@@ -2,7 +2,8 @@
 //!
 //! Attribute numbers: `include/uapi/linux/if_bridge.h`.
 
-use super::{DecodeError, Envelope};
+use crate::envelope::Envelope;
+use crate::malformed::DecodeError;
 use crate::message::Mdb;
 
 /// The number of multicast entries. `None` for messages without entries: empty databases, and those

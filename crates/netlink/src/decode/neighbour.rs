@@ -2,7 +2,8 @@
 //!
 //! Attribute numbers: `include/uapi/linux/neighbour.h`.
 
-use super::{AF_BRIDGE, AF_INET, AF_INET6, DecodeError, Envelope};
+use crate::envelope::{AF_BRIDGE, AF_INET, AF_INET6, Envelope};
+use crate::malformed::DecodeError;
 use crate::message::{FdbEntry, Message, Neighbour, Operation};
 
 /// `NDA_DST`.

@@ -2,7 +2,8 @@
 //!
 //! Attribute numbers: `include/uapi/linux/netconf.h`.
 
-use super::{AF_INET, DecodeError, Envelope};
+use crate::envelope::{AF_INET, Envelope};
+use crate::malformed::DecodeError;
 use crate::message::{Operation, ReversePathFilter};
 
 /// The value of `rp_filter`. `None` for other families, and for messages about other settings.

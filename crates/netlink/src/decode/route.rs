@@ -4,8 +4,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{AF_INET, AF_INET6, DecodeError, Envelope, Malformed};
 use crate::attribute::{Attribute, Attributes, align};
+use crate::envelope::{AF_INET, AF_INET6, Envelope};
+use crate::malformed::{DecodeError, Malformed};
 use crate::message::{NextHop, NextHopKind, Route, RouteNextHop, RouteTarget};
 
 /// `NLM_F_REPLACE`.

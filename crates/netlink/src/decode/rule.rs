@@ -4,7 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{AF_INET, DecodeError, Envelope};
+use crate::envelope::{AF_INET, Envelope};
+use crate::malformed::DecodeError;
 use crate::message::Rule;
 
 /// `FIB_RULE_INVERT`.

@@ -28,14 +28,14 @@ struct Progress {
 
 /// Shared state through which nodes publish their progress and wait for others.
 #[derive(Debug)]
-pub(crate) struct Board<'a> {
+pub(crate) struct StageTracker<'a> {
     topology: &'a Topology,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
 
-impl<'a> Board<'a> {
-    /// A board on which no node has started. Links between nodes without delays and early stages
+impl<'a> StageTracker<'a> {
+    /// A tracker before any node has started. Links between nodes without delays and early stages
     /// can be made immediately.
     pub(crate) fn new(topology: &'a Topology) -> Self {
         let at_once = |node: &str| {
@@ -125,7 +125,7 @@ impl<'a> Board<'a> {
 
     /// Makes links in the order of the file as soon as both ends are ready, and reports progress.
     /// Returns when `ended` returns true.
-    pub(crate) fn oversee<E: From<Interrupted>>(
+    pub(crate) fn make_links<E: From<Interrupted>>(
         &self,
         make: impl Fn(usize) -> Result<(), E>,
         ended: impl Fn() -> bool,
@@ -211,22 +211,22 @@ mod tests {
         let link = |ends| crate::topology::Link { ends, settings: Default::default(), mtu: 1500 };
         topology.links =
             vec![link([end("a", "x"), end("b", "x")]), link([end("a", "y"), end("c", "y")])];
-        let board = Board::new(&topology);
+        let tracker = StageTracker::new(&topology);
         let events = Mutex::new(Vec::new());
         let say = |text: String| events.lock().unwrap().push(text);
         std::thread::scope(|scope| {
             let nodes: Vec<_> = ["a", "b", "c"]
                 .into_iter()
                 .map(|node| {
-                    let (board, say) = (&board, &say);
+                    let (tracker, say) = (&tracker, &say);
                     scope.spawn(move || {
-                        assert!(board.enter(node, Stage::CreateLinks));
-                        assert!(board.await_links(node));
+                        assert!(tracker.enter(node, Stage::CreateLinks));
+                        assert!(tracker.await_links(node));
                         say(format!("{node} has links"));
-                        board.done(node, Stage::CreateLinks);
-                        assert!(board.enter(node, Stage::Configure));
+                        tracker.done(node, Stage::CreateLinks);
+                        assert!(tracker.enter(node, Stage::Configure));
                         say(format!("{node} configured"));
-                        board.done(node, Stage::Configure);
+                        tracker.done(node, Stage::Configure);
                     })
                 })
                 .collect();
@@ -234,8 +234,8 @@ mod tests {
                 say(format!("link {link}"));
                 Ok::<_, Interrupted>(())
             };
-            board
-                .oversee(make, || nodes.iter().all(|node| node.is_finished()), &|_| Ok(()))
+            tracker
+                .make_links(make, || nodes.iter().all(|node| node.is_finished()), &|_| Ok(()))
                 .unwrap();
         });
         let events = events.into_inner().unwrap();
@@ -247,10 +247,10 @@ mod tests {
         assert!(at("link 0") < at("a has links") && at("link 0") < at("b has links"), "{events:?}");
 
         // Once the work is stopped, waiting threads return.
-        let board = Board::new(&topology);
+        let tracker = StageTracker::new(&topology);
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| board.await_links("b"));
-            board.stop();
+            let waiting = scope.spawn(|| tracker.await_links("b"));
+            tracker.stop();
             assert!(!waiting.join().unwrap());
         });
     }

@@ -1,0 +1,186 @@
+//! The tables of counters and drop reasons.
+
+use std::io::{self, Write};
+
+use api::v1;
+
+use crate::output::Table;
+
+/// The drop reasons with a count, or with `all` every drop reason.
+pub fn drops_so_far(out: &mut impl Write, rows: &[v1::Drop], all: bool) -> io::Result<()> {
+    let some: Vec<v1::Drop> = rows.iter().filter(|row| all || row.frames > 0).cloned().collect();
+    if some.is_empty() {
+        return writeln!(out, "No frame has been dropped (--all lists the reasons that there are)");
+    }
+    dropped(&some).write(out, "")
+}
+
+fn dropped(rows: &[v1::Drop]) -> Table<3> {
+    let mut table = Table::new(["frames", "reason", "meaning"]);
+    for row in rows {
+        table.row([row.frames.to_string(), row.reason.clone(), row.sentence.clone()]);
+    }
+    table
+}
+
+fn addresses(counters: &v1::Counters, all: bool) -> Table<2> {
+    let mut table = Table::new(["remote MAC addresses", "count"]);
+    let (moves, learning) =
+        (counters.moves.unwrap_or_default(), counters.learning.unwrap_or_default());
+    for (name, count) in [
+        ("moves followed", moves.followed),
+        ("moves that were over at once", moves.coalesced),
+        ("began to move too often", moves.flapping),
+        ("learned: new", learning.new),
+        ("learned: moved", learning.moved),
+        ("learned: refreshed", learning.refreshed),
+        ("not learned: too many addresses", learning.too_many_addresses),
+        ("not learned: too many VTEPs", learning.too_many_vteps),
+        ("not learned: a VTEP that only the kernel can reach", learning.unreachable),
+        ("not learned: the kernel refused", learning.refused),
+        ("not learned: moves too often", learning.flapping),
+        ("not learned: too many at once", learning.rate),
+    ]
+    .into_iter()
+    .filter(|(_, count)| all || *count > 0)
+    {
+        table.row([name.to_owned(), count.to_string()]);
+    }
+    table
+}
+
+/// The counters of all frames that are not 0, or with `all` every counter.
+fn all_frames(counters: &v1::Counters, all: bool) -> Table<2> {
+    let mut frames = Table::new(["all frames", "count"]);
+    let steering = counters.steering.unwrap_or_default();
+    for (name, count) in [
+        ("received from the underlay", counters.received_underlay),
+        ("received from bridges", counters.received_bridge),
+        ("copied (flood lists, segments)", counters.copied),
+        ("sent", counters.sent),
+        ("sent in super-frames", counters.in_super_frames),
+        ("super-frames", counters.super_frames),
+        ("sent to hosts past bridges", counters.past_bridge),
+        ("sent by a default route (inner frames)", counters.default_route_frames),
+        ("dropped", counters.dropped),
+        ("held for a next hop", counters.held),
+        ("steering: redirected from uplinks", steering.uplink_redirected),
+        ("steering: redirected from bridges", steering.vxlan_redirected),
+        ("steering: too big, left to the kernel", steering.vxlan_too_big),
+        ("kernel datapath: encapsulated with a chosen source port", steering.port_chosen),
+        ("kernel datapath: not IP, with the kernel's source port", steering.port_kept),
+        ("steering: handed to bridges", steering.punt_returned),
+        ("steering: handed to hosts' ports", steering.punt_delivered),
+        ("steering: for a VNI that is gone", steering.punt_unknown_slot),
+        ("steering: for a port that is gone or too small", steering.punt_undeliverable),
+        ("steering: TCP super-frames sent whole", steering.uplink_tunnelled),
+        ("steering: TCP super-frames that the kernel did not take", steering.uplink_untunnelled),
+        ("steering: from uplinks, left to the kernel as the worker hung", steering.uplink_stalled),
+        ("steering: from bridges, left to the kernel as the worker hung", steering.vxlan_stalled),
+        ("steering: from hosts, left to bridges as the worker hung", steering.port_stalled),
+        ("times that the worker hung", counters.worker_stalls),
+    ]
+    .into_iter()
+    .filter(|(_, count)| all || *count > 0)
+    {
+        frames.row([name.to_owned(), count.to_string()]);
+    }
+    frames
+}
+
+/// All counters, each table after an empty line.
+pub fn counters(out: &mut impl Write, counters: &v1::Counters, all: bool) -> io::Result<()> {
+    all_frames(counters, all).write(out, "")?;
+    if !all {
+        writeln!(out, "(what is 0 is left out; --all shows it)")?;
+    }
+    writeln!(out)?;
+    if counters.workers.len() > 1 {
+        let mut workers =
+            Table::new(["worker", "received from the underlay", "received from bridges"]);
+        for (number, worker) in counters.workers.iter().enumerate() {
+            workers.row(
+                [number as u64, worker.received_underlay, worker.received_bridge]
+                    .map(|n| n.to_string()),
+            );
+        }
+        workers.write(out, "")?;
+        writeln!(out)?;
+    }
+    let addresses = addresses(counters, all);
+    if !addresses.is_empty() {
+        addresses.write(out, "")?;
+        writeln!(out)?;
+    }
+    let mut vnis = Table::new([
+        "vni",
+        "netdev",
+        "encapsulated",
+        "bytes",
+        "decapsulated",
+        "bytes",
+        "switched",
+        "flooded",
+        "unknown vtep",
+        "dropped",
+    ]);
+    for row in &counters.vnis {
+        vnis.row([
+            row.vni.to_string(),
+            row.netdev.clone(),
+            row.encapsulated_frames.to_string(),
+            row.encapsulated_bytes.to_string(),
+            row.decapsulated_frames.to_string(),
+            row.decapsulated_bytes.to_string(),
+            row.switched_frames.to_string(),
+            row.flooded.to_string(),
+            row.unknown_vtep.to_string(),
+            row.dropped.to_string(),
+        ]);
+    }
+    vnis.write(out, "")?;
+    writeln!(out)?;
+    let mut paths = Table::new(["uplink", "gateway", "frames", "bytes"]);
+    for row in &counters.paths {
+        paths.row([
+            row.uplink.clone(),
+            row.gateway.clone(),
+            row.frames.to_string(),
+            row.bytes.to_string(),
+        ]);
+    }
+    paths.write(out, "")?;
+    writeln!(out)?;
+    let some: Vec<v1::Drop> =
+        counters.drops.iter().filter(|drop| drop.frames > 0).cloned().collect();
+    dropped(&some).write(out, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_that_nothing_was_dropped_for_are_shown_if_wanted() {
+        let drop = |reason: &str, frames| v1::Drop {
+            reason: reason.to_owned(),
+            frames,
+            ..v1::Drop::default()
+        };
+        let said = |rows: &[v1::Drop], all| {
+            let mut text = Vec::new();
+            drops_so_far(&mut text, rows, all).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let rows = [drop("no_route", 0), drop("too_big", 3)];
+        let lines = |all| said(&rows, all).lines().map(str::to_owned).collect::<Vec<_>>();
+        assert!(
+            lines(false).len() == 2 && lines(false)[1].contains("too_big"),
+            "{:?}",
+            lines(false)
+        );
+        assert_eq!(lines(true).len(), 3);
+        assert!(said(&rows[..1], false).starts_with("No frame has been dropped"));
+        assert!(said(&rows[..1], true).contains("no_route"));
+    }
+}
